@@ -259,6 +259,6 @@ def test_the_requests_to_a_device_are_listed_and_shown(admin: Shell, place: Runn
     assert re.search(
         r"^request\.operation +read$", admin.text("requests", "show", found[2]["id"]), re.MULTILINE
     )
-    assert "no such request" in admin.expect_failure("requests", "show", "nothing")
+    assert "request not found" in admin.expect_failure("requests", "show", "nothing")
     admin.expect_failure("requests", code=2)
     assert "show" in admin.text("requests", "--help")

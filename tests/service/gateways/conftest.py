@@ -1,4 +1,4 @@
-"""What tests of gateways share."""
+"""Fixtures of the tests of gateways."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The broker's own tests have the others."""
+    """Run on asyncio only: the tests of the broker cover the other event loops."""
     return "asyncio"

@@ -1,4 +1,4 @@
-"""What is shown of gateways beyond what is stored of them."""
+"""Fields of gateways over REST that only the running service knows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ G, H = Mac("02005e000001"), Mac("02005e000002")
 
 
 @pytest.mark.rule("rest-75")
-async def test_version_mode_and_rate_are_shown_in_the_list_and_alone(
+async def test_version_mode_and_rate_are_the_same_in_the_list_and_alone(
     database: Database, tmp_path: Path
 ) -> None:
     now = time.time_ns() // 1_000_000
@@ -44,10 +44,10 @@ async def test_version_mode_and_rate_are_shown_in_the_list_and_alone(
         closing(open_sample_store(database, tmp_path, {}, now=now)) as samples,
         closing(RestApi(database, Settings(), samples, now=lambda: now)) as api,
     ):
-        draft = ParsedBatch(now)
-        draft.report_kinds += ["measurement-decoded"] * 90
-        draft.report_gateways += [mac_to_int(G)] * 90
-        api.traffic.on_commit(draft)
+        batch = ParsedBatch(now)
+        batch.report_kinds += ["measurement-decoded"] * 90
+        batch.report_gateways += [mac_to_int(G)] * 90
+        api.traffic.on_commit(batch)
         database.write_now(api.traffic.prepare_flush({}, now).write, ())
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app=_ApiApp(api)),
@@ -55,13 +55,13 @@ async def test_version_mode_and_rate_are_shown_in_the_list_and_alone(
             headers={"Authorization": f"Bearer {key}"},
         ) as client:
             listed = (await client.get("/api/v1/gateways")).json()["items"]
-            alone = [(await client.get(f"/api/v1/gateways/{mac}")).json() for mac in (G, H)]
-    assert listed == alone
+            single = [(await client.get(f"/api/v1/gateways/{mac}")).json() for mac in (G, H)]
+    assert listed == single
     assert [_learned_fields(each) for each in listed] == [("2.4.0", "decoded", 90.0), (None, None, 0.0)]
 
 
 class _ApiApp:
-    """The service as a server calls it, which has a place for what lasts as long as a request."""
+    """ASGI application with a state per request, as the server provides it."""
 
     def __init__(self, api: RestApi) -> None:
         self._app: Any = api.app
@@ -70,5 +70,5 @@ class _ApiApp:
         await self._app({**scope, "state": {}}, receive, send)
 
 
-def _learned_fields(shown: dict[str, Any]) -> tuple[str | None, str | None, float]:
-    return shown["apiVersion"], shown["mode"], shown["reportsPerMinute"]
+def _learned_fields(gateway: dict[str, Any]) -> tuple[str | None, str | None, float]:
+    return gateway["apiVersion"], gateway["mode"], gateway["reportsPerMinute"]

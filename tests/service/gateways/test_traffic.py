@@ -1,4 +1,4 @@
-"""How much gateways report, and whether raw or decoded."""
+"""Report rate and mode of gateways."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ START = 29_000_000 * MINUTE
 G, H = mac_to_int(Mac("02005e000001")), mac_to_int(Mac("02005e000002"))
 
 
-def draft(now: int, *reports: tuple[str, int]) -> ParsedBatch:
-    made = ParsedBatch(now)
-    made.report_kinds += [kind for kind, _ in reports]
-    made.report_gateways += [gateway for _, gateway in reports]
-    return made
+def build_batch(now: int, *reports: tuple[str, int]) -> ParsedBatch:
+    batch = ParsedBatch(now)
+    batch.report_kinds += [kind for kind, _ in reports]
+    batch.report_gateways += [gateway for _, gateway in reports]
+    return batch
 
 
 def heartbeats(now: int, gateway: int, count: int) -> ParsedBatch:
-    return draft(now, *([("heartbeat", gateway)] * count))
+    return build_batch(now, *([("heartbeat", gateway)] * count))
 
 
-# --- How much ---
+# --- Report rate ---
 
 
 class TrafficHarness:
-    """Traffic with a clock that the test moves. `ahead` is how wrong the clock on the wall is."""
+    """Traffic with a manual clock. `ahead` is the number of milliseconds by which the wall clock is ahead."""
 
     def __init__(self) -> None:
         self.now, self.ahead = START, 0
         self.traffic = GatewayTraffic(lambda: self.now)
 
     def report(self, gateway: int, count: int, *, at: int) -> None:
-        """Let so many reports come at a time."""
+        """Commit a number of reports at a time."""
         self.now = START + at
         self.traffic.on_commit(heartbeats(self.now + self.ahead, gateway, count))
 
@@ -50,64 +50,66 @@ class TrafficHarness:
         self.now = START + at
         return self.traffic.reports_per_minute(gateway)
 
-    def heard(self, *, at: int) -> set[int]:
+    def recent_gateways(self, *, at: int) -> set[int]:
         self.now = START + at
         return self.traffic.recent_gateways()
 
 
 @pytest.mark.rule("rest-75")
 def test_the_rate_is_that_of_the_last_one_to_two_minutes() -> None:
-    counted = TrafficHarness()
-    counted.report(G, 1000, at=0)
+    harness = TrafficHarness()
+    harness.report(G, 1000, at=0)
     for second in range(60, 600):
-        counted.report(G, 2, at=second * 1000)
+        harness.report(G, 2, at=second * 1000)
         if second >= 120:
-            assert counted.rate(G, at=second * 1000 + 999) == pytest.approx(120.0, rel=0.02)
-    assert counted.rate(H, at=600_000) == 0.0
+            assert harness.rate(G, at=second * 1000 + 999) == pytest.approx(120.0, rel=0.02)
+    assert harness.rate(H, at=600_000) == 0.0
 
 
-def test_a_gateway_that_stops_reporting_has_no_rate_soon() -> None:
-    counted = TrafficHarness()
-    counted.report(G, 120, at=0)
-    assert counted.rate(G, at=1000) == 120.0
-    assert counted.rate(G, at=MINUTE + MINUTE // 2) == 80.0
-    assert counted.rate(G, at=2 * MINUTE) == 0.0
-    assert counted.rate(G, at=HOUR) == 0.0
+def test_the_rate_of_a_gateway_that_stops_reporting_drops_to_zero() -> None:
+    harness = TrafficHarness()
+    harness.report(G, 120, at=0)
+    assert harness.rate(G, at=1000) == 120.0
+    assert harness.rate(G, at=MINUTE + MINUTE // 2) == 80.0
+    assert harness.rate(G, at=2 * MINUTE) == 0.0
+    assert harness.rate(G, at=HOUR) == 0.0
 
 
 @pytest.mark.parametrize("ahead", [0, -24 * HOUR, 24 * HOUR], ids=["right", "set back", "set ahead"])
-def test_who_was_heard_lately_is_known_and_who_was_not_is_forgotten(ahead: int) -> None:
-    """Also if the clock of the machine is set meanwhile."""
-    counted = TrafficHarness()
-    counted.report(G, 1, at=0)
-    assert counted.heard(at=0) == {G}
-    counted.ahead = ahead
-    counted.report(H, 10, at=10 * MINUTE)
-    assert counted.rate(H, at=11 * MINUTE) == 10.0
-    assert counted.heard(at=11 * MINUTE) == {G, H}
-    assert counted.heard(at=20 * MINUTE) == {H}
-    assert counted.heard(at=HOUR) == set()
+def test_gateways_count_as_recent_for_some_minutes(ahead: int) -> None:
+    """Set the wall clock meanwhile, which has no effect."""
+    harness = TrafficHarness()
+    harness.report(G, 1, at=0)
+    assert harness.recent_gateways(at=0) == {G}
+    harness.ahead = ahead
+    harness.report(H, 10, at=10 * MINUTE)
+    assert harness.rate(H, at=11 * MINUTE) == 10.0
+    assert harness.recent_gateways(at=11 * MINUTE) == {G, H}
+    assert harness.recent_gateways(at=20 * MINUTE) == {H}
+    assert harness.recent_gateways(at=HOUR) == set()
 
 
-# --- Raw or decoded ---
+# --- Mode ---
 
 
 def claim(database: Database, gateway: int) -> None:
     database.write_now(store.claim_gateway, mac_from_int(gateway), name=None, by=COMMAND_LINE, now=0)
 
 
-def mode(database: Database, traffic: GatewayTraffic, now: int, gateway: int = G) -> str | None:
-    """The mode that is shown after what is known was written."""
-    entry = traffic.prepare_flush({}, now)
-    for _ in range(2):  # it may have to be tried again
-        database.write_now(entry.write, ())
-    entry.on_flushed()
+def flush_and_load_mode(
+    database: Database, traffic: GatewayTraffic, now: int, gateway: int = G
+) -> str | None:
+    """Flush the detected modes and return the stored one."""
+    flush = traffic.prepare_flush({}, now)
+    for _ in range(2):  # a flush may be repeated
+        database.write_now(flush.write, ())
+    flush.on_flushed()
     return database.read_now(store.load_gateway, mac_from_int(gateway)).mode
 
 
 @pytest.mark.rule("rest-75")
-def test_what_a_gateway_reports_tells_its_mode(database: Database) -> None:
-    told = {
+def test_the_mode_is_detected_by_the_kind_of_report(database: Database) -> None:
+    expected = {
         "property": "raw",
         "measurement": "raw",
         "event": "raw",
@@ -120,56 +122,56 @@ def test_what_a_gateway_reports_tells_its_mode(database: Database) -> None:
         "dfu": None,
         "measurement-error": None,
     }
-    found = {}
+    modes = {}
     claim(database, G)
-    for gateway, kind in enumerate(told, start=H):
+    for gateway, kind in enumerate(expected, start=H):
         claim(database, gateway)
         traffic = GatewayTraffic(lambda: START)
-        traffic.on_commit(draft(START, (kind, gateway)))
-        found[kind] = mode(database, traffic, START, gateway)
-        assert mode(database, traffic, START, G) is None, "another one says nothing"
-    assert found == told
+        traffic.on_commit(build_batch(START, (kind, gateway)))
+        modes[kind] = flush_and_load_mode(database, traffic, START, gateway)
+        assert flush_and_load_mode(database, traffic, START, G) is None, "the mode of another gateway changed"
+    assert modes == expected
 
 
-def test_a_raw_report_of_a_gateway_that_decodes_says_nothing_for_an_hour(sqlite_database: Database) -> None:
+def test_raw_reports_are_ignored_for_an_hour_after_a_decoded_one(sqlite_database: Database) -> None:
     claim(sqlite_database, G)
     traffic = GatewayTraffic(lambda: START)
-    traffic.on_commit(draft(START, ("measurement", G), ("measurement-decoded", G), ("measurement", G)))
-    assert mode(sqlite_database, traffic, START) == "decoded"
-    traffic.on_commit(draft(START + HOUR - 1, ("property", G)))
-    assert mode(sqlite_database, traffic, START + HOUR - 1) == "decoded"
-    traffic.on_commit(draft(START + HOUR, ("property", G)))
-    assert mode(sqlite_database, traffic, START + HOUR) == "raw"
+    traffic.on_commit(build_batch(START, ("measurement", G), ("measurement-decoded", G), ("measurement", G)))
+    assert flush_and_load_mode(sqlite_database, traffic, START) == "decoded"
+    traffic.on_commit(build_batch(START + HOUR - 1, ("property", G)))
+    assert flush_and_load_mode(sqlite_database, traffic, START + HOUR - 1) == "decoded"
+    traffic.on_commit(build_batch(START + HOUR, ("property", G)))
+    assert flush_and_load_mode(sqlite_database, traffic, START + HOUR) == "raw"
     sqlite_database.close()
 
 
-def test_after_a_start_the_mode_is_as_it_was(sqlite_database: Database) -> None:
+def test_the_mode_is_restored_after_a_restart(sqlite_database: Database) -> None:
     claim(sqlite_database, G)
-    before, after = GatewayTraffic(lambda: START), GatewayTraffic(lambda: START + MINUTE)
-    before.on_commit(draft(START, ("event-decoded", G)))
-    assert mode(sqlite_database, before, START) == "decoded"
-    after.modes.restore(sqlite_database.read_now(store.load_modes), START + MINUTE)
-    after.on_commit(draft(START + MINUTE, ("measurement", G)))
-    assert mode(sqlite_database, after, START + MINUTE) == "decoded"
+    first_run, second_run = GatewayTraffic(lambda: START), GatewayTraffic(lambda: START + MINUTE)
+    first_run.on_commit(build_batch(START, ("event-decoded", G)))
+    assert flush_and_load_mode(sqlite_database, first_run, START) == "decoded"
+    second_run.modes.restore(sqlite_database.read_now(store.load_modes), START + MINUTE)
+    second_run.on_commit(build_batch(START + MINUTE, ("measurement", G)))
+    assert flush_and_load_mode(sqlite_database, second_run, START + MINUTE) == "decoded"
     sqlite_database.close()
 
 
-def test_a_gateway_that_was_claimed_anew_has_a_mode_again_soon(sqlite_database: Database) -> None:
+def test_a_gateway_that_is_claimed_again_soon_has_a_mode(sqlite_database: Database) -> None:
     claim(sqlite_database, G)
     traffic = GatewayTraffic(lambda: START)
-    traffic.on_commit(draft(START, ("event", G)))
-    assert mode(sqlite_database, traffic, START) == "raw"
+    traffic.on_commit(build_batch(START, ("event", G)))
+    assert flush_and_load_mode(sqlite_database, traffic, START) == "raw"
     sqlite_database.write_now(store.release_gateway, mac_from_int(G), by=COMMAND_LINE, now=0)
     claim(sqlite_database, G)
-    shown = None
+    stored_mode = None
     for minute in range(1, 12):
-        shown = mode(sqlite_database, traffic, START + minute * MINUTE)
-        traffic.on_commit(draft(START + minute * MINUTE, ("event", G)))
-    assert shown == "raw"
+        stored_mode = flush_and_load_mode(sqlite_database, traffic, START + minute * MINUTE)
+        traffic.on_commit(build_batch(START + minute * MINUTE, ("event", G)))
+    assert stored_mode == "raw"
     sqlite_database.close()
 
 
-def test_the_modes_of_many_gateways_are_learned_from_a_few_reports_of_each_batch(
+def test_the_modes_of_many_gateways_are_detected_from_a_few_reports_per_batch(
     sqlite_database: Database,
 ) -> None:
     traffic = GatewayTraffic(lambda: START)
@@ -177,9 +179,11 @@ def test_the_modes_of_many_gateways_are_learned_from_a_few_reports_of_each_batch
     for gateway in gateways:
         claim(sqlite_database, gateway)
     for number in range(200):
-        turned = gateways[number % 40 :] + gateways[: number % 40]
-        traffic.on_commit(draft(START + number * 1000, *(("measurement", gateway) for gateway in turned * 5)))
-    assert mode(sqlite_database, traffic, START) == "raw"
+        rotated = gateways[number % 40 :] + gateways[: number % 40]
+        traffic.on_commit(
+            build_batch(START + number * 1000, *(("measurement", gateway) for gateway in rotated * 5))
+        )
+    assert flush_and_load_mode(sqlite_database, traffic, START) == "raw"
     assert {sqlite_database.read_now(store.load_gateway, mac_from_int(each)).mode for each in gateways} == {
         "raw"
     }

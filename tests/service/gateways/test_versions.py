@@ -1,4 +1,4 @@
-"""Versions of gateways: asked through a real broker, kept in the table, and believed only if they can be."""
+"""Versions of gateways: requested through a real broker, stored, and rejected if implausible."""
 
 from __future__ import annotations
 
@@ -45,81 +45,83 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 NUMBER = mac_to_int(Mac(G))
-ANSWERS = 30.0
-"""Seconds for those who answer."""
-SOON = 4
-"""So often a gateway that does not answer is asked within minutes."""
+RESPONSE_TIMEOUT = 30.0
+"""Seconds to wait for gateways that respond."""
+MAX_EARLY_REQUESTS = 4
+"""Number of requests to an unresponsive gateway within minutes."""
 
 
-def answer_version(
+def respond_with_version(
     version: str, *, clock: Clock | None = None
 ) -> Callable[[IncomingRequest], list[OutgoingMessage]]:
-    """Tell this version, and the time by this clock."""
-    return lambda asked: [asked.build_response(version=version, time=format_millis(clock() if clock else 0))]
+    """Return a responder with this version, and with the time of this clock."""
+    return lambda request: [
+        request.build_response(version=version, time=format_millis(clock() if clock else 0))
+    ]
 
 
 class TrackerHarness:
-    """Versions that look at who is there when a test says so."""
+    """Version tracker that polls when the test calls it."""
 
     def __init__(
         self,
         database: Database,
-        carrier: Transport,
+        transport: Transport,
         clock: Clock,
         *,
-        acks: bool = True,
-        patience: float = ANSWERS,
+        acks_enabled: bool = True,
+        timeout: float = RESPONSE_TIMEOUT,
     ) -> None:
         self.database = database
         self.clock = clock
         self.clocks = GatewayClocks()
         self.traffic = GatewayTraffic(clock.steady)
-        self.rpc = RpcClient(carrier, TopicCodec(), clock, on_clock_sample=self.clocks.measure)
+        self.rpc = RpcClient(transport, TopicCodec(), clock, on_clock_sample=self.clocks.measure)
         self.tracker = VersionTracker(
             database,
             self.rpc,
-            carrier,
+            transport,
             traffic=self.traffic,
             clocks=self.clocks,
-            acks_enabled=acks,
+            acks_enabled=acks_enabled,
             now=clock,
             steady=clock.steady,
-            timeout=patience,
+            timeout=timeout,
         )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Let it have somebody who cares for its tasks."""
+        """Provide a task group for the requests."""
         async with asyncio.TaskGroup() as self._tasks:
             yield self
 
     async def poll(self, *, seconds: float = 1.0) -> None:
-        """Let time pass, and look once."""
+        """Advance the time and poll once."""
         self.clock.move(seconds=seconds)
         await self.tracker.poll(self._tasks)
 
-    async def poll_until(self, holds: Callable[[], object], *, seconds: float = 1.0) -> None:
-        """Look until something holds, and let so much time pass before each look."""
+    async def poll_until(self, condition: Callable[[], object], *, seconds: float = 1.0) -> None:
+        """Poll until a condition is true, with this much time before each poll."""
 
-        async def look() -> bool:
-            if holds():
+        async def poll_if_needed() -> bool:
+            if condition():
                 return True
             await self.poll(seconds=seconds)
             return False
 
-        await eventually_async(look, "what is looked for while time passes")
+        await eventually_async(poll_if_needed, "the condition of the test is true")
 
     @property
-    def shown_version(self) -> str | None:
-        """The version of the gateway as REST shows it."""
+    def stored_version(self) -> str | None:
+        """Stored version of the gateway."""
         return self.database.read_now(store.load_gateway, Mac(G)).api_version
 
-    async def wait_for_requests(self, third: ScriptedGateway, times: int) -> None:
-        """Let a gateway that does not answer be asked so many times: some soon, and then hourly."""
-        for asked in range(1, times + 1):
-            seconds = 1.0 if asked == 1 else 30.0 if asked <= SOON else 600.0
-            await self.poll_until(lambda: len(third.requests) >= asked, seconds=seconds)  # noqa: B023 # waited for here
-            await eventually_async(lambda: self.rpc.pending == 0, "its time is over")
+    async def wait_for_requests(self, gateway: ScriptedGateway, count: int) -> None:
+        """Wait for this many requests to a gateway that does not respond: some soon, and then hourly."""
+        for number in range(1, count + 1):
+            seconds = 1.0 if number == 1 else 30.0 if number <= MAX_EARLY_REQUESTS else 600.0
+            await self.poll_until(lambda: len(gateway.requests) >= number, seconds=seconds)  # noqa: B023 # awaited in the same iteration
+            await eventually_async(lambda: self.rpc.pending == 0, "the request has timed out")
 
 
 def claim(database: Database, mac: str = G) -> None:
@@ -127,54 +129,52 @@ def claim(database: Database, mac: str = G) -> None:
 
 
 @pytest.fixture
-async def stage(database: Database) -> AsyncIterator[RunningBroker]:
-    async with RunningBroker(database) as running:
+async def broker(database: Database) -> AsyncIterator[RunningBroker]:
+    async with RunningBroker(database) as broker:
         claim(database)
-        yield running
+        yield broker
 
 
 @pytest.fixture
-async def watched(stage: RunningBroker) -> AsyncIterator[TrackerHarness]:
-    async with TrackerHarness(stage.database, stage.broker, stage.clock).running() as made:
-        yield made
+async def harness(broker: RunningBroker) -> AsyncIterator[TrackerHarness]:
+    async with TrackerHarness(broker.database, broker.broker, broker.clock).running() as harness:
+        yield harness
 
 
-# --- Asking ---
+# --- Requests ---
 
 
 @pytest.mark.rule("rest-75", "version-10", "version-11")
-async def test_a_gateway_that_connects_is_asked_and_its_version_is_kept(
-    stage: RunningBroker, watched: TrackerHarness
+async def test_the_version_of_a_connected_gateway_is_requested_and_stored(
+    broker: RunningBroker, harness: TrackerHarness
 ) -> None:
-    assert watched.tracker.get(NUMBER) == Version(1, 2, 0)
-    async with connect_gateway(stage.port, answer_version("2.3.0")) as third:
-        await watched.poll_until(lambda: watched.shown_version)
-        assert [asked.topic_suffix for asked in third.requests] == [f"{G}/apiversion"]
-    assert watched.shown_version == "2.3.0"
-    assert watched.tracker.get(NUMBER) == Version(2, 3, 0)
-    after = TrackerHarness(stage.database, stage.broker, stage.clock)
-    await after.tracker.restore()
-    assert after.tracker.get(NUMBER) == Version(2, 3, 0)
+    assert harness.tracker.get(NUMBER) == Version(1, 2, 0)
+    async with connect_gateway(broker.port, respond_with_version("2.3.0")) as gateway:
+        await harness.poll_until(lambda: harness.stored_version)
+        assert [request.topic_suffix for request in gateway.requests] == [f"{G}/apiversion"]
+    assert harness.stored_version == "2.3.0"
+    assert harness.tracker.get(NUMBER) == Version(2, 3, 0)
+    restarted = TrackerHarness(broker.database, broker.broker, broker.clock)
+    await restarted.tracker.restore()
+    assert restarted.tracker.get(NUMBER) == Version(2, 3, 0)
 
 
 @pytest.mark.rule("version-10", "version-11")
-async def test_a_gateway_that_never_answers_is_asked_hourly_and_counts_as_the_oldest(
-    stage: RunningBroker, caplog: pytest.LogCaptureFixture
+async def test_an_unresponsive_gateway_gets_hourly_requests_and_counts_as_the_oldest_version(
+    broker: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "meshfleet.service")
-    watching = TrackerHarness(stage.database, stage.broker, stage.clock, patience=0.05)
-    async with watching.running() as watched, connect_gateway(stage.port, never_respond) as third:
-        await watched.wait_for_requests(third, 6)
-        assert watched.tracker.ack_capable == set()
-        assert watched.tracker.get(NUMBER) == Version(1, 2, 0)
-    assert watched.shown_version is None
+    tracker_harness = TrackerHarness(broker.database, broker.broker, broker.clock, timeout=0.05)
+    async with tracker_harness.running() as harness, connect_gateway(broker.port, never_respond) as gateway:
+        await harness.wait_for_requests(gateway, 6)
+        assert harness.tracker.ack_capable == set()
+        assert harness.tracker.get(NUMBER) == Version(1, 2, 0)
+    assert harness.stored_version is None
     assert not [record for record in caplog.records if record.name.startswith("meshfleet.service")]
 
 
-async def test_a_version_that_cannot_be_is_not_believed(
-    stage: RunningBroker, watched: TrackerHarness
-) -> None:
-    wrong = [
+async def test_an_implausible_version_is_rejected(broker: RunningBroker, harness: TrackerHarness) -> None:
+    invalid_versions = [
         "",
         "2",
         "two",
@@ -186,292 +186,305 @@ async def test_a_version_that_cannot_be_is_not_believed(
         None,
         2.4,
     ]
-    async with connect_gateway(stage.port, answer_version("2.4.0")):
-        await watched.poll_until(lambda: watched.shown_version)
-    shown = {}
-    for version in wrong:
-        await stage.until(lambda: not stage.broker.connected_gateways())
+    async with connect_gateway(broker.port, respond_with_version("2.4.0")):
+        await harness.poll_until(lambda: harness.stored_version)
+    stored_versions = {}
+    for version in invalid_versions:
+        await broker.until(lambda: not broker.broker.connected_gateways())
         async with connect_gateway(
-            stage.port,
-            lambda asked: [asked.build_response(version=version)],  # noqa: B023 # used in this round only
-        ) as third:
-            await watched.poll(seconds=100)
-            await watched.poll_until(lambda: third.requests and not watched.rpc.pending)  # waited for here
-            await watched.poll()
-        shown[version] = watched.shown_version
-    assert shown == dict.fromkeys(wrong, "2.4.0")
-    assert watched.tracker.ack_capable == {NUMBER}
+            broker.port,
+            lambda request: [request.build_response(version=version)],  # noqa: B023 # used in this iteration only
+        ) as gateway:
+            await harness.poll(seconds=100)
+            await harness.poll_until(lambda: gateway.requests and not harness.rpc.pending)
+            await harness.poll()
+        stored_versions[version] = harness.stored_version
+    assert stored_versions == dict.fromkeys(invalid_versions, "2.4.0")
+    assert harness.tracker.ack_capable == {NUMBER}
 
 
-async def test_a_refusal_is_no_version(stage: RunningBroker, watched: TrackerHarness) -> None:
+async def test_a_version_with_an_error_status_is_ignored(
+    broker: RunningBroker, harness: TrackerHarness
+) -> None:
     async with connect_gateway(
-        stage.port, lambda asked: [asked.build_response(status=3, version="2.4.0")]
-    ) as third:
-        await watched.poll_until(lambda: len(third.requests) >= 2)
-    assert watched.shown_version is None
+        broker.port, lambda request: [request.build_response(status=3, version="2.4.0")]
+    ) as gateway:
+        await harness.poll_until(lambda: len(gateway.requests) >= 2)
+    assert harness.stored_version is None
 
 
-async def test_answers_that_are_late_twice_or_for_others_change_nothing(stage: RunningBroker) -> None:
-    def confused(asked: IncomingRequest) -> list[OutgoingMessage]:
-        right = asked.build_response(version="2.4.0")
-        wrong = asked.build_response(version="2.4.0", id="somebody-else")
-        return [wrong, right._replace(topic=right.topic.replace("apiversion", "read/8000")), wrong]
+async def test_late_repeated_and_foreign_responses_change_nothing(broker: RunningBroker) -> None:
+    def respond_with_foreign_messages(request: IncomingRequest) -> list[OutgoingMessage]:
+        correct = request.build_response(version="2.4.0")
+        foreign = request.build_response(version="2.4.0", id="other-request")
+        return [foreign, correct._replace(topic=correct.topic.replace("apiversion", "read/8000")), foreign]
 
-    watching = TrackerHarness(stage.database, stage.broker, stage.clock, patience=0.05)
-    async with watching.running() as watched, connect_gateway(stage.port, confused) as third:
-        await watched.poll_until(lambda: third.requests)
-        await stage.until(lambda: watched.rpc.pending == 0)
-        third.publish(third.requests[0].build_response(version="2.4.0"))  # too late
-        await stage.until(lambda: watched.rpc.response_counts[ResponseMatch.LATE] == 1)
-        await watched.poll()
-        assert watched.shown_version is None
-        third.responder = lambda asked: [
-            asked.build_response(version="2.2.0"),
-            asked.build_response(version="2.4.0"),
+    tracker_harness = TrackerHarness(broker.database, broker.broker, broker.clock, timeout=0.05)
+    async with (
+        tracker_harness.running() as harness,
+        connect_gateway(broker.port, respond_with_foreign_messages) as gateway,
+    ):
+        await harness.poll_until(lambda: gateway.requests)
+        await broker.until(lambda: harness.rpc.pending == 0)
+        gateway.publish(gateway.requests[0].build_response(version="2.4.0"))  # too late
+        await broker.until(lambda: harness.rpc.response_counts[ResponseMatch.LATE] == 1)
+        await harness.poll()
+        assert harness.stored_version is None
+        gateway.responder = lambda request: [
+            request.build_response(version="2.2.0"),
+            request.build_response(version="2.4.0"),
         ]
-        await watched.poll_until(lambda: watched.shown_version)
-        await watched.poll_until(lambda: watched.rpc.response_counts[ResponseMatch.REPEATED])
-        await watched.poll()
-    assert watched.shown_version == "2.2.0"
+        await harness.poll_until(lambda: harness.stored_version)
+        await harness.poll_until(lambda: harness.rpc.response_counts[ResponseMatch.REPEATED])
+        await harness.poll()
+    assert harness.stored_version == "2.2.0"
 
 
-async def test_only_so_many_are_asked_at_once(sqlite_database: Database) -> None:
+async def test_the_number_of_concurrent_requests_is_limited(sqlite_database: Database) -> None:
     macs = [f"{mac_to_int(Mac(G)) + number:012x}" for number in range(60)]
-    async with RunningBroker(sqlite_database) as stage:
+    async with RunningBroker(sqlite_database) as broker:
         for mac in macs:
-            await stage.gateway(mac)
-        watching = TrackerHarness(sqlite_database, stage.broker, stage.clock, patience=0.1)
-        most, ended = 0, 0
-        async with watching.running() as watched:
+            await broker.gateway(mac)
+        tracker_harness = TrackerHarness(sqlite_database, broker.broker, broker.clock, timeout=0.1)
+        max_pending, request_count = 0, 0
+        async with tracker_harness.running() as harness:
             for _ in range(10):
-                await watched.poll(seconds=2)
+                await harness.poll(seconds=2)
                 await asyncio.sleep(0)
-                most = max(most, watched.rpc.pending)
-                ended += watched.rpc.pending
-                await stage.until(lambda: watched.rpc.pending == 0)
-    assert most == 20
-    assert ended >= 60
+                max_pending = max(max_pending, harness.rpc.pending)
+                request_count += harness.rpc.pending
+                await broker.until(lambda: harness.rpc.pending == 0)
+    assert max_pending == 20
+    assert request_count >= 60
     sqlite_database.close()
 
 
-async def test_a_database_that_is_away_is_told_of_once_and_nothing_is_lost(
+async def test_a_database_outage_is_logged_once_and_no_version_is_lost(
     sqlite_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with RunningBroker(sqlite_database) as stage:
+    async with RunningBroker(sqlite_database) as broker:
         claim(sqlite_database)
-        watching = TrackerHarness(sqlite_database, stage.broker, stage.clock)
-        async with watching.running() as watched, connect_gateway(stage.port, answer_version("2.4.0")):
-            await watched.poll_until(lambda: watched.rpc.response_counts[ResponseMatch.ANSWER])
+        tracker_harness = TrackerHarness(sqlite_database, broker.broker, broker.clock)
+        async with (
+            tracker_harness.running() as harness,
+            connect_gateway(broker.port, respond_with_version("2.4.0")),
+        ):
+            await harness.poll_until(lambda: harness.rpc.response_counts[ResponseMatch.ANSWER])
             with database_outage(sqlite_database):
                 for _ in range(5):
-                    await watched.poll(seconds=10)
+                    await harness.poll(seconds=10)
                 with pytest.raises(DatabaseUnavailable):
-                    await watched.tracker.restore()
-            assert caplog.text.count("versions of gateways cannot be kept") == 1
-            await watched.poll_until(lambda: watched.shown_version)
-    assert watched.tracker.ack_capable == {NUMBER}
+                    await harness.tracker.restore()
+            assert caplog.text.count("versions and clock offsets of gateways cannot be stored") == 1
+            await harness.poll_until(lambda: harness.stored_version)
+    assert harness.tracker.ack_capable == {NUMBER}
     sqlite_database.close()
 
 
-# --- What follows from it ---
+# --- Acknowledgements and clocks ---
 
 
 @pytest.mark.rule("version-11")
-async def test_gateways_from_2_4_0_on_take_acknowledgements(
-    stage: RunningBroker, watched: TrackerHarness
+async def test_gateways_from_2_4_0_on_support_acknowledgements(
+    broker: RunningBroker, harness: TrackerHarness
 ) -> None:
-    takes_acks = {"1.2.0": False, "2.3.9": False, "2.4.0-beta.1": False, "2.4.0": True, "3.0.0": True}
-    found = {}
-    for version in takes_acks:
-        await stage.until(lambda: not stage.broker.connected_gateways())
-        async with connect_gateway(stage.port, answer_version(version)):
-            await watched.poll(seconds=100)
-            await watched.poll_until(lambda: watched.shown_version == version)  # noqa: B023 # waited for here
-            await watched.poll(seconds=10)
-        found[version] = watched.tracker.ack_capable == {NUMBER}
-    assert found == takes_acks
+    expected = {"1.2.0": False, "2.3.9": False, "2.4.0-beta.1": False, "2.4.0": True, "3.0.0": True}
+    supported = {}
+    for version in expected:
+        await broker.until(lambda: not broker.broker.connected_gateways())
+        async with connect_gateway(broker.port, respond_with_version(version)):
+            await harness.poll(seconds=100)
+            await harness.poll_until(lambda: harness.stored_version == version)  # noqa: B023 # awaited in the same iteration
+            await harness.poll(seconds=10)
+        supported[version] = harness.tracker.ack_capable == {NUMBER}
+    assert supported == expected
 
 
-async def test_a_gateway_that_tells_an_older_version_leaves_and_one_that_is_released_too(
-    stage: RunningBroker, watched: TrackerHarness
+async def test_downgraded_and_released_gateways_do_not_support_acknowledgements(
+    broker: RunningBroker, harness: TrackerHarness
 ) -> None:
-    acking = watched.tracker.ack_capable
-    async with connect_gateway(stage.port, answer_version("2.4.0")):
-        await watched.poll_until(lambda: acking)
-    await stage.until(lambda: not stage.broker.connected_gateways())
-    async with connect_gateway(stage.port, answer_version("2.0.1")):
-        await watched.poll(seconds=100)
-        await watched.poll_until(lambda: not acking)
-    await stage.until(lambda: not stage.broker.connected_gateways())
-    async with connect_gateway(stage.port, answer_version("2.5.0")):
-        await watched.poll(seconds=100)
-        await watched.poll_until(lambda: acking)
-        stage.database.write_now(store.release_gateway, Mac(G), by=COMMAND_LINE, now=0)
-        await watched.poll_until(lambda: not acking)
-    assert acking is watched.tracker.ack_capable
-    assert watched.tracker.get(NUMBER) == Version(1, 2, 0)
+    ack_capable = harness.tracker.ack_capable
+    async with connect_gateway(broker.port, respond_with_version("2.4.0")):
+        await harness.poll_until(lambda: ack_capable)
+    await broker.until(lambda: not broker.broker.connected_gateways())
+    async with connect_gateway(broker.port, respond_with_version("2.0.1")):
+        await harness.poll(seconds=100)
+        await harness.poll_until(lambda: not ack_capable)
+    await broker.until(lambda: not broker.broker.connected_gateways())
+    async with connect_gateway(broker.port, respond_with_version("2.5.0")):
+        await harness.poll(seconds=100)
+        await harness.poll_until(lambda: ack_capable)
+        broker.database.write_now(store.release_gateway, Mac(G), by=COMMAND_LINE, now=0)
+        await harness.poll_until(lambda: not ack_capable)
+    assert ack_capable is harness.tracker.ack_capable
+    assert harness.tracker.get(NUMBER) == Version(1, 2, 0)
 
 
 @pytest.mark.rule("ack-17")
-async def test_without_the_setting_nobody_takes_acknowledgements(stage: RunningBroker) -> None:
-    watching = TrackerHarness(stage.database, stage.broker, stage.clock, acks=False)
-    async with watching.running() as watched, connect_gateway(stage.port, answer_version("2.4.0")):
-        await watched.poll_until(lambda: watched.shown_version)
-        await watched.poll(seconds=10)
-    assert watched.tracker.ack_capable == set()
+async def test_without_the_setting_no_gateway_gets_acknowledgements(broker: RunningBroker) -> None:
+    tracker_harness = TrackerHarness(broker.database, broker.broker, broker.clock, acks_enabled=False)
+    async with (
+        tracker_harness.running() as harness,
+        connect_gateway(broker.port, respond_with_version("2.4.0")),
+    ):
+        await harness.poll_until(lambda: harness.stored_version)
+        await harness.poll(seconds=10)
+    assert harness.tracker.ack_capable == set()
 
 
-def is_ahead(watched: TrackerHarness, seconds: int) -> bool:
-    """Whether REST shows that the clock of the gateway is ahead by so much; the test moves the other one."""
-    offset = watched.database.read_now(store.load_gateway, Mac(G)).clock_offset
+def has_stored_offset(harness: TrackerHarness, seconds: int) -> bool:
+    """Return whether the stored clock offset is about this many seconds; the test moves the local clock."""
+    offset = harness.database.read_now(store.load_gateway, Mac(G)).clock_offset
     return offset is not None and abs(offset - seconds) < 3
 
 
 @pytest.mark.rule("rest-75", "report-48", "version-10")
-async def test_every_answer_measures_the_clock_of_its_gateway(
-    stage: RunningBroker, watched: TrackerHarness
+async def test_every_response_measures_the_clock_of_its_gateway(
+    broker: RunningBroker, harness: TrackerHarness
 ) -> None:
-    """It is shown whatever it is: hours ahead or behind, jumping, drifting, and right again."""
-    assert watched.database.read_now(store.load_gateway, Mac(G)).clock_offset is None
-    theirs = 6 * 3600
+    """Measure a clock that is hours ahead or behind, jumps, drifts, and is right again."""
+    assert harness.database.read_now(store.load_gateway, Mac(G)).clock_offset is None
+    gateway_offset = 6 * 3600
     async with connect_gateway(
-        stage.port,
-        lambda asked: [
-            asked.build_response(version="2.4.0", time=format_millis(stage.clock() + theirs * 1000))
+        broker.port,
+        lambda request: [
+            request.build_response(
+                version="2.4.0", time=format_millis(broker.clock() + gateway_offset * 1000)
+            )
         ],
-    ) as third:
-        await watched.poll_until(lambda: is_ahead(watched, theirs))
-        for theirs in (-6 * 3600, 0, 60, 70, 3 * 86_400, 0):
-            # What it reports tells that something is wrong with what is known of its clock, and no more.
-            watched.clocks.is_fresh(NUMBER, 0, watched.clock())
-            watched.clock.move(seconds=30)  # it is not asked more often
-            await watched.poll_until(lambda: is_ahead(watched, theirs))  # noqa: B023 # it is waited for here
-        asked = len(third.requests)
-        await watched.poll(seconds=4000)
-        await watched.poll_until(lambda: len(third.requests) > asked)  # hourly, in doubt or not
-    after = TrackerHarness(stage.database, stage.broker, stage.clock)
-    await after.tracker.restore()
-    assert list(after.clocks.offsets) == [NUMBER]
+    ) as gateway:
+        await harness.poll_until(lambda: has_stored_offset(harness, gateway_offset))
+        for gateway_offset in (-6 * 3600, 0, 60, 70, 3 * 86_400, 0):
+            # A report that is not fresh only shows that the known offset is wrong.
+            harness.clocks.is_fresh(NUMBER, 0, harness.clock())
+            harness.clock.move(seconds=30)  # the minimum between two requests
+            await harness.poll_until(lambda: has_stored_offset(harness, gateway_offset))  # noqa: B023 # awaited in the same iteration
+        request_count = len(gateway.requests)
+        await harness.poll(seconds=4000)
+        await harness.poll_until(lambda: len(gateway.requests) > request_count)  # hourly, suspect or not
+    restarted = TrackerHarness(broker.database, broker.broker, broker.clock)
+    await restarted.tracker.restore()
+    assert list(restarted.clocks.offsets) == [NUMBER]
 
 
 @pytest.mark.rule("report-48")
-async def test_an_offset_is_not_proved_after_another_connection_though_it_has_ended(
-    stage: RunningBroker,
+async def test_an_offset_is_unconfirmed_after_another_connection_even_if_that_has_ended(
+    broker: RunningBroker,
 ) -> None:
-    """What came on a connection may be read when that has ended already."""
-    clocks, found = (
-        GatewayClocks(lambda number: stage.broker.last_connection_number(mac_from_int(number))),
+    """Check this because reports of a connection may be processed after it has ended."""
+    clocks, confirmed = (
+        GatewayClocks(lambda number: broker.broker.last_connection_number(mac_from_int(number))),
         [],
     )
     for measures in (True, False):
-        async with connect_gateway(stage.port):
+        async with connect_gateway(broker.port):
             if measures:
                 clocks.measure(NUMBER, 0, 0, 0)
-        await stage.until(lambda: not stage.broker.connected_gateways())
-        found.append(clocks.is_confirmed(NUMBER))
-    assert found == [True, False]
-    stage.broker.disconnect_account(Account(kind=AccountKind.GATEWAY, name=G), delete_sessions=True)
-    assert stage.broker.last_connection_number(G) == 0
+        await broker.until(lambda: not broker.broker.connected_gateways())
+        confirmed.append(clocks.is_confirmed(NUMBER))
+    assert confirmed == [True, False]
+    broker.broker.disconnect_account(Account(kind=AccountKind.GATEWAY, name=G), delete_sessions=True)
+    assert broker.broker.last_connection_number(G) == 0
 
 
 @pytest.mark.rule("report-48")
-async def test_when_our_own_clock_is_set_no_gateway_seems_wrong_for_long(
-    stage: RunningBroker, watched: TrackerHarness, caplog: pytest.LogCaptureFixture
+async def test_offsets_are_corrected_when_the_local_clock_is_set(
+    broker: RunningBroker, harness: TrackerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with connect_gateway(stage.port, answer_version("2.4.0", clock=Clock())) as third:
-        await watched.poll_until(lambda: watched.clocks.offsets)
-        asked, before = len(third.requests), watched.clocks.offsets[NUMBER]
-        stage.clock.set(seconds=-86_400)
-        await watched.poll()
-        assert watched.clocks.offsets[NUMBER] == pytest.approx(before + 86_400_000, abs=5000)
-        stage.clock.set(seconds=86_400)
-        await watched.poll()
-        assert watched.clocks.offsets[NUMBER] == pytest.approx(before, abs=5000)
-        assert len(third.requests) == asked
+    async with connect_gateway(broker.port, respond_with_version("2.4.0", clock=Clock())) as gateway:
+        await harness.poll_until(lambda: harness.clocks.offsets)
+        request_count, offset_before = len(gateway.requests), harness.clocks.offsets[NUMBER]
+        broker.clock.set(seconds=-86_400)
+        await harness.poll()
+        assert harness.clocks.offsets[NUMBER] == pytest.approx(offset_before + 86_400_000, abs=5000)
+        broker.clock.set(seconds=86_400)
+        await harness.poll()
+        assert harness.clocks.offsets[NUMBER] == pytest.approx(offset_before, abs=5000)
+        assert len(gateway.requests) == request_count
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "the clock of this machine was set back by 86400 s",
-        "the clock of this machine was set ahead by 86400 s",
+        "clock of this machine was set back by 86400 s, clock offsets of gateways are corrected",
+        "clock of this machine was set ahead by 86400 s, clock offsets of gateways are corrected",
     ]
 
 
 @pytest.mark.rule("report-48", "version-10")
-async def test_a_gateway_that_has_stopped_answering_is_asked_hourly_and_measured_by_its_reports(
-    stage: RunningBroker,
+async def test_a_gateway_that_stopped_responding_is_measured_by_its_reports(
+    broker: RunningBroker,
 ) -> None:
-    stage.database.write_now(store.update_api_versions, {NUMBER: "2.4.0"})
-    watching = TrackerHarness(stage.database, stage.broker, stage.clock, patience=0.05)
-    await watching.tracker.restore()
+    broker.database.write_now(store.update_api_versions, {NUMBER: "2.4.0"})
+    tracker_harness = TrackerHarness(broker.database, broker.broker, broker.clock, timeout=0.05)
+    await tracker_harness.tracker.restore()
 
     def is_measured(*, hours: int) -> bool:
-        now = stage.clock()
-        watching.clocks.is_fresh(NUMBER, now + hours * 3_600_000, now)
-        return abs(watching.clocks.offsets.get(NUMBER, 0) - hours * 3_600_000) < 5000
+        now = broker.clock()
+        tracker_harness.clocks.is_fresh(NUMBER, now + hours * 3_600_000, now)
+        return abs(tracker_harness.clocks.offsets.get(NUMBER, 0) - hours * 3_600_000) < 5000
 
-    async with watching.running() as watched, connect_gateway(stage.port, never_respond) as third:
-        await watched.wait_for_requests(third, 6)
-        await watched.poll_until(partial(is_measured, hours=-6), seconds=60)
-    assert watched.tracker.get(NUMBER) == Version(2, 4, 0)
+    async with tracker_harness.running() as harness, connect_gateway(broker.port, never_respond) as gateway:
+        await harness.wait_for_requests(gateway, 6)
+        await harness.poll_until(partial(is_measured, hours=-6), seconds=60)
+    assert harness.tracker.get(NUMBER) == Version(2, 4, 0)
 
 
-async def test_figures_tell_how_many_take_acknowledgements(
-    stage: RunningBroker, watched: TrackerHarness
+async def test_metrics_count_gateways_that_support_acknowledgements(
+    broker: RunningBroker, harness: TrackerHarness
 ) -> None:
-    async with connect_gateway(stage.port, answer_version("2.4.0")):
-        await watched.poll_until(lambda: watched.tracker.ack_capable)
-    found = {
+    async with connect_gateway(broker.port, respond_with_version("2.4.0")):
+        await harness.poll_until(lambda: harness.tracker.ack_capable)
+    metrics = {
         sample.name: sample.value
-        for family in GatewayMetrics(watched.tracker).collect()
+        for family in GatewayMetrics(harness.tracker).collect()
         for sample in family.samples
     }
-    assert found == {"meshfleet_gateways_acking": 1}
+    assert metrics == {"meshfleet_gateways_acking": 1}
 
 
-# --- With others ---
+# --- Emulated gateways and an external broker ---
 
 
 @pytest.mark.rule("rest-75", "version-10")
-async def test_emulated_gateways_tell_their_versions(stage: RunningBroker) -> None:
+async def test_emulated_gateways_respond_with_their_versions(broker: RunningBroker) -> None:
     versions = {fresh_mac(): version for version in ("1.2.0", "2.0.0", "2.4.0")}
     for mac in versions:
-        claim(stage.database, mac)
-    watching = TrackerHarness(stage.database, stage.broker, stage.clock)
+        claim(broker.database, mac)
+    tracker_harness = TrackerHarness(broker.database, broker.broker, broker.clock)
 
-    def shown() -> dict[Mac, str | None]:
-        return {mac: stage.database.read_now(store.load_gateway, mac).api_version for mac in versions}
+    def load_versions() -> dict[Mac, str | None]:
+        return {mac: broker.database.read_now(store.load_gateway, mac).api_version for mac in versions}
 
-    async with httpx.AsyncClient(trust_env=False) as http, watching.running() as watched:
-        crew = FleetBuilder(http, speed=100.0)
+    async with httpx.AsyncClient(trust_env=False) as http, tracker_harness.running() as harness:
+        fleet = FleetBuilder(http, speed=100.0)
         for mac, version in versions.items():
-            place = BrokerAddress(host="127.0.0.1", port=stage.port, user=mac, password=PASSWORD.decode())
-            crew.add(place, mac, api_version=Version.parse(version))
-        async with crew.run():
-            await watched.poll_until(lambda: None not in shown().values())
-    assert shown() == versions
+            address = BrokerAddress(host="127.0.0.1", port=broker.port, user=mac, password=PASSWORD.decode())
+            fleet.add(address, mac, api_version=Version.parse(version))
+        async with fleet.run():
+            await harness.poll_until(lambda: None not in load_versions().values())
+    assert load_versions() == versions
 
 
 @pytest.mark.rule("version-10")
-async def test_on_another_broker_a_gateway_is_asked_when_it_is_first_heard(
+async def test_on_an_external_broker_the_version_is_requested_after_the_first_report(
     sqlite_database: Database, tmp_path: Path
 ) -> None:
     claim(sqlite_database)
     with Mosquitto(tmp_path, "set_tcp_nodelay true") as mosquitto:
-        place = BrokerAddress(host=mosquitto.address.host, port=mosquitto.address.port)
-        shelf = StoringConsumer(sqlite_database)
-        outside = ExternalBrokerClient(place, "meshfleet0123", prefix="", consumer=shelf, options=PATIENT)
-        watching = TrackerHarness(sqlite_database, outside, Clock())
-        running = asyncio.create_task(outside.run())
+        address = BrokerAddress(host=mosquitto.address.host, port=mosquitto.address.port)
+        consumer = StoringConsumer(sqlite_database)
+        client = ExternalBrokerClient(address, "meshfleet0123", prefix="", consumer=consumer, options=PATIENT)
+        tracker_harness = TrackerHarness(sqlite_database, client, Clock())
+        run_task = asyncio.create_task(client.run())
         async with (
-            watching.running() as watched,
-            connect_gateway(mosquitto.address.port, answer_version("2.4.0")) as third,
+            tracker_harness.running() as harness,
+            connect_gateway(mosquitto.address.port, respond_with_version("2.4.0")) as gateway,
         ):
-            await watched.poll(seconds=60)
-            heard = ParsedBatch(watched.clock())
-            heard.report_gateways.append(NUMBER)
-            heard.report_kinds.append("heartbeat")
-            assert third.requests == []
-            watched.traffic.on_commit(heard)
-            await watched.poll_until(lambda: watched.shown_version)
-        running.cancel()
-        await asyncio.wait([running])
-    assert watched.tracker.ack_capable == {NUMBER}
+            await harness.poll(seconds=60)
+            batch = ParsedBatch(harness.clock())
+            batch.report_gateways.append(NUMBER)
+            batch.report_kinds.append("heartbeat")
+            assert gateway.requests == []
+            harness.traffic.on_commit(batch)
+            await harness.poll_until(lambda: harness.stored_version)
+        run_task.cancel()
+        await asyncio.wait([run_task])
+    assert harness.tracker.ack_capable == {NUMBER}
     sqlite_database.close()

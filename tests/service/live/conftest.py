@@ -1,4 +1,4 @@
-"""A stage for each test: on both databases, or on one where the database makes no difference."""
+"""Fixtures that run a service with live events: on both databases, or on SQLite."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The hub knows only this one."""
+    """Run on asyncio only, as the hub does."""
     return "asyncio"
 
 
 @pytest.fixture
-def on_both(database: Database) -> Iterator[LiveService]:
-    """A service on either database."""
-    with run_live_service(database) as stage:
-        yield stage
+def service_on_each_database(database: Database) -> Iterator[LiveService]:
+    """Run a service on each of the databases."""
+    with run_live_service(database) as service:
+        yield service
 
 
 @pytest.fixture
-def stage(sqlite_database: Database) -> Iterator[LiveService]:
-    """A service on SQLite."""
-    with run_live_service(sqlite_database) as stage:
-        yield stage
+def service(sqlite_database: Database) -> Iterator[LiveService]:
+    """Run a service on SQLite."""
+    with run_live_service(sqlite_database) as service:
+        yield service
     sqlite_database.close()

@@ -1,4 +1,4 @@
-"""A service with an ingest that runs, and listeners at both its doors."""
+"""Running service with ingest, and clients of its event stream and its WebSocket."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from meshfleet.service.live.subscriber import LiveSubscriber
 
 PATIENCE = 30.0
-"""Seconds until something must have happened; reached only when it never does."""
+"""Seconds until something must have happened; reached only on failure."""
 
-_COMMENTS = 4
-"""Comments until an event must have come: there is one every 15 seconds."""
+_MAX_COMMENTS = 4
+"""Number of comments before which an event must arrive: one is sent every 15 seconds."""
 
 QUICK = LiveTimings(poll=0.1)
-"""Changes are looked for ten times as often as usual, so that tests need not wait."""
+"""Timings with ten times as many polls as usual, so that tests wait less."""
 
 STREAM = "/api/v1/stream"
 
@@ -54,20 +54,20 @@ Event = dict[str, Any]
 
 
 class SseClient:
-    """A stream, as a client reads it that knows nothing but the rules of server-sent events."""
+    """Minimal client that follows only the rules of server-sent events."""
 
-    def __init__(self, answer: httpx.Response) -> None:
-        self.answer = answer
-        self._lines = answer.iter_lines()
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self._lines = response.iter_lines()
         self.comments = 0
 
     def next(self) -> Event:
-        """The next event; an event must be whole, and its fields must say the same as its body."""
+        """Return the next event, which must be complete and consistent with its SSE fields."""
         fields: dict[str, list[str]] = {}
         for line in self._lines:
             if line.startswith(":"):
                 self.comments += 1
-                assert self.comments < _COMMENTS, "nothing is told"
+                assert self.comments < _MAX_COMMENTS, "no event arrived"
             elif line:
                 name, _, value = line.partition(": ")
                 fields.setdefault(name, []).append(value)
@@ -78,7 +78,7 @@ class SseClient:
         raise EOFError
 
     def next_comment(self) -> str:
-        """The next comment; no event may come before it."""
+        """Return the next comment; no event may precede it."""
         for line in self._lines:
             assert not line or line.startswith(":"), line
             if line:
@@ -86,12 +86,12 @@ class SseClient:
         raise EOFError
 
     def rest(self) -> list[str]:
-        """All lines until it ends."""
+        """Return all lines until the stream ends."""
         return [line for line in self._lines if line]
 
 
 class WebSocketClient:
-    """A WebSocket, by a client that others wrote."""
+    """Client of the `websockets` library."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -100,7 +100,7 @@ class WebSocketClient:
         self.connection.send(json.dumps(frame))
 
     def subscribe(self, **filters: list[str]) -> None:
-        """Subscribe, and know that it is done: an id that nobody knows is answered at once."""
+        """Subscribe, and wait until that is done: an unknown id causes an immediate resync."""
         self.send(subscribe=filters, lastEventId="")
         assert self.next()["type"] == "resync"
 
@@ -109,20 +109,20 @@ class WebSocketClient:
         return event
 
     def read_close(self) -> tuple[int, Event]:
-        """How it ended: the code, and what was said last."""
-        last: Event = {}
+        """Return the close code and the last frame."""
+        last_frame: Event = {}
         for _ in range(100_000):
             try:
-                last = self.next()
+                last_frame = self.next()
             except ConnectionClosed as exc:
-                return (0 if exc.rcvd is None else exc.rcvd.code), last
-        raise AssertionError("it does not end")
+                return (0 if exc.rcvd is None else exc.rcvd.code), last_frame
+        raise AssertionError("the WebSocket is not closed")
 
 
 class LiveService(RunningService):
-    """A running service that also takes reports."""
+    """Running service that also ingests reports."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 # all that there is
+    def __init__(  # noqa: PLR0913, PLR0917 # all parts of a service
         self,
         url: str,
         database: Database,
@@ -138,7 +138,7 @@ class LiveService(RunningService):
         self._loop = loop
 
     def _key(self, role: Role) -> str:
-        """A key of its own: a database may have several stages, one after the other or at once."""
+        """Create a key with a unique name: a database may be used by several services."""
         issued = self.database.write_now(
             api_key_store.insert_api_key,
             f"{role} {uuid4()}",
@@ -151,113 +151,116 @@ class LiveService(RunningService):
 
     @property
     def key(self) -> str:
-        """The API key of a viewer."""
+        """API key of a viewer."""
         return str(self.viewer.headers["Authorization"].split()[1])
 
     def ingest(self, *messages: Publish) -> None:
-        """Let reports come, as one batch."""
+        """Ingest reports as one batch."""
         self.run_in_loop(self._ingest.commit(build_batch(messages)))
 
     def ingest_and_flush(self, *messages: Publish) -> None:
-        """The same, and write down what they say of devices."""
+        """Ingest reports, and store the states of their devices."""
         self.ingest(*messages)
         self.run_in_loop(self._ingest.flush())
 
-    def run_in_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do something where the service runs."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+    def run_in_loop(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the event loop of the service."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
 
-    def call_in_loop(self, deed: Callable[[], Result]) -> Result:
-        """Do something there that takes no time."""
+    def call_in_loop(self, function: Callable[[], Result]) -> Result:
+        """Call a function in the event loop of the service."""
 
         async def work() -> Result:
-            return deed()
+            return function()
 
         return self.run_in_loop(work())
 
     def subscribers(self) -> set[LiveSubscriber]:
-        """Who listens now. Some may be about to leave: look for new ones, not for how many there are."""
+        """Return the current subscribers.
+
+        Some may be about to disconnect: look for new ones, do not count.
+        """
         return self.call_in_loop(lambda: set(self.api.live.hub.subscribers))
 
     @contextmanager
     def stream(
         self, client: httpx.Client | None = None, after: str | None = None, **filters: Any
     ) -> Iterator[SseClient]:
-        """Listen by server-sent events; when this begins, nothing is missed any more."""
+        """Open an event stream. When the block starts, no later event is missed."""
         headers = {} if after is None else {"Last-Event-ID": after}
-        asked = (client or self.viewer).stream("GET", STREAM, params=filters, headers=headers)
-        with asked as answer:
-            assert answer.status_code == 200, answer.read()
-            yield SseClient(answer)
+        request = (client or self.viewer).stream("GET", STREAM, params=filters, headers=headers)
+        with request as response:
+            assert response.status_code == 200, response.read()
+            yield SseClient(response)
 
     @contextmanager
     def open_authenticated(self, token: str | None = None) -> Iterator[WebSocketClient]:
-        """Listen by WebSocket, with a token that is shown already."""
-        with self.open_websocket() as talk:
-            talk.send(token=self.key if token is None else token)
-            yield talk
+        """Open a WebSocket and send a token."""
+        with self.open_websocket() as websocket:
+            websocket.send(token=self.key if token is None else token)
+            yield websocket
 
     @contextmanager
     def open_websocket(self, path: str = "/api/v1/live") -> Iterator[WebSocketClient]:
-        """Open a WebSocket, and say nothing."""
+        """Open a WebSocket without sending anything."""
         with connect(f"ws{self.url.removeprefix('http')}{path}", open_timeout=PATIENCE) as connection:
             yield WebSocketClient(connection)
 
     def open_tcp(self) -> socket.socket:
-        """A connection of bytes."""
+        """Open a TCP connection."""
         address = httpx.URL(self.url)
         return socket.create_connection((address.host, address.port or 0), PATIENCE)
 
 
 @contextmanager
-def run_live_service(database: Database, pace: LiveTimings = QUICK) -> Iterator[LiveService]:
-    """Run all of it on a database, in a thread of its own."""
+def run_live_service(database: Database, timings: LiveTimings = QUICK) -> Iterator[LiveService]:
+    """Run a service on a database, in a thread of its own."""
     clock = Clock()
     with (
-        TemporaryDirectory(prefix="meshfleet-samples-") as folder,
-        closing(open_sample_store(database, Path(folder), {}, now=clock())) as samples,
+        TemporaryDirectory(prefix="meshfleet-samples-") as directory,
+        closing(open_sample_store(database, Path(directory), {}, now=clock())) as samples,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         api = RestApi(
             database,
-            Settings(data=Path(folder)),
+            Settings(data=Path(directory)),
             samples,
-            live_timings=pace,
+            live_timings=timings,
             now=clock,
             steady=clock.steady,
             hasher=QUICK_HASHER,
         )
-        with _serving(api, listener) as loop:
+        with _serve_in_thread(api, listener) as loop:
             ingest = IngestPipeline(database, samples, prefix="", admission=None, now=clock)
-            for follower in (api.live.reports, api.traffic):
-                ingest.subscribe(follower)
+            for subscriber in (api.live.reports, api.traffic):
+                ingest.subscribe(subscriber)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            stage = LiveService(url, database, samples, clock, api, ingest, loop)
+            service = LiveService(url, database, samples, clock, api, ingest, loop)
             try:
-                yield stage
+                yield service
             finally:
-                stage.close()
+                service.close()
 
 
 @contextmanager
-def _serving(api: RestApi, listener: socket.socket) -> Iterator[asyncio.AbstractEventLoop]:
+def _serve_in_thread(api: RestApi, listener: socket.socket) -> Iterator[asyncio.AbstractEventLoop]:
     started = threading.Event()
     loop = asyncio.new_event_loop()
-    serving = loop.create_task(serve_api(api, Settings(), listener, started=started.set))
-    thread = threading.Thread(target=_run, args=(loop, serving), name="service")
+    serve_task = loop.create_task(serve_api(api, Settings(), listener, started=started.set))
+    thread = threading.Thread(target=_run, args=(loop, serve_task), name="service")
     thread.start()
     try:
         assert started.wait(PATIENCE), "the service did not start"
         yield loop
     finally:
-        loop.call_soon_threadsafe(serving.cancel)
+        loop.call_soon_threadsafe(serve_task.cancel)
         thread.join()
         loop.close()
         with suppress(asyncio.CancelledError):
-            serving.result()
+            serve_task.result()
 
 
-def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
+def _run(loop: asyncio.AbstractEventLoop, serve_task: asyncio.Task[None]) -> None:
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(asyncio.wait([serving]))
+    loop.run_until_complete(asyncio.wait([serve_task]))
     loop.run_until_complete(loop.shutdown_default_executor())

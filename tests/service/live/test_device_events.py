@@ -1,4 +1,4 @@
-"""News of devices and gateways: put together, not lost, and told to whoever they concern."""
+"""Events of devices and gateways: merged, not lost, and sent to matching subscribers."""
 
 from __future__ import annotations
 
@@ -32,57 +32,57 @@ def _number(mac: str) -> int:
     return mac_to_int(Mac(mac))
 
 
-def _listener(hub: EventHub, want: EventFilter) -> LiveSubscriber:
+def _subscribe(hub: EventHub, event_filter: EventFilter) -> LiveSubscriber:
     actor = Actor(name="a", role=Role.VIEWER, kind="user")
-    listener = LiveSubscriber(lambda event: event.body + b"\n", actor, "token")
-    hub.add(listener)
-    hub.subscribe(listener, want)
-    return listener
+    subscriber = LiveSubscriber(lambda event: event.body + b"\n", actor, "token")
+    hub.add(subscriber)
+    hub.subscribe(subscriber, event_filter)
+    return subscriber
 
 
-async def _take(listener: LiveSubscriber) -> list[Any]:
+async def _read_events(subscriber: LiveSubscriber) -> list[Any]:
     async with asyncio.timeout(30):
-        taken = await listener.next_chunk()
-    assert taken is not None
-    return [json.loads(line) for line in taken.splitlines()]
+        chunk = await subscriber.next_chunk()
+    assert chunk is not None
+    return [json.loads(line) for line in chunk.splitlines()]
 
 
 @pytest.mark.rule("rest-146")
-def test_who_named_a_device_is_told_when_it_goes_with_its_gateway_and_others_hear_of_the_gateway(
-    stage: LiveService,
+def test_a_device_that_disconnects_with_its_gateway_is_published_only_if_a_filter_names_it(
+    service: LiveService,
 ) -> None:
-    stage.admin.post("/api/v1/gateways", json={"mac": A})
-    stage.ingest_and_flush(heartbeat(stage.clock()), heartbeat(stage.clock(), device=E))
-    stage.clock.move(seconds=10)  # the claim is no news any more
+    service.admin.post("/api/v1/gateways", json={"mac": A})
+    service.ingest_and_flush(heartbeat(service.clock()), heartbeat(service.clock(), device=E))
+    service.clock.move(seconds=10)  # the claim is older than the subscriptions
     with (
-        stage.stream(Types="device,gateway", Ids=f"bmac-{D}") as named,
-        stage.stream(Types="device,gateway", Gateway=A) as other,
+        service.stream(Types="device,gateway", Ids=f"bmac-{D}") as by_device,
+        service.stream(Types="device,gateway", Gateway=A) as by_gateway,
     ):
         devices = [_number(D), _number(E)]
-        stage.call_in_loop(lambda: stage.api.live.devices.gateway_changed(_number(A), devices=devices))
-        assert named.next()["data"]["id"] == f"bmac-{D}"
-        event = other.next()
+        service.call_in_loop(lambda: service.api.live.devices.gateway_changed(_number(A), devices=devices))
+        assert by_device.next()["data"]["id"] == f"bmac-{D}"
+        event = by_gateway.next()
         assert (event["type"], event["data"]["devices"]) == ("gateway", 2)
-        stage.call_in_loop(lambda: stage.api.live.devices.mark_changed([_number(E)]))
-        assert [other.next()["data"]["id"] for _ in range(2)] == [f"bmac-{D}", f"bmac-{E}"]
+        service.call_in_loop(lambda: service.api.live.devices.mark_changed([_number(E)]))
+        assert [by_gateway.next()["data"]["id"] for _ in range(2)] == [f"bmac-{D}", f"bmac-{E}"]
 
 
 @pytest.mark.rule("rest-147")
-def test_a_device_that_goes_to_another_gateway_is_told_to_listeners_of_both(stage: LiveService) -> None:
-    with stage.stream(Types="device", Gateway=A) as old, stage.stream(Types="device", Gateway=B) as new:
-        stage.ingest_and_flush(heartbeat(stage.clock(), gateway=A))
+def test_a_device_that_changes_its_gateway_is_published_to_subscribers_of_both(service: LiveService) -> None:
+    with service.stream(Types="device", Gateway=A) as old, service.stream(Types="device", Gateway=B) as new:
+        service.ingest_and_flush(heartbeat(service.clock(), gateway=A))
         assert old.next()["data"]["live"]["gateway"] == A
-        stage.clock.move(seconds=3600)
-        stage.ingest_and_flush(heartbeat(stage.clock(), gateway=B))
+        service.clock.move(seconds=3600)
+        service.ingest_and_flush(heartbeat(service.clock(), gateway=B))
         assert [each.next()["data"]["live"]["gateway"] for each in (old, new)] == [B, B]
-        stage.clock.move(seconds=3600)
-        stage.ingest_and_flush(heartbeat(stage.clock(), gateway=B))
-        stage.ingest_and_flush(heartbeat(stage.clock(), gateway=A, device=E))
-        assert old.next()["data"]["id"] == f"bmac-{E}", "it is told only once that it left"
+        service.clock.move(seconds=3600)
+        service.ingest_and_flush(heartbeat(service.clock(), gateway=B))
+        service.ingest_and_flush(heartbeat(service.clock(), gateway=A, device=E))
+        assert old.next()["data"]["id"] == f"bmac-{E}", "the change is published only once"
 
 
 @each_row(
-    ("several", "one"),
+    ("changes", "merged"),
     [
         ([GatewayChange(None, 50), GatewayChange("renamed")], GatewayChange(None, 50)),
         ([GatewayChange("renamed"), GatewayChange(None, 3)], GatewayChange(None, 3)),
@@ -94,47 +94,47 @@ def test_a_device_that_goes_to_another_gateway_is_told_to_listeners_of_both(stag
         ([GatewayChange("claimed"), GatewayChange("released")], GatewayChange("released")),
     ],
 )
-def test_several_news_of_a_gateway_become_one_that_tells_most(
-    several: list[GatewayChange], one: GatewayChange
+def test_changes_of_a_gateway_are_merged_into_the_most_important_one(
+    changes: list[GatewayChange], merged: GatewayChange
 ) -> None:
-    joined = several[0]
-    for later in several[1:]:
-        joined = joined.merge(later)
-    assert joined == one
+    result = changes[0]
+    for later in changes[1:]:
+        result = result.merge(later)
+    assert result == merged
 
 
-async def test_a_gateway_that_went_and_was_renamed_at_once_is_told_with_its_devices(
+async def test_a_gateway_that_disconnects_and_is_renamed_is_published_with_its_devices(
     sqlite_database: Database,
 ) -> None:
-    _know(sqlite_database, A)
+    _claim(sqlite_database, A)
     hub = EventHub(lambda: 0)
     devices = DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0)
-    listener = _listener(hub, EventFilter(types=frozenset({"gateway"})))
+    subscriber = _subscribe(hub, EventFilter(types=frozenset({"gateway"})))
     devices.gateway_changed(_number(A), devices=range(50))
     devices.mark_gateways_changed({_number(A): GatewayChange("renamed")})
-    (event,) = await _told(devices, listener)
+    (event,) = await _run_and_read_events(devices, subscriber)
     assert (event["data"]["cause"], event["data"]["devices"]) == ("disconnected", 50)
     sqlite_database.close()
 
 
-async def test_news_of_a_gateway_outlast_a_database_that_fails(sqlite_database: Database) -> None:
-    _know(sqlite_database, A)
+async def test_gateway_changes_are_kept_while_the_database_fails(sqlite_database: Database) -> None:
+    _claim(sqlite_database, A)
     hub = EventHub(lambda: 0)
     devices = DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0)
-    listener = _listener(hub, EventFilter(types=frozenset({"gateway"})))
-    sqlite_database.write_now(lambda connection: connection.execute(_rename("gateway", "gateway_away")))
-    running = asyncio.create_task(devices.run())
-    witness = _listener(hub, EventFilter(types=frozenset({"device"})))
+    subscriber = _subscribe(hub, EventFilter(types=frozenset({"gateway"})))
+    sqlite_database.write_now(lambda connection: connection.execute(_rename_table("gateway", "gateway_away")))
+    run_task = asyncio.create_task(devices.run())
+    device_subscriber = _subscribe(hub, EventFilter(types=frozenset({"device"})))
     devices.gateway_changed(_number(A), devices=range(50))
-    assert (await _take(witness))[0]["type"] == "resync", "it has failed once"
-    sqlite_database.write_now(lambda connection: connection.execute(_rename("gateway_away", "gateway")))
-    (event,) = await _take(listener)
-    running.cancel()
+    assert (await _read_events(device_subscriber))[0]["type"] == "resync", "the database has not failed yet"
+    sqlite_database.write_now(lambda connection: connection.execute(_rename_table("gateway_away", "gateway")))
+    (event,) = await _read_events(subscriber)
+    run_task.cancel()
     assert (event["type"], event["data"]["devices"]) == ("gateway", 50)
     sqlite_database.close()
 
 
-async def test_a_feeder_that_fails_costs_a_resync_and_nobody_elses_events(
+async def test_a_failing_source_causes_a_resync_and_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     hub = EventHub(lambda: 0)
@@ -151,38 +151,38 @@ async def test_a_feeder_that_fails_costs_a_resync_and_nobody_elses_events(
 
     hub.add_source(fail_once)
     hub.add_source(publish)
-    listener = _listener(hub, EventFilter(types=frozenset({"report"})))
+    subscriber = _subscribe(hub, EventFilter(types=frozenset({"report"})))
     hub.publish("report", {"n": 1})
-    told: list[Any] = []
+    values: list[Any] = []
     for _ in range(100):
-        told += [event["data"].get("n", event["type"]) for event in await _take(listener)]
-        if told[:3] == [1, "resync", 2]:
+        values += [event["data"].get("n", event["type"]) for event in await _read_events(subscriber)]
+        if values[:3] == [1, "resync", 2]:
             break
-    assert told[:3] == [1, "resync", 2]
+    assert values[:3] == [1, "resync", 2]
     assert "boom" in caplog.text
 
 
 @pytest.mark.rule("rest-156")
-async def test_who_wants_resyncs_alone_hears_of_every_loss_and_of_nothing_else() -> None:
+async def test_a_filter_on_resyncs_matches_every_loss_and_nothing_else() -> None:
     hub = EventHub(lambda: 0)
-    listener = _listener(hub, EventFilter(types=frozenset({"resync"})))
-    _listener(hub, EventFilter())
+    subscriber = _subscribe(hub, EventFilter(types=frozenset({"resync"})))
+    _subscribe(hub, EventFilter())
     hub.publish("report", {})
     hub.publish_loss("device", "one")
     hub.publish_loss("report", "two")
-    assert [event["data"]["reason"] for event in await _take(listener)] == ["one", "two"]
+    assert [event["data"]["reason"] for event in await _read_events(subscriber)] == ["one", "two"]
 
 
-async def _told(devices: DeviceEvents, listener: LiveSubscriber) -> list[Any]:
-    running = asyncio.create_task(devices.run())
-    told = await _take(listener)
-    running.cancel()
-    return told
+async def _run_and_read_events(devices: DeviceEvents, subscriber: LiveSubscriber) -> list[Any]:
+    run_task = asyncio.create_task(devices.run())
+    events = await _read_events(subscriber)
+    run_task.cancel()
+    return events
 
 
-def _know(database: Database, mac: str) -> None:
+def _claim(database: Database, mac: str) -> None:
     database.write_now(store.claim_gateway, Mac(mac), name=None, by=COMMAND_LINE, now=0)
 
 
-def _rename(old: str, new: str) -> Any:
+def _rename_table(old: str, new: str) -> Any:
     return text(f"ALTER TABLE {old} RENAME TO {new}")

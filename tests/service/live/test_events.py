@@ -1,4 +1,4 @@
-"""What is told: reports, devices and gateways, in the words of the REST interface."""
+"""Events of reports, devices and gateways, in their REST representation."""
 
 from __future__ import annotations
 
@@ -26,31 +26,33 @@ if TYPE_CHECKING:
     from tests.service.live.live_service import LiveService
 
 
-def _shown(stage: LiveService, device: str) -> Any:
-    answer = stage.viewer.get("/api/v1/devices", params={"Ids": device, "Include": "live"})
-    (only,) = answer.json()["items"]
+def _load_listed_device(service: LiveService, device: str) -> Any:
+    response = service.viewer.get("/api/v1/devices", params={"Ids": device, "Include": "live"})
+    (only,) = response.json()["items"]
     return only
 
 
 @pytest.mark.rule("rest-146", "rest-147", "rest-148")
-def test_a_rename_is_told_as_the_device_in_the_list(on_both: LiveService) -> None:
-    device = on_both.new_device()
-    with on_both.stream(Types="device") as stream:
-        on_both.operator.put(f"/api/v1/devices/{device}/friendly-name", json={"name": "Kuno"})
+def test_a_renamed_device_is_published_as_the_list_shows_it(service_on_each_database: LiveService) -> None:
+    device = service_on_each_database.new_device()
+    with service_on_each_database.stream(Types="device") as stream:
+        service_on_each_database.operator.put(
+            f"/api/v1/devices/{device}/friendly-name", json={"name": "Kuno"}
+        )
         event = stream.next()
     assert set(event) == {"id", "type", "time", "data"}
     assert event["type"] == "device"
     assert event["data"]["friendlyName"] == "Kuno"
-    assert event["data"] == _shown(on_both, device)
+    assert event["data"] == _load_listed_device(service_on_each_database, device)
 
 
 @pytest.mark.rule("rest-151")
-def test_both_doors_tell_the_same_events(stage: LiveService) -> None:
-    device = stage.new_device()
-    with stage.open_authenticated() as talk, stage.stream(Types="device") as stream:
-        talk.subscribe(Types=["device"])
-        stage.operator.put(f"/api/v1/devices/{device}/labels/north", json={})
-        assert talk.next() == stream.next()
+def test_streams_and_websockets_get_the_same_events(service: LiveService) -> None:
+    device = service.new_device()
+    with service.open_authenticated() as websocket, service.stream(Types="device") as stream:
+        websocket.subscribe(Types=["device"])
+        service.operator.put(f"/api/v1/devices/{device}/labels/north", json={})
+        assert websocket.next() == stream.next()
 
 
 @pytest.mark.rule("rest-146")
@@ -65,11 +67,11 @@ def test_both_doors_tell_the_same_events(stage: LiveService) -> None:
     ],
     ids=["decoded", "raw", "foreign name", "property", "error"],
 )
-def test_a_report_is_told_as_the_sample_in_the_list(stage: LiveService, sent: Any) -> None:
-    with stage.stream(Types="report") as stream:
-        stage.ingest(sent)
+def test_a_report_is_published_as_the_list_shows_its_sample(service: LiveService, sent: Any) -> None:
+    with service.stream(Types="report") as stream:
+        service.ingest(sent)
         data = stream.next()["data"]
-    (row,) = stage.viewer.get(f"/api/v1/devices/bmac-{D}/samples?From=2000-01-01T00:00:00.000Z").json()[
+    (row,) = service.viewer.get(f"/api/v1/devices/bmac-{D}/samples?From=2000-01-01T00:00:00.000Z").json()[
         "items"
     ]
     assert data.pop("device") == f"bmac-{D}"
@@ -77,25 +79,25 @@ def test_a_report_is_told_as_the_sample_in_the_list(stage: LiveService, sent: An
 
 
 @pytest.mark.rule("rest-146")
-def test_a_value_that_was_spelt_over_several_lines_is_told_whole(stage: LiveService) -> None:
-    with stage.stream(Types="report") as stream:
+def test_a_value_with_line_breaks_is_published_complete(service: LiveService) -> None:
+    with service.stream(Types="report") as stream:
         odd = '"one\\nline\u2028\u0085"'
-        stage.ingest(
+        service.ingest(
             build_raw_report(
-                "event-decoded/odd", stage.clock(), f'"seq":1,"value":{{"a":\n[1,\r\n2],"b":\r{odd}}}'
+                "event-decoded/odd", service.clock(), f'"seq":1,"value":{{"a":\n[1,\r\n2],"b":\r{odd}}}'
             )
         )
         assert stream.next()["data"]["value"] == {"a": [1, 2], "b": "one\nline\u2028\u0085"}
 
 
 @pytest.mark.rule("rest-146")
-def test_heartbeats_links_and_dfu_mode_are_reports_too(stage: LiveService) -> None:
-    now = stage.clock()
-    with stage.stream(Types="report") as stream:
-        stage.ingest(heartbeat(now, 2), link(now, -61), dfu(now))
-        told = [stream.next()["data"] for _ in range(3)]
-    common = {"device": f"bmac-{D}", "gateway": A, "time": told[0]["time"]}
-    assert told == [
+def test_heartbeats_links_and_dfu_mode_are_reports_too(service: LiveService) -> None:
+    now = service.clock()
+    with service.stream(Types="report") as stream:
+        service.ingest(heartbeat(now, 2), link(now, -61), dfu(now))
+        events = [stream.next()["data"] for _ in range(3)]
+    common = {"device": f"bmac-{D}", "gateway": A, "time": events[0]["time"]}
+    assert events == [
         {**common, "kind": "heartbeat", "status": 2},
         {**common, "kind": "rssi", "parent": P, "rssi": -61, "unreachable": False},
         {**common, "kind": "dfu", "parent": P, "rssi": -50, "unreachable": False},
@@ -103,73 +105,79 @@ def test_heartbeats_links_and_dfu_mode_are_reports_too(stage: LiveService) -> No
 
 
 @pytest.mark.rule("rest-146")
-def test_a_report_changes_its_device_once_that_is_written(on_both: LiveService) -> None:
-    with on_both.stream(Types="device") as stream:
-        on_both.ingest_and_flush(heartbeat(on_both.clock(), 2), link(on_both.clock(), -61))
+def test_a_reported_device_is_published_after_its_state_is_stored(
+    service_on_each_database: LiveService,
+) -> None:
+    with service_on_each_database.stream(Types="device") as stream:
+        service_on_each_database.ingest_and_flush(
+            heartbeat(service_on_each_database.clock(), 2), link(service_on_each_database.clock(), -61)
+        )
         data = stream.next()["data"]
     assert (data["id"], data["status"], data["live"]["rssi"]) == (f"bmac-{D}", 2, -61)
-    assert data == _shown(on_both, f"bmac-{D}")
+    assert data == _load_listed_device(service_on_each_database, f"bmac-{D}")
 
 
-def test_however_often_a_device_changes_at_once_it_is_told_once_as_it_is(stage: LiveService) -> None:
-    device, other = stage.new_device(), stage.new_device()
+def test_several_changes_of_a_device_are_published_as_one_event(service: LiveService) -> None:
+    device, other = service.new_device(), service.new_device()
     number = mac_to_int(Mac(device.removeprefix("bmac-")))
 
-    def touch_often() -> None:
+    def mark_often() -> None:
         for _ in range(100):
-            stage.api.live.devices.mark_changed([number])
+            service.api.live.devices.mark_changed([number])
 
-    with stage.stream(Types="device", Ids=[device, other]) as stream:
-        stage.call_in_loop(touch_often)
+    with service.stream(Types="device", Ids=[device, other]) as stream:
+        service.call_in_loop(mark_often)
         assert stream.next()["data"]["id"] == device
-        stage.call_in_loop(
-            lambda: stage.api.live.devices.mark_changed([mac_to_int(Mac(other.removeprefix("bmac-")))])
+        service.call_in_loop(
+            lambda: service.api.live.devices.mark_changed([mac_to_int(Mac(other.removeprefix("bmac-")))])
         )
         assert stream.next()["data"]["id"] == other
 
 
 @pytest.mark.rule("rest-146")
-def test_a_forgotten_device_is_told_as_such(on_both: LiveService) -> None:
-    device = on_both.new_device()
-    with on_both.stream(Types="device") as stream:
-        assert on_both.admin.delete(f"/api/v1/devices/{device}").status_code == 204
+def test_a_deleted_device_is_published_as_forgotten(service_on_each_database: LiveService) -> None:
+    device = service_on_each_database.new_device()
+    with service_on_each_database.stream(Types="device") as stream:
+        assert service_on_each_database.admin.delete(f"/api/v1/devices/{device}").status_code == 204
         assert stream.next()["data"] == {"id": device, "forgotten": True}
 
 
 @pytest.mark.rule("rest-156")
-def test_a_label_that_is_removed_everywhere_calls_for_a_resync_of_devices_alone(stage: LiveService) -> None:
-    device = stage.new_device()
-    stage.operator.put(f"/api/v1/devices/{device}/labels/north", json={})
-    with stage.stream(Types="device") as concerned, stage.stream(Types="gateway") as other:
-        stage.operator.delete("/api/v1/labels/north")
-        stage.admin.post("/api/v1/gateways", json={"mac": A})
+def test_removing_a_label_from_all_devices_causes_a_resync_of_device_events(service: LiveService) -> None:
+    device = service.new_device()
+    service.operator.put(f"/api/v1/devices/{device}/labels/north", json={})
+    with service.stream(Types="device") as device_stream, service.stream(Types="gateway") as gateway_stream:
+        service.operator.delete("/api/v1/labels/north")
+        service.admin.post("/api/v1/gateways", json={"mac": A})
         for _ in range(100):
-            if concerned.next()["type"] == "resync":
+            if device_stream.next()["type"] == "resync":
                 break
         else:
-            raise AssertionError("it is not told")
-        assert other.next()["type"] == "gateway"
+            raise AssertionError("no resync was sent")
+        assert gateway_stream.next()["type"] == "gateway"
 
 
 @pytest.mark.rule("rest-146")
-def test_a_claimed_gateway_is_told_as_it_is_shown_and_a_released_one_as_such(on_both: LiveService) -> None:
-    with on_both.stream(Types="gateway") as stream:
-        on_both.admin.post("/api/v1/gateways", json={"mac": A})
+def test_claimed_and_released_gateways_are_published(service_on_each_database: LiveService) -> None:
+    with service_on_each_database.stream(Types="gateway") as stream:
+        service_on_each_database.admin.post("/api/v1/gateways", json={"mac": A})
         event = stream.next()
-        shown = on_both.viewer.get(f"/api/v1/gateways/{A}").json()
-        assert (event["type"], event["data"]) == ("gateway", {**shown, "cause": "claimed", "devices": 0})
-        on_both.admin.delete(f"/api/v1/gateways/{A}")
+        gateway = service_on_each_database.viewer.get(f"/api/v1/gateways/{A}").json()
+        assert (event["type"], event["data"]) == ("gateway", {**gateway, "cause": "claimed", "devices": 0})
+        service_on_each_database.admin.delete(f"/api/v1/gateways/{A}")
         assert stream.next()["data"] == {"mac": A, "deviceId": f"bmac-{A}", "released": True}
 
 
-def test_a_gateway_that_goes_is_one_event_with_its_cause_however_many_devices_go_with_it(
-    stage: LiveService,
+def test_a_disconnected_gateway_is_one_event_with_its_number_of_devices(
+    service: LiveService,
 ) -> None:
-    stage.admin.post("/api/v1/gateways", json={"mac": A})
-    stage.ingest_and_flush(*(heartbeat(stage.clock(), device=f"c0ffee00{each:04x}") for each in range(50)))
-    with stage.stream(Types="gateway", Gateway=A) as stream:
-        stage.call_in_loop(
-            lambda: stage.api.live.devices.gateway_changed(mac_to_int(Mac(A)), devices=range(50))
+    service.admin.post("/api/v1/gateways", json={"mac": A})
+    service.ingest_and_flush(
+        *(heartbeat(service.clock(), device=f"c0ffee00{each:04x}") for each in range(50))
+    )
+    with service.stream(Types="gateway", Gateway=A) as stream:
+        service.call_in_loop(
+            lambda: service.api.live.devices.gateway_changed(mac_to_int(Mac(A)), devices=range(50))
         )
         event = stream.next()
     assert (event["data"]["mac"], event["data"]["cause"]) == (A, "disconnected")
@@ -179,7 +187,7 @@ def test_a_gateway_that_goes_is_one_event_with_its_cause_however_many_devices_go
 
 @pytest.mark.rule("rest-147")
 @pytest.mark.parametrize(
-    ("filters", "wanted"),
+    ("filters", "expected"),
     [
         ({}, {(A, D), (B, D), (A, E), (B, E)}),
         ({"Ids": [f"bmac-{D}"]}, {(A, D), (B, D)}),
@@ -190,20 +198,20 @@ def test_a_gateway_that_goes_is_one_event_with_its_cause_however_many_devices_go
     ],
     ids=["none", "a device", "devices", "a gateway", "a device and a gateway", "all, in any case"],
 )
-def test_a_filter_chooses_any_of_its_values_and_several_must_all_hold(
-    stage: LiveService, filters: dict[str, list[str]], wanted: set[tuple[str, str]]
+def test_a_filter_matches_any_of_its_values_and_all_filters_must_match(
+    service: LiveService, filters: dict[str, list[str]], expected: set[tuple[str, str]]
 ) -> None:
-    now = stage.clock()
-    several = [(gateway, device) for gateway in (A, B) for device in (D, E)]
-    sent = [temperature(now + place, gateway=g, device=d) for place, (g, d) in enumerate(several)]
-    gateway, device = min(wanted)
-    chosen: dict[str, Any] = {"Types": "report", **filters}
-    with stage.stream(**chosen) as stream:
-        stage.ingest(*sent)
-        stage.ingest(temperature(now, -40, gateway=gateway, device=device, seq=99))
-        told = [stream.next()["data"] for _ in wanted]
-        assert stream.next()["data"]["value"] == -40, "more is told than is wanted"
-    assert {(data["gateway"], data["device"].removeprefix("bmac-")) for data in told} == wanted
+    now = service.clock()
+    pairs = [(gateway, device) for gateway in (A, B) for device in (D, E)]
+    sent = [temperature(now + index, gateway=g, device=d) for index, (g, d) in enumerate(pairs)]
+    gateway, device = min(expected)
+    query: dict[str, Any] = {"Types": "report", **filters}
+    with service.stream(**query) as stream:
+        service.ingest(*sent)
+        service.ingest(temperature(now, -40, gateway=gateway, device=device, seq=99))
+        events = [stream.next()["data"] for _ in expected]
+        assert stream.next()["data"]["value"] == -40, "an event did not match the filters"
+    assert {(data["gateway"], data["device"].removeprefix("bmac-")) for data in events} == expected
 
 
 @pytest.mark.rule("rest-147")
@@ -221,6 +229,6 @@ def test_a_filter_chooses_any_of_its_values_and_several_must_all_hold(
         ("Jobs=" + ",".join(map(str, range(1001))), "Jobs"),
     ],
 )
-def test_a_wrong_filter_is_refused_by_its_name(stage: LiveService, query: str, field: str) -> None:
-    answer = stage.viewer.get(f"/api/v1/stream?{query}")
-    assert (answer.status_code, [each["field"] for each in answer.json()["errors"]]) == (400, [field])
+def test_an_invalid_filter_is_refused_with_its_name(service: LiveService, query: str, field: str) -> None:
+    response = service.viewer.get(f"/api/v1/stream?{query}")
+    assert (response.status_code, [each["field"] for each in response.json()["errors"]]) == (400, [field])

@@ -1,4 +1,4 @@
-"""The hub by itself: what it keeps for whom, and that nobody waits for anybody."""
+"""The event hub without a service: what it keeps, and that subscribers do not delay each other."""
 
 from __future__ import annotations
 
@@ -35,167 +35,165 @@ DEVICES = EventFilter(types=frozenset({"device"}))
 MIB = 1 << 20
 
 
-def _listener(hub: EventHub, want: EventFilter) -> LiveSubscriber:
-    listener = LiveSubscriber(
+def _subscribe(hub: EventHub, event_filter: EventFilter) -> LiveSubscriber:
+    subscriber = LiveSubscriber(
         lambda event: event.body + b"\n", Actor(name="a", role=Role.VIEWER, kind="user"), "token"
     )
-    hub.add(listener)
-    hub.subscribe(listener, want)
-    return listener
+    hub.add(subscriber)
+    hub.subscribe(subscriber, event_filter)
+    return subscriber
 
 
-async def _next(listener: LiveSubscriber) -> list[Any]:
+async def _read_events(subscriber: LiveSubscriber) -> list[Any]:
     async with asyncio.timeout(30):
-        taken = await listener.next_chunk()
-    assert taken is not None
-    return [json.loads(line) for line in taken.splitlines()]
+        chunk = await subscriber.next_chunk()
+    assert chunk is not None
+    return [json.loads(line) for line in chunk.splitlines()]
 
 
-async def test_while_nobody_listens_nothing_is_made_of_what_is_published() -> None:
+async def test_without_subscribers_events_are_not_encoded() -> None:
     hub = EventHub(lambda: 0)
-    hub.publish("report", object())  # which nobody could spell
+    hub.publish("report", object())  # cannot be encoded
     assert not hub.published
 
 
-async def test_while_nobody_wants_reports_a_draft_is_not_even_looked_at(sqlite_database: Database) -> None:
+async def test_without_a_filter_on_reports_batches_are_not_inspected(sqlite_database: Database) -> None:
     hub = EventHub(lambda: 0)
     reports = ReportEvents(hub, DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0))
-    _listener(hub, DEVICES)
-    draft = ParsedBatch(0)
-    draft.rows = None  # type: ignore[assignment] # whoever looks fails
-    draft.readings = None  # type: ignore[assignment] # the same
-    reports.on_commit(draft)
+    _subscribe(hub, DEVICES)
+    batch = ParsedBatch(0)
+    batch.rows = None  # type: ignore[assignment] # inspecting it would fail
+    batch.readings = None  # type: ignore[assignment] # inspecting it would fail
+    reports.on_commit(batch)
     hub.publish("device", {})
     await asyncio.sleep(0)
     assert not hub.published["report"]
     sqlite_database.close()
 
 
-async def test_a_listener_for_one_device_makes_nobody_build_the_events_of_others(
+async def test_events_that_match_no_filter_are_not_built(
     sqlite_database: Database,
 ) -> None:
     hub = EventHub(lambda: 0)
     reports = ReportEvents(hub, DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0))
-    listener = _listener(hub, EventFilter(types=frozenset({"report"}), devices=frozenset({7})))
-    draft = ParsedBatch(0)
-    draft.rows = {device: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] for device in range(1000)}
-    draft.report_kinds = ["measurement"] * 1000
-    reports.on_commit(draft)
-    (only,) = await _next(listener)
+    subscriber = _subscribe(hub, EventFilter(types=frozenset({"report"}), devices=frozenset({7})))
+    batch = ParsedBatch(0)
+    batch.rows = {device: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] for device in range(1000)}
+    batch.report_kinds = ["measurement"] * 1000
+    reports.on_commit(batch)
+    (only,) = await _read_events(subscriber)
     assert (only["data"]["device"], hub.published["report"]) == ("bmac-000000000007", 1)
     sqlite_database.close()
 
 
 @pytest.mark.rule("rest-156")
-async def test_who_does_not_keep_up_gets_one_resync_for_all_that_was_waiting_and_others_miss_nothing() -> (
-    None
-):
+async def test_a_slow_subscriber_gets_one_resync_and_others_miss_nothing() -> None:
     hub = EventHub(lambda: 0)
-    slow, quick = _listener(hub, REPORTS), _listener(hub, REPORTS)
-    heard = []
+    slow, quick = _subscribe(hub, REPORTS), _subscribe(hub, REPORTS)
+    received = []
     for number in range(20):
         hub.publish("report", {"number": number, "filling": "x" * MIB})
-        heard += await _next(quick)
-    assert [event["data"]["number"] for event in heard] == list(range(20))
-    first, *others = await _next(slow)
+        received += await _read_events(quick)
+    assert [event["data"]["number"] for event in received] == list(range(20))
+    first, *others = await _read_events(slow)
     assert first["type"] == "resync"
     assert all(event["type"] == "report" for event in others)
     hub.publish("report", {"number": 20})
     for _ in range(20):
-        others += await _next(slow)
+        others += await _read_events(slow)
         if others[-1]["data"]["number"] == 20:
             break
     numbers = [event["data"]["number"] for event in others]
-    assert numbers == list(range(numbers[0], 21)), "behind the resync there is another hole"
+    assert numbers == list(range(numbers[0], 21)), "there is another gap after the resync"
 
 
 @pytest.mark.rule("rest-156")
-async def test_no_more_waits_for_an_account_than_its_budget() -> None:
-    """The resyncs count as well that are told instead of what waited."""
+async def test_the_queues_of_an_account_do_not_exceed_its_budget() -> None:
+    """Count the resyncs that replace dropped queues, too."""
     hub = EventHub(lambda: 0)
-    quick = _listener(hub, REPORTS)
+    quick = _subscribe(hub, REPORTS)
     hub.publish("report", {"number": 1})
     size = len(await quick.next_chunk() or b"")
-    slow = [_listener(hub, DEVICES) for _ in range(MAX_QUEUED_BYTES_PER_ACCOUNT // MAX_BACKLOG_BYTES + 1)]
-    # Together with the next event it is as much too much as one of them has.
-    for listener in slow:
-        assert listener.enqueue(b"x" * (MAX_BACKLOG_BYTES - (size if listener is slow[0] else 0)))
+    slow = [_subscribe(hub, DEVICES) for _ in range(MAX_QUEUED_BYTES_PER_ACCOUNT // MAX_BACKLOG_BYTES + 1)]
+    # Together with the next event, the budget is exceeded by the queue of one of them.
+    for subscriber in slow:
+        assert subscriber.enqueue(b"x" * (MAX_BACKLOG_BYTES - (size if subscriber is slow[0] else 0)))
     hub.publish("report", {"number": 2})
-    assert [event["data"]["number"] for event in await _next(quick)] == [2]
-    assert sum(listener.queued_bytes for listener in hub.subscribers) <= MAX_QUEUED_BYTES_PER_ACCOUNT
-    assert sum(listener.queued_bytes >= MAX_BACKLOG_BYTES - size for listener in slow) == len(slow) - 2
+    assert [event["data"]["number"] for event in await _read_events(quick)] == [2]
+    assert sum(subscriber.queued_bytes for subscriber in hub.subscribers) <= MAX_QUEUED_BYTES_PER_ACCOUNT
+    assert sum(subscriber.queued_bytes >= MAX_BACKLOG_BYTES - size for subscriber in slow) == len(slow) - 2
 
 
 @pytest.mark.rule("rest-156")
-async def test_if_there_are_more_reports_than_can_be_told_listeners_are_told_that(
+async def test_too_many_reports_cause_a_resync(
     sqlite_database: Database,
 ) -> None:
     hub = EventHub(lambda: 0)
     reports = ReportEvents(hub, DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0))
-    listener, other = _listener(hub, REPORTS), _listener(hub, DEVICES)
+    subscriber, other = _subscribe(hub, REPORTS), _subscribe(hub, DEVICES)
     for _ in range(11):
-        draft = ParsedBatch(0)
-        draft.rows = {1: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] * 1000}
-        draft.report_kinds = ["measurement"] * 1000
-        reports.on_commit(draft)
-    assert (await _next(listener))[0]["type"] == "resync"
+        batch = ParsedBatch(0)
+        batch.rows = {1: [(0, 1, 0x8800, 1, 3, 1.5, None, None)] * 1000}
+        batch.report_kinds = ["measurement"] * 1000
+        reports.on_commit(batch)
+    assert (await _read_events(subscriber))[0]["type"] == "resync"
     hub.publish("device", {})
-    assert [event["type"] for event in await _next(other)] == ["device"]
+    assert [event["type"] for event in await _read_events(other)] == ["device"]
     sqlite_database.close()
 
 
-async def test_events_of_one_moment_come_together_and_in_their_order() -> None:
+async def test_events_of_one_moment_are_sent_together_and_in_order() -> None:
     hub = EventHub(lambda: 0)
-    listener = _listener(hub, REPORTS)
+    subscriber = _subscribe(hub, REPORTS)
     for number in range(100):
         hub.publish("report", {"number": number})
-    assert [event["data"]["number"] for event in await _next(listener)] == list(range(100))
+    assert [event["data"]["number"] for event in await _read_events(subscriber)] == list(range(100))
 
 
-async def test_who_comes_while_events_are_on_their_way_gets_none_of_them() -> None:
+async def test_a_new_subscriber_gets_no_earlier_events() -> None:
     hub = EventHub(lambda: 0)
-    early = _listener(hub, REPORTS)
+    early = _subscribe(hub, REPORTS)
     hub.publish("report", {"number": 1})
-    late = _listener(hub, REPORTS)
+    late = _subscribe(hub, REPORTS)
     hub.publish("report", {"number": 2})
-    assert [event["data"]["number"] for event in await _next(late)] == [2]
-    assert [event["data"]["number"] for event in await _next(early)] == [1, 2]
+    assert [event["data"]["number"] for event in await _read_events(late)] == [2]
+    assert [event["data"]["number"] for event in await _read_events(early)] == [1, 2]
 
 
 @pytest.mark.rule("rest-149")
-async def test_what_is_wanted_goes_on_to_be_kept_for_a_while_after_its_listener_left() -> None:
+async def test_matching_events_are_kept_for_a_while_after_a_subscriber_disconnects() -> None:
     hub = EventHub(lambda: 0)
-    listener = _listener(hub, REPORTS)
+    subscriber = _subscribe(hub, REPORTS)
     hub.publish("report", {"number": 1})
-    (first,) = await _next(listener)
-    hub.remove(listener)
+    (first,) = await _read_events(subscriber)
+    hub.remove(subscriber)
     hub.publish("report", {"number": 2})
-    again = LiveSubscriber(listener.encoder, listener.actor, "token")
-    hub.add(again)
-    hub.subscribe(again, REPORTS, first["id"])
-    assert [event["data"]["number"] for event in await _next(again)] == [2]
+    resumed = LiveSubscriber(subscriber.encoder, subscriber.actor, "token")
+    hub.add(resumed)
+    hub.subscribe(resumed, REPORTS, first["id"])
+    assert [event["data"]["number"] for event in await _read_events(resumed)] == [2]
 
 
 @pytest.mark.rule("rest-149", "rest-156")
-async def test_who_missed_more_than_can_wait_beside_what_came_meanwhile_gets_a_resync_instead() -> None:
+async def test_missed_events_that_exceed_the_queue_cause_a_resync() -> None:
     hub = EventHub(lambda: 0)
-    listener = _listener(hub, REPORTS)
+    subscriber = _subscribe(hub, REPORTS)
     hub.publish("report", {"number": 0})
-    (first,) = await _next(listener)
+    (first,) = await _read_events(subscriber)
     for number in (1, 2, 3):
         hub.publish("report", {"number": number, "filling": "x" * MIB})
-    again = LiveSubscriber(listener.encoder, listener.actor, "token")
-    hub.add(again)
-    hub.subscribe(again, REPORTS, first["id"])
+    resumed = LiveSubscriber(subscriber.encoder, subscriber.actor, "token")
+    hub.add(resumed)
+    hub.subscribe(resumed, REPORTS, first["id"])
     for number in (4, 5):
         hub.publish("report", {"number": number, "filling": "x" * MIB})
-    _listener(hub, DEVICES)  # a subscription sends out what was published before it
-    resync, *others = await _next(again)
+    _subscribe(hub, DEVICES)  # a new subscription delivers earlier events
+    resync, *others = await _read_events(resumed)
     assert resync["type"] == "resync"
     assert [event["data"]["number"] for event in others] == [4, 5]
 
 
-def test_two_minutes_after_its_last_listener_nothing_is_wanted_any_more() -> None:
+def test_a_filter_is_discarded_two_minutes_after_its_last_subscriber() -> None:
     interest = Interest("report")
     coverage = CoverageTracker([interest])
     coverage.add(REPORTS, 5)
@@ -210,21 +208,23 @@ def test_two_minutes_after_its_last_listener_nothing_is_wanted_any_more() -> Non
     assert not coverage.covers(REPORTS, 5)
 
 
-def test_of_those_who_left_only_so_much_is_remembered() -> None:
+def test_the_number_of_released_filters_is_limited() -> None:
     interest = Interest("report")
     coverage = CoverageTracker([interest])
-    wants = [EventFilter(devices=frozenset(range(start, start + 1000))) for start in range(0, 100_000, 1000)]
-    for number, want in enumerate(wants):
-        coverage.add(want, 0)
-        coverage.release(want, ("user", "a"), now=float(number))
+    filters = [
+        EventFilter(devices=frozenset(range(start, start + 1000))) for start in range(0, 100_000, 1000)
+    ]
+    for number, event_filter in enumerate(filters):
+        coverage.add(event_filter, 0)
+        coverage.release(event_filter, ("user", "a"), now=float(number))
     coverage.drop_expired(100.0)
     assert len(interest.devices) == 20_000
-    assert coverage.covers(wants[-1], 0)
-    assert not coverage.covers(wants[0], 0)
+    assert coverage.covers(filters[-1], 0)
+    assert not coverage.covers(filters[0], 0)
 
 
 @each_row("length", [0, 1, 125, 126, 65_535, 65_536, 70_000])
-def test_a_frame_is_what_the_library_reads(length: int) -> None:
+def test_the_websockets_library_reads_the_frame(length: int) -> None:
     client = ClientProtocol(parse_uri("ws://x/"), state=State.OPEN, max_size=None)
     client.receive_data(build_text_frame(b"x" * length))
     (frame,) = client.events_received()

@@ -1,4 +1,4 @@
-"""Many executions end at once: whoever listens hears of each, or that there was more than can be told."""
+"""Many executions that end at once: subscribers get an event for each, or a resync."""
 
 from __future__ import annotations
 
@@ -23,42 +23,46 @@ if TYPE_CHECKING:
 
     from tests.service.live.live_service import LiveService, SseClient
 
-MORE_THAN_CAN_BE_TOLD = 501
+TOO_MANY_EXECUTIONS = 501
 
 
 @contextmanager
-def jobs_run(stage: LiveService) -> Iterator[None]:
-    """Run jobs in the service. Its broker is away: nobody has to be asked for anything here."""
+def run_jobs(service: LiveService) -> Iterator[None]:
+    """Run jobs in the service without a broker: no requests are needed here."""
 
-    async def begin() -> asyncio.Task[None]:
-        nowhere = BrokerAddress(host="127.0.0.1", port=free_port())
-        carrier = ExternalBrokerClient(
-            nowhere, "jobs", prefix="", consumer=StoringConsumer(stage.database), options=MqttOptions()
+    async def start() -> asyncio.Task[None]:
+        unused_address = BrokerAddress(host="127.0.0.1", port=free_port())
+        transport = ExternalBrokerClient(
+            unused_address,
+            "jobs",
+            prefix="",
+            consumer=StoringConsumer(service.database),
+            options=MqttOptions(),
         )
-        asking = RpcClient(carrier, TopicCodec(), stage.clock)
+        rpc = RpcClient(transport, TopicCodec(), service.clock)
         runner = JobRunner(
-            stage.database,
-            asking,
-            stage.clock,
-            steady=SteadyClock(stage.clock),
-            notify=stage.api.live.jobs.mark_changed,
+            service.database,
+            rpc,
+            service.clock,
+            steady=SteadyClock(service.clock),
+            notify=service.api.live.jobs.mark_changed,
         )
-        stage.api.job_wakeup.subscribe(runner.wake)
+        service.api.job_wakeup.subscribe(runner.wake)
         return asyncio.create_task(runner.run())
 
-    async def end() -> None:
-        running.cancel()
-        await asyncio.wait([running])
+    async def stop() -> None:
+        run_task.cancel()
+        await asyncio.wait([run_task])
 
-    running = stage.run_in_loop(begin())
+    run_task = service.run_in_loop(start())
     try:
         yield
     finally:
-        stage.run_in_loop(end())
+        service.run_in_loop(stop())
 
 
-def canceled(stream: SseClient, job: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A job as it is told when it is canceled, and all that was told of its executions until then."""
+def wait_until_canceled(stream: SseClient, job: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the canceled job, and the executions published before it."""
     executions = []
     for _ in range(100):
         event = stream.next()
@@ -66,47 +70,53 @@ def canceled(stream: SseClient, job: str) -> tuple[dict[str, Any], list[dict[str
             executions.append(event["data"])
         elif event["type"] == "job" and (event["data"]["id"], event["data"]["state"]) == (job, "CANCELED"):
             return event["data"], executions
-    raise AssertionError("it is not told")
+    raise AssertionError("the canceled job is not published")
 
 
 @pytest.mark.rule("rest-146")
-def test_a_canceled_job_is_told_with_each_of_its_executions(on_both: LiveService) -> None:
-    shop = JobEnvironment(on_both)
-    devices = shop.devices(3)
-    job = shop.create_job(shop.firmware(), devices, autoApply=False)["id"]
-    with jobs_run(on_both), on_both.stream(Jobs=job) as stream:
-        shop.run_command("cancel", job)
-        told, executions = canceled(stream, job)
-        assert told == shop.get_job(job)
-        assert (told["counts"]["CANCELED"], told["counts"]["QUEUED"]) == (3, 0)
-        ends = {each["deviceId"]: (each["jobId"], each["state"]) for each in executions}
-        assert ends == dict.fromkeys(devices, (job, "CANCELED"))
+def test_a_canceled_job_is_published_with_each_of_its_executions(
+    service_on_each_database: LiveService,
+) -> None:
+    environment = JobEnvironment(service_on_each_database)
+    devices = environment.devices(3)
+    job = environment.create_job(environment.firmware(), devices, autoApply=False)["id"]
+    with run_jobs(service_on_each_database), service_on_each_database.stream(Jobs=job) as stream:
+        environment.run_command("cancel", job)
+        job_body, executions = wait_until_canceled(stream, job)
+        assert job_body == environment.get_job(job)
+        assert (job_body["counts"]["CANCELED"], job_body["counts"]["QUEUED"]) == (3, 0)
+        states = {each["deviceId"]: (each["jobId"], each["state"]) for each in executions}
+        assert states == dict.fromkeys(devices, (job, "CANCELED"))
 
 
 @pytest.mark.rule("rest-156")
-def test_of_too_many_that_end_at_once_the_job_is_told_and_that_there_were_more(stage: LiveService) -> None:
-    shop = JobEnvironment(stage)
-    job = shop.create_job(shop.firmware(), shop.devices(MORE_THAN_CAN_BE_TOLD), autoApply=False)["id"]
+def test_too_many_executions_that_end_at_once_cause_a_resync_and_the_job_is_published(
+    service: LiveService,
+) -> None:
+    environment = JobEnvironment(service)
+    job = environment.create_job(
+        environment.firmware(), environment.devices(TOO_MANY_EXECUTIONS), autoApply=False
+    )["id"]
     with (
-        jobs_run(stage),
-        stage.stream(Types="job") as of_jobs,
-        stage.stream(Types="execution") as of_executions,
+        run_jobs(service),
+        service.stream(Types="job") as job_stream,
+        service.stream(Types="execution") as execution_stream,
     ):
-        shop.run_command("cancel", job)
-        told, _ = canceled(of_jobs, job)
-        assert told["counts"]["CANCELED"] == MORE_THAN_CAN_BE_TOLD
-        assert of_executions.next()["type"] == "resync"
-        assert set(shop.states(job).values()) == {"CANCELED"}
+        environment.run_command("cancel", job)
+        job_body, _ = wait_until_canceled(job_stream, job)
+        assert job_body["counts"]["CANCELED"] == TOO_MANY_EXECUTIONS
+        assert execution_stream.next()["type"] == "resync"
+        assert set(environment.states(job).values()) == {"CANCELED"}
 
 
 @pytest.mark.rule("rest-146")
-def test_devices_that_a_newer_job_takes_over_are_told(on_both: LiveService) -> None:
-    shop = JobEnvironment(on_both)
-    devices = shop.devices(3)
-    older = shop.create_job(shop.firmware(), devices, onNewerJob="supersede")["id"]
-    with on_both.stream(Jobs=older, Types="execution") as stream:
-        shop.create_job(shop.firmware("9.0.0"), devices[:2])
-        told = [stream.next()["data"] for _ in range(2)]
-    assert {(each["deviceId"], each["state"]) for each in told} == {
+def test_devices_that_a_newer_job_supersedes_are_published(service_on_each_database: LiveService) -> None:
+    environment = JobEnvironment(service_on_each_database)
+    devices = environment.devices(3)
+    older = environment.create_job(environment.firmware(), devices, onNewerJob="supersede")["id"]
+    with service_on_each_database.stream(Jobs=older, Types="execution") as stream:
+        environment.create_job(environment.firmware("9.0.0"), devices[:2])
+        executions = [stream.next()["data"] for _ in range(2)]
+    assert {(each["deviceId"], each["state"]) for each in executions} == {
         (each, "SUPERSEDED") for each in devices[:2]
     }

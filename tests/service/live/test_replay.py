@@ -1,4 +1,4 @@
-"""Coming again: what was missed is told, or that it cannot be told any more."""
+"""Resumed subscriptions: missed events are replayed, or a resync is sent."""
 
 from __future__ import annotations
 
@@ -16,131 +16,132 @@ if TYPE_CHECKING:
     from tests.service.live.live_service import LiveService
 
 
-def _values(stage: LiveService, after: str, count: int, **filters: Any) -> list[Any]:
-    with stage.stream(after=after, **filters) as stream:
+def _resume_and_read_values(service: LiveService, after: str, count: int, **filters: Any) -> list[Any]:
+    with service.stream(after=after, **filters) as stream:
         return [stream.next()["data"].get("value", "none") for _ in range(count)]
 
 
 @pytest.mark.rule("rest-149")
-def test_a_stream_goes_on_behind_the_last_event_that_was_heard(stage: LiveService) -> None:
-    now = stage.clock()
-    with stage.stream(Types="report") as stream:
-        stage.ingest(temperature(now, 1))
-        last = stream.next()["id"]
+def test_a_stream_resumes_after_the_last_event_id(service: LiveService) -> None:
+    now = service.clock()
+    with service.stream(Types="report") as stream:
+        service.ingest(temperature(now, 1))
+        last_id = stream.next()["id"]
     for value in range(2, 5):
-        stage.ingest(temperature(now + value, value))
-    with stage.stream(after=last, Types="report") as stream:
-        stage.ingest(temperature(now + 5, 5))
-        told = [stream.next() for _ in range(4)]
-    assert [event["data"]["value"] for event in told] == [2, 3, 4, 5]
-    assert len({event["id"] for event in told} | {last}) == 5
+        service.ingest(temperature(now + value, value))
+    with service.stream(after=last_id, Types="report") as stream:
+        service.ingest(temperature(now + 5, 5))
+        events = [stream.next() for _ in range(4)]
+    assert [event["data"]["value"] for event in events] == [2, 3, 4, 5]
+    assert len({event["id"] for event in events} | {last_id}) == 5
 
 
 @pytest.mark.rule("rest-149")
-def test_a_conversation_goes_on_behind_the_last_event_that_was_heard(stage: LiveService) -> None:
-    now = stage.clock()
-    with stage.open_authenticated() as talk:
-        talk.subscribe(Types=["report"])
-        stage.ingest(temperature(now, 1))
-        last = talk.next()["id"]
-    stage.ingest(temperature(now + 2, 2))
-    with stage.open_authenticated() as talk:
-        talk.send(subscribe={"types": ["report"]}, lastEventId=last)
-        assert talk.next()["data"]["value"] == 2
+def test_a_websocket_resumes_after_the_last_event_id(service: LiveService) -> None:
+    now = service.clock()
+    with service.open_authenticated() as websocket:
+        websocket.subscribe(Types=["report"])
+        service.ingest(temperature(now, 1))
+        last_id = websocket.next()["id"]
+    service.ingest(temperature(now + 2, 2))
+    with service.open_authenticated() as websocket:
+        websocket.send(subscribe={"types": ["report"]}, lastEventId=last_id)
+        assert websocket.next()["data"]["value"] == 2
 
 
 @pytest.mark.rule("rest-149")
-def test_who_resumes_with_narrower_filters_gets_what_these_choose(stage: LiveService) -> None:
-    now = stage.clock()
-    with stage.stream(Types="report") as stream:
-        stage.ingest(temperature(now, 1))
-        last = stream.next()["id"]
-    stage.ingest(temperature(now + 1, 2), temperature(now + 1, 3, device=E))
-    stage.ingest(temperature(now + 2, 4, device=E))
-    assert _values(stage, last, 2, Types="report", Ids=f"bmac-{E}") == [3, 4]
+def test_resuming_with_narrower_filters_replays_their_events(service: LiveService) -> None:
+    now = service.clock()
+    with service.stream(Types="report") as stream:
+        service.ingest(temperature(now, 1))
+        last_id = stream.next()["id"]
+    service.ingest(temperature(now + 1, 2), temperature(now + 1, 3, device=E))
+    service.ingest(temperature(now + 2, 4, device=E))
+    assert _resume_and_read_values(service, last_id, 2, Types="report", Ids=f"bmac-{E}") == [3, 4]
 
 
 @pytest.mark.rule("rest-156")
-def test_who_resumes_with_wider_filters_is_told_to_resync_since_nobody_kept_the_rest(
-    stage: LiveService,
+def test_resuming_with_wider_filters_causes_a_resync(
+    service: LiveService,
 ) -> None:
-    now = stage.clock()
-    with stage.stream(Types="report", Ids=f"bmac-{D}") as stream:
-        stage.ingest(temperature(now, 1))
-        last = stream.next()["id"]
-    stage.ingest(temperature(now + 1, 2, device=E))
-    with stage.stream(after=last, Types="report") as stream:
-        stage.ingest(temperature(now + 2, 3))
+    now = service.clock()
+    with service.stream(Types="report", Ids=f"bmac-{D}") as stream:
+        service.ingest(temperature(now, 1))
+        last_id = stream.next()["id"]
+    service.ingest(temperature(now + 1, 2, device=E))
+    with service.stream(after=last_id, Types="report") as stream:
+        service.ingest(temperature(now + 2, 3))
         assert [stream.next()["type"] for _ in range(2)] == ["resync", "report"]
 
 
 @pytest.mark.rule("rest-156")
-def test_that_somebody_else_wants_the_rest_by_now_does_not_bring_back_what_nobody_kept(
-    stage: LiveService,
+def test_events_that_matched_no_filter_cannot_be_replayed_later(
+    service: LiveService,
 ) -> None:
-    now = stage.clock()
-    with stage.stream(Types="report", Ids=f"bmac-{D}") as stream:
-        stage.ingest(temperature(now, 1))
-        last = stream.next()["id"]
-    stage.ingest(temperature(now + 1, 2, device=E))
-    with stage.stream(Types="report"), stage.stream(after=last, Types="report") as stream:
+    now = service.clock()
+    with service.stream(Types="report", Ids=f"bmac-{D}") as stream:
+        service.ingest(temperature(now, 1))
+        last_id = stream.next()["id"]
+    service.ingest(temperature(now + 1, 2, device=E))
+    with service.stream(Types="report"), service.stream(after=last_id, Types="report") as stream:
         assert stream.next()["type"] == "resync"
 
 
 @pytest.mark.rule("rest-156")
 @each_row("after", ["", "nonsense", "0-1", "9" * 5000, "-"])
-def test_who_comes_with_an_id_that_nobody_knows_is_told_to_resync_first(
-    stage: LiveService, after: str
-) -> None:
-    with stage.stream(after=after, Types="report") as stream:
-        stage.ingest(temperature(stage.clock(), 1))
+def test_resuming_with_an_unknown_id_causes_a_resync(service: LiveService, after: str) -> None:
+    with service.stream(after=after, Types="report") as stream:
+        service.ingest(temperature(service.clock(), 1))
         first, second = stream.next(), stream.next()
     assert (first["type"], second["type"]) == ("resync", "report")
     assert first["data"]["reason"]
 
 
 @pytest.mark.rule("rest-156")
-def test_an_id_that_is_still_to_come_is_not_known(stage: LiveService) -> None:
-    with stage.stream(Types="report") as stream:
-        stage.ingest(temperature(stage.clock(), 1))
-        run, _, number = stream.next()["id"].partition("-")
-    with stage.stream(after=f"{run}-{int(number) + 9}", Types="report") as stream:
+def test_an_id_from_the_future_is_unknown(service: LiveService) -> None:
+    with service.stream(Types="report") as stream:
+        service.ingest(temperature(service.clock(), 1))
+        run_id, _, number = stream.next()["id"].partition("-")
+    with service.stream(after=f"{run_id}-{int(number) + 9}", Types="report") as stream:
         assert stream.next()["type"] == "resync"
 
 
 @pytest.mark.rule("rest-156")
-def test_after_a_restart_of_the_service_listeners_are_told_to_resync(sqlite_database: Database) -> None:
-    with run_live_service(sqlite_database) as before, before.stream(Types="report") as stream:
-        before.ingest(temperature(before.clock(), 1))
-        last = stream.next()["id"]
-    with run_live_service(sqlite_database) as after, after.stream(after=last, Types="report") as stream:
+def test_resuming_after_a_restart_causes_a_resync(sqlite_database: Database) -> None:
+    with run_live_service(sqlite_database) as first_run, first_run.stream(Types="report") as stream:
+        first_run.ingest(temperature(first_run.clock(), 1))
+        last_id = stream.next()["id"]
+    with (
+        run_live_service(sqlite_database) as second_run,
+        second_run.stream(after=last_id, Types="report") as stream,
+    ):
         assert stream.next()["type"] == "resync"
     sqlite_database.close()
 
 
 @pytest.mark.rule("rest-149")
-def test_a_resync_can_be_resumed_behind_too(stage: LiveService) -> None:
-    with stage.stream(after="unknown", Types="report") as stream:
-        last = stream.next()["id"]
-    stage.ingest(temperature(stage.clock(), 1))
-    assert _values(stage, last, 1, Types="report") == [1]
+def test_a_stream_can_resume_after_a_resync(service: LiveService) -> None:
+    with service.stream(after="unknown", Types="report") as stream:
+        last_id = stream.next()["id"]
+    service.ingest(temperature(service.clock(), 1))
+    assert _resume_and_read_values(service, last_id, 1, Types="report") == [1]
 
 
 @pytest.mark.rule("rest-149")
-def test_of_a_device_that_changed_several_times_only_its_last_state_is_told_again(stage: LiveService) -> None:
-    device, other = stage.new_device(), stage.new_device()
-    rename = f"/api/v1/devices/{device}/friendly-name"
-    with stage.stream(Types="device") as stream:
-        stage.call_in_loop(
-            lambda: stage.api.live.devices.mark_changed([mac_to_int(Mac(other.removeprefix("bmac-")))])
+def test_only_the_last_state_of_a_device_is_replayed(service: LiveService) -> None:
+    device, other = service.new_device(), service.new_device()
+    rename_path = f"/api/v1/devices/{device}/friendly-name"
+    with service.stream(Types="device") as stream:
+        service.call_in_loop(
+            lambda: service.api.live.devices.mark_changed([mac_to_int(Mac(other.removeprefix("bmac-")))])
         )
-        first = stream.next()["id"]
+        first_id = stream.next()["id"]
         for name in ("one", "two", "three"):
-            stage.operator.put(rename, json={"name": name})
+            service.operator.put(rename_path, json={"name": name})
             assert stream.next()["data"]["friendlyName"] == name
-    with stage.stream(after=first, Types="device") as stream:
-        stage.call_in_loop(
-            lambda: stage.api.live.devices.mark_changed([mac_to_int(Mac(other.removeprefix("bmac-")))])
+    with service.stream(after=first_id, Types="device") as stream:
+        service.call_in_loop(
+            lambda: service.api.live.devices.mark_changed([mac_to_int(Mac(other.removeprefix("bmac-")))])
         )
         assert stream.next()["data"]["friendlyName"] == "three"
         assert stream.next()["data"]["id"] == other

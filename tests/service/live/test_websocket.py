@@ -1,4 +1,4 @@
-"""A conversation over a WebSocket: what a client may say, and what comes of what it may not."""
+"""WebSocket sessions: valid frames, and how invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.service.ingest.messages import A, D, E, temperature
 if TYPE_CHECKING:
     from tests.service.live.live_service import LiveService
 
-PROGRAM = """
+NODE_SCRIPT = """
 const [url, token, device] = process.argv.slice(1);
 const socket = new WebSocket(url);
 socket.onopen = () => {
@@ -30,64 +30,64 @@ socket.onclose = ({code, reason}) => console.log(JSON.stringify({code, reason}))
 
 
 @pytest.mark.rule("rest-151", "rest-152", "rest-153")
-def test_subscriptions_add_up_and_can_be_taken_away_one_by_one(stage: LiveService) -> None:
-    now = stage.clock()
-    with stage.open_authenticated() as talk:
-        talk.subscribe(Types=["report"], Ids=[f"bmac-{D}"])
-        talk.subscribe(TYPES=["report"], ids=[f"bmac-{E}"])
-        stage.ingest(temperature(now, 1), temperature(now, 2, device=E))
-        assert {talk.next()["data"]["value"] for _ in range(2)} == {1, 2}
-        talk.send(unsubscribe={"ids": [f"bmac-{D}"], "types": ["report"]})
-        talk.subscribe(Types=["job"])  # what was said before is done when this is answered
-        stage.ingest(temperature(now + 1, 3), temperature(now + 1, 4, device=E))
-        assert talk.next()["data"]["value"] == 4
+def test_subscriptions_add_up_and_can_be_ended_one_by_one(service: LiveService) -> None:
+    now = service.clock()
+    with service.open_authenticated() as websocket:
+        websocket.subscribe(Types=["report"], Ids=[f"bmac-{D}"])
+        websocket.subscribe(TYPES=["report"], ids=[f"bmac-{E}"])
+        service.ingest(temperature(now, 1), temperature(now, 2, device=E))
+        assert {websocket.next()["data"]["value"] for _ in range(2)} == {1, 2}
+        websocket.send(unsubscribe={"ids": [f"bmac-{D}"], "types": ["report"]})
+        websocket.subscribe(Types=["job"])  # the unsubscribe is done when this is answered
+        service.ingest(temperature(now + 1, 3), temperature(now + 1, 4, device=E))
+        assert websocket.next()["data"]["value"] == 4
 
 
-def test_an_event_comes_once_however_many_subscriptions_want_it(stage: LiveService) -> None:
-    with stage.open_authenticated() as talk:
-        talk.subscribe(Types=["report"])
-        talk.subscribe(Types=["report"], Gateway=[A])
-        stage.ingest(temperature(stage.clock(), 1))
-        stage.ingest(temperature(stage.clock() + 1, 2))
-        assert [talk.next()["data"]["value"] for _ in range(2)] == [1, 2]
+def test_an_event_is_sent_once_if_several_subscriptions_match(service: LiveService) -> None:
+    with service.open_authenticated() as websocket:
+        websocket.subscribe(Types=["report"])
+        websocket.subscribe(Types=["report"], Gateway=[A])
+        service.ingest(temperature(service.clock(), 1))
+        service.ingest(temperature(service.clock() + 1, 2))
+        assert [websocket.next()["data"]["value"] for _ in range(2)] == [1, 2]
 
 
-def test_a_filter_without_values_chooses_nothing(stage: LiveService) -> None:
-    with stage.open_authenticated() as talk:
-        talk.subscribe(Types=["report"], Ids=[])
-        stage.ingest(temperature(stage.clock(), 1))
-        talk.subscribe(Types=["report"])
-        stage.ingest(temperature(stage.clock() + 1, 2))
-        assert talk.next()["data"]["value"] == 2
+def test_a_filter_without_values_matches_nothing(service: LiveService) -> None:
+    with service.open_authenticated() as websocket:
+        websocket.subscribe(Types=["report"], Ids=[])
+        service.ingest(temperature(service.clock(), 1))
+        websocket.subscribe(Types=["report"])
+        service.ingest(temperature(service.clock() + 1, 2))
+        assert websocket.next()["data"]["value"] == 2
 
 
 @pytest.mark.rule("rest-206")
 @each_row("text", ["", "still there?", 'é\u2028\0"\\', "\N{ELECTRIC LIGHT BULB}" * 64])
-def test_a_ping_is_answered_with_its_text_and_nothing_else(stage: LiveService, text: str) -> None:
-    before = stage.call_in_loop(lambda: stage.api.live.hub.resyncs)
-    with stage.open_authenticated() as talk:
-        talk.send(ping=text)
-        assert talk.next() == {"pong": text}
-        talk.subscribe(Types=["report"])
-        talk.send(ping="again")
-        assert talk.next() == {"pong": "again"}
-        stage.ingest(temperature(stage.clock(), 1))
-        assert talk.next()["data"]["value"] == 1
-    # Only the subscription, which came with an id that nobody knows, is a loss to be told.
-    assert stage.call_in_loop(lambda: stage.api.live.hub.resyncs) == before + 1
+def test_a_ping_is_answered_with_its_text_and_nothing_else(service: LiveService, text: str) -> None:
+    resyncs_before = service.call_in_loop(lambda: service.api.live.hub.resyncs)
+    with service.open_authenticated() as websocket:
+        websocket.send(ping=text)
+        assert websocket.next() == {"pong": text}
+        websocket.subscribe(Types=["report"])
+        websocket.send(ping="again")
+        assert websocket.next() == {"pong": "again"}
+        service.ingest(temperature(service.clock(), 1))
+        assert websocket.next()["data"]["value"] == 1
+    # Only the subscription, which had an unknown event id, causes a resync.
+    assert service.call_in_loop(lambda: service.api.live.hub.resyncs) == resyncs_before + 1
 
 
 @pytest.mark.rule("rest-151")
-def test_the_web_socket_of_node_hears_what_happens(stage: LiveService) -> None:
-    device = stage.new_device()
-    url = f"ws{stage.url.removeprefix('http')}/api/v1/live"
-    command = [str(NODE), "--experimental-websocket", "-e", PROGRAM, url, stage.key, device]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        assert json.loads(program.stdout.readline())["type"] == "resync"
-        stage.operator.put(f"/api/v1/devices/{device}/friendly-name", json={"name": "Kuno"})
-        event = json.loads(program.stdout.readline())
-        program.kill()
+def test_the_websocket_of_node_receives_events(service: LiveService) -> None:
+    device = service.new_device()
+    url = f"ws{service.url.removeprefix('http')}/api/v1/live"
+    command = [str(NODE), "--experimental-websocket", "-e", NODE_SCRIPT, url, service.key, device]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["type"] == "resync"
+        service.operator.put(f"/api/v1/devices/{device}/friendly-name", json={"name": "Kuno"})
+        event = json.loads(process.stdout.readline())
+        process.kill()
     assert (event["type"], event["data"]["friendlyName"]) == ("device", "Kuno")
 
 
@@ -113,14 +113,14 @@ def test_the_web_socket_of_node_hears_what_happens(stage: LiveService) -> None:
         (['{"token": "é\\u0000"}'], 4401),
     ],
 )
-def test_who_does_not_begin_with_a_token_is_told_why_and_shown_out(
-    stage: LiveService, frames: list[str | bytes], code: int
+def test_a_session_without_a_valid_token_is_closed_with_a_reason(
+    service: LiveService, frames: list[str | bytes], code: int
 ) -> None:
-    with stage.open_websocket() as talk:
+    with service.open_websocket() as websocket:
         for frame in frames:
-            talk.connection.send(frame)
-        ended, last = talk.read_close()
-    assert (ended, set(last["error"])) == (code, {"code", "detail", "errors"})
+            websocket.connection.send(frame)
+        close_code, last_frame = websocket.read_close()
+    assert (close_code, set(last_frame["error"])) == (code, {"code", "detail", "errors"})
 
 
 @pytest.mark.rule("rest-152", "rest-153")
@@ -147,34 +147,34 @@ def test_who_does_not_begin_with_a_token_is_told_why_and_shown_out(
         ({"shout": {}}, "shout"),
     ],
 )
-def test_a_wrong_frame_is_refused_by_what_is_wrong_with_it(
-    stage: LiveService, frame: dict[str, Any], field: str
+def test_an_invalid_frame_is_refused_with_the_name_of_the_field(
+    service: LiveService, frame: dict[str, Any], field: str
 ) -> None:
-    with stage.open_authenticated() as talk:
-        talk.send(**frame)
-        code, last = talk.read_close()
-    assert (code, [each["field"] for each in last["error"]["errors"]]) == (4400, [field])
+    with service.open_authenticated() as websocket:
+        websocket.send(**frame)
+        code, last_frame = websocket.read_close()
+    assert (code, [each["field"] for each in last_frame["error"]["errors"]]) == (4400, [field])
 
 
-def test_a_token_in_the_address_is_refused(stage: LiveService) -> None:
-    with stage.open_websocket(f"/api/v1/live?token={stage.key}") as talk:
-        code, last = talk.read_close()
+def test_a_token_in_the_url_is_refused(service: LiveService) -> None:
+    with service.open_websocket(f"/api/v1/live?token={service.key}") as websocket:
+        code, last_frame = websocket.read_close()
     assert code == 4400
-    assert stage.key not in str(last)
+    assert service.key not in str(last_frame)
 
 
-def test_ten_thousand_subscriptions_are_too_many(stage: LiveService) -> None:
-    with stage.open_authenticated() as talk:
+def test_ten_thousand_subscriptions_are_too_many(service: LiveService) -> None:
+    with service.open_authenticated() as websocket:
         with suppress(ConnectionClosed):
             for number in range(10_000):
-                talk.send(subscribe={"Ids": [f"bmac-{number:012x}"]})
-        code, last = talk.read_close()
-    assert (code, last["error"]["code"]) == (4429, "too-many-subscriptions")
-    assert "100 subscriptions" in last["error"]["detail"]
+                websocket.send(subscribe={"Ids": [f"bmac-{number:012x}"]})
+        code, last_frame = websocket.read_close()
+    assert (code, last_frame["error"]["code"]) == (4429, "too-many-subscriptions")
+    assert "100 subscriptions" in last_frame["error"]["detail"]
 
 
-def test_subscriptions_that_name_too_many_devices_together_are_refused(stage: LiveService) -> None:
-    with stage.open_authenticated() as talk:
+def test_subscriptions_with_too_many_devices_in_total_are_refused(service: LiveService) -> None:
+    with service.open_authenticated() as websocket:
         for start in range(0, 6000, 1000):
-            talk.send(subscribe={"Ids": [f"bmac-{start + each:012x}" for each in range(1000)]})
-        assert talk.read_close()[0] == 4429
+            websocket.send(subscribe={"Ids": [f"bmac-{start + each:012x}" for each in range(1000)]})
+        assert websocket.read_close()[0] == 4429

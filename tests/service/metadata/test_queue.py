@@ -1,67 +1,67 @@
-"""Who waits to be asked, and whose turn it is."""
+"""The queue of candidates."""
 
 from __future__ import annotations
 
 from meshfleet.service.metadata.candidates import CandidateQueue, MetadataCandidate
 
 
-def behind(gateway: int, *devices: int) -> list[MetadataCandidate]:
+def candidates_of(gateway: int, *devices: int) -> list[MetadataCandidate]:
     return [MetadataCandidate(device, gateway, (0x8000,)) for device in devices]
 
 
-def pop_all(backlog: CandidateQueue) -> list[MetadataCandidate]:
-    taken = []
-    while (candidate := backlog.pop()) is not None:
-        taken.append(candidate)
-    return taken
+def pop_all(queue: CandidateQueue) -> list[MetadataCandidate]:
+    candidates = []
+    while (candidate := queue.pop()) is not None:
+        candidates.append(candidate)
+    return candidates
 
 
-def test_one_device_of_each_gateway_is_asked_at_a_time() -> None:
-    backlog = CandidateQueue()
-    backlog.add([*behind(1, 10, 11), *behind(2, 20), *behind(3, 30)])
-    first = pop_all(backlog)
-    assert [candidate.device for candidate in first] == [10, 20, 30]
-    assert (backlog.active, len(backlog)) == (3, 1)
-    backlog.finish(first[0])
-    assert [candidate.device for candidate in pop_all(backlog)] == [11]
+def test_one_device_of_each_gateway_is_active_at_a_time() -> None:
+    queue = CandidateQueue()
+    queue.add([*candidates_of(1, 10, 11), *candidates_of(2, 20), *candidates_of(3, 30)])
+    active = pop_all(queue)
+    assert [candidate.device for candidate in active] == [10, 20, 30]
+    assert (queue.active, len(queue)) == (3, 1)
+    queue.finish(active[0])
+    assert [candidate.device for candidate in pop_all(queue)] == [11]
 
 
-def test_gateways_have_their_turns_one_after_the_other() -> None:
-    backlog, order = CandidateQueue(), []
-    backlog.add([*behind(1, 10, 11, 12), *behind(2, 20, 21, 22)])
-    while (candidate := backlog.pop()) is not None:
+def test_gateways_take_turns() -> None:
+    queue, order = CandidateQueue(), []
+    queue.add([*candidates_of(1, 10, 11, 12), *candidates_of(2, 20, 21, 22)])
+    while (candidate := queue.pop()) is not None:
         order.append(candidate.device)
-        backlog.finish(candidate)
+        queue.finish(candidate)
     assert order == [10, 20, 11, 21, 12, 22]
 
 
-def test_nobody_waits_twice_and_who_was_asked_may_wait_again() -> None:
-    backlog = CandidateQueue()
-    backlog.add(behind(1, 10, 10))
-    backlog.add(behind(1, 10))
-    assert len(backlog) == 1
-    (candidate,) = pop_all(backlog)
-    backlog.add(behind(1, 10))
-    assert len(backlog) == 0
-    backlog.finish(candidate)
-    backlog.add(behind(1, 10))
-    assert len(backlog) == 1
+def test_a_device_is_queued_once_and_can_be_queued_again_when_finished() -> None:
+    queue = CandidateQueue()
+    queue.add(candidates_of(1, 10, 10))
+    queue.add(candidates_of(1, 10))
+    assert len(queue) == 1
+    (candidate,) = pop_all(queue)
+    queue.add(candidates_of(1, 10))
+    assert len(queue) == 0
+    queue.finish(candidate)
+    queue.add(candidates_of(1, 10))
+    assert len(queue) == 1
 
 
-def test_only_so_many_wait_and_no_gateway_takes_all_the_room() -> None:
-    backlog = CandidateQueue()
-    backlog.add(behind(1, *range(5000)))
-    assert len(backlog) == 20
+def test_the_queue_is_limited_in_total_and_per_gateway() -> None:
+    queue = CandidateQueue()
+    queue.add(candidates_of(1, *range(5000)))
+    assert len(queue) == 20
     for gateway in range(2, 2000):
-        backlog.add(behind(gateway, *range(gateway * 10_000, gateway * 10_000 + 20)))
-    assert len(backlog) == 1000
+        queue.add(candidates_of(gateway, *range(gateway * 10_000, gateway * 10_000 + 20)))
+    assert len(queue) == 1000
 
 
-def test_nobody_waits_for_a_gateway_that_was_dropped() -> None:
-    backlog = CandidateQueue()
-    backlog.add([*behind(1, 10, 11), *behind(2, 20)])
-    backlog.drop_gateway(1)
-    backlog.drop_gateway(3)
-    assert [candidate.device for candidate in pop_all(backlog)] == [20]
-    backlog.add(behind(1, 10))
-    assert len(backlog) == 1
+def test_the_queue_of_a_dropped_gateway_is_empty() -> None:
+    queue = CandidateQueue()
+    queue.add([*candidates_of(1, 10, 11), *candidates_of(2, 20)])
+    queue.drop_gateway(1)
+    queue.drop_gateway(3)
+    assert [candidate.device for candidate in pop_all(queue)] == [20]
+    queue.add(candidates_of(1, 10))
+    assert len(queue) == 1

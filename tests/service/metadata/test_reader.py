@@ -1,4 +1,4 @@
-"""What devices never reported is read from them, through a real broker, and gently."""
+"""Reading missing metadata from devices, through a real broker, with little load."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 LONG = 30.0
-"""Reached only when something is broken."""
+"""Seconds; reached only on failure."""
 
 VALUES = {"8000": "2011", "8001": "01020300", "8002": "0105", "8007": "04"}
 FACTS: dict[str, Any] = {
@@ -47,27 +47,27 @@ FACTS: dict[str, Any] = {
 }
 
 
-def answer_correctly(asked: IncomingRequest) -> list[OutgoingMessage]:
-    """Tell everything."""
-    return [asked.build_response(value=VALUES[asked.topic_suffix.rpartition("/")[2]])]
+def respond_with_values(request: IncomingRequest) -> list[OutgoingMessage]:
+    """Respond with the value of the identifier."""
+    return [request.build_response(value=VALUES[request.topic_suffix.rpartition("/")[2]])]
 
 
 class MetadataHarness:
-    """An inquiry that goes on when a test says so."""
+    """Metadata reader that polls when the test calls it."""
 
     def __init__(
-        self, stage: RunningBroker, *, patience: float = LONG, select: SelectGateways | None = None
+        self, broker: RunningBroker, *, timeout: float = LONG, select_gateways: SelectGateways | None = None
     ) -> None:
-        self.database = stage.database
-        self.clock = stage.clock
-        self.rpc = RpcClient(stage.broker, TopicCodec(), stage.clock)
+        self.database = broker.database
+        self.clock = broker.clock
+        self.rpc = RpcClient(broker.broker, TopicCodec(), broker.clock)
         self.reader = MetadataReader(
-            stage.database,
+            broker.database,
             self.rpc,
-            now=stage.clock,
-            steady=stage.clock,
-            timeout=patience,
-            select_gateways=select,
+            now=broker.clock,
+            steady=broker.clock,
+            timeout=timeout,
+            select_gateways=select_gateways,
         )
 
     @asynccontextmanager
@@ -76,185 +76,185 @@ class MetadataHarness:
             yield self
 
     async def poll(self, *, seconds: float = 10.0) -> None:
-        """Let time pass, and go on once."""
+        """Advance the time and poll once."""
         self.clock.move(seconds=seconds)
         await self.reader.poll(self._tasks)
 
-    async def poll_until(self, holds: Callable[[], object], *, seconds: float = 10.0) -> None:
-        async def look() -> bool:
-            if holds():
+    async def poll_until(self, condition: Callable[[], object], *, seconds: float = 10.0) -> None:
+        async def poll_if_needed() -> bool:
+            if condition():
                 return True
             await self.poll(seconds=seconds)
             return False
 
-        await eventually_async(look, "what is waited for while time passes", patience=LONG)
+        await eventually_async(poll_if_needed, "the condition of the test is true", patience=LONG)
 
     async def wait_until_idle(self) -> None:
-        """Wait until nobody is being asked."""
-        await eventually_async(lambda: not running_reads(), "everybody has been asked", patience=LONG)
+        """Wait until no device is being read."""
+        await eventually_async(lambda: not running_reads(), "all reads have finished", patience=LONG)
 
-    def shown(self, mac: str = D) -> tuple[str, str, str]:
-        """Model and versions of a device as REST shows them."""
-        found = self.database.read_now(listing.load_device, Mac(mac))
-        return found.model_number, found.firmware_version, found.hardware_version
+    def stored_metadata(self, mac: str = D) -> tuple[str, str, str]:
+        """Return model, firmware and hardware of a device as REST shows them."""
+        device = self.database.read_now(listing.load_device, Mac(mac))
+        return device.model_number, device.firmware_version, device.hardware_version
 
 
 def running_reads() -> list[str]:
-    """The devices that are being asked, each behind a word."""
-    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("inquiry ")]
+    """Return the task names of the devices that are being read."""
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("metadata ")]
 
 
-def observe(stage: RunningBroker, mac: str, **known: Any) -> None:
-    at = stage.clock() - 120_000
-    stage.database.write_now(
+def observe(broker: RunningBroker, mac: str, **facts: Any) -> None:
+    at = broker.clock() - 120_000
+    broker.database.write_now(
         registry.record_observations,
-        [DeviceObservation(device=Mac(mac), at=at, connected=True, heard=False, **known)],
+        [DeviceObservation(device=Mac(mac), at=at, connected=True, heard=False, **facts)],
     )
 
 
-def claim(stage: RunningBroker, mac: str = G) -> None:
-    """A gateway of which all is known."""
-    stage.database.write_now(store.claim_gateway, Mac(mac), name=None, by=COMMAND_LINE, now=0)
-    observe(stage, mac, gateway=Mac(mac), **FACTS)
+def claim(broker: RunningBroker, mac: str = G) -> None:
+    """Claim a gateway whose metadata is complete."""
+    broker.database.write_now(store.claim_gateway, Mac(mac), name=None, by=COMMAND_LINE, now=0)
+    observe(broker, mac, gateway=Mac(mac), **FACTS)
 
 
 @pytest.fixture
-async def stage(database: Database) -> AsyncIterator[RunningBroker]:
-    async with RunningBroker(database) as running:
-        claim(running)
-        yield running
+async def broker(database: Database) -> AsyncIterator[RunningBroker]:
+    async with RunningBroker(database) as broker:
+        claim(broker)
+        yield broker
 
 
 @pytest.fixture
-async def curious(stage: RunningBroker) -> AsyncIterator[MetadataHarness]:
-    async with MetadataHarness(stage).running() as made:
-        yield made
+async def harness(broker: RunningBroker) -> AsyncIterator[MetadataHarness]:
+    async with MetadataHarness(broker).running() as harness:
+        yield harness
 
 
 @pytest.mark.rule("rest-47")
-async def test_what_a_device_never_reported_is_read_from_it_raw_and_with_the_lowest_priority(
-    stage: RunningBroker, curious: MetadataHarness
+async def test_missing_metadata_is_read_raw_and_with_the_lowest_priority(
+    broker: RunningBroker, harness: MetadataHarness
 ) -> None:
-    observe(stage, D, gateway=Mac(G))
-    assert curious.shown() == ("0000", "0.0.0", "0.0.0")
-    async with connect_gateway(stage.port, answer_correctly) as third:
-        await curious.poll_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
-        assert [asked.topic_suffix for asked in third.requests] == [
+    observe(broker, D, gateway=Mac(G))
+    assert harness.stored_metadata() == ("0000", "0.0.0", "0.0.0")
+    async with connect_gateway(broker.port, respond_with_values) as gateway:
+        await harness.poll_until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "1.5.0"))
+        assert [request.topic_suffix for request in gateway.requests] == [
             f"{D}/read/{identifier}" for identifier in ("8007", "8000", "8001", "8002")
         ]
-        assert {asked.body["priority"] for asked in third.requests} == {0}
+        assert {request.body["priority"] for request in gateway.requests} == {0}
         for _ in range(10):
-            await curious.poll(seconds=3600)
-        await curious.wait_until_idle()
-        assert len(third.requests) == 4
+            await harness.poll(seconds=3600)
+        await harness.wait_until_idle()
+        assert len(gateway.requests) == 4
 
 
 @pytest.mark.rule("rest-47")
-async def test_only_what_is_missing_is_read(stage: RunningBroker, curious: MetadataHarness) -> None:
-    observe(stage, D, gateway=Mac(G), model=ModelNumber("2011"), variant=1, hardware=Version(2, 0, 0))
-    async with connect_gateway(stage.port, answer_correctly) as third:
-        await curious.poll_until(lambda: curious.shown() == ("2011", "1.2.3", "2.0.0"))
-    assert [asked.topic_suffix for asked in third.requests] == [f"{D}/read/8001"]
+async def test_only_missing_properties_are_read(broker: RunningBroker, harness: MetadataHarness) -> None:
+    observe(broker, D, gateway=Mac(G), model=ModelNumber("2011"), variant=1, hardware=Version(2, 0, 0))
+    async with connect_gateway(broker.port, respond_with_values) as gateway:
+        await harness.poll_until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "2.0.0"))
+    assert [request.topic_suffix for request in gateway.requests] == [f"{D}/read/8001"]
 
 
-async def test_what_is_reported_later_wins_and_what_was_reported_earlier_does_not(
-    stage: RunningBroker, curious: MetadataHarness
+async def test_later_reports_replace_read_values_and_earlier_ones_do_not(
+    broker: RunningBroker, harness: MetadataHarness
 ) -> None:
-    observe(stage, D, gateway=Mac(G), variant=0)
-    async with connect_gateway(stage.port, answer_correctly):
-        await curious.poll_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
-    read_at = stage.clock()
+    observe(broker, D, gateway=Mac(G), variant=0)
+    async with connect_gateway(broker.port, respond_with_values):
+        await harness.poll_until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "1.5.0"))
+    read_at = broker.clock()
     for at, version in ((read_at - 3_600_000, Version(0, 9, 0)), (read_at + 1, Version(2, 0, 0))):
-        stage.database.write_now(
+        broker.database.write_now(
             registry.record_observations, [DeviceObservation(device=Mac(D), at=at, firmware=version)]
         )
-        assert curious.shown()[1] == ("1.2.3" if at < read_at else "2.0.0")
+        assert harness.stored_metadata()[1] == ("1.2.3" if at < read_at else "2.0.0")
 
 
 @pytest.mark.rule("rest-47")
-async def test_a_gateway_is_asked_about_itself(stage: RunningBroker, curious: MetadataHarness) -> None:
+async def test_the_metadata_of_a_gateway_is_read(broker: RunningBroker, harness: MetadataHarness) -> None:
     other = f"{mac_to_int(Mac(G)) + 1:012x}"
-    stage.database.write_now(store.claim_gateway, Mac(other), name=None, by=COMMAND_LINE, now=0)
-    observe(stage, other)
-    async with connect_gateway(stage.port, answer_correctly, other) as third:
-        await curious.poll_until(lambda: curious.shown(other) == ("2011", "1.2.3", "1.5.0"))
-    assert {asked.topic.split("/")[4] for asked in third.requests} == {other}
+    broker.database.write_now(store.claim_gateway, Mac(other), name=None, by=COMMAND_LINE, now=0)
+    observe(broker, other)
+    async with connect_gateway(broker.port, respond_with_values, other) as gateway:
+        await harness.poll_until(lambda: harness.stored_metadata(other) == ("2011", "1.2.3", "1.5.0"))
+    assert {request.topic.split("/")[4] for request in gateway.requests} == {other}
 
 
-# --- Gently ---
+# --- Load and backoff ---
 
 
-async def test_one_at_a_time_is_asked_through_a_gateway_and_four_over_all(sqlite_database: Database) -> None:
+async def test_one_device_per_gateway_and_four_in_total_are_read_at_a_time(sqlite_database: Database) -> None:
     macs = [f"{mac_to_int(Mac(G)) + number:012x}" for number in range(6)]
-    async with RunningBroker(sqlite_database) as stage:
+    async with RunningBroker(sqlite_database) as broker:
         for number, mac in enumerate(macs):
-            claim(stage, mac)
-            await stage.gateway(mac)
-            for place in range(3):
-                observe(stage, f"{0xD00000000000 + number * 100 + place:012x}", gateway=Mac(mac))
-        async with MetadataHarness(stage, patience=2.0).running() as curious:
+            claim(broker, mac)
+            await broker.gateway(mac)
+            for index in range(3):
+                observe(broker, f"{0xD00000000000 + number * 100 + index:012x}", gateway=Mac(mac))
+        async with MetadataHarness(broker, timeout=2.0).running() as harness:
             for _ in range(3):
-                await curious.poll(seconds=1)
+                await harness.poll(seconds=1)
             await asyncio.sleep(0)
-            busy = running_reads()
-            assert len(busy) == curious.rpc.pending == 4
-            gateways = Counter((int(name.split()[1], 16) - 0xD00000000000) // 100 for name in busy)
+            task_names = running_reads()
+            assert len(task_names) == harness.rpc.pending == 4
+            gateways = Counter((int(name.split()[1], 16) - 0xD00000000000) // 100 for name in task_names)
             assert set(gateways.values()) == {1}
-            await curious.wait_until_idle()
+            await harness.wait_until_idle()
     sqlite_database.close()
 
 
-async def test_a_gateway_that_never_answers_is_left_alone_longer_and_longer(
+async def test_an_unresponsive_gateway_gets_fewer_and_fewer_requests(
     sqlite_database: Database,
 ) -> None:
-    async with RunningBroker(sqlite_database) as stage:
-        claim(stage)
+    async with RunningBroker(sqlite_database) as broker:
+        claim(broker)
         for number in range(50):
-            observe(stage, f"{0xD00000000000 + number:012x}", gateway=Mac(G))
+            observe(broker, f"{0xD00000000000 + number:012x}", gateway=Mac(G))
         async with (
-            MetadataHarness(stage, patience=0.02).running() as curious,
-            connect_gateway(stage.port, never_respond) as third,
+            MetadataHarness(broker, timeout=0.02).running() as harness,
+            connect_gateway(broker.port, never_respond) as gateway,
         ):
-            for _ in range(24 * 6):  # a day, of which each hour has six looks
-                await curious.poll(seconds=600)
-                await curious.wait_until_idle()
-            await stage.until(lambda: len(third.requests) > 3)
-            assert len(third.requests) <= 8
+            for _ in range(24 * 6):  # a day with six polls per hour
+                await harness.poll(seconds=600)
+                await harness.wait_until_idle()
+            await broker.until(lambda: len(gateway.requests) > 3)
+            assert len(gateway.requests) <= 8
     sqlite_database.close()
 
 
-async def test_limits_and_pauses_are_those_of_the_gateway_that_is_asked(sqlite_database: Database) -> None:
+async def test_limits_and_backoff_apply_to_the_selected_gateway(sqlite_database: Database) -> None:
     silent, b, c = (f"{mac_to_int(Mac(G)) + number:012x}" for number in range(3))
     routes: dict[int, int] = {}
 
     async def select(devices: Sequence[int]) -> Mapping[int, int | None]:
         return {each: routes[each] for each in devices}
 
-    async with RunningBroker(sqlite_database) as stage:
+    async with RunningBroker(sqlite_database) as broker:
         for mac in (silent, b, c):
-            claim(stage, mac)
+            claim(broker, mac)
         for number in range(50):
             device = f"{0xD00000000000 + number:012x}"
             routes[mac_to_int(Mac(device))] = mac_to_int(Mac(silent))
-            observe(stage, device, gateway=Mac(c if number % 2 else b))
+            observe(broker, device, gateway=Mac(c if number % 2 else b))
         async with (
-            MetadataHarness(stage, patience=0.1, select=select).running() as curious,
-            connect_gateway(stage.port, never_respond, silent) as asked,
-            connect_gateway(stage.port, answer_correctly, b),
+            MetadataHarness(broker, timeout=0.1, select_gateways=select).running() as harness,
+            connect_gateway(broker.port, never_respond, silent) as silent_gateway,
+            connect_gateway(broker.port, respond_with_values, b),
         ):
-            for _ in range(24 * 6):  # a day, of which each hour has six looks
-                await curious.poll(seconds=600)
+            for _ in range(24 * 6):  # a day with six polls per hour
+                await harness.poll(seconds=600)
                 assert len(running_reads()) <= 1
-                await curious.wait_until_idle()
-            await stage.until(lambda: len(asked.requests) > 3)
-            assert len(asked.requests) <= 8
+                await harness.wait_until_idle()
+            await broker.until(lambda: len(silent_gateway.requests) > 3)
+            assert len(silent_gateway.requests) <= 8
             routes[mac_to_int(Mac(D))] = mac_to_int(Mac(b))
-            observe(stage, D, gateway=Mac(silent))  # its own gateway rests, another one hears it
-            await curious.poll_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
+            observe(broker, D, gateway=Mac(silent))  # its own gateway is in backoff, another one is selected
+            await harness.poll_until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "1.5.0"))
     sqlite_database.close()
 
 
-async def test_devices_of_a_gateway_with_a_long_line_do_not_keep_one_waiting_that_another_gateway_reaches(
+async def test_a_long_queue_does_not_delay_a_device_behind_another_gateway(
     sqlite_database: Database,
 ) -> None:
     silent, other = (f"{mac_to_int(Mac(G)) + number:012x}" for number in range(2))
@@ -265,55 +265,57 @@ async def test_devices_of_a_gateway_with_a_long_line_do_not_keep_one_waiting_tha
     async def select(devices: Sequence[int]) -> Mapping[int, int | None]:
         return {each: routes[each] for each in devices}
 
-    async with RunningBroker(sqlite_database) as stage:
+    async with RunningBroker(sqlite_database) as broker:
         for mac in (silent, other):
-            claim(stage, mac)
+            claim(broker, mac)
         for mac in macs:
-            observe(stage, mac, gateway=Mac(silent))
+            observe(broker, mac, gateway=Mac(silent))
         async with (
-            MetadataHarness(stage, patience=0.1, select=select).running() as curious,
-            connect_gateway(stage.port, never_respond, silent),
-            connect_gateway(stage.port, answer_correctly, other),
+            MetadataHarness(broker, timeout=0.1, select_gateways=select).running() as harness,
+            connect_gateway(broker.port, never_respond, silent),
+            connect_gateway(broker.port, respond_with_values, other),
         ):
-            await curious.poll_until(lambda: curious.shown(macs[-1]) == ("2011", "1.2.3", "1.5.0"))
+            await harness.poll_until(lambda: harness.stored_metadata(macs[-1]) == ("2011", "1.2.3", "1.5.0"))
     sqlite_database.close()
 
 
 @pytest.mark.parametrize("status", [4, 5, 7])
-async def test_what_a_device_does_not_have_is_asked_once_a_day(
-    stage: RunningBroker, curious: MetadataHarness, status: int
+async def test_an_unsupported_property_is_read_once_per_day(
+    broker: RunningBroker, harness: MetadataHarness, status: int
 ) -> None:
-    observe(stage, D, gateway=Mac(G))
-    async with connect_gateway(stage.port, lambda asked: [asked.build_response(status=status)]) as third:
+    observe(broker, D, gateway=Mac(G))
+    async with connect_gateway(
+        broker.port, lambda request: [request.build_response(status=status)]
+    ) as gateway:
         for hour in range(23):
-            await curious.poll(seconds=3600 if hour else 10)
-            await curious.wait_until_idle()
-            await stage.until(lambda: len(third.requests) == 4)
-        await curious.poll_until(lambda: len(third.requests) > 4, seconds=600)
-        await curious.wait_until_idle()
+            await harness.poll(seconds=3600 if hour else 10)
+            await harness.wait_until_idle()
+            await broker.until(lambda: len(gateway.requests) == 4)
+        await harness.poll_until(lambda: len(gateway.requests) > 4, seconds=600)
+        await harness.wait_until_idle()
 
 
 @pytest.mark.parametrize("status", [1, 8, 9, 10, 200])
-async def test_a_device_that_cannot_answer_is_asked_no_more_at_that_visit_and_later_again(
+async def test_reading_a_device_stops_at_a_failure_and_is_retried_later(
     sqlite_database: Database, status: int
 ) -> None:
-    async with RunningBroker(sqlite_database) as stage:
-        claim(stage)
-        observe(stage, D, gateway=Mac(G), variant=0)
+    async with RunningBroker(sqlite_database) as broker:
+        claim(broker)
+        observe(broker, D, gateway=Mac(G), variant=0)
         async with (
-            MetadataHarness(stage).running() as curious,
-            connect_gateway(stage.port, lambda asked: [asked.build_response(status=status)]) as third,
+            MetadataHarness(broker).running() as harness,
+            connect_gateway(broker.port, lambda request: [request.build_response(status=status)]) as gateway,
         ):
-            await curious.poll()
-            await curious.wait_until_idle()
-            assert len(third.requests) == 1
-            third.responder = answer_correctly
-            await curious.poll_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
+            await harness.poll()
+            await harness.wait_until_idle()
+            assert len(gateway.requests) == 1
+            gateway.responder = respond_with_values
+            await harness.poll_until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "1.5.0"))
     sqlite_database.close()
 
 
 @pytest.mark.parametrize(
-    ("values", "shown"),
+    ("values", "expected"),
     [
         ({"8000": ""}, ("0000", "1.2.3", "1.5.0")),
         ({"8000": "20"}, ("0000", "1.2.3", "1.5.0")),
@@ -322,76 +324,82 @@ async def test_a_device_that_cannot_answer_is_asked_no_more_at_that_visit_and_la
         ({"8000": "0000", "8002": "0000"}, ("0000", "1.2.3", "0.0.0")),
     ],
 )
-async def test_what_cannot_be_true_is_not_believed_and_not_asked_again_at_once(
-    sqlite_database: Database, values: dict[str, str], shown: tuple[str, str, str]
+async def test_implausible_values_are_rejected_and_not_read_again_at_once(
+    sqlite_database: Database, values: dict[str, str], expected: tuple[str, str, str]
 ) -> None:
-    async with RunningBroker(sqlite_database) as stage:
-        claim(stage)
-        observe(stage, D, gateway=Mac(G), variant=0)
+    async with RunningBroker(sqlite_database) as broker:
+        claim(broker)
+        observe(broker, D, gateway=Mac(G), variant=0)
 
-        def tell(asked: IncomingRequest) -> list[OutgoingMessage]:
-            identifier = asked.topic_suffix.rpartition("/")[2]
-            return [asked.build_response(value=values.get(identifier, VALUES[identifier]))]
+        def respond(request: IncomingRequest) -> list[OutgoingMessage]:
+            identifier = request.topic_suffix.rpartition("/")[2]
+            return [request.build_response(value=values.get(identifier, VALUES[identifier]))]
 
-        async with MetadataHarness(stage).running() as curious, connect_gateway(stage.port, tell) as third:
-            await curious.poll()
-            await stage.until(lambda: len(third.requests) == 3)
-            await curious.wait_until_idle()
-            await curious.poll(seconds=30)
-            await curious.wait_until_idle()
-            assert len(third.requests) == 3
-            await stage.until(lambda: curious.shown() == shown)
+        async with (
+            MetadataHarness(broker).running() as harness,
+            connect_gateway(broker.port, respond) as gateway,
+        ):
+            await harness.poll()
+            await broker.until(lambda: len(gateway.requests) == 3)
+            await harness.wait_until_idle()
+            await harness.poll(seconds=30)
+            await harness.wait_until_idle()
+            assert len(gateway.requests) == 3
+            await broker.until(lambda: harness.stored_metadata() == expected)
     sqlite_database.close()
 
 
-async def test_nobody_is_asked_behind_a_gateway_without_a_connection_and_it_costs_no_try(
-    stage: RunningBroker, curious: MetadataHarness
+async def test_devices_behind_a_disconnected_gateway_are_not_read_and_need_no_backoff(
+    broker: RunningBroker, harness: MetadataHarness
 ) -> None:
-    observe(stage, D, gateway=Mac(G))  # presence has not noticed yet that the gateway is gone
+    observe(broker, D, gateway=Mac(G))  # presence has not detected yet that the gateway is disconnected
     for _ in range(5):
-        await curious.poll()
-        await curious.wait_until_idle()
-    async with connect_gateway(stage.port, answer_correctly):
-        await curious.poll()
-        await stage.until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
+        await harness.poll()
+        await harness.wait_until_idle()
+    async with connect_gateway(broker.port, respond_with_values):
+        await harness.poll()
+        await broker.until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "1.5.0"))
 
 
-async def test_a_database_that_is_away_is_told_of_once_and_then_all_goes_on(
+async def test_a_database_outage_is_logged_once_and_reading_continues(
     sqlite_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with RunningBroker(sqlite_database) as stage:
-        claim(stage)
-        observe(stage, D, gateway=Mac(G))
-        async with MetadataHarness(stage).running() as curious, connect_gateway(stage.port, answer_correctly):
+    async with RunningBroker(sqlite_database) as broker:
+        claim(broker)
+        observe(broker, D, gateway=Mac(G))
+        async with (
+            MetadataHarness(broker).running() as harness,
+            connect_gateway(broker.port, respond_with_values),
+        ):
             with database_outage(sqlite_database):
                 for _ in range(3):
-                    await curious.poll()
-            assert caplog.text.count("devices are not asked what they are") == 1
-            await curious.poll_until(lambda: curious.shown() == ("2011", "1.2.3", "1.5.0"))
+                    await harness.poll()
+            assert caplog.text.count("metadata of devices cannot be read or stored") == 1
+            await harness.poll_until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "1.5.0"))
     sqlite_database.close()
 
 
-# --- Our own gateway ---
+# --- Emulated gateways ---
 
 
 @pytest.mark.rule("rest-47")
-async def test_everything_of_an_emulated_site_becomes_known(sqlite_database: Database) -> None:
+async def test_the_metadata_of_an_emulated_site_is_read_completely(sqlite_database: Database) -> None:
     mac = fresh_mac()
     site = generate_site(mac, devices=6, seed=1)
     macs = [mac, *(each.mac for each in site.devices)]
-    async with RunningBroker(sqlite_database) as stage, httpx.AsyncClient(trust_env=False) as http:
-        stage.database.write_now(store.claim_gateway, mac, name=None, by=COMMAND_LINE, now=0)
+    async with RunningBroker(sqlite_database) as broker, httpx.AsyncClient(trust_env=False) as http:
+        broker.database.write_now(store.claim_gateway, mac, name=None, by=COMMAND_LINE, now=0)
         for each in macs:
-            observe(stage, each, gateway=mac)
-        place = BrokerAddress(host="127.0.0.1", port=stage.port, user=mac, password=PASSWORD.decode())
-        crew = FleetBuilder(http, speed=100.0)
-        crew.add(place, mac, site=site)
-        async with crew.run(), MetadataHarness(stage).running() as curious:
-            await stage.until(lambda: mac in stage.broker.connected_gateways())
-            await curious.poll_until(
-                lambda: all("0000" not in curious.shown(each)[0] for each in macs), seconds=30
+            observe(broker, each, gateway=mac)
+        address = BrokerAddress(host="127.0.0.1", port=broker.port, user=mac, password=PASSWORD.decode())
+        fleet = FleetBuilder(http, speed=100.0)
+        fleet.add(address, mac, site=site)
+        async with fleet.run(), MetadataHarness(broker).running() as harness:
+            await broker.until(lambda: mac in broker.broker.connected_gateways())
+            await harness.poll_until(
+                lambda: all("0000" not in harness.stored_metadata(each)[0] for each in macs), seconds=30
             )
-            await curious.poll_until(
-                lambda: all("0.0.0" not in curious.shown(each) for each in macs), seconds=30
+            await harness.poll_until(
+                lambda: all("0.0.0" not in harness.stored_metadata(each) for each in macs), seconds=30
             )
     sqlite_database.close()

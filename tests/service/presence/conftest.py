@@ -1,4 +1,4 @@
-"""Presence on both databases."""
+"""Fixtures of presence with a database."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Ingest knows only this one."""
+    """Run on asyncio only, as ingest does."""
     return "asyncio"
 
 
 @pytest.fixture
-def watched(database: Database, tmp_path: Path) -> Iterator[StoredPresenceHarness]:
-    made = StoredPresenceHarness(database, tmp_path)
-    yield made
-    made.close()
+def harness(database: Database, tmp_path: Path) -> Iterator[StoredPresenceHarness]:
+    harness = StoredPresenceHarness(database, tmp_path)
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
-def in_file(sqlite_database: Database, tmp_path: Path) -> Iterator[StoredPresenceHarness]:
-    """For what has nothing to do with the database."""
-    made = StoredPresenceHarness(sqlite_database, tmp_path)
-    yield made
-    made.close()
+def sqlite_harness(sqlite_database: Database, tmp_path: Path) -> Iterator[StoredPresenceHarness]:
+    """Create a harness on SQLite, for tests that do not depend on the database."""
+    harness = StoredPresenceHarness(sqlite_database, tmp_path)
+    yield harness
+    harness.close()
     sqlite_database.close()

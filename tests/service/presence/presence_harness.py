@@ -1,4 +1,4 @@
-"""Presence without a database: a clock that the test moves, gateways that connect, devices that report."""
+"""Presence without a database: a manual clock, gateways that connect, and devices that report."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NOON = 1_700_049_600_000
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 STEP = 5
-"""Seconds between two looks at who is there."""
+"""Seconds between two checks of presence."""
 
 
 class HeartbeatSource(NamedTuple):
-    """A device that sends a heartbeat again and again, in seconds; `off` is how wrong the clock of it is."""
+    """Device that sends heartbeats every `every` seconds; its clock is `clock_error` seconds ahead."""
 
     device: str
     every: int = 60
@@ -33,7 +33,7 @@ class HeartbeatSource(NamedTuple):
 
 
 class PresenceHarness:
-    """What presence is told, and what it says. Gateways that are named are connected, if a broker knows."""
+    """Tracker with a manual clock. The given gateways are connected to the embedded broker."""
 
     def __init__(
         self,
@@ -42,20 +42,23 @@ class PresenceHarness:
         snapshot: PresenceSnapshot | None = None,
         unresponsive: bool = False,
     ) -> None:
-        """`silent`: gateway A never answers, so that only reports tell its time."""
+        """Create a harness.
+
+        With `unresponsive`, gateway A never responds, so that only reports tell its time.
+        """
         self.now = NOON
         self._connected: dict[int, int] = {}
-        self._last: dict[int, int] = {}
+        self._last_connections: dict[int, int] = {}
         self.clocks = GatewayClocks(self._connection_of)
         if unresponsive:
             self.clocks.mark_unresponsive(mac_to_number(A))
         self.tracker = PresenceTracker(self.clocks, external_broker=external_broker, now=self.now)
         self.changes: list[PresenceChange] = []
-        """All so far."""
-        self._reader = ReportParser("", None)
+        """All changes so far."""
+        self._parser = ReportParser("", None)
         self._numbers = count(1)
-        self._beaten: dict[HeartbeatSource, int] = {}
-        """When each pulse was last felt."""
+        self._last_beats: dict[HeartbeatSource, int] = {}
+        """Time of the last heartbeat of each source."""
         if snapshot is not None:
             self.tracker.restore(snapshot)
         if gateways:
@@ -64,9 +67,11 @@ class PresenceHarness:
             self.changes.clear()
 
     def connect(self, *gateways: str) -> None:
-        """Begin new connections of gateways; another look has to be taken until anybody knows."""
+        """Start new connections of gateways. The tracker applies them with the next flush."""
         for gateway in gateways:
-            self._connected[mac_to_number(gateway)] = self._last[mac_to_number(gateway)] = next(self._numbers)
+            self._connected[mac_to_number(gateway)] = self._last_connections[mac_to_number(gateway)] = next(
+                self._numbers
+            )
         self.poll_gateways()
 
     def disconnect(self, *gateways: str) -> None:
@@ -76,61 +81,61 @@ class PresenceHarness:
         self.poll_gateways()
 
     def poll_gateways(self) -> None:
-        """Tell which gateways are connected, where a broker of ours knows."""
+        """Report the connected gateways to the tracker, as the poll of the embedded broker does."""
         self.tracker.set_connected_gateways(dict(self._connected))
 
     def commit(self, *messages: Publish) -> None:
-        """Let reports come, as one batch."""
-        draft = ParsedBatch(
+        """Commit reports as one batch."""
+        batch = ParsedBatch(
             self.now, clock_shifts=self.clocks.shifts, is_shift_confirmed=self.clocks.is_confirmed
         )
-        self._reader.parse(messages, draft)
-        assert draft.rejects == []
-        self.tracker.on_commit(draft)
+        self._parser.parse(messages, batch)
+        assert batch.rejects == []
+        self.tracker.on_commit(batch)
 
     def _connection_of(self, gateway: int) -> int | None:
-        return self._last.get(gateway, 0) if self._last else None
+        return self._last_connections.get(gateway, 0) if self._last_connections else None
 
     def collect_changes(self) -> list[PresenceChange]:
-        """Who came and went since the last time."""
-        entry = self.tracker.prepare_flush({}, self.now)
-        new = list(entry.changes)
+        """Return the changes since the last call."""
+        flush = self.tracker.prepare_flush({}, self.now)
+        new = list(flush.changes)
         self.changes += new
         return new
 
     def commit_and_collect(self, *messages: Publish) -> list[PresenceChange]:
-        """Let reports come, and look at once."""
+        """Commit reports and return the changes."""
         self.commit(*messages)
         return self.collect_changes()
 
-    def advance(self, seconds: int, *pulses: HeartbeatSource) -> list[PresenceChange]:
-        """Let time pass while devices send heartbeats, and tell what changed."""
-        before = len(self.changes)
-        for each in pulses:
-            self._beaten.setdefault(each, self.now)
+    def advance(self, seconds: int, *sources: HeartbeatSource) -> list[PresenceChange]:
+        """Advance the time while devices send heartbeats, and return the changes."""
+        count_before = len(self.changes)
+        for each in sources:
+            self._last_beats.setdefault(each, self.now)
         for _ in range(STEP, seconds + 1, STEP):
             self.now += STEP * SECOND
-            self.commit_and_collect(*(self._beat(each) for each in pulses if self._is_due(each)))
-        return self.changes[before:]
+            self.commit_and_collect(*(self._build_heartbeat(each) for each in sources if self._is_due(each)))
+        return self.changes[count_before:]
 
-    def _is_due(self, pulse: HeartbeatSource) -> bool:
-        return abs(self.now - self._beaten[pulse]) >= pulse.every * SECOND
+    def _is_due(self, source: HeartbeatSource) -> bool:
+        return abs(self.now - self._last_beats[source]) >= source.every * SECOND
 
-    def _beat(self, pulse: HeartbeatSource) -> Publish:
-        self._beaten[pulse] = self.now
-        return heartbeat(self.now + pulse.clock_error * SECOND, device=pulse.device, gateway=pulse.gateway)
+    def _build_heartbeat(self, source: HeartbeatSource) -> Publish:
+        self._last_beats[source] = self.now
+        return heartbeat(self.now + source.clock_error * SECOND, device=source.device, gateway=source.gateway)
 
     def is_connected(self, device: str) -> bool:
-        """Whether a device is connected."""
+        """Return whether a device is connected."""
         return self.tracker.find_connected(mac_to_number(device)) is not None
 
     def interval(self, device: str) -> int:
-        """Milliseconds that usually pass between heartbeats of a device that is connected."""
-        rhythm = self.tracker.find_connected(mac_to_number(device))
-        assert rhythm is not None
-        return rhythm.interval
+        """Return the usual milliseconds between two heartbeats of a connected device."""
+        last_seen = self.tracker.find_connected(mac_to_number(device))
+        assert last_seen is not None
+        return last_seen.interval
 
 
 def summarize(changes: list[PresenceChange]) -> list[tuple[str, bool, str]]:
-    """Who came or went, and why."""
+    """Return device, connection state and cause of each change."""
     return [(f"{each.device:012x}", each.connected, str(each.cause)) for each in changes]

@@ -1,4 +1,4 @@
-"""A pipeline whose devices are watched, and what can be seen of it from outside."""
+"""Ingest pipeline with presence on a database, and queries of the stored state."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ if TYPE_CHECKING:
 
 
 class RecordingPresenceSubscriber:
-    """An audience that remembers what it was told."""
+    """Subscriber that records its notifications."""
 
     def __init__(self) -> None:
         self.devices: list[list[int]] = []
         self.gateways: list[tuple[int, int]] = []
         self.companions: list[list[int]] = []
-        """Who came or went with each of these."""
+        """Devices that changed together with each of these gateways."""
 
     def devices_changed(self, devices: Collection[int]) -> None:
-        """See `Audience`."""
+        """Record devices that changed one by one."""
         if devices:
             self.devices.append(sorted(devices))
 
     def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
-        """See `Audience`."""
+        """Record a gateway that changed with its devices."""
         self.gateways.append((gateway, len(devices)))
         self.companions.append(sorted(devices))
 
 
 class StoredPresenceHarness:
-    """An `Intake` that presence follows."""
+    """Ingest pipeline to which a presence tracker is subscribed."""
 
-    def __init__(self, database: Database, folder: Path, *, external_broker: bool = False) -> None:
-        self.ingest_harness = IngestHarness(database, folder)
-        self._by_hearing = external_broker
+    def __init__(self, database: Database, directory: Path, *, external_broker: bool = False) -> None:
+        self.ingest_harness = IngestHarness(database, directory)
+        self._external_broker = external_broker
         self.retention: int | None = None
         self.start()
 
     def start(self) -> None:
-        """Let presence begin, as at a start."""
+        """Create and subscribe a tracker, as the service does when it starts."""
         self.subscriber = RecordingPresenceSubscriber()
         self.tracker = PresenceTracker(
             GatewayClocks(),
-            external_broker=self._by_hearing,
+            external_broker=self._external_broker,
             retention_ms=self.retention,
             now=self.ingest_harness.now,
         )
@@ -67,33 +67,33 @@ class StoredPresenceHarness:
         self.ingest_harness.ingest.subscribe(self.tracker)
 
     async def restart(self) -> None:
-        """Go on as after a crash."""
+        """Restart as after a crash."""
         await self.ingest_harness.restart()
         self.start()
         self.tracker.restore(self.ingest_harness.database.read_now(store.load_presence))
 
     def connect_only(self, *gateways: str) -> None:
-        """Let these gateways be connected, and no others."""
+        """Set exactly these gateways as connected."""
         self.tracker.set_connected_gateways({mac_to_number(each): 1 for each in gateways})
 
     async def advance(self, *messages: Publish, seconds: int = 2) -> None:
-        """Let time pass, and messages come and be written down."""
+        """Advance the time, commit messages and flush."""
         self.ingest_harness.now += seconds * 1000
         await self.ingest_harness.commit_flushed(*messages)
 
     async def idle(self, seconds: int) -> None:
-        """Let time pass in which nothing happens."""
+        """Advance the time without messages."""
         for _ in range(0, seconds, 10):
             await self.advance(seconds=10)
 
     def close(self) -> None:
-        """Let running work end."""
+        """Wait for running work and close."""
         self.ingest_harness.close()
 
-    # What can be seen
+    # Stored state
 
     def history(self, mac: str = D) -> list[tuple[bool, str, int, str]]:
-        """When it was connected, the oldest first: whether, why, when, and through whom."""
+        """Return the history of a device, oldest first: connected, cause, time and gateway."""
         query = (
             select(connectivity)
             .where(connectivity.c.device == mac_to_number(mac))
@@ -105,34 +105,34 @@ class StoredPresenceHarness:
         ]
 
     def history_summary(self, mac: str = D) -> list[tuple[bool, str]]:
-        """The same without when and through whom."""
+        """Return the history of a device without times and gateways."""
         return [each[:2] for each in self.history(mac)]
 
     def connected(self, mac: str = D) -> tuple[bool, int]:
-        """Whether the registry says so, and since when."""
+        """Return whether the registry has a device as connected, and since when."""
         row: Any = self.ingest_harness.device(mac)
         return row.connected, row.connected_at
 
     def stored_interval(self, mac: str = D) -> int | None:
-        """What is remembered of its rhythm."""
+        """Return the stored interval of a device."""
         (row,) = self.ingest_harness.select_rows(
             select(device_state.c.rhythm).where(device_state.c.device == mac_to_number(mac))
         )
-        rhythm: int | None = row.rhythm
-        return rhythm
+        interval: int | None = row.rhythm
+        return interval
 
     def load_snapshot(self) -> PresenceSnapshot:
-        """What a start would find."""
+        """Load the state that a start would find."""
         return self.ingest_harness.database.read_now(store.load_presence)
 
     def delete_device(self, mac: str = D) -> None:
-        """Let somebody delete a device."""
+        """Delete a device from the registry."""
         self.ingest_harness.database.write_now(
             lambda connection: connection.execute(delete(device).where(device.c.id == mac_to_number(mac)))
         )
 
     def agrees(self, *macs: str) -> bool:
-        """Whether memory, registry and history say the same of devices."""
+        """Return whether memory, registry and history agree about devices."""
         return all(
             (self.tracker.find_connected(mac_to_number(mac)) is not None)
             == self.connected(mac)[0]
@@ -141,15 +141,15 @@ class StoredPresenceHarness:
         )
 
 
-async def connect_with_devices(watched: StoredPresenceHarness, *gateways: str) -> None:
-    """Gateways that are connected, with devices behind the first."""
+async def connect_with_devices(harness: StoredPresenceHarness, *gateways: str) -> None:
+    """Connect gateways, and let two devices report through the first one."""
     for each in gateways:
-        watched.ingest_harness.database.write_now(
+        harness.ingest_harness.database.write_now(
             registry.record_observations, [DeviceObservation(device=Mac(each), at=NOON - DAY, heard=False)]
         )
-    watched.connect_only(*gateways)
-    await watched.advance()
-    await watched.advance(
+    harness.connect_only(*gateways)
+    await harness.advance()
+    await harness.advance(
         heartbeat(NOON + 4 * SECOND, gateway=gateways[0]),
         heartbeat(NOON + 4 * SECOND, device=E, gateway=gateways[0]),
     )

@@ -1,4 +1,4 @@
-"""Which reports show that a device is there: those of the last minute, of every kind, and no others."""
+"""Reports that show that a device is active: those of the last minute, of every kind, and no others."""
 
 from __future__ import annotations
 
@@ -29,103 +29,103 @@ if TYPE_CHECKING:
 
 KINDS: dict[str, Callable[[int], Publish]] = {
     "heartbeat": heartbeat,
-    "rssi": lambda at: link(at, -60),
-    "rssi, unreachable": lambda at: link(at, -60, unreachable=True),
-    "measurement": lambda at: build_report("measurement/8800", at, seq=1, value="0a00"),
+    "rssi": lambda time: link(time, -60),
+    "rssi, unreachable": lambda time: link(time, -60, unreachable=True),
+    "measurement": lambda time: build_report("measurement/8800", time, seq=1, value="0a00"),
     "measurement-decoded": temperature,
-    "measurement-error": lambda at: build_report("measurement-error/8800", at, seq=1, error=8),
-    "property": lambda at: build_report("property/8001", at, value="010203"),
-    "property-decoded": lambda at: prop("unheard-of", at, 1),
-    "event": lambda at: build_report("event/9000", at, seq=1, value="01"),
-    "event-decoded": lambda at: build_report("event-decoded/unheard-of", at, seq=1, value=1),
+    "measurement-error": lambda time: build_report("measurement-error/8800", time, seq=1, error=8),
+    "property": lambda time: build_report("property/8001", time, value="010203"),
+    "property-decoded": lambda time: prop("unheard-of", time, 1),
+    "event": lambda time: build_report("event/9000", time, seq=1, value="01"),
+    "event-decoded": lambda time: build_report("event-decoded/unheard-of", time, seq=1, value=1),
 }
 
-every_kind = each_row("made", [pytest.param(made, id=kind) for kind, made in KINDS.items()])
+for_every_kind = each_row("build", [pytest.param(build, id=kind) for kind, build in KINDS.items()])
 
 
 @pytest.mark.rule("report-48")
-@every_kind
-def test_a_report_of_any_kind_is_a_sign_of_life(made: Callable[[int], Publish]) -> None:
-    scene = PresenceHarness(A)
-    assert summarize(scene.commit_and_collect(made(NOON))) == [(D, True, "heard")]
+@for_every_kind
+def test_a_fresh_report_of_any_kind_connects_a_device(build: Callable[[int], Publish]) -> None:
+    harness = PresenceHarness(A)
+    assert summarize(harness.commit_and_collect(build(NOON))) == [(D, True, "heard")]
 
 
 @pytest.mark.rule("report-48", "report-49")
-@every_kind
+@for_every_kind
 @each_row("age", [MINUTE - 1, -MINUTE + 1, 0])
-def test_it_is_one_for_less_than_a_minute(made: Callable[[int], Publish], age: int) -> None:
-    scene = PresenceHarness(A)
-    assert len(scene.commit_and_collect(made(NOON - age))) == 1
+def test_a_report_is_fresh_for_less_than_a_minute(build: Callable[[int], Publish], age: int) -> None:
+    harness = PresenceHarness(A)
+    assert len(harness.commit_and_collect(build(NOON - age))) == 1
 
 
 @pytest.mark.rule("report-48", "report-49")
-@every_kind
+@for_every_kind
 @each_row("age", [MINUTE, 61 * SECOND, HOUR, 40 * DAY, -MINUTE, -HOUR, -400 * DAY])
-def test_afterwards_it_is_none(made: Callable[[int], Publish], age: int) -> None:
-    scene = PresenceHarness(A)
-    assert scene.commit_and_collect(made(NOON - age)) == []
-    assert not scene.is_connected(D)
+def test_an_old_or_future_report_does_not_connect_a_device(build: Callable[[int], Publish], age: int) -> None:
+    harness = PresenceHarness(A)
+    assert harness.commit_and_collect(build(NOON - age)) == []
+    assert not harness.is_connected(D)
 
 
 @pytest.mark.rule("report-48", "report-49")
-@every_kind
-def test_nor_does_it_keep_a_device_that_is_there(made: Callable[[int], Publish]) -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(600, HeartbeatSource(D))
-    assert scene.advance(150) == []
-    scene.commit(made(scene.now - MINUTE))
-    assert summarize(scene.advance(60)) == [(D, False, "silent")]
+@for_every_kind
+def test_an_old_report_does_not_keep_a_device_connected(build: Callable[[int], Publish]) -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(600, HeartbeatSource(D))
+    assert harness.advance(150) == []
+    harness.commit(build(harness.now - MINUTE))
+    assert summarize(harness.advance(60)) == [(D, False, "silent")]
 
 
 @pytest.mark.rule("report-48")
-def test_a_device_in_dfu_mode_is_alive() -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(600, HeartbeatSource(D))
+def test_a_device_in_dfu_mode_stays_connected() -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(600, HeartbeatSource(D))
     for _ in range(20):
-        scene.commit(dfu(scene.now))
-        assert scene.advance(150) == []
-    assert scene.is_connected(D)
-    scene.commit(dfu(scene.now - MINUTE))
-    assert summarize(scene.advance(60)) == [(D, False, "silent")]
+        harness.commit(dfu(harness.now))
+        assert harness.advance(150) == []
+    assert harness.is_connected(D)
+    harness.commit(dfu(harness.now - MINUTE))
+    assert summarize(harness.advance(60)) == [(D, False, "silent")]
 
 
 @pytest.mark.rule("report-48", "report-49")
-def test_of_a_batch_the_fresh_reports_count_wherever_they_are() -> None:
-    for place in range(4):
-        scene = PresenceHarness(A)
+def test_fresh_reports_count_anywhere_in_a_batch() -> None:
+    for index in range(4):
+        harness = PresenceHarness(A)
         batch = [temperature(NOON - HOUR - each * 30 * MINUTE, seq=each) for each in range(3)]
-        batch.insert(place, temperature(NOON, seq=9))
-        assert summarize(scene.commit_and_collect(*batch)) == [(D, True, "heard")]
+        batch.insert(index, temperature(NOON, seq=9))
+        assert summarize(harness.commit_and_collect(*batch)) == [(D, True, "heard")]
 
 
 @pytest.mark.rule("report-49", "rest-51")
 @each_row("is_last", [True, False])
-def test_a_gateway_that_only_replays_is_not_the_one_that_hears_a_device(
-    is_last: bool,  # noqa: FBT001 # a parameter
+def test_replayed_reports_do_not_change_the_gateway_of_a_device(
+    is_last: bool,  # noqa: FBT001 # a column of the table
 ) -> None:
-    scene = PresenceHarness(A, B)
-    scene.commit_and_collect(temperature(NOON))
-    scene.advance(60)
-    fresh = temperature(scene.now, seq=2)
+    harness = PresenceHarness(A, B)
+    harness.commit_and_collect(temperature(NOON))
+    harness.advance(60)
+    fresh = temperature(harness.now, seq=2)
     replayed = temperature(NOON - HOUR, gateway=B, seq=3)
-    scene.commit_and_collect(*([fresh, replayed] if is_last else [replayed, fresh]))
-    scene.disconnect(A)
-    assert summarize(scene.collect_changes()) == [(A, False, "connection"), (D, False, "gateway")]
+    harness.commit_and_collect(*([fresh, replayed] if is_last else [replayed, fresh]))
+    harness.disconnect(A)
+    assert summarize(harness.collect_changes()) == [(A, False, "connection"), (D, False, "gateway")]
 
 
 @pytest.mark.rule("report-49")
 def test_backfill_does_not_keep_a_silent_device_alive() -> None:
-    """Its gateway hears others, and sends what this one kept, the newest first."""
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
-    scene.advance(600, HeartbeatSource(D), HeartbeatSource(E))
-    for place in range(60):
-        kept = scene.now - MINUTE - place * 10 * SECOND
-        scene.commit(*(temperature(kept - each * SECOND, seq=each) for each in range(3)))
-        scene.advance(5, HeartbeatSource(E, 5))
-    assert [each for each in summarize(scene.changes) if each[0] == D] == [
+    """Replay stored samples of a silent device, the newest first, while its gateway sees others."""
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
+    harness.advance(600, HeartbeatSource(D), HeartbeatSource(E))
+    for index in range(60):
+        time = harness.now - MINUTE - index * 10 * SECOND
+        harness.commit(*(temperature(time - each * SECOND, seq=each) for each in range(3)))
+        harness.advance(5, HeartbeatSource(E, 5))
+    assert [each for each in summarize(harness.changes) if each[0] == D] == [
         (D, True, "heard"),
         (D, False, "silent"),
     ]
@@ -139,29 +139,29 @@ kinds = st.sampled_from([*KINDS.values(), dfu])
 @settings(max_examples=examples(50))
 @given(
     stream=st.lists(st.tuples(st.integers(0, 40), kinds, ages), max_size=40),
-    alive=st.booleans(),
+    is_active=st.booleans(),
 )
-def test_no_stream_of_old_reports_flips_a_device_of_a_gateway_whose_clock_is_right(
+def test_old_reports_never_change_the_state_of_a_device_if_the_clock_is_right(
     stream: list[tuple[int, Callable[[int], Publish], int]],
-    alive: bool,  # noqa: FBT001 # an example
+    is_active: bool,  # noqa: FBT001 # drawn by Hypothesis
 ) -> None:
-    """Neither makes it look alive, nor keeps it so, nor makes one silent that is alive."""
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON, device=A))
-    pulses = [HeartbeatSource(A, 5), *([HeartbeatSource(D)] if alive else [])]
-    if alive:
-        scene.commit_and_collect(heartbeat(NOON))
-        scene.advance(300, *pulses)
-    before = scene.is_connected(D)
-    for wait, made, age in stream:
-        scene.commit(made(scene.now - age))
-        scene.advance(wait, *pulses)
-    scene.advance(60, *pulses)
-    changes = [each for each in scene.changes if summarize([each])[0][0] == D]
-    if alive:
-        assert (before, len(changes)) == (True, 1)
+    """Check that old reports neither connect a device, nor keep it connected, nor disconnect it."""
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON, device=A))
+    sources = [HeartbeatSource(A, 5), *([HeartbeatSource(D)] if is_active else [])]
+    if is_active:
+        harness.commit_and_collect(heartbeat(NOON))
+        harness.advance(300, *sources)
+    was_connected = harness.is_connected(D)
+    for wait, build, age in stream:
+        harness.commit(build(harness.now - age))
+        harness.advance(wait, *sources)
+    harness.advance(60, *sources)
+    changes = [each for each in harness.changes if summarize([each])[0][0] == D]
+    if is_active:
+        assert (was_connected, len(changes)) == (True, 1)
     else:
-        assert (before, changes) == (False, [])
+        assert (was_connected, changes) == (False, [])
 
 
 @pytest.mark.rule("report-49")
@@ -171,16 +171,14 @@ def test_no_stream_of_old_reports_flips_a_device_of_a_gateway_whose_clock_is_rig
     speed=st.integers(3, 50),
     lags=st.lists(st.integers(-9, 9), min_size=1, max_size=5),
 )
-def test_what_is_played_again_faster_than_it_happened_never_looks_alive(
-    lag: int, speed: int, lags: list[int]
-) -> None:
-    """Even when nothing else is heard: a gateway that was cut off for minutes or days sends what it kept."""
-    scene = PresenceHarness(A)
-    at = NOON - lag * MINUTE
-    while scene.now - at >= MINUTE + 10 * SECOND:
-        jitter = lags[scene.now // 5000 % len(lags)] * SECOND
-        scene.commit_and_collect(*(heartbeat(at + jitter, device=each) for each in (D, E, A)))
-        assert not scene.is_connected(D)
-        scene.now += 5 * SECOND
-        at += 5 * speed * SECOND
-    assert scene.changes == []
+def test_replayed_reports_never_connect_a_device(lag: int, speed: int, lags: list[int]) -> None:
+    """Replay the stored reports of a gateway that was offline for minutes or days, without other reports."""
+    harness = PresenceHarness(A)
+    time = NOON - lag * MINUTE
+    while harness.now - time >= MINUTE + 10 * SECOND:
+        jitter = lags[harness.now // 5000 % len(lags)] * SECOND
+        harness.commit_and_collect(*(heartbeat(time + jitter, device=each) for each in (D, E, A)))
+        assert not harness.is_connected(D)
+        harness.now += 5 * SECOND
+        time += 5 * speed * SECOND
+    assert harness.changes == []

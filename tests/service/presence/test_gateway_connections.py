@@ -1,4 +1,4 @@
-"""On the embedded broker a gateway is connected while its MQTT connection is, and its devices go with it."""
+"""On the embedded broker, a gateway is connected while its MQTT connection is, together with its devices."""
 
 from __future__ import annotations
 
@@ -18,264 +18,269 @@ from tests.service.presence.presence_harness import (
 C = "02005e000003"
 
 
-def populated(*gateways: str, size: int = 5) -> tuple[PresenceHarness, list[str]]:
-    """Devices that the first of some gateways has heard once: strangers, with an hour of patience."""
-    scene = PresenceHarness(*gateways)
+def start_with_devices(*gateways: str, size: int = 5) -> tuple[PresenceHarness, list[str]]:
+    """Create devices that the first gateway has seen once; they time out after an hour."""
+    harness = PresenceHarness(*gateways)
     devices = [f"c0ffee00{each:04x}" for each in range(size)]
-    scene.commit_and_collect(*(heartbeat(NOON, device=each, gateway=gateways[0]) for each in devices))
-    scene.changes.clear()
-    return scene, devices
+    harness.commit_and_collect(*(heartbeat(NOON, device=each, gateway=gateways[0]) for each in devices))
+    harness.changes.clear()
+    return harness, devices
 
 
 @pytest.mark.rule("rest-77")
-def test_a_gateway_comes_and_goes_with_its_connection() -> None:
-    scene = PresenceHarness()
-    scene.connect(A)
-    (change,) = scene.collect_changes()
+def test_a_gateway_is_connected_while_its_mqtt_connection_is() -> None:
+    harness = PresenceHarness()
+    harness.connect(A)
+    (change,) = harness.collect_changes()
     assert change == (mac_to_number(A), True, NOON, "connection", mac_to_number(A))
-    assert scene.tracker.connected_gateway_count == 1
-    assert scene.advance(7200) == [], "it need not say anything"
-    scene.disconnect(A)
-    (change,) = scene.collect_changes()
-    assert change == (mac_to_number(A), False, scene.now, "connection", mac_to_number(A))
-    assert scene.tracker.connected_gateway_count == 0
+    assert harness.tracker.connected_gateway_count == 1
+    assert harness.advance(7200) == [], "reports are not required"
+    harness.disconnect(A)
+    (change,) = harness.collect_changes()
+    assert change == (mac_to_number(A), False, harness.now, "connection", mac_to_number(A))
+    assert harness.tracker.connected_gateway_count == 0
 
 
 @pytest.mark.rule("rest-77")
-def test_one_that_connects_anew_between_two_looks_was_there_all_the_time() -> None:
-    scene, _ = populated(A)
+def test_a_reconnection_between_two_polls_is_not_a_change() -> None:
+    harness, _ = start_with_devices(A)
     for _ in range(5):
-        scene.disconnect(A)
-        scene.connect(A)
-        assert scene.collect_changes() == []
+        harness.disconnect(A)
+        harness.connect(A)
+        assert harness.collect_changes() == []
 
 
 @pytest.mark.rule("rest-51", "rest-77", "rest-191")
-def test_its_devices_go_with_it_and_come_back_with_it_at_once() -> None:
-    scene, devices = populated(A)
-    scene.disconnect(A)
-    went = scene.collect_changes()
-    assert summarize(went)[0] == (A, False, "connection")
-    assert sorted(summarize(went)[1:]) == [(each, False, "gateway") for each in devices]
-    assert {each.gateway for each in went} == {mac_to_number(A)}
-    scene.advance(3000)
-    scene.connect(A)
-    came = scene.collect_changes()
-    assert summarize(came)[0] == (A, True, "connection")
-    assert sorted(summarize(came)[1:]) == [(each, True, "gateway") for each in devices]
-    assert {each.gateway for each in came} == {mac_to_number(A)}
+def test_devices_disconnect_and_reconnect_with_their_gateway() -> None:
+    harness, devices = start_with_devices(A)
+    harness.disconnect(A)
+    disconnected = harness.collect_changes()
+    assert summarize(disconnected)[0] == (A, False, "connection")
+    assert sorted(summarize(disconnected)[1:]) == [(each, False, "gateway") for each in devices]
+    assert {each.gateway for each in disconnected} == {mac_to_number(A)}
+    harness.advance(3000)
+    harness.connect(A)
+    connected = harness.collect_changes()
+    assert summarize(connected)[0] == (A, True, "connection")
+    assert sorted(summarize(connected)[1:]) == [(each, True, "gateway") for each in devices]
+    assert {each.gateway for each in connected} == {mac_to_number(A)}
 
 
 @pytest.mark.rule("rest-51", "rest-77")
-def test_those_that_would_be_silent_by_then_stay_away_until_they_are_heard() -> None:
-    scene, _ = populated(A, size=1)
-    scene.advance(600, HeartbeatSource(D), HeartbeatSource(E, 300))
-    scene.disconnect(A)
-    scene.collect_changes()
-    scene.advance(170)
-    scene.connect(A)
-    scene.collect_changes()
-    assert (scene.is_connected(D), scene.is_connected(E)) == (True, True)
-    scene.disconnect(A)
-    scene.collect_changes()
-    scene.advance(20)
-    scene.connect(A)
-    scene.collect_changes()
-    assert (scene.is_connected(D), scene.is_connected(E)) == (False, True)
-    assert summarize(scene.commit_and_collect(temperature(scene.now))) == [(D, True, "heard")]
+def test_devices_that_are_silent_meanwhile_stay_disconnected_until_they_report() -> None:
+    harness, _ = start_with_devices(A, size=1)
+    harness.advance(600, HeartbeatSource(D), HeartbeatSource(E, 300))
+    harness.disconnect(A)
+    harness.collect_changes()
+    harness.advance(170)
+    harness.connect(A)
+    harness.collect_changes()
+    assert (harness.is_connected(D), harness.is_connected(E)) == (True, True)
+    harness.disconnect(A)
+    harness.collect_changes()
+    harness.advance(20)
+    harness.connect(A)
+    harness.collect_changes()
+    assert (harness.is_connected(D), harness.is_connected(E)) == (False, True)
+    assert summarize(harness.commit_and_collect(temperature(harness.now))) == [(D, True, "heard")]
 
 
 @pytest.mark.rule("rest-51")
-def test_a_device_that_returns_with_its_gateway_has_not_been_heard_by_that() -> None:
-    scene, (device,) = populated(A, size=1)
+def test_reconnecting_with_its_gateway_does_not_restart_the_timeout_of_a_device() -> None:
+    harness, (device,) = start_with_devices(A, size=1)
     for _ in range(5):
-        scene.advance(600)
-        scene.disconnect(A)
-        scene.collect_changes()
-        scene.connect(A)
-        scene.collect_changes()
-    assert scene.is_connected(device)
-    assert summarize(scene.advance(610)) == [(device, False, "silent")]
+        harness.advance(600)
+        harness.disconnect(A)
+        harness.collect_changes()
+        harness.connect(A)
+        harness.collect_changes()
+    assert harness.is_connected(device)
+    assert summarize(harness.advance(610)) == [(device, False, "silent")]
 
 
 @pytest.mark.rule("rest-51", "rest-77", "rest-191")
-def test_a_device_that_another_gateway_hears_stays() -> None:
-    scene, _ = populated(A, B, size=0)
-    scene.commit_and_collect(
+def test_a_device_stays_connected_through_another_gateway() -> None:
+    harness, _ = start_with_devices(A, B, size=0)
+    harness.commit_and_collect(
         heartbeat(NOON, device=D), heartbeat(NOON + 1, device=D, gateway=B), heartbeat(NOON, device=E)
     )
-    scene.commit_and_collect(heartbeat(NOON + 2, device=D))
-    scene.disconnect(A)
-    assert summarize(scene.collect_changes()) == [(A, False, "connection"), (E, False, "gateway")]
-    scene.disconnect(B)
-    assert summarize(scene.collect_changes()) == [(B, False, "connection"), (D, False, "gateway")]
-    scene.connect(A)
-    assert summarize(scene.collect_changes()) == [(A, True, "connection"), (E, True, "gateway")]
-    scene.connect(B)
-    assert summarize(scene.collect_changes()) == [(B, True, "connection"), (D, True, "gateway")]
+    harness.commit_and_collect(heartbeat(NOON + 2, device=D))
+    harness.disconnect(A)
+    assert summarize(harness.collect_changes()) == [(A, False, "connection"), (E, False, "gateway")]
+    harness.disconnect(B)
+    assert summarize(harness.collect_changes()) == [(B, False, "connection"), (D, False, "gateway")]
+    harness.connect(A)
+    assert summarize(harness.collect_changes()) == [(A, True, "connection"), (E, True, "gateway")]
+    harness.connect(B)
+    assert summarize(harness.collect_changes()) == [(B, True, "connection"), (D, True, "gateway")]
 
 
 @pytest.mark.rule("rest-51")
-def test_a_device_whose_both_gateways_go_at_once_goes_once() -> None:
-    scene, _ = populated(A, B, size=0)
-    scene.commit_and_collect(heartbeat(NOON), heartbeat(NOON + 1, gateway=B))
-    scene.disconnect(A, B)
-    went = summarize(scene.collect_changes())
-    assert len(went) == 3
-    assert (D, False, "gateway") in went
+def test_a_device_disconnects_once_if_both_gateways_disconnect() -> None:
+    harness, _ = start_with_devices(A, B, size=0)
+    harness.commit_and_collect(heartbeat(NOON), heartbeat(NOON + 1, gateway=B))
+    harness.disconnect(A, B)
+    disconnected = summarize(harness.collect_changes())
+    assert len(disconnected) == 3
+    assert (D, False, "gateway") in disconnected
 
 
 @pytest.mark.rule("rest-51")
-def test_another_gateway_that_heard_it_long_ago_does_not_keep_it() -> None:
-    scene, _ = populated(A, B, size=0)
-    scene.commit_and_collect(heartbeat(NOON, gateway=B))
-    scene.advance(5)
-    scene.advance(1800, HeartbeatSource(D))
-    scene.disconnect(A)
-    assert summarize(scene.collect_changes()) == [(A, False, "connection"), (D, False, "gateway")]
+def test_a_gateway_that_saw_a_device_long_ago_does_not_keep_it_connected() -> None:
+    harness, _ = start_with_devices(A, B, size=0)
+    harness.commit_and_collect(heartbeat(NOON, gateway=B))
+    harness.advance(5)
+    harness.advance(1800, HeartbeatSource(D))
+    harness.disconnect(A)
+    assert summarize(harness.collect_changes()) == [(A, False, "connection"), (D, False, "gateway")]
 
 
 @pytest.mark.rule("rest-51", "rest-52")
 @pytest.mark.parametrize("gateways", [(A, B), (A, B, C)])
-def test_a_device_that_changes_gateways_every_minute_never_flips(gateways: tuple[str, ...]) -> None:
-    scene = PresenceHarness(*gateways)
+def test_a_device_that_changes_gateways_every_minute_stays_connected(gateways: tuple[str, ...]) -> None:
+    harness = PresenceHarness(*gateways)
     for minute in range(120):
-        scene.commit(heartbeat(scene.now, gateway=gateways[minute % len(gateways)]))
-        scene.advance(60)
-    assert summarize(scene.changes) == [(D, True, "heard")]
-    assert scene.interval(D) == MINUTE
+        harness.commit(heartbeat(harness.now, gateway=gateways[minute % len(gateways)]))
+        harness.advance(60)
+    assert summarize(harness.changes) == [(D, True, "heard")]
+    assert harness.interval(D) == MINUTE
 
 
 @pytest.mark.rule("rest-51")
-def test_one_that_changes_gateways_while_these_come_and_go_stays_as_long_as_one_is_there() -> None:
-    scene = PresenceHarness(A, B)
-    scene.commit(heartbeat(NOON, gateway=B))
-    scene.commit_and_collect(heartbeat(NOON + 1, gateway=A))
-    scene.changes.clear()
+def test_a_device_stays_connected_while_its_gateways_take_turns() -> None:
+    harness = PresenceHarness(A, B)
+    harness.commit(heartbeat(NOON, gateway=B))
+    harness.commit_and_collect(heartbeat(NOON + 1, gateway=A))
+    harness.changes.clear()
     for minute in range(20):
-        here, away = (A, B) if minute % 2 else (B, A)
-        scene.commit(heartbeat(scene.now, gateway=away), heartbeat(scene.now + 1, gateway=here))
-        scene.disconnect(away)
-        scene.advance(30)
-        scene.connect(away)
-        scene.advance(30)
-    assert D not in {each for each, _, _ in summarize(scene.changes)}
+        connected_gateway, disconnected_gateway = (A, B) if minute % 2 else (B, A)
+        harness.commit(
+            heartbeat(harness.now, gateway=disconnected_gateway),
+            heartbeat(harness.now + 1, gateway=connected_gateway),
+        )
+        harness.disconnect(disconnected_gateway)
+        harness.advance(30)
+        harness.connect(disconnected_gateway)
+        harness.advance(30)
+    assert D not in {each for each, _, _ in summarize(harness.changes)}
 
 
 @pytest.mark.rule("rest-51", "rest-77")
-def test_what_a_gateway_that_is_gone_had_still_sent_makes_no_device_look_connected() -> None:
-    scene, (device,) = populated(A, size=1)
-    scene.disconnect(A)
-    scene.collect_changes()
-    scene.now += 2 * SECOND
+def test_reports_of_a_disconnected_gateway_do_not_connect_devices() -> None:
+    harness, (device,) = start_with_devices(A, size=1)
+    harness.disconnect(A)
+    harness.collect_changes()
+    harness.now += 2 * SECOND
     assert (
-        scene.commit_and_collect(temperature(scene.now, device=device), temperature(scene.now, device=E))
+        harness.commit_and_collect(
+            temperature(harness.now, device=device), temperature(harness.now, device=E)
+        )
         == []
     )
-    scene.connect(A)
-    came = summarize(scene.collect_changes())
-    assert came[0] == (A, True, "connection")
-    assert sorted(came[1:]) == [(device, True, "gateway"), (E, True, "gateway")]
+    harness.connect(A)
+    connected = summarize(harness.collect_changes())
+    assert connected[0] == (A, True, "connection")
+    assert sorted(connected[1:]) == [(device, True, "gateway"), (E, True, "gateway")]
 
 
 @pytest.mark.rule("rest-51", "rest-77")
-def test_a_device_that_is_new_when_its_gateway_goes_is_not_left_behind() -> None:
-    """Both happen between two looks."""
-    scene = PresenceHarness(A)
-    scene.commit(heartbeat(NOON))
-    scene.disconnect(A)
-    assert summarize(scene.collect_changes()) == [(A, False, "connection")]
-    assert not scene.is_connected(D)
+def test_a_new_device_does_not_connect_if_its_gateway_disconnects() -> None:
+    """Let both happen between two flushes."""
+    harness = PresenceHarness(A)
+    harness.commit(heartbeat(NOON))
+    harness.disconnect(A)
+    assert summarize(harness.collect_changes()) == [(A, False, "connection")]
+    assert not harness.is_connected(D)
 
 
 @pytest.mark.rule("rest-77")
-def test_a_gateway_that_is_new_and_reports_of_itself_comes_once_by_its_connection() -> None:
-    scene = PresenceHarness()
-    assert scene.commit_and_collect(heartbeat(NOON, device=A), heartbeat(NOON)) == [], (
-        "nobody knows its connection yet"
+def test_a_new_gateway_connects_once_with_its_connection() -> None:
+    harness = PresenceHarness()
+    assert harness.commit_and_collect(heartbeat(NOON, device=A), heartbeat(NOON)) == [], (
+        "the connection is not known yet"
     )
-    scene.connect(A)
-    scene.commit(heartbeat(NOON, device=A))
-    came = summarize(scene.collect_changes())
-    assert came[0] == (A, True, "connection")
-    assert came[1:] == [(D, True, "gateway")]
+    harness.connect(A)
+    harness.commit(heartbeat(NOON, device=A))
+    connected = summarize(harness.collect_changes())
+    assert connected[0] == (A, True, "connection")
+    assert connected[1:] == [(D, True, "gateway")]
 
 
 @pytest.mark.rule("rest-77")
-def test_a_gateway_that_others_hear_but_has_no_connection_is_not_connected() -> None:
-    scene = PresenceHarness(A, B)
-    scene.disconnect(B)
-    scene.collect_changes()
-    scene.changes.clear()
-    assert scene.advance(600, HeartbeatSource(B, gateway=A)) == []
-    assert not scene.is_connected(B)
+def test_a_gateway_without_a_connection_is_not_connected_by_its_radio() -> None:
+    harness = PresenceHarness(A, B)
+    harness.disconnect(B)
+    harness.collect_changes()
+    harness.changes.clear()
+    assert harness.advance(600, HeartbeatSource(B, gateway=A)) == []
+    assert not harness.is_connected(B)
 
 
 @pytest.mark.rule("rest-77")
-def test_a_gateway_behind_another_does_not_go_with_it() -> None:
-    scene = PresenceHarness(A, B)
-    scene.advance(600, HeartbeatSource(B, gateway=A))
-    scene.changes.clear()
-    scene.disconnect(A)
-    assert summarize(scene.collect_changes()) == [(A, False, "connection")]
-    assert scene.advance(2 * HOUR // SECOND) == []
+def test_a_gateway_behind_another_does_not_disconnect_with_it() -> None:
+    harness = PresenceHarness(A, B)
+    harness.advance(600, HeartbeatSource(B, gateway=A))
+    harness.changes.clear()
+    harness.disconnect(A)
+    assert summarize(harness.collect_changes()) == [(A, False, "connection")]
+    assert harness.advance(2 * HOUR // SECOND) == []
 
 
-def test_a_device_that_is_silent_says_so_even_when_its_gateway_is_there() -> None:
-    scene, devices = populated(A)
-    scene.advance(3700)
-    assert sorted(summarize(scene.changes)) == [(each, False, "silent") for each in devices]
+def test_silent_devices_disconnect_while_their_gateway_is_connected() -> None:
+    harness, devices = start_with_devices(A)
+    harness.advance(3700)
+    assert sorted(summarize(harness.changes)) == [(each, False, "silent") for each in devices]
 
 
 @pytest.mark.rule("rest-51")
-def test_one_that_returns_with_its_gateway_at_the_last_moment_is_missed_in_time() -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(600, HeartbeatSource(D))
-    scene.disconnect(A)
-    scene.advance(170)
-    scene.connect(A)
-    scene.collect_changes()
-    assert scene.is_connected(D)
-    assert summarize(scene.advance(20)) == [(D, False, "silent")]
+def test_a_device_that_reconnects_with_its_gateway_times_out_on_time() -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(600, HeartbeatSource(D))
+    harness.disconnect(A)
+    harness.advance(170)
+    harness.connect(A)
+    harness.collect_changes()
+    assert harness.is_connected(D)
+    assert summarize(harness.advance(20)) == [(D, False, "silent")]
 
 
-def test_of_very_many_gateways_that_go_and_come_at_once_some_do_in_each_look() -> None:
-    """The event loop does not wait for a whole fleet. Each goes with all of its devices."""
-    names = [f"02005e{each:06x}" for each in range(1, 31)]
-    scene = PresenceHarness(*names)
-    devices = {name: [f"0a{name[6:]}{each:04x}" for each in range(800)] for name in names}
-    for name in names:
-        scene.commit(*(heartbeat(scene.now, device=each, gateway=name) for each in devices[name]))
-    while scene.collect_changes():
+def test_changes_of_many_gateways_are_spread_over_several_flushes() -> None:
+    """Check that each gateway changes with all of its devices."""
+    macs = [f"02005e{each:06x}" for each in range(1, 31)]
+    harness = PresenceHarness(*macs)
+    devices = {mac: [f"0a{mac[6:]}{each:04x}" for each in range(800)] for mac in macs}
+    for mac in macs:
+        harness.commit(*(heartbeat(harness.now, device=each, gateway=mac) for each in devices[mac]))
+    while harness.collect_changes():
         pass
-    assert all(scene.is_connected(each) for name in names for each in devices[name])
-    scene.disconnect(*names)
-    gone = []
-    while new := scene.collect_changes():
-        gone.append(len(new))
-        scene.poll_gateways()
-    assert sum(gone) == 30 * 801
-    assert len(gone) > 1
-    assert all(count % 801 == 0 for count in gone)
-    scene.connect(*names)
-    come = 0
-    while new := scene.collect_changes():
-        come += len(new)
-        scene.poll_gateways()
-    assert come == 30 * 801
+    assert all(harness.is_connected(each) for mac in macs for each in devices[mac])
+    harness.disconnect(*macs)
+    flush_sizes = []
+    while new := harness.collect_changes():
+        flush_sizes.append(len(new))
+        harness.poll_gateways()
+    assert sum(flush_sizes) == 30 * 801
+    assert len(flush_sizes) > 1
+    assert all(count % 801 == 0 for count in flush_sizes)
+    harness.connect(*macs)
+    connected_count = 0
+    while new := harness.collect_changes():
+        connected_count += len(new)
+        harness.poll_gateways()
+    assert connected_count == 30 * 801
 
 
-def test_a_device_that_turns_out_to_be_a_gateway_comes_once() -> None:
-    scene = PresenceHarness()
-    scene.commit(heartbeat(NOON, device=B, gateway=A))
-    scene.connect(A, B)
-    assert sorted(summarize(scene.collect_changes())) == [(A, True, "connection"), (B, True, "connection")]
+def test_a_device_that_becomes_a_gateway_connects_once() -> None:
+    harness = PresenceHarness()
+    harness.commit(heartbeat(NOON, device=B, gateway=A))
+    harness.connect(A, B)
+    assert sorted(summarize(harness.collect_changes())) == [(A, True, "connection"), (B, True, "connection")]
 
 
-def test_a_device_that_turns_out_to_be_a_gateway_does_not_go_with_the_one_that_heard_it() -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON, device=B, gateway=A))
-    scene.disconnect(A)
-    scene.connect(B)
-    assert sorted(summarize(scene.collect_changes())) == [(A, False, "connection"), (B, True, "connection")]
+def test_a_device_that_becomes_a_gateway_does_not_disconnect_with_its_former_gateway() -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON, device=B, gateway=A))
+    harness.disconnect(A)
+    harness.connect(B)
+    assert sorted(summarize(harness.collect_changes())) == [(A, False, "connection"), (B, True, "connection")]

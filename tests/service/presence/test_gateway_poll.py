@@ -1,4 +1,4 @@
-"""Which gateways are connected is looked at again and again, where a broker of ours knows."""
+"""The poll of the gateways that are connected to the embedded broker."""
 
 from __future__ import annotations
 
@@ -21,72 +21,72 @@ pytestmark = pytest.mark.anyio
 
 
 class ConnectionScript:
-    """A broker that tells at each call who is there; when it has no more to tell, it waits for the end."""
+    """Transport that returns a scripted list of connections per poll, and repeats the last one."""
 
     def __init__(self, *lists: Mapping[str, int] | None) -> None:
         self._lists = list(lists)
         self.calls = count()
-        self.ended = asyncio.Event()
+        self.finished = asyncio.Event()
 
     def connected_gateways(self) -> Mapping[str, int] | None:
-        """See `Carrier`."""
+        """Return the next scripted connections."""
         next(self.calls)
         if len(self._lists) == 1:
-            self.ended.set()
+            self.finished.set()
             return self._lists[0]
         return self._lists.pop(0)
 
     def connection_number(self, gateway: str) -> int:
-        """See `Carrier`."""
+        """Return the number of a gateway's connection."""
         return (self._lists[0] or {}).get(gateway, 0)
 
     last_connection_number = connection_number
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """See `Carrier`."""
+        """Ignore messages."""
 
     async def send_urgent(self, message: Publish) -> None:
-        """See `Carrier`."""
+        """Ignore a message."""
 
     @property
     def unavailable_reason(self) -> None:
-        """See `Carrier`."""
+        """No reason: always available."""
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> object:
-        """See `Carrier`."""
+        """Ignore subscriptions."""
 
 
-async def called(roll: ConnectionScript, scene: PresenceHarness) -> list[int]:
-    """Call it to the end, without pauses; who came is given."""
-    came: list[int] = []
-    task = asyncio.create_task(poll_gateways(roll, scene.tracker, came.append, pause=0.0))
+async def poll_to_end(script: ConnectionScript, harness: PresenceHarness) -> list[int]:
+    """Poll to the end of the script without pauses, and return the new connections."""
+    new_connections: list[int] = []
+    task = asyncio.create_task(poll_gateways(script, harness.tracker, new_connections.append, pause=0.0))
     async with asyncio.timeout(30):
-        await roll.ended.wait()
+        await script.finished.wait()
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    return came
+    return new_connections
 
 
 @pytest.mark.rule("rest-77")
-async def test_the_last_call_counts() -> None:
-    scene = PresenceHarness()
-    await called(ConnectionScript({}, {A: 1, B: 2}, {B: 2}), scene)
-    assert summarize(scene.collect_changes()) == [(B, True, "connection")]
+async def test_the_last_poll_counts() -> None:
+    harness = PresenceHarness()
+    await poll_to_end(ConnectionScript({}, {A: 1, B: 2}, {B: 2}), harness)
+    assert summarize(harness.collect_changes()) == [(B, True, "connection")]
 
 
-async def test_who_connects_anew_has_come_each_time() -> None:
-    scene = PresenceHarness()
-    roll = ConnectionScript({A: 1}, {A: 1, B: 2}, {A: 3, B: 2}, {A: 3}, {A: 3, B: 2}, {A: 3, B: 2})
-    came = await called(roll, scene)
-    assert came == [mac_to_number(A), mac_to_number(B), mac_to_number(A), mac_to_number(B)]
+async def test_every_new_connection_is_reported() -> None:
+    harness = PresenceHarness()
+    script = ConnectionScript({A: 1}, {A: 1, B: 2}, {A: 3, B: 2}, {A: 3}, {A: 3, B: 2}, {A: 3, B: 2})
+    new_connections = await poll_to_end(script, harness)
+    assert new_connections == [mac_to_number(A), mac_to_number(B), mac_to_number(A), mac_to_number(B)]
 
 
 @pytest.mark.rule("rest-78")
-async def test_where_only_another_broker_knows_nobody_is_called() -> None:
-    scene = PresenceHarness(external_broker=True)
-    roll = ConnectionScript(None)
+async def test_on_an_external_broker_nothing_is_polled() -> None:
+    harness = PresenceHarness(external_broker=True)
+    script = ConnectionScript(None)
     async with asyncio.timeout(30):
-        await poll_gateways(roll, scene.tracker, lambda _: None)
-    assert next(roll.calls) == 1
-    assert scene.collect_changes() == []
+        await poll_gateways(script, harness.tracker, lambda _: None)
+    assert next(script.calls) == 1
+    assert harness.collect_changes() == []

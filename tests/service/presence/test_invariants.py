@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, what is in memory agrees with itself, and does not grow."""
+"""The state of presence is consistent and bounded after any sequence of operations."""
 
 from __future__ import annotations
 
@@ -23,105 +23,113 @@ if TYPE_CHECKING:
 GATEWAYS = ["02005e000001", "02005e000002"]
 DEVICES = ["c0ffee000010", "c0ffee000011", *GATEWAYS]
 
-a_gateway, a_device = st.sampled_from(GATEWAYS), st.sampled_from(DEVICES)
-a_kind = st.sampled_from([heartbeat, temperature, dfu])
-an_age = st.sampled_from([0, 0, 0, 0, 0, 59, 60, 3600, -59, -3600])
+gateways, devices = st.sampled_from(GATEWAYS), st.sampled_from(DEVICES)
+report_builders = st.sampled_from([heartbeat, temperature, dfu])
+ages = st.sampled_from([0, 0, 0, 0, 0, 59, 60, 3600, -59, -3600])
 
 
-class Anything(RuleBasedStateMachine):
-    """Operations in any order."""
+class PresenceModel(RuleBasedStateMachine):
+    """Operations in any order, compared with a model of the connected devices."""
 
-    scene: PresenceHarness
+    harness: PresenceHarness
 
-    @initialize(by_hearing=st.booleans(), known=st.lists(st.tuples(a_device, st.none() | a_gateway)))
-    def start(self, by_hearing: bool, known: list[tuple[str, str | None]]) -> None:  # noqa: FBT001 # an example
+    @initialize(
+        external_broker=st.booleans(), snapshot_rows=st.lists(st.tuples(devices, st.none() | gateways))
+    )
+    def start(self, external_broker: bool, snapshot_rows: list[tuple[str, str | None]]) -> None:  # noqa: FBT001 # drawn by Hypothesis
         rows = {
             device: (mac_to_number(device), gateway and mac_to_number(gateway), None)
-            for device, gateway in known
+            for device, gateway in snapshot_rows
         }
-        before = PresenceSnapshot({mac_to_number(each) for each in GATEWAYS[:1]}, list(rows.values()))  # type: ignore[arg-type] # None stays
-        self.scene = PresenceHarness(external_broker=by_hearing, snapshot=before)
-        self.by_hearing = by_hearing
-        self.here = dict.fromkeys((mac_to_number(each) for each in rows), True)
-        """Who is connected by what was said so far."""
-        self.connected: set[str] = set()
+        snapshot = PresenceSnapshot({mac_to_number(each) for each in GATEWAYS[:1]}, list(rows.values()))  # type: ignore[arg-type] # None is passed on
+        self.harness = PresenceHarness(external_broker=external_broker, snapshot=snapshot)
+        self.external_broker = external_broker
+        self.connected_devices = dict.fromkeys((mac_to_number(each) for each in rows), True)
+        """Connection state by device according to the changes so far."""
+        self.connected_gateways: set[str] = set()
 
-    @rule(reports=st.lists(st.tuples(a_kind, a_device, a_gateway, an_age), min_size=1, max_size=6))
+    @rule(reports=st.lists(st.tuples(report_builders, devices, gateways, ages), min_size=1, max_size=6))
     def report(self, reports: list[tuple[Callable[..., Publish], str, str, int]]) -> None:
-        now = self.scene.now
-        self.scene.commit(
+        now = self.harness.now
+        self.harness.commit(
             *(
-                made(now - age * SECOND, device=device, gateway=gateway)
-                for made, device, gateway, age in reports
+                build(now - age * SECOND, device=device, gateway=gateway)
+                for build, device, gateway, age in reports
             )
         )
 
-    @rule(gateway=a_gateway)
-    def connect_or_not(self, gateway: str) -> None:
-        if self.by_hearing:
+    @rule(gateway=gateways)
+    def toggle_connection(self, gateway: str) -> None:
+        if self.external_broker:
             return
-        if gateway in self.connected:
-            self.scene.disconnect(gateway)
+        if gateway in self.connected_gateways:
+            self.harness.disconnect(gateway)
         else:
-            self.scene.connect(gateway)
-        self.connected ^= {gateway}
+            self.harness.connect(gateway)
+        self.connected_gateways ^= {gateway}
 
     @rule(seconds=st.sampled_from([1, 2, 10, 29, 61, 179, 181, 3601, -1, -3600]))
-    def pass_time(self, seconds: int) -> None:
-        self.scene.now += seconds * SECOND
+    def advance(self, seconds: int) -> None:
+        self.harness.now += seconds * SECOND
 
-    @rule(off=st.sampled_from([-HOUR, -MINUTE, 0, HOUR]), gateway=a_gateway)
-    def measure(self, off: int, gateway: str) -> None:
-        self.scene.clocks.measure(
-            mac_to_number(gateway), self.scene.now, self.scene.now, self.scene.now + off
+    @rule(offset=st.sampled_from([-HOUR, -MINUTE, 0, HOUR]), gateway=gateways)
+    def measure(self, offset: int, gateway: str) -> None:
+        self.harness.clocks.measure(
+            mac_to_number(gateway), self.harness.now, self.harness.now, self.harness.now + offset
         )
 
-    @rule(device=a_device)
-    def forget(self, device: str) -> None:
-        self.scene.tracker.remove(mac_to_number(device))
-        self.here.pop(mac_to_number(device), None)
+    @rule(device=devices)
+    def remove(self, device: str) -> None:
+        self.harness.tracker.remove(mac_to_number(device))
+        self.connected_devices.pop(mac_to_number(device), None)
 
     @rule()
-    def look(self) -> None:
-        changes = self.scene.collect_changes()
-        assert max(Counter(each.device for each in changes).values(), default=1) == 1, "nobody changes twice"
+    def collect_changes(self) -> None:
+        changes = self.harness.collect_changes()
+        assert max(Counter(each.device for each in changes).values(), default=1) == 1, (
+            "a device changed twice"
+        )
         for change in changes:
             if change.device not in map(mac_to_number, GATEWAYS):
-                assert self.here.get(change.device, False) is not change.connected, "it is news"
-            self.here[change.device] = change.connected
+                assert self.connected_devices.get(change.device, False) is not change.connected, (
+                    "the change repeats the known state"
+                )
+            self.connected_devices[change.device] = change.connected
 
     @rule(seconds=st.sampled_from([5, 100, 400]))
-    def go_on(self, seconds: int) -> None:
+    def advance_with_flushes(self, seconds: int) -> None:
         for _ in range(seconds // 25):
-            self.scene.now += 25 * SECOND
-            self.look()
+            self.harness.now += 25 * SECOND
+            self.collect_changes()
 
     @invariant()
-    def agrees(self) -> None:
-        if not hasattr(self, "scene"):
+    def check_agreement(self) -> None:
+        if not hasattr(self, "harness"):
             return
-        presence = self.scene.tracker
-        rhythms, behind = presence._last_seen.devices, presence._last_seen._behind  # noqa: SLF001 # what this is about
-        assert {(device, each.gateway) for device, each in rhythms.items()} == {
-            (device, gateway) for gateway, devices in behind.items() for device in devices
+        tracker = self.harness.tracker
+        last_seen_by_device, devices_by_gateway = tracker._last_seen.devices, tracker._last_seen._by_gateway  # noqa: SLF001 # internal state under test
+        assert {(device, each.gateway) for device, each in last_seen_by_device.items()} == {
+            (device, gateway) for gateway, devices in devices_by_gateway.items() for device in devices
         }
-        assert all(behind.values())
-        assert rhythms.keys() <= {mac_to_number(each) for each in DEVICES}
+        assert all(devices_by_gateway.values())
+        assert last_seen_by_device.keys() <= {mac_to_number(each) for each in DEVICES}
         for device in DEVICES:
-            assert self.scene.is_connected(device) is self.here.get(mac_to_number(device), False)
+            assert self.harness.is_connected(device) is self.connected_devices.get(
+                mac_to_number(device), False
+            )
 
     @invariant()
-    def watches(self) -> None:
-        if not hasattr(self, "scene"):
+    def check_timers(self) -> None:
+        if not hasattr(self, "harness"):
             return
-        presence = self.scene.tracker
-        wheel = presence._timer_wheel.slots  # noqa: SLF001 # what this is about
-        for device, rhythm in presence._last_seen.devices.items():  # noqa: SLF001 # the same
-            if rhythm.connected and (self.by_hearing or device not in presence._gateways):  # noqa: SLF001 # the same
-                assert device in wheel[rhythm.due_slot]
+        tracker = self.harness.tracker
+        wheel = tracker._timer_wheel.slots  # noqa: SLF001 # internal state under test
+        for device, last_seen in tracker._last_seen.devices.items():  # noqa: SLF001 # internal state under test
+            if last_seen.connected and (self.external_broker or device not in tracker._gateways):  # noqa: SLF001 # internal state under test
+                assert device in wheel[last_seen.due_slot]
         assert sum(map(len, wheel.values())) < 2000
 
 
-TestAnything = Anything.TestCase
-TestAnything.settings = settings(max_examples=examples(100), stateful_step_count=30)
-TestAnything = pytest.mark.rule("rest-51")(TestAnything)
+TestPresence = PresenceModel.TestCase
+TestPresence.settings = settings(max_examples=examples(100), stateful_step_count=30)
+TestPresence = pytest.mark.rule("rest-51")(TestPresence)

@@ -1,4 +1,4 @@
-"""Who is told what changed, and what Prometheus is shown."""
+"""Notifications of the subscriber, and metrics."""
 
 from __future__ import annotations
 
@@ -18,59 +18,59 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.rule("rest-77", "rest-191")
-async def test_the_audience_hears_of_a_gateway_once_with_the_number_of_its_devices(
-    in_file: StoredPresenceHarness,
+async def test_a_gateway_change_is_notified_once_with_its_devices(
+    sqlite_harness: StoredPresenceHarness,
 ) -> None:
-    await connect_with_devices(in_file, A)
-    assert in_file.subscriber.gateways == [(mac_to_number(A), 0)]
-    assert in_file.subscriber.devices == [[mac_to_number(A)], [mac_to_number(D), mac_to_number(E)]]
-    in_file.connect_only()
-    await in_file.advance()
-    in_file.connect_only(A)
-    await in_file.advance()
-    assert in_file.subscriber.gateways[1:] == [(mac_to_number(A), 2), (mac_to_number(A), 2)]
-    assert in_file.subscriber.companions[1:] == [[mac_to_number(D), mac_to_number(E)]] * 2
-    assert in_file.subscriber.devices[2:] == [[mac_to_number(A)], [mac_to_number(A)]]
-    await in_file.idle(60)
-    assert len(in_file.subscriber.gateways) == 3
+    await connect_with_devices(sqlite_harness, A)
+    assert sqlite_harness.subscriber.gateways == [(mac_to_number(A), 0)]
+    assert sqlite_harness.subscriber.devices == [[mac_to_number(A)], [mac_to_number(D), mac_to_number(E)]]
+    sqlite_harness.connect_only()
+    await sqlite_harness.advance()
+    sqlite_harness.connect_only(A)
+    await sqlite_harness.advance()
+    assert sqlite_harness.subscriber.gateways[1:] == [(mac_to_number(A), 2), (mac_to_number(A), 2)]
+    assert sqlite_harness.subscriber.companions[1:] == [[mac_to_number(D), mac_to_number(E)]] * 2
+    assert sqlite_harness.subscriber.devices[2:] == [[mac_to_number(A)], [mac_to_number(A)]]
+    await sqlite_harness.idle(60)
+    assert len(sqlite_harness.subscriber.gateways) == 3
 
 
-async def test_it_hears_of_devices_whose_gateway_nobody_knows_any_more(
-    in_file: StoredPresenceHarness,
+async def test_devices_of_a_deleted_gateway_are_notified(
+    sqlite_harness: StoredPresenceHarness,
 ) -> None:
-    await connect_with_devices(in_file, A)
-    in_file.delete_device(A)
-    in_file.connect_only()
-    await in_file.advance()
-    assert in_file.subscriber.gateways[1:] == [(mac_to_number(A), 2)]
-    assert in_file.history_summary()[-1] == (False, "gateway")
+    await connect_with_devices(sqlite_harness, A)
+    sqlite_harness.delete_device(A)
+    sqlite_harness.connect_only()
+    await sqlite_harness.advance()
+    assert sqlite_harness.subscriber.gateways[1:] == [(mac_to_number(A), 2)]
+    assert sqlite_harness.history_summary()[-1] == (False, "gateway")
 
 
-async def test_it_hears_nothing_when_nothing_changed(in_file: StoredPresenceHarness) -> None:
-    await connect_with_devices(in_file, A)
-    before = (list(in_file.subscriber.devices), list(in_file.subscriber.gateways))
+async def test_nothing_is_notified_without_changes(sqlite_harness: StoredPresenceHarness) -> None:
+    await connect_with_devices(sqlite_harness, A)
+    notified_before = (list(sqlite_harness.subscriber.devices), list(sqlite_harness.subscriber.gateways))
     for _ in range(5):
-        in_file.connect_only(A)
-        await in_file.advance(heartbeat(in_file.ingest_harness.now + SECOND))
-    assert (in_file.subscriber.devices, in_file.subscriber.gateways) == before
+        sqlite_harness.connect_only(A)
+        await sqlite_harness.advance(heartbeat(sqlite_harness.ingest_harness.now + SECOND))
+    assert (sqlite_harness.subscriber.devices, sqlite_harness.subscriber.gateways) == notified_before
 
 
-async def test_figures_count_what_was_written(in_file: StoredPresenceHarness) -> None:
-    await connect_with_devices(in_file, A, B)
-    in_file.connect_only(B)
-    await in_file.advance()
-    now = in_file.ingest_harness.now
+async def test_metrics_count_stored_changes(sqlite_harness: StoredPresenceHarness) -> None:
+    await connect_with_devices(sqlite_harness, A, B)
+    sqlite_harness.connect_only(B)
+    await sqlite_harness.advance()
+    now = sqlite_harness.ingest_harness.now
     for gateway, ahead in {A: 7 * SECOND, B: -9500}.items():
-        in_file.tracker.clocks.measure(mac_to_number(gateway), now, now, now + ahead)
-    shown = {
+        sqlite_harness.tracker.clocks.measure(mac_to_number(gateway), now, now, now + ahead)
+    metrics = {
         (sample.name, sample.labels.get("cause")): sample.value
-        for metric in PresenceMetrics(in_file.tracker).collect()
+        for metric in PresenceMetrics(sqlite_harness.tracker).collect()
         for sample in metric.samples
     }
-    changed = "meshfleet_connectivity_changes_total"
-    assert shown[changed, "heard"] == 2
-    assert shown[changed, "gateway"] == 2
-    assert shown[changed, "connection"] == 3
-    assert shown["meshfleet_gateways_connected", None] == 1
-    assert shown["meshfleet_clocks_wrong", None] == 2
-    assert shown["meshfleet_clock_offset_max_seconds", None] == 9.5
+    metric_name = "meshfleet_connectivity_changes_total"
+    assert metrics[metric_name, "heard"] == 2
+    assert metrics[metric_name, "gateway"] == 2
+    assert metrics[metric_name, "connection"] == 3
+    assert metrics["meshfleet_gateways_connected", None] == 1
+    assert metrics["meshfleet_clocks_wrong", None] == 2
+    assert metrics["meshfleet_clock_offset_max_seconds", None] == 9.5

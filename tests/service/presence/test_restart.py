@@ -1,4 +1,4 @@
-"""What was connected before a start of ours is still, unless it stays silent or its gateway stays away."""
+"""After a restart, devices stay connected unless they stay silent or their gateway stays disconnected."""
 
 from __future__ import annotations
 
@@ -17,86 +17,86 @@ from tests.service.presence.presence_harness import (
 )
 
 GRACE = 60
-"""Seconds that gateways have."""
+"""Seconds that gateways have to reconnect."""
 
 
-def started(*devices: tuple[str, str | None, int | None], by_hearing: bool = False) -> PresenceHarness:
-    """A start after which both gateways and these devices are known, with their gateways and rhythms."""
+def restart(*devices: tuple[str, str | None, int | None], external_broker: bool = False) -> PresenceHarness:
+    """Restart with both gateways and these devices as connected, each with its gateway and interval."""
     rows = [
-        (mac_to_number(device), gateway and mac_to_number(gateway), rhythm)
-        for device, gateway, rhythm in devices
+        (mac_to_number(device), gateway and mac_to_number(gateway), interval)
+        for device, gateway, interval in devices
     ]
     rows += [(mac_to_number(each), None, MINUTE) for each in (A, B)]
-    snapshot = PresenceSnapshot({mac_to_number(A), mac_to_number(B)}, rows)  # type: ignore[arg-type] # None stays None
-    return PresenceHarness(external_broker=by_hearing, snapshot=snapshot)
+    snapshot = PresenceSnapshot({mac_to_number(A), mac_to_number(B)}, rows)  # type: ignore[arg-type] # None is passed on
+    return PresenceHarness(external_broker=external_broker, snapshot=snapshot)
 
 
 @pytest.mark.rule("rest-51")
-def test_what_was_connected_is_still_and_nothing_is_told_anew() -> None:
-    scene = started((D, A, None), (E, B, None))
-    assert scene.collect_changes() == []
-    assert all(map(scene.is_connected, (A, B, D, E)))
-    scene.connect(A, B)
-    assert scene.commit_and_collect(heartbeat(scene.now), heartbeat(scene.now, device=A)) == []
-    assert scene.advance(3000) == []
+def test_a_restart_changes_no_connection_state() -> None:
+    harness = restart((D, A, None), (E, B, None))
+    assert harness.collect_changes() == []
+    assert all(map(harness.is_connected, (A, B, D, E)))
+    harness.connect(A, B)
+    assert harness.commit_and_collect(heartbeat(harness.now), heartbeat(harness.now, device=A)) == []
+    assert harness.advance(3000) == []
 
 
 @pytest.mark.rule("rest-51", "rest-192")
-def test_silence_is_counted_from_the_start_in_remembered_rhythms() -> None:
-    scene = started((D, A, 2 * MINUTE), (E, A, None))
-    scene.connect(A, B)
-    assert scene.advance(360 - STEP) == []
-    assert summarize(scene.advance(3 * STEP)) == [(D, False, "silent")]
-    assert scene.advance(3600 - 360 - 3 * STEP) == []
-    assert summarize(scene.advance(3 * STEP)) == [(E, False, "silent")]
+def test_silence_is_counted_from_the_start_with_stored_intervals() -> None:
+    harness = restart((D, A, 2 * MINUTE), (E, A, None))
+    harness.connect(A, B)
+    assert harness.advance(360 - STEP) == []
+    assert summarize(harness.advance(3 * STEP)) == [(D, False, "silent")]
+    assert harness.advance(3600 - 360 - 3 * STEP) == []
+    assert summarize(harness.advance(3 * STEP)) == [(E, False, "silent")]
 
 
 @pytest.mark.rule("rest-77", "rest-192")
-def test_gateways_have_a_minute_to_come_back() -> None:
-    scene = started((D, A, None), (E, B, None))
-    scene.poll_gateways()
-    assert scene.collect_changes() == []
+def test_gateways_have_a_minute_to_reconnect() -> None:
+    harness = restart((D, A, None), (E, B, None))
+    harness.poll_gateways()
+    assert harness.collect_changes() == []
     for _ in range(GRACE // STEP - 1):
-        assert scene.advance(STEP) == []
-        scene.poll_gateways()
-    scene.connect(A)
-    assert scene.collect_changes() == []
-    scene.advance(STEP)
-    scene.poll_gateways()
-    scene.collect_changes()
-    assert summarize(scene.changes) == [(B, False, "connection"), (E, False, "gateway")]
-    assert scene.tracker.connected_gateway_count == 1
+        assert harness.advance(STEP) == []
+        harness.poll_gateways()
+    harness.connect(A)
+    assert harness.collect_changes() == []
+    harness.advance(STEP)
+    harness.poll_gateways()
+    harness.collect_changes()
+    assert summarize(harness.changes) == [(B, False, "connection"), (E, False, "gateway")]
+    assert harness.tracker.connected_gateway_count == 1
 
 
 @pytest.mark.rule("rest-77")
-def test_one_that_came_and_goes_again_within_that_minute_is_gone() -> None:
-    scene = started((D, A, None))
-    scene.connect(A)
-    assert scene.advance(STEP) == []
-    scene.disconnect(A)
-    assert summarize(scene.collect_changes()) == [(A, False, "connection"), (D, False, "gateway")]
+def test_a_gateway_that_reconnects_and_disconnects_within_that_minute_is_disconnected() -> None:
+    harness = restart((D, A, None))
+    harness.connect(A)
+    assert harness.advance(STEP) == []
+    harness.disconnect(A)
+    assert summarize(harness.collect_changes()) == [(A, False, "connection"), (D, False, "gateway")]
 
 
 @pytest.mark.rule("rest-77")
-def test_nobody_has_less_than_that_minute_because_our_clock_was_set() -> None:
-    """A machine without a battery learns the time only after its start."""
-    scene = started((D, A, None))
-    scene.poll_gateways()
-    scene.collect_changes()
-    scene.now += 1000 * HOUR
-    scene.poll_gateways()
-    assert scene.collect_changes() == []
-    scene.connect(A, B)
-    assert scene.advance(600) == []
+def test_a_clock_set_ahead_does_not_shorten_that_minute() -> None:
+    """Set the clock after the start, as on a machine without a battery-backed clock."""
+    harness = restart((D, A, None))
+    harness.poll_gateways()
+    harness.collect_changes()
+    harness.now += 1000 * HOUR
+    harness.poll_gateways()
+    assert harness.collect_changes() == []
+    harness.connect(A, B)
+    assert harness.advance(600) == []
 
 
-def test_a_clock_that_goes_back_after_a_start_does_not_keep_gateways_for_ever() -> None:
-    scene = started((D, A, None))
-    scene.now -= 1000 * HOUR
+def test_a_clock_set_back_does_not_keep_gateways_connected_forever() -> None:
+    harness = restart((D, A, None))
+    harness.now -= 1000 * HOUR
     for _ in range(4 * GRACE // STEP):
-        scene.poll_gateways()
-        scene.advance(STEP)
-    assert sorted(summarize(scene.changes)) == [
+        harness.poll_gateways()
+        harness.advance(STEP)
+    assert sorted(summarize(harness.changes)) == [
         (A, False, "connection"),
         (B, False, "connection"),
         (D, False, "gateway"),
@@ -104,48 +104,48 @@ def test_a_clock_that_goes_back_after_a_start_does_not_keep_gateways_for_ever() 
 
 
 @pytest.mark.rule("rest-51")
-def test_a_device_that_moved_while_we_were_away_does_not_go_with_its_old_gateway() -> None:
-    scene = started((D, A, None))
-    scene.connect(B)
-    scene.commit_and_collect(temperature(scene.now, gateway=B))
-    scene.advance(GRACE)
-    scene.poll_gateways()
-    scene.collect_changes()
-    assert summarize(scene.changes) == [(A, False, "connection")]
+def test_a_device_that_moved_during_the_restart_does_not_disconnect_with_its_old_gateway() -> None:
+    harness = restart((D, A, None))
+    harness.connect(B)
+    harness.commit_and_collect(temperature(harness.now, gateway=B))
+    harness.advance(GRACE)
+    harness.poll_gateways()
+    harness.collect_changes()
+    assert summarize(harness.changes) == [(A, False, "connection")]
 
 
-def test_a_device_of_which_no_gateway_is_known_is_watched_too() -> None:
-    scene = started((D, None, MINUTE))
-    scene.connect(A, B)
-    assert summarize(scene.advance(190)) == [(D, False, "silent")]
-    assert scene.changes[0].gateway == 0
+def test_a_device_without_a_known_gateway_times_out() -> None:
+    harness = restart((D, None, MINUTE))
+    harness.connect(A, B)
+    assert summarize(harness.advance(190)) == [(D, False, "silent")]
+    assert harness.changes[0].gateway == 0
 
 
 @pytest.mark.rule("rest-78")
-def test_on_another_broker_gateways_have_their_own_time_and_take_their_devices_along() -> None:
-    scene = started((D, A, None), (E, B, None), by_hearing=True)
-    assert scene.advance(180 - STEP, HeartbeatSource(B, gateway=B)) == []
-    assert summarize(scene.advance(3 * STEP, HeartbeatSource(B, gateway=B))) == [
+def test_on_an_external_broker_gateways_time_out_with_their_devices() -> None:
+    harness = restart((D, A, None), (E, B, None), external_broker=True)
+    assert harness.advance(180 - STEP, HeartbeatSource(B, gateway=B)) == []
+    assert summarize(harness.advance(3 * STEP, HeartbeatSource(B, gateway=B))) == [
         (A, False, "silent"),
         (D, False, "gateway"),
     ]
 
 
 @pytest.mark.rule("rest-78")
-def test_on_another_broker_a_gateway_that_another_hears_does_not_stay_by_that() -> None:
-    """Before the start it belonged to the other one, as devices do."""
-    known = PresenceSnapshot(
+def test_on_an_external_broker_a_gateway_is_not_kept_by_its_radio_at_another_one() -> None:
+    """Restart with a gateway that belonged to the other one, as devices do."""
+    snapshot = PresenceSnapshot(
         {mac_to_number(A), mac_to_number(B)},
         [(mac_to_number(A), mac_to_number(B), MINUTE), (mac_to_number(B), mac_to_number(B), MINUTE)],
     )
-    scene = PresenceHarness(external_broker=True, snapshot=known)
-    scene.advance(600, HeartbeatSource(A, gateway=B), HeartbeatSource(B, gateway=B))
-    assert summarize(scene.changes) == [(A, False, "silent")]
+    harness = PresenceHarness(external_broker=True, snapshot=snapshot)
+    harness.advance(600, HeartbeatSource(A, gateway=B), HeartbeatSource(B, gateway=B))
+    assert summarize(harness.changes) == [(A, False, "silent")]
 
 
-def test_the_start_itself_may_take_long() -> None:
-    scene = started((D, A, MINUTE))
-    scene.now += 10 * MINUTE + SECOND
-    assert scene.collect_changes() == []
-    scene.connect(A, B)
-    assert scene.advance(170) == []
+def test_a_slow_start_disconnects_no_device() -> None:
+    harness = restart((D, A, MINUTE))
+    harness.now += 10 * MINUTE + SECOND
+    assert harness.collect_changes() == []
+    harness.connect(A, B)
+    assert harness.advance(170) == []

@@ -1,4 +1,4 @@
-"""What is found out is in the registry and in the history, whatever happens to the database."""
+"""Presence in the registry and in the history, also when the database fails."""
 
 from __future__ import annotations
 
@@ -29,119 +29,121 @@ UNKNOWN = "c0ffee00ffff"
 
 
 @pytest.mark.rule("rest-51", "rest-77", "rest-189")
-async def test_registry_history_and_memory_say_the_same(watched: StoredPresenceHarness) -> None:
-    await connect_with_devices(watched, A)
-    came = NOON + 4 * SECOND
-    assert watched.connected() == (True, came)
-    assert watched.history() == [(True, "heard", came, A)]
-    assert watched.history(A) == [(True, "connection", NOON + 2 * SECOND, A)]
-    watched.connect_only()
-    await watched.advance()
-    went = came + 2 * SECOND
-    assert (watched.connected(), watched.connected(A)) == ((False, went), (False, went))
-    assert watched.history()[1:] == [(False, "gateway", went, A)]
-    assert watched.history(A)[1:] == [(False, "connection", went, A)]
-    assert watched.agrees(A, D, E)
-    await watched.idle(120)
-    assert watched.connected() == (False, went)
+async def test_registry_history_and_memory_agree(harness: StoredPresenceHarness) -> None:
+    await connect_with_devices(harness, A)
+    connected_at = NOON + 4 * SECOND
+    assert harness.connected() == (True, connected_at)
+    assert harness.history() == [(True, "heard", connected_at, A)]
+    assert harness.history(A) == [(True, "connection", NOON + 2 * SECOND, A)]
+    harness.connect_only()
+    await harness.advance()
+    disconnected_at = connected_at + 2 * SECOND
+    assert (harness.connected(), harness.connected(A)) == ((False, disconnected_at), (False, disconnected_at))
+    assert harness.history()[1:] == [(False, "gateway", disconnected_at, A)]
+    assert harness.history(A)[1:] == [(False, "connection", disconnected_at, A)]
+    assert harness.agrees(A, D, E)
+    await harness.idle(120)
+    assert harness.connected() == (False, disconnected_at)
 
 
 @pytest.mark.rule("rest-51")
-async def test_a_device_is_connected_by_what_it_measures_from_the_first_sample_on(
-    in_file: StoredPresenceHarness,
+async def test_a_device_connects_with_its_first_sample(
+    sqlite_harness: StoredPresenceHarness,
 ) -> None:
-    await connect_with_devices(in_file, A)
-    await in_file.advance(temperature(NOON, device=UNKNOWN))
-    assert in_file.history_summary(UNKNOWN) == [(True, "heard")]
+    await connect_with_devices(sqlite_harness, A)
+    await sqlite_harness.advance(temperature(NOON, device=UNKNOWN))
+    assert sqlite_harness.history_summary(UNKNOWN) == [(True, "heard")]
 
 
 @pytest.mark.rule("report-48", "report-49")
 @pytest.mark.parametrize("minutes", [-400 * 1440, -300, -5, 1, 5, 300, 50 * 1440])
-async def test_neither_what_is_old_nor_what_is_ahead_connects_a_device_that_is_new(
-    in_file: StoredPresenceHarness, minutes: int
+async def test_old_and_future_reports_do_not_connect_a_new_device(
+    sqlite_harness: StoredPresenceHarness, minutes: int
 ) -> None:
-    in_file.connect_only(A)
-    in_file.ingest_harness.now += 2 * SECOND
-    await in_file.ingest_harness.commit_flushed(temperature(in_file.ingest_harness.now - minutes * MINUTE))
-    assert in_file.ingest_harness.device() is not None
-    assert (in_file.connected()[0], in_file.history()) == (False, [])
+    sqlite_harness.connect_only(A)
+    sqlite_harness.ingest_harness.now += 2 * SECOND
+    await sqlite_harness.ingest_harness.commit_flushed(
+        temperature(sqlite_harness.ingest_harness.now - minutes * MINUTE)
+    )
+    assert sqlite_harness.ingest_harness.device() is not None
+    assert (sqlite_harness.connected()[0], sqlite_harness.history()) == (False, [])
 
 
 @pytest.mark.rule("rest-51")
-async def test_a_silent_device_is_not_connected_from_the_moment_that_it_is_missed(
-    watched: StoredPresenceHarness,
+async def test_a_silent_device_is_stored_as_disconnected_when_it_is_detected(
+    harness: StoredPresenceHarness,
 ) -> None:
-    await connect_with_devices(watched, A)
+    await connect_with_devices(harness, A)
     for _ in range(8):
-        await watched.advance(heartbeat(watched.ingest_harness.now + 20 * SECOND), seconds=20)
-        await watched.advance(seconds=20)
-        await watched.advance(heartbeat(watched.ingest_harness.now + 20 * SECOND), seconds=20)
-    await watched.idle(200)
-    assert watched.history_summary() == [(True, "heard"), (False, "silent")]
-    assert watched.connected() == (False, watched.history()[-1][2])
-    assert watched.agrees(D, E)
+        await harness.advance(heartbeat(harness.ingest_harness.now + 20 * SECOND), seconds=20)
+        await harness.advance(seconds=20)
+        await harness.advance(heartbeat(harness.ingest_harness.now + 20 * SECOND), seconds=20)
+    await harness.idle(200)
+    assert harness.history_summary() == [(True, "heard"), (False, "silent")]
+    assert harness.connected() == (False, harness.history()[-1][2])
+    assert harness.agrees(D, E)
 
 
-# --- A database that fails ---
+# --- Database failures ---
 
 
 @pytest.mark.rule("rest-51", "rest-77", "rest-189")
 @pytest.mark.parametrize("failures", [1, 3])
-async def test_what_could_not_be_written_is_written_once_with_the_next_try(
-    watched: StoredPresenceHarness, failures: int
+async def test_changes_are_stored_once_after_failed_attempts(
+    harness: StoredPresenceHarness, failures: int
 ) -> None:
-    await connect_with_devices(watched, A, B)
-    watched.connect_only(B)
-    watched.ingest_harness.store.failures = failures
-    watched.ingest_harness.now += 2 * SECOND
-    went = watched.ingest_harness.now
+    await connect_with_devices(harness, A, B)
+    harness.connect_only(B)
+    harness.ingest_harness.store.failures = failures
+    harness.ingest_harness.now += 2 * SECOND
+    disconnected_at = harness.ingest_harness.now
     for _ in range(failures):
         with pytest.raises((OperationalError, DatabaseUnavailable)):
-            await watched.ingest_harness.ingest.flush()
-        assert (watched.connected()[0], len(watched.history()), watched.subscriber.gateways[2:]) == (
+            await harness.ingest_harness.ingest.flush()
+        assert (harness.connected()[0], len(harness.history()), harness.subscriber.gateways[2:]) == (
             True,
             1,
             [],
         )
-        watched.ingest_harness.now += 2 * SECOND
-    await watched.advance()
-    assert watched.history()[1:] == [(False, "gateway", went, A)]
-    assert watched.history(A)[1:] == [(False, "connection", went, A)]
-    assert watched.subscriber.gateways[2:] == [(mac_to_number(A), 2)]
-    assert watched.agrees(A, B, D, E)
+        harness.ingest_harness.now += 2 * SECOND
+    await harness.advance()
+    assert harness.history()[1:] == [(False, "gateway", disconnected_at, A)]
+    assert harness.history(A)[1:] == [(False, "connection", disconnected_at, A)]
+    assert harness.subscriber.gateways[2:] == [(mac_to_number(A), 2)]
+    assert harness.agrees(A, B, D, E)
 
 
 @pytest.mark.rule("rest-51")
-async def test_nobody_is_silent_because_the_database_was_away(watched: StoredPresenceHarness) -> None:
-    await connect_with_devices(watched, A)
-    watched.ingest_harness.store.failures = 20
+async def test_a_database_outage_disconnects_no_device(harness: StoredPresenceHarness) -> None:
+    await connect_with_devices(harness, A)
+    harness.ingest_harness.store.failures = 20
     for _ in range(20):
-        watched.ingest_harness.now += 600 * SECOND
+        harness.ingest_harness.now += 600 * SECOND
         with pytest.raises((OperationalError, DatabaseUnavailable)):
-            await watched.ingest_harness.ingest.flush()
-    await watched.advance()
-    await watched.advance()
-    assert (watched.history_summary(), watched.history_summary(E)) == ([(True, "heard")], [(True, "heard")])
+            await harness.ingest_harness.ingest.flush()
+    await harness.advance()
+    await harness.advance()
+    assert (harness.history_summary(), harness.history_summary(E)) == ([(True, "heard")], [(True, "heard")])
 
 
-async def test_a_device_that_came_and_went_before_anything_could_be_written_is_away(
-    watched: StoredPresenceHarness,
+async def test_a_device_that_connects_and_disconnects_during_an_outage_is_disconnected(
+    harness: StoredPresenceHarness,
 ) -> None:
-    await connect_with_devices(watched, A)
-    watched.ingest_harness.store.failures = 1
-    watched.ingest_harness.now += 2 * SECOND
+    await connect_with_devices(harness, A)
+    harness.ingest_harness.store.failures = 1
+    harness.ingest_harness.now += 2 * SECOND
     with pytest.raises((OperationalError, DatabaseUnavailable)):
-        await watched.ingest_harness.commit_flushed(temperature(watched.ingest_harness.now, device=UNKNOWN))
-    await watched.ingest_harness.commit(temperature(watched.ingest_harness.now, device=UNKNOWN))
-    watched.connect_only()
-    await watched.advance()
-    assert watched.connected(UNKNOWN)[0] is False
-    assert watched.history(UNKNOWN) == []
-    assert watched.agrees(A, D, E, UNKNOWN)
+        await harness.ingest_harness.commit_flushed(temperature(harness.ingest_harness.now, device=UNKNOWN))
+    await harness.ingest_harness.commit(temperature(harness.ingest_harness.now, device=UNKNOWN))
+    harness.connect_only()
+    await harness.advance()
+    assert harness.connected(UNKNOWN)[0] is False
+    assert harness.history(UNKNOWN) == []
+    assert harness.agrees(A, D, E, UNKNOWN)
 
 
 @pytest.mark.rule("rest-189")
-def test_changes_of_one_device_in_one_transaction_are_all_history_and_the_last_one_counts(
+def test_all_changes_of_a_device_in_one_flush_are_in_the_history(
     database: Database,
 ) -> None:
     mac = mac_to_number(D)
@@ -173,76 +175,76 @@ def test_changes_of_one_device_in_one_transaction_are_all_history_and_the_last_o
 
 
 @pytest.mark.rule("rest-51", "rest-52")
-async def test_a_start_goes_on_with_what_was_connected_and_with_rhythms(
-    watched: StoredPresenceHarness,
+async def test_a_restart_restores_connected_devices_and_their_intervals(
+    harness: StoredPresenceHarness,
 ) -> None:
-    await connect_with_devices(watched, A)
+    await connect_with_devices(harness, A)
     for _ in range(40):
-        await watched.advance(heartbeat(watched.ingest_harness.now + 25 * SECOND), seconds=25)
-    assert watched.stored_interval() == MINUTE, "the shortest that there is"
-    before = watched.history()
-    await watched.restart()
-    rhythm = watched.tracker.find_connected(mac_to_number(D))
-    assert rhythm is not None
-    assert (rhythm.interval, rhythm.gateway) == (MINUTE, mac_to_number(A))
-    watched.connect_only(A)
-    await watched.advance()
-    assert watched.history() == before
-    await watched.idle(200)
-    assert watched.history_summary()[-1] == (False, "silent")
-    assert watched.history_summary(E) == [(True, "heard")]
+        await harness.advance(heartbeat(harness.ingest_harness.now + 25 * SECOND), seconds=25)
+    assert harness.stored_interval() == MINUTE, "the shortest possible interval"
+    history_before = harness.history()
+    await harness.restart()
+    last_seen = harness.tracker.find_connected(mac_to_number(D))
+    assert last_seen is not None
+    assert (last_seen.interval, last_seen.gateway) == (MINUTE, mac_to_number(A))
+    harness.connect_only(A)
+    await harness.advance()
+    assert harness.history() == history_before
+    await harness.idle(200)
+    assert harness.history_summary()[-1] == (False, "silent")
+    assert harness.history_summary(E) == [(True, "heard")]
 
 
 @pytest.mark.rule("rest-77")
-async def test_a_gateway_that_does_not_come_back_after_a_start_takes_its_devices_with_it(
-    watched: StoredPresenceHarness,
+async def test_a_gateway_that_does_not_reconnect_after_a_restart_disconnects_with_its_devices(
+    harness: StoredPresenceHarness,
 ) -> None:
-    await connect_with_devices(watched, A)
-    watched.ingest_harness.database.write_now(
+    await connect_with_devices(harness, A)
+    harness.ingest_harness.database.write_now(
         lambda connection: connection.exec_driver_sql(
-            f"INSERT INTO gateway (device, claimed_at) VALUES ({mac_to_number(A)}, 1)"  # noqa: S608 # a number
+            f"INSERT INTO gateway (device, claimed_at) VALUES ({mac_to_number(A)}, 1)"  # noqa: S608 # the value is a number
         )
     )
-    await watched.restart()
+    await harness.restart()
     for _ in range(5):
-        watched.connect_only()
-        await watched.advance(seconds=10)
-    assert watched.connected()[0] is True
-    watched.connect_only()
-    await watched.advance(seconds=10)
-    assert (watched.history_summary(A)[-1], watched.history_summary()[-1]) == (
+        harness.connect_only()
+        await harness.advance(seconds=10)
+    assert harness.connected()[0] is True
+    harness.connect_only()
+    await harness.advance(seconds=10)
+    assert (harness.history_summary(A)[-1], harness.history_summary()[-1]) == (
         (False, "connection"),
         (False, "gateway"),
     )
-    assert watched.subscriber.gateways == [(mac_to_number(A), 2)]
+    assert harness.subscriber.gateways == [(mac_to_number(A), 2)]
 
 
 # --- Retention ---
 
 
 @pytest.mark.rule("rest-189")
-async def test_history_is_kept_as_long_as_is_wanted(watched: StoredPresenceHarness) -> None:
-    watched.retention = DAY
-    watched.start()
-    await connect_with_devices(watched, A)
+async def test_history_beyond_the_retention_is_deleted(harness: StoredPresenceHarness) -> None:
+    harness.retention = DAY
+    harness.start()
+    await connect_with_devices(harness, A)
     old = [
-        (mac_to_number(UNKNOWN), NOON - DAY + place, True, "heard", None)
-        for place in range(-3000, 20_000, 100)
+        (mac_to_number(UNKNOWN), NOON - DAY + offset, True, "heard", None)
+        for offset in range(-3000, 20_000, 100)
     ]
-    watched.ingest_harness.database.write_now(
+    harness.ingest_harness.database.write_now(
         lambda connection: connection.execute(
             connectivity.insert(),
             [dict(zip(("device", "time", "connected", "cause", "gateway"), row, strict=True)) for row in old],
         )
     )
-    await watched.advance()
-    oldest = watched.ingest_harness.select_rows(select(func.min(connectivity.c.time)))[0][0]
-    assert oldest == watched.ingest_harness.now - DAY
-    assert len(watched.history(D)) == 1
+    await harness.advance()
+    oldest = harness.ingest_harness.select_rows(select(func.min(connectivity.c.time)))[0][0]
+    assert oldest == harness.ingest_harness.now - DAY
+    assert len(harness.history(D)) == 1
 
 
-async def test_history_that_is_kept_for_ever_is(in_file: StoredPresenceHarness) -> None:
-    await connect_with_devices(in_file, A)
-    in_file.ingest_harness.now += 4000 * DAY
-    await in_file.advance()
-    assert in_file.history_summary()[0] == (True, "heard")
+async def test_history_without_a_retention_is_kept_forever(sqlite_harness: StoredPresenceHarness) -> None:
+    await connect_with_devices(sqlite_harness, A)
+    sqlite_harness.ingest_harness.now += 4000 * DAY
+    await sqlite_harness.advance()
+    assert sqlite_harness.history_summary()[0] == (True, "heard")

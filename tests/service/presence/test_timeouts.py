@@ -1,4 +1,4 @@
-"""A device is connected while it is heard within three of its usual intervals."""
+"""A device is connected while its reports arrive within three of its usual intervals."""
 
 from __future__ import annotations
 
@@ -17,125 +17,125 @@ from tests.service.presence.presence_harness import (
     summarize,
 )
 
-LATE = 2 * STEP
-"""Seconds within which silence is noticed."""
+DETECTION_SECONDS = 2 * STEP
+"""Seconds within which silence is detected."""
 
 
 @pytest.mark.rule("rest-51")
-def test_a_device_that_is_heard_comes_once() -> None:
-    scene = PresenceHarness(A)
-    (change,) = scene.commit_and_collect(heartbeat(NOON))
+def test_a_device_connects_once_with_its_first_report() -> None:
+    harness = PresenceHarness(A)
+    (change,) = harness.commit_and_collect(heartbeat(NOON))
     assert change == (mac_to_number(D), True, NOON, "heard", mac_to_number(A))
-    assert scene.advance(600, HeartbeatSource(D)) == []
-    assert scene.is_connected(D)
+    assert harness.advance(600, HeartbeatSource(D)) == []
+    assert harness.is_connected(D)
 
 
 @pytest.mark.rule("rest-51", "rest-52")
 @each_row("minutes", [1, 2, 7, 20, 45])
-def test_it_goes_after_three_intervals_and_not_before(minutes: int) -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(9 * minutes * 60, HeartbeatSource(D, minutes * 60))
-    assert scene.interval(D) == minutes * MINUTE
-    assert scene.advance(3 * minutes * 60 - STEP) == []
-    (change,) = scene.advance(STEP + LATE)
+def test_a_device_disconnects_after_three_intervals_and_not_before(minutes: int) -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(9 * minutes * 60, HeartbeatSource(D, minutes * 60))
+    assert harness.interval(D) == minutes * MINUTE
+    assert harness.advance(3 * minutes * 60 - STEP) == []
+    (change,) = harness.advance(STEP + DETECTION_SECONDS)
     assert change[:2] == (mac_to_number(D), False)
     assert (change.cause, change.gateway) == ("silent", mac_to_number(A))
-    assert change.at - scene.now >= -LATE * SECOND
-    assert not scene.is_connected(D)
+    assert change.at - harness.now >= -DETECTION_SECONDS * SECOND
+    assert not harness.is_connected(D)
 
 
 @pytest.mark.rule("rest-51", "rest-52")
 @each_row("minutes", [1, 19, 20])
-def test_one_whose_rhythm_is_not_known_has_an_hour(minutes: int) -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(2 * minutes * 60, HeartbeatSource(D, minutes * 60))
-    assert scene.advance(3600 - STEP) == []
-    assert summarize(scene.advance(STEP + LATE)) == [(D, False, "silent")]
+def test_a_device_with_an_unknown_interval_disconnects_after_an_hour(minutes: int) -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(2 * minutes * 60, HeartbeatSource(D, minutes * 60))
+    assert harness.advance(3600 - STEP) == []
+    assert summarize(harness.advance(STEP + DETECTION_SECONDS)) == [(D, False, "silent")]
 
 
 @pytest.mark.rule("rest-51", "rest-52")
-def test_a_device_that_is_known_well_is_missed_after_its_own_time_not_that_of_a_stranger() -> None:
-    """Its silence was to be looked for in an hour when it was first heard."""
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(180, HeartbeatSource(D))
-    assert scene.advance(180 - STEP) == []
-    assert summarize(scene.advance(180 + LATE)) == [(D, False, "silent")]
+def test_a_learned_interval_shortens_the_timeout() -> None:
+    """Learn the interval after the first check was scheduled in an hour."""
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(180, HeartbeatSource(D))
+    assert harness.advance(180 - STEP) == []
+    assert summarize(harness.advance(180 + DETECTION_SECONDS)) == [(D, False, "silent")]
 
 
 @pytest.mark.rule("rest-51", "rest-52")
-def test_a_rhythm_that_becomes_quicker_makes_silence_noticed_sooner_and_slower_later() -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(9 * 1200, HeartbeatSource(D, 1200))
-    scene.advance(600, HeartbeatSource(D))
-    assert summarize(scene.advance(360 + LATE)) == [(D, False, "silent")]
-    scene.commit_and_collect(heartbeat(scene.now))
-    assert scene.advance(9 * 600, HeartbeatSource(D, 150)) == []
-    assert scene.interval(D) == 150 * SECOND
-    assert scene.advance(450 - STEP) == []
+def test_a_changed_interval_changes_the_timeout() -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(9 * 1200, HeartbeatSource(D, 1200))
+    harness.advance(600, HeartbeatSource(D))
+    assert summarize(harness.advance(360 + DETECTION_SECONDS)) == [(D, False, "silent")]
+    harness.commit_and_collect(heartbeat(harness.now))
+    assert harness.advance(9 * 600, HeartbeatSource(D, 150)) == []
+    assert harness.interval(D) == 150 * SECOND
+    assert harness.advance(450 - STEP) == []
 
 
 @pytest.mark.rule("rest-51")
-def test_a_heartbeat_at_the_last_moment_keeps_it() -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(600, HeartbeatSource(D))
+def test_a_report_just_before_the_timeout_keeps_a_device_connected() -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(600, HeartbeatSource(D))
     for _ in range(20):
-        assert scene.advance(175) == []
-        scene.commit(temperature(scene.now))
-    assert scene.is_connected(D)
+        assert harness.advance(175) == []
+        harness.commit(temperature(harness.now))
+    assert harness.is_connected(D)
 
 
 @pytest.mark.rule("rest-51")
-def test_one_that_goes_silent_comes_back_when_it_is_heard_and_goes_again() -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(600, HeartbeatSource(D))
+def test_a_silent_device_reconnects_with_a_report_and_disconnects_again() -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(600, HeartbeatSource(D))
     for _ in range(3):
-        assert summarize(scene.advance(200)) == [(D, False, "silent")]
-        assert scene.advance(300) == []
-        assert summarize(scene.commit_and_collect(temperature(scene.now))) == [(D, True, "heard")]
+        assert summarize(harness.advance(200)) == [(D, False, "silent")]
+        assert harness.advance(300) == []
+        assert summarize(harness.commit_and_collect(temperature(harness.now))) == [(D, True, "heard")]
 
 
 @pytest.mark.rule("rest-51")
-def test_each_device_is_missed_by_its_own_rhythm() -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
-    scene.advance(4 * 1200, HeartbeatSource(D), HeartbeatSource(E, 1200))
-    assert summarize(scene.advance(180 + LATE)) == [(D, False, "silent")]
-    assert scene.advance(3600 - 200) == []
-    assert summarize(scene.advance(60)) == [(E, False, "silent")]
+def test_each_device_has_its_own_timeout() -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
+    harness.advance(4 * 1200, HeartbeatSource(D), HeartbeatSource(E, 1200))
+    assert summarize(harness.advance(180 + DETECTION_SECONDS)) == [(D, False, "silent")]
+    assert harness.advance(3600 - 200) == []
+    assert summarize(harness.advance(60)) == [(E, False, "silent")]
 
 
 @pytest.mark.rule("rest-51", "rest-52")
-def test_duplicates_and_late_heartbeats_make_nobody_hasty() -> None:
-    """All come three times, and once more when the next is there already."""
-    scene = PresenceHarness(A, B)
+def test_duplicate_and_late_heartbeats_do_not_shorten_the_interval() -> None:
+    """Send each heartbeat three times, and once more after the next one."""
+    harness = PresenceHarness(A, B)
     for minute in range(30):
-        scene.now = NOON + minute * 2 * MINUTE
-        beat = heartbeat(scene.now)
-        again = [heartbeat(scene.now - 2 * MINUTE)] if minute else []
-        scene.commit(beat, beat)
-        scene.commit(*again, heartbeat(scene.now + 3, gateway=B))
-        scene.commit(beat)
-        scene.advance(10)
-    assert scene.interval(D) == pytest.approx(2 * MINUTE, abs=10)
-    assert all(change.connected for change in scene.changes)
+        harness.now = NOON + minute * 2 * MINUTE
+        message = heartbeat(harness.now)
+        late = [heartbeat(harness.now - 2 * MINUTE)] if minute else []
+        harness.commit(message, message)
+        harness.commit(*late, heartbeat(harness.now + 3, gateway=B))
+        harness.commit(message)
+        harness.advance(10)
+    assert harness.interval(D) == pytest.approx(2 * MINUTE, abs=10)
+    assert all(change.connected for change in harness.changes)
 
 
-def test_a_heartbeat_beside_other_reports_is_not_lost() -> None:
-    """They come in one batch, as gateways send them."""
-    scene = PresenceHarness(A)
+def test_a_heartbeat_in_a_batch_with_other_reports_counts() -> None:
+    """Commit both in one batch, as gateways send them."""
+    harness = PresenceHarness(A)
     for minute in range(9):
-        scene.now = NOON + minute * MINUTE
-        scene.commit_and_collect(heartbeat(scene.now), temperature(scene.now, seq=minute))
-    assert scene.interval(D) == MINUTE
+        harness.now = NOON + minute * MINUTE
+        harness.commit_and_collect(heartbeat(harness.now), temperature(harness.now, seq=minute))
+    assert harness.interval(D) == MINUTE
 
 
-# --- When it is not they who were away ---
+# --- Interruptions of the service ---
 
 
 @pytest.mark.rule("rest-51", "rest-192")
@@ -148,20 +148,20 @@ def test_a_heartbeat_beside_other_reports_is_not_lost() -> None:
         pytest.param(365 * 86400, id="a year"),
     ],
 )
-def test_nobody_is_silent_because_we_slept_or_our_clock_went_forward(pause: int) -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
-    scene.advance(600, HeartbeatSource(D), HeartbeatSource(E))
-    scene.now += pause * SECOND
-    assert scene.collect_changes() == []
-    assert scene.advance(175, HeartbeatSource(D)) == []
-    assert summarize(scene.advance(STEP + LATE, HeartbeatSource(D))) == [(E, False, "silent")]
-    assert scene.is_connected(D)
+def test_a_suspension_or_a_clock_set_ahead_disconnects_no_device(pause: int) -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
+    harness.advance(600, HeartbeatSource(D), HeartbeatSource(E))
+    harness.now += pause * SECOND
+    assert harness.collect_changes() == []
+    assert harness.advance(175, HeartbeatSource(D)) == []
+    assert summarize(harness.advance(STEP + DETECTION_SECONDS, HeartbeatSource(D))) == [(E, False, "silent")]
+    assert harness.is_connected(D)
 
 
 @pytest.mark.rule("rest-51")
 @each_row(
-    "back",
+    "seconds_back",
     [
         pytest.param(1, id="1 s"),
         pytest.param(200, id="200 s"),
@@ -169,66 +169,66 @@ def test_nobody_is_silent_because_we_slept_or_our_clock_went_forward(pause: int)
         pytest.param(365 * 86400, id="a year"),
     ],
 )
-def test_a_clock_of_ours_that_was_set_back_makes_nobody_silent_nor_hides_who_is(back: int) -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
-    scene.advance(600, HeartbeatSource(D), HeartbeatSource(E))
-    scene.now -= back * SECOND
-    assert scene.collect_changes() == []
-    assert scene.advance(170, HeartbeatSource(D)) == []
-    assert summarize(scene.advance(30, HeartbeatSource(D))) == [(E, False, "silent")]
-    assert scene.advance(600, HeartbeatSource(D)) == []
+def test_a_clock_set_back_disconnects_no_device_and_hides_no_silent_one(seconds_back: int) -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
+    harness.advance(600, HeartbeatSource(D), HeartbeatSource(E))
+    harness.now -= seconds_back * SECOND
+    assert harness.collect_changes() == []
+    assert harness.advance(170, HeartbeatSource(D)) == []
+    assert summarize(harness.advance(30, HeartbeatSource(D))) == [(E, False, "silent")]
+    assert harness.advance(600, HeartbeatSource(D)) == []
 
 
-def test_a_short_pause_is_none() -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(600, HeartbeatSource(D))
+def test_a_short_pause_does_not_restart_the_timeouts() -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(600, HeartbeatSource(D))
     for _ in range(6):
-        scene.now += 29 * SECOND
-        assert scene.collect_changes() == []
-    scene.now += 29 * SECOND
-    assert summarize(scene.collect_changes()) == [(D, False, "silent")]
+        harness.now += 29 * SECOND
+        assert harness.collect_changes() == []
+    harness.now += 29 * SECOND
+    assert summarize(harness.collect_changes()) == [(D, False, "silent")]
 
 
 @pytest.mark.rule("rest-192")
-def test_a_gateway_that_lost_us_while_we_slept_has_a_minute_to_come_back() -> None:
-    """Connections end while a machine sleeps. Who was silent before does not come with them."""
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
-    scene.advance(600, HeartbeatSource(D), HeartbeatSource(E))
-    assert summarize(scene.advance(300, HeartbeatSource(D))) == [(E, False, "silent")]
-    scene.now += 8 * HOUR
-    scene.disconnect(A)
-    assert scene.collect_changes() == []
-    assert scene.advance(50) == []
-    scene.connect(A)
-    assert scene.collect_changes() == []
-    assert (scene.is_connected(D), scene.is_connected(E)) == (True, False)
-    scene.disconnect(A)
-    assert summarize(scene.collect_changes()) == [(A, False, "connection"), (D, False, "gateway")]
+def test_gateways_have_a_minute_to_reconnect_after_a_suspension() -> None:
+    """Reconnect a gateway after a suspension. Devices that were silent before do not reconnect with it."""
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON), heartbeat(NOON, device=E))
+    harness.advance(600, HeartbeatSource(D), HeartbeatSource(E))
+    assert summarize(harness.advance(300, HeartbeatSource(D))) == [(E, False, "silent")]
+    harness.now += 8 * HOUR
+    harness.disconnect(A)
+    assert harness.collect_changes() == []
+    assert harness.advance(50) == []
+    harness.connect(A)
+    assert harness.collect_changes() == []
+    assert (harness.is_connected(D), harness.is_connected(E)) == (True, False)
+    harness.disconnect(A)
+    assert summarize(harness.collect_changes()) == [(A, False, "connection"), (D, False, "gateway")]
 
 
 @pytest.mark.rule("rest-192")
-def test_a_gateway_that_does_not_come_back_after_a_pause_of_ours_goes_with_its_devices() -> None:
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.tracker.pause_detection(scene.now)
-    scene.disconnect(A)
+def test_a_gateway_that_does_not_reconnect_after_a_pause_disconnects_with_its_devices() -> None:
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.tracker.pause_detection(harness.now)
+    harness.disconnect(A)
     for _ in range(11):
-        assert scene.advance(STEP) == []
-        scene.poll_gateways()
-    assert summarize(scene.advance(2 * STEP)) == [(A, False, "connection"), (D, False, "gateway")]
+        assert harness.advance(STEP) == []
+        harness.poll_gateways()
+    assert summarize(harness.advance(2 * STEP)) == [(A, False, "connection"), (D, False, "gateway")]
 
 
 @pytest.mark.rule("rest-192")
-def test_nobody_is_silent_while_no_reports_can_come_in() -> None:
-    """As when another broker is away: flushes go on, and there is nothing to hear."""
-    scene = PresenceHarness(A)
-    scene.commit_and_collect(heartbeat(NOON))
-    scene.advance(600, HeartbeatSource(D))
+def test_no_device_is_silent_while_reports_cannot_be_received() -> None:
+    """Flush without reports, as when an external broker is unavailable."""
+    harness = PresenceHarness(A)
+    harness.commit_and_collect(heartbeat(NOON))
+    harness.advance(600, HeartbeatSource(D))
     for _ in range(120):
-        scene.tracker.pause_detection(scene.now)
-        assert scene.advance(STEP) == []
-    assert scene.advance(180 - STEP) == []
-    assert summarize(scene.advance(STEP + LATE)) == [(D, False, "silent")]
+        harness.tracker.pause_detection(harness.now)
+        assert harness.advance(STEP) == []
+    assert harness.advance(180 - STEP) == []
+    assert summarize(harness.advance(STEP + DETECTION_SECONDS)) == [(D, False, "silent")]

@@ -1,4 +1,4 @@
-"""A broker that runs, for tests of those who ask; and whole services, for those of people who do."""
+"""Fixtures for tests of requests: a running broker, and a whole service with a gateway."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from tests.databases import fresh_database
 from tests.mqtt.broker.running_broker import RunningBroker
 from tests.service.http.conftest import sqlite_of_module
-from tests.service.requests.service_with_broker import ServiceWithBroker
-from tests.service.requests.service_with_broker import run_service as running_office
+from tests.service.requests.service_with_broker import ServiceWithBroker, run_service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -24,35 +23,35 @@ __all__ = ["sqlite_of_module"]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The broker's own tests have the others."""
+    """Run on asyncio only: the tests of the broker cover the other event loops."""
     return "asyncio"
 
 
 @pytest.fixture
-async def stage(sqlite_database: Database) -> AsyncIterator[RunningBroker]:
+async def broker(sqlite_database: Database) -> AsyncIterator[RunningBroker]:
     async with RunningBroker(sqlite_database) as running:
         yield running
     sqlite_database.close()
 
 
 @pytest.fixture(scope="module")
-def office(request: pytest.FixtureRequest, database_kind: str) -> Iterator[ServiceWithBroker]:
-    """A service that carries requests, shared by the tests of a module."""
+def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[ServiceWithBroker]:
+    """Run a service that executes requests, shared by the tests of a module."""
     database = fresh_database(request, database_kind)
-    with running_office(database) as running:
+    with run_service(database) as running:
         yield running
     database.close()
 
 
 @pytest.fixture(scope="module")
-def third(office: ServiceWithBroker) -> Iterator[ScriptedGateway]:
-    """A gateway of the newest version, shared too; a test gives it a manner of its own."""
-    with office.gateway() as made:
-        office.wait_for_version(made)
-        yield made
+def gateway(service: ServiceWithBroker) -> Iterator[ScriptedGateway]:
+    """Connect a gateway of the latest version, shared by the tests of a module; tests set its responder."""
+    with service.gateway() as gateway:
+        service.wait_for_version(gateway)
+        yield gateway
 
 
 @pytest.fixture(scope="module")
-def device(office: ServiceWithBroker, third: ScriptedGateway) -> Mac:
-    """A device that was heard behind it."""
-    return office.device_behind(third)
+def device(service: ServiceWithBroker, gateway: ScriptedGateway) -> Mac:
+    """Return a device that the shared gateway has seen."""
+    return service.device_behind(gateway)

@@ -1,4 +1,4 @@
-"""A gateway of another make, on paho-mqtt: it answers what a test tells it, or nothing."""
+"""Independent gateway based on paho-mqtt, which responds as a test scripts it, or not at all."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
     Responder = Callable[["IncomingRequest"], "list[OutgoingMessage]"]
-    """What a gateway says to a request."""
+    """Returns the messages that a gateway publishes in response to a request."""
     AutoResponder = Callable[["IncomingRequest"], "list[OutgoingMessage] | None"]
-    """What it says to a request that the service sends by itself; None: it is another one."""
+    """Returns the responses to requests of the service itself; None for other requests."""
 
 
 class IncomingRequest(NamedTuple):
-    """A request as it came."""
+    """Request as received by the gateway."""
 
     topic: str
     body: dict[str, Any]
@@ -37,30 +37,30 @@ class IncomingRequest(NamedTuple):
 
     @property
     def topic_suffix(self) -> str:
-        """The device, the operation, and the identifier if there is one."""
+        """Device, operation, and the identifier if there is one."""
         return self.topic.partition("/request/")[2]
 
     def build_response(self, **fields: Any) -> OutgoingMessage:
-        """The proper answer, with other fields where a test wants others."""
+        """Build a valid response in which `fields` override the defaults."""
         now = format_millis(time.time_ns() // 1_000_000)
-        given = {"id": self.body["id"], "time": now, "status": 0, **fields}
-        return OutgoingMessage(self.topic.replace("/request/", "/response/"), json.dumps(given).encode())
+        body = {"id": self.body["id"], "time": now, "status": 0, **fields}
+        return OutgoingMessage(self.topic.replace("/request/", "/response/"), json.dumps(body).encode())
 
 
 class OutgoingMessage(NamedTuple):
-    """What a gateway publishes."""
+    """Message that a gateway publishes."""
 
     topic: str
     payload: bytes
 
 
 def never_respond(_: IncomingRequest) -> list[OutgoingMessage]:
-    """Never answer."""
+    """Return no response."""
     return []
 
 
 class ScriptedGateway:
-    """Connected as a gateway, with a manner of its own."""
+    """MQTT client that acts as a gateway with a scripted responder."""
 
     def __init__(
         self,
@@ -76,55 +76,55 @@ class ScriptedGateway:
         self._auto_responder = auto_responder
         self.mac = mac
         self.requests: list[IncomingRequest] = []
-        """All requests that came, but for those that the service sends by itself."""
-        self._answers: Queue[int] = Queue()
+        """Received requests, except those of the service itself."""
+        self._return_codes: Queue[int] = Queue()
         self._client = Client(CallbackAPIVersion.VERSION2, mac, reconnect_on_failure=False)
         self._client.username_pw_set(mac, password)
         self._client.on_message = self._on_message
-        self._client.on_connect = lambda _, __, ___, code, ____: self._answers.put(code.value)
-        self._client.on_subscribe = lambda _, __, ___, codes, ____: self._answers.put(codes[0].value)
+        self._client.on_connect = lambda _, __, ___, code, ____: self._return_codes.put(code.value)
+        self._client.on_subscribe = lambda _, __, ___, codes, ____: self._return_codes.put(codes[0].value)
 
     def start(self) -> None:
-        """Connect, and listen to requests."""
+        """Connect, and subscribe to requests."""
         self._client.connect("127.0.0.1", self._port)
         self._client.loop_start()
-        assert self._answers.get(timeout=TIMEOUT) == 0
+        assert self._return_codes.get(timeout=TIMEOUT) == 0
         self._client.subscribe(f"mt/gateway/{self.mac}/request/#", 1)
-        assert self._answers.get(timeout=TIMEOUT) == 1
+        assert self._return_codes.get(timeout=TIMEOUT) == 1
 
     def stop(self) -> None:
-        """Take leave."""
+        """Disconnect."""
         self._client.disconnect()
         self._client.loop_stop()
 
-    def publish(self, *said: OutgoingMessage) -> None:
-        """Publish, whoever asked."""
-        for each in said:
+    def publish(self, *messages: OutgoingMessage) -> None:
+        """Publish messages without waiting for the broker."""
+        for each in messages:
             self._client.publish(each.topic, each.payload, qos=1)
 
     def report(self, topic: str, **fields: Any) -> None:
-        """Publish, and wait until the broker has it for good."""
+        """Publish a report, and wait until the broker has acknowledged it."""
         sent = self._client.publish(topic, json.dumps(fields).encode(), qos=1)
         sent.wait_for_publish(TIMEOUT)
         assert sent.is_published()
 
     def _on_message(self, _: object, __: object, message: MQTTMessage) -> None:
-        asked = IncomingRequest(message.topic, json.loads(message.payload), message.qos, message.retain)
-        said = self._auto_responder(asked)
-        if said is None:
-            self.requests.append(asked)
-            said = self.responder(asked)
-        self.publish(*said)
+        request = IncomingRequest(message.topic, json.loads(message.payload), message.qos, message.retain)
+        messages = self._auto_responder(request)
+        if messages is None:
+            self.requests.append(request)
+            messages = self.responder(request)
+        self.publish(*messages)
 
 
 @asynccontextmanager
 async def connect_gateway(
     port: int, responder: Responder = never_respond, mac: str = G
 ) -> AsyncIterator[ScriptedGateway]:
-    """A gateway that is connected while a block runs."""
-    made = ScriptedGateway(port, mac, responder)
-    await asyncio.to_thread(made.start)
+    """Connect a gateway while the block runs."""
+    gateway = ScriptedGateway(port, mac, responder)
+    await asyncio.to_thread(gateway.start)
     try:
-        yield made
+        yield gateway
     finally:
-        await asyncio.to_thread(made.stop)
+        await asyncio.to_thread(gateway.stop)

@@ -1,4 +1,4 @@
-"""A whole service that carries requests, in a thread of its own, and gateways of another make."""
+"""Whole service with an embedded broker in a thread of its own, and scripted gateways."""
 
 from __future__ import annotations
 
@@ -42,43 +42,43 @@ if TYPE_CHECKING:
     from tests.service.requests.scripted_gateway import IncomingRequest, OutgoingMessage, Responder
 
 PATIENCE = 30.0
-"""Seconds until something must have happened; reached only when it never does."""
+"""Seconds until something must have happened; reached only on failure."""
 SHORT_TIMEOUT_MS = 2_000
-"""Milliseconds to wait for an answer that never comes: enough for a busy machine to send the request."""
+"""Milliseconds to wait for a response that never arrives: enough for a busy machine to send the request."""
 
-_ANY = ListenAddress("127.0.0.1", 0)
-_PAUSES = IngestTimings(poll_seconds=0.1)
-"""It looks ten times as often as usual, so that tests need not wait."""
+_FREE_PORT = ListenAddress("127.0.0.1", 0)
+_FAST_TIMINGS = IngestTimings(poll_seconds=0.1)
+"""Timings with ten times as many polls as usual, so that tests wait less."""
 _LOWEST, _HIGHEST = 0, 4
-"""The priorities of what the service asks by itself: of devices, and of gateways."""
+"""Priorities of the service's own requests to devices, and to gateways."""
 
 
 class ServiceWithBroker(RunningService):
-    """A running service with a broker, and what tests do at both its doors."""
+    """Running service with a broker, and helpers for REST and MQTT."""
 
     def __init__(self, url: str, database: Database, samples: SampleStore, port: int) -> None:
         super().__init__(url, database, samples, Clock())
         self.port = port
-        """Of the broker."""
+        """Port of the broker."""
         self.passwords: dict[str, str] = {}
-        """Of gateways that were claimed."""
+        """Passwords of claimed gateways by MAC."""
 
     def _key(self, role: Role) -> str:
-        """A key of its own: a database may have several services, one after the other."""
+        """Create an API key with a unique name: a database may be used by several services in turn."""
         return self.new_key(role, f"{role} {uuid4()}")
 
     def new_key(self, role: Role, name: str) -> str:
-        """An API key."""
+        """Create and return an API key."""
         issued = self.database.write_now(
             api_key_store.insert_api_key, name, role=role, expires_at=None, by=COMMAND_LINE, now=self.clock()
         )
         return issued.key
 
     def new_mac(self) -> Mac:
-        """An address that nobody else has, in this service or one before it."""
+        """Return a new unique address."""
         return Mac(f"c0ffee{uuid4().hex[:6]}")
 
-    # What people do
+    # REST
 
     def send(
         self,
@@ -90,70 +90,70 @@ class ServiceWithBroker(RunningService):
         headers: dict[str, str] | None = None,
         **body: Any,
     ) -> httpx.Response:
-        """Send a request to a device, or a gateway."""
-        named = {} if identifier is None else {"identifier": identifier}
+        """Send a request to a device or a gateway."""
+        optional_fields = {} if identifier is None else {"identifier": identifier}
         return (by or self.operator).post(
             f"/api/v1/devices/{_id(device)}/requests",
-            json={"operation": operation, **named, **body},
+            json={"operation": operation, **optional_fields, **body},
             headers=headers,
         )
 
     def history(self, device: str, **query: Any) -> list[dict[str, Any]]:
-        """What was asked of a device, the newest first."""
-        answer = self.viewer.get(f"/api/v1/devices/{_id(device)}/requests", params=query)
-        assert answer.status_code == 200, answer.text
-        items: list[dict[str, Any]] = answer.json()["items"]
+        """Return the requests to a device, newest first."""
+        response = self.viewer.get(f"/api/v1/devices/{_id(device)}/requests", params=query)
+        assert response.status_code == 200, response.text
+        items: list[dict[str, Any]] = response.json()["items"]
         return items
 
     def load_request(self, request_id: str) -> dict[str, Any]:
-        """A request."""
-        answer = self.viewer.get(f"/api/v1/requests/{request_id}")
-        assert answer.status_code == 200, answer.text
-        shown: dict[str, Any] = answer.json()
-        return shown
+        """Return a request."""
+        response = self.viewer.get(f"/api/v1/requests/{request_id}")
+        assert response.status_code == 200, response.text
+        record: dict[str, Any] = response.json()
+        return record
 
-    def metric(self, beginning: str) -> float:
-        """A figure, by the line that it is on."""
+    def metric(self, prefix: str) -> float:
+        """Return the value of the metric whose line starts with this text."""
         lines = self.viewer.get("/metrics").text.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{beginning} "))
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{prefix} "))
 
     def accepts_requests(self) -> bool:
-        """Whether requests are carried by now."""
+        """Return whether the service executes requests by now."""
         return self.send(self.new_mac(), "read", "8000").status_code == 404
 
     def is_idle(self) -> bool:
-        """Whether nothing waits for an answer, or for its turn."""
+        """Return whether no request is queued or waits for a response."""
         return not self.metric("meshfleet_requests_pending") and not self.metric("meshfleet_requests_queued")
 
-    # What gateways do
+    # Gateways
 
     @contextmanager
     def gateway(
         self, responder: Responder = never_respond, mac: str | None = None, *, version: str = "2.4.0"
     ) -> Iterator[ScriptedGateway]:
-        """A gateway that is claimed and connected, and knows its version."""
+        """Claim and connect a gateway that reports its version, while the block runs."""
         mac = mac or self.new_mac()
-        made = self.connect(mac, responder, version)
+        gateway = self.connect(mac, responder, version)
         try:
-            yield made
+            yield gateway
         finally:
-            made.stop()
+            gateway.stop()
 
     def connect(self, mac: str, responder: Responder, version: str = "2.4.0") -> ScriptedGateway:
-        """Claim a gateway, and let it connect; who does that stops it."""
+        """Claim a gateway and connect it. The caller must stop it."""
         password = self.claim(mac)
-        made = ScriptedGateway(
+        gateway = ScriptedGateway(
             self.port,
             mac,
             responder,
             password=password,
             auto_responder=_answer_service_requests(mac, version),
         )
-        made.start()
-        return made
+        gateway.start()
+        return gateway
 
     def claim(self, mac: str) -> str:
-        """Claim a gateway, if that was not done before; gives its password."""
+        """Claim a gateway unless that was done before, and return its password."""
         if mac not in self.passwords:
             self.passwords[mac] = self.database.write_now(
                 gateways.claim_gateway, Mac(mac), name=None, by=COMMAND_LINE, now=self.clock()
@@ -161,13 +161,13 @@ class ServiceWithBroker(RunningService):
         return self.passwords[mac]
 
     def wait_for_version(self, gateway: ScriptedGateway, version: str = "2.4.0") -> None:
-        """Wait until the service knows what a gateway speaks."""
+        """Wait until the service knows the version of a gateway."""
         self.wait_until(
             lambda: self.viewer.get(f"/api/v1/gateways/{gateway.mac}").json()["apiVersion"] == version
         )
 
     def device_behind(self, gateway: ScriptedGateway, device: Mac | None = None) -> Mac:
-        """A device that a gateway has just heard."""
+        """Report a heartbeat of a device through a gateway, wait until it is stored, return the device."""
         device = device or self.new_mac()
         gateway.report(
             f"mt/gateway/{gateway.mac}/device/{device}/heartbeat",
@@ -179,13 +179,13 @@ class ServiceWithBroker(RunningService):
         self.wait_until(lambda: self._gateway_of(device) == gateway.mac)
         return device
 
-    def wait_until(self, holds: Callable[[], object]) -> None:
-        """Wait until something holds that the service does by itself."""
-        eventually(lambda: bool(holds()), "what the service does by itself")
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        """Wait until a condition is true."""
+        eventually(lambda: bool(condition()), "the condition of the test is true")
 
     def _gateway_of(self, device: Mac) -> str | None:
-        answer = self.viewer.get("/api/v1/devices", params={"Ids": to_device_id(device), "Include": "live"})
-        items = answer.json()["items"]
+        response = self.viewer.get("/api/v1/devices", params={"Ids": to_device_id(device), "Include": "live"})
+        items = response.json()["items"]
         return items[0]["live"]["gateway"] if items else None
 
 
@@ -196,75 +196,85 @@ def _id(device: str) -> str:
 def _answer_service_requests(
     mac: str, version: str
 ) -> Callable[[IncomingRequest], list[OutgoingMessage] | None]:
-    """Answers what the service asks by itself: which version, and of devices what they are."""
+    """Return a responder for the service's own requests: API version of gateways, metadata of devices."""
 
-    def answer(asked: IncomingRequest) -> list[OutgoingMessage] | None:
-        if asked.topic_suffix == f"{mac}/apiversion" and asked.body.get("priority") == _HIGHEST:
-            return [
-                asked.build_response(version=version, time=format_millis(clock.now()))
-            ]  # its clock is right
-        if asked.body.get("priority") == _LOWEST and "/read/" in asked.topic_suffix:
-            return [asked.build_response(status=5)]
+    def respond(request: IncomingRequest) -> list[OutgoingMessage] | None:
+        if request.topic_suffix == f"{mac}/apiversion" and request.body.get("priority") == _HIGHEST:
+            # The clock of the gateway is right.
+            return [request.build_response(version=version, time=format_millis(clock.now()))]
+        if request.body.get("priority") == _LOWEST and "/read/" in request.topic_suffix:
+            return [request.build_response(status=5)]
         return None
 
-    return answer
+    return respond
 
 
 @contextmanager
 def run_service(database: Database, settings: Settings | None = None) -> Iterator[ServiceWithBroker]:
-    """Run a service on a database. Its end is an orderly one."""
+    """Run a service on a database, and shut it down in order at the end."""
     with (
-        TemporaryDirectory(prefix="meshfleet-office-") as folder,
-        open_listener(_ANY, "http") as listener,
-        open_mqtt_listeners(replace(settings or Settings(mqtt=_ANY), data=Path(folder))) as entrances,
+        TemporaryDirectory(prefix="meshfleet-requests-") as directory,
+        open_listener(_FREE_PORT, "http") as listener,
+        open_mqtt_listeners(
+            replace(settings or Settings(mqtt=_FREE_PORT), data=Path(directory))
+        ) as mqtt_listeners,
     ):
-        http = _ANY._replace(port=listener.getsockname()[1])
-        chosen = replace(settings or Settings(mqtt=_ANY), data=Path(folder), http=http)
-        chosen = apply_bound_ports(chosen, entrances)
-        with closing(open_service_samples(database, chosen)) as samples:
-            api = RestApi(database, chosen, samples, hasher=QUICK_HASHER)
-            taking = partial(run_report_pipeline, database, samples, chosen, api, entrances, pauses=_PAUSES)
-            running = ServiceWithBroker(
+        http = _FREE_PORT._replace(port=listener.getsockname()[1])
+        effective_settings = replace(settings or Settings(mqtt=_FREE_PORT), data=Path(directory), http=http)
+        effective_settings = apply_bound_ports(effective_settings, mqtt_listeners)
+        with closing(open_service_samples(database, effective_settings)) as samples:
+            api = RestApi(database, effective_settings, samples, hasher=QUICK_HASHER)
+            run_pipeline = partial(
+                run_report_pipeline,
+                database,
+                samples,
+                effective_settings,
+                api,
+                mqtt_listeners,
+                pauses=_FAST_TIMINGS,
+            )
+            service = ServiceWithBroker(
                 f"http://127.0.0.1:{listener.getsockname()[1]}",
                 database,
                 samples,
-                entrances[0].bound_socket.getsockname()[1] if entrances else 0,
+                mqtt_listeners[0].bound_socket.getsockname()[1] if mqtt_listeners else 0,
             )
             try:
-                with _run_in_thread(partial(serve_api, api, chosen, listener), taking):
-                    running.wait_until(running.accepts_requests)
-                    yield running
+                with _run_in_thread(partial(serve_api, api, effective_settings, listener), run_pipeline):
+                    service.wait_until(service.accepts_requests)
+                    yield service
             finally:
-                running.close()
+                service.close()
 
 
 @contextmanager
 def _run_in_thread(
-    answering: Callable[..., Coroutine[Any, Any, None]], taking: Callable[[], Coroutine[Any, Any, None]]
+    serve_rest: Callable[..., Coroutine[Any, Any, None]],
+    run_pipeline: Callable[[], Coroutine[Any, Any, None]],
 ) -> Iterator[None]:
     started = threading.Event()
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(taking())
-            tasks.create_task(answering(started=started.set))
+            tasks.create_task(run_pipeline())
+            tasks.create_task(serve_rest(started=started.set))
 
-    serving = loop.create_task(serve())
-    thread = threading.Thread(target=_run, args=(loop, serving), name="office")
+    serve_task = loop.create_task(serve())
+    thread = threading.Thread(target=_run, args=(loop, serve_task), name="service")
     thread.start()
     try:
         assert started.wait(PATIENCE), "the service did not start"
         yield
     finally:
-        loop.call_soon_threadsafe(serving.cancel)
+        loop.call_soon_threadsafe(serve_task.cancel)
         thread.join()
         loop.close()
         with suppress(asyncio.CancelledError):
-            serving.result()
+            serve_task.result()
 
 
-def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
+def _run(loop: asyncio.AbstractEventLoop, serve_task: asyncio.Task[None]) -> None:
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(asyncio.wait([serving]))
+    loop.run_until_complete(asyncio.wait([serve_task]))
     loop.run_until_complete(loop.shutdown_default_executor())

@@ -1,4 +1,4 @@
-"""Starts of a canceled job that wait for their turn at a gateway are dropped, and nothing else is."""
+"""Queued start requests of a canceled job are dropped, and no other requests."""
 
 from __future__ import annotations
 
@@ -23,55 +23,59 @@ if TYPE_CHECKING:
     from tests.mqtt.broker.running_broker import RunningBroker
 
 
-def letter(name: str, job: int, step: UpdateStep) -> OutboxRequest:
-    there, device = mac_to_int(Mac(G)), mac_to_int(Mac(D))
-    return OutboxRequest(name, job, device, 1, step, there, device, Operation.READ, Identifier("8001"), None)
+def outbox_request(name: str, job: int, step: UpdateStep) -> OutboxRequest:
+    gateway, device = mac_to_int(Mac(G)), mac_to_int(Mac(D))
+    return OutboxRequest(
+        name, job, device, 1, step, gateway, device, Operation.READ, Identifier("8001"), None
+    )
 
 
-def is_our_job() -> bool:
-    """The lease goes on."""
+def has_lease() -> bool:
+    """Return that the lease is valid."""
     return True
 
 
 @pytest.mark.anyio
 @pytest.mark.rule("firmware-43")
-async def test_starts_that_wait_for_their_turn_are_dropped_with_their_job(stage: RunningBroker) -> None:
-    asking = RpcClient(stage.broker, TopicCodec(stage.prefix), stage.clock, max_concurrent=1)
-    post = JobRequestSender(asking)
-    others = [letter("other job", 2, UpdateStep.START), letter("question", 1, UpdateStep.STATE)]
-    async with connect_gateway(stage.port, never_respond) as third, asyncio.timeout(TIMEOUT):
-        post.send(letter("sent", 1, UpdateStep.START), is_our_job)
-        await eventually_async(lambda: bool(third.requests), "the first start is sent")
-        for each in [letter("waits", 1, UpdateStep.START), *others]:
-            post.send(each, is_our_job)
-        await eventually_async(lambda: asking.queued == len(others) + 1, "the others wait for their turn")
-        post.send(letter("new", 1, UpdateStep.ENTER_DFU), is_our_job)
-        post.drop_starts(1)
-        post.send(letter("later", 1, UpdateStep.START), is_our_job)
-        dropped = [await post.results.get() for _ in range(3)]
+async def test_queued_starts_are_dropped_with_their_job(broker: RunningBroker) -> None:
+    rpc = RpcClient(broker.broker, TopicCodec(broker.prefix), broker.clock, max_concurrent=1)
+    sender = JobRequestSender(rpc)
+    others = [outbox_request("other job", 2, UpdateStep.START), outbox_request("state", 1, UpdateStep.STATE)]
+    async with connect_gateway(broker.port, never_respond) as gateway, asyncio.timeout(TIMEOUT):
+        sender.send(outbox_request("sent", 1, UpdateStep.START), has_lease)
+        await eventually_async(lambda: bool(gateway.requests), "the first start is sent")
+        for each in [outbox_request("waits", 1, UpdateStep.START), *others]:
+            sender.send(each, has_lease)
+        await eventually_async(lambda: rpc.queued == len(others) + 1, "the others are queued")
+        sender.send(outbox_request("new", 1, UpdateStep.ENTER_DFU), has_lease)
+        sender.drop_starts(1)
+        sender.send(outbox_request("later", 1, UpdateStep.START), has_lease)
+        dropped = [await sender.results.get() for _ in range(3)]
         assert {each.request_id for each in dropped} == {"waits", "new", "later"}
         assert all(isinstance(each.event, RequestNotSent) for each in dropped)
-        assert asking.queued == len(others)
-        await post.close()
-        assert post.results.empty()
-        assert len(third.requests) == 1
+        assert rpc.queued == len(others)
+        await sender.close()
+        assert sender.results.empty()
+        assert len(gateway.requests) == 1
 
 
 @pytest.mark.anyio
 @pytest.mark.rule("firmware-43")
-async def test_a_start_whose_lease_has_ended_is_not_sent_and_keeps_nobody_waiting(
-    stage: RunningBroker,
+async def test_a_start_without_a_valid_lease_is_not_sent_and_blocks_no_other(
+    broker: RunningBroker,
 ) -> None:
-    """Another program may have taken it over, while this one was suspended."""
-    post = JobRequestSender(RpcClient(stage.broker, TopicCodec(stage.prefix), stage.clock, max_concurrent=1))
-    async with connect_gateway(stage.port, never_respond) as third, asyncio.timeout(TIMEOUT):
-        post.send(letter("ended", 1, UpdateStep.START), lambda: False)
-        told = await post.results.get()
-        assert (told.request_id, type(told.event)) == ("ended", RequestNotSent)
-        assert post.open_request_ids == {"ended"}, "until it is written down"
-        post.mark_processed([told])
-        post.send(letter("next", 1, UpdateStep.START), is_our_job)
-        await eventually_async(lambda: bool(third.requests), "the next start is sent")
-        assert post.open_request_ids == {"next"}
-        await post.close()
-        assert len(third.requests) == 1
+    """Check a lease that another process may have taken over while this one was suspended."""
+    sender = JobRequestSender(
+        RpcClient(broker.broker, TopicCodec(broker.prefix), broker.clock, max_concurrent=1)
+    )
+    async with connect_gateway(broker.port, never_respond) as gateway, asyncio.timeout(TIMEOUT):
+        sender.send(outbox_request("ended", 1, UpdateStep.START), lambda: False)
+        result = await sender.results.get()
+        assert (result.request_id, type(result.event)) == ("ended", RequestNotSent)
+        assert sender.open_request_ids == {"ended"}, "until the result is processed"
+        sender.mark_processed([result])
+        sender.send(outbox_request("next", 1, UpdateStep.START), has_lease)
+        await eventually_async(lambda: bool(gateway.requests), "the next start is sent")
+        assert sender.open_request_ids == {"next"}
+        await sender.close()
+        assert len(gateway.requests) == 1

@@ -1,4 +1,4 @@
-"""The rule by which gateways are ranked: values in, an order out."""
+"""The ranking of gateways, without I/O."""
 
 from __future__ import annotations
 
@@ -27,82 +27,86 @@ DEVICE = 7
 
 
 class Case(NamedTuple):
-    """What was heard of a device, and which gateways are asked in which order."""
+    """Observations of a device, and the expected order of gateways."""
 
-    says: str
-    heard: list[LinkObservation]
+    description: str
+    observations: list[LinkObservation]
     order: list[int]
     connected: tuple[int, ...] = (A, B, C)
     interval: float = 1
-    """Minutes."""
-    failed: Mapping[int, float] = MappingProxyType({})
-    """Minutes ago, by gateway."""
+    """Minutes between two heartbeats."""
+    failed_ago: Mapping[int, float] = MappingProxyType({})
+    """Minutes since the last failure, by gateway."""
 
 
 def observation(
-    gateway: int, rssi: float | None, ago: float = 0, parent: int | None = None, **how: Any
+    gateway: int, rssi: float | None, ago: float = 0, parent: int | None = None, **options: Any
 ) -> LinkObservation:
-    """A hearing so many minutes ago, by a parent of its own unless one is given."""
-    by = None if rssi is None else 100 + gateway if parent is None else parent
-    return LinkObservation(gateway, NOW - round(ago * MINUTE), by, rssi, **how)
+    """Return an observation some minutes ago, with a parent of its own unless one is given."""
+    parent_or_default = None if rssi is None else 100 + gateway if parent is None else parent
+    return LinkObservation(gateway, NOW - round(ago * MINUTE), parent_or_default, rssi, **options)
 
 
 CASES = [
     Case(
-        "the strongest of those that hear it now",
+        "the strongest of the gateways that see it now",
         [observation(A, -70), observation(B, -55), observation(C, -90)],
         [B, A, C],
     ),
     Case(
-        "-40 until 13 minutes ago, -60 ever since elsewhere",
+        "-40 dBm until 13 minutes ago, -60 dBm elsewhere since then",
         [observation(A, -40, 13), observation(B, -60)],
         [B, A],
     ),
     Case(
-        "the same of a device of which no rhythm is known",
+        "-40 dBm until 13 minutes ago, -60 dBm elsewhere, unknown interval",
         [observation(A, -40, 13), observation(B, -60)],
         [B, A],
         interval=20,
     ),
-    Case(
-        "a newcomer in the minute under way", [observation(A, -50), observation(B, -92)], [A, B], interval=20
-    ),
+    Case("a new device in the open minute", [observation(A, -50), observation(B, -92)], [A, B], interval=20),
     Case("a strong signal outweighs a minute", [observation(A, -40, 1), observation(B, -60)], [A, B]),
     Case(
-        "three intervals without a word are the end", [observation(A, -40, 3.1), observation(B, -90)], [B, A]
+        "a gateway loses a device after three intervals without reports",
+        [observation(A, -40, 3.1), observation(B, -90)],
+        [B, A],
     ),
-    Case("unless nobody else hears it", [observation(A, -40, 3.1), observation(B, -90, 2.5)], [A, B]),
     Case(
-        "or the other is not connected",
+        "a gateway does not lose a device that no other sees",
+        [observation(A, -40, 3.1), observation(B, -90, 2.5)],
+        [A, B],
+    ),
+    Case(
+        "a gateway does not lose a device to one that is not connected",
         [observation(A, -40, 3.1), observation(B, -90)],
         [A, B],
         connected=(A,),
     ),
     Case(
-        "a slow device misses nothing in three minutes",
+        "three minutes are less than an interval of a slow device",
         [observation(A, -40, 3.1), observation(B, -90)],
         [A, B],
         interval=20,
     ),
     Case(
-        "a heartbeat through B, of A nothing for three",
+        "a heartbeat through B, nothing through A for three intervals",
         [observation(A, -40, 3.1), observation(B, None)],
         [B, A],
     ),
-    Case("a heartbeat says less than a reading", [observation(A, -80), observation(B, None)], [A, B]),
+    Case("a heartbeat counts less than a reading", [observation(A, -80), observation(B, None)], [A, B]),
     Case(
-        "a heartbeat makes a weak reading no better",
+        "a heartbeat does not improve a weak reading",
         [observation(A, -95, 0.5), observation(A, None), observation(B, -94, 0.2)],
         [B, A],
     ),
     Case(
-        "a gateway that is away comes last",
+        "a disconnected gateway ranks last",
         [observation(A, -40), observation(B, -90)],
         [B, A],
         connected=(B,),
     ),
     Case(
-        "its best parent counts",
+        "the best parent of a gateway counts",
         [observation(A, -90), observation(A, -50, 0, 9), observation(B, -60)],
         [A, B],
     ),
@@ -112,62 +116,66 @@ CASES = [
         [B, A],
     ),
     Case(
-        "a failed try puts a gateway behind",
+        "a failed attempt ranks a gateway lower",
         [observation(A, -40), observation(B, -90)],
         [B, A],
-        failed={A: 1},
+        failed_ago={A: 1},
     ),
     Case(
-        "and behind one that has lost the device",
+        "a failed attempt ranks a gateway below one that lost the device",
         [observation(A, -40), observation(B, -60, 9)],
         [B, A],
-        failed={A: 0},
+        failed_ago={A: 0},
     ),
-    Case("the only one is asked all the same", [observation(A, -40)], [A], failed={A: 0}),
     Case(
-        "but not before it is connected",
+        "the only gateway is used in spite of a failed attempt", [observation(A, -40)], [A], failed_ago={A: 0}
+    ),
+    Case(
+        "a failed but connected gateway ranks before a disconnected one",
         [observation(A, -40), observation(B, -90)],
         [A, B],
         (A,),
-        failed={A: 1},
+        failed_ago={A: 1},
     ),
     Case(
-        "where all failed they take turns",
+        "gateways take turns if all failed",
         [observation(A, -40), observation(B, -60), observation(C, -80)],
         [C, A, B],
-        failed={A: 2, B: 1, C: 3},
+        failed_ago={A: 2, B: 1, C: 3},
     ),
     Case("a clock ahead is no advantage", [observation(A, -60, -9), observation(B, -59)], [B, A]),
-    Case("nobody has heard it", [], []),
+    Case("no gateway has seen the device", [], []),
 ]
 
 
 @pytest.mark.rule("rest-102")
-def test_gateways_are_ranked_by_signal_age_and_failed_tries() -> None:
+def test_gateways_are_ranked_by_signal_age_and_failed_attempts() -> None:
     wrong = {}
     for case in CASES:
         ranked = rank_gateways(
-            case.heard,
+            case.observations,
             connected=case.connected,
             interval=round(case.interval * MINUTE),
-            failures={gateway: round(ago * MINUTE) for gateway, ago in case.failed.items()},
+            failures={gateway: round(ago * MINUTE) for gateway, ago in case.failed_ago.items()},
             now=NOW,
         )
         order = [each.gateway for each in ranked]
         if order != case.order:
-            wrong[case.says] = order
+            wrong[case.description] = order
     assert not wrong
 
 
 @pytest.mark.rule("rest-102")
-def test_what_counts_of_a_gateway_is_told() -> None:
-    stale, fresh, beat = observation(A, -20, 14, 1), observation(A, -60, 1, 2), observation(A, None)
-    (only,) = rank_gateways([stale, fresh, beat], connected=(), interval=MINUTE, failures={A: 5}, now=NOW)
+def test_a_ranked_gateway_has_the_values_of_its_best_parent() -> None:
+    stale, fresh, heartbeat = observation(A, -20, 14, 1), observation(A, -60, 1, 2), observation(A, None)
+    (only,) = rank_gateways(
+        [stale, fresh, heartbeat], connected=(), interval=MINUTE, failures={A: 5}, now=NOW
+    )
     assert only._replace(score=0) == (A, False, -60, NOW, 5, False, 0)
     assert only.score == pytest.approx(-64)
 
 
-def test_a_parent_that_changes_its_gateway_is_behind_the_new_one_alone() -> None:
+def test_a_parent_that_changes_its_gateway_counts_only_for_the_new_one() -> None:
     rollups = Rollups()
     readings = [
         (ReadingKind.LINK, DEVICE, A, NOW, -50, 9, False),
@@ -182,7 +190,7 @@ def test_a_parent_that_changes_its_gateway_is_behind_the_new_one_alone() -> None
     ]
 
 
-def test_failed_tries_are_forgotten_after_ten_minutes_and_when_there_are_too_many() -> None:
+def test_failed_attempts_are_discarded_after_ten_minutes_and_beyond_a_limit() -> None:
     now = 0
     failures = FailedAttempts(lambda: now)
     failures.add(DEVICE, A)

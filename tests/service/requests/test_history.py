@@ -1,4 +1,4 @@
-"""The history of requests: what was asked, by whom, and what became of it."""
+"""The history of requests over REST."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from tests.service.requests.scripted_gateway import IncomingRequest, OutgoingMessage, ScriptedGateway
     from tests.service.requests.service_with_broker import ServiceWithBroker
 
-LATER = {"Prefer": "respond-async"}
+RESPOND_ASYNC = {"Prefer": "respond-async"}
 
 
 @pytest.mark.rule("rest-103", "rest-104")
-def test_a_request_that_is_not_waited_for_is_pending_and_then_done(
-    office: ServiceWithBroker, third: ScriptedGateway, device: Mac
+def test_an_asynchronous_request_is_pending_and_then_done(
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac
 ) -> None:
-    third.responder = never_respond
-    third.requests.clear()
-    answer = office.send(device, "read", "8010", priority=3, headers=LATER)
-    assert answer.status_code == 202, answer.text
-    assert answer.headers["Preference-Applied"] == "respond-async"
-    (asked_id,) = {answer.json()["id"]}
-    assert answer.json() == {"id": asked_id, "state": "PENDING"}
-    assert answer.headers["Location"] == f"/api/v1/requests/{asked_id}"
-    pending = office.viewer.get(answer.headers["Location"]).json()
+    gateway.responder = never_respond
+    gateway.requests.clear()
+    accepted = service.send(device, "read", "8010", priority=3, headers=RESPOND_ASYNC)
+    assert accepted.status_code == 202, accepted.text
+    assert accepted.headers["Preference-Applied"] == "respond-async"
+    (request_id,) = {accepted.json()["id"]}
+    assert accepted.json() == {"id": request_id, "state": "PENDING"}
+    assert accepted.headers["Location"] == f"/api/v1/requests/{request_id}"
+    pending = service.viewer.get(accepted.headers["Location"]).json()
     assert (pending["state"], pending["response"], pending["finishedAt"]) == ("PENDING", None, None)
-    assert pending == office.history(device)[0]
-    office.wait_until(lambda: third.requests)
-    third.publish(third.requests[0].build_response(value="2011", responseTime=3, origin=1, route="r"))
-    office.wait_until(lambda: office.load_request(asked_id)["state"] == "DONE")
-    done = office.load_request(asked_id)
+    assert pending == service.history(device)[0]
+    service.wait_until(lambda: gateway.requests)
+    gateway.publish(gateway.requests[0].build_response(value="2011", responseTime=3, origin=1, route="r"))
+    service.wait_until(lambda: service.load_request(request_id)["state"] == "DONE")
+    done = service.load_request(request_id)
     assert done["finishedAt"] >= done["requestedAt"] == pending["requestedAt"]
     assert done["request"] == {
         "operation": "read",
@@ -47,20 +47,24 @@ def test_a_request_that_is_not_waited_for_is_pending_and_then_done(
         "timeoutMs": 15_000,
     }
     response = done["response"]
-    assert (response["id"], response["status"], response["value"]) == (asked_id, 0, "2011")
+    assert (response["id"], response["status"], response["value"]) == (request_id, 0, "2011")
     assert (response["responseTime"], response["origin"], response["route"]) == (3, 1, "r")
-    assert (response["gateway"], done["gateway"], done["problem"]) == (third.mac, third.mac, None)
+    assert (response["gateway"], done["gateway"], done["problem"]) == (gateway.mac, gateway.mac, None)
 
 
 @pytest.mark.rule("rest-104")
-def test_what_times_out_later_says_so(office: ServiceWithBroker, third: ScriptedGateway, device: Mac) -> None:
-    third.responder = never_respond
-    request_id = office.send(device, "write", "8010", timeoutMs=SHORT_TIMEOUT_MS, headers=LATER).json()["id"]
-    office.wait_until(lambda: office.load_request(request_id)["state"] != "PENDING")
-    shown = office.load_request(request_id)
-    assert (shown["state"], shown["response"]) == ("TIMED_OUT", None)
-    assert shown["problem"]["code"] == "gateway-timeout"
-    assert third.mac in shown["problem"]["detail"]
+def test_an_asynchronous_request_that_times_out_is_recorded(
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac
+) -> None:
+    gateway.responder = never_respond
+    request_id = service.send(
+        device, "write", "8010", timeoutMs=SHORT_TIMEOUT_MS, headers=RESPOND_ASYNC
+    ).json()["id"]
+    service.wait_until(lambda: service.load_request(request_id)["state"] != "PENDING")
+    record = service.load_request(request_id)
+    assert (record["state"], record["response"]) == ("TIMED_OUT", None)
+    assert record["problem"]["code"] == "gateway-timeout"
+    assert gateway.mac in record["problem"]["detail"]
 
 
 @pytest.mark.rule("rest-103")
@@ -75,44 +79,44 @@ def test_what_times_out_later_says_so(office: ServiceWithBroker, third: Scripted
         ("", 200),
     ],
 )
-def test_a_preference_is_read_as_it_may_be_written(
-    office: ServiceWithBroker, third: ScriptedGateway, device: Mac, prefer: str, status: int
+def test_the_prefer_header_is_parsed_in_all_its_forms(
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac, prefer: str, status: int
 ) -> None:
-    third.responder = lambda asked: [asked.build_response(value="ff")]
-    answer = office.send(device, "read", "8010", headers={"Prefer": prefer})
-    assert answer.status_code == status
-    assert ("Preference-Applied" in answer.headers) == (status == 202)
+    gateway.responder = lambda request: [request.build_response(value="ff")]
+    response = service.send(device, "read", "8010", headers={"Prefer": prefer})
+    assert response.status_code == status
+    assert ("Preference-Applied" in response.headers) == (status == 202)
 
 
 @pytest.mark.rule("rest-104")
 @each_row("request_id", ["x", "%00", "a%2Fb", "%FF", "0" * 5000, "'; DROP TABLE request"])
-def test_a_request_that_nobody_knows_is_not_found(office: ServiceWithBroker, request_id: str) -> None:
-    answer = office.viewer.get(f"/api/v1/requests/{request_id}")
-    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+def test_an_unknown_request_is_not_found(service: ServiceWithBroker, request_id: str) -> None:
+    response = service.viewer.get(f"/api/v1/requests/{request_id}")
+    assert (response.status_code, response.json()["code"]) == (404, "not-found")
 
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-194")
-def test_requests_are_listed_newest_first_with_who_asked_what(
-    office: ServiceWithBroker, third: ScriptedGateway
+def test_requests_are_listed_newest_first_with_their_actors(
+    service: ServiceWithBroker, gateway: ScriptedGateway
 ) -> None:
-    third.responder = lambda asked: [
-        asked.build_response(status=3, value="ff", responseTime=7, origin=1, route="r")
+    gateway.responder = lambda request: [
+        request.build_response(status=3, value="ff", responseTime=7, origin=1, route="r")
     ]
-    device, other = office.device_behind(third), office.device_behind(third)
-    name = office.new_user(Role.OPERATOR)
-    person = office.client(office.log_in(name))
-    office.send(device, "write", "8010", value="0a", by=person)
-    office.send(other, "read", "8010")
-    office.send(device, "read-decoded", "temperature", by=office.admin)
-    person.close()
-    newest, oldest = office.history(device)
+    device, other = service.device_behind(gateway), service.device_behind(gateway)
+    user = service.new_user(Role.OPERATOR)
+    client = service.client(service.log_in(user))
+    service.send(device, "write", "8010", value="0a", by=client)
+    service.send(other, "read", "8010")
+    service.send(device, "read-decoded", "temperature", by=service.admin)
+    client.close()
+    newest, oldest = service.history(device)
     assert (newest["request"]["operation"], newest["request"]["identifier"]) == (
         "read-decoded",
         "temperature",
     )
     assert newest["by"].startswith("api-key: admin")
-    assert (oldest["by"], oldest["device"]) == (name, f"bmac-{device}")
+    assert (oldest["by"], oldest["device"]) == (user, f"bmac-{device}")
     assert oldest["request"] == {
         "operation": "write",
         "identifier": "8010",
@@ -142,40 +146,43 @@ def test_requests_are_listed_newest_first_with_who_asked_what(
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-194")
-def test_a_history_comes_in_pages(office: ServiceWithBroker, third: ScriptedGateway) -> None:
-    third.responder = lambda asked: [asked.build_response(value="ff")]
-    device, other = office.device_behind(third), office.device_behind(third)
+def test_a_history_is_paginated(service: ServiceWithBroker, gateway: ScriptedGateway) -> None:
+    gateway.responder = lambda request: [request.build_response(value="ff")]
+    device, other = service.device_behind(gateway), service.device_behind(gateway)
     for number in range(7):
-        office.send(device, "read", f"{0x8100 + number:04x}")
+        service.send(device, "read", f"{0x8100 + number:04x}")
     path = f"/api/v1/devices/bmac-{device}/requests"
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     query: dict[str, Any] = {"MaxResults": 3}
     for expected in (3, 3, 1):
-        page = office.viewer.get(path, params=query).json()
+        page = service.viewer.get(path, params=query).json()
         assert len(page["items"]) == expected
-        found += page["items"]
+        items += page["items"]
         query["NextToken"] = page["nextToken"]
-        office.send(device, "read", "8010")  # what comes meanwhile is not on later pages
+        service.send(device, "read", "8010")  # newer requests are not on later pages
     assert query["NextToken"] is None
-    assert [each["request"]["identifier"] for each in found] == [
+    assert [each["request"]["identifier"] for each in items] == [
         f"{0x8106 - number:04x}" for number in range(7)
     ]
-    token = office.viewer.get(path, params={"MaxResults": 1}).json()["nextToken"]
-    for wrong_path, wrong in ((f"/api/v1/devices/bmac-{other}/requests", token), (path, token[:-2] + "xx")):
-        answer = office.viewer.get(wrong_path, params={"NextToken": wrong})
-        assert (answer.status_code, answer.json()["code"]) == (400, "invalid-token")
+    token = service.viewer.get(path, params={"MaxResults": 1}).json()["nextToken"]
+    for invalid_path, invalid_token in (
+        (f"/api/v1/devices/bmac-{other}/requests", token),
+        (path, token[:-2] + "xx"),
+    ):
+        response = service.viewer.get(invalid_path, params={"NextToken": invalid_token})
+        assert (response.status_code, response.json()["code"]) == (400, "invalid-token")
 
 
-def test_a_device_without_a_history_has_an_empty_one_and_an_unknown_device_none(
-    office: ServiceWithBroker,
+def test_a_device_without_requests_has_an_empty_history_and_an_unknown_device_none(
+    service: ServiceWithBroker,
 ) -> None:
-    device = office.new_device()
-    assert office.viewer.get(f"/api/v1/devices/{device}/requests").json() == {
+    device = service.new_device()
+    assert service.viewer.get(f"/api/v1/devices/{device}/requests").json() == {
         "items": [],
         "nextToken": None,
     }
-    answer = office.viewer.get("/api/v1/devices/bmac-0123456789ab/requests")
-    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+    response = service.viewer.get("/api/v1/devices/bmac-0123456789ab/requests")
+    assert (response.status_code, response.json()["code"]) == (404, "not-found")
 
 
 @pytest.mark.both_databases
@@ -188,43 +195,45 @@ def test_a_device_without_a_history_has_an_empty_one_and_an_unknown_device_none(
         ("ack", "8100", {"time": "2026-01-02T03:04:05.678Z", "type": 0}),
     ],
 )
-def test_a_change_is_in_the_history_and_the_audit_log_before_the_gateway_gets_it(  # noqa: PLR0913, PLR0917 # its cases
-    office: ServiceWithBroker,
-    third: ScriptedGateway,
+def test_a_change_is_in_the_history_and_the_audit_log_before_the_gateway_gets_it(  # noqa: PLR0913, PLR0917 # fixtures and table columns
+    service: ServiceWithBroker,
+    gateway: ScriptedGateway,
     device: Mac,
     operation: str,
     identifier: str,
     body: dict[str, Any],
 ) -> None:
-    seen: list[tuple[dict[str, Any], list[Any]]] = []
+    observed: list[tuple[dict[str, Any], list[Any]]] = []
 
-    def look(asked: IncomingRequest) -> list[OutgoingMessage]:
-        headers = office.admin.headers
-        with httpx.Client(base_url=office.url, headers=headers) as there:
-            record = there.get(f"/api/v1/requests/{asked.body['id']}").json()
-            rows = there.get("/api/v1/audit", params={"Target": f"bmac-{device}"}).json()["items"]
-        seen.append((record, [each for each in rows if each["detail"].get("request") == record.get("id")]))
-        return [asked.build_response()]
+    def inspect_history(request: IncomingRequest) -> list[OutgoingMessage]:
+        headers = service.admin.headers
+        with httpx.Client(base_url=service.url, headers=headers) as client:
+            record = client.get(f"/api/v1/requests/{request.body['id']}").json()
+            rows = client.get("/api/v1/audit", params={"Target": f"bmac-{device}"}).json()["items"]
+        observed.append(
+            (record, [each for each in rows if each["detail"].get("request") == record.get("id")])
+        )
+        return [request.build_response()]
 
-    third.responder = look
-    answer = office.send(device, operation, identifier, **body)
-    assert answer.is_success, answer.text
-    office.wait_until(lambda: seen)
-    ((record, (row,)),) = seen
+    gateway.responder = inspect_history
+    response = service.send(device, operation, identifier, **body)
+    assert response.is_success, response.text
+    service.wait_until(lambda: observed)
+    ((record, (row,)),) = observed
     assert record["request"]["operation"] == operation
     assert record["state"] in ({"PENDING", "DONE"} if operation == "ack" else {"PENDING"})
     assert (row["action"], row["actor"]) == (f"request.{operation}", record["by"])
-    assert row["detail"] == {"request": answer.json()["id"], "identifier": identifier}
+    assert row["detail"] == {"request": response.json()["id"], "identifier": identifier}
 
 
 @pytest.mark.rule("auth-26")
 def test_a_read_changes_nothing_and_is_not_in_the_audit_log(
-    office: ServiceWithBroker, third: ScriptedGateway
+    service: ServiceWithBroker, gateway: ScriptedGateway
 ) -> None:
-    third.responder = lambda asked: [asked.build_response(value="ff")]
-    device = office.device_behind(third)
-    office.send(device, "read", "8010")
-    office.send(device, "read", "8010", headers={**LATER, "Idempotency-Key": "x"})
-    office.wait_until(lambda: [each["state"] for each in office.history(device)] == ["DONE"] * 2)
-    rows = office.admin.get("/api/v1/audit", params={"Target": f"bmac-{device}"}).json()["items"]
+    gateway.responder = lambda request: [request.build_response(value="ff")]
+    device = service.device_behind(gateway)
+    service.send(device, "read", "8010")
+    service.send(device, "read", "8010", headers={**RESPOND_ASYNC, "Idempotency-Key": "x"})
+    service.wait_until(lambda: [each["state"] for each in service.history(device)] == ["DONE"] * 2)
+    rows = service.admin.get("/api/v1/audit", params={"Target": f"bmac-{device}"}).json()["items"]
     assert [row["action"] for row in rows if row["action"].startswith("request")] == []

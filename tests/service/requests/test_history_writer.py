@@ -1,4 +1,4 @@
-"""The history as it is written: nothing is read too early, nothing is lost, and nothing is kept too long."""
+"""Writer of the request history: reads are complete, no entry is lost, and none is kept too long."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ _numbers = count(1)
 
 
 def write_entry(now: int) -> HistoryEntry:
-    """A write that is about to be sent."""
-    order = prepare_request(NewRequest(operation=Operation.WRITE, identifier="8010", value="ff"))
-    return HistoryEntry.create(f"r-{next(_numbers)}", DEVICE, order, by=COMMAND_LINE, now=now)
+    """Create the entry of a write request."""
+    prepared = prepare_request(NewRequest(operation=Operation.WRITE, identifier="8010", value="ff"))
+    return HistoryEntry.create(f"r-{next(_numbers)}", DEVICE, prepared, by=COMMAND_LINE, now=now)
 
 
 @asynccontextmanager
 async def running_history(
     database: Database, clock: Clock, retention: int | None = None
 ) -> AsyncIterator[RequestHistory]:
-    book = RequestHistory(database, clock, retention=retention)
-    running = asyncio.create_task(book.run())
-    yield book
-    book.stop()
+    history_writer = RequestHistory(database, clock, retention=retention)
+    run_task = asyncio.create_task(history_writer.run())
+    yield history_writer
+    history_writer.stop()
     async with asyncio.timeout(TIMEOUT):
-        await running
+        await run_task
 
 
 class FailingDatabase:
-    """A database that does not take what it is told to refuse, and all else."""
+    """Database that fails as scripted, and otherwise works."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.errors: list[Exception | None] = []
         self.write_started = asyncio.Event()
-        """Whether a round is being written, or was."""
+        """Set when a batch is being written, or was."""
         self.during: Callable[[], object] | None = None
-        """What happens while a round is written."""
+        """Called while a batch is written."""
 
     async def write(self, work: Any, *args: Any) -> Any:
         if work is store.upsert_requests:
@@ -76,9 +76,9 @@ class FailingDatabase:
             if self.during is not None:
                 self.during()
                 await asyncio.sleep(0)
-            if self.errors and (mood := self.errors.pop(0)) is not None:
+            if self.errors and (error := self.errors.pop(0)) is not None:
                 await asyncio.sleep(0)
-                raise mood
+                raise error
         return await self._database.write(work, *args)
 
 
@@ -86,17 +86,17 @@ class FailingDatabase:
 async def history_on_failing_database(
     database: Database, clock: Clock
 ) -> AsyncIterator[tuple[RequestHistory, FailingDatabase]]:
-    mood = FailingDatabase(database)
-    book = RequestHistory(mood, clock, retention=None)  # type: ignore[arg-type] # as much of one as it needs
-    running = asyncio.create_task(book.run())
+    failing_database = FailingDatabase(database)
+    history_writer = RequestHistory(failing_database, clock, retention=None)  # type: ignore[arg-type] # implements only what the writer uses
+    run_task = asyncio.create_task(history_writer.run())
     try:
-        yield book, mood
+        yield history_writer, failing_database
     finally:
-        book.stop()
-        await running
+        history_writer.stop()
+        await run_task
 
 
-def history(database: Database) -> list[RequestRecord]:
+def list_history(database: Database) -> list[RequestRecord]:
     return database.read_now(store.list_requests, mac_to_int(DEVICE), before=None, limit=5000)
 
 
@@ -113,16 +113,16 @@ def execute(database: Database, *statements: str) -> None:
 
 
 @pytest.mark.rule("rest-195")
-async def test_what_is_written_is_there_and_audited_once(database: Database) -> None:
+async def test_an_entry_is_stored_and_audited_once(database: Database) -> None:
     clock = Clock()
-    async with running_history(database, clock) as book:
+    async with running_history(database, clock) as history_writer:
         entry = write_entry(clock())
-        await book.write(entry)
-        assert [each.state for each in history(database)] == [RequestState.PENDING]
+        await history_writer.write(entry)
+        assert [each.state for each in list_history(database)] == [RequestState.PENDING]
         entry.fail(GatewayTimeout("late"), clock())
-        book.enqueue(entry)
-        await book.flush()
-        (record,) = history(database)
+        history_writer.enqueue(entry)
+        await history_writer.flush()
+        (record,) = list_history(database)
         assert (record.state, record.problem and record.problem.code) == (
             RequestState.TIMED_OUT,
             "gateway-timeout",
@@ -131,220 +131,224 @@ async def test_what_is_written_is_there_and_audited_once(database: Database) -> 
     assert count_audit_rows(database) == 1
 
 
-async def test_who_wants_the_history_complete_waits_for_what_is_being_written(
+async def test_a_flush_waits_for_the_batch_being_written(
     sqlite_database: Database,
 ) -> None:
-    """SQLite has one writer: as long as it is busy, a round is on its way."""
+    """Hold SQLite's only writer, so that a batch stays in progress."""
     clock, busy, free = Clock(), threading.Event(), threading.Event()
 
     def hold(_: Connection) -> None:
         busy.set()
         assert free.wait(TIMEOUT)
 
-    async with history_on_failing_database(sqlite_database, clock) as (book, mood):
-        holding = asyncio.create_task(sqlite_database.write(hold))
+    async with history_on_failing_database(sqlite_database, clock) as (history_writer, failing_database):
+        hold_task = asyncio.create_task(sqlite_database.write(hold))
         await asyncio.to_thread(busy.wait, TIMEOUT)
         entry = write_entry(clock())
-        writing = asyncio.create_task(book.write(entry))
+        write_task = asyncio.create_task(history_writer.write(entry))
         async with asyncio.timeout(TIMEOUT):
-            await mood.write_started.wait()
-        settling = asyncio.create_task(book.flush())
+            await failing_database.write_started.wait()
+        flush_task = asyncio.create_task(history_writer.flush())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert not settling.done()
+        assert not flush_task.done()
         free.set()
-        await settling
-        assert len(history(sqlite_database)) == 1
-        await asyncio.gather(writing, holding)
+        await flush_task
+        assert len(list_history(sqlite_database)) == 1
+        await asyncio.gather(write_task, hold_task)
     sqlite_database.close()
 
 
-async def test_what_cannot_be_written_is_refused_and_what_is_over_is_written_later(
+async def test_new_entries_are_refused_and_finished_ones_retried_while_the_database_fails(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-    async with running_history(database, clock) as book:
+    async with running_history(database, clock) as history_writer:
         sent = write_entry(clock())
-        await book.write(sent)
+        await history_writer.write(sent)
         execute(database, "ALTER TABLE request RENAME TO request_away")
         refused = [write_entry(clock()) for _ in range(3)]
         for each in refused:
             with pytest.raises(Unrecorded):
-                await book.write(each)
+                await history_writer.write(each)
         sent.fail(GatewayTimeout("late"), clock())
-        book.enqueue(sent)
+        history_writer.enqueue(sent)
         with pytest.raises(DatabaseUnavailable):
-            await book.flush()
+            await history_writer.flush()
         execute(database, "ALTER TABLE request_away RENAME TO request")
-        await eventually_async(lambda: len(history(database)) == 4, "all four are written")
-        await book.flush()
-        ends = {each.id: (each.state, each.problem and each.problem.code) for each in history(database)}
-        assert ends == {
+        await eventually_async(lambda: len(list_history(database)) == 4, "all four entries are written")
+        await history_writer.flush()
+        outcomes = {
+            each.id: (each.state, each.problem and each.problem.code) for each in list_history(database)
+        }
+        assert outcomes == {
             sent.record.id: (RequestState.TIMED_OUT, "gateway-timeout"),
             **{each.record.id: (RequestState.FAILED, "unrecorded") for each in refused},
         }
-        assert count_audit_rows(database) == 1  # what was not sent changed nothing
-        again = write_entry(clock())
-        await book.write(again)
-    assert caplog.text.count("the history of requests cannot be written now") == 1
+        assert count_audit_rows(database) == 1  # requests that were not sent are not audited
+        next_entry = write_entry(clock())
+        await history_writer.write(next_entry)
+    assert caplog.text.count("request history cannot be written") == 1
 
 
-async def test_what_cannot_be_forgotten_does_not_keep_anybody_from_writing(sqlite_database: Database) -> None:
+async def test_a_failing_deletion_does_not_block_writes(sqlite_database: Database) -> None:
     clock = Clock()
     execute(
         sqlite_database,
         "CREATE TRIGGER stay BEFORE DELETE ON request BEGIN SELECT RAISE(ABORT, 'stay'); END",
     )
-    async with running_history(sqlite_database, clock, retention=HOUR) as book:
+    async with running_history(sqlite_database, clock, retention=HOUR) as history_writer:
         for _ in range(3):
-            await book.write(write_entry(clock()))
+            await history_writer.write(write_entry(clock()))
             clock.move(seconds=3700)
-        assert len(history(sqlite_database)) == 3
+        assert len(list_history(sqlite_database)) == 3
     assert count_audit_rows(sqlite_database) == 3
     sqlite_database.close()
 
 
-async def test_what_is_too_old_is_forgotten_and_nothing_else(database: Database) -> None:
+async def test_only_expired_entries_are_deleted(database: Database) -> None:
     clock = Clock()
 
-    def many(connection: Connection) -> None:
-        old = [write_entry(clock() - HOUR - 1) for _ in range(1500)]  # more than are forgotten at once
+    def insert_expired(connection: Connection) -> None:
+        old = [write_entry(clock() - HOUR - 1) for _ in range(1500)]  # more than are deleted at once
         store.upsert_requests(connection, old)
 
-    database.write_now(many)
-    async with running_history(database, clock, retention=HOUR) as book:
-        young = write_entry(clock() - HOUR + 600_000)
-        await book.write(young)
+    database.write_now(insert_expired)
+    async with running_history(database, clock, retention=HOUR) as history_writer:
+        recent = write_entry(clock() - HOUR + 600_000)
+        await history_writer.write(recent)
 
-        async def is_forgotten() -> bool:
+        async def is_deleted() -> bool:
             clock.move(seconds=1)
-            await book.write(write_entry(clock()))
-            return database.read_now(_oldest) == young.record.id
+            await history_writer.write(write_entry(clock()))
+            return database.read_now(_find_oldest) == recent.record.id
 
-        await eventually_async(is_forgotten, "what is too old is forgotten")
-    assert history(database)[-1].id == young.record.id
+        await eventually_async(is_deleted, "the expired entries are deleted")
+    assert list_history(database)[-1].id == recent.record.id
 
 
-def _oldest(connection: Connection) -> str:
+def _find_oldest(connection: Connection) -> str:
     return str(connection.execute(text("SELECT id FROM request ORDER BY requested_at LIMIT 1")).scalar_one())
 
 
-async def test_without_a_limit_nothing_is_forgotten(database: Database) -> None:
+async def test_without_a_retention_nothing_is_deleted(database: Database) -> None:
     clock = Clock()
-    async with running_history(database, clock) as book:
-        await book.write(write_entry(0))
-        await book.write(write_entry(clock()))
-    assert len(history(database)) == 2
+    async with running_history(database, clock) as history_writer:
+        await history_writer.write(write_entry(0))
+        await history_writer.write(write_entry(clock()))
+    assert len(list_history(database)) == 2
 
 
-async def test_at_the_end_all_is_written_and_then_nothing_any_more(database: Database) -> None:
+async def test_all_entries_are_written_at_the_end_and_none_afterwards(database: Database) -> None:
     clock = Clock()
-    async with running_history(database, clock) as book:
+    async with running_history(database, clock) as history_writer:
         entry = write_entry(clock())
-        await book.write(entry)
+        await history_writer.write(entry)
         entry.fail(Interrupted("the end"), clock())
-        book.enqueue(entry)
-    assert [each.state for each in history(database)] == [RequestState.FAILED]
-    await book.flush()
+        history_writer.enqueue(entry)
+    assert [each.state for each in list_history(database)] == [RequestState.FAILED]
+    await history_writer.flush()
     with pytest.raises(Unrecorded):
-        await book.write(write_entry(clock()))
-    assert len(history(database)) == 1
+        await history_writer.write(write_entry(clock()))
+    assert len(list_history(database)) == 1
 
 
-async def test_what_was_refused_stays_refused_though_the_next_round_has_it_too(database: Database) -> None:
+async def test_a_refused_entry_stays_failed_although_the_next_batch_contains_it(database: Database) -> None:
     clock = Clock()
-    refused, taken = write_entry(clock()), write_entry(clock())
+    refused, accepted = write_entry(clock()), write_entry(clock())
     refused.key = "a key"
-    async with history_on_failing_database(database, clock) as (book, mood):
-        mood.errors = [DatabaseUnavailable("a moment")]
-        first = asyncio.create_task(book.write(refused))
-        await mood.write_started.wait()
-        await asyncio.gather(book.write(taken))
+    async with history_on_failing_database(database, clock) as (history_writer, failing_database):
+        failing_database.errors = [DatabaseUnavailable("a moment")]
+        first = asyncio.create_task(history_writer.write(refused))
+        await failing_database.write_started.wait()
+        await asyncio.gather(history_writer.write(accepted))
         with pytest.raises(Unrecorded):
             await first
-    ends = {each.id: each.state for each in history(database)}
-    assert ends == {refused.record.id: RequestState.FAILED, taken.record.id: RequestState.PENDING}
+    outcomes = {each.id: each.state for each in list_history(database)}
+    assert outcomes == {refused.record.id: RequestState.FAILED, accepted.record.id: RequestState.PENDING}
     assert database.read_now(store.find_request_by_key, "a key") is None
 
 
-async def test_one_that_the_database_never_takes_stops_no_others(
+async def test_an_entry_that_the_database_rejects_does_not_block_others(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
     good, bad = [write_entry(clock()) for _ in range(3)], write_entry(clock())
-    bad.record = replace(bad.record, by=None)  # which no row may have
-    async with running_history(database, clock) as book:
+    bad.record = replace(bad.record, by=None)  # violates a NOT NULL constraint
+    async with running_history(database, clock) as history_writer:
         for each in good[:2]:
-            book.enqueue(each)
-        book.enqueue(bad)
-        await book.write(good[2])
+            history_writer.enqueue(each)
+        history_writer.enqueue(bad)
+        await history_writer.write(good[2])
         with pytest.raises(Unrecorded):
-            await book.write(bad)
-        assert book.dropped == 2
-    assert {each.id for each in history(database)} == {each.record.id for each in good}
-    assert caplog.text.count("cannot be written into the history") == 2
+            await history_writer.write(bad)
+        assert history_writer.dropped == 2
+    assert {each.id for each in list_history(database)} == {each.record.id for each in good}
+    assert caplog.text.count("rejected by the database") == 2
 
 
-async def test_only_so_many_wait_for_a_database_that_is_away(sqlite_database: Database) -> None:
+async def test_the_number_of_pending_entries_is_limited(sqlite_database: Database) -> None:
     clock = Clock()
-    book = RequestHistory(sqlite_database, clock, retention=None, max_pending=3)
+    history_writer = RequestHistory(sqlite_database, clock, retention=None, max_pending=3)
     for _ in range(5):
-        book.enqueue(write_entry(clock()))
-    assert book.dropped == 2
+        history_writer.enqueue(write_entry(clock()))
+    assert history_writer.dropped == 2
     with pytest.raises(Unrecorded):
-        await book.write(write_entry(clock()))
+        await history_writer.write(write_entry(clock()))
     sqlite_database.close()
 
 
-async def test_who_comes_while_the_last_round_is_written_is_refused(database: Database) -> None:
-    clock, late = Clock(), list[asyncio.Task[None]]()
-    async with history_on_failing_database(database, clock) as (book, mood):
-        await book.write(write_entry(clock()))
-        mood.during = lambda: late.append(asyncio.create_task(book.write(write_entry(clock()))))
-    mood.during = None
+async def test_entries_during_the_last_batch_are_refused(database: Database) -> None:
+    clock, late_writes = Clock(), list[asyncio.Task[None]]()
+    async with history_on_failing_database(database, clock) as (history_writer, failing_database):
+        await history_writer.write(write_entry(clock()))
+        failing_database.during = lambda: late_writes.append(
+            asyncio.create_task(history_writer.write(write_entry(clock())))
+        )
+    failing_database.during = None
     async with asyncio.timeout(TIMEOUT):
         with pytest.raises(Unrecorded):
-            await late[-1]
+            await late_writes[-1]
 
 
-async def test_an_end_in_the_middle_of_a_round_waits_for_it(sqlite_database: Database) -> None:
+async def test_stopping_waits_for_the_batch_in_progress(sqlite_database: Database) -> None:
     clock, busy, free = Clock(), threading.Event(), threading.Event()
 
     def hold(_: Connection) -> None:
         busy.set()
         assert free.wait(TIMEOUT)
 
-    mood = FailingDatabase(sqlite_database)
-    book = RequestHistory(mood, clock, retention=None)  # type: ignore[arg-type] # as much of one as it needs
-    running = asyncio.create_task(book.run())
-    holding = asyncio.create_task(sqlite_database.write(hold))
+    failing_database = FailingDatabase(sqlite_database)
+    history_writer = RequestHistory(failing_database, clock, retention=None)  # type: ignore[arg-type] # implements only what the writer uses
+    run_task = asyncio.create_task(history_writer.run())
+    hold_task = asyncio.create_task(sqlite_database.write(hold))
     await asyncio.to_thread(busy.wait, TIMEOUT)
     entry, last = write_entry(clock()), write_entry(clock())
-    writing = asyncio.create_task(book.write(entry))
+    write_task = asyncio.create_task(history_writer.write(entry))
     async with asyncio.timeout(TIMEOUT):
-        await mood.write_started.wait()
-    book.enqueue(last)
-    book.stop()
+        await failing_database.write_started.wait()
+    history_writer.enqueue(last)
+    history_writer.stop()
     free.set()
     async with asyncio.timeout(TIMEOUT):
-        await asyncio.gather(running, writing, holding)
-    assert {each.id for each in history(sqlite_database)} == {entry.record.id, last.record.id}
+        await asyncio.gather(run_task, write_task, hold_task)
+    assert {each.id for each in list_history(sqlite_database)} == {entry.record.id, last.record.id}
     assert count_audit_rows(sqlite_database) == 2
     sqlite_database.close()
 
 
-async def test_what_a_service_before_did_not_end_is_over_and_the_rest_stays(database: Database) -> None:
+async def test_a_restart_fails_unfinished_requests_and_keeps_finished_ones(database: Database) -> None:
     clock = Clock()
-    done, left = write_entry(clock()), write_entry(clock())
-    async with running_history(database, clock) as book:
-        await book.write(done)
-        await book.write(left)
+    done, unfinished = write_entry(clock()), write_entry(clock())
+    async with running_history(database, clock) as history_writer:
+        await history_writer.write(done)
+        await history_writer.write(unfinished)
         done.complete(None, clock())
-        book.enqueue(done)
-    async with running_history(database, clock) as book:
-        await book.restore()
-    states = {each.id: (each.state, each.problem and each.problem.code) for each in history(database)}
+        history_writer.enqueue(done)
+    async with running_history(database, clock) as history_writer:
+        await history_writer.restore()
+    states = {each.id: (each.state, each.problem and each.problem.code) for each in list_history(database)}
     assert states == {
         done.record.id: (RequestState.DONE, None),
-        left.record.id: (RequestState.FAILED, "interrupted"),
+        unfinished.record.id: (RequestState.FAILED, "interrupted"),
     }

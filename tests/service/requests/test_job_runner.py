@@ -1,4 +1,4 @@
-"""What the runner of jobs does with requests that are on their way to a gateway."""
+"""How the job runner handles requests that are queued or sent."""
 
 from __future__ import annotations
 
@@ -32,82 +32,82 @@ pytestmark = pytest.mark.anyio
 
 
 class RunnerHarness:
-    """A runner whose gateway takes one request at a time and never answers."""
+    """Job runner with a gateway that gets one request at a time and never responds."""
 
-    def __init__(self, stage: RunningBroker, world: Simulation, third: ScriptedGateway) -> None:
-        self.world = world
-        self.third = third
+    def __init__(self, broker: RunningBroker, simulation: Simulation, gateway: ScriptedGateway) -> None:
+        self.simulation = simulation
+        self.gateway = gateway
         self.seconds = 0.0
-        """How long the machine was suspended."""
-        self.rpc = RpcClient(stage.broker, TopicCodec(stage.prefix), stage.clock, max_concurrent=1)
-        steady = SteadyClock(lambda: world.now, lambda: self.seconds)
+        """Seconds for which the machine was suspended."""
+        self.rpc = RpcClient(broker.broker, TopicCodec(broker.prefix), broker.clock, max_concurrent=1)
+        steady = SteadyClock(lambda: simulation.now, lambda: self.seconds)
         self.runner = JobRunner(
-            stage.database, self.rpc, steady, steady=steady, abandoned_check_interval=0.02
+            broker.database, self.rpc, steady, steady=steady, abandoned_check_interval=0.02
         )
 
     def query(self, text: str) -> list[object]:
-        """Read the first column of a query."""
+        """Return the first column of a query."""
 
         def read(connection: Connection) -> list[object]:
             return [row[0] for row in connection.exec_driver_sql(text)]
 
-        return self.world.database.read_now(read)
+        return self.simulation.database.read_now(read)
 
-    async def wait_until(self, happened: Callable[[], bool]) -> None:
-        """Look again and again."""
-        await eventually_async(partial(asyncio.to_thread, happened), "what the runner does")
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition is true."""
+        await eventually_async(partial(asyncio.to_thread, condition), "the condition of the test is true")
 
 
 @asynccontextmanager
-async def start_two_updates(stage: RunningBroker) -> AsyncIterator[RunnerHarness]:
-    """Let two updates begin: the start of one has left, and that of the other waits for its turn."""
-    world = await asyncio.to_thread(Simulation, stage.database, 1, gateways=1, devices=2)
-    world.holds_requests = True
-    order = NewJob(
+async def start_two_updates(broker: RunningBroker) -> AsyncIterator[RunnerHarness]:
+    """Start two updates: the start request of one is sent, and that of the other is queued."""
+    simulation = await asyncio.to_thread(Simulation, broker.database, 1, gateways=1, devices=2)
+    simulation.holds_requests = True
+    new_job = NewJob(
         name="all",
         firmware_id=firmware_id(0, MODEL),
         targets=Targets(all=True),
         concurrency=Concurrency(per_gateway=None),
     )
-    await asyncio.to_thread(world.create, order)
-    await asyncio.to_thread(world.run, 1)
-    async with connect_gateway(stage.port, never_respond, mac_from_int(1)) as third:
-        made = RunnerHarness(stage, world, third)
-        task = asyncio.create_task(made.runner.run())
+    await asyncio.to_thread(simulation.create, new_job)
+    await asyncio.to_thread(simulation.run, 1)
+    async with connect_gateway(broker.port, never_respond, mac_from_int(1)) as gateway:
+        harness = RunnerHarness(broker, simulation, gateway)
+        task = asyncio.create_task(harness.runner.run())
         try:
-            await made.wait_until(lambda: len(third.requests) == 1 and made.rpc.queued == 1)
-            yield made
+            await harness.wait_until(lambda: len(gateway.requests) == 1 and harness.rpc.queued == 1)
+            yield harness
         finally:
             task.cancel()
             await asyncio.wait([task])
 
 
 @pytest.mark.rule("firmware-43")
-async def test_a_cancel_by_another_program_drops_starts_that_wait_for_their_turn(
-    stage: RunningBroker,
+async def test_a_cancel_by_another_process_drops_queued_starts(
+    broker: RunningBroker,
 ) -> None:
-    """The job has nothing to do for a while, so this program does not step it."""
-    async with start_two_updates(stage) as made:
-        await made.wait_until(lambda: bool(made.runner._idle_until))  # noqa: SLF001 # it is seen nowhere else
-        await asyncio.to_thread(made.world.run_command, made.world.jobs[0], "cancel")
+    """Cancel a job that is idle, so that this process does not step it."""
+    async with start_two_updates(broker) as harness:
+        await harness.wait_until(lambda: bool(harness.runner._idle_until))  # noqa: SLF001 # not visible otherwise
+        await asyncio.to_thread(harness.simulation.run_command, harness.simulation.jobs[0], "cancel")
         states = "SELECT state FROM execution ORDER BY state"
-        await made.wait_until(lambda: made.query(states) == ["CANCELED", "DISPATCHED"])
-        assert made.rpc.queued == 0
-        assert len(made.third.requests) == 1
+        await harness.wait_until(lambda: harness.query(states) == ["CANCELED", "DISPATCHED"])
+        assert harness.rpc.queued == 0
+        assert len(harness.gateway.requests) == 1
 
 
 @pytest.mark.rule("firmware-39")
-async def test_a_suspension_of_the_machine_ends_no_request_that_is_on_its_way(stage: RunningBroker) -> None:
-    """The lease of a request that another program has left behind ends meanwhile, too."""
-    async with start_two_updates(stage) as made:
+async def test_suspending_the_machine_does_not_abandon_requests_in_progress(broker: RunningBroker) -> None:
+    """Suspend the machine until the lease of a request that another process left has expired."""
+    async with start_two_updates(broker) as harness:
         outbox = "SELECT id FROM job_outbox ORDER BY id"
-        ours = made.query(outbox)
-        until = made.world.now + 60_000
-        row = f"'left', job, 0, attempt, step, gateway, target, operation, identifier, value, {until}"
-        add = f"INSERT INTO job_outbox SELECT {row} FROM job_outbox LIMIT 1"  # noqa: S608 # our own names
-        await stage.database.write(lambda connection: connection.exec_driver_sql(add))
-        made.seconds = 3600
-        await made.wait_until(lambda: "left" not in made.query(outbox))
-        assert made.query(outbox) == ours
-        assert len(made.third.requests) == 1
-        assert made.rpc.queued == 1
+        own_requests = harness.query(outbox)
+        lease_until = harness.simulation.now + 60_000
+        row = f"'left', job, 0, attempt, step, gateway, target, operation, identifier, value, {lease_until}"
+        statement = f"INSERT INTO job_outbox SELECT {row} FROM job_outbox LIMIT 1"  # noqa: S608 # constant column names
+        await broker.database.write(lambda connection: connection.exec_driver_sql(statement))
+        harness.seconds = 3600
+        await harness.wait_until(lambda: "left" not in harness.query(outbox))
+        assert harness.query(outbox) == own_requests
+        assert len(harness.gateway.requests) == 1
+        assert harness.rpc.queued == 1

@@ -1,4 +1,4 @@
-"""Keys of a mesh reach the gateway and nobody else: no file, no log, no answer, no figure has them."""
+"""Mesh keys reach only the gateway: no file, log line, response or metric contains them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import psycopg
 import pytest
 
 from tests.service.requests.scripted_gateway import never_respond
-from tests.service.requests.service_with_broker import SHORT_TIMEOUT_MS
-from tests.service.requests.service_with_broker import run_service as running_office
+from tests.service.requests.service_with_broker import SHORT_TIMEOUT_MS, run_service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +21,8 @@ KEY, PUBLIC = "5ec2e7c0de" * 4, "9ab11c7e57" * 12
 SECRETS = {"key": KEY, "publicKey": PUBLIC, "accessType": "unprovisioned"}
 
 
-def spellings() -> list[bytes]:
-    """As somebody might have written them down: text in either case, bytes, and a part of each."""
+def key_forms() -> list[bytes]:
+    """Return the forms in which a key could be stored: text in either case, bytes, and a part of each."""
     return [
         form
         for secret in (KEY, PUBLIC)
@@ -32,27 +31,27 @@ def spellings() -> list[bytes]:
     ]
 
 
-def send_all_requests(office: ServiceWithBroker) -> list[str]:
-    """Send requests with keys that go well and wrong in all ways; gives all that was told about them."""
+def send_all_requests(service: ServiceWithBroker) -> list[str]:
+    """Send requests with keys that succeed and fail in all ways, and return all responses."""
 
-    def rude(asked: IncomingRequest) -> list[OutgoingMessage]:
-        return [asked.build_response(status="broken")]
+    def respond_malformed(request: IncomingRequest) -> list[OutgoingMessage]:
+        return [request.build_response(status="broken")]
 
-    def gossip(asked: IncomingRequest) -> list[OutgoingMessage]:
+    def respond_with_keys(request: IncomingRequest) -> list[OutgoingMessage]:
         return [
-            asked.build_response(
-                status=9, errorMessage=f"not with {KEY.upper()} or {asked.body['publicKey']}"
+            request.build_response(
+                status=9, errorMessage=f"not with {KEY.upper()} or {request.body['publicKey']}"
             )
         ]
 
-    told: list[str] = []
-    with office.gateway(lambda asked: [asked.build_response(value="ff")]) as third:
-        device = office.device_behind(third)
-        office.wait_for_version(third)
+    responses: list[str] = []
+    with service.gateway(lambda request: [request.build_response(value="ff")]) as gateway:
+        device = service.device_behind(gateway)
+        service.wait_for_version(gateway)
 
         def send(operation: str = "write", **body: Any) -> None:
-            answer = office.send(device, operation, "8010", **{**SECRETS, **body})
-            told.append(f"{answer.text} {answer.headers}")
+            response = service.send(device, operation, "8010", **{**SECRETS, **body})
+            responses.append(f"{response.text} {response.headers}")
 
         send()
         send("read")
@@ -60,10 +59,10 @@ def send_all_requests(office: ServiceWithBroker) -> list[str]:
         for headers in ({"Idempotency-Key": "k"}, {"Idempotency-Key": "k"}):
             send(headers=headers)
         send(headers={"Idempotency-Key": "k"}, value="ff")
-        assert "idempotency-key-reused" in told[-1]
-        reached = len(third.requests)
-        assert all((each.body["key"], each.body["publicKey"]) == (KEY, PUBLIC) for each in third.requests)
-        # What is wrong with a request must not be told by repeating it.
+        assert "idempotency-key-reused" in responses[-1]
+        received_count = len(gateway.requests)
+        assert all((each.body["key"], each.body["publicKey"]) == (KEY, PUBLIC) for each in gateway.requests)
+        # An error must not quote the key of a rejected request.
         send(key=f"{KEY}x")
         send(key=f"{KEY}a")
         send(publicKey=[PUBLIC])
@@ -72,19 +71,19 @@ def send_all_requests(office: ServiceWithBroker) -> list[str]:
         send(priority=9)
         send(colour=KEY)
         send(headers={"Idempotency-Key": f"{KEY} {KEY}"})
-        assert len(third.requests) == reached
-        third.responder = gossip
+        assert len(gateway.requests) == received_count
+        gateway.responder = respond_with_keys
         for operation in ("read", "write"):
             send(operation)
-            assert '"errorMessage":"not with ' in told[-1]
-        third.responder = rude
+            assert '"errorMessage":"not with ' in responses[-1]
+        gateway.responder = respond_malformed
         send()
-        assert "malformed-response" in told[-1]
-        third.responder = never_respond
+        assert "malformed-response" in responses[-1]
+        gateway.responder = never_respond
         send(timeoutMs=SHORT_TIMEOUT_MS)
-        assert "gateway-timeout" in told[-1]
-        told.extend(
-            office.admin.get(path).text
+        assert "gateway-timeout" in responses[-1]
+        responses.extend(
+            service.admin.get(path).text
             for path in (
                 f"/api/v1/devices/bmac-{device}/requests?MaxResults=1000",
                 f"/api/v1/devices/bmac-{device}",
@@ -92,39 +91,39 @@ def send_all_requests(office: ServiceWithBroker) -> list[str]:
                 "/metrics",
             )
         )
-    return told
+    return responses
 
 
 @pytest.mark.rule("request-31", "request-32")
-def test_keys_are_in_no_file_log_answer_or_figure(
+def test_keys_are_in_no_file_log_response_or_metric(
     sqlite_database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="meshfleet")
-    with running_office(sqlite_database) as office:
-        told = send_all_requests(office)
-        assert len(office.viewer.get("/metrics").text) > 1000
+    with run_service(sqlite_database) as service:
+        responses = send_all_requests(service)
+        assert len(service.viewer.get("/metrics").text) > 1000
     sqlite_database.close()
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert any(b"idempotency" in each or b"request.write" in each for each in files)
-    haystack = b"\n".join([*files, caplog.text.encode(), *(each.encode() for each in told)])
-    assert [each for each in spellings() if each in haystack] == []
+    haystack = b"\n".join([*files, caplog.text.encode(), *(each.encode() for each in responses)])
+    assert [each for each in key_forms() if each in haystack] == []
 
 
 @pytest.mark.rule("request-31", "request-32")
-def test_keys_are_in_no_table_of_a_server(
+def test_keys_are_in_no_postgresql_table(
     postgresql_database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="meshfleet")
-    with running_office(postgresql_database) as office:
-        told = send_all_requests(office)
+    with run_service(postgresql_database) as service:
+        responses = send_all_requests(service)
     url = postgresql_database.read_now(lambda connection: connection.engine.url)
     with psycopg.connect(host=url.host, port=url.port, user=url.username, dbname=url.database) as server:
         names = server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         rows = [
-            f"{server.execute(f'SELECT * FROM {name}'.encode()).fetchall()}"  # noqa: S608 # our own names
+            f"{server.execute(f'SELECT * FROM {name}'.encode()).fetchall()}"  # noqa: S608 # table names of the test database
             for (name,) in names
         ]
     postgresql_database.close()
     assert any("request.write" in each for each in rows)
-    haystack = "\n".join([*rows, caplog.text, *told]).encode()
-    assert [each for each in spellings() if each in haystack] == []
+    haystack = "\n".join([*rows, caplog.text, *responses]).encode()
+    assert [each for each in key_forms() if each in haystack] == []

@@ -1,4 +1,4 @@
-"""What is asked becomes an order or a refusal by name, whatever it is."""
+"""Preparation of requests: any body is accepted or refused with a named field."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ SECRETS = {"key", "publicKey"}
     JSON,
     st.none() | st.dictionaries(st.text(), JSON, max_size=3),
 )
-def test_any_value_of_any_property_is_sent_as_it_is_or_refused(name: str, value: Any, ext: Any) -> None:
-    more = {} if ext is None else {"ext": ext}
-    asked = NewRequest(operation=Operation.WRITE_DECODED, identifier=name, value=value, **more)
+def test_any_value_of_any_property_is_sent_unchanged_or_refused(name: str, value: Any, ext: Any) -> None:
+    optional_fields = {} if ext is None else {"ext": ext}
+    body = NewRequest(operation=Operation.WRITE_DECODED, identifier=name, value=value, **optional_fields)
     try:
-        order = prepare_request(asked)
+        prepared = prepare_request(body)
     except FleetError as exc:
-        assert exc.http in {400, 413}  # noqa: PT017 # what it says depends on the value
+        assert exc.http in {400, 413}  # noqa: PT017 # the status depends on the value
         return
-    sent = decode_object(requests.encode_request(order.request))
+    sent = decode_object(requests.encode_request(prepared.request))
     assert sent.get("value") == value
     assert sent.get("ext") == ext
 
@@ -62,17 +62,17 @@ _FIELDS = {
     "time": st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00Z", "soon"]),
     "type": st.integers(0, 2),
 }
-_ALWAYS = {
+_COMMON_FIELDS = {
     "gateway": st.sampled_from(["02005e000001", "bmac-02005e000001", "x"]),
     "timeoutMs": st.integers(100, 120_000),
 }
-_ACCESS = {"priority", "extenderId", "accessType", "publicKey", "key"}
-_OWN = {
+_ACCESS_FIELDS = {"priority", "extenderId", "accessType", "publicKey", "key"}
+_FIELDS_BY_OPERATION = {
     "apiversion": {"priority"},
-    "read": _ACCESS,
-    "read-decoded": _ACCESS,
-    "write": {"value", *_ACCESS},
-    "write-decoded": {"value", "ext", *_ACCESS},
+    "read": _ACCESS_FIELDS,
+    "read-decoded": _ACCESS_FIELDS,
+    "write": {"value", *_ACCESS_FIELDS},
+    "write-decoded": {"value", "ext", *_ACCESS_FIELDS},
     "ack": {"time", "type", "priority"},
     "ack-decoded": {"time", "type", "priority"},
 }
@@ -80,40 +80,42 @@ _OWN = {
 
 @st.composite
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
-    """Bodies that are mostly right: each with what belongs to its operation, and now and then with more."""
-    operation = draw(st.sampled_from(sorted(_OWN)))
-    own = draw(st.sets(st.sampled_from(sorted(_OWN[operation]))))
+    """Draw bodies that are mostly valid, sometimes with fields of other operations."""
+    operation = draw(st.sampled_from(sorted(_FIELDS_BY_OPERATION)))
+    own = draw(st.sets(st.sampled_from(sorted(_FIELDS_BY_OPERATION[operation]))))
     foreign = (
         draw(st.sets(st.sampled_from(sorted(_FIELDS)), max_size=2)) if draw(st.integers(0, 9)) == 9 else ()
     )
     fields = {name: draw(_FIELDS[name]) for name in {*own, *foreign}}
-    fields |= draw(st.fixed_dictionaries({}, optional=_ALWAYS))
+    fields |= draw(st.fixed_dictionaries({}, optional=_COMMON_FIELDS))
     if operation != "apiversion":
-        right = "temperature" if operation.endswith("decoded") else "8100"
-        fields["identifier"] = draw(st.just(right) | st.sampled_from(["", "80", "a/b", "#", right]))
+        valid_identifier = "temperature" if operation.endswith("decoded") else "8100"
+        fields["identifier"] = draw(
+            st.just(valid_identifier) | st.sampled_from(["", "80", "a/b", "#", valid_identifier])
+        )
     return {"operation": operation, **fields}
 
 
 @pytest.mark.rule("request-31", "request-32", "rest-97")
 @settings(max_examples=examples(50))
 @given(bodies())
-def test_any_body_is_an_order_that_shows_no_key_or_is_refused(fields: dict[str, Any]) -> None:
-    asked = msgspec.convert(fields, NewRequest)
+def test_any_body_is_accepted_without_exposing_keys_or_refused(fields: dict[str, Any]) -> None:
+    body = msgspec.convert(fields, NewRequest)
     try:
-        order = prepare_request(asked)
+        prepared = prepare_request(body)
     except FleetError as exc:
-        told = (exc.http, str(exc))
-        assert told[0] in {400, 413}
-        assert not any(str(fields.get(secret, "?")) in told[1] for secret in SECRETS)
+        status, message = exc.http, str(exc)
+        assert status in {400, 413}
+        assert not any(str(fields.get(secret, "?")) in message for secret in SECRETS)
         return
-    sent = decode_object(requests.encode_request(order.request))
-    given_here = fields.keys() - {"operation", "identifier", "gateway", "timeoutMs"}
-    # All that was given is sent, but for what is at its default anyway.
-    assert sent.keys() <= given_here
-    assert all(fields[each] in (2, None, "") for each in given_here - sent.keys())
-    shown = msgspec.to_builtins(order.redacted)
-    assert shown.keys() <= {"operation", "identifier", "timeoutMs", *given_here} - SECRETS
-    assert order.timeout * 1000 == pytest.approx(fields.get("timeoutMs", 15_000))
-    assert msgspec.json.decode(msgspec.json.encode(order.redacted), type=SentRequest) == order.redacted
-    assert repr(order).count("bb" * 16) == 0
-    assert repr(asked).count("bb" * 16) == 0
+    sent = decode_object(requests.encode_request(prepared.request))
+    given_names = fields.keys() - {"operation", "identifier", "gateway", "timeoutMs"}
+    # Every given field is sent, except those with their default value.
+    assert sent.keys() <= given_names
+    assert all(fields[each] in (2, None, "") for each in given_names - sent.keys())
+    redacted = msgspec.to_builtins(prepared.redacted)
+    assert redacted.keys() <= {"operation", "identifier", "timeoutMs", *given_names} - SECRETS
+    assert prepared.timeout * 1000 == pytest.approx(fields.get("timeoutMs", 15_000))
+    assert msgspec.json.decode(msgspec.json.encode(prepared.redacted), type=SentRequest) == prepared.redacted
+    assert repr(prepared).count("bb" * 16) == 0
+    assert repr(body).count("bb" * 16) == 0

@@ -1,4 +1,4 @@
-"""Requests over REST: what reaches a gateway, and how its response comes back."""
+"""Requests over REST: what a gateway receives, and what the client gets back."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FULL = {
     "publicKey": "aa" * 64,
     "key": "bb" * 16,
 }
-"""All that a read or a write takes besides what it is about."""
+"""All optional parameters of a read or a write."""
 
 TIME = "2026-01-02T03:04:05.678Z"
 
 
-def last_request(third: ScriptedGateway) -> IncomingRequest:
-    return third.requests[-1]
+def last_request(gateway: ScriptedGateway) -> IncomingRequest:
+    return gateway.requests[-1]
 
 
-# --- What is sent ---
+# --- Requests ---
 
 
 @pytest.mark.rule("rest-97", "request-19", "request-26", "request-35")
@@ -50,33 +50,33 @@ def last_request(third: ScriptedGateway) -> IncomingRequest:
         ("write-decoded", "tx-power", {"value": 4, "ext": {"unit": "dBm"}}),
     ],
 )
-def test_a_request_is_sent_as_it_was_given(  # noqa: PLR0913, PLR0917 # its cases
-    office: ServiceWithBroker,
-    third: ScriptedGateway,
+def test_a_request_is_sent_as_it_was_given(  # noqa: PLR0913, PLR0917 # fixtures and table columns
+    service: ServiceWithBroker,
+    gateway: ScriptedGateway,
     device: Mac,
     operation: str,
     identifier: str | None,
     given: dict[str, Any],
 ) -> None:
-    third.responder = lambda asked: [asked.build_response(value="ff", version="2.4.0")]
-    target = third.mac if operation == "apiversion" else device
-    answer = office.send(target, operation, identifier, **given)
-    assert answer.status_code == 200, answer.text
-    asked = last_request(third)
-    assert asked.topic_suffix == "/".join(filter(None, (target, operation, identifier)))
-    assert (asked.qos, asked.retain) == (1, False)
-    assert asked.body == {"id": asked.body["id"], **given}
-    ids = [each.body["id"] for each in third.requests]
+    gateway.responder = lambda request: [request.build_response(value="ff", version="2.4.0")]
+    target = gateway.mac if operation == "apiversion" else device
+    response = service.send(target, operation, identifier, **given)
+    assert response.status_code == 200, response.text
+    request = last_request(gateway)
+    assert request.topic_suffix == "/".join(filter(None, (target, operation, identifier)))
+    assert (request.qos, request.retain) == (1, False)
+    assert request.body == {"id": request.body["id"], **given}
+    ids = [each.body["id"] for each in gateway.requests]
     assert len(set(ids)) == len(ids)
 
 
 @pytest.mark.rule("rest-97")
-def test_what_is_at_its_default_is_the_same_as_not_given(
-    office: ServiceWithBroker, third: ScriptedGateway, device: Mac
+def test_default_values_are_not_sent(
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac
 ) -> None:
-    third.responder = lambda asked: [asked.build_response(value="ff")]
-    assert office.send(device, "read", "8010", priority=2, timeoutMs=15_000).status_code == 200
-    assert last_request(third).body.keys() == {"id"}
+    gateway.responder = lambda request: [request.build_response(value="ff")]
+    assert service.send(device, "read", "8010", priority=2, timeoutMs=15_000).status_code == 200
+    assert last_request(gateway).body.keys() == {"id"}
 
 
 @pytest.mark.rule("rest-97")
@@ -94,40 +94,40 @@ def test_what_is_at_its_default_is_the_same_as_not_given(
         ("write-decoded", "of-theirs", {"value": 0}, {"value": 0}),
     ],
 )
-def test_null_is_written_in_all_its_spellings_and_nothing_else_is_null(  # noqa: PLR0913, PLR0917 # its cases
-    office: ServiceWithBroker,
-    third: ScriptedGateway,
+def test_only_the_forms_of_null_are_written_as_null(  # noqa: PLR0913, PLR0917 # fixtures and table columns
+    service: ServiceWithBroker,
+    gateway: ScriptedGateway,
     device: Mac,
     operation: str,
     identifier: str,
     given: dict[str, Any],
     sent: dict[str, Any],
 ) -> None:
-    third.responder = lambda asked: [asked.build_response()]
-    assert office.send(device, operation, identifier, **given).status_code == 200
-    body = dict(last_request(third).body)
+    gateway.responder = lambda request: [request.build_response()]
+    assert service.send(device, operation, identifier, **given).status_code == 200
+    body = dict(last_request(gateway).body)
     del body["id"]
     assert body == sent
 
 
 @pytest.mark.rule("rest-97", "rest-105")
 @each_row(("operation", "identifier"), [("ack", "8100"), ("ack-decoded", "temperature")])
-def test_an_ack_is_sent_and_not_waited_for(
-    office: ServiceWithBroker, third: ScriptedGateway, device: Mac, operation: str, identifier: str
+def test_an_ack_is_sent_without_waiting_for_a_response(
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac, operation: str, identifier: str
 ) -> None:
-    answer = office.send(device, operation, identifier, time=TIME, type=1, priority=3)
-    assert answer.status_code == 202, answer.text
-    body = answer.json()
-    assert (body, answer.headers["Location"]) == (
+    response = service.send(device, operation, identifier, time=TIME, type=1, priority=3)
+    assert response.status_code == 202, response.text
+    body = response.json()
+    assert (body, response.headers["Location"]) == (
         {"id": body["id"], "state": "SENT"},
         f"/api/v1/requests/{body['id']}",
     )
-    office.wait_until(lambda: last_request(third).body["id"] == body["id"])
-    assert last_request(third).topic_suffix == f"{device}/{operation}/{identifier}"
-    assert last_request(third).body == {"id": body["id"], "time": TIME, "type": 1, "priority": 3}
-    shown = office.load_request(body["id"])
-    assert (shown["state"], shown["response"], shown["problem"]) == ("DONE", None, None)
-    assert shown["request"] == {
+    service.wait_until(lambda: last_request(gateway).body["id"] == body["id"])
+    assert last_request(gateway).topic_suffix == f"{device}/{operation}/{identifier}"
+    assert last_request(gateway).body == {"id": body["id"], "time": TIME, "type": 1, "priority": 3}
+    record = service.load_request(body["id"])
+    assert (record["state"], record["response"], record["problem"]) == ("DONE", None, None)
+    assert record["request"] == {
         "operation": operation,
         "identifier": identifier,
         "priority": 3,
@@ -138,26 +138,26 @@ def test_an_ack_is_sent_and_not_waited_for(
 
 
 @pytest.mark.rule("rest-97")
-def test_a_hex_identifier_and_ids_are_taken_in_either_case(
-    office: ServiceWithBroker, third: ScriptedGateway, device: Mac
+def test_hex_identifiers_and_ids_are_case_insensitive(
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac
 ) -> None:
-    third.responder = lambda asked: [asked.build_response(value="ff")]
-    answer = office.send(device, "read", "EF10", gateway=third.mac.upper(), extenderId="c0ffee0000e1")
-    assert answer.status_code == 200, answer.text
-    assert last_request(third).topic_suffix == f"{device}/read/ef10"
-    assert last_request(third).body["extenderId"] == "C0FFEE0000E1"
-    assert office.history(device)[0]["request"]["identifier"] == "ef10"
-    assert office.send(device, "read", "8010", gateway=f"bmac-{third.mac}").status_code == 200
+    gateway.responder = lambda request: [request.build_response(value="ff")]
+    response = service.send(device, "read", "EF10", gateway=gateway.mac.upper(), extenderId="c0ffee0000e1")
+    assert response.status_code == 200, response.text
+    assert last_request(gateway).topic_suffix == f"{device}/read/ef10"
+    assert last_request(gateway).body["extenderId"] == "C0FFEE0000E1"
+    assert service.history(device)[0]["request"]["identifier"] == "ef10"
+    assert service.send(device, "read", "8010", gateway=f"bmac-{gateway.mac}").status_code == 200
 
 
-# --- What comes back ---
+# --- Responses ---
 
 
 @pytest.mark.rule("rest-99")
-def test_the_answer_has_all_that_the_response_had_and_through_which_gateway(
-    office: ServiceWithBroker, third: ScriptedGateway, device: Mac
+def test_the_rest_response_has_all_fields_of_the_gateway_response(
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac
 ) -> None:
-    said = {
+    fields = {
         "time": format_millis(1_700_000_000_000),
         "status": 0,
         "responseTime": 12.5,
@@ -168,71 +168,71 @@ def test_the_answer_has_all_that_the_response_had_and_through_which_gateway(
         "value": {"a": [1, 2.5, None, "ü\u0000"]},
         "ext": {"unit": "K"},
     }
-    third.responder = lambda asked: [asked.build_response(**said)]
-    answer = office.send(device, "read-decoded", "of-theirs")
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
-    body = answer.json()
+    gateway.responder = lambda request: [request.build_response(**fields)]
+    response = service.send(device, "read-decoded", "of-theirs")
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+    body = response.json()
     choice = body.pop("choice")
-    assert body == {"id": last_request(third).body["id"], "gateway": third.mac, **said}
+    assert body == {"id": last_request(gateway).body["id"], "gateway": gateway.mac, **fields}
     assert choice["reason"] == "last-heard"
-    assert office.history(device)[0]["response"] == answer.json()
+    assert service.history(device)[0]["response"] == response.json()
 
 
 @pytest.mark.rule("rest-99")
 @each_row("status", [4, 5, 6, 7, 9, 10, 11, 77, -1])
 @each_row("operation", ["read", "write"])
 def test_a_response_is_http_200_whatever_its_status(
-    office: ServiceWithBroker, third: ScriptedGateway, device: Mac, operation: str, status: int
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac, operation: str, status: int
 ) -> None:
-    third.responder = lambda asked: [asked.build_response(status=status, errorMessage="no")]
-    answer = office.send(device, operation, "8010")
-    assert answer.status_code == 200, answer.text
-    assert (answer.json()["status"], answer.json()["errorMessage"]) == (status, "no")
-    (newest, *_) = office.history(device, MaxResults=1)
+    gateway.responder = lambda request: [request.build_response(status=status, errorMessage="no")]
+    response = service.send(device, operation, "8010")
+    assert response.status_code == 200, response.text
+    assert (response.json()["status"], response.json()["errorMessage"]) == (status, "no")
+    (newest, *_) = service.history(device, MaxResults=1)
     assert (newest["state"], newest["response"]["status"]) == ("DONE", status)
 
 
 @pytest.mark.rule("rest-97")
-def test_the_version_of_a_gateway_is_told(office: ServiceWithBroker, third: ScriptedGateway) -> None:
-    third.responder = lambda asked: [asked.build_response(version="2.4.0")]
-    body = office.send(third.mac, "apiversion", priority=3).json()
-    assert (body["status"], body["version"], body["gateway"]) == (0, "2.4.0", third.mac)
+def test_the_version_of_a_gateway_is_returned(service: ServiceWithBroker, gateway: ScriptedGateway) -> None:
+    gateway.responder = lambda request: [request.build_response(version="2.4.0")]
+    body = service.send(gateway.mac, "apiversion", priority=3).json()
+    assert (body["status"], body["version"], body["gateway"]) == (0, "2.4.0", gateway.mac)
     assert body["choice"]["reason"] == "itself"
 
 
 @pytest.mark.rule("request-28", "request-29")
-def test_responses_to_others_and_rubbish_close_nothing(
-    office: ServiceWithBroker, third: ScriptedGateway, device: Mac
+def test_foreign_and_malformed_responses_are_ignored(
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac
 ) -> None:
-    def others_first(asked: IncomingRequest) -> list[OutgoingMessage]:
-        right = asked.build_response(value="2011")
+    def respond_with_foreign_messages_first(request: IncomingRequest) -> list[OutgoingMessage]:
+        correct = request.build_response(value="2011")
         return [
-            asked.build_response(id="somebody-else", value="ffff"),
-            right._replace(topic=right.topic.replace("/8010", "/8011")),
-            right._replace(payload=b"{"),
-            right,
-            asked.build_response(value="ffff"),
+            request.build_response(id="other-request", value="ffff"),
+            correct._replace(topic=correct.topic.replace("/8010", "/8011")),
+            correct._replace(payload=b"{"),
+            correct,
+            request.build_response(value="ffff"),
         ]
 
-    third.responder = others_first
-    foreign = office.metric('meshfleet_responses_total{fate="foreign"}')
-    repeated = office.metric('meshfleet_responses_total{fate="repeated"}')
-    assert office.send(device, "read", "8010").json()["value"] == "2011"
-    office.wait_until(lambda: office.metric('meshfleet_responses_total{fate="repeated"}') == repeated + 1)
-    assert office.metric('meshfleet_responses_total{fate="foreign"}') == foreign + 3
+    gateway.responder = respond_with_foreign_messages_first
+    foreign = service.metric('meshfleet_responses_total{fate="foreign"}')
+    repeated = service.metric('meshfleet_responses_total{fate="repeated"}')
+    assert service.send(device, "read", "8010").json()["value"] == "2011"
+    service.wait_until(lambda: service.metric('meshfleet_responses_total{fate="repeated"}') == repeated + 1)
+    assert service.metric('meshfleet_responses_total{fate="foreign"}') == foreign + 3
 
 
-def test_requests_are_counted_by_what_became_of_them(
-    office: ServiceWithBroker, third: ScriptedGateway, device: Mac
+def test_requests_are_counted_by_outcome(
+    service: ServiceWithBroker, gateway: ScriptedGateway, device: Mac
 ) -> None:
-    third.responder = lambda asked: [asked.build_response(value="ff")]
-    line = 'meshfleet_requests_total{{operation="read",outcome="{}"}}'.format
-    done, late = office.metric(line("done")), office.metric(line("gateway-timeout"))
-    office.send(device, "read", "8010")
-    third.responder = lambda _: []
-    office.send(device, "read", "8010", timeoutMs=SHORT_TIMEOUT_MS)
-    assert office.metric(line("done")) == done + 1
-    assert office.metric(line("gateway-timeout")) == late + 1
-    text = office.viewer.get("/metrics").text
+    gateway.responder = lambda request: [request.build_response(value="ff")]
+    metric_line = 'meshfleet_requests_total{{operation="read",outcome="{}"}}'.format
+    done, late = service.metric(metric_line("done")), service.metric(metric_line("gateway-timeout"))
+    service.send(device, "read", "8010")
+    gateway.responder = lambda _: []
+    service.send(device, "read", "8010", timeoutMs=SHORT_TIMEOUT_MS)
+    assert service.metric(metric_line("done")) == done + 1
+    assert service.metric(metric_line("gateway-timeout")) == late + 1
+    text = service.viewer.get("/metrics").text
     for name in ("meshfleet_requests_pending", "meshfleet_requests_queued"):
         assert f"\n{name} 0.0\n" in text

@@ -1,1 +1,1 @@
-"""Gateways: which ones are ours, and their credentials."""
+"""Claimed gateways: credentials, API versions and traffic."""

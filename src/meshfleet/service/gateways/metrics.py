@@ -1,4 +1,4 @@
-"""Figures of gateways for Prometheus."""
+"""Prometheus metrics of gateways."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class GatewayMetrics(Collector):
-    """What is known of gateways, read when somebody asks."""
+    """Metrics of gateways, read at each scrape."""
 
     def __init__(self, versions: VersionTracker) -> None:
         self._versions = versions
 
     def collect(self) -> Iterator[Metric]:
-        """Read them, when somebody asks."""
+        """Yield the current values."""
         yield GaugeMetricFamily(
             "meshfleet_gateways_acking",
-            "Gateways that take acknowledgements of samples.",
+            "Gateways that support acknowledgements of samples.",
             value=len(self._versions.ack_capable),
         )

@@ -1,4 +1,4 @@
-"""`/api/v1/gateways`: claiming gateways, and what becomes of them."""
+"""`/api/v1/gateways`: claim, list, show and release gateways."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken
 from meshfleet.service.http.request import ApiRequest
 
-_ALL_ADDRESSES: Final = {"0.0.0.0", "::"}  # noqa: S104 # it is looked for, not listened at
+_ALL_ADDRESSES: Final = {"0.0.0.0", "::"}  # noqa: S104 # only compared, not bound
 
 
 @get()
@@ -35,9 +35,9 @@ async def list_gateways(
     """List claimed gateways by MAC."""
     after = pages.decode_start("gateways", next_token, start=-1)
     rows = await database.read(store.list_gateways, after=after, limit=limit + 1)
-    found = [_with_rate(each, traffic) for each in rows]
-    cut = pages.build_page("gateways", found, limit, lambda last: (mac_to_int(Mac(last.mac)),))
-    return GatewayPage(**cut)
+    gateways = [_with_rate(each, traffic) for each in rows]
+    page = pages.build_page("gateways", gateways, limit, lambda last: (mac_to_int(Mac(last.mac)),))
+    return GatewayPage(**page)
 
 
 @post(problems=(409,))
@@ -49,14 +49,14 @@ async def claim_gateway(
     now: Given[Now],
     request: ApiRequest,
 ) -> GatewayClaim:
-    """Claim a gateway, and get its credentials for MQTT. The password is told this once."""
-    place = _resolve_broker(broker, request)
+    """Claim a gateway and get its MQTT credentials. The password is returned only once."""
+    address = _resolve_broker(broker, request)
     mac = parse_gateway_mac(data.mac)
     if mac == EVERY_GATEWAY:
-        raise MalformedMac("mac", f"{mac} stands for all gateways")
+        raise MalformedMac("mac", f"{mac} is reserved for all gateways")
     name = None if data.friendly_name is None else parse_friendly_name(data.friendly_name, "friendlyName")
     password = await database.write(store.claim_gateway, mac, name=name, by=actor, now=now())
-    return _credentials(mac, password, place)
+    return _credentials(mac, password, address)
 
 
 @get("/{mac:str}")
@@ -76,31 +76,34 @@ async def rotate_credentials(
     now: Given[Now],
     request: ApiRequest,
 ) -> GatewayClaim:
-    """Give a gateway a new password. The old one holds no longer."""
-    place = _resolve_broker(broker, request)
+    """Give a gateway a new password. The old one becomes invalid."""
+    address = _resolve_broker(broker, request)
     gateway = parse_path_gateway(mac)
     password = await database.write(store.rotate_password, gateway, by=actor, now=now())
-    return _credentials(gateway, password, place)
+    return _credentials(gateway, password, address)
 
 
 @delete("/{mac:str}")
 async def release_gateway(
     mac: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> None:
-    """Give a gateway up. It stays in the list of devices until it is forgotten there."""
+    """Release a gateway. It stays in the list of devices until it is deleted there."""
     await database.write(store.release_gateway, parse_path_gateway(mac), by=actor, now=now())
 
 
 def _with_rate(gateway: Gateway, traffic: GatewayTraffic) -> Gateway:
-    """What is stored of a gateway, with what only this process knows."""
-    rate = traffic.reports_per_minute(mac_to_int(Mac(gateway.mac)))
-    return msgspec.structs.replace(gateway, reports_per_minute=rate)
+    """Add the report rate, which only this process knows, to a stored gateway."""
+    reports_per_minute = traffic.reports_per_minute(mac_to_int(Mac(gateway.mac)))
+    return msgspec.structs.replace(gateway, reports_per_minute=reports_per_minute)
 
 
 def _resolve_broker(broker: BrokerPlace | None, request: ApiRequest) -> BrokerPlace:
-    """Where a gateway finds the broker. One that listens at all addresses is where we were found."""
+    """Return the broker address for gateways.
+
+    If the broker listens on all addresses, use the host of the request.
+    """
     if broker is None:
-        raise NoBroker("no MQTT listener is on; set mqtt, mqtt-tls or public-mqtt")
+        raise NoBroker("no MQTT listener is enabled; set mqtt, mqtt-tls or public-mqtt")
     if broker.host not in _ALL_ADDRESSES:
         return broker
     return msgspec.structs.replace(broker, host=request.url.hostname or broker.host)

@@ -1,4 +1,4 @@
-"""The table of claimed gateways."""
+"""Claimed gateways in the database."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 
 
 def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
-    """Make a gateway ours, and tell the password it gets (rest-69 to rest-72)."""
+    """Claim a gateway and return its new password (rest-69 to rest-72).
+
+    Raise `AlreadyExists` if it is claimed.
+    """
     registry.record_observations(connection, [DeviceObservation(device=mac, at=now, heard=False)])
-    before = connection.execute(select(device.c.name).where(device.c.id == mac_to_int(mac))).scalar()
+    name_before = connection.execute(select(device.c.name).where(device.c.id == mac_to_int(mac))).scalar()
     if name is not None:
         registry.set_device_names(connection, [(mac, name)])
     password = _new_password()
@@ -43,48 +46,48 @@ def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Act
     except IntegrityError as exc:
         if not is_duplicate_error(exc):
             raise
-        raise AlreadyExists(f"gateway {mac} is claimed already") from None
-    renamed = {} if name in {None, before} else {"before": before, "after": name}
-    audit.record_change(connection, by, "gateway.claim", to_device_id(mac), now=now, **renamed)
+        raise AlreadyExists(f"gateway {mac} is already claimed") from None
+    audit_fields = {} if name in {None, name_before} else {"before": name_before, "after": name}
+    audit.record_change(connection, by, "gateway.claim", to_device_id(mac), now=now, **audit_fields)
     return password
 
 
 def rotate_password(connection: Connection, mac: Mac, *, by: Actor, now: int) -> str:
-    """Give a gateway another password; the old one holds no longer (rest-73)."""
+    """Set and return a new password of a gateway; the old one becomes invalid (rest-73)."""
     password = _new_password()
-    mine = gateway.c.device == mac_to_int(mac)
-    if not connection.execute(update(gateway).where(mine).values(_password_columns(password))).rowcount:
+    is_gateway = gateway.c.device == mac_to_int(mac)
+    if not connection.execute(update(gateway).where(is_gateway).values(_password_columns(password))).rowcount:
         raise _gateway_not_claimed(mac)
     audit.record_change(connection, by, "gateway.rotate", to_device_id(mac), now=now)
     return password
 
 
 def release_gateway(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
-    """Give a gateway up. It stays a device, with its history (rest-74)."""
+    """Release a gateway. It stays a device with its history (rest-74)."""
     if not connection.execute(delete(gateway).where(gateway.c.device == mac_to_int(mac))).rowcount:
         raise _gateway_not_claimed(mac)
     audit.record_change(connection, by, "gateway.release", to_device_id(mac), now=now)
 
 
 def load_password_digests(connection: Connection, macs: Iterable[Mac]) -> dict[Mac, bytes]:
-    """The digests of the passwords of those that are claimed."""
+    """Load the password digests of the claimed gateways among `macs`."""
     query = "SELECT device, password FROM gateway WHERE password IS NOT NULL AND device IN numbers"
     rows = bulk.query_in(connection, query, [mac_to_int(mac) for mac in macs])
     return {mac_from_int(number): password for number, password in rows}
 
 
 def load_broker_hashes(connection: Connection) -> dict[Mac, str | None]:
-    """All that are claimed, by MAC, with the password as another broker checks it; None: it has none yet."""
+    """Load the password hashes for an external broker of all claimed gateways; None if there is none yet."""
     query = select(gateway.c.device, gateway.c.broker_hash).order_by(gateway.c.device)
-    return {mac_from_int(number): hashed for number, hashed in connection.execute(query)}
+    return {mac_from_int(number): broker_hash for number, broker_hash in connection.execute(query)}
 
 
 class GatewayFacts(NamedTuple):
-    """The version and the clock of a gateway; None: not known yet."""
+    """API version and clock offset of a gateway; None if unknown."""
 
     api_version: str | None
     clock_offset: int | None
-    """Milliseconds that its clock is ahead of ours."""
+    """Milliseconds by which its clock is ahead of the local one."""
 
 
 def load_gateway_facts(connection: Connection) -> dict[int, GatewayFacts]:
@@ -94,39 +97,39 @@ def load_gateway_facts(connection: Connection) -> dict[int, GatewayFacts]:
 
 
 def update_api_versions(connection: Connection, versions: Mapping[int, str]) -> None:
-    """Take over the versions that gateways told. Those that are not claimed are passed over."""
+    """Store API versions. Gateways that are not claimed are ignored."""
     rows = [(version, number) for number, version in sorted(versions.items())]
     bulk.execute_many(connection, "UPDATE gateway SET api_version = ? WHERE device = ?", rows)
 
 
 def update_clock_offsets(connection: Connection, offsets: Mapping[int, int]) -> None:
-    """Write how many milliseconds clocks are ahead of ours. Gateways that are not claimed are passed over."""
+    """Store clock offsets in milliseconds. Gateways that are not claimed are ignored."""
     rows = [(ahead, number) for number, ahead in sorted(offsets.items())]
     bulk.execute_many(connection, "UPDATE gateway SET clock_offset = ? WHERE device = ?", rows)
 
 
 def load_modes(connection: Connection) -> dict[int, str]:
-    """The modes of those that are claimed, as far as they are known."""
+    """Load the known modes of claimed gateways."""
     query = select(gateway.c.device, gateway.c.mode).where(gateway.c.mode.is_not(None))
-    known: dict[int, str] = dict(connection.execute(query).all())
-    return known
+    modes: dict[int, str] = dict(connection.execute(query).all())
+    return modes
 
 
 def update_modes(connection: Connection, modes: Mapping[int, str]) -> None:
-    """Take over modes. Those that are not claimed are passed over, and what is known is not written again."""
+    """Store modes that changed. Gateways that are not claimed are ignored."""
     rows = [(mode, number, mode) for number, mode in sorted(modes.items())]
     statement = "UPDATE gateway SET mode = ? WHERE device = ? AND (mode IS NULL OR mode <> ?)"
     bulk.execute_many(connection, statement, rows)
 
 
 def list_gateways(connection: Connection, *, after: int, limit: int) -> list[Gateway]:
-    """Some of them, by MAC, behind that one."""
+    """List claimed gateways by MAC, after the one with number `after`."""
     query = _SELECT_GATEWAYS.where(gateway.c.device > after).order_by(gateway.c.device).limit(limit)
     return [_to_gateway(row) for row in connection.execute(query)]
 
 
 def load_gateway(connection: Connection, mac: Mac) -> Gateway:
-    """One of them."""
+    """Load a claimed gateway. Raise `NotFound` if it is not claimed."""
     row = connection.execute(_SELECT_GATEWAYS.where(gateway.c.device == mac_to_int(mac))).first()
     if row is None:
         raise _gateway_not_claimed(mac)
@@ -154,7 +157,7 @@ def _to_gateway(row: Row[Any]) -> Gateway:
         api_version=row.api_version,
         mode=row.mode,
         device_count=row.device_count,
-        reports_per_minute=0.0,  # whoever takes reports knows it
+        reports_per_minute=0.0,  # added by the caller, which knows the traffic
         clock_offset=None if row.clock_offset is None else _to_seconds(row.clock_offset),
     )
 
@@ -168,7 +171,7 @@ def _new_password() -> str:
 
 
 def _password_columns(password: str) -> dict[str, Any]:
-    """What is stored of a password: for our own broker, and for another one that comes one day."""
+    """Return the stored hashes of a password: for the embedded broker, and for an external one."""
     return {"password": hash_credential(password), "broker_hash": hash_mosquitto_password(password)}
 
 

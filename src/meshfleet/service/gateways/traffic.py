@@ -1,4 +1,4 @@
-"""How much gateways report at the moment, and in which form. In memory: nobody asks for yesterday."""
+"""Current report rate and mode of gateways, in memory: no history is kept."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.pending_state import PendingStates
 
 
-# Whether gateways report raw or decoded, learned from what they report.
+# Detection of the mode, raw or decoded, from the reports of a gateway.
 
 _INSPECTED_REPORTS: Final = 8
-"""Reports of a batch that are looked at. A gateway reports often, and changes its mode once in its life."""
+"""Number of reports inspected per batch: a gateway reports often and rarely changes its mode."""
 
 _DECODED_FOR_MS: Final = 3_600_000
-"""Milliseconds after a decoded report in which a raw one says nothing."""
+"""Milliseconds after a decoded report in which raw reports are ignored."""
 
 _RESET_MS: Final = 600_000
-"""Milliseconds after which modes are told anew: a gateway may be released and claimed meanwhile."""
+"""Milliseconds after which modes are detected again: a gateway may be released and claimed meanwhile."""
 
 _RAW, _DECODED = "raw", "decoded"
 
@@ -35,49 +35,49 @@ _MODE_BY_KIND: Final[Mapping[str, str]] = {
     **{str(kind): _DECODED for kind in Kind if kind.is_decoded},
     **dict.fromkeys((str(Kind.PROPERTY), str(Kind.MEASUREMENT), str(Kind.EVENT)), _RAW),
 }
-"""What each kind of report tells of the mode. Others are the same in both."""
+"""Mode by report kind. Other kinds are the same in both modes."""
 
 
 class ModeChanges:
-    """Modes to be written down; see `Entry`."""
+    """Flush part that stores detected modes."""
 
     def __init__(self, modes: Mapping[int, str]) -> None:
         self._modes = modes
 
-    def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # nobody's mode
-        """Write them."""
+    def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # new devices have no mode
+        """Store the modes."""
         store.update_modes(connection, self._modes)
 
     def on_flushed(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing."""
 
 
 class ModeDetector:
-    """Learns the modes of gateways."""
+    """Detector of the modes of gateways."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
         self._decoded_at: dict[int, int] = {}
-        """When each was last seen to report decoded."""
+        """Time of the last decoded report by gateway."""
         self._new: dict[int, str] = {}
         self._reset_at: int | None = None
 
     def restore(self, modes: Mapping[int, str], now: int) -> None:
-        """Go on with what was known before a start."""
+        """Load the stored modes at the start."""
         self._known |= modes
         self._decoded_at |= {gateway: now for gateway, mode in modes.items() if mode == _DECODED}
 
     def inspect_reports(self, batch: ParsedBatch) -> None:
-        """Look at some reports of a batch, from all over it."""
-        seen, gateways = batch.report_kinds, batch.report_gateways
-        step = len(seen) // _INSPECTED_REPORTS + 1
-        for kind, gateway in zip(seen[::step], gateways[::step], strict=False):
+        """Inspect some reports of a batch, spread over it."""
+        kinds, gateways = batch.report_kinds, batch.report_gateways
+        step = len(kinds) // _INSPECTED_REPORTS + 1
+        for kind, gateway in zip(kinds[::step], gateways[::step], strict=False):
             mode = _MODE_BY_KIND.get(kind)
             if mode is not None:
                 self._record_mode(gateway, mode, batch.now)
 
     def pop_changes(self, now: int) -> ModeChanges:
-        """What is newly known."""
+        """Return and reset the newly detected modes."""
         if self._reset_at is None:
             self._reset_at = now
         elif not 0 <= now - self._reset_at < _RESET_MS:
@@ -101,57 +101,59 @@ class ModeDetector:
 _MINUTE: Final = 60_000
 
 _RECENT_MINUTES: Final = 15
-"""Minutes for which a gateway counts as heard."""
+"""Minutes for which a gateway counts as active after a report."""
 
 
 class GatewayTraffic:
-    """Counts reports by the gateways that brought them, minute by minute; see `Follower`."""
+    """`CommitSubscriber` that counts reports per gateway and minute."""
 
     def __init__(self, steady: Now) -> None:
-        """`steady` is a clock that is never set: minutes go by it."""
+        """Create counters. `steady` is a monotonic clock."""
         self.modes = ModeDetector()
-        self._steady = steady
+        self._monotonic = steady
         self._started_at = steady()
         self._minute = self._started_at // _MINUTE
         self._counts: Counter[int] = Counter()
-        """Of this minute."""
+        """Reports of the current minute."""
         self._previous_counts: Counter[int] = Counter()
-        """Of the minute before it."""
+        """Reports of the previous minute."""
         self._last_minutes: dict[int, int] = {}
-        """The last minute in which each gateway was heard, this one aside."""
+        """Last minute before the current one in which each gateway reported."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """A draft is committed."""
-        self._roll_over(self._steady() // _MINUTE)
+        """Count the reports of a committed batch."""
+        self._roll_over(self._monotonic() // _MINUTE)
         self._counts.update(batch.report_gateways)
         self.modes.inspect_reports(batch)
 
-    def prepare_flush(self, states: PendingStates, now: int) -> ModeChanges:  # noqa: ARG002 # they say nothing of gateways
-        """What is newly known of their modes."""
+    def prepare_flush(self, states: PendingStates, now: int) -> ModeChanges:  # noqa: ARG002 # states of devices do not affect gateways
+        """Return the newly detected modes, to be stored."""
         return self.modes.pop_changes(now)
 
     def reports_per_minute(self, gateway: int) -> float:
-        """Reports per minute of a gateway, over this minute and the one before it."""
-        now = self._steady()
+        """Return the reports per minute of a gateway, over the current and the previous minute."""
+        now = self._monotonic()
         self._roll_over(now // _MINUTE)
         since = max(self._started_at, (self._minute - 1) * _MINUTE)
         count = self._previous_counts[gateway] + self._counts[gateway]
         return round(count * _MINUTE / max(now - since, _MINUTE), 1)
 
     def recent_gateways(self) -> set[int]:
-        """The gateways that were heard lately."""
-        self._roll_over(self._steady() // _MINUTE)
+        """Return the gateways that reported in the last minutes."""
+        self._roll_over(self._monotonic() // _MINUTE)
         return {*self._last_minutes, *self._counts}
 
     def _roll_over(self, minute: int) -> None:
-        """Begin another minute, if it is another."""
+        """Start a new minute if the current one is over."""
         if minute == self._minute:
             return
         for gateway in self._counts:
             self._last_minutes[gateway] = self._minute
         if min(self._last_minutes.values(), default=minute) < minute - _RECENT_MINUTES:
             self._last_minutes = {
-                each: at for each, at in self._last_minutes.items() if at >= minute - _RECENT_MINUTES
+                each: last_minute
+                for each, last_minute in self._last_minutes.items()
+                if last_minute >= minute - _RECENT_MINUTES
             }
         self._previous_counts = self._counts if minute == self._minute + 1 else Counter()
         self._counts = Counter()

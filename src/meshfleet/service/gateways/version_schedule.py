@@ -1,8 +1,8 @@
-"""When which gateway is asked for its version (version-10), and with it for its time (report-48).
+"""Schedule of API version requests to gateways (version-10), which also measure their clocks (report-48).
 
-A gateway that has just connected is asked, and asked again a few times if it does not answer. After that it
-is asked hourly, whether it answered or not: clocks drift. One whose clock is in doubt is asked at once.
-Thousands that connect together are asked one after the other.
+A gateway that has just connected is sent a request, with a few retries if it does not respond. After that it
+gets one every hour, whether it responded or not, because clocks drift. A gateway with a suspect clock gets
+one at once. Requests to thousands of gateways that connect together are spread over time.
 """
 
 from __future__ import annotations
@@ -21,44 +21,46 @@ _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
 
 _SPACING_MS: Final = 20
-"""Milliseconds for each of those that connect together: 5,000 of them are asked over 100 s."""
+"""Milliseconds per gateway that connects at the same time: 5,000 of them are spread over 100 s."""
 
 _RETRY_DELAYS: Final = (15 * _SECOND, _MINUTE, 5 * _MINUTE)
-"""How long to wait before the next tries; a gateway may be busy with its own start."""
+"""Milliseconds before each retry; a gateway may still be starting."""
 
 _MIN_INTERVAL: Final = _MINUTE
-"""A gateway that comes and goes is not asked more often than this."""
+"""Minimum milliseconds between two requests to a gateway that reconnects often."""
 
 _CLOCK_CHECK_INTERVAL: Final = 30 * _SECOND
-"""Nor because of its clock more often than this, and half as often after each try without an answer. A device
-is silent after three minutes at the earliest, so none seems silent because a clock was set."""
+"""Minimum milliseconds between two requests to measure a suspect clock, doubled after each failure.
+
+A device is silent after three minutes at the earliest, so none seems silent because a clock was set.
+"""
 
 _MAX_DOUBLINGS: Final = 7
-"""So often that pause is doubled: it is an hour then."""
+"""Maximum number of doublings: the delay is an hour then."""
 
 
 class _PlannedRequest(Struct):
-    """What is planned for a gateway."""
+    """Request planned for a gateway."""
 
     connection: int | None
-    """None: it is not connected."""
+    """Number of its connection; None if it is not connected."""
     due_at: int | None
-    """None: nothing is planned."""
+    """Time of the next request; None if none is planned."""
     failures: int = 0
     sent_at: int | None = None
     is_pending: bool = False
-    """Whether it is being asked at this moment."""
+    """Whether a request is waiting for its response."""
 
 
 class VersionSchedule:
-    """Knows no clock itself: every call brings the time."""
+    """Times of the next requests by gateway. The caller passes the time."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._plans: dict[int, _PlannedRequest] = {}
 
     def update_connections(self, connections: Mapping[int, int], now: int) -> None:
-        """Which gateways are connected now, each with the number of its connection."""
+        """Set the gateways that are connected now, each with the number of its connection."""
         plans = self._plans
         new = [
             each
@@ -68,37 +70,36 @@ class VersionSchedule:
         spread = len(new) * _SPACING_MS
         for gateway in new:
             self._add_connection(gateway, connections[gateway], now + self._random.randrange(spread))
-        gone = [each for each in plans if each not in connections]
-        for gateway in gone:
+        disconnected = [each for each in plans if each not in connections]
+        for gateway in disconnected:
             self._remove_connection(gateway, now)
 
     def expedite(self, gateways: Collection[int], now: int) -> None:
-        """Plan to measure the clocks of these, which every answer does."""
+        """Plan requests now to gateways whose clocks must be measured."""
         for gateway in gateways:
             plan = self._plans.get(gateway)
             if plan is None or plan.connection is None or plan.is_pending:
                 continue
-            pause = min(
-                _CLOCK_CHECK_INTERVAL << min(plan.failures, _MAX_DOUBLINGS), _HOUR
-            )  # one that does not answer is left alone
-            if plan.sent_at is None or now - plan.sent_at >= pause:
+            # Gateways that do not respond get longer delays.
+            delay = min(_CLOCK_CHECK_INTERVAL << min(plan.failures, _MAX_DOUBLINGS), _HOUR)
+            if plan.sent_at is None or now - plan.sent_at >= delay:
                 plan.due_at = now if plan.due_at is None else min(plan.due_at, now)
 
     def pop_due(self, now: int, limit: int) -> list[int]:
-        """So many of those to be asked now, who are being asked from now on; newcomers come first."""
-        waiting = (
+        """Return at most `limit` due gateways and mark them as pending, those without failures first."""
+        due = (
             (plan.failures, plan.due_at, gateway)
             for gateway, plan in self._plans.items()
             if plan.due_at is not None and plan.due_at <= now and not plan.is_pending
         )
-        taken = [gateway for _, _, gateway in nsmallest(limit, waiting)]
-        for gateway in taken:
+        gateways = [gateway for _, _, gateway in nsmallest(limit, due)]
+        for gateway in gateways:
             plan = self._plans[gateway]
             plan.due_at, plan.sent_at, plan.is_pending = None, now, True
-        return taken
+        return gateways
 
     def record_response(self, gateway: int, now: int) -> None:
-        """Note that a gateway told its version. It is asked again in an hour, since clocks drift."""
+        """Record that a gateway responded. The next request follows in an hour, because clocks drift."""
         if (plan := self._plans.get(gateway)) is None:
             return
         plan.is_pending, plan.failures = False, 0
@@ -106,29 +107,29 @@ class VersionSchedule:
             plan.due_at = now + self._jitter(_HOUR)
 
     def record_failure(self, gateway: int, now: int) -> None:
-        """Note that a gateway did not answer. It is asked again soon, and after a few tries in an hour."""
+        """Record that a gateway did not respond. A retry follows soon, or in an hour after a few failures."""
         plan = self._plans.get(gateway)
         if plan is None:
             return
         plan.is_pending, plan.failures = False, plan.failures + 1
-        if plan.connection is None or plan.due_at is not None:  # it went, or came again meanwhile
+        if plan.connection is None or plan.due_at is not None:  # it disconnected, or reconnected meanwhile
             return
         plan.due_at = now + self._jitter(
             _RETRY_DELAYS[plan.failures - 1] if plan.failures <= len(_RETRY_DELAYS) else _HOUR
         )
 
-    def _add_connection(self, gateway: int, connection: int, due: int) -> None:
-        plan = self._plans.setdefault(gateway, _PlannedRequest(connection, due))
+    def _add_connection(self, gateway: int, connection: int, due_at: int) -> None:
+        plan = self._plans.setdefault(gateway, _PlannedRequest(connection, due_at))
         plan.connection, plan.failures = connection, 0
-        plan.due_at = due if plan.sent_at is None else max(due, plan.sent_at + _MIN_INTERVAL)
+        plan.due_at = due_at if plan.sent_at is None else max(due_at, plan.sent_at + _MIN_INTERVAL)
 
     def _remove_connection(self, gateway: int, now: int) -> None:
-        """Ask it no more, and forget it when it stays away."""
+        """Cancel the request, and discard the plan when the gateway stays disconnected."""
         plan = self._plans[gateway]
         plan.connection = plan.due_at = None
         if not plan.is_pending and (plan.sent_at is None or now - plan.sent_at >= _MIN_INTERVAL):
             del self._plans[gateway]
 
     def _jitter(self, delay: int) -> int:
-        """Not all at the same time."""
+        """Vary a delay by 10 %, so that gateways are not all due at the same time."""
         return round(delay * self._random.uniform(0.9, 1.1))

@@ -1,8 +1,8 @@
-"""Which version of the messaging interface each gateway speaks, and what time it has: it is asked.
+"""API versions of gateways, requested from the gateways themselves.
 
-The table of gateways has what they told; what is here follows it. Until a gateway answers it counts as the
-oldest that there is (version-11). The answers measure its clock, as all answers do; what is known of that is
-written to the table here.
+The table of gateways stores the versions, and this cache follows it. Until a gateway responds, it is treated
+as the oldest version (version-11). Responses also measure the gateway's clock; the offsets are stored in the
+table here.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_CONCURRENT: Final = 20
-"""Gateways that are asked at the same time."""
+"""Maximum number of concurrent requests."""
 
 _TIMEOUT_SECONDS: Final = 10.0
-"""Seconds for a gateway to answer about itself."""
+"""Seconds to wait for the response of a gateway."""
 
 _CLOCK_JUMP_MS: Final = 2_000
-"""Milliseconds by which the clock of this machine has to change within a look if somebody set it."""
+"""Milliseconds of change between two polls beyond which the local clock must have been set."""
 
 _MIN_OFFSET_CHANGE_MS: Final = 500
-"""Milliseconds by which the offset of a clock may change before it is written again."""
+"""Milliseconds by which an offset must change to be stored again."""
 
 _RELOAD_MS: Final = 5_000
-"""Milliseconds between two looks at the table: gateways are claimed and released."""
+"""Milliseconds between two reloads of the table, because gateways are claimed and released."""
 
 _MIN_VERSION, _MAX_VERSION = Version(1, 0, 0), Version(100, 0, 0)
-"""Versions that a gateway can have; others nobody believes."""
+"""Range of plausible versions; others are rejected."""
 
 _FIRST_VERSION_WITH_ACKS: Final = (
     api_versions.find_first_version("request", Operation.ACK, None) or api_versions.LATEST_VERSION
@@ -62,9 +62,9 @@ _FIRST_VERSION_WITH_ACKS: Final = (
 
 
 class VersionTracker:
-    """Asks gateways for their versions, and knows them."""
+    """Cache of the API versions of gateways, which it requests from them."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # keyword-only except the first three
         self,
         database: Database,
         rpc: RpcClient,
@@ -77,9 +77,10 @@ class VersionTracker:
         steady: Now,
         timeout: float = _TIMEOUT_SECONDS,
     ) -> None:
-        """`acks`: whether samples are acknowledged at all; without it `acking` stays empty.
+        """Create a tracker.
 
-        `steady` is the clock by which gateways are asked again: one that is never set.
+        Without `acks_enabled`, samples are not acknowledged and `ack_capable` stays empty. `steady` is a
+        monotonic clock that schedules the requests.
         """
         self._database = database
         self._rpc = rpc
@@ -88,68 +89,73 @@ class VersionTracker:
         self._clocks = clocks
         self._acks_enabled = acks_enabled
         self._now = now
-        self._steady = steady
+        self._monotonic = steady
         self._wall_clock_lead = now() - steady()
-        """Milliseconds that the clock of this machine is ahead of the steady one."""
+        """Milliseconds by which the wall clock is ahead of the monotonic clock."""
         self._timeout = timeout
-        self._schedule = VersionSchedule(Random())  # noqa: S311 # when to ask is no secret
+        self._schedule = VersionSchedule(Random())  # noqa: S311 # timing, not cryptography
         self._versions: dict[int, Version] = {}
         self._stored_offsets: dict[int, int | None] = {}
-        """Offsets of clocks as the table has them, of all gateways that are claimed."""
+        """Stored clock offsets of all claimed gateways; None if unknown."""
         self._unsaved_versions: dict[int, Version] = {}
-        """What gateways told and the table does not have yet."""
+        """Versions that are not stored yet."""
         self._loaded_at: int | None = None
         self._pending = 0
-        """How many are being asked."""
+        """Number of requests waiting for a response."""
         self._is_failing = False
         self.ack_capable: set[int] = set()
-        """Those that take acknowledgements of samples; always the same set, and always current."""
+        """Gateways that support acknowledgements of samples.
+
+        The set object never changes, only its content.
+        """
 
     def get(self, gateway: int) -> Version:
-        """What a gateway speaks, as far as we know."""
+        """Return the API version of a gateway, or the oldest one if it is unknown."""
         return self._versions.get(gateway, api_versions.ASSUMED_VERSION)
 
     async def restore(self) -> None:
-        """Go on with what was known before a start."""
-        await self._load(self._steady())
-        kept = self._stored_offsets
-        self._clocks.restore({gateway: ahead for gateway, ahead in kept.items() if ahead is not None})
+        """Load versions and clock offsets at the start."""
+        await self._load(self._monotonic())
+        stored_offsets = self._stored_offsets
+        self._clocks.restore(
+            {gateway: ahead for gateway, ahead in stored_offsets.items() if ahead is not None}
+        )
 
     async def run(self, *, pause: float = 1.0) -> None:
-        """Ask gateways until cancelled; so many seconds pass between two looks at who is there."""
+        """Request versions until canceled; `pause` is the number of seconds between two polls."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self.poll(tasks)
                 await asyncio.sleep(pause)
 
     async def poll(self, tasks: asyncio.TaskGroup) -> None:
-        """See who is there, and ask those whose turn it is."""
+        """Synchronize with the table, and send the requests that are due."""
         self._detect_clock_change()
         await self._synchronize()
-        now = self._steady()
+        now = self._monotonic()
         self._schedule.update_connections(self._connections(), now)
         self._schedule.expedite(self._clocks.gateways_to_measure(), now)
         for gateway in self._schedule.pop_due(now, _MAX_CONCURRENT - self._pending):
             self._pending += 1
             tasks.create_task(self._request_version(gateway), name=f"apiversion {gateway:012x}")
 
-    # Inside
+    # Internals
 
     def _detect_clock_change(self) -> None:
-        """Notice that the clock of this machine was set: those of gateways were not."""
-        ahead, before = self._now() - self._steady(), self._wall_clock_lead
-        self._wall_clock_lead = ahead
-        if abs(ahead - before) > _CLOCK_JUMP_MS:
-            seconds = abs(ahead - before) / 1000
+        """Detect that the local clock was set, and correct the gateways' offsets."""
+        lead, lead_before = self._now() - self._monotonic(), self._wall_clock_lead
+        self._wall_clock_lead = lead
+        if abs(lead - lead_before) > _CLOCK_JUMP_MS:
+            seconds = abs(lead - lead_before) / 1000
             _log.warning(
-                "the clock of this machine was set %s by %.0f s",
-                "ahead" if ahead > before else "back",
+                "clock of this machine was set %s by %.0f s, clock offsets of gateways are corrected",
+                "ahead" if lead > lead_before else "back",
                 seconds,
             )
-            self._clocks.adjust_local_clock(ahead - before)
+            self._clocks.adjust_local_clock(lead - lead_before)
 
     def _connections(self) -> Mapping[int, int]:
-        """Who is connected; on another broker, who was heard lately."""
+        """Return the connected gateways, or on an external broker those that reported recently."""
         connected = self._transport.connected_gateways()
         if connected is None:
             return dict.fromkeys(self._traffic.recent_gateways(), 0)
@@ -159,33 +165,33 @@ class VersionTracker:
         mac = mac_from_int(gateway)
         try:
             topic = RequestTopic(mac, mac, Operation.APIVERSION)
-            answer = await self._rpc.request(
+            reply = await self._rpc.request(
                 topic, ApiVersionRequest(priority=Priority.HIGHEST), timeout=self._timeout
             )
-            self._record_version(gateway, answer)
+            self._record_version(gateway, reply)
         except FleetError as exc:
-            _log.debug("the version of a gateway stays unknown: %s", exc)
+            _log.debug("API version of a gateway could not be read: %s", exc)
             if isinstance(exc, GatewayTimeout):
                 self._clocks.mark_unresponsive(gateway)
-            self._schedule.record_failure(gateway, self._steady())
+            self._schedule.record_failure(gateway, self._monotonic())
         else:
-            self._schedule.record_response(gateway, self._steady())
+            self._schedule.record_response(gateway, self._monotonic())
         finally:
             self._pending -= 1
 
-    def _record_version(self, gateway: int, answer: RpcResponse) -> None:
-        """Take over the version that a gateway told. Its time was taken when the answer came."""
-        response = answer.response
+    def _record_version(self, gateway: int, reply: RpcResponse) -> None:
+        """Record the version in a response. Its time was recorded when it was received."""
+        response = reply.response
         version = response.version if isinstance(response, ApiVersionResponse) else UNSET
         if response.status or version is UNSET:
-            raise MalformedVersion("version", f"is not told, the status is {response.status}")
+            raise MalformedVersion("version", f"is missing, the status is {response.status}")
         if not _MIN_VERSION <= version < _MAX_VERSION:
-            raise MalformedVersion("version", f"{version} is not believed")
+            raise MalformedVersion("version", f"{version} is implausible")
         self._unsaved_versions[gateway] = version
 
     async def _synchronize(self) -> None:
-        """Write what was told, and follow the table; when the database is away, the next time."""
-        now = self._steady()
+        """Store new values and reload the table. If the database is unavailable, the next poll does it."""
+        now = self._monotonic()
         is_current = self._loaded_at is not None and now - self._loaded_at < _RELOAD_MS
         if is_current and not self._unsaved_versions and not self._unsaved_offsets():
             return
@@ -194,7 +200,10 @@ class VersionTracker:
             await self._load(now)
         except (DatabaseUnavailable, DBAPIError) as exc:
             if not self._is_failing:
-                _log.warning("versions of gateways cannot be kept: %s", type(exc).__name__)
+                _log.warning(
+                    "versions and clock offsets of gateways cannot be stored, will retry: %s",
+                    type(exc).__name__,
+                )
             self._is_failing = True
         else:
             self._is_failing = False
@@ -202,23 +211,23 @@ class VersionTracker:
     async def _save(self) -> None:
         if offsets := self._unsaved_offsets():
             await self._database.write(store.update_clock_offsets, offsets)
-        told = dict(self._unsaved_versions)
-        if not told:
+        versions = dict(self._unsaved_versions)
+        if not versions:
             return
         await self._database.write(
-            store.update_api_versions, {gateway: str(version) for gateway, version in told.items()}
+            store.update_api_versions, {gateway: str(version) for gateway, version in versions.items()}
         )
-        for gateway, version in told.items():
+        for gateway, version in versions.items():
             if self._unsaved_versions[gateway] == version:
                 del self._unsaved_versions[gateway]
 
     def _unsaved_offsets(self) -> dict[int, int]:
-        """Offsets of clocks that the table does not have yet, or has others for."""
-        kept = self._stored_offsets
+        """Return the clock offsets that differ from the stored ones."""
+        stored_offsets = self._stored_offsets
         return {
             gateway: ahead
             for gateway, ahead in self._clocks.offsets.items()
-            if gateway in kept and _is_offset_changed(ahead, kept[gateway])
+            if gateway in stored_offsets and _is_offset_changed(ahead, stored_offsets[gateway])
         }
 
     async def _load(self, now: int) -> None:
@@ -226,16 +235,18 @@ class VersionTracker:
         self._loaded_at = now
         self._stored_offsets = {gateway: each.clock_offset for gateway, each in rows.items()}
         self._clocks.remove(self._clocks.offsets.keys() - rows.keys())
-        known = {gateway: each.api_version for gateway, each in rows.items()}
-        self._versions = {gateway: Version.parse(text) for gateway, text in known.items() if text is not None}
-        new = {
+        stored_versions = {gateway: each.api_version for gateway, each in rows.items()}
+        self._versions = {
+            gateway: Version.parse(text) for gateway, text in stored_versions.items() if text is not None
+        }
+        ack_capable = {
             each
             for each, version in self._versions.items()
             if self._acks_enabled and version >= _FIRST_VERSION_WITH_ACKS
         }
-        self.ack_capable &= new
-        self.ack_capable |= new
+        self.ack_capable &= ack_capable
+        self.ack_capable |= ack_capable
 
 
-def _is_offset_changed(ahead: int, kept: int | None) -> bool:
-    return kept is None or abs(ahead - kept) >= _MIN_OFFSET_CHANGE_MS
+def _is_offset_changed(ahead: int, stored: int | None) -> bool:
+    return stored is None or abs(ahead - stored) >= _MIN_OFFSET_CHANGE_MS

@@ -1,1 +1,1 @@
-"""Live events: what happens is told to whoever listens."""
+"""Live events: changes and reports, sent to subscribers over WebSockets and server-sent events."""

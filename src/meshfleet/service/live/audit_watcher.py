@@ -1,4 +1,4 @@
-"""What people change, in whatever process: the audit log is followed (auth-26)."""
+"""Watcher of the audit log, which contains the changes of users in all processes (auth-26)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _RECENT_IDS: Final = 200
-"""Numbers among which rows of transactions that run side by side may still appear."""
+"""Number of most recent ids that are read again: concurrent transactions may still commit in between."""
 
 _MAX_ROWS: Final = 10_000
-"""Rows that are read at once; more changes than that in a second are not told one by one."""
+"""Maximum rows per poll. If there are more, subscribers get a resync."""
 
 _MAX_SKEW_MS: Final = 2000
 """Milliseconds by which the clocks of processes may differ."""
@@ -44,7 +44,7 @@ _GATEWAY_CAUSES: Final = {
 }
 _JOB_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
 _ACCESS_ACTIONS: Final = ("auth.logout", "user.", "api-key.")
-"""How actions begin that may take something away from somebody."""
+"""Prefixes of actions that may revoke access."""
 
 
 class _AuditEntry(NamedTuple):
@@ -55,9 +55,9 @@ class _AuditEntry(NamedTuple):
 
 
 class AuditWatcher:
-    """Follows the audit log while somebody listens."""
+    """Poller of the audit log, which marks what was changed while there are subscribers."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # the targets of the changes
         self,
         hub: EventHub,
         devices: DeviceEvents,
@@ -67,7 +67,7 @@ class AuditWatcher:
         *,
         poll_interval: float,
     ) -> None:
-        """`look` is how many seconds pass between two looks at the audit log."""
+        """Create a watcher that polls every `poll_interval` seconds."""
         self._hub = hub
         self._devices = devices
         self._jobs = jobs
@@ -78,7 +78,7 @@ class AuditWatcher:
         self._seen: set[int] = set()
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Poll the audit log until canceled."""
         while True:
             await asyncio.sleep(self._poll_interval)
             if self._hub.publishing_since is None:
@@ -88,14 +88,16 @@ class AuditWatcher:
             try:
                 await self._poll(self._hub.publishing_since)
             except (FleetError, DBAPIError) as exc:
-                _log.warning("changes cannot be told yet: %s", type(exc).__name__)
+                _log.warning(
+                    "audit log could not be read for live events, will retry: %s", type(exc).__name__
+                )
 
     async def _poll(self, since: int) -> None:
         rows = await self._database.read(_load_recent_entries, self._newest)
         new = [row for row in rows if row.id not in self._seen and row.time >= since - _MAX_SKEW_MS]
         if len(rows) == _MAX_ROWS and new and new[0] is rows[0]:
-            self._hub.publish_loss("device", "more was changed than can be told")
-            self._hub.publish_loss("gateway", "more was changed than can be told")
+            self._hub.publish_loss("device", "too many changes at once")
+            self._hub.publish_loss("gateway", "too many changes at once")
         for row in new:
             self._publish(row)
         self._newest = max((row.id for row in rows), default=self._newest or 0)
@@ -125,7 +127,7 @@ def _parse_target(target: str) -> int | None:
 
 
 def _load_recent_entries(connection: Connection, newest: int | None) -> list[_AuditEntry]:
-    """The newest rows, if there are too many; those that may have been seen already are among them."""
+    """Load the newest rows in ascending order; they may include rows that were seen already."""
     query = select(audit.c.id, audit.c.time, audit.c.action, audit.c.target)
     query = query.order_by(audit.c.id.desc()).limit(_MAX_ROWS)
     if newest is not None:

@@ -1,6 +1,7 @@
-"""Devices and gateways as live events: whoever changes one says so here, and it is read when its turn comes.
+"""Devices and gateways as live events.
 
-However often a device changes, it is read once and told as it is then.
+Code that changes a device or gateway marks it as changed here. It is loaded when its turn comes and published
+in its state at that time, once, however often it changed.
 """
 
 from __future__ import annotations
@@ -35,36 +36,36 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH_SIZE: Final = 250
-"""Devices that are read together."""
+"""Number of devices loaded together."""
 
 _BATCH_PAUSE_SECONDS: Final = 0.05
-"""Seconds between two of these, so that telling states never takes the time that reports need."""
+"""Seconds between two batches, so that live events do not take the time that reports need."""
 
 _RETRY_SECONDS: Final = 1.0
-"""Seconds until a database that failed is asked again."""
+"""Seconds to wait after a database failure."""
 
 _MAX_PENDING: Final = 50_000
-"""Devices that may wait to be told."""
+"""Maximum number of devices waiting to be published."""
 
 _MAX_PUBLISHED_GATEWAYS: Final = 50_000
-"""Devices of which we know with which gateway they were told."""
+"""Maximum number of devices whose last published gateway is remembered."""
 
 _CAUSE_RANKS: Final = ("renamed", None, "claimed", "released")
-"""Causes, the last one matters most."""
+"""Causes in ascending order of importance."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class GatewayChange(NamedTuple):
-    """What happened to a gateway."""
+    """Change of a gateway."""
 
     cause: str | None
-    """One word, such as `claimed`; None: it came or went, which shows when it is read."""
+    """Keyword such as `claimed`; None if it connected or disconnected, which is known when it is loaded."""
     devices: int = 0
-    """How many devices changed with it; no event tells of each of these."""
+    """Number of devices that changed with it and have no events of their own."""
 
     def merge(self, later: GatewayChange) -> GatewayChange:
-        """Both as one: the devices of both, and the cause that matters more, or else is later."""
+        """Combine two changes: the devices of both, and the more important cause, or else the later one."""
         cause = max((later.cause, self.cause), key=_CAUSE_RANKS.index)
         return GatewayChange(cause, self.devices + later.devices)
 
@@ -76,7 +77,7 @@ class _EncodedDevice(NamedTuple):
 
 
 class DeviceEvents:
-    """Tells states. Lives in one event loop, as the hub does."""
+    """Publisher of device and gateway states. Runs in the event loop of the hub."""
 
     def __init__(self, hub: EventHub, database: Database, traffic: GatewayTraffic, now: Now) -> None:
         self._hub = hub
@@ -86,29 +87,29 @@ class DeviceEvents:
         self._interest = hub.interest["device"]
         self._urgent: dict[int, None] = {}
         self._routine: dict[int, None] = {}
-        """In the order in which they came."""
+        """Devices in the order of arrival, as keys."""
         self._forgotten: set[int] = set()
         self._gateway_changes: dict[int, GatewayChange] = {}
         self._published_gateway: dict[int, int] = {}
-        """With which gateway a device was told last, while somebody listens to gateways."""
+        """Gateway with which each device was last published, while there are filters on gateways."""
         self._wakeup = asyncio.Event()
 
     def mark_changed(self, numbers: Iterable[int]) -> None:
-        """These devices are not as they were; somebody may look at them now."""
+        """Mark devices as changed by a user or a state change; they are published first."""
         self._add(self._urgent, numbers)
 
     def mark_reported(self, numbers: Iterable[int]) -> None:
-        """These devices reported: there will be more of them in a moment, so they can wait."""
+        """Mark devices as reported. They are published last, because more reports follow soon."""
         self._add(self._routine, numbers)
 
     def mark_forgotten(self, number: int) -> None:
-        """This device is not in the registry any more."""
+        """Mark a device as deleted from the registry."""
         if self._interest:
             self._forgotten.add(number)
             self.mark_changed([number])
 
     def mark_gateways_changed(self, changes: Mapping[int, GatewayChange]) -> None:
-        """These gateways are not as they were, by their numbers. Several news of one are told as one."""
+        """Mark gateways as changed, by number. Several changes of a gateway are published as one."""
         if self._hub.interest["gateway"]:
             for number, later in changes.items():
                 earlier = self._gateway_changes.get(number)
@@ -116,95 +117,100 @@ class DeviceEvents:
             self._wakeup.set()
 
     def devices_changed(self, devices: Iterable[int]) -> None:
-        """These devices came or went, each by itself."""
+        """Mark devices that changed their reachability one by one."""
         self.mark_changed(devices)
 
     def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
-        """This gateway came or went, and these devices with it: each is told only if somebody named it."""
+        """Mark a gateway that connected or disconnected, and of its devices those that filters name."""
         self.mark_gateways_changed({gateway: GatewayChange(None, len(devices))})
         named = self._interest.devices
         self.mark_changed([each for each in devices if each in named] if named else ())
 
     async def run(self) -> None:
-        """Tell what is touched, until cancelled."""
+        """Publish marked devices and gateways until canceled."""
         while True:
             await self._wakeup.wait()
             try:
                 await self._publish_gateways()
                 await self._publish_devices()
             except (FleetError, DBAPIError) as exc:
-                _log.warning("states cannot be told: %s", type(exc).__name__)
-                self._hub.publish_loss("device", "the database does not answer")
+                _log.warning(
+                    "devices could not be loaded for live events, will retry: %s", type(exc).__name__
+                )
+                self._hub.publish_loss("device", "the database is unavailable")
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 await asyncio.sleep(_BATCH_PAUSE_SECONDS)
             if not (self._urgent or self._routine or self._gateway_changes):
                 self._wakeup.clear()
 
-    def _add(self, waiting: dict[int, None], numbers: Iterable[int]) -> None:
+    def _add(self, queue: dict[int, None], numbers: Iterable[int]) -> None:
         interest = self._interest
         if not interest:
             return
         if interest.includes_all or interest.gateways:
-            waiting.update(dict.fromkeys(numbers))
+            queue.update(dict.fromkeys(numbers))
         else:
-            waiting.update((number, None) for number in numbers if number in interest.devices)
-        if len(waiting) > _MAX_PENDING:
-            waiting.clear()
-            self._hub.publish_loss("device", "more devices change than can be told")
-        if waiting:
+            queue.update((number, None) for number in numbers if number in interest.devices)
+        if len(queue) > _MAX_PENDING:
+            queue.clear()
+            self._hub.publish_loss("device", "too many changes at once")
+        if queue:
             self._wakeup.set()
 
     async def _publish_gateways(self) -> None:
-        news, self._gateway_changes = self._gateway_changes, {}
-        if not news:
+        changes, self._gateway_changes = self._gateway_changes, {}
+        if not changes:
             return
         try:
-            read = await self._database.read(_load_gateways, list(news))
+            loaded = await self._database.read(_load_gateways, list(changes))
         except BaseException:
-            later, self._gateway_changes = self._gateway_changes, news
-            self.mark_gateways_changed(later)  # behind what is still to be told
+            later, self._gateway_changes = self._gateway_changes, changes
+            self.mark_gateways_changed(later)  # merged into the unpublished changes
             raise
-        for number, found in read:
-            if found is not None:
+        for number, gateway in loaded:
+            if gateway is not None:
                 self._hub.publish(
                     "gateway",
-                    self._build_gateway_event(found, number, news[number]),
+                    self._build_gateway_event(gateway, number, changes[number]),
                     **_gateway_scope(number),
                 )
-            elif news[number].cause == "released":
+            elif changes[number].cause == "released":
                 mac = mac_from_int(number)
                 released = ReleasedGateway(mac=mac, device_id=to_device_id(mac))
                 self._hub.publish("gateway", released, **_gateway_scope(number))
 
-    def _build_gateway_event(self, found: Gateway, number: int, change: GatewayChange) -> LiveGateway:
-        """What is stored of a gateway, with what only we know."""
-        stored = msgspec.structs.asdict(found)
-        stored["reports_per_minute"] = self._traffic.reports_per_minute(number)
-        # One that was released and is here was claimed again.
-        known = "claimed" if change.cause == "released" else change.cause
-        cause = known or ("connected" if found.connected else "disconnected")
-        return LiveGateway(**stored, cause=cause, devices=change.devices)
+    def _build_gateway_event(self, gateway: Gateway, number: int, change: GatewayChange) -> LiveGateway:
+        """Combine the stored gateway with its traffic, which only this process knows, and the cause."""
+        fields = msgspec.structs.asdict(gateway)
+        fields["reports_per_minute"] = self._traffic.reports_per_minute(number)
+        # A released gateway that exists was claimed again.
+        cause_if_known = "claimed" if change.cause == "released" else change.cause
+        cause = cause_if_known or ("connected" if gateway.connected else "disconnected")
+        return LiveGateway(**fields, cause=cause, devices=change.devices)
 
     async def _publish_devices(self) -> None:
-        waiting = self._urgent or self._routine
-        numbers = list(islice(waiting, _BATCH_SIZE))
+        queue = self._urgent or self._routine
+        numbers = list(islice(queue, _BATCH_SIZE))
         if not numbers:
             return
         for number in numbers:
-            del waiting[number]
+            del queue[number]
             self._routine.pop(number, None)
-        found = await self._database.read(_load_devices, numbers)
-        for number, gateway, data in found:
+        devices = await self._database.read(_load_devices, numbers)
+        for number, gateway, data in devices:
             former = self._find_former_gateway(number, gateway)
             if self._interest.includes(number, gateway) or (
                 former is not None and self._interest.includes(number, former)
             ):
                 self._hub.publish("device", data, device=number, gateway=gateway, former=former)
-        self._publish_forgotten(set(numbers), {each.number for each in found})
+        self._publish_forgotten(set(numbers), {each.number for each in devices})
 
     def _find_former_gateway(self, number: int, gateway: int) -> int | None:
-        """With which other gateway a device was told before: who listens to that one is to know, too."""
+        """Return the gateway with which a device was last published, if that is a different one.
+
+        Subscribers of that gateway must learn of the change, too.
+        """
         if not self._interest.gateways:
             self._published_gateway.clear()
             return None
@@ -214,19 +220,19 @@ class DeviceEvents:
             del self._published_gateway[next(iter(self._published_gateway))]
         return None if former == gateway else former
 
-    def _publish_forgotten(self, asked: set[int], found: set[int]) -> None:
-        gone = self._forgotten & asked
-        self._forgotten -= asked
-        for number in gone - found:
-            forgotten = ForgottenDevice(id=to_device_id(mac_from_int(number)))
-            self._hub.publish("device", forgotten, device=number)
+    def _publish_forgotten(self, numbers: set[int], existing: set[int]) -> None:
+        deleted = self._forgotten & numbers
+        self._forgotten -= numbers
+        for number in deleted - existing:
+            event = ForgottenDevice(id=to_device_id(mac_from_int(number)))
+            self._hub.publish("device", event, device=number)
 
 
 def _load_devices(connection: Connection, numbers: list[int]) -> list[_EncodedDevice]:
-    """The same items as in the list of devices; spelt here, in a thread."""
-    chosen = DeviceFilter(ids=tuple(map(mac_from_int, numbers)))
-    found, _ = listing.list_devices(
-        connection, chosen, SortOrder(), after=None, limit=len(numbers), live=True
+    """Load devices as the device list shows them. They are encoded here, in a worker thread."""
+    device_filter = DeviceFilter(ids=tuple(map(mac_from_int, numbers)))
+    devices, _ = listing.list_devices(
+        connection, device_filter, SortOrder(), after=None, limit=len(numbers), live=True
     )
     return [
         _EncodedDevice(
@@ -234,7 +240,7 @@ def _load_devices(connection: Connection, numbers: list[int]) -> list[_EncodedDe
             NO_GATEWAY if not each.live or each.live.gateway is None else mac_to_int(Mac(each.live.gateway)),
             msgspec.Raw(_encode(each)),
         )
-        for each in found
+        for each in devices
     ]
 
 
@@ -250,5 +256,5 @@ def _find_gateway(connection: Connection, number: int) -> Gateway | None:
 
 
 def _gateway_scope(number: int) -> dict[str, int]:
-    """A gateway is a device too, behind itself."""
+    """Return the scope of a gateway's events: a gateway is also a device behind itself."""
     return {"device": number, "gateway": number}

@@ -1,4 +1,4 @@
-"""A live event, spelt out once for all who listen."""
+"""Live event, encoded once for all subscribers."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ if TYPE_CHECKING:
 RESYNC: Final = "resync"
 
 NO_GATEWAY: Final = -1
-"""The gateway of a device that is behind none."""
+"""Gateway of a device that is behind none."""
 
 _LINE_SEPARATORS: Final = tuple(
     (each.encode(), f"\\u{ord(each):04x}".encode()) for each in "\u0085\u2028\u2029"
 )
 
 _TWO_BYTE_LENGTH, _EIGHT_BYTE_LENGTH = 126, 1 << 16
-"""Lengths from which a WebSocket frame spells its own with two bytes, and with eight."""
+"""Payload lengths from which the length field of a WebSocket frame has two bytes, and eight."""
 
 
 class PublishedEvent(Struct, frozen=True, gc=False, kw_only=True):
-    """What is told, and by what it is chosen."""
+    """Encoded event with the values that filters match."""
 
     number: int
-    """Counts the events of a run of the service."""
+    """Counter of the events since the service started."""
     id: str
     type: str
     about: str
-    """The same, or of a `resync` the type of what was missed."""
+    """`type`, or for a `resync` the type of the events that were missed."""
     device: int | None = None
     gateway: int | None = None
-    """NOWHERE: it has none. None: nobody knows which, and so it passes every filter on gateways."""
+    """`NO_GATEWAY` if it has none. None if unknown: the event then passes every filter on gateways."""
     former: int | None = None
-    """Of a device: the gateway with which it was told before, if that is another."""
+    """Gateway with which the device was last published, if that is a different one."""
     job: int | None = None
-    """The number of the job, if it is about one or one of its executions."""
+    """Number of the job, if the event is about a job or one of its executions."""
     body: bytes
-    """All of it as JSON."""
+    """Whole event as JSON."""
     at: float
-    """When it was published, by the clock of the event loop."""
+    """Time of publication, by the event loop's clock."""
 
 
 def escape_line_separators(body: bytes) -> bytes:
-    """JSON in which no text has a character that some clients take for the end of a line."""
+    """Escape the characters in JSON text that some clients treat as the end of a line."""
     for character, escaped in _LINE_SEPARATORS:
         if character in body:
             body = body.replace(character, escaped)
@@ -53,20 +53,20 @@ def escape_line_separators(body: bytes) -> bytes:
 
 
 def encode_sse(event: PublishedEvent) -> bytes:
-    """Spell it as a server-sent event (rest-148)."""
+    """Encode an event as a server-sent event (rest-148)."""
     body = event.body
-    if b"\n" in body or b"\r" in body:  # between two values, of which a device chose the spelling
+    if b"\n" in body or b"\r" in body:  # whitespace between values of raw JSON that a device sent
         body = b"\ndata: ".join(body.splitlines())
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (event.id.encode(), event.type.encode(), body)
 
 
 def encode_websocket_frame(event: PublishedEvent) -> bytes:
-    """Spell it as a frame of a WebSocket."""
+    """Encode an event as a WebSocket frame."""
     return build_text_frame(event.body)
 
 
 def build_text_frame(text: bytes) -> bytes:
-    """A text as a frame from a server: the same for all clients, for it is neither masked nor packed."""
+    """Build the text frame of a server. It is the same for all clients: neither masked nor compressed."""
     length = len(text)
     if length < _TWO_BYTE_LENGTH:
         return b"\x81%c%b" % (length, text)

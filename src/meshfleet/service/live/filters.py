@@ -1,4 +1,4 @@
-"""What a listener wants to hear of, and what all of them together do."""
+"""Event filters of subscribers, and the index that finds the filters that match an event."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from meshfleet.service.live.subscriber import LiveSubscriber
 
 
-# Who wants an event, found without asking everybody: the cost is what matches, not who listens.
+# Index of filters: the cost of an event depends on the matching filters, not on the number of subscribers.
 
 _MAX_NAMED_PER_ACCOUNT: Final = 50_000
-"""Devices, gateways and jobs that all who listen for one account may name."""
+"""Maximum number of devices, gateways and jobs in the filters of one account."""
 
 
 class FilterIndex:
-    """All wants, each with its listeners."""
+    """All filters in use, each with its subscribers."""
 
     def __init__(self) -> None:
         self._subscribers: dict[EventFilter, set[LiveSubscriber]] = {}
@@ -38,61 +38,64 @@ class FilterIndex:
         self._by_gateway: dict[int, set[EventFilter]] = {}
         self._by_job: dict[int, set[EventFilter]] = {}
         self._by_type: dict[str, set[EventFilter]] = {about: set() for about in LIVE_EVENT_TYPES}
-        """Those that name neither devices nor gateways nor jobs."""
+        """Filters that name neither devices nor gateways nor jobs."""
         self._named_counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Somebody wants this, unless their account wants too much."""
+        """Add a filter of a subscriber.
+
+        Raise `TooManySubscriptions` if its account names too many objects.
+        """
         if (
             event_filter.named_count
             and self._named_counts[subscriber.account] + event_filter.named_count > _MAX_NAMED_PER_ACCOUNT
         ):
             raise TooManySubscriptions(
-                f"all who listen for {subscriber.actor.display_name} name more than "
-                f"{_MAX_NAMED_PER_ACCOUNT} things"
+                f"the subscriptions of {subscriber.actor.display_name} name more than "
+                f"{_MAX_NAMED_PER_ACCOUNT} devices, gateways and jobs"
             )
         self._named_counts[subscriber.account] += event_filter.named_count
-        holders = self._subscribers.get(event_filter)
-        if holders is None:
-            holders = self._subscribers[event_filter] = set()
+        subscribers = self._subscribers.get(event_filter)
+        if subscribers is None:
+            subscribers = self._subscribers[event_filter] = set()
             self._index_filter(event_filter)
-        holders.add(subscriber)
+        subscribers.add(subscriber)
 
     def remove(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Somebody does not want it any more."""
+        """Remove a filter of a subscriber."""
         self._named_counts[subscriber.account] -= event_filter.named_count
         if not self._named_counts[subscriber.account]:
             del self._named_counts[subscriber.account]
-        holders = self._subscribers[event_filter]
-        holders.discard(subscriber)
-        if not holders:
+        subscribers = self._subscribers[event_filter]
+        subscribers.discard(subscriber)
+        if not subscribers:
             del self._subscribers[event_filter]
             self._unindex_filter(event_filter)
 
     def get_subscribers(self, event_filter: EventFilter) -> set[LiveSubscriber]:
-        """Who wants this."""
+        """Return the subscribers that use a filter."""
         return self._subscribers[event_filter]
 
     def find_matches(self, event: PublishedEvent) -> Iterator[EventFilter]:
-        """The wants that take an event."""
-        return (want for want in self._candidates(event) if want.matches(event))
+        """Yield the filters that match an event."""
+        return (event_filter for event_filter in self._candidates(event) if event_filter.matches(event))
 
     def _candidates(self, event: PublishedEvent) -> Iterable[EventFilter]:
         if event.type == RESYNC:
             return self._subscribers
-        found: list[Iterable[EventFilter]] = [self._by_type[event.about]]
+        candidates: list[Iterable[EventFilter]] = [self._by_type[event.about]]
         if event.job is not None:
-            found.append(self._by_job.get(event.job, ()))
+            candidates.append(self._by_job.get(event.job, ()))
         if event.device is not None:
-            found.append(self._by_device.get(event.device, ()))
+            candidates.append(self._by_device.get(event.device, ()))
         if event.gateway is None:
-            found.append(set().union(*self._by_gateway.values()))
+            candidates.append(set().union(*self._by_gateway.values()))
         elif event.former is None:
-            found.append(self._by_gateway.get(event.gateway, ()))
+            candidates.append(self._by_gateway.get(event.gateway, ()))
         else:
-            both = (self._by_gateway.get(each, ()) for each in (event.gateway, event.former))
-            found.append(set().union(*both))
-        return chain.from_iterable(found)
+            old_and_new = (self._by_gateway.get(each, ()) for each in (event.gateway, event.former))
+            candidates.append(set().union(*old_and_new))
+        return chain.from_iterable(candidates)
 
     def _index_filter(self, event_filter: EventFilter) -> None:
         for entries, key in self._entries(event_filter):
@@ -105,7 +108,7 @@ class FilterIndex:
                 del entries[key]
 
     def _entries(self, event_filter: EventFilter) -> Iterator[tuple[dict[object, set[EventFilter]], object]]:
-        """Where a want is found: by what it names, of which few events are."""
+        """Yield the index entries of a filter: under the objects it names, which few events concern."""
         entries: object
         keys: Iterable[object]
         if event_filter.jobs is not None:
@@ -120,7 +123,7 @@ class FilterIndex:
                 LIVE_EVENT_TYPES if event_filter.types is None else event_filter.types,
             )
         for key in keys:
-            yield entries, key  # type: ignore[misc] # keys are those of the entries
+            yield entries, key  # type: ignore[misc] # the keys have the type of the chosen index
 
 
 Value = TypeVar("Value")
@@ -128,11 +131,11 @@ Value = TypeVar("Value")
 _JOB_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
 
 _JOB_TYPES: Final = frozenset({"job", "execution"})
-"""Types of events that tell of jobs."""
+"""Event types that concern jobs."""
 
 
 class EventFilter(Struct, frozen=True, kw_only=True):
-    """A filter: all that is given must hold, and of each any value (rest-147). None: anything."""
+    """Filter of events: every given field must match with any of its values (rest-147). None matches all."""
 
     types: frozenset[str] | None = None
     devices: frozenset[int] | None = None
@@ -140,7 +143,7 @@ class EventFilter(Struct, frozen=True, kw_only=True):
     jobs: frozenset[int] | None = None
 
     def matches(self, event: PublishedEvent) -> bool:
-        """Whether an event is wanted. What was missed concerns whoever wants events of that type."""
+        """Return whether an event matches. A `resync` matches if the missed type does."""
         if event.type == RESYNC:
             return self.types is None or event.about in self.types or RESYNC in self.types
         if self.types is not None and event.about not in self.types:
@@ -157,7 +160,7 @@ class EventFilter(Struct, frozen=True, kw_only=True):
         )
 
     def covers(self, other: EventFilter) -> bool:
-        """Whether all that the other takes is taken by this one."""
+        """Return whether this filter matches every event that `other` matches."""
         return (
             _covers(self.types, other.types)
             and _covers(self.devices, other.devices)
@@ -167,16 +170,16 @@ class EventFilter(Struct, frozen=True, kw_only=True):
 
     @property
     def named_count(self) -> int:
-        """How many devices, gateways and jobs it names."""
+        """Number of devices, gateways and jobs in the filter."""
         return len(self.devices or ()) + len(self.gateways or ()) + len(self.jobs or ())
 
 
-def _covers(mine: frozenset[Value] | None, others: frozenset[Value] | None) -> bool:
-    return mine is None or (others is not None and others <= mine)
+def _covers(values: frozenset[Value] | None, other_values: frozenset[Value] | None) -> bool:
+    return values is None or (other_values is not None and other_values <= values)
 
 
 class Interest:
-    """Whose events of one type anybody wants. Tells it at once, and now and then too much."""
+    """Summary of the filters for one event type: cheap to check, and sometimes broader than the filters."""
 
     def __init__(self, about: str) -> None:
         self._about = about
@@ -190,21 +193,21 @@ class Interest:
 
     @property
     def includes_all(self) -> bool:
-        """Whether somebody wants the events of everybody."""
+        """Whether a filter matches the events of all devices and jobs."""
         return self._unrestricted > 0
 
     def includes(self, device: int, gateway: int | None) -> bool:
-        """Whether somebody may want an event of this device."""
+        """Return whether a filter may match an event of this device."""
         if self._unrestricted or device in self.devices:
             return True
         return bool(self.gateways) and (gateway is None or gateway in self.gateways)
 
     def includes_job(self, job: int) -> bool:
-        """Whether somebody may want an event of this job as a whole."""
+        """Return whether a filter may match an event of this job as a whole."""
         return self._unrestricted > 0 or job in self.jobs
 
     def adjust(self, event_filter: EventFilter, by: int) -> None:
-        """One more wants it, or one less."""
+        """Count a filter (`by` 1) or uncount it (-1)."""
         if event_filter.types is not None and self._about not in event_filter.types:
             return
         if event_filter.jobs is not None and self._about not in _JOB_TYPES:
@@ -228,44 +231,44 @@ def _adjust_counts(counts: Counter[int], numbers: frozenset[int], by: int) -> No
 
 
 def parse_event_filter(filters: Mapping[str, Sequence[str] | None]) -> EventFilter:
-    """Read filters by their names, or tell all that is wrong with them."""
+    """Parse filters by name. Raise `InvalidRequest` with all faults."""
     faults: list[Fault] = []
 
-    def read(name: str, parse: Callable[[str, str], Value]) -> frozenset[Value] | None:
-        given = filters.get(name)
-        if given is None:
+    def parse_values(name: str, parse: Callable[[str, str], Value]) -> frozenset[Value] | None:
+        texts = filters.get(name)
+        if texts is None:
             return None
-        values = [part for text in given for part in text.split(",")]
+        values = [part for text in texts for part in text.split(",")]
         if len(values) > MAX_FILTER_VALUES:
-            faults.append(Fault(name, f"has more than {MAX_FILTER_VALUES} values"))
+            faults.append(Fault(name, f"must have at most {MAX_FILTER_VALUES} values"))
             return None
-        found: set[Value] = set()
+        parsed: set[Value] = set()
         for value in values:
             try:
-                found.add(parse(value, name))
+                parsed.add(parse(value, name))
             except WireError as exc:
                 faults.append(Fault(exc.field, exc.reason))
-        return frozenset(found)
+        return frozenset(parsed)
 
-    want = EventFilter(
-        types=read("Types", _parse_type),
-        devices=read("Ids", lambda text, field: mac_to_int(to_mac(parse_device_id(text, field)))),
-        gateways=read("Gateway", lambda text, field: mac_to_int(parse_gateway_mac(text, field))),
-        jobs=read("Jobs", _parse_job),
+    event_filter = EventFilter(
+        types=parse_values("Types", _parse_type),
+        devices=parse_values("Ids", lambda text, field: mac_to_int(to_mac(parse_device_id(text, field)))),
+        gateways=parse_values("Gateway", lambda text, field: mac_to_int(parse_gateway_mac(text, field))),
+        jobs=parse_values("Jobs", _parse_job),
     )
     if faults:
         raise InvalidRequest(faults)
-    return want
+    return event_filter
 
 
 def _parse_type(text: str, field: str) -> str:
     if text not in LIVE_EVENT_TYPES:
-        raise MalformedText(field, f"is none of {', '.join(LIVE_EVENT_TYPES)}")
+        raise MalformedText(field, f"must be one of {', '.join(LIVE_EVENT_TYPES)}")
     return text
 
 
 def _parse_job(text: str, field: str) -> int:
-    found = _JOB_ID.fullmatch(text)
-    if found is None:
-        raise MalformedText(field, "is not the id of a job, such as job-12")
-    return int(found[1])
+    match = _JOB_ID.fullmatch(text)
+    if match is None:
+        raise MalformedText(field, "must be the id of a job, such as job-12")
+    return int(match[1])

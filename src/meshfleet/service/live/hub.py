@@ -1,9 +1,9 @@
-"""The hub: events come in one by one and go out to all who want them, many at a time.
+"""Hub that distributes events to all subscribers whose filters match.
 
-While nobody listens it costs a look. An event is spelt once for each of the two doors. What goes out is
-collected for a moment, and listeners who want the same get the same bytes; who wants it is looked up, so
-that listeners cost nothing while nothing of theirs happens. A listener that does not keep up loses what waits
-for it and is told so (rest-156); nobody else waits for it.
+Without subscribers, an event costs one check. An event is encoded once for each of the two transports. Events
+are collected for a moment, and subscribers with the same filters get the same bytes; matching filters are
+found through an index, so that subscribers cost nothing while none of their events happen. A subscriber that
+does not keep up loses its queue and gets a `resync` (rest-156); the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from meshfleet.service.live.subscriber import LiveSubscriber
 
 _TICK_SECONDS: Final = 0.025
-"""Seconds for which events are collected."""
+"""Seconds for which events are collected before they are delivered."""
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
 COMMENT_SECONDS: Final = 15.0
@@ -39,10 +39,10 @@ COMMENT_SECONDS: Final = 15.0
 
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 MAX_QUEUED_BYTES_PER_ACCOUNT: Final = 16 * 1024 * 1024
-"""Bytes that may wait for all listeners together, and for those of one account."""
+"""Maximum bytes queued for all subscribers together, and for those of one account."""
 
-_TOO_SLOW_TEXT: Final = "you did not keep up"
-_UNKNOWN_EVENT_TEXT: Final = "what came since then is not known any more"
+_TOO_SLOW_TEXT: Final = "the client reads too slowly"
+_UNKNOWN_EVENT_TEXT: Final = "the events since then are no longer available"
 
 _log = logging.getLogger(__name__)
 
@@ -50,27 +50,30 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventHub:
-    """Tells events to listeners. Lives in one event loop: nothing here may be called from another thread."""
+    """Distributor of events. Runs in one event loop: no method may be called from another thread."""
 
     def __init__(self, now: Now, *, comment: float = COMMENT_SECONDS) -> None:
-        """Begin without listeners. `comment` is how often a stream shows that it lives, in seconds."""
+        """Create a hub without subscribers.
+
+        `comment` is the interval of the comments in a stream, in seconds.
+        """
         self._now = now
-        self._comment = comment - _HOUSEKEEPING_SECONDS / 2  # it comes with the nearest look
+        self._comment_interval = comment - _HOUSEKEEPING_SECONDS / 2  # sent with the nearest housekeeping
         self._run_id = f"{now():x}"
         self._number = 0
         self.interest = {about: Interest(about) for about in LIVE_EVENT_TYPES}
-        """By type: whose events anybody wants. Look here before anything is made."""
+        """Interest by event type. Check it before an event is built."""
         self.subscribers: set[LiveSubscriber] = set()
         self._coverage = CoverageTracker(self.interest.values())
         self.publishing_since: int | None = None
-        """When events began to be published, in milliseconds; None: they are not."""
+        """Time since when events are published, in milliseconds; None while no filter is in use."""
         self._buffer = ReplayBuffer()
         self._index = FilterIndex()
         self._replays = ReplayScheduler(self._buffer, self._coverage, self._fail_replay)
-        self._fresh: list[PublishedEvent] = []
+        self._undelivered: list[PublishedEvent] = []
         self._sources: list[Callable[[], bool]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._ticked = 0.0
+        self._ticked_at = 0.0
         self._is_closed = False
         self.published: Counter[str] = Counter()
         self.resyncs = 0
@@ -78,72 +81,75 @@ class EventHub:
     # Events
 
     def add_source(self, source: Callable[[], bool]) -> None:
-        """Let somebody publish when it is time; it tells whether there is more."""
+        """Add a source of events.
+
+        It is called before each delivery, publishes events, and returns whether it has more.
+        """
         self._sources.append(source)
 
     def wake(self) -> None:
-        """See to it that feeders are asked, and listeners are told, in a moment."""
+        """Schedule the next delivery. Do nothing if one is scheduled."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(max(self._ticked + _TICK_SECONDS, loop.time()), self._tick)
+            self._timer = loop.call_at(max(self._ticked_at + _TICK_SECONDS, loop.time()), self._tick)
 
-    def publish(self, about: str, data: Any, **whose: int | None) -> None:
-        """Tell an event, if somebody wants it or may come back for it.
+    def publish(self, about: str, data: Any, **scope: int | None) -> None:
+        """Publish an event if a filter of its type is in use.
 
-        `device`, `gateway`, `former` and `job` tell whose it is; see `Event`.
+        `scope` has the fields `device`, `gateway`, `former` and `job` of `PublishedEvent`.
         """
         if self.interest[about]:
-            self._add(self._build_event(about, about, data, **whose))
+            self._add(self._build_event(about, about, data, **scope))
 
     def publish_loss(self, about: str, reason: str) -> None:
-        """Tell that events of this type were not told."""
+        """Publish a `resync`: events of this type were lost."""
         if self.interest[about] or self.interest[RESYNC]:
             self._add(self._build_event(RESYNC, about, Resync(reason=reason)))
 
     def _add(self, event: PublishedEvent) -> None:
         self._buffer.add(event)
-        self._fresh.append(event)
+        self._undelivered.append(event)
         self.published[event.type] += 1
         self.wake()
 
-    def _build_event(self, kind: str, about: str, data: Any, **whose: int | None) -> PublishedEvent:
+    def _build_event(self, kind: str, about: str, data: Any, **scope: int | None) -> PublishedEvent:
         self._number += 1
-        name = f"{self._run_id}-{self._number}"
-        told = LiveEvent(id=name, type=kind, time=format_millis(self._now()), data=data)  # type: ignore[arg-type] # one of LIVE_TYPES
+        event_id = f"{self._run_id}-{self._number}"
+        event = LiveEvent(id=event_id, type=kind, time=format_millis(self._now()), data=data)  # type: ignore[arg-type] # one of LIVE_EVENT_TYPES
         return PublishedEvent(
             number=self._number,
-            id=name,
+            id=event_id,
             type=kind,
             about=about,
-            body=escape_line_separators(_encode(told)),
+            body=escape_line_separators(_encode(event)),
             at=asyncio.get_running_loop().time(),
-            **whose,
+            **scope,
         )
 
-    # Listeners
+    # Subscribers
 
     def add(self, subscriber: LiveSubscriber) -> None:
-        """Somebody is here, and wants nothing yet."""
+        """Register a subscriber without subscriptions. Close it at once if the service is stopping."""
         subscriber.last_comment_at = asyncio.get_running_loop().time() - _HOUSEKEEPING_SECONDS / 2
         self.subscribers.add(subscriber)
         if self._is_closed:
             subscriber.close(SERVICE_STOPPING)
 
     def remove(self, subscriber: LiveSubscriber) -> None:
-        """Somebody is gone."""
+        """Remove a subscriber with its subscriptions."""
         self.subscribers.discard(subscriber)
-        for want in list(subscriber.subscriptions):
-            self._end_subscription(subscriber, want)
+        for event_filter in list(subscriber.subscriptions):
+            self._end_subscription(subscriber, event_filter)
         subscriber.clear()
 
     def subscribe(
         self, subscriber: LiveSubscriber, event_filter: EventFilter, after: str | None = None
     ) -> None:
-        """Tell a listener what it wants from now on; behind `after` what was told before, too (rest-149).
+        """Start a subscription; with `after`, replay the events after that id first (rest-149).
 
-        May raise TooManySubscriptions.
+        Raise `TooManySubscriptions` if the account names too many objects.
         """
-        self._deliver()  # what is on its way is not for this one
+        self._deliver()  # collected events are older than this subscription
         is_new = event_filter not in subscriber.subscriptions
         if is_new:
             self._start_subscription(subscriber, event_filter)
@@ -157,7 +163,7 @@ class EventHub:
             self._replays.schedule(Replay(subscriber, event_filter, number, self._number))
 
     def unsubscribe(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> bool:
-        """Tell it no more; False: it was not told."""
+        """End a subscription. Return False if there is none with this filter."""
         if event_filter not in subscriber.subscriptions:
             return False
         self._deliver()
@@ -168,7 +174,7 @@ class EventHub:
     def _start_subscription(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
         self._index.add(subscriber, event_filter)
         if event_filter not in self._coverage:
-            self._number += 1  # who heard the last event cannot know what nobody wanted since then
+            self._number += 1  # matching events since the last number were not published
         self._coverage.add(event_filter, self._number)
         subscriber.subscriptions[event_filter] = self._number
         self.publishing_since = self._now() if self.publishing_since is None else self.publishing_since
@@ -178,11 +184,11 @@ class EventHub:
         self._index.remove(subscriber, event_filter)
         self._coverage.release(event_filter, subscriber.account, asyncio.get_running_loop().time())
 
-    def _parse_event_id(self, name: str) -> int | None:
-        """The number of an event behind which all may be known; None: it is not."""
-        run, _, text = name.partition("-")
+    def _parse_event_id(self, event_id: str) -> int | None:
+        """Return the number in an event id; None if events after it may be missing."""
+        run_id, _, text = event_id.partition("-")
         if (
-            run != self._run_id
+            run_id != self._run_id
             or not text.isascii()
             or not text.isdecimal()
             or len(text) > len(str(self._number))
@@ -192,12 +198,12 @@ class EventHub:
         return number if number <= self._number and self._buffer.covers(number) else None
 
     def _resync(self, subscriber: LiveSubscriber, reason: str) -> None:
-        """Instead of all that waits for it, tell a listener that it missed something (rest-156)."""
+        """Replace the subscriber's queue with a `resync` (rest-156)."""
         subscriber.clear()
         subscriber.enqueue(self._encode_resync(subscriber, reason))
 
     def _fail_replay(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Instead of what cannot be told again tell that; what came meanwhile waits behind it."""
+        """Queue a `resync` instead of a failed replay, before the live events held back meanwhile."""
         if not subscriber.finish_replay(event_filter, [self._encode_resync(subscriber, _UNKNOWN_EVENT_TEXT)]):
             self._resync(subscriber, _UNKNOWN_EVENT_TEXT)
 
@@ -205,107 +211,109 @@ class EventHub:
         self.resyncs += 1
         return subscriber.encoder(self._build_event(RESYNC, RESYNC, Resync(reason=reason)))
 
-    # Telling
+    # Delivery
 
     def _tick(self) -> None:
         self._timer = None
-        self._ticked = asyncio.get_running_loop().time()
-        more = [self._poll_source(feeder) for feeder in self._sources]
+        self._ticked_at = asyncio.get_running_loop().time()
+        has_more = [self._poll_source(source) for source in self._sources]
         self._deliver()
-        if any(more):
+        if any(has_more):
             self.wake()
 
     def _poll_source(self, source: Callable[[], bool]) -> bool:
         try:
             return source()
-        except Exception:  # noqa: BLE001 # whatever it is, others have something to tell
-            _log.exception("events cannot be told")
-            self.publish_loss("report", "something went wrong here")
+        except Exception:  # noqa: BLE001 # the other sources must go on
+            _log.exception("live events could not be built, subscribers get a resync")
+            self.publish_loss("report", "unexpected error in the service")
             return True
 
     def _deliver(self) -> None:
-        if not self._fresh:
+        if not self._undelivered:
             return
-        fresh, self._fresh = self._fresh, []
-        chosen: dict[EventFilter, list[int]] = {}
-        for place, event in enumerate(fresh):
-            for want in self._index.find_matches(event):
-                chosen.setdefault(want, []).append(place)
-        concerned: dict[LiveSubscriber, list[EventFilter]] = {}
-        for want in chosen:
-            for listener in self._index.get_subscribers(want):
-                concerned.setdefault(listener, []).append(want)
+        events, self._undelivered = self._undelivered, []
+        matches: dict[EventFilter, list[int]] = {}
+        for index, event in enumerate(events):
+            for event_filter in self._index.find_matches(event):
+                matches.setdefault(event_filter, []).append(index)
+        filters_by_subscriber: dict[LiveSubscriber, list[EventFilter]] = {}
+        for event_filter in matches:
+            for subscriber in self._index.get_subscribers(event_filter):
+                filters_by_subscriber.setdefault(subscriber, []).append(event_filter)
         chunks: dict[tuple[Any, ...], bytes] = {}
-        spelling = _EncodedBatch(fresh)
-        for listener, wants in concerned.items():
-            key = (listener.encoder, *wants)
+        batch = _EncodedBatch(events)
+        for subscriber, filters in filters_by_subscriber.items():
+            key = (subscriber.encoder, *filters)
             chunk = chunks.get(key)
             if chunk is None:
-                chunk = chunks[key] = spelling.encode(listener.encoder, [chosen[want] for want in wants])
-            if not listener.enqueue(chunk):
-                self._resync(listener, _TOO_SLOW_TEXT)
+                chunk = chunks[key] = batch.encode(
+                    subscriber.encoder, [matches[event_filter] for event_filter in filters]
+                )
+            if not subscriber.enqueue(chunk):
+                self._resync(subscriber, _TOO_SLOW_TEXT)
         self._enforce_budgets()
 
     def _enforce_budgets(self) -> None:
-        """If too much waits for all listeners, or for those of one account, those with the most lose it."""
-        if sum(listener.queued_bytes for listener in self.subscribers) <= MAX_QUEUED_BYTES_PER_ACCOUNT:
+        """Drop the longest queues if too many bytes wait for all subscribers, or for those of one account."""
+        if sum(subscriber.queued_bytes for subscriber in self.subscribers) <= MAX_QUEUED_BYTES_PER_ACCOUNT:
             return
         accounts: dict[tuple[str, str], list[LiveSubscriber]] = {}
-        for listener in self.subscribers:
-            accounts.setdefault(listener.account, []).append(listener)
-        for listeners in accounts.values():
-            self._enforce_budget(listeners, MAX_QUEUED_BYTES_PER_ACCOUNT)
+        for subscriber in self.subscribers:
+            accounts.setdefault(subscriber.account, []).append(subscriber)
+        for subscribers in accounts.values():
+            self._enforce_budget(subscribers, MAX_QUEUED_BYTES_PER_ACCOUNT)
         self._enforce_budget(self.subscribers, MAX_QUEUED_BYTES)
 
     def _enforce_budget(self, subscribers: Collection[LiveSubscriber], budget: int) -> None:
-        excess = sum(listener.queued_bytes for listener in subscribers) - budget
+        excess = sum(subscriber.queued_bytes for subscriber in subscribers) - budget
         if excess <= 0:
             return
-        for listener in sorted(subscribers, key=lambda each: each.queued_bytes, reverse=True):
-            before = listener.queued_bytes
-            self._resync(listener, _TOO_SLOW_TEXT)
-            excess -= before - listener.queued_bytes
+        for subscriber in sorted(subscribers, key=lambda each: each.queued_bytes, reverse=True):
+            before = subscriber.queued_bytes
+            self._resync(subscriber, _TOO_SLOW_TEXT)
+            excess -= before - subscriber.queued_bytes
             if excess <= 0:
                 return
 
-    # Time
+    # Housekeeping
 
     async def run(self) -> None:
-        """Forget what is old, and show listeners that the connection lives, until cancelled."""
+        """Discard expired events and filters, and send comments to streams, until canceled."""
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             now = asyncio.get_running_loop().time()
             self._buffer.drop_expired(now)
             self._coverage.drop_expired(now)
             self.publishing_since = self.publishing_since if self._coverage else None
-            for listener in self.subscribers:
-                if listener.comment and now >= listener.last_comment_at + self._comment:
-                    listener.last_comment_at = now
-                    listener.enqueue_before_replays(listener.comment)
+            for subscriber in self.subscribers:
+                if subscriber.comment and now >= subscriber.last_comment_at + self._comment_interval:
+                    subscriber.last_comment_at = now
+                    subscriber.enqueue_before_replays(subscriber.comment)
 
     def close(self) -> None:
-        """Let all listeners go, and those who still come: the service stops."""
+        """Close all subscribers, also those that connect later: the service stops."""
         self._is_closed = True
         self._replays.close()
-        for listener in self.subscribers:
-            listener.close(SERVICE_STOPPING)
-            listener.abort_if_stalled()
+        for subscriber in self.subscribers:
+            subscriber.close(SERVICE_STOPPING)
+            subscriber.abort_if_stalled()
 
 
 class _EncodedBatch:
-    """Some events, each spelt once for each door, and only if somebody there wants it."""
+    """Events of one delivery, each encoded on demand and once per transport."""
 
     def __init__(self, events: list[PublishedEvent]) -> None:
         self._events = events
         self._encoded: dict[tuple[EventEncoder, int], bytes] = {}
 
-    def encode(self, encoder: EventEncoder, places: list[list[int]]) -> bytes:
-        """Those at any of these places, in their order."""
-        chosen = places[0] if len(places) == 1 else sorted(set().union(*places))
-        return b"".join([self._at(encoder, place) for place in chosen])
+    def encode(self, encoder: EventEncoder, index_lists: list[list[int]]) -> bytes:
+        """Return the events at any of these indexes, in their order."""
+        indexes = index_lists[0] if len(index_lists) == 1 else sorted(set().union(*index_lists))
+        return b"".join([self._encode_one(encoder, index) for index in indexes])
 
-    def _at(self, encoder: EventEncoder, place: int) -> bytes:
-        text = self._encoded.get((encoder, place))
+    def _encode_one(self, encoder: EventEncoder, index: int) -> bytes:
+        text = self._encoded.get((encoder, index))
         if text is None:
-            text = self._encoded[encoder, place] = encoder(self._events[place])
+            text = self._encoded[encoder, index] = encoder(self._events[index])
         return text

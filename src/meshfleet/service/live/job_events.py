@@ -1,8 +1,8 @@
-"""Jobs and executions as live events, in the words of the REST interface.
+"""Jobs and executions as live events, in their REST representation.
 
-Whoever changes them says so here, and they are read a moment later, once, however often they changed. What
-changes without another state, such as the percents of a transfer, nobody says: while somebody listens, jobs
-that are not over are looked at every second, and what is not as it was told is told.
+Code that changes jobs marks them as changed here. They are loaded a moment later, once, however often they
+changed. Changes without a new state, such as the percentage of a transfer, are not marked: while there are
+subscribers, unfinished jobs are polled, and those that differ from the last published version are published.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from meshfleet.errors import FleetError
 from meshfleet.protocol.ids import DeviceId, Mac, mac_to_int, to_mac
 from meshfleet.rest import DeletedJob, ExecutionState, LiveExecution
 from meshfleet.service.jobs.job_states import FINISHED_STATES
-from meshfleet.service.jobs.views import execution_view as parts
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import execution_view, job_view
 from meshfleet.service.live.event import NO_GATEWAY
 
 if TYPE_CHECKING:
@@ -38,36 +37,36 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _GATHER_SECONDS: Final = 0.25
-"""Seconds for which changes are gathered."""
+"""Seconds for which changes are collected."""
 
 _MAX_JOBS: Final = 100
 _MAX_EXECUTIONS: Final = 500
-"""How many are read and told in one go."""
+"""Maximum number of jobs, and of executions, that are loaded and published together."""
 
 _MAX_PERCENTS: Final = 20_000
-"""Executions of which we know with how many percents they were told."""
+"""Maximum number of transfers whose last published percentage is remembered."""
 
-_OVERFLOW_TEXT: Final = "more changes than can be told"
+_OVERFLOW_TEXT: Final = "too many changes at once"
 
 ExecutionKey = tuple[int, int]
-"""The job and the device of an execution."""
+"""Job and device of an execution."""
 
 _FIRST_KEY: Final[ExecutionKey] = (0, -1)
-"""Before all others."""
+"""Key before all others."""
 
 
 class _JobQuery(NamedTuple):
-    """What is to be read in one go."""
+    """Jobs and executions to load in one transaction."""
 
     jobs: set[int]
     executions: Mapping[int, Sequence[int]]
-    """By job: devices."""
+    """Devices by job."""
     changed: frozenset[int] = frozenset()
-    """Those of the jobs that were said to have changed: if one is not there, it was deleted."""
+    """Jobs marked as changed: one of them that does not exist was deleted."""
     all_open: bool = False
-    """Also at the newest jobs that are not over."""
+    """Whether to load the newest unfinished jobs, too."""
     transfers_after: ExecutionKey | None = None
-    """Also at transfers of all these jobs, behind this one; None: not at transfers."""
+    """Key after which to list the transfers of all these jobs; None lists no transfers."""
 
 
 class _JobQueryResult(NamedTuple):
@@ -77,10 +76,10 @@ class _JobQueryResult(NamedTuple):
 
 
 class JobEvents:
-    """Tells jobs and executions. Lives in one event loop, as the hub does."""
+    """Publisher of jobs and executions. Runs in the event loop of the hub."""
 
     def __init__(self, hub: EventHub, database: Database, now: Now, *, poll_interval: float) -> None:
-        """`look` is how many seconds pass between two looks at what nobody says."""
+        """Create a publisher that polls unfinished jobs every `poll_interval` seconds."""
         self._poll_interval = poll_interval
         self._hub = hub
         self._database = database
@@ -90,37 +89,37 @@ class JobEvents:
         self._jobs: set[int] = set()
         self._executions: set[ExecutionKey] = set()
         self._has_overflowed = False
-        """Whether more executions changed than are told in one go."""
+        """Whether more executions changed than are published together."""
         self._published_jobs: dict[int, Job] = {}
-        """Jobs that are not over, as they were told last, but for their `eta`, which changes all the time."""
+        """Unfinished jobs as last published, without their `eta`, which changes all the time."""
         self._percents: dict[ExecutionKey, int] = {}
         self._finished: set[int] = set()
-        """Jobs that somebody named, and that will not change any more."""
+        """Jobs named in filters that will not change any more."""
         self._deleted: list[int] = []
-        """The last jobs that were told to be deleted."""
+        """Most recent jobs that were published as deleted."""
         self._last_polled = 0
-        """The last job that had its turn, if there are too many for one look."""
+        """Last job that was polled, if there are too many for one poll."""
         self._transfers_after = _FIRST_KEY
-        """The same of transfers."""
+        """Key of the last polled transfer, if there are too many for one poll."""
         self._next_poll_at = 0.0
         self._wakeup = asyncio.Event()
 
     def mark_changed(self, jobs: Iterable[int], executions: Sequence[ExecutionChange]) -> None:
-        """These jobs are not as they were, and these executions are in another state."""
+        """Mark jobs as changed, and executions as being in a new state."""
         if not self._has_interest:
             return
         for job in (*jobs, *(each.job for each in executions)):
             if self._job_interest.includes_job(job):
                 self._jobs.add(job)
         for job, device, gateway in executions:
-            if self._is_wanted(job, device, NO_GATEWAY if gateway is None else gateway):
+            if self._has_execution_interest(job, device, NO_GATEWAY if gateway is None else gateway):
                 self._executions.add((job, device))
         self._enforce_limits()
         if self._jobs or self._executions:
             self._wakeup.set()
 
     async def run(self) -> None:
-        """Tell what changes, until cancelled."""
+        """Publish changes until canceled."""
         while True:
             await self._wait()
             if not self._has_interest:
@@ -129,16 +128,16 @@ class JobEvents:
             try:
                 await self._load_and_publish()
             except (FleetError, DBAPIError) as exc:
-                _log.warning("jobs cannot be told: %s", type(exc).__name__)
+                _log.warning("jobs could not be loaded for live events, will retry: %s", type(exc).__name__)
                 for about in ("job", "execution"):
-                    self._hub.publish_loss(about, "the database does not answer")
+                    self._hub.publish_loss(about, "the database is unavailable")
                 await asyncio.sleep(self._poll_interval)
 
     @property
     def _has_interest(self) -> bool:
         return bool(self._job_interest or self._execution_interest)
 
-    def _is_wanted(self, job: int, device: int, gateway: int) -> bool:
+    def _has_execution_interest(self, job: int, device: int, gateway: int) -> bool:
         return job in self._execution_interest.jobs or self._execution_interest.includes(device, gateway)
 
     def _enforce_limits(self) -> None:
@@ -163,66 +162,70 @@ class JobEvents:
         self._wakeup.clear()
 
     async def _wait(self) -> None:
-        """Wait for news, and a moment for more of them; or for the next look."""
-        left = max(self._next_poll_at - asyncio.get_running_loop().time(), _GATHER_SECONDS)
+        """Wait for a change and collect more for a moment, or wait for the next poll."""
+        seconds_left = max(self._next_poll_at - asyncio.get_running_loop().time(), _GATHER_SECONDS)
         with suppress(TimeoutError):
-            async with asyncio.timeout(left if self._has_interest else self._poll_interval):
+            async with asyncio.timeout(seconds_left if self._has_interest else self._poll_interval):
                 await self._wakeup.wait()
             await asyncio.sleep(_GATHER_SECONDS)
 
     async def _load_and_publish(self) -> None:
-        asked = self._next_query()
-        found = await self._database.read(_load_jobs, asked, now=self._now())
-        for job, execution in found.executions:
+        query = self._next_query()
+        result = await self._database.read(_load_jobs, query, now=self._now())
+        for job, execution in result.executions:
             self._publish_execution(job, execution)
-        self._publish_transfers(found.transfers)
-        for number, shown in found.jobs:
-            self._publish_job(number, shown)
-        for number in sorted(asked.changed.difference(number for number, _ in found.jobs)):
+        self._publish_transfers(result.transfers)
+        for number, view in result.jobs:
+            self._publish_job(number, view)
+        for number in sorted(query.changed.difference(number for number, _ in result.jobs)):
             self._publish_deleted(number)
-        if asked.transfers_after is not None:
-            is_more = len(found.transfers) == _MAX_EXECUTIONS
-            self._transfers_after = _build_key(*found.transfers[-1]) if is_more else _FIRST_KEY
+        if query.transfers_after is not None:
+            has_more = len(result.transfers) == _MAX_EXECUTIONS
+            self._transfers_after = _build_key(*result.transfers[-1]) if has_more else _FIRST_KEY
 
     def _next_query(self) -> _JobQuery:
-        """What is to be read now."""
+        """Take the marked changes, and add the jobs to poll if that is due."""
         devices: dict[int, list[int]] = {}
         for job, device in self._executions:
             devices.setdefault(job, []).append(device)
-        asked = _JobQuery(self._jobs, devices, changed=frozenset(self._jobs))
+        query = _JobQuery(self._jobs, devices, changed=frozenset(self._jobs))
         if self._has_overflowed:
             self._hub.publish_loss("execution", _OVERFLOW_TEXT)
         self._jobs, self._executions, self._has_overflowed = set(), set(), False
         self._wakeup.clear()
         now = asyncio.get_running_loop().time()
         if now < self._next_poll_at:
-            return asked
+            return query
         self._next_poll_at = now + self._poll_interval
-        return asked._replace(
-            jobs=asked.jobs | self._select_jobs_to_poll(),
+        return query._replace(
+            jobs=query.jobs | self._select_jobs_to_poll(),
             all_open=self._polls_all_jobs,
             transfers_after=self._transfers_after,
         )
 
     @property
     def _polls_all_jobs(self) -> bool:
-        wanted = self._execution_interest
+        interest = self._execution_interest
         return (
-            self._job_interest.includes_all or wanted.includes_all or bool(wanted.devices or wanted.gateways)
+            self._job_interest.includes_all
+            or interest.includes_all
+            or bool(interest.devices or interest.gateways)
         )
 
     def _select_jobs_to_poll(self) -> set[int]:
-        """Jobs that are looked at this time: those that were named, or told when they were not over."""
+        """Select the jobs to poll: named in filters, or published while unfinished. Too many take turns."""
         named = self._job_interest.jobs.keys() | self._execution_interest.jobs.keys()
         self._finished &= named
         self._published_jobs = {
-            job: told for job, told in self._published_jobs.items() if self._job_interest.includes_job(job)
+            job: published
+            for job, published in self._published_jobs.items()
+            if self._job_interest.includes_job(job)
         }
         candidates = sorted((named - self._finished) | self._published_jobs.keys())
         start = bisect_right(candidates, self._last_polled)
-        chosen = (candidates[start:] + candidates[:start])[:_MAX_JOBS]
-        self._last_polled = chosen[-1] if chosen else 0
-        return set(chosen)
+        selected = (candidates[start:] + candidates[:start])[:_MAX_JOBS]
+        self._last_polled = selected[-1] if selected else 0
+        return set(selected)
 
     def _publish_execution(self, job: int, execution: Execution) -> None:
         key = _build_key(job, execution)
@@ -231,9 +234,9 @@ class JobEvents:
         else:
             self._percents.pop(key, None)
         gateway = NO_GATEWAY if execution.gateway is None else mac_to_int(Mac(execution.gateway))
-        if self._is_wanted(job, key[1], gateway):
-            told = LiveExecution(job_id=f"job-{job}", **asdict(execution))
-            self._hub.publish("execution", told, device=key[1], gateway=gateway, job=job)
+        if self._has_execution_interest(job, key[1], gateway):
+            live_execution = LiveExecution(job_id=f"job-{job}", **asdict(execution))
+            self._hub.publish("execution", live_execution, device=key[1], gateway=gateway, job=job)
 
     def _publish_transfers(self, transfers: Iterable[tuple[int, Execution]]) -> None:
         for job, execution in transfers:
@@ -243,17 +246,17 @@ class JobEvents:
             self._percents.clear()
 
     def _publish_job(self, number: int, job: Job) -> None:
-        as_told = replace(job, eta=None)
-        if self._job_interest.includes_job(number) and self._published_jobs.get(number) != as_told:
+        version = replace(job, eta=None)
+        if self._job_interest.includes_job(number) and self._published_jobs.get(number) != version:
             self._hub.publish("job", job, gateway=NO_GATEWAY, job=number)
         if job.state in FINISHED_STATES:
             self._published_jobs.pop(number, None)
             self._finished.add(number)
         else:
-            self._published_jobs[number] = as_told
+            self._published_jobs[number] = version
 
     def _publish_deleted(self, number: int) -> None:
-        """Tell that a job is gone, once: whoever deletes one says so, and the audit log does again."""
+        """Publish once that a job was deleted: both the deleting code and the audit log mark it."""
         if number in self._deleted:
             return
         self._deleted = [*self._deleted[1 - _MAX_JOBS :], number]
@@ -267,20 +270,20 @@ def _build_key(job: int, execution: Execution) -> ExecutionKey:
     return job, mac_to_int(to_mac(DeviceId(execution.device_id)))
 
 
-def _load_jobs(connection: Connection, asked: _JobQuery, *, now: int) -> _JobQueryResult:
-    """Jobs, and executions as they are at the same time."""
-    found = reading.load_jobs(connection, asked.jobs, now=now)
-    if asked.all_open:
-        found |= reading.list_newest_open_jobs(connection, _MAX_JOBS, now=now)
+def _load_jobs(connection: Connection, query: _JobQuery, *, now: int) -> _JobQueryResult:
+    """Load jobs and executions in one transaction."""
+    jobs = job_view.load_jobs(connection, query.jobs, now=now)
+    if query.all_open:
+        jobs |= job_view.list_newest_open_jobs(connection, _MAX_JOBS, now=now)
     executions = [
         (job, each)
-        for job, devices in asked.executions.items()
-        for each in parts.load_executions(connection, job, devices)
+        for job, devices in query.executions.items()
+        for each in execution_view.load_executions(connection, job, devices)
     ]
     transfers: list[tuple[int, Execution]] = []
-    if asked.transfers_after is not None:
-        under_way = [number for number, job in found.items() if job.state not in FINISHED_STATES]
-        transfers = parts.list_transfers(
-            connection, under_way, after=asked.transfers_after, limit=_MAX_EXECUTIONS
+    if query.transfers_after is not None:
+        unfinished = [number for number, job in jobs.items() if job.state not in FINISHED_STATES]
+        transfers = execution_view.list_transfers(
+            connection, unfinished, after=query.transfers_after, limit=_MAX_EXECUTIONS
         )
-    return _JobQueryResult(sorted(found.items()), executions, transfers)
+    return _JobQueryResult(sorted(jobs.items()), executions, transfers)

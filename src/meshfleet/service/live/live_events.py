@@ -1,4 +1,4 @@
-"""Live events, put together: where they come from, who listens, and how many may."""
+"""Live events of the service: their sources, their subscribers, and the limits."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 MAX_SUBSCRIBERS: Final = 1000
 MAX_SUBSCRIBERS_PER_ACCOUNT: Final = 100
-"""Streams and WebSockets at once: of all, and of one account."""
+"""Maximum number of streams and WebSockets at the same time: in total, and per account."""
 
 
 class LiveTimings(NamedTuple):
-    """Seconds after which listeners hear something, or are no longer waited for."""
+    """Intervals and timeouts of live events, in seconds."""
 
     comment: float = COMMENT_SECONDS
     """Between two comments of a stream."""
     first_frame: float = 10.0
-    """Until a WebSocket has sent its token."""
+    """Timeout of a WebSocket's first frame, which has the access token."""
     poll: float = 1.0
-    """Between two looks at what others have changed, and at how far updates are."""
+    """Between two polls for changes by other processes and for the progress of updates."""
 
 
 LIVE_TIMINGS: Final = LiveTimings()
 
 
 class LiveEvents:
-    """All that tells what happens."""
+    """Hub of live events with all its sources."""
 
     def __init__(
         self,
@@ -56,41 +56,47 @@ class LiveEvents:
         self.timings = timings
         self.hub = EventHub(now, comment=timings.comment)
         self.devices = DeviceEvents(self.hub, database, traffic, now)
-        """For whoever changes devices or gateways."""
+        """To be notified of changes of devices and gateways."""
         self.reports = ReportEvents(self.hub, self.devices)
-        """To be led by ingest."""
+        """To be subscribed to ingest."""
         self.jobs = JobEvents(self.hub, database, now, poll_interval=timings.poll)
-        """For whoever changes jobs."""
+        """To be notified of changes of jobs."""
         self.reauthorizer = Reauthorizer(self.hub, authenticator, now)
         self._audit_watcher = AuditWatcher(
             self.hub, self.devices, self.jobs, self.reauthorizer, database, poll_interval=timings.poll
         )
 
     def check_limits(self, actor: Actor) -> None:
-        """See to it that there is room for another listener."""
+        """Raise `TooManyListeners` if one more subscriber would exceed a limit."""
         if len(self.hub.subscribers) >= MAX_SUBSCRIBERS:
-            raise TooManyListeners(f"there are {MAX_SUBSCRIBERS} listeners already")
+            raise TooManyListeners(
+                f"the service has the maximum of {MAX_SUBSCRIBERS} subscribers of live events"
+            )
         accounts = Counter(each.account for each in self.hub.subscribers)
         if accounts[actor.kind, actor.name] >= MAX_SUBSCRIBERS_PER_ACCOUNT:
             raise TooManyListeners(
-                f"{actor.display_name} listens {MAX_SUBSCRIBERS_PER_ACCOUNT} times already"
+                f"{actor.display_name} has the maximum of {MAX_SUBSCRIBERS_PER_ACCOUNT} subscribers"
+                " of live events"
             )
 
     async def add_subscriber(self, subscriber: LiveSubscriber) -> None:
-        """Let somebody listen who was just let in; `leave` the hub in the end, whatever comes out."""
+        """Register a subscriber that was just authenticated.
+
+        The caller must remove it from the hub in any case.
+        """
         self.check_limits(subscriber.actor)
         self.hub.add(subscriber)
         await self.reauthorizer.check(subscriber)
 
     async def run(self) -> None:
-        """Do all that takes time, until cancelled."""
+        """Run the background tasks until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.hub.run(), name="live.hub")
             tasks.create_task(self.devices.run(), name="live.devices")
             tasks.create_task(self.jobs.run(), name="live.jobs")
-            tasks.create_task(self.reauthorizer.run(), name="live.guard")
-            tasks.create_task(self._audit_watcher.run(), name="live.changes")
+            tasks.create_task(self.reauthorizer.run(), name="live.reauthorization")
+            tasks.create_task(self._audit_watcher.run(), name="live.audit")
 
     def close(self) -> None:
-        """Let everybody go, at once."""
+        """Close all subscribers."""
         self.hub.close()

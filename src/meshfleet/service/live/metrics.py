@@ -1,4 +1,4 @@
-"""Figures of live events for Prometheus."""
+"""Prometheus metrics of live events."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ if TYPE_CHECKING:
 
 
 class LiveMetrics(Collector):
-    """What the hub counts by itself."""
+    """Metrics of the event hub."""
 
     def __init__(self, hub: EventHub) -> None:
         self._hub = hub
 
     def collect(self) -> Iterator[Metric]:
-        """Read them, when somebody asks."""
-        listeners = GaugeMetricFamily("meshfleet_live_listeners", "Who listens.", labels=["door"])
+        """Yield the current values."""
+        subscribers = GaugeMetricFamily(
+            "meshfleet_live_listeners", "Connected subscribers of live events.", labels=["door"]
+        )
         sockets = sum(each.encoder is encode_websocket_frame for each in list(self._hub.subscribers))
-        listeners.add_metric(["websocket"], sockets)
-        listeners.add_metric(["stream"], len(self._hub.subscribers) - sockets)
-        yield listeners
-        events = CounterMetricFamily("meshfleet_live_events", "Live events.", labels=["type"])
-        for kind, count in sorted(self._hub.published.items()):
-            events.add_metric([kind], count)
+        subscribers.add_metric(["websocket"], sockets)
+        subscribers.add_metric(["stream"], len(self._hub.subscribers) - sockets)
+        yield subscribers
+        events = CounterMetricFamily("meshfleet_live_events", "Published live events.", labels=["type"])
+        for event_type, count in sorted(self._hub.published.items()):
+            events.add_metric([event_type], count)
         yield events
         yield CounterMetricFamily(
             "meshfleet_live_resyncs",
-            "Listeners that were told that they missed something, each time.",
+            "Resyncs sent to single subscribers that missed events.",
             value=self._hub.resyncs,
         )

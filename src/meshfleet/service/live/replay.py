@@ -1,4 +1,7 @@
-"""What was missed is told again: account by account, a moment at a time, so that nobody waits for it."""
+"""Replay of missed events to subscribers that resume.
+
+Accounts take turns and each replay runs in short slices, so that live events are not delayed.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ if TYPE_CHECKING:
     from meshfleet.service.live.subscriber import LiveSubscriber
 
 
-# What was told in the last minutes, and what of it can be told again (rest-149).
+# Events of the last minutes, and which filters can be replayed from them (rest-149).
 
 
 class RetentionQuota(NamedTuple):
-    """How many wants may be kept, and how many devices, gateways and jobs these may name."""
+    """Maximum number of filters to retain, and of the devices, gateways and jobs in them."""
 
     filters: int
     named: int
@@ -36,51 +39,51 @@ _MAX_BYTES: Final = 32 * 1024 * 1024
 _MAX_AGE_SECONDS: Final = 300.0
 
 _RELEASED_SECONDS: Final = 120.0
-"""Seconds for which events are kept for somebody who left: a listener that comes again is to miss nothing."""
+"""Seconds for which the events of a closed subscription are still published, so that it can resume."""
 
 _ACCOUNT_QUOTA: Final = RetentionQuota(200, 20_000)
-"""What is kept for those of one account who left."""
+"""Limits for the closed subscriptions of one account."""
 
 _TOTAL_QUOTA: Final = RetentionQuota(2000, 100_000)
-"""The same for all accounts."""
+"""Limits for the closed subscriptions of all accounts."""
 
 _COMPACT_FRACTION: Final = 8
-"""When the first of so many parts is too old, memory is given back."""
+"""Part (1/N) of the list at which dropped events are removed from it."""
 
 _number = attrgetter("number")
 
 
 class ReplayBuffer:
-    """The last events, the oldest first."""
+    """Most recent events, the oldest first."""
 
     def __init__(self) -> None:
         self._events: list[PublishedEvent] = []
         self._first = 0
-        """The place of the oldest one; those before it are let go when there are some more."""
+        """Index of the oldest retained event. Those before it are removed in bulk later."""
         self._bytes = 0
         self._last_dropped = 0
-        """The number of the last one that is not here any more."""
+        """Number of the last event that was dropped."""
 
     def add(self, event: PublishedEvent) -> None:
-        """Keep an event, and let old ones go."""
+        """Append an event, and drop the oldest ones beyond the limits."""
         self._events.append(event)
         self._bytes += len(event.body)
         while len(self._events) - self._first > _MAX_EVENTS or self._bytes > _MAX_BYTES:
             self._drop()
 
     def drop_expired(self, now: float) -> None:
-        """Let go what is too old."""
+        """Drop events that are too old."""
         while self._first < len(self._events) and self._events[self._first].at < now - _MAX_AGE_SECONDS:
             self._drop()
 
     def covers(self, number: int) -> bool:
-        """Whether all that came behind an event is here."""
+        """Return whether all events after the one with this number are retained."""
         return number >= self._last_dropped
 
     def events_after(self, number: int, count: int) -> list[PublishedEvent]:
-        """The first ones that were told behind an event."""
-        place = bisect_right(self._events, number, lo=self._first, key=_number)
-        return self._events[place : place + count]
+        """Return up to `count` events after the one with this number."""
+        start = bisect_right(self._events, number, lo=self._first, key=_number)
+        return self._events[start : start + count]
 
     def _drop(self) -> None:
         event = self._events[self._first]
@@ -94,16 +97,16 @@ class ReplayBuffer:
 
 class _CoverageRecord(Struct):
     number: int
-    """The events behind this one that are wanted were published."""
+    """All matching events after this number were published."""
     holders: int = 0
-    left: float = 0.0
-    """When the last holder left."""
+    released_at: float = 0.0
+    """Time when the last subscriber closed the subscription."""
     account: tuple[str, str] = ("", "")
-    """Whose that one was."""
+    """Account of that subscriber."""
 
 
 class CoverageTracker:
-    """What is published at all: what somebody wants, or wanted until a moment ago."""
+    """Filters whose events are published: those in use, and those closed a short while ago."""
 
     def __init__(self, interests: Iterable[Interest]) -> None:
         self._interests = tuple(interests)
@@ -112,53 +115,53 @@ class CoverageTracker:
     def __bool__(self) -> bool:
         return bool(self._records)
 
-    def __contains__(self, want: EventFilter) -> bool:
-        return want in self._records
+    def __contains__(self, event_filter: EventFilter) -> bool:
+        return event_filter in self._records
 
     def add(self, event_filter: EventFilter, number: int) -> None:
-        """Somebody wants this from now on."""
-        since = self._records.get(event_filter)
-        if since is None:
-            since = self._records[event_filter] = _CoverageRecord(number)
+        """Count a subscriber that uses the filter from event `number` on."""
+        record = self._records.get(event_filter)
+        if record is None:
+            record = self._records[event_filter] = _CoverageRecord(number)
             for interest in self._interests:
                 interest.adjust(event_filter, 1)
-        since.holders += 1
+        record.holders += 1
 
     def release(self, event_filter: EventFilter, account: tuple[str, str], now: float) -> None:
-        """Somebody of this account does not want it any more."""
-        since = self._records[event_filter]
-        since.account = account
-        since.holders -= 1
-        since.left = now
+        """Uncount a subscriber of this account."""
+        record = self._records[event_filter]
+        record.account = account
+        record.holders -= 1
+        record.released_at = now
 
     def covers(self, event_filter: EventFilter, number: int) -> bool:
-        """Whether all that is wanted, and came behind an event, was published."""
+        """Return whether all matching events after the one with this number were published."""
         same = self._records.get(event_filter)
         if same is not None and same.number <= number:
             return True
         return any(
-            since.number <= number and each.covers(event_filter) for each, since in self._records.items()
+            record.number <= number and each.covers(event_filter) for each, record in self._records.items()
         )
 
     def drop_expired(self, now: float) -> None:
-        """Forget what nobody wants for a while."""
-        left = [want for want, since in self._records.items() if not since.holders]
-        left.sort(key=lambda want: self._records[want].left, reverse=True)
-        wants: Counter[tuple[str, str] | None] = Counter()
-        sizes: Counter[tuple[str, str] | None] = Counter()
-        for want in left:
-            since = self._records[want]
-            for whose in (since.account, None):  # None: of all
-                wants[whose] += 1
-                sizes[whose] += want.named_count
-            is_much = any(
-                wants[whose] > share.filters or sizes[whose] > share.named
-                for whose, share in ((since.account, _ACCOUNT_QUOTA), (None, _TOTAL_QUOTA))
+        """Discard filters that were closed long ago, and the oldest ones beyond the limits."""
+        released = [each for each, record in self._records.items() if not record.holders]
+        released.sort(key=lambda each: self._records[each].released_at, reverse=True)
+        filter_counts: Counter[tuple[str, str] | None] = Counter()
+        named_counts: Counter[tuple[str, str] | None] = Counter()
+        for event_filter in released:
+            record = self._records[event_filter]
+            for account in (record.account, None):  # None: all accounts
+                filter_counts[account] += 1
+                named_counts[account] += event_filter.named_count
+            is_over_quota = any(
+                filter_counts[account] > quota.filters or named_counts[account] > quota.named
+                for account, quota in ((record.account, _ACCOUNT_QUOTA), (None, _TOTAL_QUOTA))
             )
-            if is_much or since.left < now - _RELEASED_SECONDS:
-                wants[None] -= 1
-                sizes[None] -= want.named_count
-                self._drop(want)
+            if is_over_quota or record.released_at < now - _RELEASED_SECONDS:
+                filter_counts[None] -= 1
+                named_counts[None] -= event_filter.named_count
+                self._drop(event_filter)
 
     def _drop(self, event_filter: EventFilter) -> None:
         del self._records[event_filter]
@@ -169,17 +172,17 @@ class CoverageTracker:
 _log = logging.getLogger(__name__)
 
 _SLICE_SECONDS: Final = 0.002
-"""Seconds for which events are looked through at once; then for as long others have their turn."""
+"""Seconds of one slice of a replay, and of the pause after it."""
 
 _EVENTS_PER_CHECK: Final = 64
-"""Events between two looks at the clock."""
+"""Events between two checks of the clock."""
 
 _CHUNK_BYTES: Final = 64 * 1024
-"""Bytes of what is told again that wait as one."""
+"""Bytes of replayed events that are queued as one chunk."""
 
 
 class Replay:
-    """What one listener missed of one want: the events behind one number, up to another."""
+    """Events that one subscriber missed for one filter: those after one number, up to another."""
 
     def __init__(self, subscriber: LiveSubscriber, event_filter: EventFilter, after: int, until: int) -> None:
         self.subscriber = subscriber
@@ -188,30 +191,37 @@ class Replay:
         self.until = until
         self._scanned_to = after
         self._other_subscriptions: list[tuple[EventFilter, int]] | None = None
-        """What else is told to the listener, and from where on; None: nobody looked yet."""
+        """Other filters of the subscriber that are live, and since which event; None before the start."""
         self._found: dict[int, PublishedEvent] = {}
-        """Of each device only its newest state, by a number below zero."""
+        """Matching events by number; of each device only the newest state, under a negative key."""
         self._size = 0
 
     @property
     def is_obsolete(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether the subscriber closed, or canceled the subscription."""
         return (
             self.subscriber.close_reason is not None
             or self.subscriber.replays.get(self.event_filter) is not self
         )
 
     def start(self, coverage: CoverageTracker) -> bool:
-        """Begin, or go on; False: not all was published that it is about."""
+        """Start or continue. Return False if not all matching events were published."""
         if self._other_subscriptions is None:
-            told = self.subscriber.subscriptions.items()
-            # Those that are still to be told again leave out what this one tells, not the other way round.
-            self._other_subscriptions = [each for each in told if each[0] not in self.subscriber.replays]
+            subscriptions = self.subscriber.subscriptions.items()
+            # Filters whose replay is pending skip what this replay sends, not the other way round.
+            self._other_subscriptions = [
+                subscription
+                for subscription in subscriptions
+                if subscription[0] not in self.subscriber.replays
+            ]
             return coverage.covers(self.event_filter, self.after)
         return True
 
     def scan(self, buffer: ReplayBuffer, deadline: float, clock: Callable[[], float]) -> bool | None:
-        """Look for a while; True: all is found; None: it is not known any more, or too much."""
+        """Scan the buffer until the deadline.
+
+        Return True when done, False if there is more, and None if events are missing or exceed the backlog.
+        """
         while clock() < deadline:
             if not buffer.covers(self._scanned_to):
                 return None
@@ -228,17 +238,17 @@ class Replay:
         return False
 
     def encode_chunks(self) -> list[bytes]:
-        """What is to be told."""
-        pieces: list[bytes] = []
-        piece: list[bytes] = []
+        """Encode the found events in chunks."""
+        chunks: list[bytes] = []
+        chunk: list[bytes] = []
         size = 0
         for event in self._found.values():
-            piece.append(self.subscriber.encoder(event))
-            size += len(piece[-1])
+            chunk.append(self.subscriber.encoder(event))
+            size += len(chunk[-1])
             if size > _CHUNK_BYTES:
-                pieces.append(b"".join(piece))
-                piece, size = [], 0
-        return [*pieces, b"".join(piece)] if piece else pieces
+                chunks.append(b"".join(chunk))
+                chunk, size = [], 0
+        return [*chunks, b"".join(chunk)] if chunk else chunks
 
     def _collect(self, event: PublishedEvent) -> None:
         if not self.event_filter.matches(event) or self._is_delivered(event):
@@ -249,14 +259,14 @@ class Replay:
         self._size += len(event.body) - (0 if older is None else len(older.body))
 
     def _is_delivered(self, event: PublishedEvent) -> bool:
-        """Whether another want of the listener, which had it first, takes care of it."""
+        """Return whether another filter of the subscriber, which was live before, has delivered the event."""
         return any(
             since < event.number and each.matches(event) for each, since in self._other_subscriptions or ()
         )
 
 
 class ReplayScheduler:
-    """All that are under way. Accounts take turns, so nobody waits for one that asks for many."""
+    """Queue of replays. Accounts take turns, so that one with many replays does not delay the others."""
 
     def __init__(
         self,
@@ -271,14 +281,14 @@ class ReplayScheduler:
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self, replay: Replay) -> None:
-        """Tell it when its turn comes; what comes meanwhile waits behind it."""
+        """Queue a replay. Live events of the subscriber are held back until it ends."""
         replay.subscriber.replays[replay.event_filter] = replay
         self._queues.setdefault(replay.subscriber.account, deque()).append(replay)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="live.replays")
 
     def close(self) -> None:
-        """Tell nothing any more."""
+        """Cancel all replays."""
         self._queues.clear()
         if self._task is not None:
             self._task.cancel()
@@ -291,20 +301,20 @@ class ReplayScheduler:
             while queue and queue[0].is_obsolete:
                 queue.popleft()
             if queue:
-                self._queues[account] = queue  # behind all others
+                self._queues[account] = queue  # to the end of the queue
                 self._run_slice(queue[0], clock)
                 await asyncio.sleep(_SLICE_SECONDS)
         self._task = None
 
     def _run_slice(self, replay: Replay, clock: Callable[[], float]) -> None:
-        listener = replay.subscriber
+        subscriber = replay.subscriber
         try:
-            is_known = replay.start(self._coverage)
-            is_found = replay.scan(self._buffer, clock() + _SLICE_SECONDS, clock) if is_known else None
-        except Exception:  # noqa: BLE001 # whatever it is, others wait behind it
-            _log.exception("what was missed cannot be told")
-            is_found = None
-        if is_found is None or (
-            is_found and not listener.finish_replay(replay.event_filter, replay.encode_chunks())
+            is_covered = replay.start(self._coverage)
+            is_complete = replay.scan(self._buffer, clock() + _SLICE_SECONDS, clock) if is_covered else None
+        except Exception:  # noqa: BLE001 # the replays behind it must go on
+            _log.exception("replay of missed events failed, subscriber gets a resync")
+            is_complete = None
+        if is_complete is None or (
+            is_complete and not subscriber.finish_replay(replay.event_filter, replay.encode_chunks())
         ):
-            self._on_failure(listener, replay.event_filter)
+            self._on_failure(subscriber, replay.event_filter)

@@ -1,4 +1,4 @@
-"""Reports as live events: made of what ingest has committed, when somebody listens."""
+"""Reports as live events, built from committed ingest batches while there are subscribers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from meshfleet.service.live.hub import EventHub
 
 _BATCH_SIZE: Final = 500
-"""Events that are made in one go; between them others have their turn."""
+"""Maximum number of events built in one call; other tasks run between two calls."""
 
 _MAX_PENDING: Final = 10_000
-"""Reports that may wait to become events. If there are more, listeners are told that they miss some."""
+"""Maximum number of reports waiting to be published. Beyond it, subscribers get a resync."""
 
 
 class _ReportEvent(NamedTuple):
@@ -41,30 +41,30 @@ class _ReportEvent(NamedTuple):
 
 
 class ReportEvents:
-    """A `Follower` that tells reports, and whose states they change."""
+    """`CommitSubscriber` that publishes reports, and marks the devices whose state they change."""
 
     def __init__(self, hub: EventHub, devices: DeviceEvents) -> None:
         self._hub = hub
         self._devices = devices
         self._interest = hub.interest["report"]
-        self._waiting: deque[tuple[Iterator[_ReportEvent], int]] = deque()
-        self._count = 0
+        self._batches: deque[tuple[Iterator[_ReportEvent], int]] = deque()
+        self._pending_count = 0
         hub.add_source(self._publish)
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Remember a draft, which becomes events in a moment."""
+        """Queue a committed batch for publication."""
         if not self._interest:
             return
-        self._waiting.append((_iter_events(batch, self._interest), len(batch.report_kinds)))
-        self._count += len(batch.report_kinds)
-        if self._count > _MAX_PENDING:
-            self._waiting.clear()
-            self._count = 0
-            self._hub.publish_loss("report", "there are more reports than can be told")
+        self._batches.append((_iter_events(batch, self._interest), len(batch.report_kinds)))
+        self._pending_count += len(batch.report_kinds)
+        if self._pending_count > _MAX_PENDING:
+            self._batches.clear()
+            self._pending_count = 0
+            self._hub.publish_loss("report", "too many reports at once")
         self._hub.wake()
 
-    def prepare_flush(self, states: PendingStates, now: int) -> FlushPart:  # noqa: ARG002 # as followers are asked
-        """Once they are written, let states be told that reports have changed."""
+    def prepare_flush(self, states: PendingStates, now: int) -> FlushPart:  # noqa: ARG002 # signature of CommitSubscriber
+        """Return a flush part that marks the devices as reported after their states are stored."""
         if not self._hub.interest["device"]:
             return _ReportedDevices(self._devices, ())
         return _ReportedDevices(
@@ -72,47 +72,47 @@ class ReportEvents:
         )
 
     def _publish(self) -> bool:
-        left = _BATCH_SIZE
-        while self._waiting and left:
-            news, count = self._waiting[0]
-            for made in islice(news, left):
-                self._hub.publish("report", made.data, device=made.device, gateway=made.gateway)
-                left -= 1
-            if left:
-                self._waiting.popleft()
-                self._count -= count
-        return bool(self._waiting)
+        remaining = _BATCH_SIZE
+        while self._batches and remaining:
+            events, count = self._batches[0]
+            for event in islice(events, remaining):
+                self._hub.publish("report", event.data, device=event.device, gateway=event.gateway)
+                remaining -= 1
+            if remaining:
+                self._batches.popleft()
+                self._pending_count -= count
+        return bool(self._batches)
 
 
 class _ReportedDevices(NamedTuple):
-    """What is to be told when the flush is committed; there is nothing to write."""
+    """Flush part that stores nothing, and marks devices as reported after the commit."""
 
     devices: DeviceEvents
     numbers: Collection[int]
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Write nothing."""
+        """Store nothing."""
 
     def on_flushed(self) -> None:
-        """Let them be told."""
+        """Mark the devices as reported."""
         if self.numbers:
             self.devices.mark_reported(self.numbers)
 
 
-def _list_owners(notes: PendingStates, device: int) -> tuple[int, ...]:
-    """Whose states a note may change: in DFU mode a device may have the address behind its own."""
-    return (device,) if time_or_none(notes[device].reported_at) is not None else (device, device - 1)
+def _list_owners(states: PendingStates, device: int) -> tuple[int, ...]:
+    """Return the devices whose state a report may change: in DFU mode a device may use its address + 1."""
+    return (device,) if time_or_none(states[device].reported_at) is not None else (device, device - 1)
 
 
-def _iter_events(draft: ParsedBatch, interest: Interest) -> Iterator[_ReportEvent]:
-    """The events of a draft that somebody may want, made one by one."""
-    for device, rows in draft.rows.items():
+def _iter_events(batch: ParsedBatch, interest: Interest) -> Iterator[_ReportEvent]:
+    """Yield the events of a batch that a filter may match."""
+    for device, rows in batch.rows.items():
         for row in rows:
             if interest.includes(device, row[4]):
                 yield _ReportEvent(
-                    _to_live_sample(device, StoredSample(*row), draft.foreign_names), device, row[4]
+                    _to_live_sample(device, StoredSample(*row), batch.foreign_names), device, row[4]
                 )
-    for reading in draft.readings:
+    for reading in batch.readings:
         kind, device, gateway = reading[:3]
         if kind <= ReadingKind.DFU and interest.includes(device, gateway):
             yield _ReportEvent(_to_live_reading(reading), device, gateway)

@@ -1,4 +1,4 @@
-"""`/api/v1/stream` and `/api/v1/live`: two doors to the same events."""
+"""`/api/v1/stream` and `/api/v1/live`: the same events over two transports."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -21,12 +21,12 @@ from meshfleet.service.live.websocket import WebSocketSession
 
 @dataclass
 class _EventStreamOperation(Operation):
-    """Tells what the answer is, which Litestar cannot know."""
+    """Operation that documents the media type of the response, which Litestar cannot infer."""
 
     def __post_init__(self) -> None:
-        answer = (self.responses or {})["200"]
-        assert isinstance(answer, OpenAPIResponse)  # noqa: S101 # Litestar has just made it
-        answer.content = {SSE_MEDIA_TYPE: OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))}
+        response = (self.responses or {})["200"]
+        assert isinstance(response, OpenAPIResponse)  # noqa: S101 # created by Litestar just before
+        response.content = {SSE_MEDIA_TYPE: OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))}
 
 
 @get(STREAM_PATH, operation_class=_EventStreamOperation, problems=(429,), tags=["Live"])
@@ -38,34 +38,37 @@ async def stream_events(
         list[str] | None,
         QueryParameter(
             name="Types",
-            description="Of one of these types; may be given several times.",
+            description="Event types to include; may be repeated.",
             schema_extra={"items": {"type": "string", "enum": list(LIVE_EVENT_TYPES)}},
         ),
     ] = None,
     ids: Annotated[
         list[str] | None,
-        QueryParameter(name="Ids", description="Of one of these devices; may be given several times."),
+        QueryParameter(name="Ids", description="Devices to include; may be repeated."),
     ] = None,
     gateway: Annotated[
         list[str] | None,
         QueryParameter(
             name="Gateway",
-            description="Of one of these gateways, or through it; may be given several times.",
+            description="Gateways to include, with the devices behind them; may be repeated.",
         ),
     ] = None,
     jobs: Annotated[
         list[str] | None,
-        QueryParameter(name="Jobs", description="Of one of these jobs; may be given several times."),
+        QueryParameter(name="Jobs", description="Jobs to include; may be repeated."),
     ] = None,
     last_event_id: Annotated[
         str | None,
-        HeaderParameter(name="Last-Event-ID", description="The `id` of the last event that was heard."),
+        HeaderParameter(
+            name="Last-Event-ID", description="The `id` of the last event received, to resume a stream."
+        ),
     ] = None,
 ) -> EventStream:
-    """Tell live events that meet all filters, as server-sent events without end."""
-    want = parse_event_filter({"Types": types, "Ids": ids, "Gateway": gateway, "Jobs": jobs})
-    await request.body()  # there is none; but who goes away before its end counts as a mistake
-    return EventStream(live, actor, get_bearer(request.scope), want, last_event_id)
+    """Stream live events that match all filters, as server-sent events without end."""
+    event_filter = parse_event_filter({"Types": types, "Ids": ids, "Gateway": gateway, "Jobs": jobs})
+    # The body is empty, but a client that disconnects before its end is read counts as an error.
+    await request.body()
+    return EventStream(live, actor, get_bearer(request.scope), event_filter, last_event_id)
 
 
 @websocket(LIVE_PATH)
@@ -74,5 +77,5 @@ async def handle_websocket(
     live: Given[SkipValidation[LiveEvents]],
     authenticator: Given[SkipValidation[BearerAuthenticator]],
 ) -> None:
-    """Tell live events over a WebSocket."""
+    """Send live events over a WebSocket."""
     await WebSocketSession(socket, live, authenticator).run()

@@ -1,4 +1,4 @@
-"""A stream of server-sent events (rest-147 to rest-150)."""
+"""Stream of server-sent events (rest-147 to rest-150)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _HEADERS: Final = {
     "cache-control": "no-store",
     "x-accel-buffering": "no",
 }
-_FIRST_COMMENT: Final = b": you listen\n\n"
-"""Something at once, so that nobody on the way waits for more."""
+_FIRST_COMMENT: Final = b": connected\n\n"
+"""First comment, sent at once so that proxies pass the response on without waiting for more."""
 
-_COMMENT: Final = b": still here\n\n"
+_COMMENT: Final = b": keep-alive\n\n"
 
 
 class EventStream(ASGIResponse):
-    """An answer that ends when its listener does."""
+    """Response that streams events until its subscriber is closed."""
 
     def __init__(
         self, live: LiveEvents, actor: Actor, bearer: str, event_filter: EventFilter, after: str | None
@@ -43,45 +43,45 @@ class EventStream(ASGIResponse):
         self._after = after
 
     async def start_response(self, send: Send) -> None:
-        """Say that it comes, and not how much."""
+        """Send the response head without a content length."""
         headers = [each for each in self.encode_headers() if each[0] != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell all that is wanted, until somebody ends it."""
+        """Send matching events until the client or the service closes the stream."""
         state: dict[str, Any] = scope["state"]
-        listener = LiveSubscriber(
+        subscriber = LiveSubscriber(
             encode_sse, self._actor, self._bearer, abort=state.get("abort"), comment=_COMMENT
         )
         try:
-            await self._live.add_subscriber(listener)
-            self._live.hub.subscribe(listener, self._event_filter, self._after)
+            await self._live.add_subscriber(subscriber)
+            self._live.hub.subscribe(subscriber, self._event_filter, self._after)
             await self.start_response(send)
             if not state.get("only_head"):
-                await _send_until_closed(listener, receive, send)
-            if listener.close_reason is not CLIENT_LEFT:
+                await _send_until_closed(subscriber, receive, send)
+            if subscriber.close_reason is not CLIENT_LEFT:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            self._live.hub.remove(listener)
+            self._live.hub.remove(subscriber)
 
 
-async def _send_until_closed(listener: LiveSubscriber, receive: Receive, send: Send) -> None:
+async def _send_until_closed(subscriber: LiveSubscriber, receive: Receive, send: Send) -> None:
     async with asyncio.TaskGroup() as tasks:
-        leaving = tasks.create_task(_watch_disconnect(listener, receive), name="live.leaving")
+        disconnect_task = tasks.create_task(_watch_disconnect(subscriber, receive), name="live.disconnect")
         chunk: bytes | None = _FIRST_COMMENT
         try:
             while chunk is not None:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                chunk = await listener.next_chunk()
-        except (OSError, RuntimeError):  # as ASGI and uvloop say that nobody is there any more
-            listener.close(CLIENT_LEFT)
-        leaving.cancel()
-    if listener.close_reason is not None and listener.close_reason is not CLIENT_LEFT:
-        last = f": {listener.close_reason.reason}\n\n".encode()
-        await send({"type": "http.response.body", "body": last, "more_body": True})
+                chunk = await subscriber.next_chunk()
+        except (OSError, RuntimeError):  # raised by ASGI servers and uvloop when the client is gone
+            subscriber.close(CLIENT_LEFT)
+        disconnect_task.cancel()
+    if subscriber.close_reason is not None and subscriber.close_reason is not CLIENT_LEFT:
+        last_comment = f": {subscriber.close_reason.reason}\n\n".encode()
+        await send({"type": "http.response.body", "body": last_comment, "more_body": True})
 
 
-async def _watch_disconnect(listener: LiveSubscriber, receive: Receive) -> None:
+async def _watch_disconnect(subscriber: LiveSubscriber, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    listener.close(CLIENT_LEFT)
+    subscriber.close(CLIENT_LEFT)

@@ -1,4 +1,4 @@
-"""Somebody who listens: what waits for them, and how they end."""
+"""Subscriber of live events, with its queue."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from meshfleet.service.live.replay import Replay
 
 MAX_BACKLOG_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that may wait for a listener."""
+"""Maximum bytes queued for a subscriber."""
 
 _MAX_CHUNK_BYTES: Final = 64 * 1024
-"""Bytes that are written together; until the network has taken them, they wait too."""
+"""Bytes that are written together. They count as queued until the network has accepted them."""
 
 
 class CloseReason(NamedTuple):
-    """Why it is over."""
+    """Reason why a subscriber was closed."""
 
     code: int
-    """The close code of a WebSocket."""
+    """Close code of the WebSocket."""
     error_code: str
     reason: str
 
 
-CLIENT_LEFT: Final = CloseReason(1000, "gone", "the client left")
-SERVICE_STOPPING: Final = CloseReason(1012, "stopped", "the service stops; come again")
+CLIENT_LEFT: Final = CloseReason(1000, "gone", "the client disconnected")
+SERVICE_STOPPING: Final = CloseReason(1012, "stopped", "the service is stopping, reconnect later")
 
 
 class LiveSubscriber:
-    """A stream or a WebSocket, seen from inside. What it does not take in time is not kept for it."""
+    """Queue of one stream or WebSocket. It is bounded: a client that reads too slowly loses events."""
 
     def __init__(
         self,
@@ -50,33 +50,33 @@ class LiveSubscriber:
         self.actor = actor
         self.bearer = bearer
         self.comment = comment
-        """What is said now and then so that nobody thinks the connection is dead."""
+        """Bytes sent now and then to keep the connection alive; empty for none."""
         self.subscriptions: dict[EventFilter, int] = {}
-        """What it wants, each with the number of the event behind which it is told that."""
+        """Filters, each with the number of the event after which it is live."""
         self.replays: dict[EventFilter, Replay] = {}
-        """What is to be told to it before all that comes."""
+        """Pending replays by filter; their events precede live ones."""
         self.last_comment_at = 0.0
         self.close_reason: CloseReason | None = None
         self._abort = abort
         self._chunks: deque[bytes] = deque()
         self._behind_replays: list[bytes] = []
-        """What waits behind replays."""
+        """Live events held back until all replays end."""
         self._size = 0
         self._ready = asyncio.Event()
         self._bytes_in_write = 0
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for it."""
+        """Bytes that are queued or being written."""
         return self._size + self._bytes_in_write
 
     @property
     def account(self) -> tuple[str, str]:
-        """Whose it is."""
+        """Account of the subscriber: kind and name of its actor."""
         return self.actor.kind, self.actor.name
 
     def enqueue(self, chunk: bytes) -> bool:
-        """Let this wait for it; False: too much would be waiting."""
+        """Queue a chunk, behind pending replays. Return False if the queue is full."""
         if not self.replays:
             return self.enqueue_before_replays(chunk)
         if self._size + len(chunk) > MAX_BACKLOG_BYTES:
@@ -86,7 +86,7 @@ class LiveSubscriber:
         return True
 
     def enqueue_before_replays(self, chunk: bytes) -> bool:
-        """The same, and even while something is told again."""
+        """Queue a chunk, also while a replay is pending. Return False if the queue is full."""
         if self._size + len(chunk) > MAX_BACKLOG_BYTES:
             return False
         self._chunks.append(chunk)
@@ -95,7 +95,7 @@ class LiveSubscriber:
         return True
 
     def finish_replay(self, event_filter: EventFilter, missed: Sequence[bytes] = ()) -> bool:
-        """Of this want all is told again, or need not be; False: too much would be waiting."""
+        """End the replay of a filter with the missed events. Return False if the queue is full."""
         if self._size + sum(map(len, missed)) > MAX_BACKLOG_BYTES:
             return False
         self.replays.pop(event_filter, None)
@@ -108,14 +108,14 @@ class LiveSubscriber:
         return True
 
     def clear(self) -> None:
-        """Forget what waits, and what was to be told again."""
+        """Drop the queue and the pending replays."""
         self._chunks.clear()
         self._behind_replays.clear()
         self.replays.clear()
         self._size = 0
 
     async def next_chunk(self) -> bytes | None:
-        """What waits, or the beginning of it; None: it is over."""
+        """Wait for queued bytes and return some of them. Return None when the subscriber is closed."""
         self._bytes_in_write = 0
         await self._ready.wait()
         if self.close_reason is not None:
@@ -132,13 +132,13 @@ class LiveSubscriber:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def close(self, reason: CloseReason) -> None:
-        """It is over; the first reason counts."""
+        """Close the subscriber. The first reason counts."""
         if self.close_reason is None:
             self.close_reason = reason
             self.clear()
             self._ready.set()
 
     def abort_if_stalled(self) -> None:
-        """End the connection, if the client takes nothing: nobody will wait for it."""
+        """Abort the connection if the client does not read, because the service does not wait for it."""
         if self._bytes_in_write and self._abort is not None:
             self._abort()

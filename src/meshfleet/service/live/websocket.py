@@ -1,4 +1,4 @@
-"""A conversation over a WebSocket: a token first, then subscriptions, and events all the while (rest-152)."""
+"""WebSocket session: an access token first, then subscriptions, and events all the while (rest-152)."""
 
 from __future__ import annotations
 
@@ -39,50 +39,52 @@ if TYPE_CHECKING:
     from meshfleet.service.live.live_events import LiveEvents
 
 
-# How much of something one may have: so much at once, and then so much in a second.
+# Rate limit with bursts.
 
 
 class TokenBucket:
-    """What is left, by the clock of the caller."""
+    """Token bucket; the caller passes the time."""
 
     def __init__(self, burst: float, per_second: float, now: float) -> None:
-        self._burst = self._left = burst
+        self._burst = self._available = burst
         self._per_second = per_second
-        self._at = now
+        self._updated_at = now
 
     def take(self, amount: float, now: float) -> float:
-        """Take some, and tell how many seconds too early that is."""
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_second) - amount
-        self._at = now
-        return max(0.0, -self._left / self._per_second)
+        """Take tokens, also more than available. Return the seconds to wait until that is permitted."""
+        self._available = (
+            min(self._burst, self._available + (now - self._updated_at) * self._per_second) - amount
+        )
+        self._updated_at = now
+        return max(0.0, -self._available / self._per_second)
 
 
 _MAX_SUBSCRIPTIONS: Final = 100
 _MAX_NAMED: Final = 5000
-"""Devices, gateways and jobs that all subscriptions of a conversation may name."""
+"""Maximum number of devices, gateways and jobs in all subscriptions of a session."""
 
 _FRAME_BURST, _FRAMES_PER_SECOND = 200.0, 20.0
-"""Frames that are heard at once, and then in a second; all others wait."""
+"""Frames accepted at once, and then per second; others are delayed."""
 
 _BYTES_PER_FRAME: Final = 4096
-"""Bytes of a frame that count as another one."""
+"""Bytes of a frame that count as one more frame."""
 
 _RESUME_BURST, _RESUMES_PER_SECOND = 100.0, 1.0
-"""Subscriptions that may be resumed at once, and then in a second."""
+"""Subscriptions that may be resumed at once, and then per second."""
 
 _FILTER_NAMES: Final = {name.lower(): name for name in ("Types", "Ids", "Gateway", "Jobs")}
 
 _CLOSE_CODE_BASE: Final = 4000
-"""Close codes are this and the status that REST would answer with."""
+"""Base of close codes; the HTTP status that REST would return is added."""
 
 _MAX_REASON_BYTES: Final = 123
-"""Bytes of a close frame's reason."""
+"""Maximum bytes of the reason in a close frame."""
 
-_INTERNAL: Final = 500
+_INTERNAL_ERROR: Final = 500
 
 
 class WebSocketSession:
-    """One WebSocket, from its first frame to its last."""
+    """Session of one WebSocket, from its first frame to its last."""
 
     def __init__(
         self, socket: WebSocket[Any, Any, Any], live: LiveEvents, authenticator: BearerAuthenticator
@@ -97,7 +99,7 @@ class WebSocketSession:
         self._resume_bucket = TokenBucket(_RESUME_BURST, _RESUMES_PER_SECOND, self._now())
 
     async def run(self) -> None:
-        """Hold it, until one of both ends it."""
+        """Run the session until the client or the service ends it."""
         await self._socket.accept()
         try:
             await self._authenticate()
@@ -105,42 +107,42 @@ class WebSocketSession:
             self._error = exc
             await self._close(_to_close_reason(exc))
             return
-        listener = cast("LiveSubscriber", self._subscriber)
+        subscriber = cast("LiveSubscriber", self._subscriber)
         try:
-            await self._exchange_frames(listener)
-            if listener.close_reason is not None:
-                await self._close(listener.close_reason)
+            await self._exchange_frames(subscriber)
+            if subscriber.close_reason is not None:
+                await self._close(subscriber.close_reason)
         finally:
-            self._live.hub.remove(listener)
+            self._live.hub.remove(subscriber)
 
     async def _authenticate(self) -> None:
         if self._socket.scope["query_string"]:
-            raise InvalidRequest([Fault("query", "there is none here: filters and the token go into frames")])
+            raise InvalidRequest([Fault("query", "must be empty: send the token and the filters in frames")])
         try:
             async with asyncio.timeout(self._live.timings.first_frame):
                 frame = await self._next_frame()
         except TimeoutError:
-            raise TooSlow("the first frame, with the token, did not come") from None
+            raise TooSlow("the first frame, with the token, was not sent in time") from None
         if frame.token is UNSET:
             raise NotLoggedIn('the first frame must be {"token": ...}')
-        standing = await self._authenticator.authenticate(frame.token)
-        listener = LiveSubscriber(encode_websocket_frame, standing.actor, frame.token)
+        authentication = await self._authenticator.authenticate(frame.token)
+        subscriber = LiveSubscriber(encode_websocket_frame, authentication.actor, frame.token)
         try:
-            await self._live.add_subscriber(listener)
+            await self._live.add_subscriber(subscriber)
         except BaseException:
-            self._live.hub.remove(listener)
+            self._live.hub.remove(subscriber)
             raise
-        self._subscriber = listener
+        self._subscriber = subscriber
 
     async def _exchange_frames(self, subscriber: LiveSubscriber) -> None:
         async with asyncio.TaskGroup() as tasks:
-            hearing = tasks.create_task(self._receive_frames(subscriber), name="live.hear")
+            receive_task = tasks.create_task(self._receive_frames(subscriber), name="live.receive")
             try:
                 while (chunk := await subscriber.next_chunk()) is not None:
                     await self._send(chunk)
             except (ClientDisconnected, WebSocketDisconnect):
                 subscriber.close(CLIENT_LEFT)
-            hearing.cancel()
+            receive_task.cancel()
 
     async def _receive_frames(self, subscriber: LiveSubscriber) -> None:
         try:
@@ -153,64 +155,66 @@ class WebSocketSession:
             subscriber.close(_to_close_reason(exc))
 
     async def _send(self, frames: bytes) -> None:
-        """Send whole frames, which may be made once for all; see `Socket`."""
+        """Send whole frames, which may be encoded once for many clients; see `WebSocketConnection`."""
         await self._socket.send(cast("Any", {"type": "websocket.send", "frames": frames}))
 
     async def _next_frame(self) -> LiveFrame:
         message = await self._socket.receive()
         if message["type"] != "websocket.receive":
-            raise WentAway("the client left")
+            raise WentAway("the client disconnected")
         text = message.get("text")
-        # Even if that is not at all, others have their turn between two frames.
+        # Even a delay of zero lets other tasks run between two frames.
         await asyncio.sleep(self._frame_bucket.take(1 + len(text or "") / _BYTES_PER_FRAME, self._now()))
         if text is None:
-            raise InvalidRequest([Fault("frame", "is binary; we talk JSON as text here")])
+            raise InvalidRequest([Fault("frame", "must be JSON in a text frame, not binary")])
         frame = _decode(text)
-        said = (frame.token, frame.subscribe, frame.unsubscribe, frame.ping)
-        if sum(each is not UNSET for each in said) != 1:
-            raise InvalidRequest([Fault("frame", "has not one of token, subscribe, unsubscribe and ping")])
+        operations = (frame.token, frame.subscribe, frame.unsubscribe, frame.ping)
+        if sum(each is not UNSET for each in operations) != 1:
+            raise InvalidRequest(
+                [Fault("frame", "must have exactly one of token, subscribe, unsubscribe and ping")]
+            )
         if frame.last_event_id is not UNSET and frame.subscribe is UNSET:
-            raise InvalidRequest([Fault("lastEventId", "goes with subscribe alone")])
+            raise InvalidRequest([Fault("lastEventId", "is only possible with subscribe")])
         return frame
 
     async def _handle_frame(self, subscriber: LiveSubscriber, frame: LiveFrame) -> None:
         if frame.token is not UNSET:
             await self._renew_token(subscriber, frame.token)
         elif frame.ping is not UNSET:
-            # Past all that waits: it is no event, and is not lost with those that are too many.
+            # Sent before the queue: it is not an event, and is not lost when the queue is dropped.
             await self._send(build_text_frame(msgspec.json.encode(LivePong(pong=frame.ping))))
         elif frame.subscribe is not UNSET:
-            want = _parse_filters(frame.subscribe)
-            _check_limits(subscriber, want)
+            event_filter = _parse_filters(frame.subscribe)
+            _check_limits(subscriber, event_filter)
             after = None if frame.last_event_id is UNSET else frame.last_event_id
             if after is not None and self._resume_bucket.take(1, self._now()) > 0:
-                raise TooManySubscriptions("subscriptions are resumed too often here")
-            self._live.hub.subscribe(subscriber, want, after)
+                raise TooManySubscriptions("subscriptions are resumed too often in this session")
+            self._live.hub.subscribe(subscriber, event_filter, after)
         elif frame.unsubscribe is not UNSET and not self._live.hub.unsubscribe(
             subscriber, _parse_filters(frame.unsubscribe)
         ):
-            raise InvalidRequest([Fault("unsubscribe", "there is no subscription with these filters")])
+            raise InvalidRequest([Fault("unsubscribe", "no subscription with these filters")])
 
     async def _renew_token(self, subscriber: LiveSubscriber, token: str) -> None:
-        """Go on with another token of the same account (rest-154)."""
-        standing = await self._authenticator.authenticate(token)
-        if (standing.actor.kind, standing.actor.name) != subscriber.account:
-            raise NotAllowed("this token is of another account")
+        """Continue with another token of the same account (rest-154)."""
+        authentication = await self._authenticator.authenticate(token)
+        if (authentication.actor.kind, authentication.actor.name) != subscriber.account:
+            raise NotAllowed("this token belongs to another account")
         subscriber.bearer = token
-        subscriber.actor = standing.actor
+        subscriber.actor = authentication.actor
         await self._live.reauthorizer.check(subscriber)
 
-    async def _close(self, ending: CloseReason) -> None:
-        """Say why, and end it."""
-        if ending is CLIENT_LEFT or isinstance(self._error, WentAway):
+    async def _close(self, reason: CloseReason) -> None:
+        """Send the reason in a frame, and close the WebSocket."""
+        if reason is CLIENT_LEFT or isinstance(self._error, WentAway):
             return
-        told = _build_refusal(self._error, ending)
+        refusal = _build_refusal(self._error, reason)
         try:
-            await self._socket.send_text(msgspec.json.encode(told).decode())
-            reason = ending.reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
-            await self._socket.close(ending.code, reason)
+            await self._socket.send_text(msgspec.json.encode(refusal).decode())
+            text = reason.reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
+            await self._socket.close(reason.code, text)
         except (ClientDisconnected, WebSocketDisconnect):
-            pass  # it went first
+            pass  # the client closed first
 
 
 def _decode(text: str) -> LiveFrame:
@@ -222,38 +226,40 @@ def _decode(text: str) -> LiveFrame:
 
 
 def _parse_filters(filters: Mapping[str, Sequence[str]]) -> EventFilter:
-    """Read filters, whose names are in any case (rest-153)."""
-    spelt: dict[str, Sequence[str]] = {}
+    """Parse filters, whose names are case-insensitive (rest-153)."""
+    by_name: dict[str, Sequence[str]] = {}
     faults = []
     for name, values in filters.items():
-        known = _FILTER_NAMES.get(name.lower())
-        if known is None:
+        filter_name = _FILTER_NAMES.get(name.lower())
+        if filter_name is None:
             faults.append(
-                Fault(quote_name(name), f"is no filter; there are {', '.join(_FILTER_NAMES.values())}")
+                Fault(quote_name(name), f"is not a filter; use {', '.join(_FILTER_NAMES.values())}")
             )
-        elif known in spelt:
-            faults.append(Fault(known, "is given more than once"))
+        elif filter_name in by_name:
+            faults.append(Fault(filter_name, "must not be repeated"))
         else:
-            spelt[known] = values
+            by_name[filter_name] = values
     if faults:
         raise InvalidRequest(faults)
-    return parse_event_filter(spelt)
+    return parse_event_filter(by_name)
 
 
-def _check_limits(listener: LiveSubscriber, want: EventFilter) -> None:
-    wants = {*listener.subscriptions, want}
-    if len(wants) > _MAX_SUBSCRIPTIONS:
-        raise TooManySubscriptions(f"there are {_MAX_SUBSCRIPTIONS} subscriptions here already")
-    if sum(each.named_count for each in wants) > _MAX_NAMED:
-        raise TooManySubscriptions(f"all subscriptions together name more than {_MAX_NAMED} things")
+def _check_limits(subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
+    filters = {*subscriber.subscriptions, event_filter}
+    if len(filters) > _MAX_SUBSCRIPTIONS:
+        raise TooManySubscriptions(f"a session may have at most {_MAX_SUBSCRIPTIONS} subscriptions")
+    if sum(each.named_count for each in filters) > _MAX_NAMED:
+        raise TooManySubscriptions(
+            f"the subscriptions of a session may name at most {_MAX_NAMED} devices, gateways and jobs"
+        )
 
 
 def _to_close_reason(error: FleetError) -> CloseReason:
-    reason = "this is not possible now" if error.http >= _INTERNAL else str(error)
+    reason = "the service is unavailable, try again later" if error.http >= _INTERNAL_ERROR else str(error)
     return CloseReason(_CLOSE_CODE_BASE + error.http, error.code, reason)
 
 
-def _build_refusal(error: FleetError | None, ending: CloseReason) -> LiveRefusal:
+def _build_refusal(error: FleetError | None, reason: CloseReason) -> LiveRefusal:
     match error:
         case InvalidRequest():
             faults = tuple(FieldProblem(field=field, message=message) for field, message in error.faults)
@@ -261,4 +267,4 @@ def _build_refusal(error: FleetError | None, ending: CloseReason) -> LiveRefusal
             faults = (FieldProblem(field=error.field, message=error.reason),)
         case _:
             faults = ()
-    return LiveRefusal(error=LiveError(code=ending.error_code, detail=ending.reason, errors=faults))
+    return LiveRefusal(error=LiveError(code=reason.error_code, detail=reason.reason, errors=faults))

@@ -1,1 +1,1 @@
-"""Reads from devices what they never reported of what they are."""
+"""Metadata of devices, read from devices that never reported it."""

@@ -1,7 +1,7 @@
-"""Devices of which something is not known, found a few at a time.
+"""Devices with missing metadata, found page by page.
 
-There is an index for each column that may be unknown. A walk goes along one of them by the number of the
-device, so many rows at each look, whatever they are: a fleet of which nothing is known costs no more.
+There is an index for each column that may be unknown. A scan follows one index by device number and reads a
+fixed number of rows per page, so that a fleet without any metadata costs no more than others.
 """
 
 from __future__ import annotations
@@ -21,108 +21,111 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Row, Select
 
 
-# Candidates that wait to be asked: a few of each gateway, so that none keeps the others waiting.
+# Queue of candidates: a few per gateway, so that none delays the others.
 
 _MAX_QUEUED: Final = 1000
 _MAX_PER_GATEWAY: Final = 20
-"""What does not fit is found again by a later walk."""
+"""Maximum number of queued candidates, in total and per gateway. A later scan finds the others again."""
 _MAX_RANDOM: Final = 20
-"""Candidates per look for which a gateway is chosen though the line of their own is full."""
+"""Candidates per scan that get a gateway selected although the queue of their own gateway is full."""
 
 
 class CandidateQueue:
-    """Gives one candidate of a gateway at a time, one gateway after the other."""
+    """Queue that returns one candidate per gateway at a time, gateway by gateway."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[MetadataCandidate]] = {}
-        """By gateway; whose turn is next is in front."""
+        self._queues: dict[int, deque[MetadataCandidate]] = {}
+        """Candidates by gateway; the gateway whose turn is next comes first."""
         self._devices: set[int] = set()
-        """Who waits, or is being asked."""
+        """Devices that are queued or being read."""
         self._busy_gateways: set[int] = set()
-        """Gateways through which somebody is being asked."""
+        """Gateways through which a device is being read."""
 
     def __len__(self) -> int:
-        """How many wait."""
-        return sum(map(len, self._waiting.values()))
+        """Return the number of queued candidates."""
+        return sum(map(len, self._queues.values()))
 
     @property
     def active(self) -> int:
-        """How many are being asked."""
+        """Number of devices being read."""
         return len(self._busy_gateways)
 
     def preselect(self, candidates: Iterable[MetadataCandidate], random: Random) -> list[MetadataCandidate]:
-        """Return candidates for which it is worth while to choose gateways, which costs a read for each.
+        """Return the candidates for which gateways are selected, which costs a database read for each.
 
-        Most are asked through the gateway that they belong to: those that fit in its line come first. Of the
-        others any may be asked through another gateway, so some are drawn by lot.
+        Most are read through their own gateway: those that fit into its queue come first. Of the others, any
+        may be read through another gateway, so some are drawn at random.
         """
-        waiting = [each for each in candidates if each.device not in self._devices]
-        random.shuffle(waiting)
-        fitting = _limit(waiting, self._queue_lengths, self._free_slots)
-        taken = {each.device for each in fitting}
-        others = [each for each in waiting if each.device not in taken]
+        new_candidates = [each for each in candidates if each.device not in self._devices]
+        random.shuffle(new_candidates)
+        fitting = _limit(new_candidates, self._queue_lengths, self._free_slots)
+        fitting_devices = {each.device for each in fitting}
+        others = [each for each in new_candidates if each.device not in fitting_devices]
         return fitting + _limit(others, Counter(), min(_MAX_RANDOM, self._free_slots - len(fitting)))
 
     def add(self, candidates: Iterable[MetadataCandidate]) -> None:
-        """Let these wait, as far as there is room and they do not wait already."""
+        """Queue candidates that are not queued yet, up to the limits."""
         new = (each for each in candidates if each.device not in self._devices)
         for candidate in _limit(new, self._queue_lengths, self._free_slots):
-            self._waiting.setdefault(candidate.gateway, deque()).append(candidate)
+            self._queues.setdefault(candidate.gateway, deque()).append(candidate)
             self._devices.add(candidate.device)
 
     @property
     def _queue_lengths(self) -> Counter[int]:
-        """How many wait for each gateway."""
-        return Counter({gateway: len(line) for gateway, line in self._waiting.items()})
+        """Number of queued candidates by gateway."""
+        return Counter({gateway: len(queue) for gateway, queue in self._queues.items()})
 
     @property
     def _free_slots(self) -> int:
-        """How many more may wait."""
+        """Number of candidates that can still be queued."""
         return _MAX_QUEUED - len(self)
 
     def pop(self) -> MetadataCandidate | None:
-        """The next, who is being asked from now on; None: there is nobody, or all gateways are busy."""
-        gateway = next((each for each in self._waiting if each not in self._busy_gateways), None)
+        """Return the next candidate and mark its gateway as busy. Return None if none can be read now."""
+        gateway = next((each for each in self._queues if each not in self._busy_gateways), None)
         if gateway is None:
             return None
-        line = self._waiting.pop(gateway)
-        candidate = line.popleft()
-        if line:
-            self._waiting[gateway] = line  # behind all others
+        queue = self._queues.pop(gateway)
+        candidate = queue.popleft()
+        if queue:
+            self._queues[gateway] = queue  # to the end
         self._busy_gateways.add(gateway)
         return candidate
 
     def finish(self, candidate: MetadataCandidate) -> None:
-        """It was asked."""
+        """Mark the gateway of a candidate as free again."""
         self._busy_gateways.discard(candidate.gateway)
         self._devices.discard(candidate.device)
 
     def drop_gateway(self, gateway: int) -> None:
-        """Let nobody wait for a gateway that does not answer."""
-        for candidate in self._waiting.pop(gateway, ()):
+        """Drop the queue of a gateway that does not respond."""
+        for candidate in self._queues.pop(gateway, ()):
             self._devices.discard(candidate.device)
 
 
 def _limit(
     candidates: Iterable[MetadataCandidate], lengths: Counter[int], slots: int
 ) -> list[MetadataCandidate]:
-    """Return as many candidates as there is room for, each device once. `lengths` are those of the lines."""
-    found: dict[int, MetadataCandidate] = {}
+    """Return at most `slots` candidates, each device once.
+
+    `lengths` are the queue lengths, and are updated.
+    """
+    limited: dict[int, MetadataCandidate] = {}
     for candidate in candidates:
-        if len(found) >= slots:
+        if len(limited) >= slots:
             break
-        if candidate.device in found or lengths[candidate.gateway] >= _MAX_PER_GATEWAY:
+        if candidate.device in limited or lengths[candidate.gateway] >= _MAX_PER_GATEWAY:
             continue
         lengths[candidate.gateway] += 1
-        found[candidate.device] = candidate
-    return list(found.values())
+        limited[candidate.device] = candidate
+    return list(limited.values())
 
 
 PAGE_ROWS: Final = 300
-"""Rows of each walk at a look."""
+"""Rows per page of a scan."""
 
 _MIN_AGE_MS: Final = 60_000
-"""Milliseconds that a device is known before it is asked: it may just be about to tell by itself."""
+"""Minimum age of a device in milliseconds: a new device may be about to report its metadata itself."""
 
 _NO_VERSION: Final = "0.0.0"
 
@@ -131,7 +134,7 @@ MISSING_CONDITIONS: Final[Mapping[int, ColumnElement[bool]]] = {
     FIRMWARE: device.c.firmware == _NO_VERSION,
     HARDWARE: device.c.hardware == _NO_VERSION,
 }
-"""How the table says that something is not known."""
+"""Condition on the device table for each missing property."""
 
 _root = device.alias("root")
 _claim = gateway.alias("claim")
@@ -151,32 +154,32 @@ _CANDIDATES: Final = (
 
 
 class MetadataCandidate(NamedTuple):
-    """A device that can be asked, and what is not known of it."""
+    """Connected device with missing metadata."""
 
     device: int
     gateway: int
-    """Through which it is asked; a gateway through itself."""
+    """Gateway through which it is read; a gateway is read through itself."""
     missing: tuple[int, ...]
-    """Identifiers, in the order in which they are asked."""
+    """Identifiers to read, in this order."""
 
 
 class CandidatePage(NamedTuple):
-    """What one look of a walk found."""
+    """Page of a scan."""
 
     candidates: list[MetadataCandidate]
     after: int
-    """Where the next look begins."""
+    """Position of the next page; -1 starts again."""
 
 
 def find_candidates(connection: Connection, identifier: int, *, after: int, now: int) -> CandidatePage:
-    """The next rows of the walk along what is unknown of one property."""
+    """Return the next page of the scan for one missing property."""
     rows = connection.execute(build_candidate_query(identifier, after=after)).all()
     candidates = [_to_candidate(row) for row in rows if _is_readable(row, now)]
     return CandidatePage(candidates, rows[-1].id if len(rows) == PAGE_ROWS else -1)
 
 
 def build_candidate_query(identifier: int, *, after: int) -> Select[Any]:
-    """The query of such a look."""
+    """Build the query of one page of a scan."""
     return (
         _CANDIDATES.where(MISSING_CONDITIONS[identifier], device.c.id > after)
         .order_by(device.c.id)
@@ -185,26 +188,26 @@ def build_candidate_query(identifier: int, *, after: int) -> Select[Any]:
 
 
 def merge_candidates(pages: Iterable[CandidatePage]) -> list[MetadataCandidate]:
-    """The candidates of several walks, each once."""
+    """Combine the candidates of several scans, each device once."""
     return list({candidate.device: candidate for each in pages for candidate in each.candidates}.values())
 
 
 def _is_readable(row: Row[Any], now: int) -> bool:
-    """Whether it is there, for a while already, and somebody is there to reach it."""
+    """Return whether the device is connected, reachable, and not new."""
     is_reached = row.is_gateway or row.is_reached
     return bool(row.connected and is_reached and now - row.created_at >= _MIN_AGE_MS)
 
 
 def _to_candidate(row: Row[Any]) -> MetadataCandidate:
-    unknown = [
+    missing = [
         identifier
-        for identifier, is_unknown in (
-            # In front of the model: a device whose model is known is found by nobody who looks for variants.
+        for identifier, is_missing in (
+            # Before the model: no scan looks for variants, so a device with a known model is not found again.
             (VARIANT, row.variant_at is None),
             (MODEL, row.model == 0),
             (FIRMWARE, row.firmware == _NO_VERSION),
             (HARDWARE, row.hardware == _NO_VERSION),
         )
-        if is_unknown
+        if is_missing
     ]
-    return MetadataCandidate(row.id, row.id if row.is_gateway else row.gateway, tuple(unknown))
+    return MetadataCandidate(row.id, row.id if row.is_gateway else row.gateway, tuple(missing))

@@ -1,7 +1,7 @@
-"""Reads from devices what they never reported of what they are: model, variant, versions (rest-47).
+"""Reader of metadata that devices never reported: model, variant, versions (rest-47).
 
-Gently: a few at a time, one through each gateway, with the lowest priority, and later and later when there is
-no answer. What is read is taken over as if it had been reported at that moment.
+It reads a few devices at a time, one per gateway, with the lowest priority, and with increasing delays when
+there is no response. A value is stored as if it had been reported at that moment.
 """
 
 from __future__ import annotations
@@ -41,77 +41,79 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.rpc import RpcClient
 
 
-# Who is asked again when: the less there is to hope for, the later.
+# Backoff of reads.
 
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 
 _RETRY_DELAYS_MS: Final = (_MINUTE, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 12 * _HOUR)
-"""Milliseconds after each failure in turn."""
+"""Milliseconds after each successive failure."""
 
 _ANSWERED_DELAY_MS: Final = 24 * _HOUR
-"""Milliseconds after an answer: what was told, or refused, hardly changes."""
+"""Milliseconds after a response: a value or a refusal rarely changes."""
 
 _MAX_KEYS: Final = 20_000
-"""Questions; those that nobody asked for longest are forgotten, and may be asked again."""
+"""Maximum number of entries; the oldest are discarded, and may be read again."""
 
 
 class ReadKey(NamedTuple):
-    """What a device is asked; or, without an identifier, whether a gateway answers at all."""
+    """Property of a device, or without an identifier a gateway as a whole."""
 
     device: int
     identifier: int | None = None
 
 
-class _Pause(NamedTuple):
+class _BackoffEntry(NamedTuple):
     until: int
-    tries: int
+    failures: int
 
 
 class ReadBackoff:
-    """Knows no clock itself: every call brings the time."""
+    """Earliest time of the next read by key. The caller passes the time."""
 
     def __init__(self) -> None:
-        self._pauses: OrderedDict[ReadKey, _Pause] = OrderedDict()
+        self._entries: OrderedDict[ReadKey, _BackoffEntry] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._pauses)
+        return len(self._entries)
 
     def is_due(self, key: ReadKey, now: int) -> bool:
-        """Whether it may be asked again."""
-        pause = self._pauses.get(key)
-        return pause is None or pause.until <= now
+        """Return whether the key may be read now."""
+        entry = self._entries.get(key)
+        return entry is None or entry.until <= now
 
     def record_failure(self, key: ReadKey, now: int) -> None:
-        """There was no answer, or none that helps; a later try may."""
-        tries = self._pauses[key].tries if key in self._pauses else 0
-        self._put(key, _Pause(now + _RETRY_DELAYS_MS[min(tries, len(_RETRY_DELAYS_MS) - 1)], tries + 1))
+        """Record a read without a usable response; a later attempt may succeed."""
+        failures = self._entries[key].failures if key in self._entries else 0
+        self._put(
+            key, _BackoffEntry(now + _RETRY_DELAYS_MS[min(failures, len(_RETRY_DELAYS_MS) - 1)], failures + 1)
+        )
 
     def record_response(self, key: ReadKey, now: int) -> None:
-        """There was an answer, and the next would be the same."""
-        self._put(key, _Pause(now + _ANSWERED_DELAY_MS, 0))
+        """Record a final response, which would be the same again."""
+        self._put(key, _BackoffEntry(now + _ANSWERED_DELAY_MS, 0))
 
     def reset(self, key: ReadKey) -> None:
-        """All is well with it again."""
-        self._pauses.pop(key, None)
+        """Discard the backoff of a key."""
+        self._entries.pop(key, None)
 
-    def _put(self, key: ReadKey, pause: _Pause) -> None:
-        self._pauses[key] = pause
-        self._pauses.move_to_end(key)
-        if len(self._pauses) > _MAX_KEYS:
-            self._pauses.popitem(last=False)
+    def _put(self, key: ReadKey, entry: _BackoffEntry) -> None:
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        if len(self._entries) > _MAX_KEYS:
+            self._entries.popitem(last=False)
 
 
 _log = logging.getLogger(__name__)
 
 _MAX_CONCURRENT: Final = 4
-"""Devices that are asked at the same time."""
+"""Maximum number of devices that are read concurrently."""
 
 _TIMEOUT_SECONDS: Final = 20.0
-"""Seconds for an answer; a gateway itself waits 10 for a device."""
+"""Seconds to wait for a response; a gateway itself waits 10 s for a device."""
 
 _SCAN_INTERVAL_MS: Final = 10_000
-"""Milliseconds between two looks for candidates."""
+"""Milliseconds between two scans for candidates."""
 
 _FINAL_STATUSES: Final = frozenset(
     {
@@ -123,13 +125,13 @@ _FINAL_STATUSES: Final = frozenset(
         Status.ACCESS_DENIED,
     }
 )
-"""Answers that another try does not change."""
+"""Statuses that would be the same at another attempt."""
 
 
 class MetadataReader:
-    """Asks devices about themselves."""
+    """Reader of missing metadata from devices."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # mostly optional and keyword-only
         self,
         database: Database,
         rpc: RpcClient,
@@ -139,83 +141,85 @@ class MetadataReader:
         timeout: float = _TIMEOUT_SECONDS,
         select_gateways: SelectGateways | None = None,
     ) -> None:
-        """`now` is the time of answers; `steady` never jumps, so pauses between questions go by it.
+        """Create a reader.
 
-        `select` chooses gateways; None: each device is asked through the gateway that it belongs to.
+        `now` is the clock for stored values, `steady` a monotonic clock for delays. `select_gateways` selects
+        gateways; None reads each device through its own gateway.
         """
         self._database = database
         self._rpc = rpc
         self._now = now
-        self._steady = steady
+        self._monotonic = steady
         self._timeout = timeout
         self._select_gateways = select_gateways
         self._backoff = ReadBackoff()
         self._queue = CandidateQueue()
-        self._random = Random()  # noqa: S311 # who is asked first is no secret
+        self._random = Random()  # noqa: S311 # order, not cryptography
         self._scan_positions = dict.fromkeys(candidates.MISSING_CONDITIONS, -1)
-        """How far each walk has come."""
+        """Position of each scan."""
         self._scanned_at: int | None = None
         self._is_failing = False
 
     async def run(self, *, pause: float = 1.0) -> None:
-        """Ask until cancelled; so many seconds pass before others are asked."""
+        """Read metadata until canceled; `pause` is the number of seconds between two polls."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self.poll(tasks)
                 await asyncio.sleep(pause)
 
     async def poll(self, tasks: asyncio.TaskGroup) -> None:
-        """Look for candidates, if it is time to, and ask as many as may be asked."""
-        moment = self._steady()
-        if self._scanned_at is None or moment - self._scanned_at >= _SCAN_INTERVAL_MS:
-            self._scanned_at = moment
-            await self._scan(moment)
+        """Scan for candidates if that is due, and start as many reads as allowed."""
+        monotonic_now = self._monotonic()
+        if self._scanned_at is None or monotonic_now - self._scanned_at >= _SCAN_INTERVAL_MS:
+            self._scanned_at = monotonic_now
+            await self._scan(monotonic_now)
         while self._queue.active < _MAX_CONCURRENT and (candidate := self._queue.pop()) is not None:
-            tasks.create_task(self._read_device(candidate), name=f"inquiry {candidate.device:012x}")
+            tasks.create_task(self._read_device(candidate), name=f"metadata {candidate.device:012x}")
 
-    # Inside
+    # Internals
 
-    async def _scan(self, moment: int) -> None:
+    async def _scan(self, monotonic_now: int) -> None:
         now = self._now()
         try:
-            found = {
+            pages = {
                 identifier: await self._database.read(
                     candidates.find_candidates, identifier, after=after, now=now
                 )
                 for identifier, after in self._scan_positions.items()
             }
-            askable = (
-                self._drop_paused(each, moment) for each in candidates.merge_candidates(found.values())
+            due = (
+                self._drop_paused(each, monotonic_now) for each in candidates.merge_candidates(pages.values())
             )
-            chosen = self._queue.preselect((each for each in askable if each.missing), self._random)
-            routed = await self._route(chosen)
+            selected = self._queue.preselect((each for each in due if each.missing), self._random)
+            routed = await self._route(selected)
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._log_failure(exc)
             return
         self._is_failing = False
-        self._scan_positions = {identifier: each.after for identifier, each in found.items()}
+        self._scan_positions = {identifier: each.after for identifier, each in pages.items()}
         self._queue.add(
-            each for each in routed if self._backoff.is_due(ReadKey(each.gateway), self._steady())
+            each for each in routed if self._backoff.is_due(ReadKey(each.gateway), self._monotonic())
         )
 
-    def _drop_paused(self, candidate: MetadataCandidate, moment: int) -> MetadataCandidate:
-        """Leave out what may not be asked of a candidate at this moment."""
-        device, _, unknown = candidate
-        may = tuple(each for each in unknown if self._backoff.is_due(ReadKey(device, each), moment))
-        return candidate._replace(missing=may)
+    def _drop_paused(self, candidate: MetadataCandidate, monotonic_now: int) -> MetadataCandidate:
+        """Remove the properties of a candidate that must not be read yet."""
+        device, _, missing = candidate
+        due = tuple(each for each in missing if self._backoff.is_due(ReadKey(device, each), monotonic_now))
+        return candidate._replace(missing=due)
 
-    async def _route(self, found: Sequence[MetadataCandidate]) -> Sequence[MetadataCandidate]:
-        """Replace the gateway of each candidate by the one through which it is asked.
+    async def _route(self, selected: Sequence[MetadataCandidate]) -> Sequence[MetadataCandidate]:
+        """Replace the gateway of each candidate with the selected one.
 
-        This comes before the backlog: its limits and the pauses are those of the gateway that is asked.
+        Do this before candidates are queued: the limits of the queue and the backoff apply to the gateway in
+        use.
         """
-        if self._select_gateways is None or not found:
-            return found
-        chosen = await self._select_gateways([each.device for each in found])
-        return [each._replace(gateway=chosen.get(each.device) or each.gateway) for each in found]
+        if self._select_gateways is None or not selected:
+            return selected
+        gateways = await self._select_gateways([each.device for each in selected])
+        return [each._replace(gateway=gateways.get(each.device) or each.gateway) for each in selected]
 
     async def _read_device(self, candidate: MetadataCandidate) -> None:
-        """Ask a device all that is unknown of it, until it does not answer."""
+        """Read the missing properties of a device one by one, until it does not respond."""
         try:
             for identifier in candidate.missing:
                 if not await self._read_property(candidate, identifier):
@@ -226,63 +230,63 @@ class MetadataReader:
             self._queue.finish(candidate)
 
     async def _read_property(self, candidate: MetadataCandidate, identifier: int) -> bool:
-        """Whether it is worth while to ask more."""
+        """Read and store one property. Return whether to continue with the next one."""
         device, gateway, _ = candidate
-        question = ReadKey(device, identifier)
+        key = ReadKey(device, identifier)
         try:
             topic = RequestTopic(
                 mac_from_int(gateway), mac_from_int(device), Operation.READ, identifier_from_int(identifier)
             )
-            response, _, received = await self._rpc.request(
+            response, _, received_at = await self._rpc.request(
                 topic, ReadRequest(priority=Priority.LOWEST), timeout=self._timeout
             )
         except GatewayTimeout:
-            self._backoff.record_failure(question, self._steady())
-            self._backoff.record_failure(ReadKey(gateway), self._steady())
+            self._backoff.record_failure(key, self._monotonic())
+            self._backoff.record_failure(ReadKey(gateway), self._monotonic())
             self._queue.drop_gateway(gateway)
             return False
         except MalformedResponse as exc:
-            _log.debug("a device cannot be asked what it is: %s", exc)
-            self._backoff.record_failure(question, self._steady())
+            _log.debug("metadata of a device could not be read: %s", exc)
+            self._backoff.record_failure(key, self._monotonic())
             return True
         except Unanswered:
             self._queue.drop_gateway(gateway)
             return False
         self._backoff.reset(ReadKey(gateway))
-        return await self._record_response(question, response, received)
+        return await self._record_response(key, response, received_at)
 
-    async def _record_response(self, question: ReadKey, response: Response, at: int) -> bool:
-        """Whether the device answered, for better or worse."""
+    async def _record_response(self, key: ReadKey, response: Response, at: int) -> bool:
+        """Store the value in a response and update the backoff. Return whether the device responded."""
         if response.status in _FINAL_STATUSES:
-            self._backoff.record_response(question, self._steady())
+            self._backoff.record_response(key, self._monotonic())
             return True
         if response.status != Status.OK:
-            self._backoff.record_failure(question, self._steady())
+            self._backoff.record_failure(key, self._monotonic())
             return False
-        # Also when nobody believes it, or it says that the device does not know: it would say so again.
-        self._backoff.record_response(question, self._steady())
+        # Also if the value is implausible or unknown: the device would send the same again.
+        self._backoff.record_response(key, self._monotonic())
         try:
-            sighting = _to_observation(question, response, at)
+            observation = _to_observation(key, response, at)
         except WireError as exc:
-            _log.debug("what a device tells of itself is not believed: %s", exc)
+            _log.debug("metadata of a device was rejected: %s", exc)
         else:
-            await self._database.write(registry.record_observations, [sighting])
+            await self._database.write(registry.record_observations, [observation])
         return True
 
     def _log_failure(self, exc: Exception) -> None:
         if not self._is_failing:
-            _log.warning("devices are not asked what they are: %s", type(exc).__name__)
+            _log.warning("metadata of devices cannot be read or stored, will retry: %s", type(exc).__name__)
         self._is_failing = True
 
 
-def _to_observation(question: ReadKey, response: Response, at: int) -> DeviceObservation:
-    """What an answer says of a device, if it can be true."""
-    device, identifier = question
+def _to_observation(key: ReadKey, response: Response, at: int) -> DeviceObservation:
+    """Convert a response to an observation. Raise `WireError` if the value is missing or implausible."""
+    device, identifier = key
     if identifier is None or not isinstance(response, ReadResponse) or response.value is UNSET:
         raise UndecodableValue("value", "is missing")
     value = BUILTIN_CATALOGUE.decode(identifier_from_int(identifier), bytes.fromhex(response.value)).value
     if not FACT_VALIDATORS[identifier](value):
-        raise UndecodableValue("value", "cannot be true")
+        raise UndecodableValue("value", "is implausible")
     return DeviceObservation(
         device=mac_from_int(device), at=at, heard=False, **FACT_SIGHTINGS[identifier](value)
     )

@@ -1,4 +1,4 @@
-"""Changes of what is connected: plain values."""
+"""Changes of the connection state, as plain values."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import NamedTuple
 
 
 class PresenceCause(StrEnum):
-    """Why a device is connected from a moment on, or no longer."""
+    """Cause of a connection or disconnection."""
 
     HEARD = "heard"
     SILENT = "silent"
-    """Nothing was heard for three of its usual intervals."""
+    """No report for three of its usual intervals."""
     GATEWAY = "gateway"
-    """Its gateway came or went."""
+    """Its gateway connected or disconnected."""
     CONNECTION = "connection"
-    """It is a gateway, and its MQTT connection began or ended."""
+    """The device is a gateway, and its MQTT connection started or ended."""
 
 
 class PresenceChange(NamedTuple):
-    """A device is connected from now on, or no longer."""
+    """Connection or disconnection of a device."""
 
     device: int
     connected: bool
     at: int
     cause: PresenceCause
     gateway: int
-    """Through which it was heard; of a gateway, itself."""
+    """Gateway through which it was seen; for a gateway, itself."""
 
     @classmethod
     def to_connected(cls, device: int, at: int, cause: PresenceCause, gateway: int) -> PresenceChange:
-        """It is."""
+        """Create the change of a device that is connected from now on."""
         return cls(device, connected=True, at=at, cause=cause, gateway=gateway)
 
     @classmethod
     def to_disconnected(cls, device: int, at: int, cause: PresenceCause, gateway: int) -> PresenceChange:
-        """It is not."""
+        """Create the change of a device that is no longer connected."""
         return cls(device, connected=False, at=at, cause=cause, gateway=gateway)

@@ -1,4 +1,4 @@
-"""Which gateways are connected to the broker in our own process, looked at every second (rest-77)."""
+"""Poll of the gateways that are connected to the embedded broker (rest-77)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from meshfleet.service.transport import Transport
 
 _POLL_SECONDS: Final = 1.0
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 
 
 async def poll_gateways(
@@ -24,13 +24,17 @@ async def poll_gateways(
     *,
     pause: float = _POLL_SECONDS,
 ) -> None:
-    """Tell who is there until cancelled, and who has come since the last time, perhaps once more."""
-    before: dict[int, int] = {}
+    """Report connected gateways to the tracker until canceled, and call `on_connect` for new connections.
+
+    A gateway that reconnects has a new connection number and is reported again. Return at once on an external
+    broker.
+    """
+    previous: dict[int, int] = {}
     while (connected := transport.connected_gateways()) is not None:
-        present = {mac_to_int(Mac(mac)): number for mac, number in connected.items()}
-        for gateway, number in present.items():
-            if before.get(gateway) != number:
+        current = {mac_to_int(Mac(mac)): number for mac, number in connected.items()}
+        for gateway, number in current.items():
+            if previous.get(gateway) != number:
                 on_connect(gateway)
-        tracker.set_connected_gateways(present)
-        before = present
+        tracker.set_connected_gateways(current)
+        previous = current
         await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""Figures of presence for Prometheus."""
+"""Prometheus metrics of presence."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ if TYPE_CHECKING:
 
 
 class PresenceMetrics(Collector):
-    """Reads them when somebody asks."""
+    """Metrics of presence, read at each scrape."""
 
     def __init__(self, tracker: PresenceTracker) -> None:
         self._tracker = tracker
 
     def collect(self) -> Iterator[Metric]:
-        """Read them."""
-        presence = self._tracker
+        """Yield the current values."""
+        tracker = self._tracker
         yield GaugeMetricFamily(
             "meshfleet_gateways_connected",
             "Gateways that are connected.",
-            value=presence.connected_gateway_count,
+            value=tracker.connected_gateway_count,
         )
         yield GaugeMetricFamily(
             "meshfleet_clocks_wrong",
             "Gateways whose clocks are known to be wrong.",
-            value=len(presence.clocks.shifts),
+            value=len(tracker.clocks.shifts),
         )
         yield GaugeMetricFamily(
             "meshfleet_clock_offset_max_seconds",
             "Largest known offset of a gateway's clock, ahead or behind.",
-            value=max(map(abs, presence.clocks.offsets.values()), default=0) / 1000,
+            value=max(map(abs, tracker.clocks.offsets.values()), default=0) / 1000,
         )
-        family = CounterMetricFamily(
-            "meshfleet_connectivity_changes", "Times that a device came or went.", labels=["cause"]
+        changes = CounterMetricFamily(
+            "meshfleet_connectivity_changes",
+            "Connections and disconnections of devices and gateways.",
+            labels=["cause"],
         )
-        for cause, count in sorted(presence.change_counts.items()):
-            family.add_metric([cause], count)
-        yield family
+        for cause, count in sorted(tracker.change_counts.items()):
+            changes.add_metric([cause], count)
+        yield changes

@@ -19,17 +19,17 @@ from meshfleet.service.devices.parameters import parse_path_device
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken
 
-# When a device was connected, the newest change first.
+# History of a device's connection state, newest change first.
 
 
 class ConnectivityListing(Struct, frozen=True, kw_only=True):
-    """What the pages of a history belong to."""
+    """Query that the page tokens of a history belong to."""
 
     device: int
 
 
 class ConnectivityEntry(NamedTuple):
-    """A change, and its number."""
+    """Change of a device with its row number."""
 
     number: int
     body: rest.ConnectivityChange
@@ -38,7 +38,7 @@ class ConnectivityEntry(NamedTuple):
 def list_connectivity_changes(
     connection: Connection, device: int, *, before: int | None, limit: int
 ) -> list[ConnectivityEntry]:
-    """The newest changes of a device, or those older than that number."""
+    """List the changes of a device, newest first, starting after the row `before` if there is one."""
     columns = connectivity.c
     query = select(connectivity).where(columns.device == device).order_by(columns.id.desc()).limit(limit)
     if before is not None:
@@ -65,15 +65,15 @@ async def list_connectivity(
     pages: Given[PageTokens],
     next_token: NextToken = None,
 ) -> ConnectivityPage:
-    """List when a device was connected and when no longer, and why, the newest change first."""
+    """List the connections and disconnections of a device with their causes, newest first."""
     device = parse_path_device(device_id)
-    asked = ConnectivityListing(device=mac_to_int(device))
-    before = pages.decode_start(asked, next_token, start=None)
-    found = await database.read(list_connectivity_changes, asked.device, before=before, limit=limit + 1)
-    if not found:
-        await database.read(listing.load_device, device)  # it may be unknown, and then says so
-    cut = pages.build_page(asked, found, limit, lambda last: (last.number,))
-    return ConnectivityPage(items=[each.body for each in cut["items"]], next_token=cut["next_token"])
+    query = ConnectivityListing(device=mac_to_int(device))
+    before = pages.decode_start(query, next_token, start=None)
+    entries = await database.read(list_connectivity_changes, query.device, before=before, limit=limit + 1)
+    if not entries:
+        await database.read(listing.load_device, device)  # raises not-found if the device does not exist
+    page = pages.build_page(query, entries, limit, lambda last: (last.number,))
+    return ConnectivityPage(items=[each.body for each in page["items"]], next_token=page["next_token"])
 
 
 router = Router("/api/v1/devices", route_handlers=[list_connectivity], tags=["Devices"])

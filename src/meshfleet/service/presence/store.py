@@ -1,4 +1,4 @@
-"""Presence in the database: `connected` of devices, and the history of its changes."""
+"""Presence in the database: connection state of devices, and the history of its changes."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _DELETE_HISTORY: Final = (
 
 
 class PresenceSnapshot(NamedTuple):
-    """What was there when a service before this one ended."""
+    """Stored state of the previous process of the service."""
 
     gateways: set[int]
     devices: Sequence[tuple[int, int | None, int | None]]
-    """Those that were connected, each with its gateway and its rhythm."""
+    """Connected devices, each with its gateway and its interval in milliseconds, or None if unknown."""
 
 
 class PresenceWriteResult(NamedTuple):
-    """What became of changes."""
+    """Result of storing changes."""
 
     written: Sequence[PresenceChange] = ()
-    """Those that were news."""
+    """Changes that differed from the stored state."""
     unknown_devices: Collection[int] = ()
-    """Devices that nobody knows."""
+    """Devices that are not in the registry."""
 
 
 def load_presence(connection: Connection) -> PresenceSnapshot:
-    """What was there before."""
+    """Load the connected devices and all gateways."""
     query = (
         select(device.c.id, device.c.gateway, device_state.c.rhythm)
         .outerjoin(device_state, device_state.c.device == device.c.id)
@@ -57,47 +57,48 @@ def load_presence(connection: Connection) -> PresenceSnapshot:
 
 
 def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -> PresenceWriteResult:
-    """Write changes of known devices, and into their history what was news."""
+    """Store the changes of known devices, and add those that differ to the history."""
     if not changes:
         return PresenceWriteResult()
-    wanted = {change.device for change in changes}
-    before = {
-        number: bool(here) for number, here in bulk.query_in(connection, _SELECT_CONNECTED, sorted(wanted))
+    devices = {change.device for change in changes}
+    connected_before = {
+        number: bool(is_connected)
+        for number, is_connected in bulk.query_in(connection, _SELECT_CONNECTED, sorted(devices))
     }
-    unknown = wanted - before.keys()
-    news = []
+    unknown = devices - connected_before.keys()
+    changed = []
     for each in changes:
-        if before.get(each.device) == (not each.connected):
-            before[each.device] = each.connected
-            news.append(each)
-    if news:
-        last = {each.device: (each.device, each.connected, each.at) for each in news}
-        bulk.update_rows(connection, device, _UPDATE_CONNECTED, list(last.values()))
+        if connected_before.get(each.device) == (not each.connected):
+            connected_before[each.device] = each.connected
+            changed.append(each)
+    if changed:
+        latest = {each.device: (each.device, each.connected, each.at) for each in changed}
+        bulk.update_rows(connection, device, _UPDATE_CONNECTED, list(latest.values()))
     bulk.execute_many(
         connection,
         _INSERT_HISTORY,
-        [(each.device, each.at, each.connected, str(each.cause), each.gateway) for each in news],
+        [(each.device, each.at, each.connected, str(each.cause), each.gateway) for each in changed],
     )
-    return PresenceWriteResult(news, unknown)
+    return PresenceWriteResult(changed, unknown)
 
 
 def update_intervals(connection: Connection, intervals: Sequence[tuple[int, int]]) -> None:
-    """Remember rhythms of devices for the next start."""
+    """Store the estimated intervals of devices for the next start."""
     if intervals:
         bulk.update_rows(connection, device_state, _UPDATE_INTERVAL, intervals)
 
 
 def delete_history(connection: Connection, before: int) -> None:
-    """Forget some of what happened before a time: this is done every other second."""
+    """Delete at most 1000 history entries before a time; called with every flush."""
     bulk.execute_many(connection, _DELETE_HISTORY, [(before,)])
 
 
 def find_dfu_owners(connection: Connection, addresses: Iterable[int]) -> dict[int, int]:
-    """Whose addresses these are: a device in DFU mode may have the one behind its own (report-46)."""
-    wanted = sorted({number for address in addresses for number in (address - 1, address)})
-    if not wanted:
+    """Map addresses to devices: in DFU mode a device may use its own address + 1 (report-46)."""
+    candidates = sorted({number for address in addresses for number in (address - 1, address)})
+    if not candidates:
         return {}
-    present = {number for number, _ in bulk.query_in(connection, _SELECT_CONNECTED, wanted)}
+    present = {number for number, _ in bulk.query_in(connection, _SELECT_CONNECTED, candidates)}
     return {
         address: address if address in present else address - 1
         for address in addresses

@@ -1,9 +1,8 @@
-"""Who is there (rest-51, rest-77, rest-78).
+"""Tracker of the connection state of gateways and devices (rest-51, rest-77, rest-78).
 
-A device is connected when it was heard within three of its usual intervals, through a gateway that is
-connected itself. Those that may be silent are found by a wheel: each lies in the slot of the moment at which
-it is to be looked at again, and what is heard meanwhile moves nothing. So a device costs one look in three
-minutes, however often it reports.
+A device is connected if it was seen within three of its usual intervals, through a gateway that is
+connected itself. Silent devices are found with a timer wheel: each device is in the slot of its next check,
+and reports do not move it. So a device costs one check in three minutes, however often it reports.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-# What presence has to write down, every other second.
+# Changes on their way to the database, flushed every two seconds.
 
 
 class PendingPresence(NamedTuple):
-    """What is to be written down."""
+    """Presence changes waiting for the next flush."""
 
     changes: Sequence[PresenceChange]
     intervals: Mapping[int, int]
-    """Of devices, in milliseconds."""
+    """New intervals by device, in milliseconds."""
     dfu_addresses: Mapping[int, int]
-    """Addresses that were heard and may be known, each with its gateway."""
+    """Received DFU addresses that may belong to known devices, each with its gateway."""
     history_cutoff: int | None
-    """What happened before this time nobody wants to know any more."""
+    """Time before which history is deleted; None deletes nothing."""
 
 
 class PresenceFlush:
-    """News on their way to the database."""
+    """Flush part that stores presence changes."""
 
     def __init__(self, tracker: PresenceTracker, pending: PendingPresence, now: int) -> None:
         self._tracker = tracker
@@ -55,11 +54,11 @@ class PresenceFlush:
 
     @property
     def changes(self) -> Sequence[PresenceChange]:
-        """Who came and went."""
+        """Changes to store."""
         return self._pending.changes
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Write changes of devices that are known, and remember which are not."""
+        """Store the changes of known devices, and collect the unknown devices."""
         self._result = store.update_presence(
             connection, [*self._pending.changes, *self._changes_of_added(added)]
         )
@@ -69,7 +68,7 @@ class PresenceFlush:
             store.delete_history(connection, self._pending.history_cutoff)
 
     def on_flushed(self) -> None:
-        """Take over what only the database knew, and tell who wants to know."""
+        """Apply what the database returned, and notify the subscriber."""
         for device in self._result.unknown_devices:
             self._tracker.remove(device)
         for address, device in self._dfu_owners.items():
@@ -78,27 +77,29 @@ class PresenceFlush:
         self._notify()
 
     def _changes_of_added(self, added: Collection[int]) -> Iterator[PresenceChange]:
-        """Devices that were forgotten, and are here again: nobody noticed them go."""
-        changing = {change.device for change in self._pending.changes}
+        """Yield changes for devices that were deleted and added again without being disconnected."""
+        changed_devices = {change.device for change in self._pending.changes}
         for device in added:
-            rhythm = self._tracker.find_connected(device)
-            if rhythm is not None and device not in changing:
-                yield PresenceChange.to_connected(device, self._now, PresenceCause.HEARD, rhythm.gateway)
+            last_seen = self._tracker.find_connected(device)
+            if last_seen is not None and device not in changed_devices:
+                yield PresenceChange.to_connected(device, self._now, PresenceCause.HEARD, last_seen.gateway)
 
     def _notify(self) -> None:
-        audience = self._tracker.subscriber
-        if audience is None:
+        subscriber = self._tracker.subscriber
+        if subscriber is None:
             return
-        together: dict[int, list[int]] = {}
-        alone = []
+        devices_by_gateway: dict[int, list[int]] = {}
+        single_changes = []
         for each in self._result.written:
             if each.cause is PresenceCause.GATEWAY:
-                together.setdefault(each.gateway, []).append(each.device)
+                devices_by_gateway.setdefault(each.gateway, []).append(each.device)
             else:
-                alone.append(each)
-        audience.devices_changed([change.device for change in alone])
-        for gateway in {each.device for each in alone if each.device == each.gateway} | together.keys():
-            audience.gateway_changed(gateway, devices=together.get(gateway, ()))
+                single_changes.append(each)
+        subscriber.devices_changed([change.device for change in single_changes])
+        for gateway in {
+            each.device for each in single_changes if each.device == each.gateway
+        } | devices_by_gateway.keys():
+            subscriber.gateway_changed(gateway, devices=devices_by_gateway.get(gateway, ()))
 
 
 if TYPE_CHECKING:
@@ -111,99 +112,104 @@ if TYPE_CHECKING:
     from meshfleet.service.presence.store import PresenceSnapshot
 
     class PresenceSubscriber(Protocol):
-        """Who is told of changes."""
+        """Receiver of stored changes."""
 
         def devices_changed(self, devices: Collection[int]) -> None:
-            """These came, or went, each by itself."""
+            """Handle devices that connected or disconnected one by one."""
 
         def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
-            """A gateway came or went, and these devices with it."""
+            """Handle a gateway that connected or disconnected together with these devices."""
 
 
 _MAX_CHECK_INTERVAL_MS: Final = 180_000
-"""Milliseconds after which a device is looked at again, however patient we are with it: its rhythm may be
-another by then."""
+"""Maximum milliseconds until the next check of a device, because its interval may change meanwhile."""
 
 _MAX_CHANGES: Final = 10_000
-"""Devices that change in one look; all others wait, and not the event loop for them."""
+"""Maximum number of devices that change in one flush, so that the event loop is not blocked."""
 
 _CHECKS_PER_INTERVAL_UPDATE: Final = 8
-"""Looks at a device that is heard all the time, of which one is for its rhythm."""
+"""Number of checks of an active device of which one updates its stored interval."""
 
 _STALL_MS: Final = 30_000
-"""Milliseconds between two looks after which we cannot have listened: the database was away, the machine
-slept, or our own clock was set."""
+"""Milliseconds between two flushes beyond which reports may have been missed.
+
+The database was unavailable, the machine slept, or the local clock was set.
+"""
 
 _RECONNECT_GRACE_MS: Final = 60_000
-"""Milliseconds that gateways have to come back after a start of ours: it was not they who were away."""
+"""Milliseconds that gateways have to reconnect after the service was not reachable."""
 
 
 class PresenceTracker:
-    """Follows what is heard, and finds out what is not."""
+    """Connection state of devices and gateways, derived from their reports and connections."""
 
     def __init__(
         self, clocks: GatewayClocks, *, external_broker: bool, retention_ms: int | None = None, now: int
     ) -> None:
-        """`by_hearing`: gateways are on another broker, and connected when they are heard.
+        """Create a tracker.
 
-        `retention` tells for how many milliseconds the history is kept.
+        With `external_broker`, gateways use another broker and count as connected while their reports arrive.
+        `retention_ms` is the number of milliseconds for which history is kept; None keeps it forever.
         """
         self.clocks = clocks
         self._external_broker = external_broker
         self._retention_ms = retention_ms
         self._listening_since = now
-        """Since when we listen without a pause: nobody is silent whom we could not hear."""
+        """Time since when reports are received without a break. No device is silent before that."""
         self._checked_at = now
         self._last_seen = LastSeenIndex()
         self._timer_wheel = TimerWheel()
         self._activity = ActivityDetector(self._last_seen, clocks, external_broker=external_broker)
         self._gateways = self._activity.gateways
         self._connected_gateways: dict[int, int] = {}
-        """Gateways that are connected, each with the number of its connection."""
+        """Connected gateways, each with the number of its connection; 0 if not seen since the last break."""
         self._polled_gateways: dict[int, int] | None = None
-        """Those that are connected by the last look, where a broker of ours knows."""
+        """Gateways connected to the embedded broker at the last poll; None if there is no new poll."""
         self._learned_intervals: dict[int, int] = {}
-        """Rhythms that are not written down yet."""
+        """Intervals that are not stored yet."""
         self.subscriber: PresenceSubscriber | None = None
         self.change_counts: Counter[str] = Counter()
-        """What was written so far, by cause."""
+        """Number of stored changes by cause."""
 
-    # What it is told
+    # Input
 
     def restore(self, snapshot: PresenceSnapshot) -> None:
-        """Go on with what was connected before a start. Its silence begins with us."""
+        """Restore the state of the previous process. Silence is counted from the start."""
         self._gateways |= snapshot.gateways
-        same = {each: each for each in snapshot.gateways}  # one number for all devices behind it
-        for device, gateway, usual in snapshot.devices:
+        # One int object for all devices behind a gateway, to save memory.
+        shared_numbers = {each: each for each in snapshot.gateways}
+        for device, gateway, interval in snapshot.devices:
             is_gateway = device in snapshot.gateways
-            behind = same.get(gateway or 0, gateway or 0)
-            rhythm = self._last_seen.add(device, device if is_gateway else behind, self._checked_at)
-            rhythm.connected, rhythm.stored_interval = True, usual or DEFAULT_INTERVAL_MS
+            device_gateway = shared_numbers.get(gateway or 0, gateway or 0)
+            last_seen = self._last_seen.add(
+                device, device if is_gateway else device_gateway, self._checked_at
+            )
+            last_seen.connected, last_seen.stored_interval = True, interval or DEFAULT_INTERVAL_MS
             if is_gateway:
                 self._connected_gateways[device] = 0
-            # Not all at once: in three minutes everybody is looked at, and somebody in every second.
-            self._timer_wheel.schedule(device, rhythm, self._checked_at + device % _MAX_CHECK_INTERVAL_MS)
+            # Spread the checks over three minutes.
+            self._timer_wheel.schedule(device, last_seen, self._checked_at + device % _MAX_CHECK_INTERVAL_MS)
 
     def set_connected_gateways(self, gateways: dict[int, int]) -> None:
-        """Which gateways have a connection now, each with its number."""
+        """Set the gateways that are connected now, each with the number of its connection."""
         self._polled_gateways = gateways
 
     @property
     def connected_gateway_count(self) -> int:
-        """How many gateways are there."""
+        """Number of connected gateways."""
         return len(self._connected_gateways)
 
     def pause_detection(self, now: int) -> None:
-        """We cannot hear anybody at this moment, and gateways that lose us cannot come back."""
+        """Restart the silence timeouts: reports cannot be received now, and gateways cannot reconnect."""
         self._listening_since = now
         self._connected_gateways = dict.fromkeys(self._connected_gateways, 0)
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """A draft is committed."""
+        """Mark the devices in a committed batch."""
         self._activity.on_commit(batch)
 
-    def prepare_flush(self, states: PendingStates, now: int) -> PresenceFlush:  # noqa: ARG002 # they change nobody's presence
-        """All changes since the last time."""
+    def prepare_flush(self, states: PendingStates, now: int) -> PresenceFlush:  # noqa: ARG002 # states do not affect presence
+        """Return the changes since the last flush, to be stored."""
         if not 0 <= now - self._checked_at < _STALL_MS:
             self.pause_detection(now)
         if now < self._checked_at:
@@ -211,68 +217,69 @@ class PresenceTracker:
         self._checked_at = now
         changes = []
         for change in chain(self._gateway_changes(now), self._reconnections(now), self._timeouts(now)):
-            self.apply_change(change, now)  # before the next is looked for, so nobody changes twice
+            self.apply_change(change, now)  # before the next is computed, so that no device changes twice
             changes.append(change)
-        outdated = None if self._retention_ms is None else now - self._retention_ms
-        news = PendingPresence(changes, self._learned_intervals, self._activity.dfu_addresses, outdated)
+        history_cutoff = None if self._retention_ms is None else now - self._retention_ms
+        pending = PendingPresence(
+            changes, self._learned_intervals, self._activity.dfu_addresses, history_cutoff
+        )
         self._learned_intervals, self._activity.dfu_addresses = {}, {}
-        return PresenceFlush(self, news, now)
+        return PresenceFlush(self, pending, now)
 
     def mark_heard(self, device: int, gateway: int, now: int) -> None:
-        """A device is heard, by what the database knows."""
+        """Record that a device was seen; called for devices found in the database."""
         self._activity.mark_heard(device, gateway, now)
 
-    # What is written
+    # State
 
     def apply_change(self, change: PresenceChange, now: int) -> None:
-        """A device is connected from now on, or no longer."""
-        rhythm = self._last_seen.devices.get(change.device) or self._last_seen.add(
+        """Apply a change, and schedule the next check of a connected device."""
+        last_seen = self._last_seen.devices.get(change.device) or self._last_seen.add(
             change.device, change.gateway, now
         )
-        rhythm.connected = change.connected
+        last_seen.connected = change.connected
         if change.connected:
-            silent_at = max(rhythm.heard_at, self._listening_since) + rhythm.silence_timeout
-            self._schedule_check(change.device, rhythm, max(silent_at, now), now)
+            silent_at = max(last_seen.heard_at, self._listening_since) + last_seen.silence_timeout
+            self._schedule_check(change.device, last_seen, max(silent_at, now), now)
 
     def remove(self, device: int) -> None:
-        """Nobody knows it any more. If it is heard again, it is new."""
+        """Discard a device that is not in the registry. If it is seen again, it is new."""
         self._connected_gateways.pop(device, None)
         self._last_seen.remove(device)
 
     def find_connected(self, device: int) -> LastSeen | None:
-        """A device that is connected, as far as we know."""
-        rhythm = self._last_seen.devices.get(device)
-        return rhythm if rhythm is not None and rhythm.connected else None
+        """Return the data of a device if it is connected, else None."""
+        last_seen = self._last_seen.devices.get(device)
+        return last_seen if last_seen is not None and last_seen.connected else None
 
     # Gateways
 
     def _gateway_changes(self, now: int) -> Iterator[PresenceChange]:
         if self._polled_gateways is None:
             return
-        arrived, self._polled_gateways = self._polled_gateways, None
-        self._gateways.update(
-            arrived
-        )  # before anybody goes: these do not go with the gateway that hears them
-        grace = now - self._listening_since < _RECONNECT_GRACE_MS
-        gone = [
+        polled, self._polled_gateways = self._polled_gateways, None
+        # First, so that these gateways do not disconnect together with a gateway that sees their radio.
+        self._gateways.update(polled)
+        is_grace_period = now - self._listening_since < _RECONNECT_GRACE_MS
+        disconnected = [
             each
             for each, number in self._connected_gateways.items()
-            if each not in arrived and (number or not grace)
+            if each not in polled and (number or not is_grace_period)
         ]
-        for gateway in self._limit_gateways(gone):
+        for gateway in self._limit_gateways(disconnected):
             del self._connected_gateways[gateway]
             yield from self._disconnect_gateway(gateway, now, PresenceCause.CONNECTION)
         for gateway in self._limit_gateways(
-            [each for each in arrived if each not in self._connected_gateways]
+            [each for each in polled if each not in self._connected_gateways]
         ):
-            self._connected_gateways[gateway] = arrived[gateway]
+            self._connected_gateways[gateway] = polled[gateway]
             yield from self._connect_gateway(gateway, now, PresenceCause.CONNECTION)
         self._connected_gateways.update(
-            (each, number) for each, number in arrived.items() if each in self._connected_gateways
+            (each, number) for each, number in polled.items() if each in self._connected_gateways
         )
 
     def _limit_gateways(self, gateways: list[int]) -> Iterator[int]:
-        """Gateways with as many devices as can change at once; the next look finds the others."""
+        """Yield gateways until their devices reach the limit; the next poll handles the others."""
         count = 0
         for gateway in gateways:
             count += len(self._last_seen.devices_behind(gateway))
@@ -281,103 +288,107 @@ class PresenceTracker:
                 return
 
     def _connect_gateway(self, gateway: int, now: int, cause: PresenceCause) -> Iterator[PresenceChange]:
-        """A gateway is there, and with it all devices behind it that are not silent themselves."""
+        """Connect a gateway and the devices behind it that are not silent."""
         yield PresenceChange.to_connected(gateway, now, cause, gateway)
         for device in self._last_seen.devices_behind(gateway):
-            rhythm = self._last_seen.devices[device]
+            last_seen = self._last_seen.devices[device]
             if (
                 device not in self._gateways
-                and not rhythm.connected
-                and now - rhythm.heard_at < rhythm.silence_timeout
+                and not last_seen.connected
+                and now - last_seen.heard_at < last_seen.silence_timeout
             ):
                 yield PresenceChange.to_connected(device, now, PresenceCause.GATEWAY, gateway)
 
     def _disconnect_gateway(self, gateway: int, now: int, cause: PresenceCause) -> Iterator[PresenceChange]:
-        """A gateway is gone, and with it all devices that nobody else hears."""
+        """Disconnect a gateway and the devices behind it that no other connected gateway sees."""
         yield PresenceChange.to_disconnected(gateway, now, cause, gateway)
         for device in self._last_seen.devices_behind(gateway):
-            rhythm = self._last_seen.devices[device]
-            if not rhythm.connected or device in self._gateways:
+            last_seen = self._last_seen.devices[device]
+            if not last_seen.connected or device in self._gateways:
                 continue
-            rhythm.heard_at = max(rhythm.heard_at, self._listening_since)  # before that we could not hear it
+            # Reports could not be received before that time.
+            last_seen.heard_at = max(last_seen.heard_at, self._listening_since)
             if not self._last_seen.switch_gateway(device, self._connected_gateways, now):
                 yield PresenceChange.to_disconnected(device, now, PresenceCause.GATEWAY, gateway)
 
     # Devices
 
     def _reconnections(self, now: int) -> Iterator[PresenceChange]:
-        heard = self._activity.returned_devices
-        back = [*(heard & self._gateways), *islice(heard - self._gateways, _MAX_CHANGES)]
-        heard.difference_update(back)
-        for device in back:
-            rhythm = self._last_seen.devices.get(device)
+        returned = self._activity.returned_devices
+        devices = [*(returned & self._gateways), *islice(returned - self._gateways, _MAX_CHANGES)]
+        returned.difference_update(devices)
+        for device in devices:
+            last_seen = self._last_seen.devices.get(device)
             if device in self._gateways:
                 if self._external_broker and device not in self._connected_gateways:
                     self._connected_gateways[device] = 1
                     yield from self._connect_gateway(device, now, PresenceCause.HEARD)
-            elif rhythm is not None and not rhythm.connected and rhythm.gateway in self._connected_gateways:
-                yield PresenceChange.to_connected(
-                    device, now, PresenceCause.HEARD, rhythm.gateway
-                )  # else it comes with its gateway
+            elif (
+                last_seen is not None
+                and not last_seen.connected
+                and last_seen.gateway in self._connected_gateways
+            ):
+                # Otherwise the device connects together with its gateway.
+                yield PresenceChange.to_connected(device, now, PresenceCause.HEARD, last_seen.gateway)
 
     def _timeouts(self, now: int) -> Iterator[PresenceChange]:
         count = 0
-        for device, rhythm in self._timer_wheel.pop_due(self._last_seen.devices, now):
+        for device, last_seen in self._timer_wheel.pop_due(self._last_seen.devices, now):
             if (
-                now - rhythm.heard_at < _MAX_CHECK_INTERVAL_MS
-                and rhythm.stored_interval != DEFAULT_INTERVAL_MS
-                and (rhythm.due_slot + device) % _CHECKS_PER_INTERVAL_UPDATE
+                now - last_seen.heard_at < _MAX_CHECK_INTERVAL_MS
+                and last_seen.stored_interval != DEFAULT_INTERVAL_MS
+                and (last_seen.due_slot + device) % _CHECKS_PER_INTERVAL_UPDATE
             ):
-                self._timer_wheel.schedule(
-                    device, rhythm, rhythm.heard_at + _MAX_CHECK_INTERVAL_MS
-                )  # nobody is silent so soon
+                # Seen recently: cannot be silent yet.
+                self._timer_wheel.schedule(device, last_seen, last_seen.heard_at + _MAX_CHECK_INTERVAL_MS)
                 continue
-            interval = rhythm.interval
-            silent_at = max(rhythm.heard_at, self._listening_since) + MISSED_HEARTBEATS * interval
+            interval = last_seen.interval
+            silent_at = max(last_seen.heard_at, self._listening_since) + MISSED_HEARTBEATS * interval
             if now < silent_at:
-                self._learn_interval(device, rhythm, interval)
-                self._schedule_check(device, rhythm, silent_at, now)
+                self._learn_interval(device, last_seen, interval)
+                self._schedule_check(device, last_seen, silent_at, now)
             elif device in self._gateways:
                 yield from self._time_out_gateway(device, now)
-            elif self._is_gateway_late(rhythm.gateway, now):
-                self._schedule_check(device, rhythm, now, now)  # it may not be the device that is silent
+            elif self._is_gateway_late(last_seen.gateway, now):
+                # Perhaps the gateway is silent, not the device.
+                self._schedule_check(device, last_seen, now, now)
             else:
-                yield PresenceChange.to_disconnected(device, now, PresenceCause.SILENT, rhythm.gateway)
+                yield PresenceChange.to_disconnected(device, now, PresenceCause.SILENT, last_seen.gateway)
                 count += 1
             if count >= _MAX_CHANGES:
                 return
 
     def _time_out_gateway(self, gateway: int, now: int) -> Iterator[PresenceChange]:
-        """A gateway is not heard any more, which matters only where nobody knows its connection."""
+        """Disconnect a gateway that is silent; only on an external broker, where connections are unknown."""
         if self._external_broker:
             self._connected_gateways.pop(gateway, None)
             self.clocks.reset_confirmation(gateway)
             yield from self._disconnect_gateway(gateway, now, PresenceCause.SILENT)
 
     def _is_gateway_late(self, gateway: int, now: int) -> bool:
-        """Whether a gateway should have been heard for a while: then it may go soon, with its devices."""
-        rhythm = self._last_seen.devices.get(gateway)
-        if not self._external_broker or rhythm is None or gateway not in self._connected_gateways:
+        """Return whether reports of a gateway are overdue, so that it may time out with its devices."""
+        last_seen = self._last_seen.devices.get(gateway)
+        if not self._external_broker or last_seen is None or gateway not in self._connected_gateways:
             return False
-        return 2 * (now - max(rhythm.heard_at, self._listening_since)) > 3 * rhythm.interval
+        return 2 * (now - max(last_seen.heard_at, self._listening_since)) > 3 * last_seen.interval
 
-    def _learn_interval(self, device: int, rhythm: LastSeen, interval: int) -> None:
-        """Let its rhythm be remembered, if it is another than before."""
-        if abs(interval - rhythm.stored_interval) > rhythm.stored_interval // 10:
-            rhythm.stored_interval = interval
+    def _learn_interval(self, device: int, last_seen: LastSeen, interval: int) -> None:
+        """Queue an interval to be stored if it differs from the stored one."""
+        if abs(interval - last_seen.stored_interval) > last_seen.stored_interval // 10:
+            last_seen.stored_interval = interval
             self._learned_intervals[device] = interval
 
-    def _schedule_check(self, device: int, rhythm: LastSeen, silent_at: int, now: int) -> None:
-        """Look at a device again when it may be silent, and before that now and then."""
-        self._timer_wheel.schedule(device, rhythm, min(silent_at, now + _MAX_CHECK_INTERVAL_MS))
+    def _schedule_check(self, device: int, last_seen: LastSeen, silent_at: int, now: int) -> None:
+        """Schedule the next check when the device may be silent, or earlier."""
+        self._timer_wheel.schedule(device, last_seen, min(silent_at, now + _MAX_CHECK_INTERVAL_MS))
 
     def _rewind_clock(self, now: int) -> None:
-        """Our clock was set back: nobody was heard later than now, and all are looked at again."""
+        """Handle that the local clock was set back: limit all times to now, and schedule all checks again."""
         self._timer_wheel.clear()
-        for device, rhythm in self._last_seen.devices.items():
-            rhythm.heard_at, rhythm.previous_heard_at = (
-                min(rhythm.heard_at, now),
-                min(rhythm.previous_heard_at, now),
+        for device, last_seen in self._last_seen.devices.items():
+            last_seen.heard_at, last_seen.previous_heard_at = (
+                min(last_seen.heard_at, now),
+                min(last_seen.previous_heard_at, now),
             )
-            if rhythm.connected:
-                self._schedule_check(device, rhythm, now + _MAX_CHECK_INTERVAL_MS, now)
+            if last_seen.connected:
+                self._schedule_check(device, last_seen, now + _MAX_CHECK_INTERVAL_MS, now)

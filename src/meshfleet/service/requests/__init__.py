@@ -1,1 +1,1 @@
-"""Requests to gateways, and to devices through them."""
+"""Requests to gateways and, through them, to devices."""

@@ -1,7 +1,7 @@
-"""Requests of people, from the door to the answer.
+"""Requests made over REST, from submission to the response.
 
-A request gets a gateway, is written down if it must not be forgotten, and is then carried by a task of its
-own: whoever asked may wait for it, or come back later.
+The dispatcher selects a gateway, records the request in the history if it must not get lost, and executes it
+in a task of its own: the client may wait for the response or fetch it later.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.rpc import RpcClient
 
 
-# Responses of gateways as they are answered over REST (rest-99).
+# Response of a gateway as REST returns it (rest-99).
 
 _COPIED_FIELDS: Final = (
     "status",
@@ -82,86 +82,89 @@ _FORMATTED_FIELDS: Final[Mapping[str, Callable[[Any], object]]] = {
 
 
 def build_answer(response: Response, entry: HistoryEntry, route: GatewayRoute) -> RequestAnswer:
-    """What a gateway answered to a request, and why that gateway."""
-    told: dict[str, Any] = {name: getattr(response, name, UNSET) for name in _COPIED_FIELDS}
-    for name, spell in _FORMATTED_FIELDS.items():
-        given = getattr(response, name, UNSET)
-        told[name] = given if given is UNSET else spell(given)
-    if entry.secrets and told["error_message"] is not UNSET:
-        told["error_message"] = entry.redact(told["error_message"])
-    return RequestAnswer(**told, id=entry.record.id, gateway=route.gateway, choice=route.choice)
+    """Build the REST response from a gateway's response and the reason why that gateway was selected."""
+    fields: dict[str, Any] = {name: getattr(response, name, UNSET) for name in _COPIED_FIELDS}
+    for name, format_value in _FORMATTED_FIELDS.items():
+        value = getattr(response, name, UNSET)
+        fields[name] = value if value is UNSET else format_value(value)
+    if entry.secrets and fields["error_message"] is not UNSET:
+        fields["error_message"] = entry.redact(fields["error_message"])
+    return RequestAnswer(**fields, id=entry.record.id, gateway=route.gateway, choice=route.choice)
 
 
-# Where requests are handed in over REST, whether or not there is anybody to carry them.
+# Entry point of REST; it exists even while no dispatcher is attached.
 
 _KEY_PATTERN: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class RequestFacade:
-    """Shut until somebody carries requests."""
+    """Entry point for requests made over REST. Raises `BrokerUnavailable` until a dispatcher is attached."""
 
     def __init__(self, secret: bytes) -> None:
-        """`secret` keeps what is remembered of requests from telling what was in them."""
+        """Create a facade that hashes idempotency keys and request bodies with `secret`."""
         self._secret = secret
         self._dispatcher: RequestDispatcher | None = None
 
     def attach(self, dispatcher: RequestDispatcher) -> None:
-        """From now on requests are carried."""
+        """Accept requests from now on."""
         self._dispatcher = dispatcher
 
     @property
     def dispatcher(self) -> RequestDispatcher:
-        """Who carries them."""
+        """Attached dispatcher. Raises `BrokerUnavailable` if there is none yet."""
         if self._dispatcher is None:
-            raise BrokerUnavailable("no broker is connected that could carry requests")
+            raise BrokerUnavailable("no requests can be sent: the service is not connected to a broker yet")
         return self._dispatcher
 
     async def flush_history(self) -> None:
-        """Let the history be complete before it is read."""
+        """Wait until finished requests are in the database, so that the history read next is complete."""
         if self._dispatcher is not None:
-            with suppress(DatabaseUnavailable):  # what is there can be read all the same
+            with suppress(DatabaseUnavailable):  # stored entries can still be read
                 await self._dispatcher.flush_history()
 
     def build_key(
         self, given: str | None, by: Actor, scope: str, request_body: Struct
     ) -> IdempotencyKey | None:
-        """An idempotency key as it is remembered: it is each actor's own (rest-25).
+        """Return the stored form of an idempotency key, which is unique per actor (rest-25).
 
-        `place` is where something is asked for: a device, or a path.
+        `scope` is what the request addresses: a device or a path. Raise `InvalidRequest` if the key is
+        malformed.
         """
         if given is None:
             return None
         if not _KEY_PATTERN.fullmatch(given):
-            raise InvalidRequest([Fault("Idempotency-Key", "is not 1 to 255 characters of ASCII, no spaces")])
-        # All fields, so that one that is left out is the same as one that says what holds anyway.
-        body = {name: each for name, each in asdict(request_body).items() if each is not UNSET}
+            raise InvalidRequest(
+                [Fault("Idempotency-Key", "must be 1 to 255 printable ASCII characters without spaces")]
+            )
+        # All fields with their defaults: a body that omits a field equals one that sends its default.
+        body = {name: value for name, value in asdict(request_body).items() if value is not UNSET}
         return IdempotencyKey(
             self._hash(by.display_name, given), self._hash(scope, msgspec.json.encode(body).decode())
         )
 
     def _hash(self, *parts: str) -> str:
-        # Each with its length, so that no two are the same when put together.
+        # Each part with its length, so that no two different lists of parts concatenate to the same text.
         text = "".join(f"{len(part)}:{part}" for part in parts)
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
 
 def unwrap_answer(record: RequestRecord) -> RequestAnswer:
-    """The answer to a request that is over, or the error that it ended with."""
+    """Return the response of a finished request, or raise the error that it ended with."""
     if record.state is RequestState.DONE and record.response is not None:
         return record.response
     if record.problem is None:
-        raise Interrupted("nobody knows what became of it")
+        raise Interrupted("the outcome of the request is unknown")
     raise decode_problem(record.problem.code, Unanswered.http, ProblemDetails(record.problem.detail))
 
 
 _log = logging.getLogger(__name__)
 
 _MAX_ATTEMPTS: Final = 3
-"""How often a read is sent whose gateway goes away meanwhile."""
+"""Maximum number of times a read is sent if its gateway disconnects before it responds."""
 
 
 class RequestDispatcher:
-    """Carries requests."""
+    """Executor of requests made over REST, which it records in the history."""
 
     def __init__(
         self,
@@ -180,22 +183,22 @@ class RequestDispatcher:
         self._idempotency = IdempotencyRegistry(self._find_by_key)
         self._tasks: asyncio.TaskGroup | None = None
         self.outcomes: Counter[tuple[str, str]] = Counter()
-        """What became of requests: by operation, and `done` or the code of the problem."""
+        """Number of finished requests by operation and outcome: `done` or the code of the problem."""
 
     async def run(self) -> None:
-        """Carry requests until cancelled; those that run then are given up, and written down so."""
-        writing = asyncio.create_task(self._history.run(), name="requests.book")
+        """Execute requests until canceled. Requests still running then are failed and recorded as failed."""
+        history_task = asyncio.create_task(self._history.run(), name="requests.history")
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rpc.watch_connections(), name="requests.watch")
                 self._tasks = tasks
                 try:
-                    await asyncio.shield(writing)
+                    await asyncio.shield(history_task)
                 finally:
-                    self._tasks = None  # else one more could begin while all others are given up
+                    self._tasks = None  # no request may start while the running ones are canceled
         finally:
             self._history.stop()
-            await asyncio.wait({writing})
+            await asyncio.wait({history_task})
 
     async def submit(
         self,
@@ -206,36 +209,36 @@ class RequestDispatcher:
         key: IdempotencyKey | None = None,
         is_awaited: bool = True,
     ) -> RequestHandle:
-        """Send a request, unless the same came before with the same key.
+        """Send a request, unless one with the same idempotency key was sent before.
 
-        Raises `NotFound`, `GatewayTooOld`, or one of `Unanswered` when it could not be sent. What becomes of
-        it then is told by what comes back.
+        Return a handle as soon as the request is accepted; its future resolves to the outcome. Raise
+        `NotFound`, `GatewayTooOld`, or an `Unanswered` error if the request could not be sent.
         """
-        must_last = key is not None or not is_awaited or not prepared.is_read
-        until = asyncio.get_running_loop().time() + prepared.timeout
+        is_durable = key is not None or not is_awaited or not prepared.is_read
+        deadline = asyncio.get_running_loop().time() + prepared.timeout
 
-        async def begin() -> RequestHandle:
+        async def start() -> RequestHandle:
             try:
                 return await self._start(
-                    device, prepared, by=by, key=key, is_durable=must_last, deadline=until
+                    device, prepared, by=by, key=key, is_durable=is_durable, deadline=deadline
                 )
             except FleetError as exc:
                 self.outcomes[str(prepared.operation), exc.code] += 1
                 raise
 
-        return await begin() if key is None else await self._idempotency.run_once(key, begin)
+        return await start() if key is None else await self._idempotency.run_once(key, start)
 
     async def flush_history(self) -> None:
-        """Wait until the history has all that happened."""
+        """Wait until every queued history entry is written."""
         await self._history.flush()
 
-    # Inside
+    # Internals
 
     async def _find_by_key(self, key: str) -> KeyedRequest | None:
         await self._history.flush()
         return await self._database.read(store.find_request_by_key, key)
 
-    async def _start(  # noqa: PLR0913 # by name
+    async def _start(  # noqa: PLR0913 # keyword-only except the first two
         self,
         device: Mac,
         prepared: PreparedRequest,
@@ -254,15 +257,15 @@ class RequestDispatcher:
         if is_durable:
             await self._history.write(entry)
         if self._tasks is None:
-            self._reject(entry, BrokerUnavailable("the service is about to end"))
-        over: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
-        carrying = self._execute(entry, prepared, route, deadline)
-        task = self._tasks.create_task(carrying, name=f"request {entry.record.id}")
-        task.add_done_callback(lambda _: self._finish(entry, prepared, over))
-        return RequestHandle(entry.record.id, over)
+            self._reject(entry, BrokerUnavailable("the service is shutting down"))
+        outcome: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
+        execution = self._execute(entry, prepared, route, deadline)
+        task = self._tasks.create_task(execution, name=f"request {entry.record.id}")
+        task.add_done_callback(lambda _: self._finish(entry, prepared, outcome))
+        return RequestHandle(entry.record.id, outcome)
 
     def _reject(self, entry: HistoryEntry, error: Unanswered) -> NoReturn:
-        """Write down that it was not sent."""
+        """Record that the request was not sent, and raise the error."""
         entry.fail(error, self._now())
         self._history.enqueue(entry)
         raise error
@@ -270,24 +273,27 @@ class RequestDispatcher:
     async def _execute(
         self, entry: HistoryEntry, prepared: PreparedRequest, route: GatewayRoute, deadline: float
     ) -> None:
-        """Send it, and wait for what becomes of it."""
+        """Send a request and store its response or error in the history entry."""
         try:
             entry.complete(await self._send_with_retries(entry, prepared, route, deadline), self._now())
         except FleetError as exc:
             entry.fail(exc, self._now())
         except asyncio.CancelledError:
-            entry.fail(Interrupted("the service ended before an answer came"), self._now())
+            entry.fail(Interrupted("the service stopped before the response arrived"), self._now())
             raise
-        except Exception:  # noqa: BLE001 # one request must not end all others
-            _log.exception("a request could not be carried")
-            entry.fail(Interrupted("something went wrong here; the log tells more"), self._now())
+        except Exception:  # noqa: BLE001 # one failing request must not cancel the others
+            _log.exception("request failed with an unexpected error")
+            entry.fail(Interrupted("unexpected error in the service, see its log"), self._now())
 
     def _finish(
         self, entry: HistoryEntry, prepared: PreparedRequest, outcome: asyncio.Future[RequestRecord]
     ) -> None:
-        """Write down what became of it, and tell who waits. If its task never began, it was not sent."""
+        """Record the outcome and resolve the handle's future.
+
+        A request whose task was canceled before it started was not sent.
+        """
         if entry.finished_at is None:
-            entry.fail(BrokerUnavailable("the service is about to end"), self._now())
+            entry.fail(BrokerUnavailable("the service is shutting down"), self._now())
         problem = entry.record.problem
         self.outcomes[str(prepared.operation), "done" if problem is None else problem.code] += 1
         self._history.enqueue(entry)
@@ -296,30 +302,39 @@ class RequestDispatcher:
     async def _send_with_retries(
         self, entry: HistoryEntry, prepared: PreparedRequest, route: GatewayRoute, deadline: float
     ) -> RequestAnswer | None:
-        """What comes back; None: nothing is expected to. A read is sent again if its gateway goes away."""
+        """Send a request and return its response, or None for an operation without one.
+
+        A read is sent again if its gateway disconnects before it responds.
+        """
         loop, request_id = asyncio.get_running_loop(), RequestId(entry.record.id)
-        lost: Unanswered | None = None
+        error: Unanswered | None = None
         for attempt in range(1, _MAX_ATTEMPTS + 1):
-            topic, left = _topic(route, entry.device, prepared), deadline - loop.time()
+            topic, seconds_left = _topic(route, entry.device, prepared), deadline - loop.time()
             try:
                 if not prepared.operation.is_answered:
-                    await self._rpc.send(topic, prepared.request, timeout=left, request_id=request_id)
+                    await self._rpc.send(topic, prepared.request, timeout=seconds_left, request_id=request_id)
                     return None
-                answer = await self._rpc.request(topic, prepared.request, timeout=left, request_id=request_id)
-                return build_answer(answer.response, entry, route)
-            except Unanswered as gone:
-                lost = gone if gone.sent or lost is None else lost  # that it may have left is what counts
-                may_help = isinstance(gone, GatewayLost | GatewayOffline) and loop.time() < deadline
-                if not prepared.is_read or attempt == _MAX_ATTEMPTS or not may_help:
-                    raise lost from None
-                route = await self._select_again(entry, prepared, lost)
+                reply = await self._rpc.request(
+                    topic, prepared.request, timeout=seconds_left, request_id=request_id
+                )
+                return build_answer(reply.response, entry, route)
+            except Unanswered as exc:
+                # Keep an error that says that the request may have been sent.
+                error = exc if exc.sent or error is None else error
+                may_retry = isinstance(exc, GatewayLost | GatewayOffline) and loop.time() < deadline
+                if not prepared.is_read or attempt == _MAX_ATTEMPTS or not may_retry:
+                    raise error from None
+                route = await self._select_again(entry, prepared, error)
                 request_id = RequestId(f"{entry.record.id}.{attempt + 1}")
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def _select_again(
         self, entry: HistoryEntry, prepared: PreparedRequest, error: Unanswered
     ) -> GatewayRoute:
-        """Another way to the device, or the same gateway that is back; else it stays as it is."""
+        """Return another gateway, or the previous one if it is connected again.
+
+        Raise `error` if there is none.
+        """
         try:
             route = await self._selector.select(entry.device, prepared.gateway)
             self._rpc.check_sendable(_topic(route, entry.device, prepared), prepared.request)

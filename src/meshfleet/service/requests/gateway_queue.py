@@ -1,7 +1,7 @@
-"""Who may send to a gateway now, and who waits.
+"""Queues of requests per gateway.
 
-A gateway gets so many requests at a time and no more: its radio is slow, and what waits here can still be
-overtaken by something more urgent, or be given up without having been sent.
+A gateway gets a limited number of requests at a time, because its radio is slow. A request that waits here
+can still be overtaken by one with a higher priority, or be canceled without having been sent.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _HIGHEST_FIRST: Final = tuple(sorted(Priority, reverse=True))
 
 
 class _GatewayQueue(Generic[Ticket]):
-    """What one gateway has to do."""
+    """Active and queued requests of one gateway."""
 
     __slots__ = ("active", "queued")
 
     def __init__(self) -> None:
         self.active = 0
         self.queued: dict[Priority, dict[Ticket, None]] = {}
-        """In the order in which they came; few gateways have any."""
+        """Tickets by priority in the order of arrival. Usually empty."""
 
     def pop(self) -> Ticket | None:
-        """Whose turn it is, who waits no longer then."""
+        """Remove and return the next ticket. Return None if none is queued."""
         for priority in _HIGHEST_FIRST:
             queue = self.queued.get(priority)
             if queue:
@@ -41,7 +41,7 @@ class _GatewayQueue(Generic[Ticket]):
         return None
 
     def remove(self, priority: Priority, ticket: Ticket) -> bool:
-        """Wait no longer; whether it waited."""
+        """Remove a ticket. Return whether it was queued."""
         queue = self.queued.get(priority, {})
         if ticket not in queue:
             return False
@@ -52,39 +52,39 @@ class _GatewayQueue(Generic[Ticket]):
 
 
 class GatewayQueues(Generic[Ticket]):
-    """A lane for each gateway. Tickets are whatever the caller knows those by who wait."""
+    """Queue of each gateway. A ticket is any value by which the caller identifies a waiting request."""
 
     def __init__(self, max_concurrent: int) -> None:
-        """`width`: how many requests a gateway gets at a time."""
+        """Create the queues; a gateway gets at most `max_concurrent` requests at a time."""
         self._max_concurrent = max_concurrent
         self._queues: dict[Mac, _GatewayQueue[Ticket]] = {}
         self.queued = 0
-        """How many wait, of all gateways."""
+        """Number of queued requests of all gateways."""
 
     def acquire_or_enqueue(self, gateway: Mac, priority: Priority, ticket: Ticket) -> bool:
-        """Whether one may go at once; if not, it waits for its turn."""
-        lane = self._queues.setdefault(gateway, _GatewayQueue())
-        if lane.active < self._max_concurrent:
-            lane.active += 1
+        """Take a slot of the gateway and return True, or queue the ticket and return False."""
+        queue = self._queues.setdefault(gateway, _GatewayQueue())
+        if queue.active < self._max_concurrent:
+            queue.active += 1
             return True
-        lane.queued.setdefault(priority, {})[ticket] = None
+        queue.queued.setdefault(priority, {})[ticket] = None
         self.queued += 1
         return False
 
     def release(self, gateway: Mac) -> Ticket | None:
-        """One that went is done. Gives the one that may go in its place, if any."""
-        lane = self._queues[gateway]
-        ticket = lane.pop()
+        """Release a slot. If a ticket is queued, remove and return it: it owns the slot now."""
+        queue = self._queues[gateway]
+        ticket = queue.pop()
         if ticket is not None:
             self.queued -= 1
             return ticket
-        lane.active -= 1
-        if not lane.active:
+        queue.active -= 1
+        if not queue.active:
             del self._queues[gateway]
         return None
 
     def cancel(self, gateway: Mac, priority: Priority, ticket: Ticket) -> None:
-        """One that waits does not want to go any more. If its turn came meanwhile, nothing happens."""
-        lane = self._queues.get(gateway)
-        if lane is not None and lane.remove(priority, ticket):
+        """Remove a queued ticket. Do nothing if it is not queued any more."""
+        queue = self._queues.get(gateway)
+        if queue is not None and queue.remove(priority, ticket):
             self.queued -= 1

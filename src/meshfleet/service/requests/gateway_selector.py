@@ -1,7 +1,7 @@
-"""Chooses the gateway through which a device is asked, and says why (rest-102, rest-193).
+"""Selection of the gateway through which a device is addressed, with the reason (rest-102, rest-193).
 
-What was heard comes from the stored minutes and from the minute under way. The stored part is remembered for
-some seconds; the minute under way, failed tries and connections are looked at every time.
+Observations come from the stored minutes and from the open minute. The stored part is cached for a few
+seconds; the open minute, failed attempts and connections are checked for every selection.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _MAX_CLOCK_LEAD_MS: Final = 10 * 60_000
 """Milliseconds that the clock of a gateway may be ahead."""
 
 _CACHE_MS: Final = 5_000
-"""Milliseconds for which stored minutes are remembered."""
+"""Milliseconds for which the stored minutes of a device are cached."""
 
 _MAX_CACHED_DEVICES: Final = 10_000
-"""Devices."""
+"""Maximum number of devices in the cache."""
 
 _NEVER: Final = 0
-"""Stands for the time of a report where none is known."""
+"""Time used for a report whose real time is unknown."""
 
 _KINDS: Final = frozenset({int(SampleKind.LINK), int(SampleKind.HEARTBEAT)})
 
@@ -62,26 +62,27 @@ _SELECT_CONNECTED: Final = "SELECT id FROM device WHERE connected AND id IN numb
 
 
 class GatewayRoute(NamedTuple):
-    """The gateway of a request, and why that one."""
+    """Gateway of a request, and the reason for the choice."""
 
     gateway: Mac
     choice: GatewayChoice
 
 
 class _Evidence(NamedTuple):
-    """What is known of how a device is reached."""
+    """Known links of one device to gateways."""
 
     read_at: int
-    """When it was read."""
+    """Time when it was loaded, in milliseconds."""
     is_gateway: bool
     interval: int
+    """Usual milliseconds between two heartbeats of the device."""
     observations: list[LinkObservation]
 
 
 class GatewaySelector:
-    """Chooses gateways by what was heard."""
+    """Selector of gateways by their signal to a device."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # the collaborators of a selection
         self,
         database: Database,
         samples: SampleStore,
@@ -100,47 +101,47 @@ class GatewaySelector:
         self._cache: dict[int, _Evidence] = {}
 
     async def select(self, device: Mac, requested: Mac | None = None) -> GatewayRoute:
-        """Choose the gateway of a device, or check the one that is asked for.
+        """Select the gateway for a device, or check the requested one.
 
         Raise `NotFound`, `NoGateway` or `GatewayOffline`.
         """
         number = mac_to_int(device)
-        if number not in (known := await self._load_evidence([number])):
+        if number not in (evidence := await self._load_evidence([number])):
             raise device_not_found(device)
         if requested is not None:
             return await self._check_requested(requested)
-        if known[number].is_gateway:
+        if evidence[number].is_gateway:
             return _build_route(self._now(), [await self._rank_single(number)], "itself")
-        ranked = await self._rank(number, known[number])
+        ranked = await self._rank(number, evidence[number])
         if not ranked:
-            raise NoGateway(f"no gateway has heard device {device} yet")
+            raise NoGateway(f"no gateway has seen device {device} yet")
         return _build_route(self._now(), ranked, _explain(ranked))
 
     async def select_many(self, devices: Sequence[int]) -> dict[int, int | None]:
-        """Choose the gateway of each of these devices. None: none is connected that has heard it."""
-        known = await self._load_evidence(devices)
-        chosen: dict[int, int | None] = dict.fromkeys(devices)
-        for device, evidence in known.items():
+        """Select the gateway of each device; None if no connected gateway has seen it."""
+        loaded = await self._load_evidence(devices)
+        selected: dict[int, int | None] = dict.fromkeys(devices)
+        for device, evidence in loaded.items():
             ranked = (
                 [await self._rank_single(device)]
                 if evidence.is_gateway
                 else await self._rank(device, evidence)
             )
             if ranked and ranked[0].connected:
-                chosen[device] = ranked[0].gateway
-        return chosen
+                selected[device] = ranked[0].gateway
+        return selected
 
-    # Inside
+    # Internals
 
     async def _check_requested(self, gateway: Mac) -> GatewayRoute:
         number = mac_to_int(gateway)
-        known = await self._load_evidence([number])
-        if number not in known or not known[number].is_gateway:
-            raise NotFound(f"there is no gateway {gateway}")
+        evidence = await self._load_evidence([number])
+        if number not in evidence or not evidence[number].is_gateway:
+            raise NotFound(f"gateway {gateway} not found")
         return _build_route(self._now(), [await self._rank_single(number)], "asked")
 
     async def _rank_single(self, gateway: int) -> RankedGateway:
-        """Return a gateway that needs no ranking."""
+        """Return the only possible gateway in the form of a ranking."""
         connected = await self._find_connected({gateway})
         (only,) = rank_gateways(
             [LinkObservation(gateway, _NEVER)],
@@ -152,12 +153,12 @@ class GatewaySelector:
         return only
 
     async def _rank(self, device: int, evidence: _Evidence) -> list[RankedGateway]:
-        hearings = keep_newest_links(
+        observations = keep_newest_links(
             [*evidence.observations, *parse_link_minutes(self._rollups.list_open_minutes(device, _KINDS))]
         )
-        gateways = {each.gateway for each in hearings}
+        gateways = {each.gateway for each in observations}
         return rank_gateways(
-            hearings,
+            observations,
             connected=await self._find_connected(gateways),
             interval=evidence.interval,
             failures=self._failures.get_ages(device, gateways),
@@ -165,52 +166,52 @@ class GatewaySelector:
         )
 
     async def _find_connected(self, gateways: Collection[int]) -> Collection[int]:
-        """Tell which gateways are connected: as the broker knows, or else by hearing (rest-77)."""
-        turns = {each: self._transport.connection_number(mac_from_int(each)) for each in gateways}
-        if None in turns.values():
+        """Return the connected gateways: as the broker knows, or else by their recent reports (rest-77)."""
+        connections = {each: self._transport.connection_number(mac_from_int(each)) for each in gateways}
+        if None in connections.values():
             return await self._database.read(_load_connected, sorted(gateways))
-        return [each for each, turn in turns.items() if turn]
+        return [each for each, connection in connections.items() if connection]
 
     async def _load_evidence(self, devices: Sequence[int]) -> dict[int, _Evidence]:
-        """Return what is known of each of these devices that is in the registry."""
+        """Return the evidence of each device that is registered, from the cache or the database."""
         now = self._now()
-        known = {
+        loaded = {
             each: evidence
             for each in devices
             if (evidence := self._cache.get(each)) is not None and 0 <= now - evidence.read_at < _CACHE_MS
         }
-        missing = [each for each in devices if each not in known]
+        missing = [each for each in devices if each not in loaded]
         for row in await self._database.read(_load_rows, missing) if missing else ():
-            evidence = known[row.device] = await self._read_evidence(row, now)
+            evidence = loaded[row.device] = await self._read_evidence(row, now)
             if len(self._cache) >= _MAX_CACHED_DEVICES:
                 self._cache.clear()
-            if (
-                evidence.observations or evidence.is_gateway
-            ):  # a device that nobody has heard may be heard now
+            # A device without observations is not cached: a gateway may see it at any moment.
+            if evidence.observations or evidence.is_gateway:
                 self._cache[row.device] = evidence
-        return known
+        return loaded
 
     async def _read_evidence(self, row: _ReachabilityRow, now: int) -> _Evidence:
         if row.is_gateway:
             return _Evidence(now, is_gateway=True, interval=DEFAULT_INTERVAL_MS, observations=[])
-        under_way = self._rollups.list_open_minutes(row.device, _KINDS)  # before the store: see there
-        wanted = SampleQuery(
+        # Read before the stored minutes: a minute that closes meanwhile is then in one of them or in both.
+        open_minutes = self._rollups.list_open_minutes(row.device, _KINDS)
+        query = SampleQuery(
             device=row.device,
             kinds=_KINDS,
             since=now - LOOKBACK_MS,
             until=now + _MAX_CLOCK_LEAD_MS,
             newest_first=True,
         )
-        stored = await self._samples.read(wanted, parse_link_minutes)
-        last = [] if row.gateway is None else [LinkObservation(row.gateway, row.gateway_at or _NEVER)]
-        hearings = keep_newest_links([*stored, *parse_link_minutes(under_way), *last])
+        stored = await self._samples.read(query, parse_link_minutes)
+        last_report = [] if row.gateway is None else [LinkObservation(row.gateway, row.gateway_at or _NEVER)]
+        observations = keep_newest_links([*stored, *parse_link_minutes(open_minutes), *last_report])
         return _Evidence(
-            now, is_gateway=False, interval=row.rhythm or DEFAULT_INTERVAL_MS, observations=hearings
+            now, is_gateway=False, interval=row.rhythm or DEFAULT_INTERVAL_MS, observations=observations
         )
 
 
 class _ReachabilityRow(NamedTuple):
-    """What the registry knows of a device."""
+    """Row of a device with its last gateway, in the order of `_SELECT_DEVICES`."""
 
     device: int
     gateway: int | None
@@ -228,7 +229,7 @@ def _load_connected(connection: Connection, gateways: Sequence[int]) -> set[int]
 
 
 def _explain(ranked: Sequence[RankedGateway]) -> SelectionReason:
-    """Say why the first one was chosen."""
+    """Return why the first gateway was selected."""
     first, usable = ranked[0], [each for each in ranked if each.connected]
     preferred = max(usable, key=lambda each: (not each.is_silent, each.score, each.heard_at), default=first)
     if preferred.gateway != first.gateway:
@@ -237,11 +238,15 @@ def _explain(ranked: Sequence[RankedGateway]) -> SelectionReason:
 
 
 def _build_route(now: int, ranked: Sequence[RankedGateway], reason: SelectionReason) -> GatewayRoute:
-    """Return the route through the first one, or raise `GatewayOffline`."""
+    """Return the route through the first gateway. Raise `GatewayOffline` if it is not connected."""
     best = ranked[0]
     gateway = mac_from_int(best.gateway)
     if not best.connected:
-        others = f", nor any other of {len(ranked)} that have heard the device" if len(ranked) > 1 else ""
+        others = (
+            f", nor is any other of the {len(ranked)} gateways in range of the device"
+            if len(ranked) > 1
+            else ""
+        )
         raise GatewayOffline(f"gateway {gateway} is not connected{others}")
     return GatewayRoute(
         gateway, GatewayChoice(reason=reason, candidates=[_to_candidate(each, now) for each in ranked])

@@ -1,7 +1,7 @@
-"""The history as it is written: in rounds, many entries at once.
+"""Writer of the request history, which stores many entries in one transaction.
 
-What changes something, has an idempotency key, or has nobody who waits for it, is written before it is sent:
-nothing is done without a trace. The rest is written when it is over.
+A request that changes something, has an idempotency key, or has no waiting client is stored before it is
+sent, so that nothing is executed without a record. Other requests are stored when they are finished.
 """
 
 from __future__ import annotations
@@ -23,89 +23,93 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH_SECONDS: Final = 1.0
-"""Seconds between two rounds when nobody waits for one."""
+"""Seconds between two batches while no caller waits for one."""
 
 _DELETE_INTERVAL_MS: Final = 1_000
-"""Milliseconds between two looks for what is too old: each of them forgets a thousand."""
+"""Milliseconds between two deletions of expired entries. Each deletes at most 1000."""
 
 MAX_PENDING: Final = 20_000
-"""Entries that wait to be written."""
+"""Maximum number of entries waiting to be written."""
 
 _IDLE_SECONDS: Final = 60.0
-"""Seconds between two such looks when nothing happens."""
+"""Seconds between two deletions while no entry arrives."""
 
 
 class RequestHistory:
-    """Writes down requests and what became of them."""
+    """Writer that stores requests and their outcomes in batches."""
 
     def __init__(
         self, database: Database, now: Now, *, retention: int | None, max_pending: int = MAX_PENDING
     ) -> None:
-        """`retention`: for how many milliseconds the history is kept. At most `most` entries wait."""
+        """Create a writer.
+
+        `retention` is the number of milliseconds for which entries are kept; None keeps them forever.
+        """
         self._max_pending = max_pending
         self._database = database
         self._now = now
         self._retention = retention
         self._pending: dict[str, HistoryEntry] = {}
         self._next_batch: asyncio.Future[None] | None = None
-        """What is there by now will be written with this one."""
+        """Future that resolves when the entries queued by now are written. None if no caller waits."""
         self._current_batch: asyncio.Future[None] | None = None
-        """The end of the round that is being written, if any."""
+        """Future that resolves when the batch being written ends. None if there is none."""
         self._flush_requested = asyncio.Event()
         self._has_pending = asyncio.Event()
         self._deleted_at: int | None = None
         self._is_failing = False
         self.dropped = 0
-        """Entries that are in no history: there was no room for them, or the database does not take them."""
+        """Entries that were lost: the queue was full, or the database rejected them."""
         self._is_stopping = False
         self._is_stopped = False
 
     def enqueue(self, entry: HistoryEntry) -> None:
-        """Write this soon."""
+        """Queue an entry for the next batch. Drop it if the queue is full."""
         if len(self._pending) >= self._max_pending and entry.record.id not in self._pending:
-            # The database has been away for long. What changes something is not sent then, and so not missed.
+            # The database has been unavailable for long. Requests that change something are not sent
+            # meanwhile, so their entries are not counted as lost.
             self.dropped += not entry.is_unsent
             return
         self._pending[entry.record.id] = entry
         self._has_pending.set()
 
     async def write(self, entry: HistoryEntry) -> None:
-        """Write this now, together with all that is to be written; raises `Unrecorded`."""
-        problem = Unrecorded("it cannot be written down now, and so it was not sent")
+        """Write an entry now, together with all queued ones. Raise `Unrecorded` if that fails."""
+        problem = Unrecorded("the request was not sent because it cannot be stored in the history now")
         if len(self._pending) >= self._max_pending:
             raise problem
         self.enqueue(entry)
         try:
             await self.flush()
         except BaseException as exc:
-            # It may have been written all the same, or be about to: so this follows it.
+            # The entry may have been written or may still be: this update follows it.
             entry.fail(problem, self._now())
             self.enqueue(entry)
             if isinstance(exc, DatabaseUnavailable):
                 raise problem from exc
             raise
         if entry.is_new:
-            raise problem  # the database does not take it
+            raise problem  # the database rejected the entry
 
     async def flush(self) -> None:
-        """Wait until all is written that is to be written by now; raises `DatabaseUnavailable`."""
+        """Wait until all entries queued by now are written. Raise `DatabaseUnavailable` if that fails."""
         if not self._pending and self._current_batch is not None:
-            await asyncio.shield(self._current_batch)  # if that fails it is to be written again
+            await asyncio.shield(self._current_batch)  # if it fails, its entries are pending again
         if not self._pending:
             return
         if self._is_stopped:
-            raise DatabaseUnavailable("nothing is written any more: the service is about to end")
+            raise DatabaseUnavailable("the request history is closed: the service is shutting down")
         if self._next_batch is None:
             self._next_batch = asyncio.get_running_loop().create_future()
         self._flush_requested.set()
         await asyncio.shield(self._next_batch)
 
     async def restore(self) -> None:
-        """End what a service before this one did not come to an end with."""
+        """Fail the requests that a previous process of the service left unfinished."""
         await self._database.write(store.fail_unfinished_requests, self._now())
 
     async def run(self) -> None:
-        """Write rounds until `end`, and then a last one."""
+        """Write batches until `stop`, and then a last one."""
         while not self._is_stopping:
             await self._wait_for_entries()
             await self._write_pending()
@@ -113,18 +117,21 @@ class RequestHistory:
         await self._write_pending()
         self._is_stopped = True
         if self._next_batch is not None:
-            self._resolve(self._next_batch, DatabaseUnavailable("the service is about to end"))
+            self._resolve(self._next_batch, DatabaseUnavailable("the service is shutting down"))
 
     def stop(self) -> None:
-        """Write what is there, and then no more. To cancel a round would leave open what became of it."""
+        """Request a last batch and the end of `run`.
+
+        Canceling `run` instead would leave open whether the current batch was written.
+        """
         self._is_stopping = True
         self._has_pending.set()
         self._flush_requested.set()
 
-    # Inside
+    # Internals
 
     async def _wait_for_entries(self) -> None:
-        """Wait until there is something to do."""
+        """Wait until entries are pending and were collected, or until expired entries are to be deleted."""
         try:
             async with asyncio.timeout(_IDLE_SECONDS):
                 await self._has_pending.wait()
@@ -133,7 +140,7 @@ class RequestHistory:
         await self._wait_for_more()
 
     async def _wait_for_more(self) -> None:
-        """Let more come together, unless somebody waits."""
+        """Collect more entries for a while, unless a caller waits for the flush."""
         try:
             async with asyncio.timeout(_BATCH_SECONDS):
                 await self._flush_requested.wait()
@@ -150,7 +157,7 @@ class RequestHistory:
 
     async def _write_batch(self) -> None:
         entries, self._pending = self._pending, {}
-        waiting, self._next_batch = self._next_batch, None
+        flush_waiter, self._next_batch = self._next_batch, None
         self._flush_requested.clear()
         self._has_pending.clear()
         problem: DatabaseUnavailable | None = None
@@ -163,17 +170,19 @@ class RequestHistory:
             problem = DatabaseUnavailable(type(exc).__name__)
         else:
             self._is_failing = False
-        if waiting is not None:
-            self._resolve(waiting, problem)
+        if flush_waiter is not None:
+            self._resolve(flush_waiter, problem)
 
     async def _write_all(self, entries: list[HistoryEntry]) -> None:
-        """Write all together; if one of them cannot be written ever, all others one by one."""
+        """Write all entries in one transaction. If the database rejects it, write them one by one."""
         try:
             await self._database.write(store.upsert_requests, entries)
         except (IntegrityError, DataError) as exc:
             if len(entries) == 1:
                 self.dropped += 1
-                _log.error("a request cannot be written into the history: %s", type(exc).__name__)
+                _log.error(
+                    "request rejected by the database and missing in the history: %s", type(exc).__name__
+                )
                 return
             for each in entries:
                 await self._write_all([each])
@@ -182,20 +191,19 @@ class RequestHistory:
                 each.is_new = False
 
     @staticmethod
-    def _resolve(waiting: asyncio.Future[None], problem: DatabaseUnavailable | None) -> None:
+    def _resolve(flush_waiter: asyncio.Future[None], problem: DatabaseUnavailable | None) -> None:
         if problem is None:
-            waiting.set_result(None)
+            flush_waiter.set_result(None)
         else:
-            waiting.set_exception(problem)
-            waiting.exception()  # those who waited may have gone
+            flush_waiter.set_exception(problem)
+            flush_waiter.exception()  # mark as retrieved: the waiting callers may have been canceled
 
     async def _delete_expired(self) -> None:
         now = self._now()
-        between = (
-            _DELETE_INTERVAL_MS if self._next_batch is None else 10 * _DELETE_INTERVAL_MS
-        )  # somebody waits, but not for ever
+        # While a caller waits for a flush, delete less often, but do not stop deleting.
+        interval = _DELETE_INTERVAL_MS if self._next_batch is None else 10 * _DELETE_INTERVAL_MS
         if self._retention is None or (
-            self._deleted_at is not None and 0 <= now - self._deleted_at < between
+            self._deleted_at is not None and 0 <= now - self._deleted_at < interval
         ):
             return
         self._deleted_at = now
@@ -206,5 +214,5 @@ class RequestHistory:
 
     def _log_failure(self, exc: Exception) -> None:
         if not self._is_failing:
-            _log.warning("the history of requests cannot be written now: %s", type(exc).__name__)
+            _log.warning("request history cannot be written, will retry: %s", type(exc).__name__)
         self._is_failing = True

@@ -1,4 +1,4 @@
-"""A request in the history, while it runs and when it is over."""
+"""Request in the history, while it runs and when it is finished."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 class HistoryEntry(Struct, kw_only=True):
-    """A request, what became of it, and who asked."""
+    """Request with its outcome and the actor who made it."""
 
     device: Mac
     actor: Actor
     requested_at: int
     record: RequestRecord
-    """As it is shown."""
+    """Representation returned by REST."""
     is_audited: bool
-    """Whether it may change something."""
+    """Whether the request may change something and is written to the audit log."""
     finished_at: int | None = None
     key: str | None = None
-    """The idempotency key, and whose it is."""
+    """Hash of the idempotency key and its actor. None if the request has no key."""
     digest: str | None = None
-    """What came with that key."""
+    """Hash of the request that was sent with the key."""
     secrets: tuple[str, ...] = ()
-    """The keys that it carries, in hex: to recognise them, and nothing else."""
+    """Mesh keys in the request, in hex; used only to redact them from texts."""
     is_new: bool = True
-    """Whether it is not written down yet."""
+    """Whether the entry is not in the database yet."""
     is_unsent: bool = False
-    """Whether it was given up before it was sent."""
+    """Whether the request failed before it was sent."""
 
     @classmethod
     def create(
         cls, request_id: str, device: Mac, prepared: PreparedRequest, *, by: Actor, now: int
     ) -> HistoryEntry:
-        """A request that is about to be sent."""
+        """Create the entry of a request that is about to be sent."""
         record = RequestRecord(
             id=request_id,
             state=RequestState.PENDING,
@@ -71,33 +71,33 @@ class HistoryEntry(Struct, kw_only=True):
         )
 
     def __repr__(self) -> str:
-        return f"Entry({self.record.id})"
+        return f"HistoryEntry({self.record.id})"
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
         return [("id", self.record.id)]
 
     def set_gateway(self, gateway: Mac) -> None:
-        """It goes this way."""
+        """Set the gateway through which the request is sent."""
         self.record = replace(self.record, gateway=gateway)
 
     def complete(self, answer: RequestAnswer | None, now: int) -> None:
-        """A response came, or none was expected."""
+        """Finish with a response, or with None if the operation has none."""
         self._finish(now, state=RequestState.DONE, response=answer)
 
     def fail(self, error: FleetError, now: int) -> None:
-        """No response came. If nothing was sent, its key is free again (rest-196)."""
-        is_late = isinstance(error, GatewayTimeout | GatewayBusy)
+        """Finish with an error. If nothing was sent, the idempotency key becomes free again (rest-196)."""
+        is_timeout = isinstance(error, GatewayTimeout | GatewayBusy)
         detail = self.redact(str(error))
         self._finish(
             now,
-            state=RequestState.TIMED_OUT if is_late else RequestState.FAILED,
+            state=RequestState.TIMED_OUT if is_timeout else RequestState.FAILED,
             problem=RequestProblem(code=error.code, detail=detail),
         )
         if isinstance(error, GatewayTooOld) or (isinstance(error, Unanswered) and not error.sent):
             self.key, self.is_unsent = None, True
 
     def redact(self, text: str) -> str:
-        """What a gateway says, without the keys that it was sent: it may repeat them (request-32)."""
+        """Return a text of a gateway without mesh keys, which the gateway may repeat (request-32)."""
         for secret in self.secrets:
             text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
         return text
@@ -108,7 +108,7 @@ class HistoryEntry(Struct, kw_only=True):
 
 
 def to_request_row(entry: HistoryEntry) -> tuple[object, ...]:
-    """The row of an entry, in the order of the table."""
+    """Return the row of an entry, in the column order of the table."""
     record = entry.record
     return (
         record.id,

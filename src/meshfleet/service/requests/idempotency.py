@@ -1,4 +1,4 @@
-"""What comes with an idempotency key is sent once, however often it comes (rest-25, rest-26)."""
+"""Idempotency keys: a request is sent once, however often it is submitted with its key (rest-25, rest-26)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ if TYPE_CHECKING:
 
 
 class IdempotencyKey(NamedTuple):
-    """An idempotency key, with whose it is, and what came with it; both as hashes."""
+    """Idempotency key of a request, as hashes."""
 
     name: str
+    """Hash of the key and its actor."""
     digest: str
+    """Hash of the request."""
 
 
 class RequestHandle(NamedTuple):
-    """A request that was taken in."""
+    """Accepted request."""
 
     id: str
     outcome: asyncio.Future[RequestRecord]
-    """What became of it."""
+    """Future that resolves to the finished request."""
 
 
 class KeyedRequest(NamedTuple):
-    """A request that came with a key before."""
+    """Stored request that was submitted with an idempotency key."""
 
     digest: str
     record: RequestRecord
 
 
 class IdempotencyRegistry:
-    """Remembers what is being sent under which key; what was sent before is found in the history."""
+    """Running requests by idempotency key. Finished ones are looked up in the history."""
 
     def __init__(self, find: Callable[[str], Awaitable[KeyedRequest | None]]) -> None:
         self._find = find
@@ -45,37 +47,40 @@ class IdempotencyRegistry:
     async def run_once(
         self, key: IdempotencyKey, start: Callable[[], Awaitable[RequestHandle]]
     ) -> RequestHandle:
-        """Begin it, or find what was begun before; `KeyReused` if that was something else.
+        """Start a request, or return the handle of the one that was submitted with the same key before.
 
-        What could not begin is forgotten: it can be tried again.
+        Raise `KeyReused` if that was a different request. A key whose request could not start is discarded
+        and can be used again.
         """
         if key.name in self._running:
-            digest, before = self._running[key.name]
+            digest, running = self._running[key.name]
             _check_same_request(key, digest)
-            return await asyncio.shield(before)
-        beginning: asyncio.Future[RequestHandle] = asyncio.get_running_loop().create_future()
-        self._running[key.name] = key.digest, beginning
+            return await asyncio.shield(running)
+        started: asyncio.Future[RequestHandle] = asyncio.get_running_loop().create_future()
+        self._running[key.name] = key.digest, started
         try:
-            taken = await self._find_handle(key) or await start()
+            handle = await self._find_handle(key) or await start()
         except BaseException as exc:
             del self._running[key.name]
-            beginning.set_exception(exc if isinstance(exc, FleetError) else Interrupted("it did not begin"))
-            beginning.exception()  # there may be nobody else to hear of it
+            started.set_exception(
+                exc if isinstance(exc, FleetError) else Interrupted("the request was not started")
+            )
+            started.exception()  # mark as retrieved: there may be no other caller
             raise
-        beginning.set_result(taken)
-        taken.outcome.add_done_callback(lambda _: self._running.pop(key.name, None))
-        return taken
+        started.set_result(handle)
+        handle.outcome.add_done_callback(lambda _: self._running.pop(key.name, None))
+        return handle
 
     async def _find_handle(self, key: IdempotencyKey) -> RequestHandle | None:
-        past = await self._find(key.name)
-        if past is None:
+        stored = await self._find(key.name)
+        if stored is None:
             return None
-        _check_same_request(key, past.digest)
-        over: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
-        over.set_result(past.record)
-        return RequestHandle(past.record.id, over)
+        _check_same_request(key, stored.digest)
+        outcome: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
+        outcome.set_result(stored.record)
+        return RequestHandle(stored.record.id, outcome)
 
 
 def _check_same_request(key: IdempotencyKey, digest: str) -> None:
     if digest != key.digest:
-        raise KeyReused("this Idempotency-Key came before with another request")
+        raise KeyReused("this Idempotency-Key was used before with a different request")

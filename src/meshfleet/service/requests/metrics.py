@@ -1,4 +1,4 @@
-"""Figures of requests for Prometheus."""
+"""Prometheus metrics of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RequestMetrics(Collector):
-    """What becomes of requests, read when somebody asks."""
+    """Metrics of requests and responses, read at each scrape."""
 
     def __init__(self, rpc: RpcClient, dispatcher: RequestDispatcher, history: RequestHistory) -> None:
         self._rpc = rpc
@@ -26,33 +26,33 @@ class RequestMetrics(Collector):
         self._history = history
 
     def collect(self) -> Iterator[Metric]:
-        """Read them, when somebody asks."""
+        """Yield the current values."""
         requests = CounterMetricFamily(
             "meshfleet_requests",
-            "Requests over REST, by operation and what became of them.",
+            "Requests over REST, by operation and outcome.",
             labels=["operation", "outcome"],
         )
         for (operation, outcome), count in sorted(self._dispatcher.outcomes.items()):
             requests.add_metric([operation, outcome], count)
         yield requests
-        heard = CounterMetricFamily(
-            "meshfleet_responses", "Responses of gateways, by what they were to the service.", labels=["fate"]
+        responses = CounterMetricFamily(
+            "meshfleet_responses", "Responses of gateways, by how they matched a request.", labels=["fate"]
         )
         for fate, count in sorted(self._rpc.response_counts.items()):
-            heard.add_metric([str(fate)], count)
-        yield heard
+            responses.add_metric([str(fate)], count)
+        yield responses
         yield CounterMetricFamily(
             "meshfleet_requests_unrecorded",
-            "Requests that are in no history: the database was away for too long, or does not take them.",
+            "Requests missing in the history: the database was unavailable for too long or rejected them.",
             value=self._history.dropped,
         )
         yield GaugeMetricFamily(
             "meshfleet_requests_pending",
-            "Requests that wait for their responses, of everybody in the service.",
+            "Requests waiting for their responses, from REST, jobs and the service itself.",
             value=self._rpc.pending,
         )
         yield GaugeMetricFamily(
             "meshfleet_requests_queued",
-            "Those of them that wait for their turn at a gateway.",
+            "Pending requests that wait in the queue of a gateway and are not sent yet.",
             value=self._rpc.queued,
         )

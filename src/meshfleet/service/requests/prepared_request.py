@@ -1,4 +1,4 @@
-"""What somebody wants to have sent, checked before anything is sent."""
+"""Request of a REST client, parsed and checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PARAMETERS: Final[Mapping[Operation, tuple[str, ...]]] = {
     Operation.ACK: ("time", "type", "priority"),
     Operation.ACK_DECODED: ("time", "type", "priority"),
 }
-"""What each operation takes besides its identifier (request-8 to request-13, ack-2)."""
+"""Parameters that each operation accepts besides its identifier (request-8 to request-13, ack-2)."""
 
 _JSON_NAMES: Final = {
     "value": "value",
@@ -49,48 +49,51 @@ _JSON_NAMES: Final = {
     "time": "time",
     "type": "type",
 }
-"""All parameters, as they are spelled."""
+"""JSON name of each parameter."""
 
 _SECRET_PARAMETERS: Final = {"public_key", "key"}
 _SECRET_JSON_NAMES: Final = {"publicKey", "key"}
 
 _MAX_REQUEST_BYTES: Final = MAX_PAYLOAD_BYTES - 256
-"""Bytes of a request; its id comes to it."""
+"""Maximum bytes of an encoded request without its id."""
 
 
 class PreparedRequest(NamedTuple):
-    """A request as it will be sent, but for its gateway and its id."""
+    """Request that is ready to be sent, except for its gateway and its id."""
 
     operation: Operation
     identifier: AnyIdentifier | None
     request: Request
     gateway: Mac | None
-    """Through which it is to go; None: whichever is best."""
+    """Gateway to use; None selects the best one."""
     timeout: float
-    """Seconds."""
+    """Seconds to wait for the response."""
     redacted: SentRequest
-    """What may be told of it: no key."""
+    """Representation without mesh keys, for the history."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The keys that it carries, in hex."""
-        given = (getattr(self.request, name, UNSET) for name in _SECRET_PARAMETERS)
-        held = (each.reveal() for each in given if isinstance(each, Secret))
-        return tuple(sorted(filter(None, held), key=len, reverse=True))  # one may be a part of the other
+        """Mesh keys in the request, in hex, the longest first."""
+        values = (getattr(self.request, name, UNSET) for name in _SECRET_PARAMETERS)
+        keys = (each.reveal() for each in values if isinstance(each, Secret))
+        return tuple(sorted(filter(None, keys), key=len, reverse=True))  # one may contain the other
 
     @property
     def is_read(self) -> bool:
-        """Whether it changes nothing, and so can be sent again."""
+        """Whether the request changes nothing and can therefore be sent again."""
         return self.operation in {Operation.APIVERSION, Operation.READ, Operation.READ_DECODED}
 
 
 def prepare_request(body: NewRequest) -> PreparedRequest:
-    """Read what is asked, or say what is wrong with it."""
-    given = {name: value for name in _JSON_NAMES if (value := getattr(body, name)) is not UNSET}
-    _reject_foreign_parameters(body.operation, given)
+    """Parse and check the body of a request.
+
+    Raise `InvalidRequest` or a protocol error that names the field.
+    """
+    parameters = {name: value for name in _JSON_NAMES if (value := getattr(body, name)) is not UNSET}
+    _reject_foreign_parameters(body.operation, parameters)
     identifier = _parse_identifier(body)
     request = requests.build_request(
-        body.operation, {_JSON_NAMES[name]: value for name, value in given.items()}
+        body.operation, {_JSON_NAMES[name]: value for name, value in parameters.items()}
     )
     if isinstance(request, requests.WriteDecodedRequest):
         _check_encodable(str(identifier), request)
@@ -106,12 +109,12 @@ def prepare_request(body: NewRequest) -> PreparedRequest:
     )
 
 
-def _reject_foreign_parameters(operation: Operation, given: Mapping[str, Any]) -> None:
-    """Refuse what the operation does not take: it would be overlooked."""
-    foreign = [name for name in given if name not in _PARAMETERS[operation]]
+def _reject_foreign_parameters(operation: Operation, parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters that the operation would ignore."""
+    foreign = [name for name in parameters if name not in _PARAMETERS[operation]]
     if foreign:
         raise InvalidRequest(
-            [Fault(_JSON_NAMES[name], f"does not belong to {operation}") for name in foreign]
+            [Fault(_JSON_NAMES[name], f"is not a parameter of {operation}") for name in foreign]
         )
 
 
@@ -119,7 +122,7 @@ def _parse_identifier(body: NewRequest) -> AnyIdentifier | None:
     operation, text = body.operation, body.identifier
     if not operation.has_identifier:
         if text is not UNSET:
-            raise InvalidRequest([Fault("identifier", f"does not belong to {operation}")])
+            raise InvalidRequest([Fault("identifier", f"is not a parameter of {operation}")])
         return None
     if text is UNSET:
         raise InvalidRequest([Fault("identifier", "is missing")])
@@ -128,7 +131,7 @@ def _parse_identifier(body: NewRequest) -> AnyIdentifier | None:
     if is_identifier(text) and text not in BUILTIN_CATALOGUE.names:
         raw = operation.removesuffix("-decoded")
         raise MalformedIdentifier(
-            "identifier", f"{quote_input(text)} is hex, which is for {raw}; here a name is due"
+            "identifier", f"{quote_input(text)} is hex, use it with {raw}; {operation} requires a name"
         )
     return parse_identifier_name(text)
 
@@ -136,7 +139,7 @@ def _parse_identifier(body: NewRequest) -> AnyIdentifier | None:
 def _check_encodable(name: str, request: requests.WriteDecodedRequest) -> None:
     """Refuse a value that no gateway could encode.
 
-    Names and extensions that the catalogue does not know are passed on: the gateway decides (request-19).
+    Names and extensions that are not in the catalogue are passed on: the gateway decides (request-19).
     """
     entry = BUILTIN_CATALOGUE.find(name)
     if entry is None or entry.layout is None or request.value is None:
@@ -149,40 +152,41 @@ def _check_encodable(name: str, request: requests.WriteDecodedRequest) -> None:
 
 
 def _check_payload(request: Request) -> None:
-    """Refuse what no payload can hold, and no gateway would read."""
-    written = requests.encode_request(request)
-    if len(written) > _MAX_REQUEST_BYTES:
+    """Refuse a request that is too large or too deeply nested for a gateway to read."""
+    encoded = requests.encode_request(request)
+    if len(encoded) > _MAX_REQUEST_BYTES:
         raise PayloadTooLarge(
-            "value", f"makes a request of {len(written)} bytes; {_MAX_REQUEST_BYTES} are possible"
+            "value",
+            f"results in a request of {len(encoded)} bytes, the maximum is {_MAX_REQUEST_BYTES}",
         )
     try:
-        decode_object(written)
+        decode_object(encoded)
     except MalformedPayload as exc:
         raise MalformedPayload("value", exc.reason) from exc
 
 
 def _redact_request(body: NewRequest, identifier: AnyIdentifier | None, request: Request) -> SentRequest:
-    told = {
+    fields = {
         name: getattr(body, name)
         for name in _PARAMETERS[body.operation]
         if name not in _SECRET_PARAMETERS and getattr(body, name) is not UNSET
     }
     if isinstance(request, requests.AckRequest):
-        told["time"], told["type"] = format_time(request.time), int(request.type)
-    if "priority" in told:
-        told["priority"] = int(request.priority)
-    for name in {"value", "ext"} & told.keys():
-        told[name] = _mask_keys(told[name])
+        fields["time"], fields["type"] = format_time(request.time), int(request.type)
+    if "priority" in fields:
+        fields["priority"] = int(request.priority)
+    for name in {"value", "ext"} & fields.keys():
+        fields[name] = _mask_keys(fields[name])
     return SentRequest(
         operation=body.operation,
         identifier=UNSET if identifier is None else identifier,
         timeout_ms=body.timeout_ms,
-        **told,
+        **fields,
     )
 
 
 def _mask_keys(value: Any) -> Any:
-    """A value without keys of a mesh that may be inside it."""
+    """Return a value in which mesh keys are masked at any depth."""
     match value:
         case dict():
             return {

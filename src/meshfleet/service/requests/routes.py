@@ -33,7 +33,7 @@ _ACCEPTED: Final = 202
 
 
 class RequestListQuery(Struct, frozen=True, kw_only=True):
-    """What the pages of a history belong to."""
+    """Query that the page tokens of a history belong to."""
 
     device: Mac
 
@@ -44,7 +44,8 @@ class RequestListQuery(Struct, frozen=True, kw_only=True):
     problems=(409, 502, 504),
     responses={
         _ACCEPTED: ResponseSpec(
-            RequestAccepted, description="It is on its way, and nobody waits for it; or it is an ack."
+            RequestAccepted,
+            description="The request is being sent and the client does not wait for it, or it is an ack.",
         )
     },
 )
@@ -53,41 +54,42 @@ async def send_request(
     data: JSONBody[NewRequest],
     request: ApiRequest,
     request_facade: Given[RequestFacade],
-    prefer: Annotated[  # noqa: ARG001 # for the document; it may come more than once
+    prefer: Annotated[  # noqa: ARG001 # only documented: it may be repeated, see below
         str | None,
         HeaderParameter(name="Prefer", description="`respond-async`: do not wait for the response."),
     ] = None,
     idempotency_key: Annotated[
         str | None,
         HeaderParameter(
-            name="Idempotency-Key", description="The same key with the same body gets the same answer."
+            name="Idempotency-Key",
+            description="Repeating a key with the same body returns the same response.",
         ),
     ] = None,
 ) -> Response[RequestAnswer]:
-    """Send a request to a device, or to a gateway, and answer with its response, whatever its status.
+    """Send a request to a device or a gateway and return its response, whatever its status.
 
-    Without `gateway` the one is taken that hears the device best; `choice` tells why. An ack is not answered:
-    202 tells that it was sent.
+    Without `gateway`, the gateway with the best signal is selected; `choice` explains why. An ack
+    has no response: 202 means that it was sent.
     """
-    device, order, actor = parse_path_device(device_id), prepare_request(data), request.user
-    is_waited_for = not _responds_async(request.headers.getall("prefer", []))
-    taken = await request_facade.dispatcher.submit(
+    device, prepared, actor = parse_path_device(device_id), prepare_request(data), request.user
+    is_awaited = not _responds_async(request.headers.getall("prefer", []))
+    handle = await request_facade.dispatcher.submit(
         device,
-        order,
+        prepared,
         by=actor,
         key=request_facade.build_key(idempotency_key, actor, device, data),
-        is_awaited=is_waited_for,
+        is_awaited=is_awaited,
     )
-    if not order.operation.is_answered:
-        record = await asyncio.shield(taken.outcome)
+    if not prepared.operation.is_answered:
+        record = await asyncio.shield(handle.outcome)
         if record.problem is not None:
             unwrap_answer(record)
-        return _accepted(RequestAccepted(id=taken.id, state="SENT"))
-    if not is_waited_for:
+        return _accepted(RequestAccepted(id=handle.id, state="SENT"))
+    if not is_awaited:
         return _accepted(
-            RequestAccepted(id=taken.id, state="PENDING"), {"Preference-Applied": "respond-async"}
+            RequestAccepted(id=handle.id, state="PENDING"), {"Preference-Applied": "respond-async"}
         )
-    return Response(unwrap_answer(await asyncio.shield(taken.outcome)))
+    return Response(unwrap_answer(await asyncio.shield(handle.outcome)))
 
 
 @get("/{device_id:str}/requests")
@@ -99,22 +101,22 @@ async def list_requests(
     request_facade: Given[RequestFacade],
     next_token: NextToken = None,
 ) -> RequestPage:
-    """List what was asked of a device, the newest first, and what became of it."""
+    """List the requests to a device with their outcomes, newest first."""
     device = parse_path_device(device_id)
-    asked = RequestListQuery(device=device)
-    before = None if next_token is None else pages.decode(asked, next_token)
+    query = RequestListQuery(device=device)
+    before = None if next_token is None else pages.decode(query, next_token)
     await request_facade.flush_history()
-    found = await database.read(store.list_requests, mac_to_int(device), before=before, limit=limit + 1)
-    if not found:
-        await database.read(listing.load_device, device)  # it may be unknown, and then says so
-    return RequestPage(**pages.build_page(asked, found, limit, _position_of))
+    records = await database.read(store.list_requests, mac_to_int(device), before=before, limit=limit + 1)
+    if not records:
+        await database.read(listing.load_device, device)  # raises not-found if the device does not exist
+    return RequestPage(**pages.build_page(query, records, limit, _position_of))
 
 
 @get("/{request_id:str}")
 async def show_request(
     request_id: FromPath[str], database: Given[Database], request_facade: Given[RequestFacade]
 ) -> RequestRecord:
-    """Show a request, and what became of it."""
+    """Show a request and its outcome."""
     await request_facade.flush_history()
     return await database.read(store.load_request, decode_segment(request_id))
 
@@ -124,9 +126,9 @@ def _position_of(last: RequestRecord) -> tuple[int, str]:
 
 
 def _responds_async(prefer: list[str]) -> bool:
-    """Whether that is among all that is preferred, on however many lines."""
-    wishes = (each.partition(";")[0].strip().lower() for line in prefer for each in line.split(","))
-    return "respond-async" in wishes
+    """Return whether any `Prefer` header contains `respond-async`."""
+    preferences = (each.partition(";")[0].strip().lower() for line in prefer for each in line.split(","))
+    return "respond-async" in preferences
 
 
 def _accepted(body: RequestAccepted, headers: dict[str, str] | None = None) -> Response[Any]:

@@ -1,8 +1,7 @@
-"""Asks gateways, and devices through them, and waits for what they answer.
+"""Request/response calls over MQTT to gateways and, through them, to devices.
 
-All requests of the service go this way: those of people over REST, of jobs, and of the registry. Whoever asks
-says how long it can wait. That time runs from the beginning: while others are before it at its gateway, and
-while the gateway has it.
+All requests of the service use this client: those of REST clients, of jobs, and of the service itself. The
+caller sets the timeout. It covers the whole call, including the wait in the queue of the gateway.
 """
 
 from __future__ import annotations
@@ -46,64 +45,67 @@ if TYPE_CHECKING:
     from meshfleet.service.transport import Transport
 
     ClockSampleCallback: TypeAlias = Callable[[int, int, int, int], None]
-    """Takes a gateway, when it was asked and answered by our clock, and the time that it told."""
+    """Receives a gateway, the local times of its request and response, and the gateway's own time, in ms."""
 
 MAX_CONCURRENT: Final = 16
-"""Requests that a gateway gets at a time, unless set."""
+"""Default number of concurrent requests per gateway."""
 
 _MAX_UNREADABLE_TOPICS: Final = 1000
-"""Topics with such noise that are remembered."""
+"""Maximum number of topics with unreadable messages to remember."""
 
 _UNREACHABLE_STATUSES: Final = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
-"""What a gateway answers when it did not reach the device."""
+"""Statuses with which a gateway reports that it did not reach the device."""
 
-_MAX_LATE_LISTENERS: Final = 2000
-"""Requests without an answer whose callers still want to hear of a late one."""
+_MAX_LATE_CALLBACKS: Final = 2000
+"""Maximum number of timed-out requests whose callers are notified of a late response."""
 
 _WATCH_SECONDS: Final = 1.0
-"""Seconds between two looks at whether gateways are still there that were asked something."""
+"""Seconds between two checks for gateways that disconnected with requests pending."""
 
 
 class RpcResponse(NamedTuple):
-    """A response, whatever its status."""
+    """Response of a gateway, whatever its status."""
 
     response: Response
     sent_at: int
-    """When the request left, in milliseconds by the clock that tells when the response came."""
+    """Time when the request was sent, in milliseconds by the clock of `received_at`."""
     received_at: int
-    """When the response came."""
+    """Time when the response was received, in milliseconds."""
 
 
 class SendProgress(Enum):
-    """How far a request has come."""
+    """Progress of sending a request."""
 
     WAITING = 0
-    """For its turn."""
+    """Queued at the gateway."""
     SENDING = 1
-    """There may be no room on the way to the broker."""
+    """Being published; the connection to the broker may be congested."""
     SENT = 2
 
 
 class _PendingRequest:
-    """A request whose answer is waited for."""
+    """Request that waits for its response."""
 
     __slots__ = ("connection_number", "gateway", "progress", "response", "started_at")
 
-    def __init__(self, gateway: Mac, answer: asyncio.Future[RpcResponse | Unanswered]) -> None:
+    def __init__(self, gateway: Mac, response: asyncio.Future[RpcResponse | Unanswered]) -> None:
         self.gateway = gateway
-        self.response = answer
-        """Errors come as results: nobody may be left to hear of one."""
+        self.response = response
+        """Errors are set as results: a future whose caller was canceled would log an exception as lost."""
         self.progress = SendProgress.WAITING
         self.started_at = 0.0
-        """When it was given to the broker, by the event loop's clock."""
+        """Time when publishing started, by the event loop's clock."""
         self.connection_number: int | None = None
-        """The connection of the gateway when it was sent."""
+        """Number of the gateway's connection when the request was sent. None if not sent or unknown."""
 
 
 class RpcClient:
-    """Sends requests of the service. What they hold is never logged (request-32)."""
+    """Client that sends the requests of the service and matches their responses.
 
-    def __init__(  # noqa: PLR0913 # by name
+    Payloads are never logged (request-32).
+    """
+
+    def __init__(  # noqa: PLR0913 # mostly optional and keyword-only
         self,
         transport: Transport,
         topics: TopicCodec,
@@ -114,9 +116,10 @@ class RpcClient:
         failures: FailedAttempts | None = None,
         on_clock_sample: ClockSampleCallback | None = None,
     ) -> None:
-        """`version` tells what a gateway speaks.
+        """Create a client and subscribe to the responses of all gateways.
 
-        `failures` remembers which tries failed; `measure` learns the time of a gateway from every answer.
+        `get_version` returns the API version of a gateway. `failures` collects failed attempts.
+        `on_clock_sample` is called with the gateway's time of every response.
         """
         self._transport = transport
         self._topics = topics
@@ -124,40 +127,44 @@ class RpcClient:
         self._get_version = get_version
         self._failures = FailedAttempts() if failures is None else failures
         self._on_clock_sample = on_clock_sample
-        self._exchange = RequestTracker(secrets.token_hex(8))
+        self._tracker = RequestTracker(secrets.token_hex(8))
         self._queues: GatewayQueues[asyncio.Future[None]] = GatewayQueues(max_concurrent)
         self._pending: dict[RequestId, _PendingRequest] = {}
-        self._late_listeners: dict[RequestId, Callable[[RpcResponse], None]] = {}
+        self._late_callbacks: dict[RequestId, Callable[[RpcResponse], None]] = {}
         self._unreadable_at: dict[ResponseTopic, float] = {}
-        """When something came that nobody can read, where answers come."""
+        """Time of the last message on a response topic that is not a JSON object."""
         self.response_counts: Counter[ResponseMatch] = Counter()
-        """The responses of all gateways, by what they were to us."""
+        """Received responses by how they matched a request."""
         transport.subscribe(topics.response_filter(), self._on_message)
 
     @property
     def pending(self) -> int:
-        """How many requests wait for their answers."""
-        return len(self._exchange)
+        """Number of requests that wait for a response."""
+        return len(self._tracker)
 
     @property
     def queued(self) -> int:
-        """How many of them wait for their turn."""
+        """Number of pending requests that are queued and not sent yet."""
         return self._queues.queued
 
     def new_id(self) -> RequestId:
-        """An id for a request, which nobody else has."""
-        return self._exchange.new_id()
+        """Return a new unique request id."""
+        return self._tracker.new_id()
 
     def check_sendable(self, topic: RequestTopic, request: Request) -> None:
-        """Raise what speaks against asking this now, if anything does."""
+        """Raise an error if the request cannot be sent now.
+
+        It is `GatewayTooOld` or an `Unanswered` error: the broker or the gateway is not connected, or too
+        many requests are pending.
+        """
         if topic.operation.is_answered:
-            self._exchange.check_capacity()
+            self._tracker.check_capacity()
         self._check_reachable(topic, request)
 
     def _check_reachable(self, topic: RequestTopic, request: Request) -> None:
-        """Raise what speaks against sending this now: nobody there, or too old for it (version-12)."""
+        """Raise an error if broker or gateway is not connected, or the gateway is too old (version-12)."""
         if (reason := self._transport.unavailable_reason) is not None:
-            raise BrokerUnavailable(f"the broker is away: {reason}")
+            raise BrokerUnavailable(f"the broker is unavailable: {reason}")
         if self._transport.connection_number(topic.gateway) == 0:
             raise GatewayOffline(f"gateway {topic.gateway} is not connected")
         requests.check_request_supported(topic.operation, request, self._get_version(topic.gateway))
@@ -167,130 +174,136 @@ class RpcClient:
         topic: RequestTopic,
         request: Request,
         *,
-        timeout: float,  # noqa: ASYNC109 # as below
+        timeout: float,  # noqa: ASYNC109 # see request()
         request_id: RequestId,
     ) -> None:
-        """Send what is never answered; see `check`. It has no turn to wait for."""
+        """Send a request that has no response, bypassing the gateway's queue.
+
+        Raise as `check_sendable` does.
+        """
         self.check_sendable(topic, request)
         _check_timeout(timeout)
         try:
             async with asyncio.timeout(timeout):
                 await self._send(topic, request, request_id)
         except TimeoutError:
-            raise BrokerUnavailable("the broker took nothing in time") from None
+            raise BrokerUnavailable("the broker did not accept the request in time") from None
 
-    async def request(  # noqa: PLR0913 # by name
+    async def request(  # noqa: PLR0913 # mostly optional and keyword-only
         self,
         topic: RequestTopic,
         request: Request,
         *,
-        timeout: float,  # noqa: ASYNC109 # who asks does not have to know how it is told
+        timeout: float,  # noqa: ASYNC109 # each phase that times out raises its own error
         request_id: RequestId | None = None,
         on_late_response: Callable[[RpcResponse], None] | None = None,
         before_send: Callable[[], None] | None = None,
     ) -> RpcResponse:
-        """Ask, and wait at most so many seconds for the answer. Its status is for the caller to judge.
+        """Send a request and wait at most `timeout` seconds for its response, whatever its status.
 
-        Raises one of `Unanswered`, whose classes tell whether anything was sent, or `GatewayTooOld`. Who
-        cancels it does not call it back. What becomes of it counts when the next gateway is chosen. `late` is
-        called at most once, with an answer that comes after that. `leaves` is called when its turn has come,
-        just before it is sent: until then, whoever cancels it does call it back. If it raises `Unanswered`,
-        nothing is sent.
+        Raise `GatewayTooOld` or an `Unanswered` error, whose class says whether the request was sent. The
+        result counts when a gateway is selected next time.
+
+        `before_send` is called when the request leaves the queue, just before it is sent; if it raises
+        `Unanswered`, nothing is sent. Canceling the call withdraws the request only before that moment.
+        `on_late_response` is called at most once, with a response that arrives after the call has ended.
         """
         try:
-            answer = await self._request(topic, request, timeout, request_id, on_late_response, before_send)
+            reply = await self._request(topic, request, timeout, request_id, on_late_response, before_send)
         except Unanswered as exc:
             if exc.sent:
                 self._failures.add(mac_to_int(topic.device), mac_to_int(topic.gateway))
             raise
-        self._record_reachability(topic, answer.response)
-        return answer
+        self._record_reachability(topic, reply.response)
+        return reply
 
-    async def _request(  # noqa: PLR0913, PLR0917 # as above
+    async def _request(  # noqa: PLR0913, PLR0917 # the parameters of request()
         self,
         topic: RequestTopic,
         request: Request,
-        timeout: float,  # noqa: ASYNC109 # as above
+        timeout: float,  # noqa: ASYNC109 # see request()
         request_id: RequestId | None,
         on_late_response: Callable[[RpcResponse], None] | None,
         before_send: Callable[[], None] | None,
     ) -> RpcResponse:
         self._check_reachable(topic, request)
         _check_timeout(timeout)
-        request_id, began = self._exchange.open(topic.to_response_topic(), request_id), _loop_time()
-        asked = _PendingRequest(topic.gateway, asyncio.get_running_loop().create_future())
+        request_id, started_at = self._tracker.open(topic.to_response_topic(), request_id), _loop_time()
+        pending = _PendingRequest(topic.gateway, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(timeout):
                 await self._acquire_slot(topic, request)
-                return await self._send_and_wait(topic, request, request_id, asked, before_send)
+                return await self._send_and_wait(topic, request, request_id, pending, before_send)
         except TimeoutError:
-            raise self._timeout_error(topic, asked, timeout, began) from None
+            raise self._timeout_error(topic, pending, timeout, started_at) from None
         finally:
             if (
-                self._exchange.abandon(request_id)
+                self._tracker.abandon(request_id)
                 and on_late_response is not None
-                and asked.progress is SendProgress.SENT
+                and pending.progress is SendProgress.SENT
             ):
-                self._add_late_listener(request_id, on_late_response)
+                self._add_late_callback(request_id, on_late_response)
 
     async def watch_connections(self, *, pause: float = _WATCH_SECONDS) -> None:
-        """Tell those who wait for gateways that have gone, until cancelled."""
+        """Fail the requests of disconnected gateways, until canceled."""
         while True:
             await asyncio.sleep(pause)
             self.fail_lost_requests()
 
     def fail_lost_requests(self) -> None:
-        """Give up what was asked of gateways over connections that have ended."""
-        turns: dict[Mac, int | None] = {}
-        for asked in self._pending.values():
-            gateway = asked.gateway
-            if gateway not in turns:
-                turns[gateway] = self._transport.connection_number(gateway)
+        """Fail the requests that were sent over connections that have ended."""
+        connections: dict[Mac, int | None] = {}
+        for pending in self._pending.values():
+            gateway = pending.gateway
+            if gateway not in connections:
+                connections[gateway] = self._transport.connection_number(gateway)
             if (
-                asked.progress is SendProgress.SENT
-                and turns[gateway] != asked.connection_number
-                and not asked.response.done()
+                pending.progress is SendProgress.SENT
+                and connections[gateway] != pending.connection_number
+                and not pending.response.done()
             ):
-                asked.response.set_result(GatewayLost(f"gateway {gateway} went away before it answered"))
+                pending.response.set_result(
+                    GatewayLost(f"gateway {gateway} disconnected before it responded")
+                )
 
-    # Inside
+    # Internals
 
     def _record_reachability(self, topic: RequestTopic | ResponseTopic, response: Response) -> None:
-        """Remember whether a gateway has reached the device."""
+        """Record whether the gateway reached the device."""
         device, gateway = mac_to_int(topic.device), mac_to_int(topic.gateway)
         if response.status in _UNREACHABLE_STATUSES:
             self._failures.add(device, gateway)
         else:
             self._failures.clear(device, gateway)
 
-    def _add_late_listener(
+    def _add_late_callback(
         self, request_id: RequestId, on_late_response: Callable[[RpcResponse], None]
     ) -> None:
-        """Remember who wants to hear of a late answer; beyond a limit the oldest is forgotten."""
-        self._late_listeners[request_id] = on_late_response
-        if len(self._late_listeners) > _MAX_LATE_LISTENERS:
-            del self._late_listeners[next(iter(self._late_listeners))]
+        """Register a callback for a late response; beyond a limit the oldest callback is discarded."""
+        self._late_callbacks[request_id] = on_late_response
+        if len(self._late_callbacks) > _MAX_LATE_CALLBACKS:
+            del self._late_callbacks[next(iter(self._late_callbacks))]
 
     async def _acquire_slot(self, topic: RequestTopic, request: Request) -> None:
-        """Wait until the gateway may have another request; whoever gets that far must `_leave` it."""
-        gateway, turn = topic.gateway, asyncio.get_running_loop().create_future()
-        if self._queues.acquire_or_enqueue(gateway, request.priority, turn):
+        """Wait for a slot of the gateway. After it returns, the caller must call `_release_slot`."""
+        gateway, slot = topic.gateway, asyncio.get_running_loop().create_future()
+        if self._queues.acquire_or_enqueue(gateway, request.priority, slot):
             return
         try:
-            await turn
+            await slot
             self._check_reachable(topic, request)
         except BaseException:
-            if turn.cancelled():
-                self._queues.cancel(gateway, request.priority, turn)
-            else:  # it was our turn, and is not needed any more
+            if slot.cancelled():
+                self._queues.cancel(gateway, request.priority, slot)
+            else:  # the slot was granted but is not needed any more
                 self._release_slot(gateway)
             raise
 
     def _release_slot(self, gateway: Mac) -> None:
-        """Let the next one have its turn, who may have been cancelled a moment ago."""
-        while (turn := self._queues.release(gateway)) is not None:
-            if not turn.done():
-                turn.set_result(None)
+        """Pass the slot to the next queued request that was not canceled."""
+        while (slot := self._queues.release(gateway)) is not None:
+            if not slot.done():
+                slot.set_result(None)
                 return
 
     async def _send_and_wait(
@@ -301,7 +314,7 @@ class RpcClient:
         pending: _PendingRequest,
         before_send: Callable[[], None] | None,
     ) -> RpcResponse:
-        """Send, and wait for the answer; with that our turn ends."""
+        """Send a request, wait for the response, and release the slot."""
         self._pending[request_id] = pending
         pending.started_at = _loop_time()
         try:
@@ -313,35 +326,39 @@ class RpcClient:
                 self._transport.connection_number(topic.gateway),
                 SendProgress.SENT,
             )
-            told = await pending.response
+            outcome = await pending.response
         finally:
             del self._pending[request_id]
             self._release_slot(topic.gateway)
-        if isinstance(told, Unanswered):
-            raise told
-        return told
+        if isinstance(outcome, Unanswered):
+            raise outcome
+        return outcome
 
     async def _send(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
-        """Let it leave, as soon as there is room on the way."""
+        """Publish the request, waiting while the connection to the broker is congested."""
         body = requests.encode_request(replace(request, id=request_id))
         await self._transport.send_urgent(Publish(self._topics.format_topic(topic), body, qos=1))
 
     def _timeout_error(
         self, topic: RequestTopic, pending: _PendingRequest, timeout: float, started_at: float
     ) -> Unanswered:
-        """Which part of the way took all the time."""
+        """Return the error for the phase in which the time ran out."""
         match pending.progress:
             case SendProgress.WAITING:
-                return GatewayBusy(f"gateway {topic.gateway} had no time for it within {timeout:g} s")
+                return GatewayBusy(
+                    f"gateway {topic.gateway} is busy: the request was not sent within {timeout:g} s"
+                )
             case SendProgress.SENDING:
-                return BrokerUnavailable("the broker took nothing in time")
+                return BrokerUnavailable("the broker did not accept the request in time")
             case SendProgress.SENT:
                 if self._unreadable_at.get(topic.to_response_topic(), -1) >= started_at:
-                    return MalformedResponse(f"gateway {topic.gateway} answered what is no JSON")
-                return GatewayTimeout(f"gateway {topic.gateway} did not answer within {timeout:g} s")
+                    return MalformedResponse(
+                        f"gateway {topic.gateway} sent a response that is not a JSON object"
+                    )
+                return GatewayTimeout(f"gateway {topic.gateway} did not respond within {timeout:g} s")
 
     def _on_message(self, message: Publish) -> None:
-        """A response came, to us or to somebody else."""
+        """Match a received response to a pending request, if it belongs to this client."""
         try:
             topic = self._topics.parse_uncached(message.topic)
         except WireError:
@@ -351,36 +368,39 @@ class RpcClient:
         request_id = requests.decode_request_id(message.payload)
         if request_id is None and _is_unreadable(message):
             self._record_unreadable(topic)
-        fate = self._exchange.match_response(topic, request_id)
-        self.response_counts[fate] += 1
-        if fate is ResponseMatch.LATE and request_id is not None:
+        match = self._tracker.match_response(topic, request_id)
+        self.response_counts[match] += 1
+        if match is ResponseMatch.LATE and request_id is not None:
             self._on_late_response(topic, request_id, message.payload)
-        if fate is not ResponseMatch.ANSWER or request_id is None:
+        if match is not ResponseMatch.ANSWER or request_id is None:
             return
-        asked = self._pending.get(request_id)
-        if asked is not None and not asked.response.done():  # else cancelled a moment ago, or not sent yet
-            asked.response.set_result(
-                self._decode_response(topic, message.payload, _loop_time() - asked.started_at)
+        pending = self._pending.get(request_id)
+        if pending is not None and not pending.response.done():  # else just canceled, or not sent yet
+            pending.response.set_result(
+                self._decode_response(topic, message.payload, _loop_time() - pending.started_at)
             )
 
     def _on_late_response(self, topic: ResponseTopic, request_id: RequestId, data: bytes) -> None:
-        """Handle an answer that comes when its caller waits no longer.
+        """Handle a response that arrives when its caller no longer waits.
 
-        It takes back that the try failed, if its gateway has reached the device after all.
+        Clear the recorded failure if the gateway has reached the device after all.
         """
-        late = self._late_listeners.pop(request_id, None)
-        received = self._now()
+        callback = self._late_callbacks.pop(request_id, None)
+        received_at = self._now()
         try:
-            answer = RpcResponse(responses.decode_response(topic.operation, data), received, received)
+            reply = RpcResponse(responses.decode_response(topic.operation, data), received_at, received_at)
         except WireError:
             return
-        if answer.response.status not in _UNREACHABLE_STATUSES:
-            self._record_reachability(topic, answer.response)
-        if late is not None:
-            late(answer)
+        if reply.response.status not in _UNREACHABLE_STATUSES:
+            self._record_reachability(topic, reply.response)
+        if callback is not None:
+            callback(reply)
 
     def _record_unreadable(self, topic: ResponseTopic) -> None:
-        """Nobody can tell to whom this was said. If no answer comes there, it was the answer."""
+        """Record an unreadable message, which has no request id.
+
+        If a request on this topic times out, the message is assumed to be its response.
+        """
         if len(self._unreadable_at) >= _MAX_UNREADABLE_TOPICS:
             self._unreadable_at.clear()
         self._unreadable_at[topic] = _loop_time()
@@ -388,34 +408,38 @@ class RpcClient:
     def _decode_response(
         self, topic: ResponseTopic, data: bytes, seconds: float
     ) -> RpcResponse | MalformedResponse:
-        """Read what a gateway answered after so many seconds."""
-        received = self._now()
-        # The machine's clock may have been set meanwhile, so this is not read from it.
-        sent = received - round(seconds * 1000)
+        """Decode a response that arrived `seconds` after its request was sent."""
+        received_at = self._now()
+        # Computed from the duration: the system clock may have been set since the request was sent.
+        sent_at = received_at - round(seconds * 1000)
         try:
-            answer = RpcResponse(responses.decode_response(topic.operation, data), sent, received)
+            reply = RpcResponse(responses.decode_response(topic.operation, data), sent_at, received_at)
         except WireError as exc:
-            problem = MalformedResponse(f"gateway {topic.gateway} answered what cannot be read: {exc}")
+            problem = MalformedResponse(
+                f"gateway {topic.gateway} sent a response that cannot be decoded: {exc}"
+            )
             problem.__cause__ = exc
             return problem
         if self._on_clock_sample is not None:
-            self._on_clock_sample(mac_to_int(topic.gateway), sent, received, to_millis(answer.response.time))
-        return answer
+            self._on_clock_sample(
+                mac_to_int(topic.gateway), sent_at, received_at, to_millis(reply.response.time)
+            )
+        return reply
 
 
 def _check_timeout(timeout: float) -> None:
-    """Refuse what is over before it begins: it would leave, and nobody would wait."""
+    """Refuse a request whose time is up before it is sent: its caller would not wait for the response."""
     if timeout <= 0:
-        raise GatewayBusy("no time was left to send it")
+        raise GatewayBusy("the timeout expired before the request could be sent")
 
 
 def _loop_time() -> float:
-    """The time of the event loop, in seconds."""
+    """Return the event loop's time in seconds."""
     return asyncio.get_running_loop().time()
 
 
 def _is_unreadable(message: Publish) -> bool:
-    """Whether not even an id can be read from it."""
+    """Return whether the payload is not a JSON object, so that not even an id can be read."""
     try:
         payload.decode_object(message.payload)
     except WireError:

@@ -1,4 +1,4 @@
-"""The history of requests in the database."""
+"""Request history in the database."""
 
 from __future__ import annotations
 
@@ -33,11 +33,14 @@ _DELETE_OLD: Final = (
 )
 
 HistoryPosition = tuple[int, str]
-"""A place in a history: when, and which of those of that moment."""
+"""Position in a history: time in milliseconds and request id."""
 
 
 def upsert_requests(connection: Connection, entries: Sequence[HistoryEntry]) -> None:
-    """Write entries, or what is new of them. What changes something is in the audit log, too (auth-26)."""
+    """Insert entries or update their changed columns.
+
+    New entries of requests that change something are written to the audit log, too (auth-26).
+    """
     bulk.upsert_rows(
         connection, request, [to_request_row(each) for each in entries], on_conflict=_ON_CONFLICT
     )
@@ -57,7 +60,7 @@ def upsert_requests(connection: Connection, entries: Sequence[HistoryEntry]) -> 
 def list_requests(
     connection: Connection, device: int, *, before: HistoryPosition | None, limit: int
 ) -> list[RequestRecord]:
-    """The newest requests to a device, or those before a position."""
+    """List requests to a device, newest first, starting after the position `before` if there is one."""
     columns = request.c
     query = select(request).where(columns.device == device)
     if before is not None:
@@ -69,22 +72,22 @@ def list_requests(
 
 
 def load_request(connection: Connection, request_id: str) -> RequestRecord:
-    """One of them."""
+    """Load one request. Raise `NotFound` if it does not exist."""
     row = connection.execute(select(request).where(request.c.id == request_id)).first()
     if row is None:
-        raise NotFound("there is no such request")
+        raise NotFound("request not found")
     return _to_record(row)
 
 
 def find_request_by_key(connection: Connection, key: str) -> KeyedRequest | None:
-    """What came with a key before."""
+    """Return the request that was sent with an idempotency key, or None."""
     row = connection.execute(select(request).where(request.c.key == key)).first()
     return None if row is None else KeyedRequest(row.digest, _to_record(row))
 
 
 def fail_unfinished_requests(connection: Connection, now: int) -> None:
-    """Give up what a service before this one has not come to an end with."""
-    problem = RequestProblem(code=Interrupted.code, detail="the service ended before an answer came")
+    """Fail the requests that a previous process of the service left unfinished."""
+    problem = RequestProblem(code=Interrupted.code, detail="the service stopped before the response arrived")
     connection.execute(
         update(request)
         .where(request.c.finished_at.is_(None))
@@ -95,7 +98,7 @@ def fail_unfinished_requests(connection: Connection, now: int) -> None:
 
 
 def delete_old_requests(connection: Connection, before: int) -> None:
-    """Forget some of what was asked before a time."""
+    """Delete at most 1000 requests made before a time."""
     bulk.execute_many(connection, _DELETE_OLD, [(before,)])
 
 
