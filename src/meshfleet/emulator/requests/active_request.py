@@ -1,4 +1,4 @@
-"""One request on its way, and the response that it will get. Exactly one, whoever gives it."""
+"""State of one request to an emulated gateway until its single response is sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESPONSE_TYPES: Final[dict[Operation, type[responses.Response]]] = {
 
 
 class ActiveRequest:
-    """A request, and where its response comes from."""
+    """Request in progress, with what is needed to send exactly one response."""
 
     __slots__ = (
         "_core",
@@ -52,16 +52,16 @@ class ActiveRequest:
         self.request: Request | None = None
         self.device: SimulatedDevice | None = core.devices.get(topic.device)
         self.extender: MeshNode | None = None
-        """Who reaches the unconnected target."""
+        """Extender that connects to the unconnected target; None for other targets."""
         self.route: tuple[MeshNode, ...] = ()
-        """The hops of the last packet, to the target or to the extender."""
+        """Hops of the last packet, to the target or to the extender."""
         self.on_done: Callable[[ActiveRequest], None] | None = None
-        """Told when the response is given."""
+        """Called before the response is sent."""
         self.is_done = False
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is still something to answer: a gateway that restarts forgets what it was asked."""
+        """Whether a response is still to be sent. A restart of the gateway discards its pending requests."""
         return not (
             self.is_done
             or self._core.is_down
@@ -69,25 +69,27 @@ class ActiveRequest:
         )
 
     def complete(self, **content: Any) -> None:
-        """Let the target answer (response-8 to response-10)."""
+        """Send a success response with the target as origin (response-8 to response-10)."""
         origin = Origin.CONNECTED if self.extender is None else Origin.UNCONNECTED
         self._respond(Status.OK, origin, content)
 
     def reject(self, status: Status, message: str) -> None:
-        """Let the target refuse."""
+        """Send an error response with the target as origin."""
         origin = Origin.CONNECTED if self.extender is None else Origin.UNCONNECTED
         self._respond(status, origin, {"error_message": message})
 
     def fail_at_gateway(self, status: Status, message: str) -> None:
-        """Let the gateway answer in place of the target; for itself, it is the target (response-9)."""
-        own = self.topic.device == self._core.settings.mac
+        """Send an error response as the gateway; if the gateway is the target, as the target (response-9)."""
+        is_gateway_target = self.topic.device == self._core.settings.mac
         self.extender = None
-        self._respond(status, Origin.CONNECTED if own else Origin.GATEWAY, {"error_message": message})
+        self._respond(
+            status, Origin.CONNECTED if is_gateway_target else Origin.GATEWAY, {"error_message": message}
+        )
 
     def time_out(self) -> None:
-        """Let whoever waited in vain answer: the extender, or the gateway (response-29, response-30)."""
+        """Send a timeout response as the node that waited: extender or gateway (response-29, response-30)."""
         origin = Origin.GATEWAY if self.extender is None else Origin.EXTENDER
-        self._respond(Status.TIMEOUT, origin, {"error_message": "the device does not answer"})
+        self._respond(Status.TIMEOUT, origin, {"error_message": "the device did not respond in time"})
 
     def _respond(self, status: Status, origin: Origin, content: dict[str, Any]) -> None:
         if not self.is_pending:
@@ -114,7 +116,7 @@ class ActiveRequest:
         core.outbox.put(core.topics.format_topic(self.topic.to_response_topic()), payload)
 
     def _route_fields(self, origin: Origin) -> dict[str, Any]:
-        """Tell the way to the target, or to the extender that stands for it (response-11, response-12)."""
+        """Return the fields for the route to the target or to its extender (response-11, response-12)."""
         if self.extender is not None:
             return {"extender_id": self.extender.mac, "extender_route": self._format_route()}
         if (
@@ -126,5 +128,5 @@ class ActiveRequest:
         return {}
 
     def _format_route(self) -> str:
-        """Spell a route; the one to the gateway itself is its MAC."""
+        """Format the route. The route to the gateway itself is its MAC."""
         return "-".join(hop.mac for hop in self.route or (self._core.mesh.root,))
