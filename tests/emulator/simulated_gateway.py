@@ -93,7 +93,7 @@ class SimulatedGateway:
     @property
     def scheduled_count(self) -> int:
         """Deeds on the agenda."""
-        return len(self.gateway._core.scheduler._callbacks)  # noqa: SLF001 # its size is asked for by tests alone
+        return len(self.gateway._context.scheduler._callbacks)  # noqa: SLF001 # only tests need the size
 
     def advance(self, seconds: float) -> list[ObservedReport]:
         """Live on; gives what was reported meanwhile."""

@@ -64,15 +64,15 @@ _WATCHDOG_EVENT = Identifier("8113")
 class DeviceBehavior:
     """Behavior of the devices of one gateway, including the gateway as a device."""
 
-    def __init__(self, core: EmulatorContext) -> None:
-        self._core = core
-        self._devices = list(core.devices.values())
+    def __init__(self, context: EmulatorContext) -> None:
+        self._context = context
+        self._devices = list(context.devices.values())
         self._devices_per_slot = -(-len(self._devices) // _MAX_SLOTS)
         self._slot_count = -(-len(self._devices) // self._devices_per_slot)
         self._slot = 0
         self.on_restart: Callable[[SimulatedDevice], None] = lambda _: None
         """Called for every device that is about to restart."""
-        self._phase = uniform_noise(core.noise_key, 7) * HEARTBEAT_INTERVAL / self._slot_count
+        self._phase = uniform_noise(context.noise_key, 7) * HEARTBEAT_INTERVAL / self._slot_count
         self._schedule_slot()
         for device in self._devices:
             if device.product.motion_code:
@@ -81,7 +81,7 @@ class DeviceBehavior:
     # Heartbeat cycle
 
     def _schedule_slot(self) -> None:
-        self._core.scheduler.at(
+        self._context.scheduler.at(
             self._phase + self._slot * HEARTBEAT_INTERVAL / self._slot_count, self._run_slot
         )
 
@@ -97,14 +97,14 @@ class DeviceBehavior:
         device.heartbeats += 1
         if not device.battery_level(t) and not device.is_offline:
             device.is_offline = True  # permanently: an empty battery is never replaced
-            self._core.mesh.leave(device.node)
+            self._context.mesh.leave(device.node)
         if device.is_offline or device.mode is DeviceMode.DFU:
             return
         if device.mode is DeviceMode.STORAGE:
             self._report_storage_mode(device, t)
             return
         if device.is_connected and (device.node.depth < 0 or device.heartbeats % _PARENT_CHECK_INTERVAL == 0):
-            self._core.mesh.reselect_parent(device.node, t)
+            self._context.mesh.reselect_parent(device.node, t)
         self._report_rssi(device, t)
         copies = self._count_received_copies(device, t)
         heard = copies > 0
@@ -118,7 +118,7 @@ class DeviceBehavior:
     def _report_heartbeat(self, device: SimulatedDevice, copies: int, t: float) -> None:
         """Report a heartbeat of which `copies` copies arrived. With none, its sequence number is skipped."""
         if copies:
-            self._core.reports.publish_heartbeat(device, t)
+            self._context.reports.publish_heartbeat(device, t)
         else:
             device.next_seq(Kind.HEARTBEAT)
         device.heard_copies = copies  # reported as `lastCount` of the next heartbeat
@@ -132,14 +132,14 @@ class DeviceBehavior:
         nearest_index = next((i for i, receiver in enumerate(node.receivers) if receiver.depth >= 0), None)
         if (
             nearest_index is None
-            or (level := self._core.mesh.link_rssi(node, nearest_index, t)) < radio.MIN_AUDIBLE_DBM
+            or (level := self._context.mesh.link_rssi(node, nearest_index, t)) < radio.MIN_AUDIBLE_DBM
         ):
             return 0
         dice, lost = noise_bits(device.noise_key, device.heartbeats), radio.packet_loss(level) * 1024
         return ((dice & 1023) >= lost) + ((dice >> 10 & 1023) >= lost) + ((dice >> 20 & 1023) >= lost)
 
     def _report_rssi(self, device: SimulatedDevice, t: float) -> None:
-        mesh, node, publish_rssi = self._core.mesh, device.node, self._core.reports.publish_rssi
+        mesh, node, publish_rssi = self._context.mesh, device.node, self._context.reports.publish_rssi
         for i, receiver in enumerate(node.receivers):
             is_linked = receiver is node.parent or receiver.parent is node
             if i >= _REPORTED_RECEIVERS and not is_linked:
@@ -150,7 +150,7 @@ class DeviceBehavior:
                 publish_rssi(device, receiver.mac, reading, channel, t)
 
     def _measure(self, device: SimulatedDevice, t: float, *, heard: bool) -> None:
-        reports = self._core.reports
+        reports = self._context.reports
         device.has_sensor_fault = False
         for identifier in device.product.measurements:
             if (error := find_sensor_failure(device, identifier)) is None:
@@ -168,14 +168,14 @@ class DeviceBehavior:
             value = bytes.fromhex(device.product.model) + bytes((device.product.variant,))
             seq = device.next_seq(Kind.EVENT, _STORAGE_EVENT)
             # Not buffered: the event is created by the gateway, not by the device.
-            sample = DeviceSample(self._core.clock.wall_millis(t), seq, value)
-            self._core.reports.publish_sample(device, Kind.EVENT, _STORAGE_EVENT, sample)
+            sample = DeviceSample(self._context.clock.wall_millis(t), seq, value)
+            self._context.reports.publish_sample(device, Kind.EVENT, _STORAGE_EVENT, sample)
 
     # Random events
 
     def _run_random_events(self, device: SimulatedDevice, t: float) -> None:
         dice = uniform_noise(device.noise_key ^ 0xB0, device.heartbeats)
-        if dice < _WATCHDOG_PROBABILITY and device is not self._core.gateway_device:
+        if dice < _WATCHDOG_PROBABILITY and device is not self._context.gateway_device:
             self.reboot(device, ResetCause.WATCHDOG)
         elif device.product.has_button and dice < _ALARM_PROBABILITY:
             self.raise_alarm(device, t)
@@ -196,13 +196,13 @@ class DeviceBehavior:
     def _report_event(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
         """Report an event and the property of the same identifier. An event not received stays buffered."""
         heard = self._is_received(device, t)
-        self._core.reports.publish_event(device, identifier, raw, t, heard=heard)
+        self._context.reports.publish_event(device, identifier, raw, t, heard=heard)
         if heard:
             self.report_property(device, identifier, t)
 
     def _is_received(self, device: SimulatedDevice, t: float) -> bool:
         """Return whether any node of the tree receives the device now."""
-        node, mesh = device.node, self._core.mesh
+        node, mesh = device.node, self._context.mesh
         if device.is_connected:
             return node.depth >= 0
         return any(
@@ -211,7 +211,7 @@ class DeviceBehavior:
         )
 
     def _schedule_motion(self, device: SimulatedDevice) -> None:
-        self._core.scheduler.after(device.next_motion_delay(), partial(self._toggle_motion, device))
+        self._context.scheduler.after(device.next_motion_delay(), partial(self._toggle_motion, device))
 
     def _toggle_motion(self, device: SimulatedDevice, t: float) -> None:
         """Start or stop the motion of a device and schedule the next change."""
@@ -232,7 +232,7 @@ class DeviceBehavior:
 
     def report_property(self, device: SimulatedDevice, identifier: Identifier, t: float) -> None:
         """Report a property with its current value."""
-        self._core.reports.publish_property(
+        self._context.reports.publish_property(
             device, identifier, properties.read_property(device, identifier, t), t
         )
 
@@ -244,7 +244,7 @@ class DeviceBehavior:
     def start_property_report(self, device: SimulatedDevice) -> None:
         """Report all properties one after the other; until the last one the device is busy (gateway-35)."""
         device.is_reporting = True
-        self._report_next_property(device, 0, device.booted_at, self._core.scheduler.now)
+        self._report_next_property(device, 0, device.booted_at, self._context.scheduler.now)
 
     def _report_next_property(self, device: SimulatedDevice, index: int, booted_at: float, t: float) -> None:
         if device.booted_at != booted_at or device.is_offline:
@@ -253,14 +253,14 @@ class DeviceBehavior:
             device.is_reporting = False
             return
         self.report_property(device, device.product.reported_properties[index], t)
-        self._core.scheduler.after(
+        self._context.scheduler.after(
             _PROPERTY_PAUSE, partial(self._report_next_property, device, index + 1, booted_at)
         )
 
     def set_mode(self, device: SimulatedDevice, mode: DeviceMode, t: float) -> None:
         """Put a device into another mode. The gateway reports the new mode on its behalf (gateway-32)."""
         device.mode = mode
-        mesh = self._core.mesh
+        mesh = self._context.mesh
         if mode is DeviceMode.CONNECTED:
             mesh.join(device.node, t)
         else:
@@ -280,31 +280,31 @@ class DeviceBehavior:
         A device that is already restarting is left alone, or with `on_restarted` restarted again afterwards.
         """
         if device.is_offline:
-            if on_restarted is not None and device.battery_level(self._core.scheduler.now):
+            if on_restarted is not None and device.battery_level(self._context.scheduler.now):
                 retry_reboot = partial(self.reboot, device, cause, seconds=seconds, on_restarted=on_restarted)
                 # Wait until the restart in progress has ended.
-                self._core.scheduler.after(1.0, lambda _: retry_reboot())
+                self._context.scheduler.after(1.0, lambda _: retry_reboot())
             return
         self.on_restart(device)
         device.is_offline = True
-        if device is self._core.gateway_device:
-            self._core.outbox.close()
-            self._core.packets.clear()
-            self._core.actions.append(CloseConnection(crashed=cause == ResetCause.WATCHDOG))
+        if device is self._context.gateway_device:
+            self._context.outbox.close()
+            self._context.packets.clear()
+            self._context.actions.append(CloseConnection(crashed=cause == ResetCause.WATCHDOG))
         elif device.is_connected:
-            self._core.mesh.leave(device.node)
-        self._core.scheduler.after(seconds, partial(self._finish_reboot, device, cause, on_restarted))
+            self._context.mesh.leave(device.node)
+        self._context.scheduler.after(seconds, partial(self._finish_reboot, device, cause, on_restarted))
 
     def _finish_reboot(
         self, device: SimulatedDevice, cause: int, on_restarted: Callable[[float], None] | None, t: float
     ) -> None:
         device.is_offline = False
         device.restart(t, cause)
-        if device is self._core.gateway_device:
-            self._core.outbox.is_open = True
-            self._core.actions.append(OpenConnection())
-        if device.is_connected and device is not self._core.gateway_device:
-            self._core.mesh.join(device.node, t)
+        if device is self._context.gateway_device:
+            self._context.outbox.is_open = True
+            self._context.actions.append(OpenConnection())
+        if device.is_connected and device is not self._context.gateway_device:
+            self._context.mesh.join(device.node, t)
         if on_restarted is not None:
             on_restarted(t)
         if device.mode is DeviceMode.STORAGE:
@@ -312,5 +312,5 @@ class DeviceBehavior:
         if self._is_active(device) and (copies := self._count_received_copies(device, t)):
             self._report_heartbeat(device, copies, t)
             if cause == ResetCause.WATCHDOG:
-                self._core.reports.publish_event(device, _WATCHDOG_EVENT, None, t)
+                self._context.reports.publish_event(device, _WATCHDOG_EVENT, None, t)
             self.report_properties(device, t)

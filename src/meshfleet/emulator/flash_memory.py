@@ -62,13 +62,13 @@ class _MemoryFile(Struct):
     devices: dict[Mac, _DeviceRecord]
 
 
-def save_devices(core: EmulatorContext) -> bytes:
+def save_devices(context: EmulatorContext) -> bytes:
     """Return the flash memory of all devices of a gateway as JSON."""
-    devices = {mac: _build_record(device, core.scheduler.now) for mac, device in core.devices.items()}
-    return msgspec.json.encode(_MemoryFile(core.settings.mac, devices))
+    devices = {mac: _build_record(device, context.scheduler.now) for mac, device in context.devices.items()}
+    return msgspec.json.encode(_MemoryFile(context.settings.mac, devices))
 
 
-def restore_devices(core: EmulatorContext, data: bytes) -> None:
+def restore_devices(context: EmulatorContext, data: bytes) -> None:
     """Restore the flash memory of devices from JSON. Devices that are not in it keep their initial state.
 
     Raises UnreadableMemory if the data is invalid or of another gateway; no device is changed then.
@@ -77,13 +77,15 @@ def restore_devices(core: EmulatorContext, data: bytes) -> None:
         memory = get_decoder(_MemoryFile).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UnreadableMemory(str(exc)) from exc
-    if memory.gateway != core.settings.mac:
+    if memory.gateway != context.settings.mac:
         raise UnreadableMemory(f"the memory belongs to another gateway, {memory.gateway}")
-    loaded = [(core.devices[mac], record) for mac, record in memory.devices.items() if mac in core.devices]
+    loaded = [
+        (context.devices[mac], record) for mac, record in memory.devices.items() if mac in context.devices
+    ]
     for device, record in loaded:
         _check_record(device, record)
     for device, record in loaded:
-        _restore_device(core, device, record)
+        _restore_device(context, device, record)
 
 
 def _check_record(device: SimulatedDevice, record: _DeviceRecord) -> None:
@@ -126,7 +128,7 @@ def _build_record(device: SimulatedDevice, t: float) -> _DeviceRecord:
     )
 
 
-def _restore_device(core: EmulatorContext, device: SimulatedDevice, record: _DeviceRecord) -> None:
+def _restore_device(context: EmulatorContext, device: SimulatedDevice, record: _DeviceRecord) -> None:
     device.firmware_version = Version.parse(record.version)
     device.battery = record.battery
     device.booted_at = -record.uptime
@@ -147,15 +149,15 @@ def _restore_device(core: EmulatorContext, device: SimulatedDevice, record: _Dev
             buffer = device.sample_buffer(series.kind, series.identifier)
             for millis, seq, value in sorted(series.samples, key=lambda sample: sample[:2]):
                 buffer.add(DeviceSample(millis, seq, value))
-    _restore_mode(core, device, record.mode)
+    _restore_mode(context, device, record.mode)
 
 
-def _restore_mode(core: EmulatorContext, device: SimulatedDevice, mode: DeviceMode) -> None:
+def _restore_mode(context: EmulatorContext, device: SimulatedDevice, mode: DeviceMode) -> None:
     """Restore the mode of a device. DFU mode is not restored: a bootloader does not wait that long."""
     if mode is device.mode or mode is DeviceMode.DFU or mode not in device.product.modes:
         return
     device.mode = mode
     if mode is DeviceMode.CONNECTED:
-        core.mesh.join(device.node, 0.0)
+        context.mesh.join(device.node, 0.0)
     else:
-        core.mesh.leave(device.node)
+        context.mesh.leave(device.node)

@@ -30,7 +30,7 @@ class ActiveRequest:
     """Request in progress, with what is needed to send exactly one response."""
 
     __slots__ = (
-        "_core",
+        "_context",
         "_gateway_booted_at",
         "_received_ms",
         "device",
@@ -43,14 +43,14 @@ class ActiveRequest:
         "topic",
     )
 
-    def __init__(self, core: EmulatorContext, topic: RequestTopic, request_id: RequestId | None) -> None:
-        self._core = core
-        self._received_ms = core.clock.wall_millis(core.scheduler.now)
-        self._gateway_booted_at = core.gateway_device.booted_at
+    def __init__(self, context: EmulatorContext, topic: RequestTopic, request_id: RequestId | None) -> None:
+        self._context = context
+        self._received_ms = context.clock.wall_millis(context.scheduler.now)
+        self._gateway_booted_at = context.gateway_device.booted_at
         self.topic = topic
         self.request_id = request_id
         self.request: Request | None = None
-        self.device: SimulatedDevice | None = core.devices.get(topic.device)
+        self.device: SimulatedDevice | None = context.devices.get(topic.device)
         self.extender: MeshNode | None = None
         """Extender that connects to the unconnected target; None for other targets."""
         self.route: tuple[MeshNode, ...] = ()
@@ -64,8 +64,8 @@ class ActiveRequest:
         """Whether a response is still to be sent. A restart of the gateway discards its pending requests."""
         return not (
             self.is_done
-            or self._core.is_down
-            or self._core.gateway_device.booted_at != self._gateway_booted_at
+            or self._context.is_down
+            or self._context.gateway_device.booted_at != self._gateway_booted_at
         )
 
     def complete(self, **content: Any) -> None:
@@ -80,7 +80,7 @@ class ActiveRequest:
 
     def fail_at_gateway(self, status: Status, message: str) -> None:
         """Send an error response as the gateway; if the gateway is the target, as the target (response-9)."""
-        is_gateway_target = self.topic.device == self._core.settings.mac
+        is_gateway_target = self.topic.device == self._context.settings.mac
         self.extender = None
         self._respond(
             status, Origin.CONNECTED if is_gateway_target else Origin.GATEWAY, {"error_message": message}
@@ -97,23 +97,23 @@ class ActiveRequest:
         self.is_done = True
         if self.on_done is not None:
             self.on_done(self)
-        core, operation = self._core, self.topic.operation
-        now = core.scheduler.now
+        context, operation = self._context, self.topic.operation
+        now = context.scheduler.now
         response = _RESPONSE_TYPES.get(operation, responses.Response)(
-            time=core.clock.wall_time(now),
+            time=context.clock.wall_time(now),
             status=status,
-            response_time=max(0, core.clock.wall_millis(now) - self._received_ms),
+            response_time=max(0, context.clock.wall_millis(now) - self._received_ms),
             origin=origin,
             id=UNSET if self.request_id is None else self.request_id,
             **self._route_fields(origin),
             **content,
         )
-        version = core.settings.api_version
+        version = context.settings.api_version
         if operation.is_answered:
             payload = responses.encode_response(operation, response, version=version)
         else:
             payload = responses.encode_unknown_operation(response, version=version)
-        core.outbox.put(core.topics.format_topic(self.topic.to_response_topic()), payload)
+        context.outbox.put(context.topics.format_topic(self.topic.to_response_topic()), payload)
 
     def _route_fields(self, origin: Origin) -> dict[str, Any]:
         """Return the fields for the route to the target or to its extender (response-11, response-12)."""
@@ -122,11 +122,11 @@ class ActiveRequest:
         if (
             origin is Origin.CONNECTED
             and self.device is not None
-            and self.device is not self._core.gateway_device
+            and self.device is not self._context.gateway_device
         ):
             return {"route": self._format_route()}
         return {}
 
     def _format_route(self) -> str:
         """Format the route. The route to the gateway itself is its MAC."""
-        return "-".join(hop.mac for hop in self.route or (self._core.mesh.root,))
+        return "-".join(hop.mac for hop in self.route or (self._context.mesh.root,))

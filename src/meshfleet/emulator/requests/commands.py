@@ -31,8 +31,8 @@ _MIN_TEST_INTERVAL: Final = 0.010
 class ThroughputTester:
     """Throughput tests of one gateway, upstream and downstream."""
 
-    def __init__(self, core: EmulatorContext) -> None:
-        self._core = core
+    def __init__(self, context: EmulatorContext) -> None:
+        self._context = context
 
     def start(self, sender: SimulatedDevice, test: ThroughputTest, receivers: list[SimulatedDevice]) -> bool:
         """Start a test, or stop the running one if `test` has no packets. Return False if one is running."""
@@ -44,7 +44,7 @@ class ThroughputTester:
         sender.throughput_test = test
         for receiver in receivers:
             receiver.received_test_packets = 0
-        self._send(sender, test, receivers, self._core.scheduler.now)
+        self._send(sender, test, receivers, self._context.scheduler.now)
         return True
 
     def _send(
@@ -53,27 +53,27 @@ class ThroughputTester:
         if sender.throughput_test is not test:
             return  # stopped, or the sender has restarted
         for _ in range(min(test.burst, test.remaining)):
-            if self._core.packets.is_full(sender.node, test.priority):
+            if self._context.packets.is_full(sender.node, test.priority):
                 break  # send the rest later: a full queue would drop it
             test.remaining -= 1
             for receiver in receivers:
                 self._send_one(sender, receiver, test.priority)
         if test.remaining:
             pause = max(test.interval, _MIN_TEST_INTERVAL)
-            self._core.scheduler.after(pause, partial(self._send, sender, test, receivers))
+            self._context.scheduler.after(pause, partial(self._send, sender, test, receivers))
         else:
             sender.throughput_test = None
 
     def _send_one(self, sender: SimulatedDevice, receiver: SimulatedDevice, priority: int) -> None:
         """Send one packet, unless the sender is offline or an end is not in the tree."""
-        mesh = self._core.mesh
-        route = mesh.find_route((receiver if sender is self._core.gateway_device else sender).node)
+        mesh = self._context.mesh
+        route = mesh.find_route((receiver if sender is self._context.gateway_device else sender).node)
         if route is None or sender.is_offline:
             return
         path = (mesh.root, *route)
-        if sender is not self._core.gateway_device:
+        if sender is not self._context.gateway_device:
             path = path[::-1]
-        self._core.packets.send(path, priority=priority, on_arrival=partial(self._count_packet, receiver))
+        self._context.packets.send(path, priority=priority, on_arrival=partial(self._count_packet, receiver))
 
     def _count_packet(self, receiver: SimulatedDevice, _t: float) -> None:
         if not receiver.is_offline:
@@ -100,21 +100,21 @@ class RequestRejection(NamedTuple):
 class DeviceCommands:
     """Commands of the devices of one gateway. Their values have been checked against the layouts."""
 
-    def __init__(self, core: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
-        self._core = core
+    def __init__(self, context: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
+        self._context = context
         self._behavior = behavior
         self._updates = updates
-        self._throughput = ThroughputTester(core)
+        self._throughput = ThroughputTester(context)
 
     def soft_reset(self, device: SimulatedDevice, _raw: bytes, _t: float) -> None:
         """Restart the device (8300)."""
-        self._core.scheduler.after(
+        self._context.scheduler.after(
             _COMMAND_DELAY, lambda _: self._behavior.reboot(device, ResetCause.SOFTWARE)
         )
 
     def factory_reset(self, device: SimulatedDevice, _raw: bytes, _t: float) -> None:
         """Discard all written properties and restart (8301)."""
-        self._core.scheduler.after(_COMMAND_DELAY, lambda _: self._reset_to_factory(device))
+        self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._reset_to_factory(device))
 
     def _reset_to_factory(self, device: SimulatedDevice) -> None:
         device.values = None
@@ -126,7 +126,7 @@ class DeviceCommands:
         """Report all properties; reject while a report is running (8302, gateway-35)."""
         if device.is_reporting:
             return RequestRejection(Status.BUSY, "the properties are being reported already")
-        self._core.scheduler.after(_COMMAND_DELAY, lambda _: self._behavior.start_property_report(device))
+        self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._behavior.start_property_report(device))
         device.is_reporting = True
         return None
 
@@ -151,13 +151,13 @@ class DeviceCommands:
 
     def _run_delayed(self, device: SimulatedDevice, action: Callable[[float], None]) -> None:
         """Run an action of a device after its response, unless the device is offline by then."""
-        self._core.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else action(now))
+        self._context.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else action(now))
 
     def switch_legacy_mode(self, _gateway: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
         """Change the mode of a device that cannot be written itself (8111, on the gateway)."""
         mac, mode = Mac(raw[:_MAC_SIZE].hex()), raw[_MAC_SIZE]
-        target = self._core.devices.get(mac)
-        if target is None or target is self._core.gateway_device:
+        target = self._context.devices.get(mac)
+        if target is None or target is self._context.gateway_device:
             return RequestRejection(Status.UNREACHABLE, f"device {mac} not found at this gateway")
         if mode not in set(DeviceMode):
             return RequestRejection(Status.NOT_SUPPORTED, f"unknown device mode {mode}")
@@ -174,12 +174,12 @@ class DeviceCommands:
         """Start a throughput test from the device to the gateway (8303)."""
         if not device.is_connected:
             return RequestRejection(Status.NOT_SUPPORTED, "only connected devices can send test packets")
-        return self._start_test(device, raw, [self._core.gateway_device])
+        return self._start_test(device, raw, [self._context.gateway_device])
 
     def downstream_test(self, gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
         """Start a throughput test from the gateway to one device or to all (8304, on the gateway)."""
         target = Mac(raw[_MAC_SIZE : 2 * _MAC_SIZE].hex())
-        others = [device for device in self._core.devices.values() if device is not gateway]
+        others = [device for device in self._context.devices.values() if device is not gateway]
         receivers = [device for device in others if target in (_ALL_DEVICES, device.mac)]
         if not receivers:
             return RequestRejection(Status.UNREACHABLE, f"device {target} not found at this gateway")

@@ -39,10 +39,10 @@ _COMMANDS_WITHOUT_VALUE: Final = frozenset(("8300", "8301", "8302"))
 class PropertyWriter:
     """Writer of the properties of the devices of one gateway."""
 
-    def __init__(self, core: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
-        self._core = core
+    def __init__(self, context: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
+        self._context = context
         self._behavior = behavior
-        self._commands = DeviceCommands(core, behavior, updates)
+        self._commands = DeviceCommands(context, behavior, updates)
 
     def write(
         self, device: SimulatedDevice, identifier: Identifier, raw: bytes | None, t: float
@@ -66,7 +66,7 @@ class PropertyWriter:
 
     def _check_layout(self, identifier: Identifier, value: bytes) -> RequestRejection | None:
         """Check a value against its layout, if one is known. A longer value is rejected."""
-        definition = self._core.catalogue.find(identifier)
+        definition = self._context.catalogue.find(identifier)
         if definition is None or definition.layout is None:
             return None
         try:
@@ -92,11 +92,11 @@ _WRITABLE: Final = (IdentifierAccess.WRITE, IdentifierAccess.READ_WRITE)
 class RequestExecutor:
     """Executor of requests on the devices of one gateway, which translates decoded requests to raw ones."""
 
-    def __init__(self, core: EmulatorContext, writer: PropertyWriter) -> None:
-        self._core = core
+    def __init__(self, context: EmulatorContext, writer: PropertyWriter) -> None:
+        self._context = context
         self._writer = writer
         self._checks_access = api_versions.is_supported(
-            "request", Operation.READ, "accessType", core.settings.api_version
+            "request", Operation.READ, "accessType", context.settings.api_version
         )
 
     def check_decoded(self, exchange: ActiveRequest) -> bool:
@@ -125,7 +125,7 @@ class RequestExecutor:
     def can_receive(self, exchange: ActiveRequest) -> bool:
         """Return whether the device receives the request: in storage mode only a mode write (gateway-32)."""
         device = exchange.device
-        if device is None or not device.battery_level(self._core.scheduler.now):
+        if device is None or not device.battery_level(self._context.scheduler.now):
             return False
         can_wake = device.mode is DeviceMode.STORAGE and exchange.topic.operation in _WRITE_OPERATIONS
         if can_wake and self._get_identifier(exchange) == _DEVICE_MODE:
@@ -148,11 +148,11 @@ class RequestExecutor:
         return self._read(device, exchange)
 
     def _read(self, device: SimulatedDevice, exchange: ActiveRequest) -> Callable[[], None]:
-        raw = properties.read_property(device, self._get_identifier(exchange), self._core.scheduler.now)
+        raw = properties.read_property(device, self._get_identifier(exchange), self._context.scheduler.now)
         if exchange.topic.operation is Operation.READ:
             return lambda: exchange.complete(value=format_hex(raw))
         try:
-            decoded = self._core.catalogue.decode(self._get_identifier(exchange), raw)
+            decoded = self._context.catalogue.decode(self._get_identifier(exchange), raw)
         except UndecodableValue as exc:
             reason = str(exc)
             return lambda: exchange.reject(Status.FAILED, reason)
@@ -160,7 +160,7 @@ class RequestExecutor:
         return lambda: exchange.complete(value=decoded.value, ext=ext)
 
     def _write(self, device: SimulatedDevice, exchange: ActiveRequest) -> Callable[[], None]:
-        now = self._core.scheduler.now
+        now = self._context.scheduler.now
         rejection = self._writer.write(
             device, self._get_identifier(exchange), self._encode_value(exchange), now
         )
@@ -183,7 +183,7 @@ class RequestExecutor:
                 f"requires accessType {device.access}" if device.access else "does not use accessType"
             )
             return Status.ACCESS_DENIED, f"the device {requirement}"
-        if request.key is not UNSET and request.key != Secret(self._core.site.network_key):
+        if request.key is not UNSET and request.key != Secret(self._context.site.network_key):
             return Status.ACCESS_DENIED, "the key is not the key of this network"
         if access_type is AccessType.UNPROVISIONED and request.public_key != Secret(
             derive_public_key(device.mac)
@@ -200,7 +200,7 @@ class RequestExecutor:
             if identifier in _GATEWAY_ONLY_IDENTIFIERS:
                 return Status.NOT_SUPPORTED, f"only gateways have {identifier}"
             return Status.UNKNOWN_IDENTIFIER, f"{device.product.name} has no {identifier}"
-        access = self._core.catalogue[identifier].access
+        access = self._context.catalogue[identifier].access
         if exchange.topic.operation in _WRITE_OPERATIONS:
             return None if access in _WRITABLE else (Status.ACCESS_NOT_ALLOWED, f"{identifier} is read-only")
         return None if access in _READABLE else (Status.ACCESS_NOT_ALLOWED, f"{identifier} is write-only")
@@ -209,7 +209,7 @@ class RequestExecutor:
 
     def _find_definition(self, exchange: ActiveRequest) -> IdentifierDefinition | None:
         """Return the definition of a decoded request's identifier, found by name only, or None."""
-        definition = self._core.catalogue.find(exchange.topic.identifier or "")
+        definition = self._context.catalogue.find(exchange.topic.identifier or "")
         return definition if definition is not None and definition.name == exchange.topic.identifier else None
 
     def _get_identifier(self, exchange: ActiveRequest) -> Identifier:
@@ -227,7 +227,7 @@ class RequestExecutor:
             case WriteDecodedRequest(value=None, ext=ext) if ext is UNSET or not ext:
                 return None
             case WriteDecodedRequest(value=value, ext=ext):
-                definition = self._core.catalogue[self._get_identifier(exchange)]
+                definition = self._context.catalogue[self._get_identifier(exchange)]
                 return definition.encode(value, None if ext is UNSET else ext)
         return None
 
