@@ -107,12 +107,12 @@ class DeviceBehavior:
             self._context.mesh.reselect_parent(device.node, t)
         self._report_rssi(device, t)
         copies = self._count_received_copies(device, t)
-        heard = copies > 0
+        is_received = copies > 0
         sent = t - HOP_SECONDS * max(device.node.depth, 1)
         self._report_heartbeat(device, copies, sent)
-        self._measure(device, sent, heard=heard)
+        self._measure(device, sent, is_received=is_received)
         self._run_random_events(device, sent)
-        if device.heartbeats % HEARTBEATS_BETWEEN_PROPERTIES == 1 and heard and not device.is_offline:
+        if device.heartbeats % HEARTBEATS_BETWEEN_PROPERTIES == 1 and is_received and not device.is_offline:
             self.report_properties(device, sent)
 
     def _report_heartbeat(self, device: SimulatedDevice, copies: int, t: float) -> None:
@@ -121,7 +121,7 @@ class DeviceBehavior:
             self._context.reports.publish_heartbeat(device, t)
         else:
             device.next_seq(Kind.HEARTBEAT)
-        device.heard_copies = copies  # reported as `lastCount` of the next heartbeat
+        device.received_copies = copies  # reported as `lastCount` of the next heartbeat
 
     def _count_received_copies(self, device: SimulatedDevice, t: float) -> int:
         """Return how many copies of a heartbeat arrive: all over a link, randomly fewer by advertising."""
@@ -149,17 +149,17 @@ class DeviceBehavior:
                 channel = None if is_linked else 37 + (device.heartbeats + i) % 3
                 publish_rssi(device, receiver.mac, reading, channel, t)
 
-    def _measure(self, device: SimulatedDevice, t: float, *, heard: bool) -> None:
+    def _measure(self, device: SimulatedDevice, t: float, *, is_received: bool) -> None:
         reports = self._context.reports
         device.has_sensor_fault = False
         for identifier in device.product.measurements:
             if (error := find_sensor_failure(device, identifier)) is None:
                 reports.publish_measurement(
-                    device, identifier, read_sensor(device, identifier, t), t, heard=heard
+                    device, identifier, read_sensor(device, identifier, t), t, is_received=is_received
                 )
                 continue
             device.has_sensor_fault = True
-            if heard:
+            if is_received:
                 reports.publish_measurement_error(device, identifier, error, t)
 
     def _report_storage_mode(self, device: SimulatedDevice, t: float) -> None:
@@ -195,9 +195,9 @@ class DeviceBehavior:
 
     def _report_event(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
         """Report an event and the property of the same identifier. An event not received stays buffered."""
-        heard = self._is_received(device, t)
-        self._context.reports.publish_event(device, identifier, raw, t, heard=heard)
-        if heard:
+        is_received = self._is_received(device, t)
+        self._context.reports.publish_event(device, identifier, raw, t, is_received=is_received)
+        if is_received:
             self.report_property(device, identifier, t)
 
     def _is_received(self, device: SimulatedDevice, t: float) -> bool:

@@ -71,7 +71,7 @@ class ReportPublisher:
                 time=self._clock.wall_time(t),
                 seq=device.next_seq(Kind.HEARTBEAT),
                 status=device.heartbeat_status(t),
-                last_count=device.heard_copies if self._has_last_count else UNSET,
+                last_count=device.received_copies if self._has_last_count else UNSET,
             ),
         )
 
@@ -107,13 +107,13 @@ class ReportPublisher:
             self._put_decoded(device, Kind.PROPERTY, report, identifier)
 
     def publish_measurement(
-        self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float, *, heard: bool
+        self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float, *, is_received: bool
     ) -> None:
-        """Buffer a measurement until it is acknowledged, and publish it if it was received (`heard`)."""
+        """Buffer a measurement until it is acknowledged, and publish it if it was received."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.MEASUREMENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.MEASUREMENT, identifier).add(sample)
-        if heard:
+        if is_received:
             decoded = self._decode(identifier, raw)
             self._put_measurement(device, identifier, sample, self._clock.wall_time(t), decoded)
 
@@ -124,13 +124,13 @@ class ReportPublisher:
         raw: bytes | None,
         t: float,
         *,
-        heard: bool = True,
+        is_received: bool = True,
     ) -> None:
-        """Buffer an event until it is acknowledged, and publish it if it was received (`heard`)."""
+        """Buffer an event until it is acknowledged, and publish it if it was received."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.EVENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.EVENT, identifier).add(sample)
-        if heard:
+        if is_received:
             self.publish_sample(device, Kind.EVENT, identifier, sample)
 
     def publish_sample(

@@ -44,7 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="package")
 def broker_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data directory of the broker."""
+    """Return the data directory of the broker."""
     return tmp_path_factory.mktemp("rows-broker")
 
 

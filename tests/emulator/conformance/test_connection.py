@@ -80,7 +80,7 @@ def test_each_gateway_responds_for_itself_to_a_request_to_all_gateways(
     gateway.recorder.publish(f"mt/gateways/request/ffffffffffff/{suffix}", payload)
     for other, mark in marks.items():
         topic = f"mt/gateway/{other.mac}/response/{other.mac}/{suffix}"
-        message = other.recorder.wait_for(lambda heard, topic=topic: heard.topic == topic, after=mark)  # type: ignore[misc]
+        message = other.recorder.wait_for(lambda message, topic=topic: message.topic == topic, after=mark)  # type: ignore[misc]
         response = dict(message.payload)
         assert response.pop("id") == "to all"
         check_response(other, response, FROM_GATEWAY, since="2.0.1" if suffix == "apiversion" else "2.0.0")
@@ -92,7 +92,7 @@ def test_only_gateways_that_know_the_device_respond_to_a_request_to_all(gateway:
     gateway.recorder.publish(f"mt/gateways/request/{UNKNOWN_DEVICE}/read/8000", b"{}")
     gateway.recorder.publish(f"mt/gateways/request/{CLIP}/read/8000", b"{}")
     topic = f"mt/gateway/{gateway.mac}/response/{CLIP}/read/8000"
-    message = gateway.recorder.wait_for(lambda heard: heard.topic == topic, after=mark)
+    message = gateway.recorder.wait_for(lambda message: message.topic == topic, after=mark)
     rest = check_response(gateway, message.payload, ExpectedRoute(1, extender_route=(gateway.mac,)))
     assert rest == {"value": "000f"}
     assert gateway.responses(UNKNOWN_DEVICE, "read/8000", after=mark) == []
@@ -104,14 +104,14 @@ def test_every_topic_has_the_prefix_in_both_directions(broker: ServerAddress, va
         Recorder(broker, "mt/gateway/+/device/#", "mt/gateway/+/response/#") as unprefixed,
         run_gateway(broker, variant, small_site, prefix=PREFIX) as prefixed,
     ):
-        report = prefixed.recorder.wait_for(lambda heard: heard.is_report(TRACKER, "heartbeat"))
+        report = prefixed.recorder.wait_for(lambda message: message.is_report(TRACKER, "heartbeat"))
         assert report.topic == f"{PREFIX}/mt/gateway/{prefixed.mac}/device/{TRACKER}/heartbeat"
         check_response(prefixed, prefixed.request(TRACKER, "read/8000"), ExpectedRoute(0, route=(TRACKER,)))
         mark = prefixed.recorder.mark
         prefixed.recorder.publish(f"{PREFIX}/mt/gateways/request/ffffffffffff/apiversion", b"")
         topic = f"{PREFIX}/mt/gateway/{prefixed.mac}/response/{prefixed.mac}/apiversion"
-        prefixed.recorder.wait_for(lambda heard: heard.topic == topic, after=mark)
-    assert not [heard for heard in unprefixed.messages_since() if prefixed.mac in heard.topic]
+        prefixed.recorder.wait_for(lambda message: message.topic == topic, after=mark)
+    assert not [message for message in unprefixed.messages_since() if prefixed.mac in message.topic]
 
 
 @pytest.mark.rule("gateway-12", "topic-8")
@@ -129,6 +129,8 @@ def test_a_gateway_with_disable_subscribe_reports_but_does_not_respond(
     with run_gateway(broker, variant, small_site, "--disable-subscribe") as unsubscribed:
         unsubscribed.send(TRACKER, "read/8000", b"{}")
         unsubscribed.recorder.publish("mt/gateways/request/ffffffffffff/apiversion", b"{}")
-        unsubscribed.recorder.wait_for_many(5, lambda heard: heard.is_report(TRACKER, "heartbeat"))
-        assert not [heard for heard in unsubscribed.recorder.messages_since() if heard.parts[0] == "response"]
+        unsubscribed.recorder.wait_for_many(5, lambda message: message.is_report(TRACKER, "heartbeat"))
+        assert not [
+            message for message in unsubscribed.recorder.messages_since() if message.parts[0] == "response"
+        ]
         assert find_subscriptions(broker_log, unsubscribed.mac) == set()

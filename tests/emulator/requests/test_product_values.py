@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.emulator.simulation.products import GATEWAY_PRODUCT as OWN
-from meshfleet.emulator.simulation.products import PRODUCTS, PRODUCTS_BY_CODE
+from meshfleet.emulator.simulation.products import GATEWAY_PRODUCT, PRODUCTS, PRODUCTS_BY_CODE
 from meshfleet.errors.protocol import UndecodableValue
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, IdentifierAccess
@@ -24,12 +23,12 @@ VARIABLE_IDENTIFIERS = {"8100", "8101", "8103", "8800", "8801", "8802", "8803", 
 
 
 def list_products() -> list[Any]:
-    return [*PRODUCTS, OWN]
+    return [*PRODUCTS, GATEWAY_PRODUCT]
 
 
 def create_driver(product: ProductProfile) -> tuple[RequestDriver, Mac]:
     """Return a driver with one device of a product, and its MAC; a gateway product is the gateway itself."""
-    if product is OWN:
+    if product is GATEWAY_PRODUCT:
         return RequestDriver(), GATEWAY
     code = next(code for code, each in PRODUCTS_BY_CODE.items() if each is product)
     return RequestDriver(place_device(1, 3.0, code=code)), device_mac(1)

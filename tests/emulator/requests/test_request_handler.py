@@ -161,9 +161,8 @@ def test_an_identifier_that_a_device_does_not_have_is_unknown() -> None:
     assert get_statuses(driver, SENSOR, *missing_identifiers) == {Status.UNKNOWN_IDENTIFIER}
     unlisted = ("read/9999", "read/80ff", "write/beef", "read/00008000")
     assert get_statuses(driver, SENSOR, *unlisted) == {Status.UNKNOWN_IDENTIFIER}
-    assert (
-        driver.request_and_wait(SENSOR, "read/80ff")["origin"] == Origin.CONNECTED
-    )  # the device itself says so
+    # The device itself responds, not the gateway.
+    assert driver.request_and_wait(SENSOR, "read/80ff")["origin"] == Origin.CONNECTED
     assert get_statuses(driver, CLIP, "read/8803", "read/8121") == {Status.UNKNOWN_IDENTIFIER}
     assert get_statuses(driver, GATEWAY, "read/8810", "write/9800") == {Status.UNKNOWN_IDENTIFIER}
     named = ("read-decoded/nonsense", "read-decoded/8000", "write-decoded/Tx-Power")

@@ -22,7 +22,7 @@ from meshfleet.protocol.ids import Mac, ModelNumber, Version
 from tests.emulator.runtime.firmware_service import build_answer, run_firmware_service
 from tests.emulator.runtime.fleet_builder import FleetBuilder, Listener, fresh_mac, run_listener
 from tests.emulator.runtime.http_server import ScriptedHttpServer, build_response
-from tests.emulator.updates.harness import TRACKER, build_house_site
+from tests.emulator.updates.harness import TRACKER, build_test_site
 from tests.eventually import RETRY_TIMEOUTS, eventually_async
 from tests.mqtt.client.proxy import Proxy
 from tests.mqtt.client.proxy import to_address as at
@@ -113,7 +113,7 @@ async def _run_scenario(
 ) -> AsyncIterator[UpdateScenario]:
     mac = fresh_mac()
     builder = FleetBuilder(http, speed=SPEED)
-    builder.add(address, mac, site=build_house_site(gateway=mac))
+    builder.add(address, mac, site=build_test_site(gateway=mac))
     if fetch_options is not None:
         builder.fleet.uplinks[0].fetch_options = fetch_options
     async with run_listener(address, f"mt/gateway/{mac}/#") as listener, builder.run():
@@ -260,7 +260,7 @@ async def test_images_are_requested_on_a_separate_connection(
     mac = fresh_mac()
     builder = FleetBuilder(http, speed=SPEED)
     async with Proxy(broker.address) as proxy, run_firmware_service(mosquitto, _answer_with(web, "package")):
-        builder.add(proxy.address, mac, site=build_house_site(gateway=mac))
+        builder.add(proxy.address, mac, site=build_test_site(gateway=mac))
         async with run_listener(mosquitto, f"mt/gateway/{mac}/#") as listener, builder.run():
             assert await UpdateScenario(listener, mac).update() == (State.DONE, Error.NONE)
         first, second = (passage.client_packets(Connect)[0] for passage in proxy.connections)
@@ -277,7 +277,7 @@ async def test_a_gateway_whose_mac_has_no_letters_requests_images_on_its_main_co
         Proxy(broker.address) as proxy,
         run_firmware_service(mosquitto, _answer_with(web, "package")) as question_ids,
     ):
-        builder.add(proxy.address, mac, site=build_house_site(gateway=mac))
+        builder.add(proxy.address, mac, site=build_test_site(gateway=mac))
         async with run_listener(mosquitto, f"mt/gateway/{mac}/#") as listener, builder.run():
             scenario = UpdateScenario(listener, mac)
             assert await scenario.update() == (State.DONE, Error.NONE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshfleet.emulator import ReportMode as Writing
+from meshfleet.emulator import ReportMode
 from meshfleet.emulator.simulation.site import derive_public_key
 from meshfleet.protocol.codes import Kind, Operation
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
@@ -225,7 +225,7 @@ def test_the_voltage_depends_on_the_battery_level() -> None:
 
 
 def test_a_read_returns_the_reported_value() -> None:
-    simulation = generated_gateway(10, mode=Writing.RAW)
+    simulation = generated_gateway(10, mode=ReportMode.RAW)
     reports = simulation.advance(MINUTE)
     for each in reports:
         is_provisioned = simulation.device(each.mac).access is None

@@ -88,7 +88,7 @@ def test_a_backfill_goes_from_the_newest_to_the_oldest() -> None:
 
 
 def test_each_ack_removes_one_of_several_samples_of_the_same_millisecond() -> None:
-    """A fast simulation has several samples per millisecond; each ack with that time removes one of them."""
+    """Remove one sample per ack, as a fast simulation has several samples in the same millisecond."""
     samples = build_buffer(0, 5, 5, 5, 9)
     assert [samples.remove(START_MS + 5) for _ in range(4)] == [True, True, True, False]
     assert list_times(samples) == [0, 9]

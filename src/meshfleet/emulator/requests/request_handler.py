@@ -162,7 +162,7 @@ class GatewayRequestHandler:
         ).partition("/")
         is_broadcast = not topic.startswith(context.topics.request_filter(mac).removesuffix("#"))
         if is_broadcast and device not in context.devices:
-            return  # gateway-15
+            return  # only gateways that know the device respond (gateway-15)
         if operation_part.partition("/")[0] in {Operation.ACK, Operation.ACK_DECODED} and self._supports(
             Operation.ACK
         ):

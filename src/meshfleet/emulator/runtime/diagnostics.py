@@ -126,7 +126,7 @@ class DiagnosticsConnection:
         try:
             await link.subscribe(topic)
             ready.set_result(link)
-            await asyncio.Event().wait()  # until cancelled
+            await asyncio.Event().wait()  # until canceled
         finally:
             with suppress(LinkError, TimeoutError):
                 async with asyncio.timeout(self._options.timeout):

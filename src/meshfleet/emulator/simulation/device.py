@@ -65,7 +65,6 @@ class SimulatedDevice:
         "door_count",
         "firmware_version",
         "has_sensor_fault",
-        "heard_copies",
         "heartbeats",
         "is_offline",
         "is_reporting",
@@ -78,6 +77,7 @@ class SimulatedDevice:
         "node",
         "noise_key",
         "product",
+        "received_copies",
         "received_test_packets",
         "reset_cause",
         "sample_buffers",
@@ -100,7 +100,7 @@ class SimulatedDevice:
         self.booted_at = -float(noise_bits(self.noise_key, 4) % 5_000_000)
         self.reset_cause = ResetCause.POWER_ON
         self.heartbeats = 0
-        self.heard_copies = HEARTBEAT_COPIES
+        self.received_copies = HEARTBEAT_COPIES
         """Number of copies of the last heartbeat that were received."""
         self.seqs = bytearray(len(self.product.series_index))
         self.values: dict[Identifier, bytes] | None = None

@@ -172,7 +172,7 @@ SWITCH_MARGIN_DB: Final = 8.0
 """dB by which another parent must be better to replace a usable link."""
 
 FADED_SWITCH_MARGIN_DB: Final = 3.0
-"""dB to beat a faded link, and how far below the usable level a link breaks."""
+"""dB of advantage that replaces a faded link. A link this far below the usable level breaks."""
 
 HOP_PENALTY_DB: Final = 3.0
 """dB that a parent must be stronger to make up for one more hop, which adds latency and packet loss."""

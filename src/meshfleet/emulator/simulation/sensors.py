@@ -88,10 +88,7 @@ def read_sensor(device: SimulatedDevice, identifier: Identifier, t: float) -> by
 
 
 def find_sensor_failure(device: SimulatedDevice, identifier: Identifier) -> tuple[Status, int | None] | None:
-    """Return why the measurement of this heartbeat failed: status and optional detail; None if it succeeded.
-
-    The result is repeatable (gateway-30).
-    """
+    """Return the error of this heartbeat's measurement, or None: status and optional detail (gateway-30)."""
     bits = noise_bits(device.noise_key ^ _SALTS[identifier], device.heartbeats)
     if bits % 1_000_000 >= _FAILURES_IN_A_MILLION:
         return None

@@ -99,7 +99,7 @@ def array_reader(max_length: int) -> Callable[[Any], list[Any]]:
 
     def read_array(value: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise ValueError(f"{quote_input(value)} is not an array")  # noqa: TRY004 # as above
+            raise ValueError(f"{quote_input(value)} is not an array")  # noqa: TRY004 # bad file content
         if len(value) > max_length:
             raise ValueError(f"has {len(value)} entries; {max_length} are allowed")
         return value
