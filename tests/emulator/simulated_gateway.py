@@ -1,4 +1,4 @@
-"""A gateway whose time a test moves: what it tells, when, and what it answers."""
+"""Gateway in a simulation whose time a test advances, with its reports and responses."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ MINUTE = 60.0
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 ORIGIN = 1_790_000_000_000
-"""The time on the wall at simulated second 0."""
+"""Wall-clock time at simulated second 0, in milliseconds since 1970."""
 
 EXTENDER, LEAF = "0040", "0018"
 
 
 class ObservedReport(NamedTuple):
-    """A report, and the simulated moment at which it was published."""
+    """Report with the simulated time at which it was published."""
 
     moment: float
     mac: Mac
     kind: Kind
-    """Raw, whatever the mode."""
+    """Raw kind in both modes."""
     identifier: str
-    """In hex, whatever the mode; empty where there is none."""
+    """Identifier in hex in both modes; empty if there is none."""
     report: Any
 
     @property
@@ -51,7 +51,7 @@ class ObservedReport(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What it says, as JSON; None where that cannot be decoded."""
+        """Decoded value."""
         if self.report.value is UNSET or isinstance(self.report, reports.PropertyDecoded):
             return self.report.value
         return BUILTIN_CATALOGUE.decode(self.identifier, bytes.fromhex(self.report.value)).value
@@ -62,14 +62,14 @@ class ObservedReport(NamedTuple):
 
 
 def nearby_device(
-    number: int, x: float = 2.0, y: float = 0.0, *, code: str = LEAF, **other: Any
+    number: int, x: float = 2.0, y: float = 0.0, *, code: str = LEAF, **fields: Any
 ) -> SiteDevice:
-    """A device; without a place, so near to the gateway that nothing is lost."""
-    return replace(place_device(number, x, y, code=code), **other)
+    """Return a device that is by default so near to the gateway that no packets are lost."""
+    return replace(place_device(number, x, y, code=code), **fields)
 
 
 class SimulatedGateway:
-    """One gateway and its mesh, without a broker."""
+    """One gateway with its mesh, without a broker."""
 
     def __init__(self, site: Site | Iterable[SiteDevice], *, speed: float = 1.0, **settings: Any) -> None:
         if not isinstance(site, Site):
@@ -83,7 +83,7 @@ class SimulatedGateway:
         self._request_count = 0
 
     def device(self, mac: Mac) -> SimulatedDevice:
-        """The device as only the simulation sees it."""
+        """Return a device in its true simulated state."""
         return self.gateway.devices[mac]
 
     @property
@@ -92,11 +92,11 @@ class SimulatedGateway:
 
     @property
     def scheduled_count(self) -> int:
-        """Deeds on the agenda."""
-        return len(self.gateway._core.scheduler._callbacks)  # noqa: SLF001 # its size is asked for by tests alone
+        """Number of scheduled callbacks."""
+        return len(self.gateway._context.scheduler._callbacks)  # noqa: SLF001 # only tests need the size
 
     def advance(self, seconds: float) -> list[ObservedReport]:
-        """Live on; gives what was reported meanwhile."""
+        """Advance the time event by event. Return the new reports."""
         before = len(self.published)
         until = self.now + seconds
         while (due := self.gateway.next_due) <= until:
@@ -105,19 +105,19 @@ class SimulatedGateway:
         return list(decode_reports(self.gateway, self.published[before:]))
 
     def advance_in_one_step(self, seconds: float) -> list[Publish]:
-        """Live on in one step, which is faster; gives what was published meanwhile."""
+        """Advance the time in one step, which is faster. Return the new messages."""
         self.now += seconds
         return self.gateway.advance(self.now)
 
     def _advance_to(self, t: float) -> None:
         self.now = t
         self.published += ((t, message) for message in self.gateway.advance(t))
-        self.actions += ((t, chore) for chore in self.gateway.drain_actions())
+        self.actions += ((t, action) for action in self.gateway.drain_actions())
 
     def send(self, operation: Operation, mac: Mac, identifier: str | None = None, **content: Any) -> str:
-        """Send a request; gives its id."""
+        """Send a request. Return its id."""
         self._request_count += 1
-        content.setdefault("id", f"question {self._request_count}")
+        content.setdefault("id", f"request {self._request_count}")
         topic = RequestTopic(
             self.mac, mac, operation, BUILTIN_CATALOGUE[identifier].id if identifier else None
         )
@@ -127,8 +127,8 @@ class SimulatedGateway:
     def request(
         self, operation: Operation, mac: Mac, identifier: str | None = None, **content: Any
     ) -> Response:
-        """Send a request and live until its response comes, and no longer."""
-        asked = self.send(operation, mac, identifier, **content)
+        """Send a request and advance the time exactly until its response."""
+        request_id = self.send(operation, mac, identifier, **content)
         until = self.now + 15.0
         while self.now < until:
             before = len(self.published)
@@ -137,16 +137,16 @@ class SimulatedGateway:
                 topic = self.gateway.topics.parse(message.topic)
                 if isinstance(topic, ResponseTopic):
                     response = responses.decode_response(topic.operation, message.payload)
-                    if response.id == asked:
+                    if response.id == request_id:
                         return response
         raise AssertionError(f"no response to {operation} {identifier} of {mac}")
 
     def send_write(self, mac: Mac, identifier: str, raw: str = "", **content: Any) -> str:
-        """Send a write without waiting for what comes of it; gives its id."""
+        """Send a write without waiting for the response. Return its id."""
         return self.send(Operation.WRITE, mac, identifier, value=raw, **content)
 
     def write(self, mac: Mac, identifier: str, raw: str = "", **content: Any) -> int:
-        """Write a raw value; gives the status of the response."""
+        """Write a raw value. Return the status of the response."""
         return self.request(Operation.WRITE, mac, identifier, value=raw, **content).status
 
     def read(self, mac: Mac, identifier: str, **content: Any) -> bytes:
@@ -159,7 +159,7 @@ class SimulatedGateway:
 def decode_reports(
     gateway: GatewayEmulator, published: Iterable[tuple[float, Publish]]
 ) -> Iterator[ObservedReport]:
-    """The reports among what was published. All must be readable."""
+    """Decode the reports among published messages. All must be valid."""
     for moment, message in published:
         topic = gateway.topics.parse(message.topic)
         if isinstance(topic, ReportTopic):
@@ -169,17 +169,17 @@ def decode_reports(
             yield ObservedReport(moment, topic.device, kind, identifier, report)
 
 
-def generated_gateway(devices: int = 10, seed: int = 1, **other: Any) -> SimulatedGateway:
-    """A made-up site."""
-    return SimulatedGateway(generate_site(GATEWAY, devices=devices, seed=seed), **other)
+def generated_gateway(devices: int = 10, seed: int = 1, **settings: Any) -> SimulatedGateway:
+    """Return a gateway with a generated site."""
+    return SimulatedGateway(generate_site(GATEWAY, devices=devices, seed=seed), **settings)
 
 
 def select_reports(
-    told: Iterable[ObservedReport], mac: Mac, kind: Kind | None = None, identifier: str = ""
+    observed: Iterable[ObservedReport], mac: Mac, kind: Kind | None = None, identifier: str = ""
 ) -> list[ObservedReport]:
-    """What one device told, of one kind and about one identifier if these are given."""
+    """Return the reports of one device, optionally of one kind and one identifier."""
     return [
-        each
-        for each in told
-        if each.mac == mac and kind in (None, each.kind) and identifier in ("", each.identifier)
+        report
+        for report in observed
+        if report.mac == mac and kind in (None, report.kind) and identifier in ("", report.identifier)
     ]

@@ -1,4 +1,4 @@
-"""Trouble on request."""
+"""Injected faults."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from itertools import pairwise
 import pytest
 from msgspec import UNSET
 
-from meshfleet.emulator import Faults
-from meshfleet.emulator import ReportMode as Writing
+from meshfleet.emulator import Faults, ReportMode
 from meshfleet.emulator.context import CloseConnection, OpenConnection
 from meshfleet.emulator.device_behavior import REBOOT_SECONDS
 from meshfleet.emulator.simulation.products import DeviceMode
@@ -43,7 +42,7 @@ FRACTIONS = [each for each in NAMES if each not in {"delay", "crash"}]
 
 
 @pytest.mark.rule("gateway-38")
-def test_without_a_word_there_is_no_trouble() -> None:
+def test_there_are_no_faults_by_default() -> None:
     assert Faults.parse() == Faults()
     assert not Faults().affects_messages
 
@@ -58,7 +57,7 @@ def test_every_fault_is_set_by_its_name(name: str, value: float) -> None:
     assert set(others.values()) == {0.0}
 
 
-def test_several_faults_come_together_and_the_last_word_counts() -> None:
+def test_several_faults_are_combined_and_the_last_value_wins() -> None:
     faults = Faults.parse("loss=0.1", "delay=2.5", "loss=0.2", "crash=86400")
     assert faults == Faults(loss=0.2, delay=2.5, crash=86_400.0)
 
@@ -66,7 +65,7 @@ def test_several_faults_come_together_and_the_last_word_counts() -> None:
 @pytest.mark.rule("gateway-39")
 @each_row("name", NAMES)
 @each_row("value", ["", "much", "-0.1", "nan", "inf", "1e9", "0,5"])
-def test_a_value_that_is_none_is_refused_with_its_name(name: str, value: str) -> None:
+def test_an_invalid_value_is_rejected_with_the_name_of_its_fault(name: str, value: str) -> None:
     with pytest.raises(WireError) as caught:
         Faults.parse(f"{name}={value}")
     assert name in str(caught.value)
@@ -80,39 +79,39 @@ def test_a_fraction_is_at_most_one(name: str) -> None:
 
 
 @each_row("text", ["", "=1", "lost=1", "LOSS=1", "quoted_seq=1", "loss:1", " loss=1"])
-def test_an_unknown_fault_is_refused_and_the_known_ones_are_told(text: str) -> None:
+def test_an_unknown_fault_is_rejected_with_a_list_of_all_faults(text: str) -> None:
     with pytest.raises(WireError) as caught:
         Faults.parse(text)
     assert all(name in str(caught.value) for name in NAMES)
 
 
-def test_a_fault_without_a_value_is_refused() -> None:
+def test_a_fault_without_a_value_is_rejected() -> None:
     with pytest.raises(WireError, match="loss"):
         Faults.parse("loss")
 
 
 @pytest.mark.rule("gateway-40")
-@each_row(("fraction", "least", "most"), [(0.0, 0, 0), (0.3, 20, 40), (1.0, 100, 100)])
-def test_a_fraction_of_the_devices_is_silent(fraction: float, least: int, most: int) -> None:
-    world = generated_gateway(100, faults=Faults(silent=fraction))
-    assert least <= sum(each.is_silent for each in world.devices) <= most
-    assert not world.device(world.mac).is_silent
+@each_row(("fraction", "minimum", "maximum"), [(0.0, 0, 0), (0.3, 20, 40), (1.0, 100, 100)])
+def test_a_fraction_of_the_devices_is_silent(fraction: float, minimum: int, maximum: int) -> None:
+    simulation = generated_gateway(100, faults=Faults(silent=fraction))
+    assert minimum <= sum(each.is_silent for each in simulation.devices) <= maximum
+    assert not simulation.device(simulation.mac).is_silent
 
 
 @pytest.mark.rule("gateway-28", "gateway-40")
 @each_row(("code", "origin"), [("0018", 32), ("0060", 16)])
-def test_a_silent_device_reports_and_does_not_answer(code: str, origin: int) -> None:
-    world = SimulatedGateway([nearby_device(1, code=code)], faults=Faults(silent=1.0))
-    asked = world.now
-    response = world.request(Operation.READ, device_mac(1), "8000")
+def test_a_silent_device_reports_and_does_not_respond(code: str, origin: int) -> None:
+    simulation = SimulatedGateway([nearby_device(1, code=code)], faults=Faults(silent=1.0))
+    started = simulation.now
+    response = simulation.request(Operation.READ, device_mac(1), "8000")
     assert (response.status, response.origin) == (Status.TIMEOUT, origin)
-    assert world.now - asked == pytest.approx(10.0)
-    assert len(select_reports(world.advance(HOUR), device_mac(1), Kind.HEARTBEAT)) >= 59
-    assert world.request(Operation.READ, world.mac, "8000").status == Status.OK
+    assert simulation.now - started == pytest.approx(10.0)
+    assert len(select_reports(simulation.advance(HOUR), device_mac(1), Kind.HEARTBEAT)) >= 59
+    assert simulation.request(Operation.READ, simulation.mac, "8000").status == Status.OK
 
 
-def test_a_silent_device_does_nothing_that_it_is_told() -> None:
-    world = SimulatedGateway(
+def test_a_silent_device_executes_no_requests() -> None:
+    simulation = SimulatedGateway(
         [nearby_device(1), nearby_device(2, x=3.0, code="0060", mode=DeviceMode.STORAGE)],
         faults=Faults(silent=1.0),
     )
@@ -121,29 +120,29 @@ def test_a_silent_device_does_nothing_that_it_is_told() -> None:
         (device_mac(1), "8300", ""),
         (device_mac(2), "8110", "04"),
     ):
-        assert world.write(target, identifier, raw) == Status.TIMEOUT
-    world.advance(30.0)
-    assert world.device(device_mac(1)).value(Identifier("9802")) == b"\x04"
-    assert world.device(device_mac(1)).booted_at <= 0
-    assert world.device(device_mac(2)).mode is DeviceMode.STORAGE
+        assert simulation.write(target, identifier, raw) == Status.TIMEOUT
+    simulation.advance(30.0)
+    assert simulation.device(device_mac(1)).value(Identifier("9802")) == b"\x04"
+    assert simulation.device(device_mac(1)).booted_at <= 0
+    assert simulation.device(device_mac(2)).mode is DeviceMode.STORAGE
 
 
-def falls(world: SimulatedGateway) -> list[float]:
-    return [t for t, chore in world.actions if isinstance(chore, CloseConnection)]
+def list_crashes(simulation: SimulatedGateway) -> list[float]:
+    return [t for t, action in simulation.actions if isinstance(action, CloseConnection)]
 
 
 @pytest.mark.rule("gateway-38", "gateway-39", "gateway-42")
 @each_row("speed", [1.0, 10.0, 0.5])
 @each_row("seconds", [1.0, 30.0, 600.0])
-def test_a_gateway_crashes_again_and_again_by_the_clock_on_the_wall(speed: float, seconds: float) -> None:
-    world = SimulatedGateway([nearby_device(1)], speed=speed, faults=Faults(crash=seconds))
-    world.advance(10 * (seconds * speed + REBOOT_SECONDS))
-    down = falls(world)
-    assert 8 <= len(down) <= 20
-    # The time of the restart itself may come to it.
-    for gap in [b - a for a, b in pairwise(down)]:
-        assert seconds * speed - 1e-6 <= gap <= seconds * speed + REBOOT_SECONDS + 1e-6
-    assert [type(chore) for _, chore in world.actions[:4]] == [
+def test_a_gateway_crashes_at_wall_clock_intervals(speed: float, seconds: float) -> None:
+    simulation = SimulatedGateway([nearby_device(1)], speed=speed, faults=Faults(crash=seconds))
+    simulation.advance(10 * (seconds * speed + REBOOT_SECONDS))
+    crash_times = list_crashes(simulation)
+    assert 8 <= len(crash_times) <= 20
+    # The duration of the restart may be added.
+    for interval in [b - a for a, b in pairwise(crash_times)]:
+        assert seconds * speed - 1e-6 <= interval <= seconds * speed + REBOOT_SECONDS + 1e-6
+    assert [type(action) for _, action in simulation.actions[:4]] == [
         CloseConnection,
         OpenConnection,
         CloseConnection,
@@ -152,41 +151,41 @@ def test_a_gateway_crashes_again_and_again_by_the_clock_on_the_wall(speed: float
 
 
 @pytest.mark.rule("report-11")
-def test_the_event_of_a_watchdog_has_no_value_in_decoded_mode_either() -> None:
-    world = SimulatedGateway([nearby_device(1)], faults=Faults(crash=100.0), mode=Writing.DECODED)
-    first = select_reports(world.advance(5 * MINUTE), world.mac, Kind.EVENT, "8113")[0]
+def test_the_watchdog_event_has_no_value_in_decoded_mode() -> None:
+    simulation = SimulatedGateway([nearby_device(1)], faults=Faults(crash=100.0), mode=ReportMode.DECODED)
+    first = select_reports(simulation.advance(5 * MINUTE), simulation.mac, Kind.EVENT, "8113")[0]
     assert isinstance(first.report, reports.EventDecoded)
     assert (first.report.value, first.report.ext) == (UNSET, UNSET)
 
 
-def test_a_gateway_tells_that_a_watchdog_has_reset_it() -> None:
-    world = SimulatedGateway([nearby_device(1)], faults=Faults(crash=100.0))
-    told = world.advance(5 * MINUTE)
-    assert falls(world)
-    assert select_reports(told, world.mac, Kind.EVENT, "8113")
-    causes = [each.raw for each in select_reports(told, world.mac, Kind.PROPERTY, "8102")]
+def test_a_gateway_reports_a_reset_by_its_watchdog() -> None:
+    simulation = SimulatedGateway([nearby_device(1)], faults=Faults(crash=100.0))
+    observed = simulation.advance(5 * MINUTE)
+    assert list_crashes(simulation)
+    assert select_reports(observed, simulation.mac, Kind.EVENT, "8113")
+    causes = [each.raw for each in select_reports(observed, simulation.mac, Kind.PROPERTY, "8102")]
     assert (causes[0], causes[-1]) == (b"\0", b"\x02")
 
 
 @each_row("faults", [Faults(crash=20.0), Faults(crash=20.0, delay=3.0, reorder=0.5)])
 def test_nothing_is_published_while_the_gateway_is_down(faults: Faults) -> None:
-    world = generated_gateway(20, faults=faults)
-    world.advance(10 * MINUTE)
-    downs = falls(world)
-    ups = [t for t, chore in world.actions if isinstance(chore, OpenConnection)]
-    spans = list(zip(downs, ups, strict=False))
-    assert len(spans) > 10
-    assert [t for t, _ in world.published if any(down < t < up for down, up in spans)] == []
+    simulation = generated_gateway(20, faults=faults)
+    simulation.advance(10 * MINUTE)
+    crash_times = list_crashes(simulation)
+    restart_times = [t for t, action in simulation.actions if isinstance(action, OpenConnection)]
+    downtimes = list(zip(crash_times, restart_times, strict=False))
+    assert len(downtimes) > 10
+    assert [t for t, _ in simulation.published if any(down < t < up for down, up in downtimes)] == []
 
 
-def test_samples_are_kept_over_crashes() -> None:
-    world = SimulatedGateway([nearby_device(1)], faults=Faults(crash=30.0))
-    world.advance(HOUR)
-    assert len(world.device(device_mac(1)).sample_buffer(Kind.MEASUREMENT, Identifier("8803"))) >= 58
+def test_samples_survive_crashes() -> None:
+    simulation = SimulatedGateway([nearby_device(1)], faults=Faults(crash=30.0))
+    simulation.advance(HOUR)
+    assert len(simulation.device(device_mac(1)).sample_buffer(Kind.MEASUREMENT, Identifier("8803"))) >= 58
 
 
 @pytest.mark.rule("gateway-41")
-def test_trouble_repeats_with_the_seed() -> None:
+def test_faults_depend_on_the_seed_alone() -> None:
     faults = Faults.parse("loss=0.2", "duplicate=0.2", "reorder=0.3", "quoted-seq=0.3", "broken-json=0.1")
     one, same, other = (
         generated_gateway(10, seed, faults=faults).advance_in_one_step(HOUR) for seed in (1, 1, 2)
@@ -195,20 +194,20 @@ def test_trouble_repeats_with_the_seed() -> None:
     assert one != other
 
 
-def test_all_trouble_at_once_stops_nobody() -> None:
+def test_a_gateway_runs_with_all_faults_at_once() -> None:
     faults = Faults.parse(*(f"{name}=0.5" for name in NAMES if name != "crash"), "crash=60")
-    world = generated_gateway(20, faults=faults)
+    simulation = generated_gateway(20, faults=faults)
     published = []
     for n in range(60):
-        world.send(Operation.READ, world.devices[n % 20].mac, "8000")
-        published += world.advance_in_one_step(MINUTE)
-    readable = 0
+        simulation.send(Operation.READ, simulation.devices[n % 20].mac, "8000")
+        published += simulation.advance_in_one_step(MINUTE)
+    valid_count = 0
     for message in published:
-        topic = world.gateway.topics.parse(message.topic)
+        topic = simulation.gateway.topics.parse(message.topic)
         if isinstance(topic, ReportTopic):
             try:
                 reports.decode_report(topic.kind, message.payload)
             except WireError:
                 continue
-            readable += 1
-    assert 1000 < readable < len(published)
+            valid_count += 1
+    assert 1000 < valid_count < len(published)

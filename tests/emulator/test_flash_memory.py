@@ -1,4 +1,4 @@
-"""What devices keep, written down and given back."""
+"""Saving and restoring of the flash memory of devices."""
 
 from __future__ import annotations
 
@@ -21,79 +21,79 @@ START = 1_790_000_000_000
 LATER = START + 3_600_000
 
 
-def gateway(memory: bytes | None = None, *, origin: int = START) -> GatewayEmulator:
+def create_gateway(memory: bytes | None = None, *, origin: int = START) -> GatewayEmulator:
     return GatewayEmulator(EmulatorSettings(mac=MAC), SITE, SimulatedClock(origin), memory=memory)
 
 
-def ask(of: GatewayEmulator, what: str, t: float, **parameters: Any) -> dict[str, Any]:
-    of.receive(f"mt/gateway/{MAC}/request/{what}", json.dumps(parameters).encode(), t)
-    (response,) = [each for each in of.advance(t + 11.0) if "/response/" in each.topic]
-    told: dict[str, Any] = json.loads(response.payload)
-    return told
+def send_request(gateway: GatewayEmulator, path: str, t: float, **parameters: Any) -> dict[str, Any]:
+    gateway.receive(f"mt/gateway/{MAC}/request/{path}", json.dumps(parameters).encode(), t)
+    (response,) = [message for message in gateway.advance(t + 11.0) if "/response/" in message.topic]
+    body: dict[str, Any] = json.loads(response.payload)
+    return body
 
 
-def samples(of: GatewayEmulator, device: Mac, until: float) -> list[dict[str, Any]]:
+def collect_samples(gateway: GatewayEmulator, device: Mac, until: float) -> list[dict[str, Any]]:
     topic = f"mt/gateway/{MAC}/device/{device}/measurement/8803"
-    return [json.loads(each.payload) for each in of.advance(until) if each.topic == topic]
+    return [json.loads(message.payload) for message in gateway.advance(until) if message.topic == topic]
 
 
 @pytest.mark.rule("gateway-47", "ack-18")
-def test_samples_that_nobody_acknowledged_are_there_in_another_life() -> None:
-    before = gateway()
-    told = samples(before, LEAF, 600.0)
-    after = gateway(before.save_memory(), origin=LATER)
-    newest = samples(after, LEAF, 61.0)
+def test_unacknowledged_samples_are_restored() -> None:
+    before = create_gateway()
+    unacknowledged = collect_samples(before, LEAF, 600.0)
+    after = create_gateway(before.save_memory(), origin=LATER)
+    newest = collect_samples(after, LEAF, 61.0)
     ack = json.dumps({"time": newest[-1]["time"], "type": 1}).encode()
     after.receive(f"mt/gateway/{MAC}/request/{LEAF}/ack/8803", ack, 61.0)
-    backfilled = samples(after, LEAF, 66.0)
-    assert backfilled == [*reversed(newest[:-1]), *reversed(told)]
+    backfilled = collect_samples(after, LEAF, 66.0)
+    assert backfilled == [*reversed(newest[:-1]), *reversed(unacknowledged)]
 
 
-def test_counters_go_on_where_they_were() -> None:
-    before = gateway()
-    last = samples(before, LEAF, 600.0)[-1]
-    first = samples(gateway(before.save_memory(), origin=LATER), LEAF, 61.0)[0]
-    assert first["seq"] == last["seq"] + 1
+def test_sequence_numbers_continue() -> None:
+    before = create_gateway()
+    last_sample = collect_samples(before, LEAF, 600.0)[-1]
+    first_sample = collect_samples(create_gateway(before.save_memory(), origin=LATER), LEAF, 61.0)[0]
+    assert first_sample["seq"] == last_sample["seq"] + 1
 
 
-def test_what_was_written_is_kept_and_takes_effect() -> None:
-    before = gateway()
-    assert ask(before, f"{LEAF}/write/9802", 100.0, value="fc")["status"] == 0
-    assert ask(before, f"{LEAF}/write/8110", 120.0, value="04")["status"] == 0
-    after = gateway(before.save_memory(), origin=LATER)
-    answer = ask(after, f"{LEAF}/read/9802", 1.0)
-    assert (answer["value"], answer["origin"]) == ("fc", 1)
-    assert ask(after, f"{LEAF}/read/8110", 20.0)["value"] == "04"
+def test_written_properties_are_restored_and_take_effect() -> None:
+    before = create_gateway()
+    assert send_request(before, f"{LEAF}/write/9802", 100.0, value="fc")["status"] == 0
+    assert send_request(before, f"{LEAF}/write/8110", 120.0, value="04")["status"] == 0
+    after = create_gateway(before.save_memory(), origin=LATER)
+    response = send_request(after, f"{LEAF}/read/9802", 1.0)
+    assert (response["value"], response["origin"]) == ("fc", 1)
+    assert send_request(after, f"{LEAF}/read/8110", 20.0)["value"] == "04"
 
 
-def test_uptime_battery_and_version_go_on() -> None:
-    before = gateway()
-    uptime = ask(before, f"{LEAF}/read-decoded/uptime", 1000.0)["value"]
-    after = gateway(before.save_memory(), origin=LATER)
+def test_uptime_battery_and_version_are_restored() -> None:
+    before = create_gateway()
+    uptime = send_request(before, f"{LEAF}/read-decoded/uptime", 1000.0)["value"]
+    after = create_gateway(before.save_memory(), origin=LATER)
     for t, name in ((1020.0, "battery-level"), (1040.0, "firmware-version")):
-        old, new = (ask(each, f"{LEAF}/read-decoded/{name}", t) for each in (before, after))
+        old, new = (send_request(gateway, f"{LEAF}/read-decoded/{name}", t) for gateway in (before, after))
         assert old["value"] == new["value"]
-    assert ask(after, f"{LEAF}/read-decoded/uptime", 1060.0)["value"] > uptime
+    assert send_request(after, f"{LEAF}/read-decoded/uptime", 1060.0)["value"] > uptime
 
 
-def test_a_memory_given_back_is_the_same_memory() -> None:
-    before = gateway()
+def test_a_restored_memory_is_saved_unchanged() -> None:
+    before = create_gateway()
     before.advance(4000.0)
     memory = before.save_memory()
-    assert json.loads(gateway(memory).save_memory()) == json.loads(memory)
+    assert json.loads(create_gateway(memory).save_memory()) == json.loads(memory)
 
 
-def test_devices_of_which_nothing_is_known_are_new_and_unknown_ones_are_passed_over() -> None:
-    before = gateway()
+def test_devices_missing_in_the_memory_are_new_and_unknown_ones_are_ignored() -> None:
+    before = create_gateway()
     before.advance(600.0)
     memory = json.loads(before.save_memory())
     memory["devices"]["c0ffee000000"] = memory["devices"].pop(LEAF)
-    after = gateway(json.dumps(memory).encode())
-    assert samples(after, LEAF, 61.0)[0]["seq"] == 0
+    after = create_gateway(json.dumps(memory).encode())
+    assert collect_samples(after, LEAF, 61.0)[0]["seq"] == 0
 
 
-def _damaged(**changes: Any) -> bytes:
-    before = gateway()
+def _build_damaged_memory(**changes: Any) -> bytes:
+    before = create_gateway()
     before.advance(600.0)
     memory = json.loads(before.save_memory())
     memory["devices"][LEAF] |= changes
@@ -109,39 +109,41 @@ def _damaged(**changes: Any) -> bytes:
         b"\xff",
         b"[" * 100_000,
         b'{"gateway":"c0ffee000000","devices":{}}',
-        _damaged(version="three"),
-        _damaged(mode=9),
-        _damaged(seqs=5),
-        _damaged(values={"9802": "not base64!"}),
-        _damaged(values={"9802": ""}),
-        _damaged(values={"9802": "Cg=="}),
-        _damaged(version="999.0.0"),
-        _damaged(battery=101),
-        _damaged(uptime=-1),
-        _damaged(uptime=1e300),
-        _damaged(moved=-1),
-        _damaged(doors=2**40),
-        _damaged(seqs="AAAA"),
-        _damaged(series=[{"kind": "measurement", "identifier": "8803", "samples": [[2**62, 2, "AAA="]]}]),
-        _damaged(series=[{"kind": "measurement", "identifier": "8803", "samples": [[1, 2]]}]),
+        _build_damaged_memory(version="three"),
+        _build_damaged_memory(mode=9),
+        _build_damaged_memory(seqs=5),
+        _build_damaged_memory(values={"9802": "not base64!"}),
+        _build_damaged_memory(values={"9802": ""}),
+        _build_damaged_memory(values={"9802": "Cg=="}),
+        _build_damaged_memory(version="999.0.0"),
+        _build_damaged_memory(battery=101),
+        _build_damaged_memory(uptime=-1),
+        _build_damaged_memory(uptime=1e300),
+        _build_damaged_memory(moved=-1),
+        _build_damaged_memory(doors=2**40),
+        _build_damaged_memory(seqs="AAAA"),
+        _build_damaged_memory(
+            series=[{"kind": "measurement", "identifier": "8803", "samples": [[2**62, 2, "AAA="]]}]
+        ),
+        _build_damaged_memory(series=[{"kind": "measurement", "identifier": "8803", "samples": [[1, 2]]}]),
     ],
 )
-def test_what_is_no_memory_is_refused(memory: bytes) -> None:
+def test_an_invalid_memory_is_rejected(memory: bytes) -> None:
     with pytest.raises(UnreadableMemory):
-        gateway(memory)
+        create_gateway(memory)
 
 
-def test_values_and_samples_of_identifiers_that_a_device_does_not_have_are_passed_over() -> None:
+def test_values_and_samples_of_unknown_identifiers_are_ignored() -> None:
     series = [
         {"kind": "measurement", "identifier": "8800", "samples": [[1, 2, "AAA="]]},
         {"kind": "property", "identifier": "8803", "samples": [[1, 2, "AAA="]]},
     ]
-    after = gateway(_damaged(values={"8125": "AAAA", "ff00": "AA=="}, series=series))
-    kept = json.loads(after.save_memory())["devices"][LEAF]
-    assert (kept["values"], kept["series"]) == ({}, [])
+    after = create_gateway(_build_damaged_memory(values={"8125": "AAAA", "ff00": "AA=="}, series=series))
+    record = json.loads(after.save_memory())["devices"][LEAF]
+    assert (record["values"], record["series"]) == ({}, [])
 
 
 @given(st.binary())
-def test_arbitrary_bytes_are_a_memory_or_refused(memory: bytes) -> None:
+def test_arbitrary_bytes_are_rejected(memory: bytes) -> None:
     with pytest.raises(UnreadableMemory):
-        gateway(memory)
+        create_gateway(memory)

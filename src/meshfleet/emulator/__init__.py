@@ -1,8 +1,8 @@
-"""A complete emulated gateway over a simulated mesh, and fleets of them.
+"""An emulated gateway with a simulated mesh, and fleets of such gateways.
 
-`simulation` is the world without messages: sites, radio, mesh, devices; pure, with time as an argument.
-`gateway` is one gateway without a connection: messages and time go in, messages and I/O actions come out.
-`runtime` connects gateways to a broker.
+`simulation` models sites, radio, mesh and devices without any messages; it is pure, with time as an argument.
+`gateway` is one gateway without a connection: it consumes messages and time, and produces messages and
+I/O actions. `runtime` connects gateways to a broker.
 """
 
 from meshfleet.emulator.gateway import GatewayEmulator

@@ -1,4 +1,4 @@
-"""What all parts of one gateway share: its world, its time, and what it wants from outside."""
+"""State that all parts of one emulated gateway share: simulation, clock, outgoing messages, I/O actions."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 class FetchImage(Struct, frozen=True):
-    """A chore: get this image, and tell what came of it."""
+    """Request to fetch a firmware image. The owner calls `on_image` or `on_image_failed`."""
 
     question: FirmwareQuestion
 
 
 class CloseConnection(Struct, frozen=True):
-    """A chore: end the connection to the broker; after a crash without a word."""
+    """Request to close the broker connection; after a crash without DISCONNECT."""
 
     crashed: bool
 
 
 class OpenConnection(Struct, frozen=True):
-    """A chore: connect again."""
+    """Request to connect to the broker again."""
 
 
 IoAction = FetchImage | CloseConnection | OpenConnection
@@ -49,12 +49,12 @@ IoAction = FetchImage | CloseConnection | OpenConnection
 
 @cache
 def shared_topics(prefix: str) -> TopicCodec:
-    """The topics below a prefix: thousands of gateways in a process have the same."""
+    """Return the topic codec of a prefix, cached: thousands of gateways in a process share it."""
     return TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
 
 
 class EmulatorContext:
-    """One gateway without its deeds."""
+    """Shared state of one emulated gateway. It has no behavior of its own."""
 
     def __init__(
         self,
@@ -74,18 +74,20 @@ class EmulatorContext:
         self.mesh = SimulatedMesh(site)
         self.gateway_device = SimulatedDevice(_build_gateway_device(settings.mac), self.mesh.root, site.seed)
         self.devices: dict[Mac, SimulatedDevice] = {settings.mac: self.gateway_device}
-        for fixture in site.devices:
-            self.devices[fixture.mac] = SimulatedDevice(fixture, self.mesh.nodes[fixture.mac], site.seed)
+        for site_device in site.devices:
+            self.devices[site_device.mac] = SimulatedDevice(
+                site_device, self.mesh.nodes[site_device.mac], site.seed
+            )
         self.outbox = Outbox(settings.faults, self.scheduler, clock, self.noise_key)
         self.reports = ReportPublisher(settings, self.topics, catalogue, outbox=self.outbox, clock=clock)
         self.packets = PacketForwarder(self.scheduler, self.mesh, self.noise_key)
         self.actions: list[IoAction] = []
-        """What only the outside can do."""
+        """I/O that the emulator requests from its owner."""
         self._silence(settings.faults.silent)
 
     @property
     def is_down(self) -> bool:
-        """Whether the gateway itself is restarting: then nobody hears its devices."""
+        """Whether the gateway itself is restarting: it then receives no reports of its devices."""
         return self.gateway_device.is_offline
 
     def _silence(self, fraction: float) -> None:

@@ -1,7 +1,7 @@
-"""What devices do by themselves: the rhythm of reports, motion, buttons, doors, restarts.
+"""Behavior of devices without requests: periodic reports, motion, buttons, doors and restarts.
 
-Every device has its beat, once in a minute, and the beats of a gateway's devices are spread evenly over that
-minute (gateway-23). With every twentieth beat it tells its properties too (gateway-24).
+Every device has a heartbeat cycle of one minute; the cycles of the devices of one gateway are spread evenly
+over that minute (gateway-23). In every twentieth cycle a device also reports its properties (gateway-24).
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.device import SimulatedDevice
 
 HEARTBEAT_INTERVAL: Final = 60.0
-"""Seconds from beat to beat."""
+"""Seconds between two heartbeats of a device."""
 
 _MAX_SLOTS: Final = 20
-"""Beats of a gateway in that time: the devices of large ones share theirs, which costs less."""
+"""Maximum time slots of a gateway per heartbeat interval. More devices share slots, which saves CPU."""
 
 HEARTBEATS_BETWEEN_PROPERTIES: Final = 20
 REBOOT_SECONDS: Final = 8.0
-"""Seconds that a device takes to restart."""
+"""Seconds that a device needs to restart."""
 
 HOP_SECONDS: Final = 0.025
-"""Seconds that a report is on its way per hop: it arrives with the beat, and was made earlier."""
+"""Seconds of latency per hop: a report that arrives at the cycle time was created that much earlier."""
 
 _PARENT_CHECK_INTERVAL: Final = 5
-"""Beats after which a device looks for a better parent; one that has none looks at every beat."""
+"""Heartbeats between two checks for a better parent; a device without a parent checks at every heartbeat."""
 
 _REPORTED_RECEIVERS: Final = 4
-"""As many nodes as report how well they hear a device."""
+"""Maximum nodes that report the RSSI of one device, in addition to its linked nodes."""
 
 _ALARM_PROBABILITY: Final = 1 / 360
 _MESSAGE_READ_PROBABILITY: Final = 1 / 5
 _WATCHDOG_PROBABILITY: Final = 1 / 50_000
-"""Chances in one beat: that somebody needs help, reads a message, that a device has to be reset."""
+"""Probabilities per heartbeat: an alarm is raised, a message is read, the watchdog resets the device."""
 
 _PROPERTY_PAUSE: Final = 0.2
-"""Seconds between properties that were asked for all together."""
+"""Seconds between the properties that command 8302 reports."""
 
 _ALARM = Identifier("9800")
 _MESSAGE = Identifier("9821")
@@ -62,26 +62,26 @@ _WATCHDOG_EVENT = Identifier("8113")
 
 
 class DeviceBehavior:
-    """The devices of one gateway, and the gateway as a device."""
+    """Behavior of the devices of one gateway, including the gateway as a device."""
 
-    def __init__(self, core: EmulatorContext) -> None:
-        self._core = core
-        self._devices = list(core.devices.values())
+    def __init__(self, context: EmulatorContext) -> None:
+        self._context = context
+        self._devices = list(context.devices.values())
         self._devices_per_slot = -(-len(self._devices) // _MAX_SLOTS)
         self._slot_count = -(-len(self._devices) // self._devices_per_slot)
         self._slot = 0
         self.on_restart: Callable[[SimulatedDevice], None] = lambda _: None
-        """Told of every device that is about to restart, whatever it is busy with."""
-        self._phase = uniform_noise(core.noise_key, 7) * HEARTBEAT_INTERVAL / self._slot_count
+        """Called for every device that is about to restart."""
+        self._phase = uniform_noise(context.noise_key, 7) * HEARTBEAT_INTERVAL / self._slot_count
         self._schedule_slot()
         for device in self._devices:
             if device.product.motion_code:
                 self._schedule_motion(device)
 
-    # The beat
+    # Heartbeat cycle
 
     def _schedule_slot(self) -> None:
-        self._core.scheduler.at(
+        self._context.scheduler.at(
             self._phase + self._slot * HEARTBEAT_INTERVAL / self._slot_count, self._run_slot
         )
 
@@ -93,87 +93,89 @@ class DeviceBehavior:
             self.run_heartbeat_cycle(device, t)
 
     def run_heartbeat_cycle(self, device: SimulatedDevice, t: float) -> None:
-        """Let a device report what is due once in a minute."""
+        """Send all reports of a device that are due once per minute."""
         device.heartbeats += 1
         if not device.battery_level(t) and not device.is_offline:
-            device.is_offline = True  # for good: nothing restarts it
-            self._core.mesh.leave(device.node)
+            device.is_offline = True  # permanently: an empty battery is never replaced
+            self._context.mesh.leave(device.node)
         if device.is_offline or device.mode is DeviceMode.DFU:
             return
         if device.mode is DeviceMode.STORAGE:
             self._report_storage_mode(device, t)
             return
         if device.is_connected and (device.node.depth < 0 or device.heartbeats % _PARENT_CHECK_INTERVAL == 0):
-            self._core.mesh.reselect_parent(device.node, t)
+            self._context.mesh.reselect_parent(device.node, t)
         self._report_rssi(device, t)
-        copies = self._count_heard_copies(device, t)
-        heard = copies > 0
+        copies = self._count_received_copies(device, t)
+        is_received = copies > 0
         sent = t - HOP_SECONDS * max(device.node.depth, 1)
         self._report_heartbeat(device, copies, sent)
-        self._measure(device, sent, heard=heard)
+        self._measure(device, sent, is_received=is_received)
         self._run_random_events(device, sent)
-        if device.heartbeats % HEARTBEATS_BETWEEN_PROPERTIES == 1 and heard and not device.is_offline:
+        if device.heartbeats % HEARTBEATS_BETWEEN_PROPERTIES == 1 and is_received and not device.is_offline:
             self.report_properties(device, sent)
 
     def _report_heartbeat(self, device: SimulatedDevice, copies: int, t: float) -> None:
-        """Report a heartbeat, of which so many copies are heard. One that nobody hears leaves a hole."""
+        """Report a heartbeat of which `copies` copies arrived. With none, its sequence number is skipped."""
         if copies:
-            self._core.reports.publish_heartbeat(device, t)
+            self._context.reports.publish_heartbeat(device, t)
         else:
             device.next_seq(Kind.HEARTBEAT)
-        device.heard_copies = copies  # the next one tells it
+        device.received_copies = copies  # reported as `lastCount` of the next heartbeat
 
-    def _count_heard_copies(self, device: SimulatedDevice, t: float) -> int:
-        """How many copies of a beat arrive. Links are reliable, advertisements come in a few copies."""
+    def _count_received_copies(self, device: SimulatedDevice, t: float) -> int:
+        """Return how many copies of a heartbeat arrive: all over a link, randomly fewer by advertising."""
         node = device.node
         if device.is_connected:
             return HEARTBEAT_COPIES if node.depth >= 0 else 0
-        # By the one who hears it best on average: who that is just now makes little difference.
-        nearest = next((i for i, each in enumerate(node.receivers) if each.depth >= 0), None)
-        if nearest is None or (level := self._core.mesh.link_rssi(node, nearest, t)) < radio.MIN_AUDIBLE_DBM:
+        # The receiver with the best mean RSSI: the one that is best at this moment makes little difference.
+        nearest_index = next((i for i, receiver in enumerate(node.receivers) if receiver.depth >= 0), None)
+        if (
+            nearest_index is None
+            or (level := self._context.mesh.link_rssi(node, nearest_index, t)) < radio.MIN_AUDIBLE_DBM
+        ):
             return 0
         dice, lost = noise_bits(device.noise_key, device.heartbeats), radio.packet_loss(level) * 1024
         return ((dice & 1023) >= lost) + ((dice >> 10 & 1023) >= lost) + ((dice >> 20 & 1023) >= lost)
 
     def _report_rssi(self, device: SimulatedDevice, t: float) -> None:
-        mesh, node, tell = self._core.mesh, device.node, self._core.reports.publish_rssi
-        for i, hearer in enumerate(node.receivers):
-            linked = hearer is node.parent or hearer.parent is node
-            if i >= _REPORTED_RECEIVERS and not linked:
+        mesh, node, publish_rssi = self._context.mesh, device.node, self._context.reports.publish_rssi
+        for i, receiver in enumerate(node.receivers):
+            is_linked = receiver is node.parent or receiver.parent is node
+            if i >= _REPORTED_RECEIVERS and not is_linked:
                 continue
             reading = mesh.measure_rssi(node, i, t, device.heartbeats)
-            if hearer.depth >= 0 and (linked or reading >= radio.MIN_AUDIBLE_DBM):
-                channel = None if linked else 37 + (device.heartbeats + i) % 3
-                tell(device, hearer.mac, reading, channel, t)
+            if receiver.depth >= 0 and (is_linked or reading >= radio.MIN_AUDIBLE_DBM):
+                channel = None if is_linked else 37 + (device.heartbeats + i) % 3
+                publish_rssi(device, receiver.mac, reading, channel, t)
 
-    def _measure(self, device: SimulatedDevice, t: float, *, heard: bool) -> None:
-        report = self._core.reports
+    def _measure(self, device: SimulatedDevice, t: float, *, is_received: bool) -> None:
+        reports = self._context.reports
         device.has_sensor_fault = False
         for identifier in device.product.measurements:
             if (error := find_sensor_failure(device, identifier)) is None:
-                report.publish_measurement(
-                    device, identifier, read_sensor(device, identifier, t), t, heard=heard
+                reports.publish_measurement(
+                    device, identifier, read_sensor(device, identifier, t), t, is_received=is_received
                 )
                 continue
             device.has_sensor_fault = True
-            if heard:
-                report.publish_measurement_error(device, identifier, error, t)
+            if is_received:
+                reports.publish_measurement_error(device, identifier, error, t)
 
     def _report_storage_mode(self, device: SimulatedDevice, t: float) -> None:
-        """The gateway speaks for a device in storage mode (gateway-33)."""
-        if any(hearer.depth >= 0 for hearer in device.node.receivers):
+        """Report a device in storage mode, which the gateway does on its behalf (gateway-33)."""
+        if any(receiver.depth >= 0 for receiver in device.node.receivers):
             value = bytes.fromhex(device.product.model) + bytes((device.product.variant,))
             seq = device.next_seq(Kind.EVENT, _STORAGE_EVENT)
-            sample = DeviceSample(
-                self._core.clock.wall_millis(t), seq, value
-            )  # the device knows nothing of it
-            self._core.reports.publish_sample(device, Kind.EVENT, _STORAGE_EVENT, sample)
+            # Not buffered: the event is created by the gateway, not by the device.
+            sample = DeviceSample(self._context.clock.wall_millis(t), seq, value)
+            self._context.reports.publish_sample(device, Kind.EVENT, _STORAGE_EVENT, sample)
 
-    # What happens now and then
+    # Random events
 
     def _run_random_events(self, device: SimulatedDevice, t: float) -> None:
         dice = uniform_noise(device.noise_key ^ 0xB0, device.heartbeats)
-        if dice < _WATCHDOG_PROBABILITY and device is not self._core.gateway_device:
+        if dice < _WATCHDOG_PROBABILITY and device is not self._context.gateway_device:
             self.reboot(device, ResetCause.WATCHDOG)
         elif device.product.has_button and dice < _ALARM_PROBABILITY:
             self.raise_alarm(device, t)
@@ -187,32 +189,32 @@ class DeviceBehavior:
             device.door_count += device.new_door_openings()
 
     def raise_alarm(self, device: SimulatedDevice, t: float) -> None:
-        """Somebody presses the button. The alarm stays until it is cleared by a write (gateway-34)."""
+        """Simulate a button press. The alarm stays set until a write clears it (gateway-34)."""
         device.set_value(_ALARM, b"\1")
         self._report_event(device, _ALARM, b"\1", t)
 
     def _report_event(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Tell what happened as an event and as a property; who is not heard keeps the event for later."""
-        heard = self._is_heard(device, t)
-        self._core.reports.publish_event(device, identifier, raw, t, heard=heard)
-        if heard:
+        """Report an event and the property of the same identifier. An event not received stays buffered."""
+        is_received = self._is_received(device, t)
+        self._context.reports.publish_event(device, identifier, raw, t, is_received=is_received)
+        if is_received:
             self.report_property(device, identifier, t)
 
-    def _is_heard(self, device: SimulatedDevice, t: float) -> bool:
-        """Whether somebody in the tree hears the device now."""
-        node, mesh = device.node, self._core.mesh
+    def _is_received(self, device: SimulatedDevice, t: float) -> bool:
+        """Return whether any node of the tree receives the device now."""
+        node, mesh = device.node, self._context.mesh
         if device.is_connected:
             return node.depth >= 0
         return any(
-            hearer.depth >= 0 and mesh.link_rssi(node, i, t) >= radio.MIN_AUDIBLE_DBM
-            for i, hearer in enumerate(node.receivers)
+            receiver.depth >= 0 and mesh.link_rssi(node, i, t) >= radio.MIN_AUDIBLE_DBM
+            for i, receiver in enumerate(node.receivers)
         )
 
     def _schedule_motion(self, device: SimulatedDevice) -> None:
-        self._core.scheduler.after(device.next_motion_delay(), partial(self._toggle_motion, device))
+        self._context.scheduler.after(device.next_motion_delay(), partial(self._toggle_motion, device))
 
     def _toggle_motion(self, device: SimulatedDevice, t: float) -> None:
-        """Motion comes or goes."""
+        """Start or stop the motion of a device and schedule the next change."""
         device.toggle_motion(t)
         if self._is_active(device) and device.battery_level(t):
             self._report_event(device, _MOTION, properties.encode_motion_event(device), t)
@@ -221,42 +223,44 @@ class DeviceBehavior:
     def _is_active(self, device: SimulatedDevice) -> bool:
         return not device.is_offline and device.mode in (DeviceMode.CONNECTED, DeviceMode.UNCONNECTED)
 
-    # What requests and updates ask for
+    # Operations for requests and updates
 
     def set_property(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Set a property, and report it."""
+        """Set and report a property."""
         device.set_value(identifier, raw)
         self.report_property(device, identifier, t)
 
     def report_property(self, device: SimulatedDevice, identifier: Identifier, t: float) -> None:
-        """Report one property."""
-        self._core.reports.publish_property(
+        """Report a property with its current value."""
+        self._context.reports.publish_property(
             device, identifier, properties.read_property(device, identifier, t), t
         )
 
     def report_properties(self, device: SimulatedDevice, t: float) -> None:
-        """Report all properties that are reported at all."""
+        """Report all properties that the device reports by itself."""
         for identifier in device.product.reported_properties:
             self.report_property(device, identifier, t)
 
     def start_property_report(self, device: SimulatedDevice) -> None:
-        """Report all properties one after the other; the device is busy with it for a while (gateway-35)."""
+        """Report all properties one after the other; until the last one the device is busy (gateway-35)."""
         device.is_reporting = True
-        self._report_next(device, 0, device.booted_at, self._core.scheduler.now)
+        self._report_next_property(device, 0, device.booted_at, self._context.scheduler.now)
 
-    def _report_next(self, device: SimulatedDevice, place: int, booted: float, t: float) -> None:
-        if device.booted_at != booted or device.is_offline:
-            return  # it has restarted, and forgotten what it was about
-        if place == len(device.product.reported_properties) or not self._is_active(device):
+    def _report_next_property(self, device: SimulatedDevice, index: int, booted_at: float, t: float) -> None:
+        if device.booted_at != booted_at or device.is_offline:
+            return  # a restart ends the series of reports
+        if index == len(device.product.reported_properties) or not self._is_active(device):
             device.is_reporting = False
             return
-        self.report_property(device, device.product.reported_properties[place], t)
-        self._core.scheduler.after(_PROPERTY_PAUSE, partial(self._report_next, device, place + 1, booted))
+        self.report_property(device, device.product.reported_properties[index], t)
+        self._context.scheduler.after(
+            _PROPERTY_PAUSE, partial(self._report_next_property, device, index + 1, booted_at)
+        )
 
     def set_mode(self, device: SimulatedDevice, mode: DeviceMode, t: float) -> None:
-        """Put a device into another mode. The gateway tells it, also for those that cannot (gateway-32)."""
+        """Put a device into another mode. The gateway reports the new mode on its behalf (gateway-32)."""
         device.mode = mode
-        mesh = self._core.mesh
+        mesh = self._context.mesh
         if mode is DeviceMode.CONNECTED:
             mesh.join(device.node, t)
         else:
@@ -271,38 +275,42 @@ class DeviceBehavior:
         seconds: float = REBOOT_SECONDS,
         on_restarted: ScheduledCallback | None = None,
     ) -> None:
-        """Restart a device: it is away for some seconds, comes back and introduces itself."""
+        """Restart a device: take it offline for some seconds, then report its heartbeat and properties.
+
+        A device that is already restarting is left alone, or with `on_restarted` restarted again afterwards.
+        """
         if device.is_offline:
-            if on_restarted is not None and device.battery_level(self._core.scheduler.now):
-                again = partial(self.reboot, device, cause, seconds=seconds, on_restarted=on_restarted)
-                self._core.scheduler.after(1.0, lambda _: again())  # it is restarting for another reason
+            if on_restarted is not None and device.battery_level(self._context.scheduler.now):
+                retry_reboot = partial(self.reboot, device, cause, seconds=seconds, on_restarted=on_restarted)
+                # Wait until the restart in progress has ended.
+                self._context.scheduler.after(1.0, lambda _: retry_reboot())
             return
         self.on_restart(device)
         device.is_offline = True
-        if device is self._core.gateway_device:
-            self._core.outbox.close()
-            self._core.packets.clear()
-            self._core.actions.append(CloseConnection(crashed=cause == ResetCause.WATCHDOG))
+        if device is self._context.gateway_device:
+            self._context.outbox.close()
+            self._context.packets.clear()
+            self._context.actions.append(CloseConnection(crashed=cause == ResetCause.WATCHDOG))
         elif device.is_connected:
-            self._core.mesh.leave(device.node)
-        self._core.scheduler.after(seconds, partial(self._finish_reboot, device, cause, on_restarted))
+            self._context.mesh.leave(device.node)
+        self._context.scheduler.after(seconds, partial(self._finish_reboot, device, cause, on_restarted))
 
     def _finish_reboot(
-        self, device: SimulatedDevice, cause: int, then: Callable[[float], None] | None, t: float
+        self, device: SimulatedDevice, cause: int, on_restarted: Callable[[float], None] | None, t: float
     ) -> None:
         device.is_offline = False
         device.restart(t, cause)
-        if device is self._core.gateway_device:
-            self._core.outbox.is_open = True
-            self._core.actions.append(OpenConnection())
-        if device.is_connected and device is not self._core.gateway_device:
-            self._core.mesh.join(device.node, t)
-        if then is not None:
-            then(t)
+        if device is self._context.gateway_device:
+            self._context.outbox.is_open = True
+            self._context.actions.append(OpenConnection())
+        if device.is_connected and device is not self._context.gateway_device:
+            self._context.mesh.join(device.node, t)
+        if on_restarted is not None:
+            on_restarted(t)
         if device.mode is DeviceMode.STORAGE:
-            self.report_property(device, _MODE, t)  # the gateway does, in its place (gateway-32)
-        if self._is_active(device) and (copies := self._count_heard_copies(device, t)):
+            self.report_property(device, _MODE, t)  # sent by the gateway on behalf of the device (gateway-32)
+        if self._is_active(device) and (copies := self._count_received_copies(device, t)):
             self._report_heartbeat(device, copies, t)
             if cause == ResetCause.WATCHDOG:
-                self._core.reports.publish_event(device, _WATCHDOG_EVENT, None, t)
+                self._context.reports.publish_event(device, _WATCHDOG_EVENT, None, t)
             self.report_properties(device, t)

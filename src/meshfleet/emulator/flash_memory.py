@@ -1,7 +1,7 @@
-"""What devices keep in flash: it outlasts the emulator, as it outlasts a gateway on a wall.
+"""Flash memory of emulated devices, saved to and restored from a file so that it survives the emulator.
 
-Samples that nobody acknowledged, counters, properties that were written, modes and firmware versions. The
-rest of the world begins anew.
+It holds samples that are not acknowledged, sequence numbers, written properties, modes and firmware versions.
+All other state of the simulation starts from its initial values.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _Raw = Annotated[bytes, Meta(max_length=255)]
 _Seconds = Annotated[float, Meta(ge=0, le=4e9)]
 
 
-class _FlashSeries(Struct):
+class _SeriesRecord(Struct):
     kind: Kind
     identifier: Identifier
     samples: list[tuple[_Millis, _Seq, _Raw | None]]
 
 
-class _Flash(Struct, rename="camel"):
-    """One device."""
+class _DeviceRecord(Struct, rename="camel"):
+    """Saved state of one device."""
 
     mode: DeviceMode
     version: str
@@ -54,59 +54,63 @@ class _Flash(Struct, rename="camel"):
     moved: _Seconds
     doors: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
     values: dict[Identifier, _Raw]
-    series: list[_FlashSeries]
+    series: list[_SeriesRecord]
 
 
-class _Memory(Struct):
+class _MemoryFile(Struct):
     gateway: Mac
-    devices: dict[Mac, _Flash]
+    devices: dict[Mac, _DeviceRecord]
 
 
-def save_devices(core: EmulatorContext) -> bytes:
-    """Write down what the devices of a gateway keep."""
-    devices = {mac: _build_flash(device, core.scheduler.now) for mac, device in core.devices.items()}
-    return msgspec.json.encode(_Memory(core.settings.mac, devices))
+def save_devices(context: EmulatorContext) -> bytes:
+    """Return the flash memory of all devices of a gateway as JSON."""
+    devices = {mac: _build_record(device, context.scheduler.now) for mac, device in context.devices.items()}
+    return msgspec.json.encode(_MemoryFile(context.settings.mac, devices))
 
 
-def restore_devices(core: EmulatorContext, data: bytes) -> None:
-    """Give devices back what they kept. Those of which nothing was written down are as new.
+def restore_devices(context: EmulatorContext, data: bytes) -> None:
+    """Restore the flash memory of devices from JSON. Devices that are not in it keep their initial state.
 
-    Raises UnreadableMemory, and then nothing has changed.
+    Raises UnreadableMemory if the data is invalid or of another gateway; no device is changed then.
     """
     try:
-        memory = get_decoder(_Memory).decode(data)
+        memory = get_decoder(_MemoryFile).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UnreadableMemory(str(exc)) from exc
-    if memory.gateway != core.settings.mac:
-        raise UnreadableMemory(f"it is the memory of another gateway, {memory.gateway}")
-    known = [(core.devices[mac], flash) for mac, flash in memory.devices.items() if mac in core.devices]
-    for device, flash in known:
-        _check_flash(device, flash)
-    for device, flash in known:
-        _restore_device(core, device, flash)
+    if memory.gateway != context.settings.mac:
+        raise UnreadableMemory(f"the memory belongs to another gateway, {memory.gateway}")
+    loaded = [
+        (context.devices[mac], record) for mac, record in memory.devices.items() if mac in context.devices
+    ]
+    for device, record in loaded:
+        _check_record(device, record)
+    for device, record in loaded:
+        _restore_device(context, device, record)
 
 
-def _check_flash(device: SimulatedDevice, flash: _Flash) -> None:
-    """Refuse what the device cannot have kept."""
-    if len(flash.seqs) != len(device.seqs):
-        raise UnreadableMemory(f"{device.mac} has {len(device.seqs)} counters, and not {len(flash.seqs)}")
-    if not _version_fits(flash.version):
-        raise UnreadableMemory(f"{device.mac} has no version {quote_input(flash.version)}")
-    for identifier, raw in flash.values.items():
-        usual = device.product.default_values.get(identifier)
-        if usual is not None and not (len(raw) == len(usual) and accepts_value(device, identifier, raw)):
-            raise UnreadableMemory(f"{device.mac} cannot have kept this value of {quote_input(identifier)}")
+def _check_record(device: SimulatedDevice, record: _DeviceRecord) -> None:
+    """Raise UnreadableMemory if a record does not fit the device."""
+    if len(record.seqs) != len(device.seqs):
+        raise UnreadableMemory(
+            f"{device.mac} has {len(device.seqs)} sequence numbers, the memory has {len(record.seqs)}"
+        )
+    if not _is_valid_version(record.version):
+        raise UnreadableMemory(f"{device.mac} has an invalid version {quote_input(record.version)}")
+    for identifier, raw in record.values.items():
+        default = device.product.default_values.get(identifier)
+        if default is not None and not (len(raw) == len(default) and accepts_value(device, identifier, raw)):
+            raise UnreadableMemory(f"{device.mac} has an invalid value of {quote_input(identifier)}")
 
 
-def _version_fits(text: str) -> bool:
+def _is_valid_version(text: str) -> bool:
     try:
-        return max(Version.parse(text)[:3]) <= 0xFF  # noqa: PLR2004 # a byte each
+        return max(Version.parse(text)[:3]) <= 0xFF  # noqa: PLR2004 # one byte each
     except MalformedVersion:
         return False
 
 
-def _build_flash(device: SimulatedDevice, t: float) -> _Flash:
-    return _Flash(
+def _build_record(device: SimulatedDevice, t: float) -> _DeviceRecord:
+    return _DeviceRecord(
         mode=device.mode,
         version=str(device.firmware_version),
         battery=device.battery_level(t),
@@ -118,42 +122,42 @@ def _build_flash(device: SimulatedDevice, t: float) -> _Flash:
         doors=device.door_count,
         values=device.values or {},
         series=[
-            _FlashSeries(kind, identifier, [(sample.millis, sample.seq, sample.value) for sample in samples])
+            _SeriesRecord(kind, identifier, [(sample.millis, sample.seq, sample.value) for sample in samples])
             for (kind, identifier), samples in (device.sample_buffers or {}).items()
         ],
     )
 
 
-def _restore_device(core: EmulatorContext, device: SimulatedDevice, flash: _Flash) -> None:
-    device.firmware_version = Version.parse(flash.version)
-    device.battery = flash.battery
-    device.booted_at = -flash.uptime
-    device.heartbeats = flash.beats
-    device.seqs = bytearray(flash.seqs)
-    device.motion_transitions = flash.transitions
-    device.motion_seconds = flash.moved
-    device.door_count = flash.doors
-    for identifier, raw in flash.values.items():
+def _restore_device(context: EmulatorContext, device: SimulatedDevice, record: _DeviceRecord) -> None:
+    device.firmware_version = Version.parse(record.version)
+    device.battery = record.battery
+    device.booted_at = -record.uptime
+    device.heartbeats = record.beats
+    device.seqs = bytearray(record.seqs)
+    device.motion_transitions = record.transitions
+    device.motion_seconds = record.moved
+    device.door_count = record.doors
+    for identifier, raw in record.values.items():
         if identifier in device.product.default_values:
             device.set_value(identifier, raw)
             apply_value_effects(device, identifier, raw)
-    for series in flash.series:
+    for series in record.series:
         if series.kind in _SAMPLE_KINDS and series.identifier in (
             *device.product.measurements,
             *device.product.events,
         ):
-            kept = device.sample_buffer(series.kind, series.identifier)
+            buffer = device.sample_buffer(series.kind, series.identifier)
             for millis, seq, value in sorted(series.samples, key=lambda sample: sample[:2]):
-                kept.add(DeviceSample(millis, seq, value))
-    _restore_mode(core, device, flash.mode)
+                buffer.add(DeviceSample(millis, seq, value))
+    _restore_mode(context, device, record.mode)
 
 
-def _restore_mode(core: EmulatorContext, device: SimulatedDevice, mode: DeviceMode) -> None:
-    """Put a device where it was. A bootloader does not wait that long (DFU mode)."""
+def _restore_mode(context: EmulatorContext, device: SimulatedDevice, mode: DeviceMode) -> None:
+    """Restore the mode of a device. DFU mode is not restored: a bootloader does not wait that long."""
     if mode is device.mode or mode is DeviceMode.DFU or mode not in device.product.modes:
         return
     device.mode = mode
     if mode is DeviceMode.CONNECTED:
-        core.mesh.join(device.node, 0.0)
+        context.mesh.join(device.node, 0.0)
     else:
-        core.mesh.leave(device.node)
+        context.mesh.leave(device.node)

@@ -1,4 +1,4 @@
-"""One emulated gateway, without a connection: messages and time go in, messages and chores come out."""
+"""One emulated gateway without a connection: messages and time in, messages and I/O actions out."""
 
 from __future__ import annotations
 
@@ -29,97 +29,97 @@ if TYPE_CHECKING:
 
 
 class GatewayEmulator:
-    """A gateway and the mesh below it. Whoever owns it brings the time, in simulated seconds.
+    """A gateway and its mesh. The owner supplies the time, in simulated seconds that never decrease.
 
-    Moments never go back: each call lives up to its own. With `memory` its devices go on where they were.
+    Each call first runs the simulation up to its time. With `memory`, devices resume from their saved state.
     """
 
     def __init__(
         self, settings: EmulatorSettings, site: Site, clock: SimulatedClock, *, memory: bytes | None = None
     ) -> None:
-        core = self._core = EmulatorContext(settings, site, clock)
+        context = self._context = EmulatorContext(settings, site, clock)
         if memory is not None:
-            restore_devices(core, memory)
-        self._behavior = DeviceBehavior(core)
-        self._updates = FirmwareUpdater(core, self._behavior)
+            restore_devices(context, memory)
+        self._behavior = DeviceBehavior(context)
+        self._updates = FirmwareUpdater(context, self._behavior)
         self._request_handler = GatewayRequestHandler(
-            core, PropertyWriter(core, self._behavior, self._updates)
+            context, PropertyWriter(context, self._behavior, self._updates)
         )
         if settings.faults.crash:
             self._schedule_crash()
 
     @property
     def settings(self) -> EmulatorSettings:
-        """What was set."""
-        return self._core.settings
+        """Settings of this gateway."""
+        return self._context.settings
 
     @property
     def topics(self) -> TopicCodec:
-        """How its topics are spelled."""
-        return self._core.topics
+        """Codec of the topics of this gateway."""
+        return self._context.topics
 
     @property
     def devices(self) -> Mapping[Mac, SimulatedDevice]:
-        """The devices of its mesh as they really are, which reports may or may not tell."""
-        return self._core.devices
+        """Devices of the mesh, by MAC, in their true simulated state."""
+        return self._context.devices
 
     @property
     def next_due(self) -> float:
-        """The moment at which something happens next."""
-        return self._core.scheduler.next_due
+        """Simulated time of the next scheduled event."""
+        return self._context.scheduler.next_due
 
     @property
     def is_down(self) -> bool:
-        """Whether it is restarting, and so cannot be connected."""
-        return self._core.is_down
+        """Whether the gateway is restarting and therefore cannot be connected."""
+        return self._context.is_down
 
     @property
     def report_count(self) -> int:
-        """Reports made so far."""
-        return self._core.reports.count
+        """Number of reports created so far."""
+        return self._context.reports.count
 
     def advance(self, t: float) -> list[Publish]:
-        """Live up to a moment; gives what is to be published."""
-        self._core.scheduler.run(t)
-        return self._core.outbox.drain()
+        """Run the simulation up to a time. Return the messages to publish."""
+        self._context.scheduler.run(t)
+        return self._context.outbox.drain()
 
     def receive(self, topic: str, payload: bytes | None, t: float) -> None:
-        """Take a message that came at this moment; None is a payload too long to be read.
+        """Handle a message received at this time. A payload of None stands for one that was too long to read.
 
-        The response comes out of `advance`, sooner or later.
+        The response is returned by a later `advance`.
         """
-        self._core.scheduler.run(t)
-        if not self._core.is_down:
+        self._context.scheduler.run(t)
+        if not self._context.is_down:
             self._request_handler.handle(topic, payload)
 
     @property
     def has_actions(self) -> bool:
-        """Whether the owner is asked to do something."""
-        return bool(self._core.actions)
+        """Whether I/O actions wait for the owner."""
+        return bool(self._context.actions)
 
     def drain_actions(self) -> list[IoAction]:
-        """What the owner is asked to do, once."""
-        chores, self._core.actions = self._core.actions, []
-        return chores
+        """Return the I/O actions for the owner and clear the list."""
+        actions, self._context.actions = self._context.actions, []
+        return actions
 
     def on_image(self, question: FirmwareQuestion, image: ImageInfo, t: float) -> None:
-        """A chore is done: here is the image."""
-        self._core.scheduler.run(t)
+        """Continue the updates that wait for an image that was fetched."""
+        self._context.scheduler.run(t)
         self._updates.on_image(question, image)
 
     def on_image_failed(self, question: FirmwareQuestion, error: Error, t: float) -> None:
-        """A chore cannot be done."""
-        self._core.scheduler.run(t)
+        """Fail the updates that wait for an image that could not be fetched."""
+        self._context.scheduler.run(t)
         self._updates.on_image_failed(question, error)
 
     def save_memory(self) -> bytes:
-        """What the devices keep, for another life."""
-        return save_devices(self._core)
+        """Return the flash memory of the devices, for the `memory` argument of a later emulator."""
+        return save_devices(self._context)
 
     def _schedule_crash(self) -> None:
-        seconds = self._core.settings.faults.crash * self._core.clock.speed
-        self._core.scheduler.after(seconds + REBOOT_SECONDS, self._crash)
+        seconds = self._context.settings.faults.crash * self._context.clock.speed
+        self._context.scheduler.after(seconds + REBOOT_SECONDS, self._crash)
 
     def _crash(self, _t: float) -> None:
-        self._behavior.reboot(self._core.gateway_device, ResetCause.WATCHDOG)
+        self._behavior.reboot(self._context.gateway_device, ResetCause.WATCHDOG)
         self._schedule_crash()

@@ -1,4 +1,4 @@
-"""What a gateway publishes, after faults have had their way with it."""
+"""Messages that an emulated gateway publishes, with injected faults applied."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.clock import SimulatedClock, SimulationScheduler
 
 _MAX_REORDER_SECONDS: Final = 2.0
-"""Seconds that a reordered message is late, at most."""
+"""Maximum seconds by which a reordered message is delayed."""
 
 _QOS: Final = 1
-"""gateway-2. Nothing is retained (gateway-3)."""
+"""QoS of all messages (gateway-2). Nothing is retained (gateway-3)."""
 
 _SEQ = re.compile(rb'"seq":(\d+)')
 
 
 class Outbox:
-    """Messages that wait to be published."""
+    """Queue of messages to publish, with fault injection."""
 
     def __init__(
         self, faults: Faults, scheduler: SimulationScheduler, clock: SimulatedClock, key: int
@@ -41,10 +41,10 @@ class Outbox:
         self._ready: list[Publish] = []
         self._has_faults = faults.affects_messages
         self.is_open = True
-        """Whether there is a gateway to publish anything: not while it restarts."""
+        """Whether messages are accepted: not while the gateway restarts."""
 
     def put(self, topic: str, payload: bytes) -> None:
-        """Publish a message, if nothing happens to it."""
+        """Queue a message, unless the gateway is down or a fault drops it."""
         if not self.is_open:
             return
         if self._has_faults:
@@ -53,18 +53,18 @@ class Outbox:
             self._ready.append(Publish(topic, payload, _QOS))
 
     def drain(self) -> list[Publish]:
-        """Everything that is ready."""
+        """Return and remove all messages that are ready to publish."""
         ready, self._ready = self._ready, []
         return ready
 
     def close(self) -> None:
-        """Lose what is late, and whatever comes until it is open again: the gateway goes down."""
+        """Discard delayed messages, and reject new ones until `is_open` is set: the gateway goes down."""
         self.is_open = False
         self._boot_count += 1
 
     def _put_with_faults(self, message: Publish) -> None:
         faults = self._faults
-        # Counted for each topic: else every response would move the trouble of all that follows.
+        # Counted per topic: otherwise each response would shift the faults of all later messages.
         count = self._counts[message.topic] = self._counts.get(message.topic, 0) + 1
         self._fault_seed = crc32(message.topic.encode()) + count
         if self._happens(faults.loss, 1):
@@ -73,27 +73,27 @@ class Outbox:
             message = replace(message, payload=_SEQ.sub(rb'"seq":"\1"', message.payload, count=1))
         if self._happens(faults.broken_json, 3):
             message = replace(message, payload=message.payload[: 2 * len(message.payload) // 3])
-        late = faults.delay
+        delay_seconds = faults.delay
         if self._happens(faults.reorder, 4):
-            late += _MAX_REORDER_SECONDS * self._dice(5)
-        self._publish(message, late)
+            delay_seconds += _MAX_REORDER_SECONDS * self._draw(5)
+        self._publish(message, delay_seconds)
         if self._happens(faults.duplicate, 6):
-            self._publish(message, late)
+            self._publish(message, delay_seconds)
 
-    def _publish(self, message: Publish, late: float) -> None:
-        if late:
+    def _publish(self, message: Publish, delay_seconds: float) -> None:
+        if delay_seconds:
             self._scheduler.after(
-                late * self._clock.speed, partial(self._publish_delayed, message, self._boot_count)
+                delay_seconds * self._clock.speed, partial(self._publish_delayed, message, self._boot_count)
             )
         else:
             self._ready.append(message)
 
-    def _publish_delayed(self, message: Publish, life: int, _t: float) -> None:
-        if life == self._boot_count:
+    def _publish_delayed(self, message: Publish, boot_count: int, _t: float) -> None:
+        if boot_count == self._boot_count:
             self._ready.append(message)
 
-    def _happens(self, fraction: float, what: int) -> bool:
-        return fraction > 0.0 and self._dice(what) < fraction
+    def _happens(self, fraction: float, salt: int) -> bool:
+        return fraction > 0.0 and self._draw(salt) < fraction
 
-    def _dice(self, what: int) -> float:
-        return uniform_noise(self._key + what, self._fault_seed)
+    def _draw(self, salt: int) -> float:
+        return uniform_noise(self._key + salt, self._fault_seed)

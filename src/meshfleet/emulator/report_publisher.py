@@ -1,4 +1,4 @@
-"""Reports of devices: raw or decoded, with what the gateway's version knows, counted and stamped."""
+"""Publishing of device reports, raw or decoded, with the fields of the gateway's API version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DECODED = {
 
 
 class ReportPublisher:
-    """Writes the reports of one gateway."""
+    """Publisher of the reports of one gateway: assigns times and sequence numbers, and encodes them."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class ReportPublisher:
             "request", Operation.ACK, None, settings.api_version
         )
         self.count = 0
-        """Reports so far."""
+        """Number of reports created so far."""
 
     def publish_heartbeat(self, device: SimulatedDevice, t: float) -> None:
-        """The device is alive."""
+        """Publish a heartbeat."""
         self._put(
             device,
             Kind.HEARTBEAT,
@@ -71,32 +71,32 @@ class ReportPublisher:
                 time=self._clock.wall_time(t),
                 seq=device.next_seq(Kind.HEARTBEAT),
                 status=device.heartbeat_status(t),
-                last_count=device.heard_copies if self._has_last_count else UNSET,
+                last_count=device.received_copies if self._has_last_count else UNSET,
             ),
         )
 
     def publish_dfu(self, device: SimulatedDevice, parent: MeshNode, rssi: int, t: float) -> None:
-        """The device advertises in DFU mode. It is reported under its own MAC."""
+        """Publish that the device advertises in DFU mode, under the regular MAC of the device."""
         self._put(device, Kind.DFU, reports.Dfu(time=self._clock.wall_time(t), parent=parent.mac, rssi=rssi))
 
     def publish_rssi(
         self, device: SimulatedDevice, parent: Mac, rssi: int, channel: int | None, t: float
     ) -> None:
-        """A node hears the device; without a channel, on the link that they share."""
+        """Publish the RSSI at which a node receives the device. A channel of None means their mesh link."""
         report = reports.Rssi(
             time=self._clock.wall_time(t),
             parent=parent,
             rssi=rssi,
             channel=UNSET if channel is None else channel,
             seq=device.next_seq(Kind.RSSI),
-            # A link that holds is a way, however faint this reading of it.
+            # An established link is a route, however weak this reading is.
             unreachable=(channel is not None and rssi < MIN_USABLE_DBM)
             or (device.is_connected and device.node.depth < 0),
         )
         self._put(device, Kind.RSSI, report)
 
     def publish_property(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """A property has this value."""
+        """Publish the value of a property."""
         time, seq = self._clock.wall_time(t), device.next_seq(Kind.PROPERTY, identifier)
         if (decoded := self._decode(identifier, raw)) is None:
             report: reports.Report = reports.Property(time=time, value=format_hex(raw), seq=seq)
@@ -107,13 +107,13 @@ class ReportPublisher:
             self._put_decoded(device, Kind.PROPERTY, report, identifier)
 
     def publish_measurement(
-        self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float, *, heard: bool
+        self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float, *, is_received: bool
     ) -> None:
-        """The device has measured this; when nobody heard it, it keeps it all the same."""
+        """Buffer a measurement until it is acknowledged, and publish it if it was received."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.MEASUREMENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.MEASUREMENT, identifier).add(sample)
-        if heard:
+        if is_received:
             decoded = self._decode(identifier, raw)
             self._put_measurement(device, identifier, sample, self._clock.wall_time(t), decoded)
 
@@ -124,19 +124,19 @@ class ReportPublisher:
         raw: bytes | None,
         t: float,
         *,
-        heard: bool = True,
+        is_received: bool = True,
     ) -> None:
-        """Something has happened; when nobody heard it, the device keeps it all the same."""
+        """Buffer an event until it is acknowledged, and publish it if it was received."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.EVENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.EVENT, identifier).add(sample)
-        if heard:
+        if is_received:
             self.publish_sample(device, Kind.EVENT, identifier, sample)
 
     def publish_sample(
         self, device: SimulatedDevice, kind: Kind, identifier: Identifier, sample: DeviceSample
     ) -> None:
-        """A timestamped measurement or event, for the first time or once more."""
+        """Publish a measurement or event with its original time, for the first time or in a backfill."""
         time = from_millis(sample.millis)
         decoded = self._decode(identifier, sample.value or b"")
         if kind is Kind.MEASUREMENT:
@@ -182,7 +182,7 @@ class ReportPublisher:
     def publish_measurement_error(
         self, device: SimulatedDevice, identifier: Identifier, error: tuple[Status, int | None], t: float
     ) -> None:
-        """The device could not measure. Its reports look alike in both modes, but for the topic."""
+        """Publish a failed measurement. Both modes have the same payload and differ in the topic."""
         code, detail = error
         report = reports.MeasurementError(
             time=self._clock.wall_time(t),
@@ -191,12 +191,12 @@ class ReportPublisher:
             error_ext=UNSET if detail is None else detail,
         )
         entry = self._catalogue.find(identifier)
-        known = self._decodes and entry is not None and entry.layout is not None
-        put = self._put_decoded if known else self._put
-        put(device, Kind.MEASUREMENT_ERROR, report, identifier)
+        is_decoded = self._decodes and entry is not None and entry.layout is not None
+        publish = self._put_decoded if is_decoded else self._put
+        publish(device, Kind.MEASUREMENT_ERROR, report, identifier)
 
     def _decode(self, identifier: Identifier, raw: bytes) -> DecodedValue | None:
-        """Decode a value if that is the mode and the dictionary knows how; else it goes out raw."""
+        """Decode a value. Return None in raw mode and if no layout is known: the value is sent raw."""
         if not self._decodes:
             return None
         try:
@@ -214,7 +214,7 @@ class ReportPublisher:
     ) -> None:
         if not self._outbox.is_open:
             return
-        # What `ReportTopic` spells, at a quarter of the cost: this is the hottest line of an emulated fleet.
+        # Same topic as `ReportTopic` builds at a quarter of the cost: this is the hottest line of a fleet.
         tail = kind if identifier is None else f"{kind}/{identifier}"
         self._outbox.put(f"{self._topic_prefix}{device.mac}/{tail}", reports.encode_report(kind, report))
         self.count += 1

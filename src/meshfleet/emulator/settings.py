@@ -1,4 +1,4 @@
-"""What can be set about an emulated gateway."""
+"""Settings of an emulated gateway."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from meshfleet.errors.protocol import WireError
 from meshfleet.protocol.api_versions import LATEST_VERSION
 from meshfleet.protocol.ids import Mac, Version
 
-# Trouble on request: what can go wrong between a gateway and its broker, and in the mesh (gateway-38).
+# Injected faults of the connection to the broker and of the mesh (gateway-38).
 
 _MAX_FAULT_SECONDS: Final = 86_400.0
-"""Seconds that a fault may be set to."""
+"""Maximum of a fault that is given in seconds."""
 
 
 class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
-    """How much of each trouble there is: fractions from 0 to 1, but for those in seconds (gateway-39)."""
+    """Injected faults: fractions from 0 to 1, except for `delay` and `crash`, in seconds (gateway-39)."""
 
     loss: float = 0.0
-    """Messages that are never published."""
+    """Fraction of messages that are never published."""
     delay: float = 0.0
-    """Seconds that every message comes late."""
+    """Seconds by which every message is delayed."""
     duplicate: float = 0.0
-    """Messages that are published twice."""
+    """Fraction of messages that are published twice."""
     reorder: float = 0.0
-    """Messages that are overtaken by later ones."""
+    """Fraction of messages that later messages may overtake."""
     quoted_seq: float = 0.0
-    """Reports whose `seq` is a string."""
+    """Fraction of reports whose `seq` is a string."""
     broken_json: float = 0.0
-    """Messages whose payload breaks off."""
+    """Fraction of messages whose payload is truncated."""
     silent: float = 0.0
-    """Devices that report and do not answer (gateway-40)."""
+    """Fraction of devices that send reports but no responses (gateway-40)."""
     update_fail: float = 0.0
-    """Firmware updates that fail."""
+    """Fraction of firmware updates that fail."""
     crash: float = 0.0
-    """Seconds between crashes; 0: none."""
+    """Seconds between two crashes; 0 for none."""
 
     @classmethod
     def parse(cls, *texts: str) -> Self:
-        """Read faults written as `name=value`; a name that stands twice counts as it stands last."""
-        known = {field.encode_name: field.name for field in fields(cls)}
-        given = {}
+        """Parse faults given as `name=value`. The last value of a name wins. Raises WireError."""
+        field_names = {field.encode_name: field.name for field in fields(cls)}
+        amounts = {}
         for text in texts:
             name, _, value = text.partition("=")
-            if name not in known:
-                raise WireError("fault", f"{quote_input(name)} is not one of {', '.join(known)}")
-            given[known[name]] = _parse_amount(name, value)
-        return cls(**given)
+            if name not in field_names:
+                raise WireError("fault", f"{quote_input(name)} is not one of {', '.join(field_names)}")
+            amounts[field_names[name]] = _parse_amount(name, value)
+        return cls(**amounts)
 
     @property
     def affects_messages(self) -> bool:
-        """Whether messages are not simply published as they are."""
+        """Whether any fault changes, delays or drops published messages."""
         return any((self.loss, self.delay, self.duplicate, self.reorder, self.quoted_seq, self.broken_json))
 
 
@@ -67,26 +67,26 @@ def _parse_amount(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         raise WireError(f"fault {name}", f"{quote_input(text)} is not a number") from None
-    most = _MAX_FAULT_SECONDS if name in _FAULTS_IN_SECONDS else 1.0
-    if not 0.0 <= value <= most:
-        what = "seconds" if name in _FAULTS_IN_SECONDS else "a fraction"
-        raise WireError(f"fault {name}", f"{quote_input(text)} is not {what} from 0 to {most:g}")
+    maximum = _MAX_FAULT_SECONDS if name in _FAULTS_IN_SECONDS else 1.0
+    if not 0.0 <= value <= maximum:
+        unit = "a number of seconds" if name in _FAULTS_IN_SECONDS else "a fraction"
+        raise WireError(f"fault {name}", f"{quote_input(text)} is not {unit} from 0 to {maximum:g}")
     return value
 
 
 OLDEST_API_VERSION: Final = Version(1, 2, 0)
-"""The first version that an emulated gateway can have (version-13)."""
+"""Oldest API version that an emulated gateway can have (version-13)."""
 
 
 class ReportMode(StrEnum):
-    """How reports are written (gateway-11). Requests work in both."""
+    """Encoding of reports (gateway-11). Requests of both encodings work in either mode."""
 
     RAW = "raw"
     DECODED = "decoded"
 
 
 class EmulatorSettings(Struct, frozen=True, kw_only=True):
-    """One gateway, apart from its site."""
+    """Settings of one gateway without its site."""
 
     mac: Mac
     mode: ReportMode = ReportMode.RAW
@@ -94,7 +94,7 @@ class EmulatorSettings(Struct, frozen=True, kw_only=True):
     topic_prefix: str = ""
     disable_subscribe: bool = False
     clean_session: bool = False
-    """Whether the broker forgets the gateway when it goes, and drops what is asked of it meanwhile."""
+    """Whether the broker discards the session and its queued requests when the gateway disconnects."""
     faults: Faults = Faults()
 
     def __post_init__(self) -> None:

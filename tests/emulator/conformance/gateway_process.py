@@ -1,4 +1,4 @@
-"""`meshfleet gateway` as a program of its own, and what a client does with it."""
+"""`meshfleet gateway` as a separate process, and a client that talks to it."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from tests.servers import ServerAddress
 
 SPEED = "300"
-"""Times as fast as life: a device reports five times in a second."""
+"""Speed of the simulation: a device reports five times per second."""
 
-_SLOW = "this machine is too slow"
-"""A gateway says so, and it is no fault of the gateway."""
+_SLOW_WARNING = "this machine is too slow"
+"""Warning of a gateway that is not a failure."""
 
-_NUMBERS = count(1)
-_IDS = count(1)
+_mac_numbers = count(1)
+_request_numbers = count(1)
 
 
 def fresh_mac() -> str:
-    """The MAC of a gateway that the broker has not heard of."""
-    return f"d0cf5e{next(_NUMBERS):06x}"
+    """Return a MAC that the broker has not seen yet."""
+    return f"d0cf5e{next(_mac_numbers):06x}"
 
 
 def run_command(*arguments: str) -> str:
-    """Run the command to its end; gives what it printed."""
+    """Run a command to its end. Return its standard output."""
     result = programs.run_command(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 class GatewayProcess:
-    """A gateway that runs, seen from the other side of the broker."""
+    """Running gateway, as a client of the broker sees it."""
 
     def __init__(
         self, mac: str, variant: Variant, recorder: Recorder, *, started: datetime, prefix: str = ""
@@ -55,52 +55,54 @@ class GatewayProcess:
         self.variant = variant
         self.recorder = recorder
         self.started = started
-        """A moment before the program was started."""
-        self._front = f"{prefix}/mt" if prefix else "mt"
+        """Time shortly before the process was started."""
+        self._topic_prefix = f"{prefix}/mt" if prefix else "mt"
 
     def has_version(self, version: str) -> bool:
-        """Whether the gateway is at a version, or newer."""
-        return _numbers(self.variant.version) >= _numbers(version)
+        """Return whether the gateway has at least this API version."""
+        return _parse_version(self.variant.version) >= _parse_version(version)
 
     def kind(self, kind: str) -> str:
-        """A kind of report as it is called in this mode."""
+        """Return the name of a kind of report in this mode."""
         return f"{kind}-decoded" if self.variant.mode == "decoded" else kind
 
     def identifier(self, raw: str, name: str) -> str:
-        """An identifier as topics of reports have it in this mode."""
+        """Return an identifier as report topics spell it in this mode."""
         return name if self.variant.mode == "decoded" else raw
 
     def value_in_mode(self, raw: object, decoded: object) -> object:
-        """A value as reports have it in this mode."""
+        """Return a value as reports encode it in this mode."""
         return decoded if self.variant.mode == "decoded" else raw
 
     def send(self, device: str, suffix: str, payload: bytes) -> None:
-        """Send a request as it is."""
-        self.recorder.publish(f"{self._front}/gateway/{self.mac}/request/{device}/{suffix}", payload)
+        """Send a request with a raw payload."""
+        self.recorder.publish(f"{self._topic_prefix}/gateway/{self.mac}/request/{device}/{suffix}", payload)
 
     def responses(self, device: str, suffix: str, *, after: int) -> list[RecordedMessage]:
-        """The responses that have come to requests of a kind."""
+        """Return the responses received to requests with this topic suffix."""
         return [
-            heard for heard in self.recorder.messages_since(after) if self._is_answer(heard, device, suffix)
+            message
+            for message in self.recorder.messages_since(after)
+            if self._is_response(message, device, suffix)
         ]
 
     def exchange(self, device: str, suffix: str, payload: bytes) -> dict[str, Any]:
-        """Send a request as it is, and wait for the response on the topic that belongs to it."""
+        """Send a request with a raw payload. Wait for the response on its topic."""
         mark = self.recorder.mark
         self.send(device, suffix, payload)
         return self.recorder.wait_for(
-            lambda heard: self._is_answer(heard, device, suffix), after=mark
+            lambda message: self._is_response(message, device, suffix), after=mark
         ).payload
 
     def request(self, device: str, suffix: str, **parameters: Any) -> dict[str, Any]:
-        """Send a request with an id of its own; gives the response, which is checked to have that id."""
-        given = f"request-{next(_IDS)}"
-        response = self.exchange(device, suffix, json.dumps({"id": given, **parameters}).encode())
-        assert response.pop("id") == given
+        """Send a request with a new id. Return the response after checking its id."""
+        request_id = f"request-{next(_request_numbers)}"
+        response = self.exchange(device, suffix, json.dumps({"id": request_id, **parameters}).encode())
+        assert response.pop("id") == request_id
         return response
 
     def wait_until_idle(self, device: str) -> None:
-        """Wait until a device has worked off what was sent before, whatever priority that had."""
+        """Wait until a device has executed all requests sent before, whatever their priority."""
         self.request(device, "read/8000", priority=0)
 
     def report(
@@ -112,16 +114,17 @@ class GatewayProcess:
         after: int = 0,
         where: Callable[[dict[str, Any]], bool] = lambda _: True,
     ) -> dict[str, Any]:
-        """A report of a device that fits, sooner or later."""
+        """Wait for a matching report of a device."""
         return self.recorder.wait_for(
-            lambda heard: heard.is_report(device, kind, identifier) and where(heard.payload), after=after
+            lambda message: message.is_report(device, kind, identifier) and where(message.payload),
+            after=after,
         ).payload
 
-    def _is_answer(self, heard: RecordedMessage, device: str, suffix: str) -> bool:
-        return heard.topic == f"{self._front}/gateway/{self.mac}/response/{device}/{suffix}"
+    def _is_response(self, message: RecordedMessage, device: str, suffix: str) -> bool:
+        return message.topic == f"{self._topic_prefix}/gateway/{self.mac}/response/{device}/{suffix}"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
@@ -133,23 +136,25 @@ def run_gateway(
     *arguments: str,
     prefix: str = "",
 ) -> Iterator[GatewayProcess]:
-    """Run a gateway, with somebody who hears all that it says from its first word on."""
+    """Run a gateway, with a recorder of all its messages from the first one on."""
     mac = fresh_mac()
-    mine = f"{prefix}/mt/gateway/{mac}" if prefix else f"mt/gateway/{mac}"
+    topic_prefix = f"{prefix}/mt/gateway/{mac}" if prefix else f"mt/gateway/{mac}"
     with (
-        TemporaryDirectory(prefix="meshfleet-site-") as folder,
-        Recorder(broker, f"{mine}/device/#", f"{mine}/response/#") as recorder,
+        TemporaryDirectory(prefix="meshfleet-site-") as directory,
+        Recorder(broker, f"{topic_prefix}/device/#", f"{topic_prefix}/response/#") as recorder,
     ):
-        file = Path(folder) / "site.json"
-        file.write_text(json.dumps(site(mac)))
+        site_file = Path(directory) / "site.json"
+        site_file.write_text(json.dumps(site(mac)))
         command = ["gateway", "--json", "--broker", f"mqtt://{broker.host}:{broker.port}"]
         command += ["--mac", mac, "--mode", variant.mode, "--api-version", variant.version, "--seed", SEED]
-        command += ["--speed", SPEED, "--site", str(file), "--topic-prefix", prefix, *arguments]
+        command += ["--speed", SPEED, "--site", str(site_file), "--topic-prefix", prefix, *arguments]
         started = datetime.now(UTC)
         with Program(*command) as program:
-            recorder.failure_reason = lambda: "" if program.is_running else f"it died: {program.errors}"
+            recorder.failure_reason = lambda: (
+                "" if program.is_running else f"gateway exited: {program.errors}"
+            )
             assert json.loads(program.read_line())["event"] == "connected"
             yield GatewayProcess(mac, variant, recorder, started=started, prefix=prefix)
-            complaints = [line for line in program.errors.splitlines() if _SLOW not in line]
-            assert not complaints, complaints
+            errors = [line for line in program.errors.splitlines() if _SLOW_WARNING not in line]
+            assert not errors, errors
             assert program.wait_for_exit(SIGTERM)[0] == 0

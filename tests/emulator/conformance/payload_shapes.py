@@ -1,4 +1,4 @@
-"""What reports and responses must look like, field by field: written down apart from the code under test."""
+"""Expected fields of reports and responses, defined independently of the code under test."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def matches(pattern: str) -> Callable[[Any], bool]:
-    """A text of a form."""
-    return lambda given: isinstance(given, str) and re.fullmatch(pattern, given) is not None
+    """Return a check for strings that match a pattern."""
+    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
 
 
 def is_integer_between(lowest: int, highest: int) -> Callable[[Any], bool]:
-    """A JSON number without a fraction, in its limits."""
-    return lambda given: type(given) is int and lowest <= given <= highest
+    """Return a check for JSON numbers without a fraction, in a range."""
+    return lambda value: type(value) is int and lowest <= value <= highest
 
 
-def is_time(given: Any) -> bool:
-    """UTC, with exactly three fractional digits."""
-    if not matches(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")(given):
+def is_time(value: Any) -> bool:
+    """Return whether a value is a UTC time with exactly three fractional digits."""
+    if not matches(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")(value):
         return False
-    return datetime.fromisoformat(given).tzinfo is not None
+    return datetime.fromisoformat(value).tzinfo is not None
 
 
 is_mac = matches("[0-9a-f]{12}")
@@ -39,18 +39,18 @@ is_rssi = is_integer_between(-127, -1)
 is_code = is_integer_between(0, 0xFFFF_FFFF)
 
 
-def is_object(given: Any) -> bool:
-    """A JSON object."""
-    return isinstance(given, dict)
+def is_object(value: Any) -> bool:
+    """Return whether a value is a JSON object."""
+    return isinstance(value, dict)
 
 
 def is_json(_given: Any) -> bool:
-    """Whatever JSON has."""
+    """Accept any JSON value."""
     return True
 
 
 class Shape(NamedTuple):
-    """The fields of a payload besides `time`."""
+    """Fields of a payload, except for `time`."""
 
     always: Mapping[str, Callable[[Any], bool]]
     sometimes: Mapping[str, Callable[[Any], bool]] = {}
@@ -66,7 +66,7 @@ REPORTS: Final = {
         {
             "channel": is_integer_between(37, 39),
             "seq": is_seq,
-            "unreachable": lambda given: isinstance(given, bool),
+            "unreachable": lambda value: isinstance(value, bool),
         },
     ),
     "property": Shape({"value": is_hex}, {"seq": is_seq}),
@@ -78,24 +78,24 @@ REPORTS: Final = {
     "event": Shape({"seq": is_seq}, {"value": is_hex}),
     "event-decoded": Shape({"seq": is_seq}, {"value": is_json, "ext": is_object}),
 }
-"""The eleven kinds."""
+"""Fields of the eleven kinds of reports."""
 
 WITHOUT_IDENTIFIER: Final = ("heartbeat", "dfu", "rssi")
 
 
-def check_report(heard: RecordedMessage) -> None:
-    """A report has the topic and the fields of its kind, and nothing else."""
-    place, device, kind, *identifier = heard.parts
-    assert place == "device"
-    assert is_mac(device), heard.topic
+def check_report(message: RecordedMessage) -> None:
+    """Check that a report has the topic and the fields of its kind, and no others."""
+    section, device, kind, *identifier = message.parts
+    assert section == "device"
+    assert is_mac(device), message.topic
     if kind in WITHOUT_IDENTIFIER:
-        assert identifier == [], heard.topic
+        assert identifier == [], message.topic
     else:
-        is_fit = is_name if kind.endswith("-decoded") else is_identifier
-        assert len(identifier) == 1, heard.topic
-        assert is_fit(identifier[0]), heard.topic
+        is_valid = is_name if kind.endswith("-decoded") else is_identifier
+        assert len(identifier) == 1, message.topic
+        assert is_valid(identifier[0]), message.topic
     shape = REPORTS[kind]
-    _check_fields(heard.payload, {"time": is_time, **shape.always}, shape.sometimes)
+    _check_fields(message.payload, {"time": is_time, **shape.always}, shape.sometimes)
 
 
 def _check_fields(
@@ -110,41 +110,41 @@ def _check_fields(
 
 
 class ExpectedRoute(NamedTuple):
-    """Who answers, and how it was reached."""
+    """Origin of a response and the route to it."""
 
     origin: int
     route: tuple[str, ...] = ()
     extender_route: tuple[str, ...] = ()
-    """The last one is the extender."""
+    """Route to the extender, which is the last hop."""
 
     def fields(self) -> dict[str, Any]:
-        """What a response says of it."""
-        found: dict[str, Any] = {"origin": self.origin}
+        """Return the fields of a response that describe this route."""
+        fields: dict[str, Any] = {"origin": self.origin}
         if self.route:
-            found["route"] = "-".join(self.route)
+            fields["route"] = "-".join(self.route)
         if self.extender_route:
-            found["extenderId"] = self.extender_route[-1].upper()
-            found["extenderRoute"] = "-".join(self.extender_route)
-        return found
+            fields["extenderId"] = self.extender_route[-1].upper()
+            fields["extenderRoute"] = "-".join(self.extender_route)
+        return fields
 
 
 FROM_GATEWAY: Final = ExpectedRoute(0)
-"""The gateway answers for itself."""
+"""Response of the gateway for itself."""
 ON_BEHALF_OF_DEVICE: Final = ExpectedRoute(32)
-"""The gateway answers for somebody else."""
+"""Response of the gateway for a device."""
 
 
 def check_response(
     gateway: GatewayProcess,
     response: dict[str, Any],
-    way: ExpectedRoute,
+    expected_route: ExpectedRoute,
     *,
     status: int = 0,
     since: str = "2.0.0",
 ) -> dict[str, Any]:
-    """A response tells what its version has, the truth of its way, and gives what else it holds.
+    """Check the common fields of a response in its version, including its route. Return all other fields.
 
-    An id must have been taken out before. `since` is the version that brought `responseTime` and `origin`.
+    The id must have been removed before. `since` is the version that introduced `responseTime` and `origin`.
     """
     rest = dict(response)
     assert is_time(rest.pop("time")), response
@@ -152,10 +152,18 @@ def check_response(
     assert rest.pop("status") == status, response
     if gateway.has_version(since):
         assert is_integer_between(0, 600_000)(rest.pop("responseTime")), response
-    told = way.fields() if gateway.has_version(since) else {}
-    assert {name: rest.pop(name, None) for name in told} == told, response
+    route_fields = expected_route.fields() if gateway.has_version(since) else {}
+    assert {name: rest.pop(name, None) for name in route_fields} == route_fields, response
     if status:
         assert isinstance(rest.pop("errorMessage", ""), str), response
-    strange = {"responseTime", "origin", "route", "extenderId", "extenderRoute", "errorMessage", "id"}
-    assert not strange & rest.keys(), response
+    unexpected_names = {
+        "responseTime",
+        "origin",
+        "route",
+        "extenderId",
+        "extenderRoute",
+        "errorMessage",
+        "id",
+    }
+    assert not unexpected_names & rest.keys(), response
     return rest

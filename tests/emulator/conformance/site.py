@@ -1,8 +1,7 @@
-"""The site that these tests run: a device for each thing that a table has a row for.
+"""Site of the conformance tests: a device for each row of the tables of the protocol.
 
-Tests share it, so what one test does to a device must not concern another: those that restart or go into DFU
-mode are there for that alone. Distances leave room for the fading of links, so that everybody is always
-reached in the same way.
+Tests share it, so that what one test does to a device must not affect others: devices that restart or enter
+DFU mode have no other use. Distances leave a margin for fading, so that the route to a device never changes.
 """
 
 from __future__ import annotations
@@ -11,41 +10,41 @@ from typing import Any, Final
 
 KEY: Final = "6d6573682d666c6565742d6b65792d31"
 SEED: Final = "163"
-"""With this one measurements fail within the first seconds, once with a detail and once without."""
+"""With this seed measurements fail within the first seconds, once with and once without a detail."""
 
 EXTENDER: Final = "c0ffee000010"
-"""Next to the gateway."""
+"""Connected to the gateway."""
 OUTER_EXTENDER: Final = "c0ffee000012"
-"""Below the other one."""
+"""Connected to EXTENDER."""
 TRACKER: Final = "c0ffee000020"
 """Connected to the gateway."""
 OUTER_SENSOR: Final = "c0ffee000022"
 """Connected, three hops away."""
 DOOR: Final = "c0ffee000024"
-"""Numbers its sensors, counts doors that nobody can decode, and has an empty battery."""
+"""Numbers its sensors, has a door counter without a layout, and a low battery."""
 CLIP: Final = "c0ffee000030"
 """Unconnected, reached by the gateway itself."""
 BAND: Final = "c0ffee000032"
-"""Unconnected, reached by the extender."""
+"""Unconnected, reached by EXTENDER."""
 OUTER_BAND: Final = "c0ffee000034"
-"""Unconnected, reached by the outer extender."""
+"""Unconnected, reached by OUTER_EXTENDER."""
 STORED: Final = "c0ffee000036"
-"""In storage mode: it answers nothing."""
+"""In storage mode: it does not respond."""
 FAR: Final = "c0ffee000038"
-"""Heard, but too weak to be reached."""
+"""Received, but too weak to be reached."""
 LEGACY: Final = "c0ffee000040"
 UNPROVISIONED: Final = "c0ffee000042"
 RESTARTED: Final = "c0ffee000050"
 REPORTING: Final = "c0ffee000052"
 UPDATED: Final = "c0ffee000054"
-"""Goes into DFU mode."""
+"""Enters DFU mode."""
 WRITTEN: Final = "c0ffee000056"
 UNKNOWN_DEVICE: Final = "c0ffee0000fe"
-"""Not there."""
+"""Not part of the site."""
 
 
 def site(gateway: str) -> dict[str, Any]:
-    """The site as a file has it."""
+    """Return the site file."""
     return {
         "key": KEY,
         "devices": [
@@ -70,9 +69,9 @@ def site(gateway: str) -> dict[str, Any]:
 
 
 def small_site(gateway: str) -> dict[str, Any]:
-    """One device connected to the gateway, and one that is not."""
+    """Return a site file with a connected and an unconnected device."""
     return {"devices": [_device(TRACKER, "0005", 2, 0, parent=gateway), _device(CLIP, "000F", 0, -1)]}
 
 
-def _device(mac: str, model: str, x: float, y: float, **more: Any) -> dict[str, Any]:
-    return {"mac": mac, "model": model, "x": x, "y": y, **more}
+def _device(mac: str, model: str, x: float, y: float, **fields: Any) -> dict[str, Any]:
+    return {"mac": mac, "model": model, "x": x, "y": y, **fields}

@@ -1,4 +1,4 @@
-"""Acks: what becomes of samples that somebody has in safety, and of acks where there are none."""
+"""Acks: deletion and backfill of samples, and acks at versions that do not support them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 WITH_ACKS = [each for each in VARIANTS if each.version == "2.4.0"]
 WITHOUT_ACKS = [each for each in VARIANTS if each.version != "2.4.0"]
 ACKNOWLEDGED = "2026-11-15T10:07:21.240Z"
-ROOM = 300
-"""A device has room for more samples than that."""
+SAFE_SAMPLE_COUNT = 300
+"""Number of samples for which a device certainly has space."""
 SUFFIXES = ["ack/8800", "ack-decoded/temperature"]
 
 
 class Series:
-    """The samples of a device under an identifier, as they come and come again."""
+    """Samples of a device and identifier, as they are published, and published again."""
 
     def __init__(self, gateway: GatewayProcess, device: str, kind: str, *names: str) -> None:
         self._gateway = gateway
@@ -33,47 +33,51 @@ class Series:
         self._names = names
         self._topic = gateway.kind(kind), gateway.identifier(*names)
 
-    def several(self, number: int, *, after: int = 0) -> list[str]:
-        """The times of the next samples."""
-        found = self._gateway.recorder.wait_for_many(number, self.holds, after=after)
-        return [heard.payload["time"] for heard in found]
+    def wait_for_times(self, number: int, *, after: int = 0) -> list[str]:
+        """Wait for a number of samples. Return their times."""
+        messages = self._gateway.recorder.wait_for_many(number, self.contains, after=after)
+        return [message.payload["time"] for message in messages]
 
     @property
-    def known(self) -> list[str]:
-        """The times of all that have come up to now."""
+    def received_times(self) -> list[str]:
+        """Times of all samples received up to now."""
         return [
-            heard.payload["time"] for heard in self._gateway.recorder.messages_since() if self.holds(heard)
+            message.payload["time"]
+            for message in self._gateway.recorder.messages_since()
+            if self.contains(message)
         ]
 
     def ack(self, operation: str, **payload: Any) -> int:
-        """Acknowledge a sample, and wait until the device has worked on that; gives the mark before it."""
+        """Send an ack and wait until the device has applied it. Return the mark before it."""
         identifier = self._names[operation == "ack-decoded"]
         mark = self._gateway.recorder.mark
         self._gateway.send(self.device, f"{operation}/{identifier}", json.dumps(payload).encode())
         self._gateway.wait_until_idle(self.device)
         return mark
 
-    def again(self, *, after: int) -> list[RecordedMessage]:
-        """Samples behind a mark that had come before it."""
-        before = {
-            heard.data for heard in self._gateway.recorder.messages_since()[:after] if self.holds(heard)
+    def find_repeated(self, *, after: int) -> list[RecordedMessage]:
+        """Return the samples after a mark that were already received before it."""
+        data_before = {
+            message.data
+            for message in self._gateway.recorder.messages_since()[:after]
+            if self.contains(message)
         }
         return [
-            heard
-            for heard in self._gateway.recorder.messages_since(after)
-            if self.holds(heard) and heard.data in before
+            message
+            for message in self._gateway.recorder.messages_since(after)
+            if self.contains(message) and message.data in data_before
         ]
 
-    def backfilled(self, until: str, *, after: int) -> list[str]:
-        """The times of samples that come again behind a mark, up to the one with a time."""
+    def wait_for_backfill(self, until: str, *, after: int) -> list[str]:
+        """Wait for a repeated sample. Return the times of all samples repeated after a mark."""
         self._gateway.recorder.wait_for(
-            lambda heard: self.holds(heard) and heard.payload["time"] == until, after=after
+            lambda message: self.contains(message) and message.payload["time"] == until, after=after
         )
-        return [heard.payload["time"] for heard in self.again(after=after)]
+        return [message.payload["time"] for message in self.find_repeated(after=after)]
 
-    def holds(self, heard: RecordedMessage) -> bool:
-        """Whether a message is a sample of this series."""
-        return heard.is_report(self.device, *self._topic)
+    def contains(self, message: RecordedMessage) -> bool:
+        """Return whether a message is a sample of this series."""
+        return message.is_report(self.device, *self._topic)
 
 
 @run_at(NEWEST, DECODED, of=WITH_ACKS)
@@ -82,26 +86,28 @@ class Series:
     ("operation", "names"),
     [("ack", ("8801", "pressure")), ("ack-decoded", ("8802", "humidity"))],
 )
-def test_type_1_brings_all_older_samples_again_newest_first(
+def test_type_1_publishes_all_older_samples_again_newest_first(
     gateway: GatewayProcess, operation: str, names: tuple[str, str]
 ) -> None:
     series = Series(gateway, TRACKER, "measurement", *names)
-    newest = series.several(4, after=gateway.recorder.mark)[-1]
-    older = [each for each in series.known[-ROOM:] if each < newest]
-    again = series.backfilled(older[0], after=series.ack(operation, time=newest, type=1))
-    assert again[: len(older)] == older[::-1]
+    newest = series.wait_for_times(4, after=gateway.recorder.mark)[-1]
+    older = [time for time in series.received_times[-SAFE_SAMPLE_COUNT:] if time < newest]
+    repeated_times = series.wait_for_backfill(older[0], after=series.ack(operation, time=newest, type=1))
+    assert repeated_times[: len(older)] == older[::-1]
 
 
 @run_at(NEWEST, of=WITH_ACKS)
 @pytest.mark.rule("ack-19", "ack-5", "ack-18")
 @each_row("operation", ["ack", "ack-decoded"])
-def test_type_0_removes_one_sample_which_no_backfill_brings(gateway: GatewayProcess, operation: str) -> None:
+def test_type_0_deletes_one_sample_which_no_backfill_contains(
+    gateway: GatewayProcess, operation: str
+) -> None:
     device = {"ack": WRITTEN, "ack-decoded": TRACKER}[operation]
     series = Series(gateway, device, "measurement", "8800", "temperature")
-    first, second, third, fourth = series.several(4, after=gateway.recorder.mark)
-    assert series.again(after=series.ack(operation, time=second, type=0)) == []
+    first, second, third, fourth = series.wait_for_times(4, after=gateway.recorder.mark)
+    assert series.find_repeated(after=series.ack(operation, time=second, type=0)) == []
     after = series.ack(operation, time=fourth, type=1, priority=4)
-    assert series.backfilled(first, after=after)[:2] == [third, first]
+    assert series.wait_for_backfill(first, after=after)[:2] == [third, first]
 
 
 @run_at(NEWEST, of=WITH_ACKS)
@@ -112,14 +118,14 @@ def test_type_0_removes_one_sample_which_no_backfill_brings(gateway: GatewayProc
 )
 def test_type_2_erases_all_samples(gateway: GatewayProcess, operation: str, names: tuple[str, str]) -> None:
     series = Series(gateway, OUTER_SENSOR, "measurement", *names)
-    old = series.several(3)
+    old = series.wait_for_times(3)
     after = series.ack(operation, time=old[-1], type=2)
     mark = gateway.recorder.mark
-    young, newest = series.several(2, after=mark)
-    again = series.backfilled(young, after=series.ack(operation, time=newest, type=1))
-    assert young in again
-    assert not set(again) & set(old)
-    assert [heard for heard in series.again(after=after) if heard.payload["time"] in old] == []
+    first_new, newest = series.wait_for_times(2, after=mark)
+    repeated_times = series.wait_for_backfill(first_new, after=series.ack(operation, time=newest, type=1))
+    assert first_new in repeated_times
+    assert not set(repeated_times) & set(old)
+    assert [message for message in series.find_repeated(after=after) if message.payload["time"] in old] == []
 
 
 @run_at(NEWEST, of=WITH_ACKS)
@@ -128,15 +134,15 @@ def test_type_2_erases_all_samples(gateway: GatewayProcess, operation: str, name
 def test_events_are_acknowledged_like_measurements(gateway: GatewayProcess, operation: str) -> None:
     device = {"ack": TRACKER, "ack-decoded": REPORTING}[operation]
     series = Series(gateway, device, "event", "8810", "motion")
-    first, second = series.several(2)
+    first, second = series.wait_for_times(2)
     after = series.ack(operation, time=second, type=1)
-    assert series.backfilled(first, after=after) == [first]
+    assert series.wait_for_backfill(first, after=after) == [first]
 
 
 @run_at(NEWEST, of=WITH_ACKS)
 @pytest.mark.rule("ack-4", "ack-2", "ack-3", "ack-5")
 @each_row(
-    "wrong",
+    "invalid_fields",
     [
         {"time": None},
         {"type": None},
@@ -151,16 +157,16 @@ def test_events_are_acknowledged_like_measurements(gateway: GatewayProcess, oper
     ],
 )
 @each_row("operation", ["ack", "ack-decoded"])
-def test_a_malformed_ack_has_no_effect_and_no_answer(
-    gateway: GatewayProcess, operation: str, wrong: dict[str, Any]
+def test_a_malformed_ack_has_no_effect_and_no_response(
+    gateway: GatewayProcess, operation: str, invalid_fields: dict[str, Any]
 ) -> None:
     series = Series(gateway, REPORTING, "measurement", "8803", "light-intensity")
-    series.several(3)
-    newest = series.known[-1]
-    right = {"time": newest, "type": 1, "priority": 2, "id": "an id"}
-    given = {name: value for name, value in {**right, **wrong}.items() if value is not None}
-    after = series.ack(operation, **given)
-    assert series.again(after=after) == []
+    series.wait_for_times(3)
+    newest = series.received_times[-1]
+    valid = {"time": newest, "type": 1, "priority": 2, "id": "an id"}
+    payload = {name: value for name, value in {**valid, **invalid_fields}.items() if value is not None}
+    after = series.ack(operation, **payload)
+    assert series.find_repeated(after=after) == []
     suffix = {"ack": "ack/8803", "ack-decoded": "ack-decoded/light-intensity"}[operation]
     assert gateway.responses(REPORTING, suffix, after=after) == []
 
@@ -169,7 +175,7 @@ def test_a_malformed_ack_has_no_effect_and_no_answer(
 @pytest.mark.rule("ack-5")
 @each_row("payload", [b"", b"{}", b"{", b"[]", b"\xff"])
 @each_row("suffix", [*SUFFIXES, "ack/xyz", "ack", "ack-decoded/no-such-name"])
-def test_whatever_comes_as_an_ack_is_not_answered(
+def test_an_ack_never_has_a_response_whatever_its_payload(
     gateway: GatewayProcess, suffix: str, payload: bytes
 ) -> None:
     mark = gateway.recorder.mark
@@ -181,14 +187,14 @@ def test_whatever_comes_as_an_ack_is_not_answered(
 
 @run_at(NEWEST, of=WITH_ACKS)
 @pytest.mark.rule("ack-4", "ack-5", "ack-19")
-def test_acks_are_taken_at_every_priority_and_not_answered(gateway: GatewayProcess) -> None:
+def test_acks_are_accepted_at_every_priority_and_have_no_response(gateway: GatewayProcess) -> None:
     series = Series(gateway, REPORTING, "measurement", "8813", "total-minutes-in-motion")
     mark = gateway.recorder.mark
-    first, *others, newest = series.several(8, after=mark)
-    priorities = [{"priority": each} for each in range(5)]
+    first, *others, newest = series.wait_for_times(8, after=mark)
+    priorities = [{"priority": priority} for priority in range(5)]
     for sample, priority in zip(others, [*priorities, {}], strict=True):
         series.ack("ack", time=sample, type=0, id="an id", **priority)
-    assert series.backfilled(first, after=series.ack("ack", time=newest, type=1))[0] == first
+    assert series.wait_for_backfill(first, after=series.ack("ack", time=newest, type=1))[0] == first
     assert gateway.responses(REPORTING, "ack/8813", after=mark) == []
 
 

@@ -1,4 +1,4 @@
-"""The connection: how the gateway logs in, what it listens to, and requests to all gateways."""
+"""Connection: client id, subscriptions, topic prefix, and requests to all gateways."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 PREFIX = "site/7"
 
 
-def subscriptions(log: Path, client: str) -> set[str]:
-    """What a client has subscribed to, with which QoS, as the broker tells it."""
+def find_subscriptions(log: Path, client: str) -> set[str]:
+    """Return the subscriptions of a client with their QoS, from the log of the broker."""
     return set(re.findall(rf"^\d+: {client} (\d \S+)$", log.read_text(), re.MULTILINE))
 
 
@@ -34,19 +34,19 @@ def subscriptions(log: Path, client: str) -> set[str]:
 def test_everything_is_published_with_qos_1(gateway: GatewayProcess) -> None:
     gateway.request(TRACKER, "read/8000")
     gateway.report(TRACKER, "heartbeat")
-    heard = gateway.recorder.messages_since()
-    assert {each.qos for each in heard} == {1}
-    assert {each.parts[0] for each in heard} == {"device", "response"}
+    messages = gateway.recorder.messages_since()
+    assert {message.qos for message in messages} == {1}
+    assert {message.parts[0] for message in messages} == {"device", "response"}
 
 
 @pytest.mark.rule("gateway-3")
 def test_nothing_is_retained(gateway: GatewayProcess, broker: ServerAddress) -> None:
     gateway.request(TRACKER, "read/8000")
     gateway.report(TRACKER, "heartbeat")
-    with Recorder(broker, f"mt/gateway/{gateway.mac}/#") as latecomer:
-        # What is retained would come first.
-        latecomer.wait_for_many(3, lambda heard: not heard.retain)
-        assert not [heard for heard in latecomer.messages_since() if heard.retain]
+    with Recorder(broker, f"mt/gateway/{gateway.mac}/#") as late_recorder:
+        # Retained messages would arrive first.
+        late_recorder.wait_for_many(3, lambda message: not message.retain)
+        assert not [message for message in late_recorder.messages_since() if message.retain]
 
 
 @pytest.mark.rule("gateway-1", "gateway-4")
@@ -58,60 +58,64 @@ def test_the_client_id_is_the_mac_and_the_protocol_mqtt_3_1_1(
 
 
 @pytest.mark.rule("gateway-8")
-def test_it_listens_to_its_own_requests_and_to_those_to_all(
+def test_a_gateway_subscribes_to_its_own_requests_and_to_broadcasts(
     gateway: GatewayProcess, broker_log: Path
 ) -> None:
-    own = f"1 mt/gateway/{gateway.mac}/request/#"
-    images = f"1 meshtech/diagnostics/{gateway.mac}/server-response/firmware"
-    eventually(lambda: subscriptions(broker_log, gateway.mac) - {images} == {own, "1 mt/gateways/#"})
+    own_requests = f"1 mt/gateway/{gateway.mac}/request/#"
+    image_answers = f"1 meshtech/diagnostics/{gateway.mac}/server-response/firmware"
+    eventually(
+        lambda: (
+            find_subscriptions(broker_log, gateway.mac) - {image_answers} == {own_requests, "1 mt/gateways/#"}
+        )
+    )
 
 
 @pytest.mark.rule("gateway-16", "topic-10", "topic-11")
 @each_row("suffix", ["apiversion", "read/8000", "read-decoded/model-number"])
-def test_a_request_to_all_gateways_is_answered_by_each_for_itself(
-    gateway: GatewayProcess, unheeded: GatewayProcess, suffix: str
+def test_each_gateway_responds_for_itself_to_a_request_to_all_gateways(
+    gateway: GatewayProcess, silent_gateway: GatewayProcess, suffix: str
 ) -> None:
-    marks = {each: each.recorder.mark for each in (gateway, unheeded)}
+    marks = {other: other.recorder.mark for other in (gateway, silent_gateway)}
     payload = json.dumps({"id": "to all"}).encode()
     gateway.recorder.publish(f"mt/gateways/request/ffffffffffff/{suffix}", payload)
-    for each, mark in marks.items():
-        topic = f"mt/gateway/{each.mac}/response/{each.mac}/{suffix}"
-        found = each.recorder.wait_for(lambda heard, topic=topic: heard.topic == topic, after=mark)  # type: ignore[misc]
-        response = dict(found.payload)
+    for other, mark in marks.items():
+        topic = f"mt/gateway/{other.mac}/response/{other.mac}/{suffix}"
+        message = other.recorder.wait_for(lambda message, topic=topic: message.topic == topic, after=mark)  # type: ignore[misc]
+        response = dict(message.payload)
         assert response.pop("id") == "to all"
-        check_response(each, response, FROM_GATEWAY, since="2.0.1" if suffix == "apiversion" else "2.0.0")
+        check_response(other, response, FROM_GATEWAY, since="2.0.1" if suffix == "apiversion" else "2.0.0")
 
 
 @pytest.mark.rule("gateway-15", "topic-10")
-def test_a_request_to_all_gateways_is_answered_by_those_who_know_the_device(gateway: GatewayProcess) -> None:
+def test_only_gateways_that_know_the_device_respond_to_a_request_to_all(gateway: GatewayProcess) -> None:
     mark = gateway.recorder.mark
     gateway.recorder.publish(f"mt/gateways/request/{UNKNOWN_DEVICE}/read/8000", b"{}")
     gateway.recorder.publish(f"mt/gateways/request/{CLIP}/read/8000", b"{}")
     topic = f"mt/gateway/{gateway.mac}/response/{CLIP}/read/8000"
-    found = gateway.recorder.wait_for(lambda heard: heard.topic == topic, after=mark)
-    rest = check_response(gateway, found.payload, ExpectedRoute(1, extender_route=(gateway.mac,)))
+    message = gateway.recorder.wait_for(lambda message: message.topic == topic, after=mark)
+    rest = check_response(gateway, message.payload, ExpectedRoute(1, extender_route=(gateway.mac,)))
     assert rest == {"value": "000f"}
     assert gateway.responses(UNKNOWN_DEVICE, "read/8000", after=mark) == []
 
 
 @pytest.mark.rule("gateway-12", "topic-7")
-def test_a_prefix_stands_before_every_topic_both_ways(broker: ServerAddress, variant: Variant) -> None:
+def test_every_topic_has_the_prefix_in_both_directions(broker: ServerAddress, variant: Variant) -> None:
     with (
-        Recorder(broker, "mt/gateway/+/device/#", "mt/gateway/+/response/#") as elsewhere,
+        Recorder(broker, "mt/gateway/+/device/#", "mt/gateway/+/response/#") as unprefixed,
         run_gateway(broker, variant, small_site, prefix=PREFIX) as prefixed,
     ):
-        report = prefixed.recorder.wait_for(lambda heard: heard.is_report(TRACKER, "heartbeat"))
+        report = prefixed.recorder.wait_for(lambda message: message.is_report(TRACKER, "heartbeat"))
         assert report.topic == f"{PREFIX}/mt/gateway/{prefixed.mac}/device/{TRACKER}/heartbeat"
         check_response(prefixed, prefixed.request(TRACKER, "read/8000"), ExpectedRoute(0, route=(TRACKER,)))
         mark = prefixed.recorder.mark
         prefixed.recorder.publish(f"{PREFIX}/mt/gateways/request/ffffffffffff/apiversion", b"")
         topic = f"{PREFIX}/mt/gateway/{prefixed.mac}/response/{prefixed.mac}/apiversion"
-        prefixed.recorder.wait_for(lambda heard: heard.topic == topic, after=mark)
-    assert not [heard for heard in elsewhere.messages_since() if prefixed.mac in heard.topic]
+        prefixed.recorder.wait_for(lambda message: message.topic == topic, after=mark)
+    assert not [message for message in unprefixed.messages_since() if prefixed.mac in message.topic]
 
 
 @pytest.mark.rule("gateway-12", "topic-8")
-def test_without_a_prefix_requests_below_one_are_not_for_it(gateway: GatewayProcess) -> None:
+def test_a_gateway_without_a_prefix_ignores_requests_with_one(gateway: GatewayProcess) -> None:
     mark = gateway.recorder.mark
     gateway.recorder.publish(f"{PREFIX}/mt/gateway/{gateway.mac}/request/{TRACKER}/read/8001", b"{}")
     gateway.wait_until_idle(TRACKER)
@@ -119,12 +123,14 @@ def test_without_a_prefix_requests_below_one_are_not_for_it(gateway: GatewayProc
 
 
 @pytest.mark.rule("gateway-13")
-def test_a_gateway_that_must_not_subscribe_reports_and_answers_nothing(
+def test_a_gateway_with_disable_subscribe_reports_but_does_not_respond(
     broker: ServerAddress, broker_log: Path, variant: Variant
 ) -> None:
-    with run_gateway(broker, variant, small_site, "--disable-subscribe") as deaf:
-        deaf.send(TRACKER, "read/8000", b"{}")
-        deaf.recorder.publish("mt/gateways/request/ffffffffffff/apiversion", b"{}")
-        deaf.recorder.wait_for_many(5, lambda heard: heard.is_report(TRACKER, "heartbeat"))
-        assert not [heard for heard in deaf.recorder.messages_since() if heard.parts[0] == "response"]
-        assert subscriptions(broker_log, deaf.mac) == set()
+    with run_gateway(broker, variant, small_site, "--disable-subscribe") as unsubscribed:
+        unsubscribed.send(TRACKER, "read/8000", b"{}")
+        unsubscribed.recorder.publish("mt/gateways/request/ffffffffffff/apiversion", b"{}")
+        unsubscribed.recorder.wait_for_many(5, lambda message: message.is_report(TRACKER, "heartbeat"))
+        assert not [
+            message for message in unsubscribed.recorder.messages_since() if message.parts[0] == "response"
+        ]
+        assert find_subscriptions(broker_log, unsubscribed.mac) == set()

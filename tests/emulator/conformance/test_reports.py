@@ -1,4 +1,4 @@
-"""Reports: each of the eleven kinds with each of its fields, as somebody else's client hears them."""
+"""Reports: each of the eleven kinds with each of its fields, as an independent client receives them."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from tests.servers import ServerAddress
 
 UNDECODABLE = {"8020", "8150", "8204", "8210", "8831", "9821"}
-"""What products report and no dictionary holds."""
+"""Identifiers that products report and that have no layout."""
 
 
-def of_kind(kind: str) -> Callable[[RecordedMessage], bool]:
-    return lambda heard: heard.parts[0] == "device" and heard.parts[2] == kind
+def is_of_kind(kind: str) -> Callable[[RecordedMessage], bool]:
+    return lambda message: message.parts[0] == "device" and message.parts[2] == kind
 
 
-def has(report: dict[str, Any], **fields: object) -> bool:
+def has_fields(report: dict[str, Any], **fields: object) -> bool:
     return fields.items() <= report.items()
 
 
 def enter_dfu_mode(gateway: GatewayProcess) -> int:
-    """Send a device into DFU mode; gives the mark from where on it is there."""
+    """Put a device into DFU mode. Return the mark after which it is in that mode."""
     while True:
         mark = gateway.recorder.mark
         if gateway.request(UPDATED, "write/8110", value="01")["status"] == 0:
             return mark
-        # It is in DFU mode, or leaves it: then it tells its mode when it is back.
+        # It is in DFU mode or just leaving it: it reports its mode when it is back.
         mode = gateway.identifier("8110", "device-mode")
         gateway.report(UPDATED, gateway.kind("property"), mode, after=mark)
 
@@ -63,32 +63,36 @@ def enter_dfu_mode(gateway: GatewayProcess) -> int:
 def test_every_report_of_a_kind_has_its_topic_and_its_fields_and_no_others(
     gateway: GatewayProcess, kind: str
 ) -> None:
-    spelled = kind if kind in WITHOUT_IDENTIFIER else gateway.kind(kind)
-    gateway.recorder.wait_for_many(3, of_kind(spelled))
-    found = [heard for heard in gateway.recorder.messages_since() if of_kind(spelled)(heard)]
-    for heard in found:
-        check_report(heard)
+    report_kind = kind if kind in WITHOUT_IDENTIFIER else gateway.kind(kind)
+    gateway.recorder.wait_for_many(3, is_of_kind(report_kind))
+    messages = [message for message in gateway.recorder.messages_since() if is_of_kind(report_kind)(message)]
+    for message in messages:
+        check_report(message)
 
 
 @pytest.mark.rule("gateway-14", "report-43", "topic-12")
-def test_a_device_in_dfu_mode_is_told_by_dfu_reports_in_place_of_heartbeats(gateway: GatewayProcess) -> None:
+def test_a_device_in_dfu_mode_has_dfu_reports_instead_of_heartbeats(gateway: GatewayProcess) -> None:
     mark = enter_dfu_mode(gateway)
-    first, second = gateway.recorder.wait_for_many(2, lambda each: each.is_report(UPDATED, "dfu"), after=mark)
+    first, second = gateway.recorder.wait_for_many(
+        2, lambda message: message.is_report(UPDATED, "dfu"), after=mark
+    )
     check_report(first)
     assert first.payload["parent"] in {gateway.mac, EXTENDER}
-    between = gateway.recorder.messages_since(mark)
-    between = between[between.index(first) : between.index(second)]
-    assert not [each for each in between if each.is_report(UPDATED, "heartbeat")]
+    messages = gateway.recorder.messages_since(mark)
+    messages = messages[messages.index(first) : messages.index(second)]
+    assert not [message for message in messages if message.is_report(UPDATED, "heartbeat")]
 
 
 @differs_by_mode()
 @pytest.mark.rule("report-32", "report-33")
 def test_reports_are_raw_or_decoded_by_the_mode(gateway: GatewayProcess) -> None:
     for kind in ("property", "measurement", "event"):
-        gateway.recorder.wait_for(of_kind(gateway.kind(kind)))
-    reported = [heard for heard in gateway.recorder.messages_since() if heard.parts[0] == "device"]
-    kinds = {heard.parts[2] for heard in reported}
-    raw = {heard.parts[3] for heard in reported if heard.parts[2] in {"property", "measurement", "event"}}
+        gateway.recorder.wait_for(is_of_kind(gateway.kind(kind)))
+    reported = [message for message in gateway.recorder.messages_since() if message.parts[0] == "device"]
+    kinds = {message.parts[2] for message in reported}
+    raw = {
+        message.parts[3] for message in reported if message.parts[2] in {"property", "measurement", "event"}
+    }
     if gateway.variant.mode == "raw":
         assert not [kind for kind in kinds if kind.endswith("-decoded")]
     else:
@@ -100,7 +104,7 @@ def test_reports_are_raw_or_decoded_by_the_mode(gateway: GatewayProcess) -> None
 @differs_by_mode()
 @pytest.mark.rule("report-34", "gateway-31")
 @each_row(("device", "identifier"), [(DOOR, "8831"), (EXTENDER, "8210")])
-def test_what_nobody_can_decode_is_reported_raw_in_both_modes(
+def test_a_property_without_a_layout_is_reported_raw_in_both_modes(
     gateway: GatewayProcess, device: str, identifier: str
 ) -> None:
     value = gateway.report(device, "property", identifier)["value"]
@@ -126,23 +130,25 @@ def test_seq_counts_up_within_a_series(gateway: GatewayProcess, kind: str) -> No
     series: tuple[str, ...] = (kind,)
     if kind == "measurement":
         series = (gateway.kind(kind), gateway.identifier("8803", "light-intensity"))
-    found = gateway.recorder.wait_for_many(5, lambda heard: heard.is_report(OUTER_SENSOR, *series))
-    assert [heard.payload["seq"] for heard in found] == [0, 1, 2, 3, 4]
+    found = gateway.recorder.wait_for_many(5, lambda message: message.is_report(OUTER_SENSOR, *series))
+    assert [message.payload["seq"] for message in found] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.rule("report-38")
 def test_seq_of_a_property_counts_up_too(gateway: GatewayProcess) -> None:
     kind, identifier = gateway.kind("property"), gateway.identifier("8810", "motion")
-    found = gateway.recorder.wait_for_many(2, lambda heard: heard.is_report(OUTER_SENSOR, kind, identifier))
-    assert [heard.payload["seq"] for heard in found] == [0, 1]
+    found = gateway.recorder.wait_for_many(
+        2, lambda message: message.is_report(OUTER_SENSOR, kind, identifier)
+    )
+    assert [message.payload["seq"] for message in found] == [0, 1]
 
 
 @pytest.mark.rule("gateway-29", "report-39")
 @each_row(("device", "status"), [(EXTENDER, 0), (DOOR, 1)])
-def test_the_status_of_a_heartbeat_tells_of_a_low_battery(
+def test_the_status_of_a_heartbeat_shows_a_low_battery(
     gateway: GatewayProcess, device: str, status: int
 ) -> None:
-    gateway.report(device, "heartbeat", where=partial(has, status=status))
+    gateway.report(device, "heartbeat", where=partial(has_fields, status=status))
 
 
 @pytest.mark.rule("report-15", "report-41", "report-42", "gateway-22")
@@ -150,29 +156,29 @@ def test_the_status_of_a_heartbeat_tells_of_a_low_battery(
     ("device", "parent", "on_channel"),
     [(TRACKER, None, False), (TRACKER, EXTENDER, True), (CLIP, None, True), (OUTER_SENSOR, EXTENDER, True)],
 )
-def test_the_signal_of_a_device_is_told_by_parent_and_has_a_channel_where_it_was_advertised(
+def test_rssi_is_reported_per_parent_and_has_a_channel_if_advertised(
     gateway: GatewayProcess, device: str, parent: str | None, *, on_channel: bool
 ) -> None:
-    wanted = parent or gateway.mac
-    heard = gateway.report(device, "rssi", where=partial(has, parent=wanted))
-    assert ("channel" in heard) == on_channel
+    expected_parent = parent or gateway.mac
+    message = gateway.report(device, "rssi", where=partial(has_fields, parent=expected_parent))
+    assert ("channel" in message) == on_channel
 
 
 @pytest.mark.rule("gateway-22")
-def test_all_three_channels_are_heard(gateway: GatewayProcess) -> None:
+def test_rssi_is_reported_on_all_three_channels(gateway: GatewayProcess) -> None:
     for channel in (37, 38, 39):
-        gateway.report(CLIP, "rssi", where=partial(has, channel=channel))
+        gateway.report(CLIP, "rssi", where=partial(has_fields, channel=channel))
 
 
 @pytest.mark.rule("report-15")
 def test_a_parent_too_far_away_is_unreachable_and_a_near_one_is_not(gateway: GatewayProcess) -> None:
-    gateway.report(FAR, "rssi", where=partial(has, unreachable=True))
+    gateway.report(FAR, "rssi", where=partial(has_fields, unreachable=True))
     assert not gateway.report(CLIP, "rssi").get("unreachable", False)
 
 
-def test_several_parents_tell_how_well_they_hear_the_same_device(gateway: GatewayProcess) -> None:
+def test_several_parents_report_the_rssi_of_the_same_device(gateway: GatewayProcess) -> None:
     for parent in (gateway.mac, EXTENDER):
-        gateway.report(TRACKER, "rssi", where=partial(has, parent=parent))
+        gateway.report(TRACKER, "rssi", where=partial(has_fields, parent=parent))
 
 
 @differs_by_mode()
@@ -197,7 +203,7 @@ def test_a_property_without_an_extension_has_no_ext(gateway: GatewayProcess) -> 
 @differs_by_mode()
 @pytest.mark.rule("report-6", "report-7", "value-24")
 @each_row(("device", "rest"), [(TRACKER, ""), (DOOR, "01")])
-def test_a_measurement_has_its_value_and_what_stands_behind_it(
+def test_a_measurement_has_its_value_and_the_remaining_bytes(
     gateway: GatewayProcess, device: str, rest: str
 ) -> None:
     identifier = gateway.identifier("8800", "temperature")
@@ -213,19 +219,24 @@ def test_a_measurement_has_its_value_and_what_stands_behind_it(
 
 @differs_by_mode()
 @pytest.mark.rule("report-8", "report-9", "report-40", "gateway-30", "topic-15")
-@each_row("detailed", [True, False])
-def test_a_measurement_that_failed_tells_an_error(gateway: GatewayProcess, *, detailed: bool) -> None:
-    def wanted(heard: RecordedMessage) -> bool:
-        return of_kind(gateway.kind("measurement-error"))(heard) and ("errorExt" in heard.payload) == detailed
+@each_row("has_detail", [True, False])
+def test_a_failed_measurement_has_an_error(gateway: GatewayProcess, *, has_detail: bool) -> None:
+    def is_match(message: RecordedMessage) -> bool:
+        return (
+            is_of_kind(gateway.kind("measurement-error"))(message)
+            and ("errorExt" in message.payload) == has_detail
+        )
 
-    found = gateway.recorder.wait_for(wanted)
-    check_report(found)
-    assert found.payload["error"] in {1, 8, 9}
+    message = gateway.recorder.wait_for(is_match)
+    check_report(message)
+    assert message.payload["error"] in {1, 8, 9}
 
 
 @pytest.mark.rule("gateway-29")
-def test_a_device_whose_measurement_failed_says_so_in_its_heartbeat(gateway: GatewayProcess) -> None:
-    gateway.recorder.wait_for(lambda heard: of_kind("heartbeat")(heard) and heard.payload["status"] == 2)
+def test_a_failed_measurement_shows_in_the_status_of_the_heartbeat(gateway: GatewayProcess) -> None:
+    gateway.recorder.wait_for(
+        lambda message: is_of_kind("heartbeat")(message) and message.payload["status"] == 2
+    )
 
 
 @differs_by_mode()
@@ -241,18 +252,18 @@ def test_an_event_has_a_value_and_an_extension(gateway: GatewayProcess) -> None:
 
 @differs_by_mode()
 @pytest.mark.rule("report-10", "report-11", "gateway-33")
-def test_a_device_in_storage_mode_is_told_of_by_events_alone(gateway: GatewayProcess) -> None:
+def test_a_device_in_storage_mode_is_reported_by_events_alone(gateway: GatewayProcess) -> None:
     identifier = gateway.identifier("8112", "storage-mode-event")
     report = gateway.report(STORED, gateway.kind("event"), identifier)
-    stored = {"modelNumber": 0x63, "variant": 0} if gateway.variant.mode == "decoded" else "006300"
-    assert report["value"] == stored
+    expected = {"modelNumber": 0x63, "variant": 0} if gateway.variant.mode == "decoded" else "006300"
+    assert report["value"] == expected
     assert "ext" not in report
-    told = {
-        heard.parts[2:]
-        for heard in gateway.recorder.messages_since()
-        if heard.parts[:2] == ("device", STORED)
+    reported = {
+        message.parts[2:]
+        for message in gateway.recorder.messages_since()
+        if message.parts[:2] == ("device", STORED)
     }
-    assert told == {(gateway.kind("event"), identifier)}
+    assert reported == {(gateway.kind("event"), identifier)}
 
 
 @pytest.mark.rule("report-10", "report-11", "gateway-38")
@@ -264,9 +275,9 @@ def test_an_event_may_have_no_value(broker: ServerAddress, variant: Variant) -> 
 
 
 @pytest.mark.rule("gateway-42", "gateway-23")
-def test_the_time_of_reports_follows_the_clock_on_the_wall(gateway: GatewayProcess) -> None:
-    beats = gateway.recorder.wait_for_many(4, lambda heard: heard.is_report(REPORTING, "heartbeat"))
-    times = [datetime.fromisoformat(heard.payload["time"]) for heard in beats]
-    # In the simulated world a minute lies between two of them.
+def test_the_time_of_reports_follows_the_wall_clock(gateway: GatewayProcess) -> None:
+    heartbeats = gateway.recorder.wait_for_many(4, lambda message: message.is_report(REPORTING, "heartbeat"))
+    times = [datetime.fromisoformat(message.payload["time"]) for message in heartbeats]
+    # One minute of simulated time lies between two of them.
     for earlier, later in pairwise([gateway.started, *times, datetime.now(UTC)]):
         assert earlier < later

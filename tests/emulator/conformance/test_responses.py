@@ -1,4 +1,4 @@
-"""Responses: who answers, by which way, and what is always or sometimes told."""
+"""Responses: origin, route, and mandatory and optional fields."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 READS = ["read/8000", "read-decoded/model-number"]
 WRITES: dict[str, Any] = {"write/9802": "04", "write-decoded/tx-power": 4}
 GATEWAY = "the gateway"
-"""Stands for its MAC, which is known when it runs."""
+"""Placeholder for the MAC of the gateway, which is known only when it runs."""
 
 
-def ask(gateway: GatewayProcess, device: str, suffix: str) -> dict[str, Any]:
+def send_request(gateway: GatewayProcess, device: str, suffix: str) -> dict[str, Any]:
     return gateway.request(device, suffix, **({"value": WRITES[suffix]} if suffix in WRITES else {}))
 
 
@@ -55,18 +55,18 @@ def ask(gateway: GatewayProcess, device: str, suffix: str) -> dict[str, Any]:
         (OUTER_SENSOR, (EXTENDER, OUTER_EXTENDER, OUTER_SENSOR)),
     ],
 )
-def test_a_connected_device_answers_itself_and_its_route_is_told(
+def test_a_connected_device_responds_itself_with_its_route(
     gateway: GatewayProcess, device: str, route: tuple[str, ...], suffix: str
 ) -> None:
-    rest = check_response(gateway, ask(gateway, device, suffix), ExpectedRoute(0, route=route))
+    rest = check_response(gateway, send_request(gateway, device, suffix), ExpectedRoute(0, route=route))
     assert rest.keys() == ({"value"} if suffix in READS else set())
 
 
 @differs_by_version()
 @pytest.mark.rule("response-9")
 @each_row("suffix", [*READS, *WRITES])
-def test_a_gateway_answers_for_itself_without_a_route(gateway: GatewayProcess, suffix: str) -> None:
-    check_response(gateway, ask(gateway, gateway.mac, suffix), FROM_GATEWAY)
+def test_a_gateway_responds_for_itself_without_a_route(gateway: GatewayProcess, suffix: str) -> None:
+    check_response(gateway, send_request(gateway, gateway.mac, suffix), FROM_GATEWAY)
 
 
 @differs_by_version()
@@ -76,59 +76,72 @@ def test_a_gateway_answers_for_itself_without_a_route(gateway: GatewayProcess, s
     ("device", "route"),
     [(CLIP, (GATEWAY,)), (BAND, (EXTENDER,)), (OUTER_BAND, (EXTENDER, OUTER_EXTENDER))],
 )
-def test_an_unconnected_device_answers_through_an_extender_that_is_told(
+def test_an_unconnected_device_responds_with_its_extender(
     gateway: GatewayProcess, device: str, route: tuple[str, ...], suffix: str
 ) -> None:
     hops = tuple(gateway.mac if hop == GATEWAY else hop for hop in route)
-    rest = check_response(gateway, ask(gateway, device, suffix), ExpectedRoute(1, extender_route=hops))
+    rest = check_response(
+        gateway, send_request(gateway, device, suffix), ExpectedRoute(1, extender_route=hops)
+    )
     assert rest.keys() == ({"value"} if suffix in READS else set())
 
 
 @pytest.mark.rule("response-10", "response-30", "gateway-28")
 @each_row("suffix", [*READS, *WRITES])
-def test_the_extender_answers_for_an_unconnected_device_that_does_not(
+def test_the_extender_responds_for_an_unconnected_device_that_does_not(
     gateway: GatewayProcess, suffix: str
 ) -> None:
-    response = ask(gateway, STORED, suffix)
+    response = send_request(gateway, STORED, suffix)
     hops = (gateway.mac,)
     if gateway.has_version("2.0.0") and response["extenderId"] == EXTENDER.upper():
-        hops = (EXTENDER,)  # both hear it well
+        hops = (EXTENDER,)  # gateway and extender both receive it well
     assert check_response(gateway, response, ExpectedRoute(16, extender_route=hops), status=9) == {}
 
 
 @pytest.mark.rule("response-29", "gateway-28", "gateway-40")
 @each_row("suffix", [*READS, *WRITES])
-def test_the_gateway_answers_for_a_connected_device_that_does_not(
-    unheeded: GatewayProcess, suffix: str
+def test_the_gateway_responds_for_a_connected_device_that_does_not(
+    silent_gateway: GatewayProcess, suffix: str
 ) -> None:
-    assert check_response(unheeded, ask(unheeded, TRACKER, suffix), ON_BEHALF_OF_DEVICE, status=9) == {}
+    assert (
+        check_response(
+            silent_gateway, send_request(silent_gateway, TRACKER, suffix), ON_BEHALF_OF_DEVICE, status=9
+        )
+        == {}
+    )
 
 
 @pytest.mark.rule("response-30", "response-11", "gateway-40")
 @each_row("suffix", [*READS, *WRITES])
-def test_the_gateway_as_extender_answers_for_an_unconnected_device_that_does_not(
-    unheeded: GatewayProcess, suffix: str
+def test_the_gateway_as_extender_responds_for_an_unconnected_device_that_does_not(
+    silent_gateway: GatewayProcess, suffix: str
 ) -> None:
-    way = ExpectedRoute(16, extender_route=(unheeded.mac,))
-    assert check_response(unheeded, ask(unheeded, CLIP, suffix), way, status=9) == {}
+    expected_route = ExpectedRoute(16, extender_route=(silent_gateway.mac,))
+    assert (
+        check_response(silent_gateway, send_request(silent_gateway, CLIP, suffix), expected_route, status=9)
+        == {}
+    )
 
 
 @pytest.mark.rule("gateway-40")
 @each_row("device", [TRACKER, CLIP])
-def test_devices_that_do_not_answer_go_on_reporting(unheeded: GatewayProcess, device: str) -> None:
-    unheeded.request(device, "read/8000")
-    unheeded.report(device, "heartbeat", after=unheeded.recorder.mark)
+def test_devices_that_do_not_respond_continue_to_report(silent_gateway: GatewayProcess, device: str) -> None:
+    silent_gateway.request(device, "read/8000")
+    silent_gateway.report(device, "heartbeat", after=silent_gateway.recorder.mark)
 
 
 @differs_by_version()
 @pytest.mark.rule("response-31")
 @each_row("suffix", [*READS, *WRITES])
-def test_the_gateway_answers_for_a_device_that_it_does_not_know(gateway: GatewayProcess, suffix: str) -> None:
-    assert check_response(gateway, ask(gateway, UNKNOWN_DEVICE, suffix), ON_BEHALF_OF_DEVICE, status=10) == {}
+def test_the_gateway_responds_for_an_unknown_device(gateway: GatewayProcess, suffix: str) -> None:
+    assert (
+        check_response(gateway, send_request(gateway, UNKNOWN_DEVICE, suffix), ON_BEHALF_OF_DEVICE, status=10)
+        == {}
+    )
 
 
 @pytest.mark.rule("response-20")
-def test_the_gateway_answers_for_a_device_that_nobody_reaches(gateway: GatewayProcess) -> None:
+def test_the_gateway_responds_for_a_device_without_a_route(gateway: GatewayProcess) -> None:
     gateway.report(FAR, "rssi", where=lambda report: report.get("unreachable") is True)
     assert check_response(gateway, gateway.request(FAR, "read/8000"), ON_BEHALF_OF_DEVICE, status=10) == {}
 
@@ -147,7 +160,7 @@ def test_the_gateway_answers_for_a_device_that_nobody_reaches(gateway: GatewayPr
         (UNKNOWN_DEVICE, "read/8000", {}, 10),
     ],
 )
-def test_failures_have_a_status_and_help_for_people(
+def test_failures_have_a_status_and_an_error_message(
     gateway: GatewayProcess, device: str, suffix: str, parameters: dict[str, Any], status: int
 ) -> None:
     response = gateway.request(device, suffix, **parameters)
@@ -164,7 +177,7 @@ def test_a_success_has_no_error_message(gateway: GatewayProcess) -> None:
 
 
 @pytest.mark.rule("response-1")
-def test_the_time_of_a_response_is_when_it_was_made(gateway: GatewayProcess) -> None:
-    asked = (gateway.request(TRACKER, "read/8000")["time"] for _ in range(2))
-    first, second = map(datetime.fromisoformat, asked)
+def test_the_time_of_a_response_is_its_creation(gateway: GatewayProcess) -> None:
+    times = (gateway.request(TRACKER, "read/8000")["time"] for _ in range(2))
+    first, second = map(datetime.fromisoformat, times)
     assert gateway.started < first <= second <= datetime.now(UTC)

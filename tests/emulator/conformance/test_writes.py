@@ -1,4 +1,4 @@
-"""Writes: values in hex and as JSON, NULL in all its spellings, and what comes of them."""
+"""Writes: raw and decoded values, NULL in all its spellings, and the effects of writes."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
     from tests.emulator.conformance.gateway_process import GatewayProcess
 
 BUSY = 8
-NOTHING: dict[str, Any] = {}
-NULLS = [NOTHING, {"value": None}, {"value": ""}]
-"""How `write` spells NULL."""
-DECODED_NULLS = [NOTHING, {"value": None}]
-"""How `write-decoded` does."""
+NO_PARAMETERS: dict[str, Any] = {}
+NULLS = [NO_PARAMETERS, {"value": None}, {"value": ""}]
+"""Spellings of NULL in `write`."""
+DECODED_NULLS = [NO_PARAMETERS, {"value": None}]
+"""Spellings of NULL in `write-decoded`."""
 
 
-def suffixes(identifier: str, name: str) -> list[Any]:
-    """Every way to write NULL to a command."""
-    raw = [(f"write/{identifier}", each) for each in NULLS]
-    decoded = [(f"write-decoded/{name}", each) for each in DECODED_NULLS]
+def list_null_writes(identifier: str, name: str) -> list[Any]:
+    """Return every spelling of NULL for a command."""
+    raw = [(f"write/{identifier}", null) for null in NULLS]
+    decoded = [(f"write-decoded/{name}", null) for null in DECODED_NULLS]
     return [*raw, *decoded]
 
 
-def command(gateway: GatewayProcess, device: str, suffix: str, parameters: dict[str, Any]) -> int:
-    """Write a command; gives the mark before the write that was not too early."""
+def send_command(gateway: GatewayProcess, device: str, suffix: str, parameters: dict[str, Any]) -> int:
+    """Write a command, again while the device is busy. Return the mark before the accepted write."""
     while True:
         mark = gateway.recorder.mark
         response = gateway.request(device, suffix, **parameters)
-        if response["status"] != BUSY:  # with the one before
+        if response["status"] != BUSY:  # still busy with the previous one
             assert check_response(gateway, response, ExpectedRoute(0, route=(device,))) == {}
             return mark
 
 
-def property_of(gateway: GatewayProcess, device: str, raw: str, name: str, *, after: int) -> Any:
-    """The value of a property in the next report of it."""
+def wait_for_property(gateway: GatewayProcess, device: str, raw: str, name: str, *, after: int) -> Any:
+    """Return the value of a property in its next report."""
     identifier = gateway.identifier(raw, name)
     return gateway.report(device, gateway.kind("property"), identifier, after=after)["value"]
 
 
-def until_property(
+def wait_until_property_is(
     gateway: GatewayProcess, device: str, identifier: str, value: object, *, after: int
 ) -> None:
     """Wait until a property is reported with a value."""
@@ -68,9 +68,9 @@ def test_a_value_is_written_in_hex_read_back_and_reported(gateway: GatewayProces
     assert check_response(gateway, response, ExpectedRoute(0, route=(WRITTEN,))) == {}
     assert gateway.request(WRITTEN, "read/9804")["value"] == "00fa0a"
     identifier = gateway.identifier("9804", "normal-mode-advertisement-interval")
-    # Up to two reports: the first may tell of the write before.
+    # Up to two reports: the first may contain the previous value.
     written = gateway.value_in_mode("00fa0a", {"interval": 250, "denominator": 10})
-    until_property(gateway, WRITTEN, identifier, written, after=mark)
+    wait_until_property_is(gateway, WRITTEN, identifier, written, after=mark)
 
 
 @pytest.mark.rule("request-13", "response-18", "value-33")
@@ -91,29 +91,33 @@ def test_a_boolean_is_written_through_an_extender(gateway: GatewayProcess, *, va
 
 
 @pytest.mark.rule("request-15", "request-16", "request-18", "request-25", "value-25", "gateway-35")
-@each_row(("suffix", "parameters"), suffixes("8302", "request-property-reporting"))
-def test_a_null_makes_a_device_report_its_properties(
+@each_row(("suffix", "parameters"), list_null_writes("8302", "request-property-reporting"))
+def test_a_null_write_triggers_a_report_of_all_properties(
     gateway: GatewayProcess, suffix: str, parameters: dict[str, Any]
 ) -> None:
-    mark = command(gateway, REPORTING, suffix, parameters)
-    model = property_of(gateway, REPORTING, "8000", "model-number", after=mark)
+    mark = send_command(gateway, REPORTING, suffix, parameters)
+    model = wait_for_property(gateway, REPORTING, "8000", "model-number", after=mark)
     assert model == gateway.value_in_mode("0018", 0x18)
-    assert property_of(gateway, REPORTING, "9802", "tx-power", after=mark) == gateway.value_in_mode("04", 4)
+    assert wait_for_property(gateway, REPORTING, "9802", "tx-power", after=mark) == gateway.value_in_mode(
+        "04", 4
+    )
 
 
 @pytest.mark.rule("request-15", "request-16", "request-18", "request-25", "value-25")
-@each_row(("suffix", "parameters"), suffixes("8300", "soft-reset"))
-def test_a_null_restarts_a_device(gateway: GatewayProcess, suffix: str, parameters: dict[str, Any]) -> None:
-    mark = command(gateway, RESTARTED, suffix, parameters)
-    # The device may have reported all its properties just before it went down.
+@each_row(("suffix", "parameters"), list_null_writes("8300", "soft-reset"))
+def test_a_null_write_restarts_a_device(
+    gateway: GatewayProcess, suffix: str, parameters: dict[str, Any]
+) -> None:
+    mark = send_command(gateway, RESTARTED, suffix, parameters)
+    # The device may have reported all its properties just before it restarted.
     uptime, cause = gateway.identifier("8101", "uptime"), gateway.identifier("8102", "reset-cause")
-    until_property(gateway, RESTARTED, uptime, gateway.value_in_mode("00000000", 0), after=mark)
-    until_property(gateway, RESTARTED, cause, gateway.value_in_mode("04", 4), after=mark)
+    wait_until_property_is(gateway, RESTARTED, uptime, gateway.value_in_mode("00000000", 0), after=mark)
+    wait_until_property_is(gateway, RESTARTED, cause, gateway.value_in_mode("04", 4), after=mark)
 
 
 @pytest.mark.rule("request-15", "request-16", "response-23")
-@each_row(("suffix", "parameters"), suffixes("9804", "normal-mode-advertisement-interval"))
-def test_a_property_that_needs_a_value_refuses_null(
+@each_row(("suffix", "parameters"), list_null_writes("9804", "normal-mode-advertisement-interval"))
+def test_a_property_that_needs_a_value_rejects_null(
     gateway: GatewayProcess, suffix: str, parameters: dict[str, Any]
 ) -> None:
     before = gateway.request(TRACKER, "read/9804")["value"]
@@ -124,21 +128,21 @@ def test_a_property_that_needs_a_value_refuses_null(
 
 @pytest.mark.rule("request-17", "response-23")
 @each_row("name", ["request-property-reporting", "tx-power"])
-def test_an_empty_text_in_a_decoded_write_is_not_null(gateway: GatewayProcess, name: str) -> None:
+def test_an_empty_string_in_a_decoded_write_is_not_null(gateway: GatewayProcess, name: str) -> None:
     response = gateway.request(TRACKER, f"write-decoded/{name}", value="")
     assert check_response(gateway, response, ON_BEHALF_OF_DEVICE, status=6) == {}
 
 
 @pytest.mark.rule("response-23", "id-24")
 @each_row("value", ["0", "0x04", "zz", "04 ", 4, True, ["04"], {"a": 1}])
-def test_a_value_that_is_no_hex_is_answered_with_status_6(gateway: GatewayProcess, value: object) -> None:
+def test_a_value_that_is_not_hex_has_status_6(gateway: GatewayProcess, value: object) -> None:
     response = gateway.request(WRITTEN, "write/9802", value=value)
     assert check_response(gateway, response, ON_BEHALF_OF_DEVICE, status=6) == {}
 
 
 @pytest.mark.rule("response-23", "value-37")
 @each_row("value", ["0404", "7f", "05"])
-def test_a_value_that_does_not_fit_is_refused_by_the_device(gateway: GatewayProcess, value: str) -> None:
+def test_a_value_that_does_not_fit_is_rejected_by_the_device(gateway: GatewayProcess, value: str) -> None:
     response = gateway.request(TRACKER, "write/9802", value=value)
     assert check_response(gateway, response, ExpectedRoute(0, route=(TRACKER,)), status=6) == {}
     assert gateway.request(TRACKER, "read/9802")["value"] == "04"
@@ -146,13 +150,11 @@ def test_a_value_that_does_not_fit_is_refused_by_the_device(gateway: GatewayProc
 
 @pytest.mark.rule("response-23")
 @each_row("value", ["4", 4.5, 99, [4], {"a": 4}])
-def test_a_decoded_value_that_does_not_fit_is_answered_with_status_6(
-    gateway: GatewayProcess, value: object
-) -> None:
+def test_a_decoded_value_that_does_not_fit_has_status_6(gateway: GatewayProcess, value: object) -> None:
     response = gateway.request(TRACKER, "write-decoded/tx-power", value=value)
     assert check_response(gateway, response, ON_BEHALF_OF_DEVICE, status=6) == {}
 
 
 @pytest.mark.rule("response-27")
-def test_what_has_no_decoded_form_cannot_be_written_decoded(gateway: GatewayProcess) -> None:
+def test_a_property_without_a_layout_cannot_be_written_decoded(gateway: GatewayProcess) -> None:
     assert gateway.request(DOOR, "write-decoded/hall-effect-counter", value=1)["status"] == 5

@@ -1,4 +1,4 @@
-"""How gateways are started, and which tests depend on it."""
+"""Variants of gateways, and marks for tests that depend on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Variant(NamedTuple):
-    """How a gateway is started."""
+    """Mode and API version of a gateway."""
 
     mode: str
     version: str
@@ -28,17 +28,17 @@ DECODED: Final = Variant("decoded", "2.4.0")
 OLDEST: Final = Variant("raw", "1.2.0")
 
 
-def run_at(*quick: Variant, of: Iterable[Variant] = VARIANTS) -> pytest.MarkDecorator:
-    """Run a test at these variants in `make test`, and at all the others in the part `variants`."""
+def run_at(*quick_variants: Variant, of: Iterable[Variant] = VARIANTS) -> pytest.MarkDecorator:
+    """Run a test at these variants in `make test`, and at the others of `of` in the part `variants`."""
     mark: pytest.MarkDecorator = pytest.mark.variants
-    return mark(quick, list(of))
+    return mark(quick_variants, list(of))
 
 
 def differs_by_mode() -> pytest.MarkDecorator:
-    """Run a test in both modes: what it sees depends on them."""
+    """Run a test in both modes: its outcome depends on the mode."""
     return run_at(NEWEST, DECODED)
 
 
 def differs_by_version() -> pytest.MarkDecorator:
-    """Run a test also at the oldest version: what it sees depends on that."""
+    """Run a test also at the oldest version: its outcome depends on the version."""
     return run_at(NEWEST, OLDEST)

@@ -1,4 +1,4 @@
-"""A gateway without a connection, and somebody who asks it and notes when which message came."""
+"""Gateway without a connection, and a driver that sends requests and records messages with their times."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 ORIGIN = 1_790_000_000_000
 EXTENDER_SPACING = 8.0
-"""Metres from extender to extender: links that hold however they fade."""
+"""Meters between extenders: short enough for links that never break by fading."""
 
 RESPONSE_SECONDS = 12.0
-"""Simulated seconds in which every request is answered."""
+"""Simulated seconds within which every request has a response."""
 
 
 class Message(NamedTuple):
-    """What a gateway published, and at which simulated moment."""
+    """Message that a gateway published, with its simulated time."""
 
     moment: float
     topic: str
@@ -43,12 +43,12 @@ class Message(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The words behind the device: a kind or an operation, and an identifier."""
+        """Topic levels after the device: a kind or an operation, and an identifier."""
         return self.topic.partition("mt/gateway/")[2].split("/", 3)[3]
 
 
 class RequestDriver:
-    """One gateway, whose time passes when somebody asks it to."""
+    """Gateway whose simulated time advances only when a test calls for it."""
 
     def __init__(
         self,
@@ -67,22 +67,22 @@ class RequestDriver:
         self.speed = speed
         self.now = 0.0
         self.messages: list[Message] = []
-        """All that was published so far."""
+        """All messages published so far."""
 
     def publish(self, topic: str, payload: bytes | str | dict[str, Any]) -> None:
-        """Hand in a message on a topic of any kind."""
+        """Pass a message on any topic to the gateway."""
         if isinstance(payload, dict):
             payload = json.dumps(payload)
         data = payload.encode() if isinstance(payload, str) else payload
         self.gateway.receive(topic, data, self.now)
         self._record()
 
-    def request(self, device: Mac, what: str, **parameters: Any) -> None:
-        """Send a request and do not wait: `what` is the operation, with the identifier behind it."""
-        self.publish(f"mt/gateway/{GATEWAY}/request/{device}/{what}", parameters)
+    def request(self, device: Mac, operation: str, **parameters: Any) -> None:
+        """Send a request without waiting. `operation` includes the identifier, as in `read/8000`."""
+        self.publish(f"mt/gateway/{GATEWAY}/request/{device}/{operation}", parameters)
 
     def advance(self, seconds: float) -> list[Message]:
-        """Live on, from deed to deed, so that every message has its moment."""
+        """Advance the time event by event, so that messages have exact times. Return the new messages."""
         until, first = self.now + seconds, len(self.messages)
         while (due := self.gateway.next_due) <= until:
             self.now = max(due, self.now)
@@ -91,56 +91,56 @@ class RequestDriver:
         return self.messages[first:]
 
     def responses(self, seconds: float = RESPONSE_SECONDS) -> list[Message]:
-        """All responses so far, and those of some more time."""
+        """Return all responses so far and within some more time."""
         self.advance(seconds)
         return [message for message in self.messages if message.is_response]
 
-    def request_and_wait(self, device: Mac, what: str, **parameters: Any) -> dict[str, Any]:
-        """Ask and wait for the response."""
-        return self.request_message(device, what, **parameters).body
+    def request_and_wait(self, device: Mac, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Send a request and return the body of its response."""
+        return self.request_message(device, operation, **parameters).body
 
-    def request_message(self, device: Mac, what: str, **parameters: Any) -> Message:
-        """The same, with the moment and the topic. Time stops when the response is there."""
+    def request_message(self, device: Mac, operation: str, **parameters: Any) -> Message:
+        """Send a request and return its response as a message. The time stops at the response."""
         first = len(self.messages)
-        self.request(device, what, **parameters)
-        end = f"/response/{device}/{what}"
-        return self.wait(lambda message: message.topic.endswith(end), first=first)
+        self.request(device, operation, **parameters)
+        topic_end = f"/response/{device}/{operation}"
+        return self.wait(lambda message: message.topic.endswith(topic_end), first=first)
 
-    def wait(self, wanted: Callable[[Message], bool], *, first: int | None = None) -> Message:
-        """The next message of a kind; it has to come."""
+    def wait(self, is_match: Callable[[Message], bool], *, first: int | None = None) -> Message:
+        """Wait for the first matching message."""
         first, until = len(self.messages) if first is None else first, self.now + RESPONSE_SECONDS * 10
         while True:
             for message in self.messages[first:]:
-                if wanted(message):
+                if is_match(message):
                     return message
             first = len(self.messages)
-            assert self.gateway.next_due <= until, "it never came"
+            assert self.gateway.next_due <= until, "the message did not arrive"
             self.now = max(self.gateway.next_due, self.now)
             self._record()
 
     def _record(self) -> None:
         published = self.gateway.advance(self.now)
-        self.messages += (Message(self.now, each.topic, each.payload) for each in published)
+        self.messages += (Message(self.now, message.topic, message.payload) for message in published)
 
 
 def extender_chain(extenders: int) -> list[SiteDevice]:
-    """Extenders in a row, each the parent of the next: numbers 1 to so many."""
-    row: list[SiteDevice] = []
+    """Return extenders in a chain, numbered from 1, each the parent of the next."""
+    chain: list[SiteDevice] = []
     for number in range(1, extenders + 1):
-        parent = row[-1].mac if row else GATEWAY
-        row.append(place_device(number, EXTENDER_SPACING * number, code="0040", parent=parent))
-    return row
+        parent = chain[-1].mac if chain else GATEWAY
+        chain.append(place_device(number, EXTENDER_SPACING * number, code="0040", parent=parent))
+    return chain
 
 
-def device_at_end(row: list[SiteDevice], number: int = 100, **given: Any) -> SiteDevice:
-    """A device beside the last extender of a row, and out of reach of the gateway if the row is long."""
-    end = row[-1] if row else None
-    x = end.position.x + 2.0 if end else 2.0
-    code = given.pop("code", "0018")
-    fixture = place_device(number, x, 1.0, code=code, parent=end.mac if end else GATEWAY)
-    return replace(fixture, **given)
+def device_at_end(chain: list[SiteDevice], number: int = 100, **fields: Any) -> SiteDevice:
+    """Return a device beside the end of a chain, out of range of the gateway if the chain is long."""
+    last = chain[-1] if chain else None
+    x = last.position.x + 2.0 if last else 2.0
+    code = fields.pop("code", "0018")
+    site_device = place_device(number, x, 1.0, code=code, parent=last.mac if last else GATEWAY)
+    return replace(site_device, **fields)
 
 
 def format_route(*numbers: int) -> str:
-    """A route as responses spell it."""
+    """Format a route as responses do."""
     return "-".join(map(device_mac, numbers))

@@ -1,4 +1,4 @@
-"""Whatever comes in, a gateway goes on, and answers once or not at all."""
+"""Invalid input: whatever a gateway receives, it continues to run and responds once or not at all."""
 
 from __future__ import annotations
 
@@ -24,57 +24,57 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 CONNECTED, UNCONNECTED = device_mac(1), device_mac(2)
-FRONT = f"mt/gateway/{GATEWAY}/request/"
-TO_ALL = "mt/gateways/"
+REQUEST_PREFIX = f"mt/gateway/{GATEWAY}/request/"
+BROADCAST_PREFIX = "mt/gateways/"
 VERSIONS = [Version.parse(text) for text in ("1.2.0", "2.0.0", "2.3.0", "2.4.0")]
 
 
-def desk(version: Version = VERSIONS[-1], mode: ReportMode = ReportMode.RAW) -> RequestDriver:
+def create_driver(version: Version = VERSIONS[-1], mode: ReportMode = ReportMode.RAW) -> RequestDriver:
     return RequestDriver(
         place_device(1, 3.0), place_device(2, 0.0, 3.0, code="000F"), version=version, mode=mode
     )
 
 
-def word_of(topic: str) -> str:
-    """The operation, as far as there is one."""
+def parse_operation(topic: str) -> str:
+    """Return the operation of a topic; empty if it has none."""
     _, _, rest = topic.partition("/request/" if "/request/" in topic else "/response/")
     return rest.split("/")[1] if rest.count("/") else ""
 
 
-def check(asked: RequestDriver, topic: str, *, acks: bool) -> list[Message]:
-    """What holds of the answer to whatever it was."""
-    answers = asked.responses()
-    assert len(answers) <= 1
-    for message in answers:
+def check_response(driver: RequestDriver, topic: str, *, acks: bool) -> list[Message]:
+    """Check that there is at most one valid response, and that the gateway still works."""
+    responses = driver.responses()
+    assert len(responses) <= 1
+    for message in responses:
         encode_topic(message.topic)
-        word = word_of(message.topic)
-        answered = word in set(Operation) and Operation(word).is_answered
-        response = decode_response(Operation(word) if answered else Operation.WRITE, message.payload)
+        operation = parse_operation(message.topic)
+        is_answered = operation in set(Operation) and Operation(operation).is_answered
+        response = decode_response(Operation(operation) if is_answered else Operation.WRITE, message.payload)
         assert 0 <= response.status <= 11
-    if acks and word_of(topic) in {"ack", "ack-decoded"}:
-        assert not answers
-    assert asked.request_and_wait(GATEWAY, "read/8000")["status"] == Status.OK
-    return answers
+    if acks and parse_operation(topic) in {"ack", "ack-decoded"}:
+        assert not responses
+    assert driver.request_and_wait(GATEWAY, "read/8000")["status"] == Status.OK
+    return responses
 
 
 LEVEL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="+#/\0"), max_size=8)
 DEVICES = st.sampled_from(
     [CONNECTED, UNCONNECTED, GATEWAY, device_mac(9), "ffffffffffff", GATEWAY.upper(), "", "x"]
 )
-WORDS = st.sampled_from([*Operation, "nonsense", "READ", ""])
+OPERATIONS = st.sampled_from([*Operation, "nonsense", "READ", ""])
 IDENTIFIERS = st.sampled_from(
     [*(entry.id for entry in BUILTIN_CATALOGUE), *BUILTIN_CATALOGUE.names, "05", "80", "", "x"]
 )
 TAILS = st.one_of(
-    st.tuples(DEVICES, WORDS, IDENTIFIERS),
-    st.tuples(DEVICES, WORDS),
-    st.tuples(DEVICES, WORDS, IDENTIFIERS, LEVEL),
+    st.tuples(DEVICES, OPERATIONS, IDENTIFIERS),
+    st.tuples(DEVICES, OPERATIONS),
+    st.tuples(DEVICES, OPERATIONS, IDENTIFIERS, LEVEL),
     st.lists(LEVEL, max_size=5),
 ).map("/".join)
 TOPICS = st.one_of(
-    TAILS.map(FRONT.__add__),
-    TAILS.map(f"{TO_ALL}request/".__add__),
-    st.lists(LEVEL, max_size=4).map(lambda levels: TO_ALL + "/".join(levels)),
+    TAILS.map(REQUEST_PREFIX.__add__),
+    TAILS.map(f"{BROADCAST_PREFIX}request/".__add__),
+    st.lists(LEVEL, max_size=4).map(lambda levels: BROADCAST_PREFIX + "/".join(levels)),
 )
 
 JSON = st.recursive(
@@ -128,25 +128,23 @@ ANYTHING = given(TOPICS, PAYLOADS, st.sampled_from(VERSIONS), st.sampled_from(Re
 
 @settings(max_examples=examples(80))
 @ANYTHING
-def test_nothing_that_comes_stops_a_gateway(
-    topic: str, payload: bytes, version: Version, mode: ReportMode
-) -> None:
+def test_no_message_stops_a_gateway(topic: str, payload: bytes, version: Version, mode: ReportMode) -> None:
     check_anything(topic, payload, version, mode)
 
 
 @pytest.mark.part("fuzz")
 @settings(max_examples=3000)
 @ANYTHING
-def test_nothing_stops_a_gateway_in_a_long_search(
+def test_no_message_stops_a_gateway_in_a_long_search(
     topic: str, payload: bytes, version: Version, mode: ReportMode
 ) -> None:
     check_anything(topic, payload, version, mode)
 
 
 def check_anything(topic: str, payload: bytes, version: Version, mode: ReportMode) -> None:
-    asked = desk(version, mode)
-    asked.publish(topic, payload)
-    check(asked, topic, acks=version >= Version(2, 4, 0))
+    driver = create_driver(version, mode)
+    driver.publish(topic, payload)
+    check_response(driver, topic, acks=version >= Version(2, 4, 0))
 
 
 @settings(max_examples=examples(50))
@@ -156,13 +154,13 @@ def check_anything(topic: str, payload: bytes, version: Version, mode: ReportMod
     JSON,
     st.none() | st.dictionaries(st.text(max_size=4), JSON),
 )
-def test_any_json_can_be_written_or_not(
+def test_a_decoded_write_of_any_json_has_a_valid_response(
     device: Mac, name: str, value: Any, ext: dict[str, Any] | None
 ) -> None:
-    asked = desk()
-    topic = f"{FRONT}{device}/write-decoded/{name}"
-    asked.publish(topic, json.dumps({"value": value} | ({} if ext is None else {"ext": ext})))
-    check(asked, topic, acks=True)
+    driver = create_driver()
+    topic = f"{REQUEST_PREFIX}{device}/write-decoded/{name}"
+    driver.publish(topic, json.dumps({"value": value} | ({} if ext is None else {"ext": ext})))
+    check_response(driver, topic, acks=True)
 
 
 @settings(max_examples=examples(60))
@@ -177,77 +175,84 @@ def test_any_json_can_be_written_or_not(
     ),
     st.binary(max_size=20),
 )
-def test_any_bytes_can_be_written_or_not(device: Mac, identifier: str, value: bytes) -> None:
-    asked = desk()
-    answer = asked.request_and_wait(device, f"write/{identifier}", value=value.hex())
-    assert answer["status"] in {0, 1, 4, 5, 6, 8, 10}
-    asked.advance(30.0)
-    assert asked.request_and_wait(GATEWAY, "read/8000")["status"] == Status.OK
+def test_a_raw_write_of_any_bytes_has_a_valid_response(device: Mac, identifier: str, value: bytes) -> None:
+    driver = create_driver()
+    response = driver.request_and_wait(device, f"write/{identifier}", value=value.hex())
+    assert response["status"] in {0, 1, 4, 5, 6, 8, 10}
+    driver.advance(30.0)
+    assert driver.request_and_wait(GATEWAY, "read/8000")["status"] == Status.OK
 
 
 @each_row("payload", SPECIAL)
-@each_row("what", ["read/8000", "write/9802", "write-decoded/tx-power", "ack/8803", "apiversion", "x"])
-def test_every_special_payload_is_answered_once_or_never(payload: bytes, what: str) -> None:
+@each_row("operation", ["read/8000", "write/9802", "write-decoded/tx-power", "ack/8803", "apiversion", "x"])
+def test_every_special_payload_has_one_response_or_none_for_acks(payload: bytes, operation: str) -> None:
     for device in (CONNECTED, UNCONNECTED, GATEWAY, device_mac(9)):
-        asked = desk()
-        topic = f"{FRONT}{device}/{what}"
-        asked.publish(topic, payload)
-        assert len(check(asked, topic, acks=True)) == (not what.startswith("ack"))
+        driver = create_driver()
+        topic = f"{REQUEST_PREFIX}{device}/{operation}"
+        driver.publish(topic, payload)
+        assert len(check_response(driver, topic, acks=True)) == (not operation.startswith("ack"))
 
 
 @pytest.mark.rule("ack-5")
-@each_row("word", ["ack", "ack-decoded"])
+@each_row("operation", ["ack", "ack-decoded"])
 @each_row(
-    "tail",
+    "suffix",
     ["", "/", "/8803", "/80", "/EF10", "/light-intensity", "/nonsense", "/8803/more", "/a/b/c", "//", "/+"],
 )
-@each_row("front", [FRONT, f"{TO_ALL}request/"])
-def test_acks_are_never_answered_however_they_are_spelled(word: str, tail: str, front: str) -> None:
-    asked = desk()
+@each_row("prefix", [REQUEST_PREFIX, f"{BROADCAST_PREFIX}request/"])
+def test_acks_never_have_a_response_whatever_their_topic(operation: str, suffix: str, prefix: str) -> None:
+    driver = create_driver()
     for device in (CONNECTED, GATEWAY, device_mac(9), "ffffffffffff"):
         for payload in (b"", b"nonsense", b'{"time":"2026-09-21T14:13:20Z","type":1,"id":"a"}'):
-            asked.publish(f"{front}{device}/{word}{tail}", payload)
-    assert asked.responses() == []
-
-
-@each_row("front", [f"{FRONT}{CONNECTED}/", f"{TO_ALL}request/{CONNECTED}/", f"{FRONT}{device_mac(9)}/"])
-@each_row("less", range(0, 40, 3))
-def test_the_answer_to_a_very_long_topic_can_be_published(front: str, less: int) -> None:
-    asked = desk()
-    topic = front + "x" * (MAX_STRING_BYTES - len(front) - less)
-    asked.publish(topic, b"")
-    check(asked, topic, acks=True)
+            driver.publish(f"{prefix}{device}/{operation}{suffix}", payload)
+    assert driver.responses() == []
 
 
 @each_row(
-    "what",
+    "prefix",
+    [
+        f"{REQUEST_PREFIX}{CONNECTED}/",
+        f"{BROADCAST_PREFIX}request/{CONNECTED}/",
+        f"{REQUEST_PREFIX}{device_mac(9)}/",
+    ],
+)
+@each_row("margin", range(0, 40, 3))
+def test_the_response_to_a_very_long_topic_can_be_published(prefix: str, margin: int) -> None:
+    driver = create_driver()
+    topic = prefix + "x" * (MAX_STRING_BYTES - len(prefix) - margin)
+    driver.publish(topic, b"")
+    check_response(driver, topic, acks=True)
+
+
+@each_row(
+    "operation",
     [f"nonsense/response/{GATEWAY}/x", f"read/8000/response/{GATEWAY}/read/8000", "nonsense/request/x"],
 )
-def test_a_topic_that_looks_like_another_is_taken_for_what_it_is(what: str) -> None:
-    asked = desk()
-    answer = asked.request_and_wait(CONNECTED, what)
-    assert (answer["status"], answer["origin"]) == (Status.UNKNOWN_OPERATION, 32)
+def test_a_request_topic_that_contains_another_topic_is_an_unknown_operation(operation: str) -> None:
+    driver = create_driver()
+    response = driver.request_and_wait(CONNECTED, operation)
+    assert (response["status"], response["origin"]) == (Status.UNKNOWN_OPERATION, 32)
 
 
 @pytest.mark.rule("gateway-12")
-def test_a_prefix_that_looks_like_a_topic_confuses_nobody() -> None:
+def test_a_prefix_that_looks_like_a_topic_is_handled() -> None:
     prefix = f"mt/gateway/{GATEWAY}/response/{GATEWAY}"
-    asked = RequestDriver(place_device(1, 3.0), prefix=prefix)
-    for what in ("nonsense", "read", "read/8000", "ack"):
-        asked.publish(f"{prefix}/{FRONT}{CONNECTED}/{what}", b"")
-        asked.publish(f"{FRONT}{CONNECTED}/{what}", b"")
-    found = {message.topic.removeprefix(f"{prefix}/"): message.body for message in asked.responses()}
-    front = f"mt/gateway/{GATEWAY}/response/{CONNECTED}/"
-    assert {topic: (body["status"], body["origin"]) for topic, body in found.items()} == {
-        f"{front}nonsense": (Status.UNKNOWN_OPERATION, 32),
-        f"{front}read": (Status.UNKNOWN_IDENTIFIER, 32),
-        f"{front}read/8000": (Status.OK, 0),
+    driver = RequestDriver(place_device(1, 3.0), prefix=prefix)
+    for operation in ("nonsense", "read", "read/8000", "ack"):
+        driver.publish(f"{prefix}/{REQUEST_PREFIX}{CONNECTED}/{operation}", b"")
+        driver.publish(f"{REQUEST_PREFIX}{CONNECTED}/{operation}", b"")
+    bodies = {message.topic.removeprefix(f"{prefix}/"): message.body for message in driver.responses()}
+    response_prefix = f"mt/gateway/{GATEWAY}/response/{CONNECTED}/"
+    assert {topic: (body["status"], body["origin"]) for topic, body in bodies.items()} == {
+        f"{response_prefix}nonsense": (Status.UNKNOWN_OPERATION, 32),
+        f"{response_prefix}read": (Status.UNKNOWN_IDENTIFIER, 32),
+        f"{response_prefix}read/8000": (Status.OK, 0),
     }
 
 
-@each_row("tail", ["", "x", "request", "request/x", "response/x/read/8000", "device/x/heartbeat"])
-def test_what_is_no_request_to_all_gateways_is_not_answered(tail: str) -> None:
-    asked = desk()
-    asked.publish(TO_ALL + tail, b"{}")
-    asked.publish(f"{TO_ALL}{tail}/{GATEWAY}", b"{}")
-    assert asked.responses() == []
+@each_row("suffix", ["", "x", "request", "request/x", "response/x/read/8000", "device/x/heartbeat"])
+def test_a_malformed_broadcast_topic_has_no_response(suffix: str) -> None:
+    driver = create_driver()
+    driver.publish(BROADCAST_PREFIX + suffix, b"{}")
+    driver.publish(f"{BROADCAST_PREFIX}{suffix}/{GATEWAY}", b"{}")
+    assert driver.responses() == []

@@ -1,4 +1,4 @@
-"""Every product tells what it has, and takes only what is a value of it."""
+"""Every product returns values of its identifiers, and accepts only valid values."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.emulator.simulation.products import GATEWAY_PRODUCT as OWN
-from meshfleet.emulator.simulation.products import PRODUCTS, PRODUCTS_BY_CODE
+from meshfleet.emulator.simulation.products import GATEWAY_PRODUCT, PRODUCTS, PRODUCTS_BY_CODE
 from meshfleet.errors.protocol import UndecodableValue
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, IdentifierAccess
@@ -20,91 +19,99 @@ if TYPE_CHECKING:
     from meshfleet.protocol.identifiers import IdentifierDefinition
     from meshfleet.protocol.ids import Mac
 
-CHANGING = {"8100", "8101", "8103", "8800", "8801", "8802", "8803", "8810", "8813", "8831"}
+VARIABLE_IDENTIFIERS = {"8100", "8101", "8103", "8800", "8801", "8802", "8803", "8810", "8813", "8831"}
 
 
-def devices() -> list[Any]:
-    return [*PRODUCTS, OWN]
+def list_products() -> list[Any]:
+    return [*PRODUCTS, GATEWAY_PRODUCT]
 
 
-def home(product: ProductProfile) -> tuple[RequestDriver, Mac]:
-    """A desk with one device of a product; the gateway is its own."""
-    if product is OWN:
+def create_driver(product: ProductProfile) -> tuple[RequestDriver, Mac]:
+    """Return a driver with one device of a product, and its MAC; a gateway product is the gateway itself."""
+    if product is GATEWAY_PRODUCT:
         return RequestDriver(), GATEWAY
     code = next(code for code, each in PRODUCTS_BY_CODE.items() if each is product)
     return RequestDriver(place_device(1, 3.0, code=code)), device_mac(1)
 
 
-def expected(product: ProductProfile, entry: IdentifierDefinition, allowed: IdentifierAccess) -> set[int]:
-    if entry.id not in product.identifiers:
+def get_expected_statuses(
+    product: ProductProfile, definition: IdentifierDefinition, access: IdentifierAccess
+) -> set[int]:
+    if definition.id not in product.identifiers:
         return {Status.UNKNOWN_IDENTIFIER, Status.NOT_SUPPORTED}
     return {
-        Status.OK if entry.access in (allowed, IdentifierAccess.READ_WRITE) else Status.ACCESS_NOT_ALLOWED
+        Status.OK if definition.access in (access, IdentifierAccess.READ_WRITE) else Status.ACCESS_NOT_ALLOWED
     }
 
 
 @pytest.mark.rule("response-28", "response-26", "gateway-26")
-@each_row("product", devices())
-def test_every_product_tells_what_it_has(product: ProductProfile) -> None:
-    asked, device = home(product)
-    assert {entry.id for entry in BUILTIN_CATALOGUE} >= product.identifiers
-    for entry in BUILTIN_CATALOGUE:
-        raw = asked.request_and_wait(device, f"read/{entry.id}")
-        assert raw["status"] in expected(product, entry, IdentifierAccess.READ), entry
-        named = asked.request_and_wait(device, f"read-decoded/{entry.name}")
-        if entry.layout is None:
-            assert named["status"] == Status.NOT_SUPPORTED
-        elif raw["status"] == Status.OK:
-            decoded = entry.decode(bytes.fromhex(raw["value"]))
-            assert named["status"] == Status.OK
-            assert named.get("ext", {}).keys() == (decoded.ext or {}).keys()
-            assert entry.id in CHANGING or (named["value"], named.get("ext")) == (decoded.value, decoded.ext)
+@each_row("product", list_products())
+def test_every_product_responds_to_reads_of_its_identifiers(product: ProductProfile) -> None:
+    driver, device = create_driver(product)
+    assert {definition.id for definition in BUILTIN_CATALOGUE} >= product.identifiers
+    for definition in BUILTIN_CATALOGUE:
+        raw_response = driver.request_and_wait(device, f"read/{definition.id}")
+        assert raw_response["status"] in get_expected_statuses(product, definition, IdentifierAccess.READ), (
+            definition
+        )
+        decoded_response = driver.request_and_wait(device, f"read-decoded/{definition.name}")
+        if definition.layout is None:
+            assert decoded_response["status"] == Status.NOT_SUPPORTED
+        elif raw_response["status"] == Status.OK:
+            decoded = definition.decode(bytes.fromhex(raw_response["value"]))
+            assert decoded_response["status"] == Status.OK
+            assert decoded_response.get("ext", {}).keys() == (decoded.ext or {}).keys()
+            assert definition.id in VARIABLE_IDENTIFIERS or (
+                decoded_response["value"],
+                decoded_response.get("ext"),
+            ) == (decoded.value, decoded.ext)
         else:
-            assert named["status"] == raw["status"]
+            assert decoded_response["status"] == raw_response["status"]
 
 
 TRIGGERS = {"8300", "8301", "8302"}
 SIZES = {"8150": {1}, "8204": {2}, "8210": {1}, "9820": set(range(1, 201))}
-"""Of values whose layout the catalogue does not know."""
+"""Sizes of values without a layout in the catalogue."""
 
 
-def is_value(entry: IdentifierDefinition, raw: bytes) -> bool:
-    """Whether the catalogue can read these bytes, and all of them."""
-    if entry.layout is None:
-        return len(raw) in SIZES.get(entry.id, set())
+def is_valid_value(definition: IdentifierDefinition, raw: bytes) -> bool:
+    """Return whether bytes are a complete value of an identifier."""
+    if definition.layout is None:
+        return len(raw) in SIZES.get(definition.id, set())
     try:
-        return entry.decode(raw).ext is None
+        return definition.decode(raw).ext is None
     except UndecodableValue:
         return False
 
 
-def wrong_values(entry: IdentifierDefinition) -> list[bytes]:
-    """NULL, where it is no command, and zeros that are too few or too many."""
+def list_invalid_values(definition: IdentifierDefinition) -> list[bytes]:
+    """Return zeros of wrong sizes, and NULL unless it triggers a command."""
     zeros = [bytes(size) for size in (*range(1, 20), 64, 66, 300)]
-    wrong = [raw for raw in zeros if not is_value(entry, raw)]
-    return wrong if entry.id in TRIGGERS else [b"", *wrong]
+    invalid_values = [raw for raw in zeros if not is_valid_value(definition, raw)]
+    return invalid_values if definition.id in TRIGGERS else [b"", *invalid_values]
 
 
 @pytest.mark.rule("response-23", "response-28")
-@each_row("product", devices())
-def test_no_product_takes_values_of_a_wrong_size(product: ProductProfile) -> None:
-    asked, device = home(product)
-    for entry in BUILTIN_CATALOGUE:
-        allowed = expected(product, entry, IdentifierAccess.WRITE)
-        refused = {Status.INVALID_VALUE} if allowed == {Status.OK} else allowed
-        # What cannot be written at all is refused before its size is looked at.
-        for raw in wrong_values(entry)[: None if allowed == {Status.OK} else 2]:
+@each_row("product", list_products())
+def test_no_product_accepts_values_of_a_wrong_size(product: ProductProfile) -> None:
+    driver, device = create_driver(product)
+    for definition in BUILTIN_CATALOGUE:
+        expected = get_expected_statuses(product, definition, IdentifierAccess.WRITE)
+        rejected = {Status.INVALID_VALUE} if expected == {Status.OK} else expected
+        # A value that is not writable is rejected before its size is checked.
+        for raw in list_invalid_values(definition)[: None if expected == {Status.OK} else 2]:
             assert (
-                asked.request_and_wait(device, f"write/{entry.id}", value=raw.hex())["status"] in refused
+                driver.request_and_wait(device, f"write/{definition.id}", value=raw.hex())["status"]
+                in rejected
             ), (
-                entry.id,
+                definition.id,
                 raw,
             )
 
 
 @pytest.mark.rule("response-23", "value-37", "value-44")
 @each_row(
-    ("what", "value"),
+    ("operation", "value"),
     [
         ("write/9802", None),
         ("write/9802", ""),
@@ -135,15 +142,15 @@ def test_no_product_takes_values_of_a_wrong_size(product: ProductProfile) -> Non
         ("write-decoded/whitelist-key", {"site": 1}),
     ],
 )
-def test_a_value_that_cannot_be_written_is_invalid(what: str, value: object) -> None:
-    asked = RequestDriver(place_device(1, 3.0, code="000F"))
-    assert asked.request_and_wait(device_mac(1), what, value=value)["status"] == Status.INVALID_VALUE
-    assert asked.request_and_wait(device_mac(1), "read/9802")["value"] == "04"
+def test_a_value_that_cannot_be_written_is_invalid(operation: str, value: object) -> None:
+    driver = RequestDriver(place_device(1, 3.0, code="000F"))
+    assert driver.request_and_wait(device_mac(1), operation, value=value)["status"] == Status.INVALID_VALUE
+    assert driver.request_and_wait(device_mac(1), "read/9802")["value"] == "04"
 
 
 @pytest.mark.rule("value-44")
 @each_row(
-    ("code", "what", "value"),
+    ("code", "operation", "value"),
     [
         ("0005", "write/8806", "1001"),
         ("0005", "write/8200", "d3a00003052000"),
@@ -155,7 +162,7 @@ def test_a_value_that_cannot_be_written_is_invalid(what: str, value: object) -> 
     ],
 )
 def test_a_raw_value_beyond_its_limits_is_as_invalid_as_a_decoded_one(
-    code: str, what: str, value: str
+    code: str, operation: str, value: str
 ) -> None:
-    asked = RequestDriver(place_device(1, 2.0, code=code))
-    assert asked.request_and_wait(device_mac(1), what, value=value)["status"] == Status.INVALID_VALUE
+    driver = RequestDriver(place_device(1, 2.0, code=code))
+    assert driver.request_and_wait(device_mac(1), operation, value=value)["status"] == Status.INVALID_VALUE

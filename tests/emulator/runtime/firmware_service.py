@@ -1,4 +1,4 @@
-"""What tests of firmware images share: a question, the image it is about, and the other side of the talk."""
+"""Shared parts of the tests of firmware images: a question, its image, and a firmware service."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ QUESTION = FirmwareQuestion(
     version=Version.parse("1.2.3-beta.4"),
     firmware_type=FirmwareType.NORDIC_PACKAGE,
 )
-OTHER = replace(QUESTION, model_number=ModelNumber("000F"))
+OTHER_QUESTION = replace(QUESTION, model_number=ModelNumber("000F"))
 PACKAGE = build_package(b"firmware" * 1000, model_number=QUESTION.model_number, version=QUESTION.version)
 IMAGE = inspect_image(PACKAGE)
 GATEWAY, DIGITS_ONLY_MAC = Mac("d0cf5e0000a1"), Mac("100000000001")
-LONG = ImageFetchOptions(idle_timeout=30)
-"""Reached only when something is broken."""
-SHORT = ImageFetchOptions(idle_timeout=0.3)
+LONG_TIMEOUT = ImageFetchOptions(idle_timeout=30)
+"""Timeout that is reached only if something is broken."""
+SHORT_TIMEOUT = ImageFetchOptions(idle_timeout=0.3)
 
 
 def build_answer(uri: str, **checks: Any) -> FirmwareAnswer:
@@ -55,47 +55,47 @@ async def run_firmware_service(
     replies: Callable[[str], list[bytes]],
     options: MqttOptions = MqttOptions(),  # noqa: B008 # frozen
 ) -> AsyncIterator[list[str]]:
-    """The other side of the broker: answers each question by what `replies` makes of its id."""
-    asked: list[str] = []
+    """Run a service that publishes the results of `replies(question_id)`. Yield the ids of all questions."""
+    question_ids: list[str] = []
 
     async def serve(link: MqttClient) -> None:
         async for batch in link:
             for message in batch.messages:
                 question_id, _ = decode_question(message.payload)
-                asked.append(question_id)
+                question_ids.append(question_id)
                 for reply in replies(question_id):
                     await link.publish(format_answer_topic(parse_question_topic(message.topic)), reply)
             batch.acknowledge()
 
     async with MqttClient(broker, unique_name("service"), clean=True, options=options) as link:
         await link.subscribe(QUESTION_FILTER)
-        serving = asyncio.create_task(serve(link))
+        task = asyncio.create_task(serve(link))
         try:
-            yield asked
+            yield question_ids
         finally:
-            serving.cancel()
-            await asyncio.wait((serving,))
+            task.cancel()
+            await asyncio.wait((task,))
 
 
 async def accept_diagnostics(broker: ScriptedBroker, gateway: Mac = GATEWAY) -> Peer:
-    """The diagnostics connection on a scripted broker, with its subscription granted."""
+    """Accept the diagnostics connection on a scripted broker and grant its subscription."""
     peer = await broker.accept()
-    asked = await peer.grant()
-    assert asked.filters == ((format_answer_topic(gateway), 1),)
+    subscribe = await peer.grant()
+    assert subscribe.filters == ((format_answer_topic(gateway), 1),)
     return peer
 
 
 async def receive_question(peer: Peer) -> str:
-    """The id of the next question, which is acknowledged."""
+    """Receive and acknowledge the next question. Return its id."""
     message = await peer.expect(Publish)
     peer.acknowledge([message])
     return decode_question(message.payload)[0]
 
 
-def send_answer(peer: Peer, question_id: str, told: FirmwareAnswer | None, gateway: Mac = GATEWAY) -> None:
-    peer.send(Publish(format_answer_topic(gateway), encode_answer(question_id, told), qos=1, packet_id=1))
+def send_answer(peer: Peer, question_id: str, answer: FirmwareAnswer | None, gateway: Mac = GATEWAY) -> None:
+    peer.send(Publish(format_answer_topic(gateway), encode_answer(question_id, answer), qos=1, packet_id=1))
 
 
 def diagnostics_tasks() -> list[str]:
-    """Tasks of ours."""
+    """Return the names of the running diagnostics tasks."""
     return [task.get_name() for task in asyncio.all_tasks() if "diagnostics" in task.get_name()]

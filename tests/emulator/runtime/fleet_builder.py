@@ -1,4 +1,4 @@
-"""Fleets that run while a test looks on, and somebody at the broker who hears everything."""
+"""Fleets that run during a test, and a client that records their messages."""
 
 from __future__ import annotations
 
@@ -32,23 +32,27 @@ if TYPE_CHECKING:
     from meshfleet.emulator.runtime.simulation_pace import SimulationPace
     from meshfleet.mqtt.client import BrokerAddress, Publish
 
-QUICK = MqttOptions(backoff=ExponentialBackoff(initial=0.02, maximum=0.1))
+QUICK_RECONNECT = MqttOptions(backoff=ExponentialBackoff(initial=0.02, maximum=0.1))
 
 
 def fresh_mac() -> Mac:
-    """A gateway that no broker has heard of."""
+    """Return a MAC that no broker has seen yet."""
     return Mac(f"d0cf5e{uuid4().hex[:6]}")
 
 
 class FleetBuilder:
-    """Makes a fleet for a test."""
+    """Builder of a fleet for a test."""
 
-    def __init__(self, http: httpx.AsyncClient, *, speed: float = 1.0, options: MqttOptions = QUICK) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, *, speed: float = 1.0, options: MqttOptions = QUICK_RECONNECT
+    ) -> None:
         self.clock = SimulatedClock(0, speed)
         self.fleet = EmulatedFleet(RealTimePace(self.clock), http=http, options=options)
 
-    def use_pace(self, pace: SimulationPace, http: httpx.AsyncClient, options: MqttOptions = QUICK) -> None:
-        """Follow another pace."""
+    def use_pace(
+        self, pace: SimulationPace, http: httpx.AsyncClient, options: MqttOptions = QUICK_RECONNECT
+    ) -> None:
+        """Replace the pace; call it before gateways are added."""
         self.fleet = EmulatedFleet(pace, http=http, options=options)
 
     def add(
@@ -61,36 +65,38 @@ class FleetBuilder:
         **settings: Any,
     ) -> Mac:
         mac = mac or fresh_mac()
-        made = EmulatorSettings(mac=mac, faults=faults, **settings)
-        gateway = GatewayEmulator(made, site or generate_site(mac, devices=3, seed=1), self.clock)
+        emulator_settings = EmulatorSettings(mac=mac, faults=faults, **settings)
+        gateway = GatewayEmulator(
+            emulator_settings, site or generate_site(mac, devices=3, seed=1), self.clock
+        )
         self.fleet.add(gateway, address)
         return mac
 
     def set_speed(self, speed: float) -> None:
-        """Let time pass at another speed from now on."""
+        """Change the speed of the simulation from now on."""
         now = read_wall_clock_ms()
         self.clock.rebase(self.clock.simulated_time(now), now, speed)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[EmulatedFleet]:
-        """Run it, and let it shut down in order at the end. What goes wrong in it is raised."""
-        running = asyncio.create_task(self.fleet.run())
-        complete = asyncio.create_task(self.fleet.all_connected.wait())
+        """Run the fleet and shut it down at the end. Errors of the fleet are raised."""
+        fleet_task = asyncio.create_task(self.fleet.run())
+        connected_task = asyncio.create_task(self.fleet.all_connected.wait())
         try:
-            await asyncio.wait((running, complete), return_when=asyncio.FIRST_COMPLETED, timeout=30)
-            if running.done():
-                running.result()
+            await asyncio.wait((fleet_task, connected_task), return_when=asyncio.FIRST_COMPLETED, timeout=30)
+            if fleet_task.done():
+                fleet_task.result()
             yield self.fleet
-            if running.done():
-                running.result()
+            if fleet_task.done():
+                fleet_task.result()
         finally:
-            running.cancel()
-            complete.cancel()
-            await asyncio.gather(running, complete, return_exceptions=True)
+            fleet_task.cancel()
+            connected_task.cancel()
+            await asyncio.gather(fleet_task, connected_task, return_exceptions=True)
 
 
 class Listener:
-    """Hears what gateways say, and asks them."""
+    """Client that records the messages of gateways and sends requests to them."""
 
     def __init__(self, link: MqttClient) -> None:
         self.link = link
@@ -102,28 +108,32 @@ class Listener:
             batch.acknowledge()
 
     def messages_from(self, mac: Mac, part: str = "/device/") -> list[Publish]:
-        """What came from a gateway."""
-        return [each for each in list(self.messages) if mac in each.topic.split("/") and part in each.topic]
+        """Return the messages received from a gateway whose topic contains `part`."""
+        return [
+            message
+            for message in list(self.messages)
+            if mac in message.topic.split("/") and part in message.topic
+        ]
 
-    async def request(self, gateway: Mac, what: str, **content: Any) -> dict[str, Any]:
-        """Send a request, and wait for its response."""
+    async def request(self, gateway: Mac, path: str, **content: Any) -> dict[str, Any]:
+        """Send a request and wait for its response."""
         request_id = unique_name("r")
         body = json.dumps({"id": request_id, **content}).encode()
-        await self.link.publish(f"mt/gateway/{gateway}/request/{what}", body)
-        found: list[dict[str, Any]] = []
+        await self.link.publish(f"mt/gateway/{gateway}/request/{path}", body)
+        matches: list[dict[str, Any]] = []
 
-        def came() -> bool:
-            answers = (json.loads(each.payload) for each in self.messages_from(gateway, "/response/"))
-            found.extend(each for each in answers if each.get("id") == request_id)
-            return bool(found)
+        def has_response() -> bool:
+            bodies = (json.loads(message.payload) for message in self.messages_from(gateway, "/response/"))
+            matches.extend(body for body in bodies if body.get("id") == request_id)
+            return bool(matches)
 
-        await eventually_async(came)
-        return found[0]
+        await eventually_async(has_response)
+        return matches[0]
 
 
 @asynccontextmanager
 async def run_listener(address: BrokerAddress, *filters: str) -> AsyncIterator[Listener]:
-    async with MqttClient(address, unique_name("listener"), clean=False, options=QUICK) as link:
+    async with MqttClient(address, unique_name("listener"), clean=False, options=QUICK_RECONNECT) as link:
         await link.subscribe(*(filters or ("mt/#",)))
         listener = Listener(link)
         task = asyncio.create_task(listener.listen())

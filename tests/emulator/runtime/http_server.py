@@ -1,4 +1,4 @@
-"""An HTTP server that does what a test tells it, on a port of the loopback interface."""
+"""HTTP server on the loopback interface whose responses a test defines."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 
 class HttpRequest(NamedTuple):
-    """What a client asked."""
+    """Received request."""
 
     method: str
     target: str
     headers: dict[str, str]
-    """With names in lower case."""
+    """Header values by name in lower case."""
     body: bytes
     reader: StreamReader
-    """What it says next; `await reader.read()` waits until it has left."""
+    """Stream of the client; `await reader.read()` waits until it disconnects."""
 
 
 def build_response(status: int, body: bytes = b"", **headers: str) -> bytes:
-    """An answer in good order; `Content_Length` and the like replace what would be right."""
+    """Build a valid response; headers such as `Content_Length` override the correct values."""
     fields = {"Content_Length": str(len(body)), "Connection": "close", **headers}
     lines = [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
-    head = "\r\n".join([f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *lines, "", ""])
-    return head.encode() + body
+    header_block = "\r\n".join([f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *lines, "", ""])
+    return header_block.encode() + body
 
 
 def build_json_response(status: int, body: Any, **headers: str) -> bytes:
-    """An answer in JSON."""
+    """Build a JSON response."""
     return build_response(status, json.dumps(body).encode(), Content_Type="application/json", **headers)
 
 
 class ScriptedHttpServer:
-    """Hands every question to `reply`, and closes behind its answer. What it was asked stays in `asked`."""
+    """Server that passes every request to `reply` and then closes the connection; `requests` lists them."""
 
     def __init__(self, reply: Callable[[HttpRequest, StreamWriter], Awaitable[None]]) -> None:
         self._reply = reply
@@ -49,11 +49,11 @@ class ScriptedHttpServer:
         self.url = ""
 
     @classmethod
-    def serving(cls, pages: dict[str, bytes]) -> Self:
-        """A server with these answers at these targets, and 404 elsewhere."""
+    def serving(cls, responses: dict[str, bytes]) -> Self:
+        """Create a server with these responses by target, and 404 for all others."""
 
-        async def reply(asked: HttpRequest, writer: StreamWriter) -> None:
-            writer.write(pages.get(asked.target, build_response(404)))
+        async def reply(request: HttpRequest, writer: StreamWriter) -> None:
+            writer.write(responses.get(request.target, build_response(404)))
 
         return cls(reply)
 
@@ -66,15 +66,15 @@ class ScriptedHttpServer:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        busy = list(self._busy)
-        for task in busy:
+        tasks = list(self._busy)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*busy, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._server.wait_closed()
 
     @property
     def busy(self) -> int:
-        """How many clients it is talking to."""
+        """Number of connected clients."""
         return len(self._busy)
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
@@ -82,12 +82,12 @@ class ScriptedHttpServer:
         assert task is not None
         self._busy.add(task)
         try:
-            asked = await _read(reader)
-            self.requests.append(asked)
-            await self._reply(asked, writer)
+            request = await _read_request(reader)
+            self.requests.append(request)
+            await self._reply(request, writer)
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
-            pass  # the client has had enough, as is its right
+            pass  # the client has disconnected early
         except asyncio.CancelledError:
             writer.transport.abort()
         finally:
@@ -97,10 +97,10 @@ class ScriptedHttpServer:
                 await writer.wait_closed()
 
 
-async def _read(reader: StreamReader) -> HttpRequest:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("ascii")
-    first, *lines = head.strip().split("\r\n")
-    method, target, _ = first.split(" ")
+async def _read_request(reader: StreamReader) -> HttpRequest:
+    header_block = (await reader.readuntil(b"\r\n\r\n")).decode("ascii")
+    request_line, *lines = header_block.strip().split("\r\n")
+    method, target, _ = request_line.split(" ")
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     return HttpRequest(method, target, headers, body, reader)

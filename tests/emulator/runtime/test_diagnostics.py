@@ -1,4 +1,4 @@
-"""The connection for questions comes, is shared and goes, whatever becomes of the questions."""
+"""The diagnostics connection is opened, shared and closed, whatever the result of the questions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.emulator.runtime.firmware_service import (
     DIGITS_ONLY_MAC,
     GATEWAY,
     IMAGE,
-    LONG,
-    OTHER,
+    LONG_TIMEOUT,
+    OTHER_QUESTION,
     PACKAGE,
     QUESTION,
-    SHORT,
+    SHORT_TIMEOUT,
     accept_diagnostics,
     build_answer,
     diagnostics_tasks,
@@ -74,22 +74,24 @@ async def web() -> AsyncIterator[ScriptedHttpServer]:
 
 
 @pytest.mark.rule("gateway-5", "topic-9")
-async def test_the_diagnostics_connection_is_a_second_one_in_upper_case(
+async def test_the_diagnostics_connection_is_separate_and_its_client_id_is_in_upper_case(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
         address = replace(broker.address, user="me", password="")
-        getting = asyncio.create_task(
-            GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=LONG).fetch(QUESTION)
+        fetch_task = asyncio.create_task(
+            GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT).fetch(
+                QUESTION
+            )
         )
         peer = await accept_diagnostics(broker)
         message = await peer.expect(Publish)
-        question_id, asked = decode_question(message.payload)
+        question_id, question = decode_question(message.payload)
         assert (message.topic, message.qos, message.retain) == (format_question_topic(GATEWAY), 1, False)
-        assert asked == QUESTION
+        assert question == QUESTION
         peer.acknowledge([message])
         send_answer(peer, question_id, build_answer(f"{web.url}/image"))
-        assert await with_timeout(getting) == IMAGE
+        assert await with_timeout(fetch_task) == IMAGE
         connect: Any = peer.received[0]
         assert (connect.client_id, connect.keep_alive, connect.clean) == ("D0CF5E0000A1", 15, True)
         assert (connect.user, connect.password, connect.will) == ("me", b"", None)
@@ -101,11 +103,13 @@ async def test_questions_at_the_same_time_share_a_connection(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        images = GatewayImageFetcher(broker.address, GATEWAY, link=None, http=http, fetch_options=LONG)
-        first = asyncio.create_task(images.fetch(QUESTION))
+        fetcher = GatewayImageFetcher(
+            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
+        )
+        first = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         first_id = await receive_question(peer)
-        second = asyncio.create_task(images.fetch(OTHER))
+        second = asyncio.create_task(fetcher.fetch(OTHER_QUESTION))
         second_id = await receive_question(peer)
         send_answer(peer, second_id, None)
         with pytest.raises(ImageUnavailable, match="no image of model 000F"):
@@ -117,30 +121,34 @@ async def test_questions_at_the_same_time_share_a_connection(
         assert len(broker.peers) == 1
 
 
-async def test_every_next_question_has_a_connection_again(
+async def test_every_later_question_opens_a_connection_again(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        images = GatewayImageFetcher(broker.address, GATEWAY, link=None, http=http, fetch_options=LONG)
+        fetcher = GatewayImageFetcher(
+            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
+        )
         for _ in range(3):
-            getting = asyncio.create_task(images.fetch(QUESTION))
+            fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
             peer = await accept_diagnostics(broker)
             send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
-            assert await with_timeout(getting) == IMAGE
+            assert await with_timeout(fetch_task) == IMAGE
             assert peer.finished
 
 
-async def test_the_next_connection_waits_until_the_last_is_gone(
+async def test_the_next_connection_waits_until_the_previous_one_is_closed(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        images = GatewayImageFetcher(broker.address, GATEWAY, link=None, http=http, fetch_options=LONG)
-        first = asyncio.create_task(images.fetch(QUESTION))
+        fetcher = GatewayImageFetcher(
+            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
+        )
+        first = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         peer.lingers = True
         send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
         await eventually_async(lambda: peer.finished)
-        second = asyncio.create_task(images.fetch(QUESTION))
+        second = asyncio.create_task(fetcher.fetch(QUESTION))
         await eventually_async(lambda: len(diagnostics_tasks()) == 2)
         assert await wait_until_stable(lambda: len(broker.peers)) == 1
         peer.close()
@@ -150,86 +158,90 @@ async def test_the_next_connection_waits_until_the_last_is_gone(
         assert await with_timeout(second) == IMAGE
 
 
-async def test_without_an_answer_the_question_is_put_three_times(http: httpx.AsyncClient) -> None:
+async def test_a_question_without_an_answer_is_sent_three_times(http: httpx.AsyncClient) -> None:
     async with ScriptedBroker() as broker:
-        images = GatewayImageFetcher(
+        fetcher = GatewayImageFetcher(
             broker.address, GATEWAY, link=None, http=http, fetch_options=ImageFetchOptions(idle_timeout=1)
         )
-        getting = asyncio.create_task(images.fetch(QUESTION))
+        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
-        asked = [await receive_question(peer) for _ in range(3)]
+        question_ids = [await receive_question(peer) for _ in range(3)]
         with pytest.raises(
-            ImageUnavailable, match=r"of model 2011 in version 1\.2\.3-beta\.4: nobody answers"
+            ImageUnavailable, match=r"of model 2011 in version 1\.2\.3-beta\.4: the service does not respond"
         ):
-            await with_timeout(getting)
-        assert len(set(asked)) == 1
+            await with_timeout(fetch_task)
+        assert len(set(question_ids)) == 1
         assert isinstance(await peer.next(), Disconnect)
         assert diagnostics_tasks() == []
 
 
-async def test_a_late_answer_to_an_earlier_try_will_do(
+async def test_a_late_answer_to_an_earlier_attempt_is_accepted(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        images = GatewayImageFetcher(
+        fetcher = GatewayImageFetcher(
             broker.address, GATEWAY, link=None, http=http, fetch_options=ImageFetchOptions(idle_timeout=1)
         )
-        getting = asyncio.create_task(images.fetch(QUESTION))
+        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         first = await receive_question(peer)
         await receive_question(peer)
         send_answer(peer, first, build_answer(f"{web.url}/image"))
-        assert await with_timeout(getting) == IMAGE
+        assert await with_timeout(fetch_task) == IMAGE
 
 
-async def test_a_mac_without_letters_asks_over_its_own_link(
+async def test_a_gateway_whose_mac_has_no_letters_uses_its_main_connection(
     mosquitto: BrokerAddress, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    told = build_answer(f"{web.url}/image")
+    answer = build_answer(f"{web.url}/image")
     async with (
-        run_firmware_service(mosquitto, lambda asked: [b"nonsense", encode_answer(asked, told)]),
+        run_firmware_service(
+            mosquitto, lambda question_id: [b"nonsense", encode_answer(question_id, answer)]
+        ),
         MqttClient(mosquitto, DIGITS_ONLY_MAC, clean=True) as link,
     ):
-        images = GatewayImageFetcher(mosquitto, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG)
+        fetcher = GatewayImageFetcher(
+            mosquitto, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
+        )
 
-        async def own() -> None:
+        async def pass_on_answers() -> None:
             async for batch in link:
                 for message in batch.messages:
                     assert message.topic == format_answer_topic(DIGITS_ONLY_MAC)
-                    images.on_answer(message.payload)
+                    fetcher.on_answer(message.payload)
                 batch.acknowledge()
 
-        owning = asyncio.create_task(own())
-        assert await with_timeout(images.fetch(QUESTION)) == IMAGE
+        task = asyncio.create_task(pass_on_answers())
+        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
         assert diagnostics_tasks() == []
-        owning.cancel()
-        await asyncio.wait((owning,))
+        task.cancel()
+        await asyncio.wait((task,))
 
 
-async def test_a_mac_without_letters_has_one_connection_and_takes_its_subscription_back(
+async def test_a_gateway_whose_mac_has_no_letters_unsubscribes_afterwards(
     http: httpx.AsyncClient,
 ) -> None:
     async with ScriptedBroker() as broker, MqttClient(broker.address, DIGITS_ONLY_MAC, clean=True) as link:
         peer = await broker.accept()
-        images = GatewayImageFetcher(
-            broker.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG
+        fetcher = GatewayImageFetcher(
+            broker.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
         )
-        getting = asyncio.create_task(images.fetch(QUESTION))
-        asked = await peer.grant()
-        assert asked.filters == ((format_answer_topic(DIGITS_ONLY_MAC), 1),)
-        told = encode_answer(await receive_question(peer), None)
-        images.on_answer(told)
-        images.on_answer(told)  # again, before anybody has looked at the first
-        goodbye = await peer.expect(Unsubscribe)
-        assert goodbye.filters == (format_answer_topic(DIGITS_ONLY_MAC),)
-        peer.send(Unsuback(goodbye.packet_id))
+        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+        subscribe = await peer.grant()
+        assert subscribe.filters == ((format_answer_topic(DIGITS_ONLY_MAC), 1),)
+        answer = encode_answer(await receive_question(peer), None)
+        fetcher.on_answer(answer)
+        fetcher.on_answer(answer)  # again, before the first one is processed
+        unsubscribe = await peer.expect(Unsubscribe)
+        assert unsubscribe.filters == (format_answer_topic(DIGITS_ONLY_MAC),)
+        peer.send(Unsuback(unsubscribe.packet_id))
         with pytest.raises(ImageUnavailable):
-            await with_timeout(getting)
+            await with_timeout(fetch_task)
         assert len(broker.peers) == 1
         assert link.connection_error is None
 
 
-async def test_a_mac_without_letters_needs_a_link(http: httpx.AsyncClient) -> None:
+async def test_a_gateway_whose_mac_has_no_letters_needs_its_main_connection(http: httpx.AsyncClient) -> None:
     async with ScriptedBroker() as broker:
         with pytest.raises(ValueError, match="no letters"):
             GatewayImageFetcher(broker.address, DIGITS_ONLY_MAC, link=None, http=http)
@@ -238,116 +250,126 @@ async def test_a_mac_without_letters_needs_a_link(http: httpx.AsyncClient) -> No
 async def test_a_closed_link_makes_the_image_unavailable(http: httpx.AsyncClient) -> None:
     async with ScriptedBroker() as broker:
         async with MqttClient(broker.address, DIGITS_ONLY_MAC, clean=True) as link:
-            images = GatewayImageFetcher(
-                broker.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG
+            fetcher = GatewayImageFetcher(
+                broker.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
             )
         with pytest.raises(ImageUnavailable, match="closed"):
-            await with_timeout(images.fetch(QUESTION))
+            await with_timeout(fetcher.fetch(QUESTION))
         assert diagnostics_tasks() == []
 
 
-@pytest.mark.parametrize("stage", ["connecting", "subscribing", "asking", "waiting"])
-async def test_a_cancelled_question_leaves_nothing_behind(http: httpx.AsyncClient, stage: str) -> None:
+@pytest.mark.parametrize("phase", ["connecting", "subscribing", "asking", "waiting"])
+async def test_a_canceled_question_closes_the_connection(http: httpx.AsyncClient, phase: str) -> None:
     async with ScriptedBroker() as broker:
-        images = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=replace(LONG, idle_timeout=1)
+        fetcher = GatewayImageFetcher(
+            broker.address, GATEWAY, link=None, http=http, fetch_options=replace(LONG_TIMEOUT, idle_timeout=1)
         )
-        if stage == "connecting":
+        if phase == "connecting":
             broker.connack = None
-        getting = asyncio.create_task(images.fetch(QUESTION))
+        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await broker.accept()
-        if stage == "subscribing":
+        if phase == "subscribing":
             await peer.expect(Subscribe)
-        elif stage != "connecting":
+        elif phase != "connecting":
             await peer.grant()
-            await (receive_question(peer) if stage == "waiting" else peer.expect(Publish))
-        getting.cancel()
+            await (receive_question(peer) if phase == "waiting" else peer.expect(Publish))
+        fetch_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await with_timeout(getting)
+            await with_timeout(fetch_task)
         assert diagnostics_tasks() == []
         await eventually_async(lambda: peer.gone)
         assert len(broker.peers) == 1
 
 
-async def test_a_cancelled_question_leaves_the_others_alone(
+async def test_a_canceled_question_does_not_affect_others(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        images = GatewayImageFetcher(broker.address, GATEWAY, link=None, http=http, fetch_options=LONG)
-        first, second = (asyncio.create_task(images.fetch(each)) for each in (QUESTION, OTHER))
+        fetcher = GatewayImageFetcher(
+            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
+        )
+        first, second = (
+            asyncio.create_task(fetcher.fetch(question)) for question in (QUESTION, OTHER_QUESTION)
+        )
         peer = await accept_diagnostics(broker)
-        asked = [await receive_question(peer), await receive_question(peer)]
+        question_ids = [await receive_question(peer), await receive_question(peer)]
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await with_timeout(first)
         assert not peer.finished
-        for question_id in asked:
+        for question_id in question_ids:
             send_answer(peer, question_id, build_answer(f"{web.url}/image"))
         assert await with_timeout(second) == IMAGE
 
 
-async def test_a_cancelled_question_on_the_own_link_takes_its_subscription_back(
+async def test_a_canceled_question_on_the_main_connection_is_unsubscribed(
     http: httpx.AsyncClient,
 ) -> None:
     async with ScriptedBroker() as broker, MqttClient(broker.address, DIGITS_ONLY_MAC, clean=True) as link:
         peer = await broker.accept()
-        images = GatewayImageFetcher(
-            broker.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG
+        fetcher = GatewayImageFetcher(
+            broker.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
         )
-        getting = asyncio.create_task(images.fetch(QUESTION))
+        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         await peer.grant()
         await receive_question(peer)
-        getting.cancel()
-        goodbye = await peer.expect(Unsubscribe)
-        peer.send(Unsuback(goodbye.packet_id))
+        fetch_task.cancel()
+        unsubscribe = await peer.expect(Unsubscribe)
+        peer.send(Unsuback(unsubscribe.packet_id))
         with pytest.raises(asyncio.CancelledError):
-            await with_timeout(getting)
+            await with_timeout(fetch_task)
         assert diagnostics_tasks() == []
 
 
-async def test_a_broker_that_is_not_there_is_the_reason(
+async def test_the_error_says_that_the_broker_is_unreachable(
     http: httpx.AsyncClient, mosquitto: BrokerAddress
 ) -> None:
-    nowhere = replace(mosquitto, port=free_port())
+    unreachable = replace(mosquitto, port=free_port())
     with pytest.raises(ImageUnavailable, match="onnection refused"):
         await with_timeout(
-            GatewayImageFetcher(nowhere, GATEWAY, link=None, http=http, fetch_options=SHORT).fetch(QUESTION)
+            GatewayImageFetcher(
+                unreachable, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
+            ).fetch(QUESTION)
         )
     assert diagnostics_tasks() == []
 
 
-async def test_a_broker_that_refuses_us_is_the_reason(http: httpx.AsyncClient) -> None:
+async def test_the_error_says_that_the_broker_refuses_the_connection(http: httpx.AsyncClient) -> None:
     async with ScriptedBroker() as broker:
         broker.refuse()
         with pytest.raises(ImageUnavailable, match="refuses the connection"):
             await with_timeout(
-                GatewayImageFetcher(broker.address, GATEWAY, link=None, http=http, fetch_options=SHORT).fetch(
-                    QUESTION
-                )
+                GatewayImageFetcher(
+                    broker.address, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
+                ).fetch(QUESTION)
             )
 
 
-async def test_a_subscription_that_is_not_granted_is_the_reason(http: httpx.AsyncClient) -> None:
+async def test_the_error_says_that_the_subscription_is_not_granted(http: httpx.AsyncClient) -> None:
     async with ScriptedBroker() as broker:
-        images = GatewayImageFetcher(broker.address, GATEWAY, link=None, http=http, fetch_options=LONG)
-        getting = asyncio.create_task(images.fetch(QUESTION))
+        fetcher = GatewayImageFetcher(
+            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
+        )
+        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await broker.accept()
         await peer.grant(0x80)
         with pytest.raises(ImageUnavailable, match="does not grant"):
-            await with_timeout(getting)
+            await with_timeout(fetch_task)
         await eventually_async(lambda: peer.gone)
         assert diagnostics_tasks() == []
 
 
-async def test_a_lost_connection_comes_back_and_asks_again(
+async def test_a_question_is_sent_again_after_a_reconnect(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        images = GatewayImageFetcher(broker.address, GATEWAY, link=None, http=http, fetch_options=LONG)
-        getting = asyncio.create_task(images.fetch(QUESTION))
+        fetcher = GatewayImageFetcher(
+            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
+        )
+        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         await peer.expect(Publish)
         peer.close()
         peer = await accept_diagnostics(broker)
         send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
-        assert await with_timeout(getting) == IMAGE
+        assert await with_timeout(fetch_task) == IMAGE

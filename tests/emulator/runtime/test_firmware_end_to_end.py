@@ -1,4 +1,4 @@
-"""A firmware update with everything that belongs to it: broker, service, server of images, gateway."""
+"""Firmware updates end to end: broker, service, image server and gateway."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshfleet.protocol.ids import Mac, ModelNumber, Version
 from tests.emulator.runtime.firmware_service import build_answer, run_firmware_service
 from tests.emulator.runtime.fleet_builder import FleetBuilder, Listener, fresh_mac, run_listener
 from tests.emulator.runtime.http_server import ScriptedHttpServer, build_response
-from tests.emulator.updates.harness import TRACKER, build_house_site
+from tests.emulator.updates.harness import TRACKER, build_test_site
 from tests.eventually import RETRY_TIMEOUTS, eventually_async
 from tests.mqtt.client.proxy import Proxy
 from tests.mqtt.client.proxy import to_address as at
@@ -42,7 +42,7 @@ FOREIGN = build_package(b"firmware" * 500, model_number=ModelNumber("0018"), ver
 BARE = b"\x7fblob" * 500
 START = (ImageKey(MODEL, NEWER).to_bytes() + b"\0").hex()
 SPEED = 300.0
-ENDS = (State.DONE, State.FAILED)
+END_STATES = (State.DONE, State.FAILED)
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true") as it:
-        yield it
+    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true") as mosquitto:
+        yield mosquitto
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def web() -> AsyncIterator[ScriptedHttpServer]:
-    pages = {
+    responses = {
         "/package": build_response(200, PACKAGE),
         "/foreign": build_response(200, FOREIGN),
         "/bare": build_response(200, BARE),
@@ -77,25 +77,27 @@ async def web() -> AsyncIterator[ScriptedHttpServer]:
         "/half": build_response(200, PACKAGE[:1000]),
         "/empty": build_response(200, b""),
     }
-    async with ScriptedHttpServer.serving(pages) as web:
+    async with ScriptedHttpServer.serving(responses) as web:
         yield web
 
 
-class Scene:
-    """A gateway that runs, and somebody who watches its devices."""
+class UpdateScenario:
+    """Running gateway, and a client that observes the updates of its devices."""
 
     def __init__(self, listener: Listener, mac: Mac) -> None:
         self.listener = listener
         self.mac = mac
 
     async def update(self, device: Mac = TRACKER) -> tuple[State, Error]:
-        """Start an update and wait for its end."""
+        """Start an update and wait for its end. Return its final state and error."""
         response = await self.listener.request(self.mac, f"{device}/write/8121", value=START)
         assert response["status"] == 0, response
-        await eventually_async(lambda: self.told(device) and self.told(device)[-1][0] in ENDS)
-        return self.told(device)[-1]
+        await eventually_async(
+            lambda: self.reported_states(device) and self.reported_states(device)[-1][0] in END_STATES
+        )
+        return self.reported_states(device)[-1]
 
-    def told(self, device: Mac) -> list[tuple[State, Error]]:
+    def reported_states(self, device: Mac) -> list[tuple[State, Error]]:
         reports = self.listener.messages_from(self.mac, f"/device/{device}/property/8120")
         values = [bytes.fromhex(json.loads(each.payload)["value"]) for each in reports]
         return [(State(raw[0]), Error(raw[2])) for raw in values]
@@ -106,35 +108,35 @@ class Scene:
 
 
 @asynccontextmanager
-async def _scene(
-    address: BrokerAddress, http: httpx.AsyncClient, terms: ImageFetchOptions | None = None
-) -> AsyncIterator[Scene]:
+async def _run_scenario(
+    address: BrokerAddress, http: httpx.AsyncClient, fetch_options: ImageFetchOptions | None = None
+) -> AsyncIterator[UpdateScenario]:
     mac = fresh_mac()
-    crew = FleetBuilder(http, speed=SPEED)
-    crew.add(address, mac, site=build_house_site(gateway=mac))
-    if terms is not None:
-        crew.fleet.uplinks[0].fetch_options = terms
-    async with run_listener(address, f"mt/gateway/{mac}/#") as listener, crew.run():
-        yield Scene(listener, mac)
+    builder = FleetBuilder(http, speed=SPEED)
+    builder.add(address, mac, site=build_test_site(gateway=mac))
+    if fetch_options is not None:
+        builder.fleet.uplinks[0].fetch_options = fetch_options
+    async with run_listener(address, f"mt/gateway/{mac}/#") as listener, builder.run():
+        yield UpdateScenario(listener, mac)
 
 
-def _offer(web: ScriptedHttpServer, page: str, **checks: Any) -> Callable[[str], list[bytes]]:
-    told = build_answer(f"{web.url}/{page}", **checks)
-    return lambda asked: [encode_answer(asked, told)]
+def _answer_with(web: ScriptedHttpServer, target: str, **checks: Any) -> Callable[[str], list[bytes]]:
+    answer = build_answer(f"{web.url}/{target}", **checks)
+    return lambda question_id: [encode_answer(question_id, answer)]
 
 
 @pytest.mark.rule("firmware-30", "firmware-21")
-async def test_a_device_gets_its_version_from_a_package(
+async def test_a_device_is_updated_from_a_package(
     mosquitto: BrokerAddress, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with (
-        run_firmware_service(mosquitto, _offer(web, "package")) as asked,
-        _scene(mosquitto, http) as scene,
+        run_firmware_service(mosquitto, _answer_with(web, "package")) as question_ids,
+        _run_scenario(mosquitto, http) as scenario,
     ):
-        assert await scene.update() == (State.DONE, Error.NONE)
-        assert await scene.version() == "03020001"
-        assert len(asked) == len(web.requests) == 1
-        states = list(dict.fromkeys(state for state, _ in scene.told(TRACKER) if state))
+        assert await scenario.update() == (State.DONE, Error.NONE)
+        assert await scenario.version() == "03020001"
+        assert len(question_ids) == len(web.requests) == 1
+        states = list(dict.fromkeys(state for state, _ in scenario.reported_states(TRACKER) if state))
         assert states == [
             State.FETCHING,
             State.TRANSFERRING,
@@ -146,7 +148,7 @@ async def test_a_device_gets_its_version_from_a_package(
 
 @pytest.mark.rule("firmware-38")
 @pytest.mark.parametrize(
-    ("page", "checks", "error"),
+    ("target", "checks", "error"),
     [
         ("bare", {}, Error.NONE),
         ("package", {"sha256": hashlib.sha256(PACKAGE).hexdigest(), "size": len(PACKAGE)}, Error.NONE),
@@ -160,68 +162,75 @@ async def test_a_device_gets_its_version_from_a_package(
         ("nowhere", {}, Error.NO_IMAGE),
     ],
 )
-async def test_an_image_is_taken_or_refused_for_what_it_is(  # noqa: PLR0913 # fixtures and cases
+async def test_an_image_is_accepted_or_rejected_by_its_content(  # noqa: PLR0913 # fixtures and cases
     mosquitto: BrokerAddress,
     http: httpx.AsyncClient,
     web: ScriptedHttpServer,
     *,
-    page: str,
+    target: str,
     checks: dict[str, Any],
     error: Error,
 ) -> None:
-    async with run_firmware_service(mosquitto, _offer(web, page, **checks)), _scene(mosquitto, http) as scene:
-        state, told = await scene.update()
-        assert (state, told) == (State.FAILED if error else State.DONE, error)
-        assert await scene.version() == ("030104" if error else "03020001")
-
-
-async def test_an_image_that_the_service_does_not_have_is_no_image(
-    mosquitto: BrokerAddress, http: httpx.AsyncClient
-) -> None:
-    def no(asked: str) -> list[bytes]:
-        return [encode_answer(asked, None)]
-
-    async with run_firmware_service(mosquitto, no), _scene(mosquitto, http) as scene:
-        assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
-
-
-async def _ask_in_vain(mosquitto: BrokerAddress, http: httpx.AsyncClient, limit: float) -> list[str]:
-    """Let a gateway ask for an image without an answer, so many seconds each time; gives what it asked."""
-    terms = ImageFetchOptions(idle_timeout=limit)
     async with (
-        run_firmware_service(mosquitto, lambda _: []) as asked,
-        _scene(mosquitto, http, terms) as scene,
+        run_firmware_service(mosquitto, _answer_with(web, target, **checks)),
+        _run_scenario(mosquitto, http) as scenario,
     ):
-        assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
-        with suppress(AssertionError):  # the last question may still be on its way, or was never sent
-            await eventually_async(lambda: len(asked) == 3, patience=limit)
-    return asked
+        state, reported_error = await scenario.update()
+        assert (state, reported_error) == (State.FAILED if error else State.DONE, error)
+        assert await scenario.version() == ("030104" if error else "03020001")
 
 
-async def test_without_any_answer_there_is_no_image(
+async def test_an_update_fails_if_the_service_has_no_image(
     mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
-    asked: list[str] = []
-    for limit in RETRY_TIMEOUTS:
-        if len(asked := await _ask_in_vain(mosquitto, http, limit)) >= 3:
+    def answer_no_image(question_id: str) -> list[bytes]:
+        return [encode_answer(question_id, None)]
+
+    async with run_firmware_service(mosquitto, answer_no_image), _run_scenario(mosquitto, http) as scenario:
+        assert await scenario.update() == (State.FAILED, Error.NO_IMAGE)
+
+
+async def _request_without_answer(
+    mosquitto: BrokerAddress, http: httpx.AsyncClient, idle_timeout: float
+) -> list[str]:
+    """Let a gateway request an image without an answer. Return the ids of its questions."""
+    fetch_options = ImageFetchOptions(idle_timeout=idle_timeout)
+    async with (
+        run_firmware_service(mosquitto, lambda _: []) as question_ids,
+        _run_scenario(mosquitto, http, fetch_options) as scenario,
+    ):
+        assert await scenario.update() == (State.FAILED, Error.NO_IMAGE)
+        with suppress(AssertionError):  # the last question may be delayed, or was never sent
+            await eventually_async(lambda: len(question_ids) == 3, patience=idle_timeout)
+    return question_ids
+
+
+async def test_an_update_fails_if_the_service_does_not_answer(
+    mosquitto: BrokerAddress, http: httpx.AsyncClient
+) -> None:
+    question_ids: list[str] = []
+    for timeout in RETRY_TIMEOUTS:
+        if len(question_ids := await _request_without_answer(mosquitto, http, timeout)) >= 3:
             break
-    assert len(asked) == 3
-    assert len(set(asked)) == 1
+    assert len(question_ids) == 3
+    assert len(set(question_ids)) == 1
 
 
-async def test_a_gateway_without_a_connection_gets_no_image(
+async def test_an_update_fails_without_a_connection(
     mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
-    crew = FleetBuilder(http)
-    mac = crew.add(mosquitto)
-    (one,) = crew.fleet.uplinks
-    start = json.dumps({"value": (ImageKey(ModelNumber("2011"), NEWER).to_bytes() + b"\0").hex()}).encode()
-    one.gateway.receive(f"mt/gateway/{mac}/request/{mac}/write/8121", start, 0.0)
-    one.gateway.advance(5.0)
-    (chore,) = one.gateway.drain_actions()
-    one.perform(chore)
-    said = [each.payload for each in one.gateway.advance(6.0) if each.topic.endswith("/property/8120")]
-    raw = bytes.fromhex(json.loads(said[-1])["value"])
+    builder = FleetBuilder(http)
+    mac = builder.add(mosquitto)
+    (uplink,) = builder.fleet.uplinks
+    update_request = json.dumps(
+        {"value": (ImageKey(ModelNumber("2011"), NEWER).to_bytes() + b"\0").hex()}
+    ).encode()
+    uplink.gateway.receive(f"mt/gateway/{mac}/request/{mac}/write/8121", update_request, 0.0)
+    uplink.gateway.advance(5.0)
+    (action,) = uplink.gateway.drain_actions()
+    uplink.perform(action)
+    payloads = [each.payload for each in uplink.gateway.advance(6.0) if each.topic.endswith("/property/8120")]
+    raw = bytes.fromhex(json.loads(payloads[-1])["value"])
     assert (State(raw[0]), Error(raw[2])) == (State.FAILED, Error.NO_IMAGE)
 
 
@@ -230,56 +239,62 @@ async def test_a_device_can_be_updated_after_a_failure(
 ) -> None:
     answers = [build_answer(f"{web.url}/nowhere"), build_answer(f"{web.url}/package")]
     async with (
-        run_firmware_service(mosquitto, lambda asked: [encode_answer(asked, answers.pop(0))]),
-        _scene(mosquitto, http) as scene,
+        run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answers.pop(0))]),
+        _run_scenario(mosquitto, http) as scenario,
     ):
-        assert await scene.update() == (State.FAILED, Error.NO_IMAGE)
-        before = len(scene.told(TRACKER))
-        await scene.listener.request(scene.mac, f"{TRACKER}/write/8121", value=START)
+        assert await scenario.update() == (State.FAILED, Error.NO_IMAGE)
+        before = len(scenario.reported_states(TRACKER))
+        await scenario.listener.request(scenario.mac, f"{TRACKER}/write/8121", value=START)
         await eventually_async(
-            lambda: scene.told(TRACKER)[before:] and scene.told(TRACKER)[-1][0] is State.DONE
+            lambda: (
+                scenario.reported_states(TRACKER)[before:]
+                and scenario.reported_states(TRACKER)[-1][0] is State.DONE
+            )
         )
 
 
 @pytest.mark.rule("gateway-5")
-async def test_images_are_asked_for_on_a_connection_of_their_own(
+async def test_images_are_requested_on_a_separate_connection(
     broker: Mosquitto, mosquitto: BrokerAddress, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     mac = fresh_mac()
-    crew = FleetBuilder(http, speed=SPEED)
-    async with Proxy(broker.address) as proxy, run_firmware_service(mosquitto, _offer(web, "package")):
-        crew.add(proxy.address, mac, site=build_house_site(gateway=mac))
-        async with run_listener(mosquitto, f"mt/gateway/{mac}/#") as listener, crew.run():
-            assert await Scene(listener, mac).update() == (State.DONE, Error.NONE)
+    builder = FleetBuilder(http, speed=SPEED)
+    async with Proxy(broker.address) as proxy, run_firmware_service(mosquitto, _answer_with(web, "package")):
+        builder.add(proxy.address, mac, site=build_test_site(gateway=mac))
+        async with run_listener(mosquitto, f"mt/gateway/{mac}/#") as listener, builder.run():
+            assert await UpdateScenario(listener, mac).update() == (State.DONE, Error.NONE)
         first, second = (passage.client_packets(Connect)[0] for passage in proxy.connections)
         assert (first.client_id, second.client_id) == (mac, mac.upper())
         assert second.keep_alive == 15
 
 
-async def test_a_gateway_whose_mac_has_no_letters_asks_on_the_connection_that_it_has(
+async def test_a_gateway_whose_mac_has_no_letters_requests_images_on_its_main_connection(
     broker: Mosquitto, mosquitto: BrokerAddress, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     mac = Mac("100000000001")
-    crew = FleetBuilder(http, speed=SPEED)
+    builder = FleetBuilder(http, speed=SPEED)
     async with (
         Proxy(broker.address) as proxy,
-        run_firmware_service(mosquitto, _offer(web, "package")) as asked,
+        run_firmware_service(mosquitto, _answer_with(web, "package")) as question_ids,
     ):
-        crew.add(proxy.address, mac, site=build_house_site(gateway=mac))
-        async with run_listener(mosquitto, f"mt/gateway/{mac}/#") as listener, crew.run():
-            scene = Scene(listener, mac)
-            assert await scene.update() == (State.DONE, Error.NONE)
-            before = len(scene.told(TRACKER))
+        builder.add(proxy.address, mac, site=build_test_site(gateway=mac))
+        async with run_listener(mosquitto, f"mt/gateway/{mac}/#") as listener, builder.run():
+            scenario = UpdateScenario(listener, mac)
+            assert await scenario.update() == (State.DONE, Error.NONE)
+            before = len(scenario.reported_states(TRACKER))
             await listener.request(mac, f"{TRACKER}/write/8121", value=START)
             await eventually_async(
-                lambda: scene.told(TRACKER)[before:] and scene.told(TRACKER)[-1][0] is State.DONE
+                lambda: (
+                    scenario.reported_states(TRACKER)[before:]
+                    and scenario.reported_states(TRACKER)[-1][0] is State.DONE
+                )
             )
-        assert len(asked) == 2
-        assert len(proxy.connections) == 1, "two connections of one name would push each other off"
+        assert len(question_ids) == 2
+        assert len(proxy.connections) == 1, "two connections with the same client id would replace each other"
 
 
 @pytest.mark.rule("firmware-30")
-async def test_the_program_updates_a_device(
+async def test_the_gateway_command_updates_itself(
     mosquitto: BrokerAddress, web: ScriptedHttpServer, tmp_path: Path
 ) -> None:
     mac = fresh_mac()
@@ -287,24 +302,27 @@ async def test_the_program_updates_a_device(
     options = ["--mac", mac, "--devices", "10", "--speed", str(SPEED), "--json"]
     url = f"mqtt://{mosquitto.host}:{mosquitto.port}"
     async with (
-        run_firmware_service(mosquitto, _offer(web, "bare")),
+        run_firmware_service(mosquitto, _answer_with(web, "bare")),
         run_listener(mosquitto, f"mt/gateway/{mac}/#") as listener,
     ):
         with register_log("the gateway", tmp_path / "errors").open("wb") as errors:
-            running = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *program, "--broker", url, *options, stdout=asyncio.subprocess.PIPE, stderr=errors
             )
         try:
-            assert running.stdout is not None
-            said = json.loads(await asyncio.wait_for(running.stdout.readline(), 30))
-            assert said["event"] == "connected"
-            scene = Scene(listener, mac)
-            start = (ImageKey(ModelNumber("2011"), NEWER).to_bytes() + b"\0").hex()
-            assert (await listener.request(mac, f"{mac}/write/8121", value=start))["status"] == 0
+            assert process.stdout is not None
+            event = json.loads(await asyncio.wait_for(process.stdout.readline(), 30))
+            assert event["event"] == "connected"
+            scenario = UpdateScenario(listener, mac)
+            update_value = (ImageKey(ModelNumber("2011"), NEWER).to_bytes() + b"\0").hex()
+            assert (await listener.request(mac, f"{mac}/write/8121", value=update_value))["status"] == 0
             await eventually_async(
-                lambda: scene.told(mac) and scene.told(mac)[-1] == (State.DONE, Error.NONE)
+                lambda: (
+                    scenario.reported_states(mac)
+                    and scenario.reported_states(mac)[-1] == (State.DONE, Error.NONE)
+                )
             )
-            assert await scene.version(mac) == "03020001"
+            assert await scenario.version(mac) == "03020001"
         finally:
-            running.terminate()
-            assert await asyncio.wait_for(running.wait(), 30) == 0
+            process.terminate()
+            assert await asyncio.wait_for(process.wait(), 30) == 0

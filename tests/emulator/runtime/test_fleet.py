@@ -14,7 +14,7 @@ from meshfleet.emulator.runtime.simulation_pace import read_wall_clock_ms
 from meshfleet.errors.mqtt import ConnectionRefused
 from meshfleet.mqtt.client import MqttOptions
 from meshfleet.protocol.times import parse_time, to_millis
-from tests.emulator.runtime.fleet_builder import QUICK, FleetBuilder, fresh_mac, run_listener
+from tests.emulator.runtime.fleet_builder import QUICK_RECONNECT, FleetBuilder, fresh_mac, run_listener
 from tests.eventually import eventually_async
 from tests.mqtt.client.proxy import Proxy
 from tests.mqtt.client.proxy import to_address as at
@@ -39,8 +39,8 @@ def anyio_backend() -> str:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
     with Mosquitto(
         tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true", "max_queued_messages 0"
-    ) as it:
-        yield it
+    ) as mosquitto:
+        yield mosquitto
 
 
 @pytest.fixture
@@ -58,137 +58,147 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 async def test_two_hundred_gateways_connect_and_report(
     mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
-    crew = FleetBuilder(http, speed=60.0)
-    macs = [crew.add(mosquitto) for _ in range(200)]
-    async with run_listener(mosquitto) as listener, crew.run() as fleet:
+    builder = FleetBuilder(http, speed=60.0)
+    macs = [builder.add(mosquitto) for _ in range(200)]
+    async with run_listener(mosquitto) as listener, builder.run() as fleet:
         assert fleet.all_connected.is_set()
-        assert all(session.is_connected for session in fleet.uplinks)
+        assert all(uplink.is_connected for uplink in fleet.uplinks)
 
-        def heard() -> bool:
-            return {each.topic.split("/")[2] for each in listener.messages} >= set(macs)
+        def have_all_reported() -> bool:
+            return {message.topic.split("/")[2] for message in listener.messages} >= set(macs)
 
-        await eventually_async(heard)
-        assert sum(session.published for session in fleet.uplinks) > 0
+        await eventually_async(have_all_reported)
+        assert sum(uplink.published for uplink in fleet.uplinks) > 0
 
 
-async def test_each_gateway_answers_for_itself(mosquitto: BrokerAddress, http: httpx.AsyncClient) -> None:
-    crew = FleetBuilder(http)
-    macs = [crew.add(mosquitto) for _ in range(5)]
-    async with run_listener(mosquitto) as listener, crew.run():
+async def test_each_gateway_responds_to_its_own_requests(
+    mosquitto: BrokerAddress, http: httpx.AsyncClient
+) -> None:
+    builder = FleetBuilder(http)
+    macs = [builder.add(mosquitto) for _ in range(5)]
+    async with run_listener(mosquitto) as listener, builder.run():
         for mac in macs:
-            answer = await listener.request(mac, f"{mac}/read/8003")
-            assert answer["value"] == mac
+            response = await listener.request(mac, f"{mac}/read/8003")
+            assert response["value"] == mac
         assert {len(listener.messages_from(mac, "/response/")) for mac in macs} == {1}
 
 
-async def test_every_report_that_was_made_is_counted_and_arrives(
+async def test_every_report_is_counted_and_published(
     mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
-    crew = FleetBuilder(http, speed=2000.0)
-    macs = [crew.add(mosquitto) for _ in range(3)]
+    builder = FleetBuilder(http, speed=2000.0)
+    macs = [builder.add(mosquitto) for _ in range(3)]
     async with run_listener(mosquitto) as listener:
-        async with crew.run() as fleet:
+        async with builder.run() as fleet:
             for _ in range(20):
                 await listener.request(macs[0], f"{macs[0]}/read/8003")
             await eventually_async(lambda: fleet.report_count > 1000)
-        made = {session.gateway.settings.mac: session.gateway.report_count for session in crew.fleet.uplinks}
-        await eventually_async(lambda: all(len(listener.messages_from(mac)) >= made[mac] for mac in macs))
-        assert {mac: len(listener.messages_from(mac)) for mac in macs} == made
-        assert crew.fleet.report_count == sum(made.values())
+        report_counts = {
+            uplink.gateway.settings.mac: uplink.gateway.report_count for uplink in builder.fleet.uplinks
+        }
+        await eventually_async(
+            lambda: all(len(listener.messages_from(mac)) >= report_counts[mac] for mac in macs)
+        )
+        assert {mac: len(listener.messages_from(mac)) for mac in macs} == report_counts
+        assert builder.fleet.report_count == sum(report_counts.values())
 
 
 @pytest.mark.rule("gateway-42")
-async def test_reports_follow_the_real_clock_however_fast_the_world_is(
+async def test_reports_have_wall_clock_times_at_any_speed(
     mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
-    crew = FleetBuilder(http, speed=600.0)
-    mac = crew.add(mosquitto)
+    builder = FleetBuilder(http, speed=600.0)
+    mac = builder.add(mosquitto)
     before = read_wall_clock_ms()
-    async with run_listener(mosquitto) as listener, crew.run():
+    async with run_listener(mosquitto) as listener, builder.run():
         await eventually_async(lambda: len(listener.messages_from(mac, "/heartbeat")) > 20)
-    times = [to_millis(parse_time(json.loads(each.payload)["time"])) for each in listener.messages_from(mac)]
-    late_by_hops = 1000
-    assert before - late_by_hops < min(times)
+    times = [
+        to_millis(parse_time(json.loads(message.payload)["time"])) for message in listener.messages_from(mac)
+    ]
+    hop_latency_ms = 1000
+    assert before - hop_latency_ms < min(times)
     assert max(times) <= read_wall_clock_ms()
 
 
-async def test_by_rate_no_more_reports_are_made_than_the_rate_asks_for(
-    mosquitto: BrokerAddress, http: httpx.AsyncClient
-) -> None:
-    crew = FleetBuilder(http)
+async def test_a_report_rate_is_not_exceeded(mosquitto: BrokerAddress, http: httpx.AsyncClient) -> None:
+    builder = FleetBuilder(http)
     rate = 200.0
-    crew.use_pace(ReportRatePace(crew.clock, rate), http)
+    builder.use_pace(ReportRatePace(builder.clock, rate), http)
     for _ in range(4):
-        crew.add(mosquitto)
+        builder.add(mosquitto)
     loop = asyncio.get_running_loop()
-    began = loop.time()
-    async with crew.run() as fleet:
+    started = loop.time()
+    async with builder.run() as fleet:
         await eventually_async(lambda: fleet.report_count >= 300)
-        # A beat is never cut into two; and the two clocks may differ by a little.
-        assert fleet.report_count <= (loop.time() - began) * rate + 100
-    assert sum(session.gateway.report_count for session in fleet.uplinks) == fleet.report_count
+        # A heartbeat cycle is never split, and the two clocks may differ slightly.
+        assert fleet.report_count <= (loop.time() - started) * rate + 100
+    assert sum(uplink.gateway.report_count for uplink in fleet.uplinks) == fleet.report_count
 
 
-async def test_a_wrong_password_ends_the_fleet_with_the_reason(
-    tmp_path: Path, http: httpx.AsyncClient
-) -> None:
+async def test_a_wrong_password_ends_the_fleet_with_an_error(tmp_path: Path, http: httpx.AsyncClient) -> None:
     passwords = tmp_path / "passwords"
     passwords.write_text("")
     passwords.chmod(0o600)
-    with Mosquitto(tmp_path, f"password_file {passwords}") as closed:
-        crew = FleetBuilder(http)
-        crew.add(at(closed.address))
-        crew.add(at(closed.address))
+    with Mosquitto(tmp_path, f"password_file {passwords}") as broker:
+        builder = FleetBuilder(http)
+        builder.add(at(broker.address))
+        builder.add(at(broker.address))
         with pytest.raises(ExceptionGroup) as caught:
-            await with_timeout(crew.fleet.run())
+            await with_timeout(builder.fleet.run())
     assert caught.value.subgroup(ConnectionRefused) is not None
     assert caught.value.split(ConnectionRefused)[1] is None
 
 
-async def test_requests_that_come_before_all_gateways_are_there_do_not_start_the_world(
+async def test_requests_before_all_gateways_have_connected_do_not_start_the_simulation(
     broker: Mosquitto, mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
-    """So slow a world that its whole past would be half an hour, which a gateway would make up for."""
-    crew = FleetBuilder(http, speed=1e-6)
-    early = crew.add(mosquitto)
+    """Use a speed at which the time since 1970 is half an hour, which an early start would simulate."""
+    builder = FleetBuilder(http, speed=1e-6)
+    mac = builder.add(mosquitto)
     async with Proxy(broker.address) as proxy, run_listener(mosquitto) as listener:
         proxy.stall()
-        crew.add(proxy.address)
-        running = asyncio.create_task(crew.fleet.run())
-        await eventually_async(lambda: crew.fleet.uplinks[0].is_connected)
-        await listener.link.publish(f"mt/gateway/{early}/request/{early}/apiversion", b'{"id":"early"}')
-        await wait_until_stable(lambda: crew.fleet.uplinks[0].received)
-        assert listener.messages_from(early) == []
-        assert crew.fleet.uplinks[0].gateway.report_count == 0
+        builder.add(proxy.address)
+        fleet_task = asyncio.create_task(builder.fleet.run())
+        await eventually_async(lambda: builder.fleet.uplinks[0].is_connected)
+        await listener.link.publish(f"mt/gateway/{mac}/request/{mac}/apiversion", b'{"id":"early"}')
+        await wait_until_stable(lambda: builder.fleet.uplinks[0].received)
+        assert listener.messages_from(mac) == []
+        assert builder.fleet.uplinks[0].gateway.report_count == 0
         proxy.resume()
-        await with_timeout(crew.fleet.all_connected.wait())
-        await eventually_async(lambda: listener.messages_from(early, "/response/"))
-        (answer,) = listener.messages_from(early, "/response/")
-        assert json.loads(answer.payload)["time"] > "2020"
-        running.cancel()
-        await asyncio.wait((running,))
+        await with_timeout(builder.fleet.all_connected.wait())
+        await eventually_async(lambda: listener.messages_from(mac, "/response/"))
+        (response,) = listener.messages_from(mac, "/response/")
+        assert json.loads(response.payload)["time"] > "2020"
+        fleet_task.cancel()
+        await asyncio.wait((fleet_task,))
 
 
 async def test_gateways_with_different_brokers_run_side_by_side(
     tmp_path_factory: pytest.TempPathFactory, mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
     with Mosquitto(tmp_path_factory.mktemp("other")) as other:
-        crew = FleetBuilder(http)
-        here, there = crew.add(mosquitto), crew.add(at(other.address))
-        async with run_listener(mosquitto) as near, run_listener(at(other.address)) as far, crew.run():
-            assert (await near.request(here, f"{here}/read/8003"))["value"] == here
-            assert (await far.request(there, f"{there}/read/8003"))["value"] == there
-            assert near.messages_from(there) == [] == far.messages_from(here)
+        builder = FleetBuilder(http)
+        first_mac, second_mac = builder.add(mosquitto), builder.add(at(other.address))
+        async with (
+            run_listener(mosquitto) as first_listener,
+            run_listener(at(other.address)) as second_listener,
+            builder.run(),
+        ):
+            assert (await first_listener.request(first_mac, f"{first_mac}/read/8003"))["value"] == first_mac
+            assert (await second_listener.request(second_mac, f"{second_mac}/read/8003"))[
+                "value"
+            ] == second_mac
+            assert first_listener.messages_from(second_mac) == [] == second_listener.messages_from(first_mac)
 
 
-async def test_a_small_window_loses_nothing_at_the_end(
+async def test_a_small_in_flight_window_loses_nothing_on_shutdown(
     mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
-    crew = FleetBuilder(http, speed=4000.0, options=MqttOptions(window=2, backoff=QUICK.backoff))
+    builder = FleetBuilder(http, speed=4000.0, options=MqttOptions(window=2, backoff=QUICK_RECONNECT.backoff))
     mac = fresh_mac()
-    crew.add(mosquitto, mac, site=generate_site(mac, devices=20, seed=1))
+    builder.add(mosquitto, mac, site=generate_site(mac, devices=20, seed=1))
     async with run_listener(mosquitto) as listener:
-        async with crew.run() as fleet:
+        async with builder.run() as fleet:
             await eventually_async(lambda: fleet.report_count > 500)
-        made = crew.fleet.uplinks[0].gateway.report_count - crew.fleet.uplinks[0].dropped
-        assert await wait_until_stable(lambda: len(listener.messages_from(mac))) == made
+        expected_count = builder.fleet.uplinks[0].gateway.report_count - builder.fleet.uplinks[0].dropped
+        assert await wait_until_stable(lambda: len(listener.messages_from(mac))) == expected_count

@@ -1,4 +1,4 @@
-"""A gateway asks for firmware images over a real broker, and fetches them from a real server."""
+"""Firmware images are requested over a real broker and downloaded from a real server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from meshfleet.protocol.ids import Mac
 from tests.emulator.runtime.firmware_service import (
     GATEWAY,
     IMAGE,
-    LONG,
+    LONG_TIMEOUT,
     PACKAGE,
     QUESTION,
-    SHORT,
+    SHORT_TIMEOUT,
     build_answer,
     diagnostics_tasks,
     run_firmware_service,
@@ -72,26 +72,28 @@ def gateway() -> Mac:
 
 
 @pytest.mark.rule("firmware-15")
-async def test_an_image_is_asked_for_and_fetched(
+async def test_an_image_is_requested_and_downloaded(
     mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    images = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG)
-    told = build_answer(f"{web.url}/image")
-    async with run_firmware_service(mosquitto, lambda asked: [encode_answer(asked, told)]) as asked:
-        assert await with_timeout(images.fetch(QUESTION)) == IMAGE
-    [question_id] = asked
+    fetcher = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT)
+    answer = build_answer(f"{web.url}/image")
+    async with run_firmware_service(
+        mosquitto, lambda question_id: [encode_answer(question_id, answer)]
+    ) as question_ids:
+        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
+    [question_id] = question_ids
     assert UUID(question_id).version == 4
     assert diagnostics_tasks() == []
 
 
 @pytest.mark.rule("firmware-18")
-async def test_answers_that_are_malformed_foreign_or_late_change_nothing(
+async def test_malformed_unknown_and_late_answers_are_ignored(
     mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    told = build_answer(f"{web.url}/image")
+    answer = build_answer(f"{web.url}/image")
 
-    def replies(asked: str) -> list[bytes]:
-        good = encode_answer(asked, told)
+    def replies(question_id: str) -> list[bytes]:
+        valid_answer = encode_answer(question_id, answer)
         return [
             b"",
             b"\xff",
@@ -99,36 +101,38 @@ async def test_answers_that_are_malformed_foreign_or_late_change_nothing(
             b"{" * 5000,
             b" " * 70_000,
             b" " * 1_100_000,
-            json.dumps({"id": asked}).encode(),
-            json.dumps({"id": asked, "success": True}).encode(),
-            json.dumps({"id": asked, "success": "yes", "result": {}}).encode(),
-            json.dumps({"id": asked, "success": True, "result": {"uri": 1}}).encode(),
+            json.dumps({"id": question_id}).encode(),
+            json.dumps({"id": question_id, "success": True}).encode(),
+            json.dumps({"id": question_id, "success": "yes", "result": {}}).encode(),
+            json.dumps({"id": question_id, "success": True, "result": {"uri": 1}}).encode(),
             json.dumps({"id": 1, "success": False}).encode(),
             encode_answer(str(uuid4()), None),
-            good,
-            good,
-            encode_answer(asked, None),
+            valid_answer,
+            valid_answer,
+            encode_answer(question_id, None),
         ]
 
     async with run_firmware_service(mosquitto, replies):
-        images = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG)
-        assert await with_timeout(images.fetch(QUESTION)) == IMAGE
-        images.on_answer(encode_answer(str(uuid4()), None))
-        assert await with_timeout(images.fetch(QUESTION)) == IMAGE
+        fetcher = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT)
+        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
+        fetcher.on_answer(encode_answer(str(uuid4()), None))
+        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
 
 
 @pytest.mark.rule("firmware-18")
-async def test_an_image_that_is_not_there_is_unavailable(
+async def test_an_image_that_the_service_does_not_have_is_unavailable(
     mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient
 ) -> None:
-    async with run_firmware_service(mosquitto, lambda asked: [encode_answer(asked, None)]) as asked:
-        with pytest.raises(ImageUnavailable, match="there is no image of model 2011"):
+    async with run_firmware_service(
+        mosquitto, lambda question_id: [encode_answer(question_id, None)]
+    ) as question_ids:
+        with pytest.raises(ImageUnavailable, match="the service has no image of model 2011"):
             await with_timeout(
-                GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG).fetch(
-                    QUESTION
-                )
+                GatewayImageFetcher(
+                    mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT
+                ).fetch(QUESTION)
             )
-    assert len(asked) == 1
+    assert len(question_ids) == 1
 
 
 @each_row(
@@ -139,21 +143,21 @@ async def test_an_image_that_is_not_there_is_unavailable(
         {"sha256": hashlib.sha256(PACKAGE).hexdigest().upper(), "size": len(PACKAGE)},
     ],
 )
-async def test_an_image_as_promised_is_taken(
+async def test_an_image_with_the_announced_size_and_hash_is_accepted(
     mosquitto: BrokerAddress,
     gateway: Mac,
     http: httpx.AsyncClient,
     web: ScriptedHttpServer,
     checks: dict[str, Any],
 ) -> None:
-    told = build_answer(f"{web.url}/image", **checks)
-    async with run_firmware_service(mosquitto, lambda asked: [encode_answer(asked, told)]):
-        images = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG)
-        assert await with_timeout(images.fetch(QUESTION)) == IMAGE
+    answer = build_answer(f"{web.url}/image", **checks)
+    async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
+        fetcher = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT)
+        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
 
 
 @each_row(
-    ("body", "checks", "words"),
+    ("body", "checks", "message"),
     [
         (PACKAGE, {"size": len(PACKAGE) + 1}, "bytes"),
         (PACKAGE, {"size": 0}, "bytes"),
@@ -164,47 +168,49 @@ async def test_an_image_as_promised_is_taken(
         (bytes(20_001), {}, "more than 20000 bytes"),
     ],
 )
-async def test_an_image_that_is_not_as_promised_is_broken(
-    mosquitto: BrokerAddress, http: httpx.AsyncClient, body: bytes, checks: dict[str, Any], words: str
+async def test_an_image_that_differs_from_the_announced_one_is_broken(
+    mosquitto: BrokerAddress, http: httpx.AsyncClient, body: bytes, checks: dict[str, Any], message: str
 ) -> None:
     async with ScriptedHttpServer.serving({"/image": build_response(200, body)}) as web:
-        told = build_answer(f"{web.url}/image", **checks)
-        async with run_firmware_service(mosquitto, lambda asked: [encode_answer(asked, told)]):
-            terms = replace(LONG, max_bytes=20_000)
-            with pytest.raises(ImageBroken, match=words):
+        answer = build_answer(f"{web.url}/image", **checks)
+        async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
+            options = replace(LONG_TIMEOUT, max_bytes=20_000)
+            with pytest.raises(ImageBroken, match=message):
                 await with_timeout(
-                    GatewayImageFetcher(mosquitto, GATEWAY, link=None, http=http, fetch_options=terms).fetch(
-                        QUESTION
-                    )
+                    GatewayImageFetcher(
+                        mosquitto, GATEWAY, link=None, http=http, fetch_options=options
+                    ).fetch(QUESTION)
                 )
 
 
 @each_row("uri", ["", "nonsense", "file:///etc/passwd", "ftp://127.0.0.1/a", "http://[", "gone"])
-async def test_an_address_that_leads_nowhere_makes_the_image_unavailable(
+async def test_an_image_with_an_unusable_url_is_unavailable(
     mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer, uri: str
 ) -> None:
-    told = build_answer(f"{web.url}/gone" if uri == "gone" else uri)
-    async with run_firmware_service(mosquitto, lambda asked: [encode_answer(asked, told)]):
+    answer = build_answer(f"{web.url}/gone" if uri == "gone" else uri)
+    async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
         with pytest.raises(ImageUnavailable):
             await with_timeout(
-                GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG).fetch(
-                    QUESTION
-                )
+                GatewayImageFetcher(
+                    mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT
+                ).fetch(QUESTION)
             )
 
 
-async def test_the_connection_for_questions_trusts_whom_it_is_told_to(
+async def test_the_diagnostics_connection_uses_the_given_tls_settings(
     tmp_path: Path, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    certificates, told = Certificates(tmp_path), build_answer(f"{web.url}/image")
+    certificates, answer = Certificates(tmp_path), build_answer(f"{web.url}/image")
     with Mosquitto(tmp_path, *served(certificates.issue("127.0.0.1"))) as broker:
         address, trust = secured(broker), certificates.trust()
-        terms = replace(LONG, tls=trust)
+        options = replace(LONG_TIMEOUT, tls=trust)
         async with run_firmware_service(
-            address, lambda asked: [encode_answer(asked, told)], MqttOptions(tls=trust)
+            address, lambda question_id: [encode_answer(question_id, answer)], MqttOptions(tls=trust)
         ):
-            images = GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=terms)
-            assert await with_timeout(images.fetch(QUESTION)) == IMAGE
-            strict = GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=SHORT)
+            fetcher = GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=options)
+            assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
+            untrusting = GatewayImageFetcher(
+                address, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
+            )
             with pytest.raises(ImageUnavailable, match="certificate"):
-                await with_timeout(strict.fetch(QUESTION))
+                await with_timeout(untrusting.fetch(QUESTION))

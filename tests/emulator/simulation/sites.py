@@ -13,7 +13,7 @@ GATEWAY = Mac("d0cf5e000001")
 def place_device(
     number: int, x: float, y: float = 0.0, *, code: str = "0018", parent: Mac | None = None
 ) -> SiteDevice:
-    """One device, with a number for a MAC."""
+    """Return a device whose MAC is derived from a number."""
     product = PRODUCTS_BY_CODE[code]
     return SiteDevice(
         mac=device_mac(number),

@@ -1,4 +1,4 @@
-"""Simulated seconds and the time on the wall."""
+"""Conversion between simulated time and wall-clock time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.row_tables import each_row
 
 ORIGIN = 1_790_000_000_000
 speeds = st.floats(0.01, 10_000)
-moments = st.floats(0, 1e8)
+times = st.floats(0, 1e8)
 
 
-def test_the_world_begins_at_its_origin() -> None:
+def test_simulated_time_0_is_the_origin() -> None:
     clock = SimulatedClock(ORIGIN)
     assert clock.wall_millis(0.0) == ORIGIN
     assert clock.wall_time(0.0) == datetime.fromtimestamp(ORIGIN / 1000, UTC)
@@ -25,19 +25,19 @@ def test_the_world_begins_at_its_origin() -> None:
 
 @pytest.mark.rule("gateway-42")
 @each_row(("speed", "seconds", "millis"), [(1.0, 60.0, 60_000), (60.0, 60.0, 1000), (0.5, 1, 2000)])
-def test_a_fast_world_takes_less_time_on_the_wall(speed: float, seconds: float, millis: int) -> None:
+def test_a_faster_simulation_takes_less_wall_clock_time(speed: float, seconds: float, millis: int) -> None:
     clock = SimulatedClock(ORIGIN, speed)
     assert clock.wall_millis(seconds) == ORIGIN + millis
     assert clock.wall_seconds(seconds) == pytest.approx(millis / 1000)
 
 
-@given(speeds, moments)
-def test_the_moment_of_a_time_is_the_one_it_was_made_of(speed: float, t: float) -> None:
+@given(speeds, times)
+def test_a_wall_clock_time_converts_back_to_its_simulated_time(speed: float, t: float) -> None:
     clock = SimulatedClock(ORIGIN, speed)
     assert clock.simulated_time(clock.wall_millis(t)) == pytest.approx(t, abs=0.0011 * speed)
 
 
-@given(speeds, moments, moments)
+@given(speeds, times, times)
 def test_time_runs_forward(speed: float, a: float, b: float) -> None:
     clock = SimulatedClock(ORIGIN, speed)
     assert (clock.wall_time(min(a, b)), clock.wall_millis(min(a, b))) <= (
@@ -46,14 +46,14 @@ def test_time_runs_forward(speed: float, a: float, b: float) -> None:
     )
 
 
-@given(st.lists(moments, max_size=10))
-def test_what_was_asked_before_does_not_matter(asked: list[float]) -> None:
+@given(st.lists(times, max_size=10))
+def test_a_conversion_does_not_depend_on_earlier_ones(earlier_times: list[float]) -> None:
     clock = SimulatedClock(ORIGIN, 3.0)
-    for t in asked:
+    for t in earlier_times:
         assert clock.wall_time(t) == SimulatedClock(ORIGIN, 3.0).wall_time(t)
 
 
-def test_a_bent_clock_goes_on_where_it_is_at_another_speed() -> None:
+def test_a_rebased_clock_continues_at_another_speed() -> None:
     clock = SimulatedClock(ORIGIN)
     assert clock.wall_millis(100.0) == ORIGIN + 100_000
     clock.wall_time(100.0)
@@ -64,7 +64,7 @@ def test_a_bent_clock_goes_on_where_it_is_at_another_speed() -> None:
     assert clock.wall_seconds(10.0) == 1.0
 
 
-def test_a_bent_clock_forgets_the_time_it_told_last() -> None:
+def test_a_rebased_clock_discards_its_cached_time() -> None:
     clock = SimulatedClock(ORIGIN)
     clock.wall_time(100.0)
     clock.rebase(50.0, ORIGIN, 1.0)
@@ -72,6 +72,6 @@ def test_a_bent_clock_forgets_the_time_it_told_last() -> None:
 
 
 @each_row("speed", [0, 0.0, -1.0, float("nan")])
-def test_a_world_that_stands_still_is_refused(speed: float) -> None:
-    with pytest.raises(ValueError, match="simulated"):
+def test_a_speed_that_is_not_positive_is_rejected(speed: float) -> None:
+    with pytest.raises(ValueError, match="must be more than 0"):
         SimulatedClock(ORIGIN, speed)

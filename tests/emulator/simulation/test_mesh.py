@@ -1,4 +1,4 @@
-"""The tree: its limits, how it forms, and how it changes while links fade."""
+"""The tree of the mesh: its limits, how it forms, and how it changes while links fade."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 
-def check(mesh: SimulatedMesh) -> None:
-    """What holds of every tree, whatever happened to it."""
+def check_tree(mesh: SimulatedMesh) -> None:
+    """Check the invariants of a tree."""
     for node in mesh.nodes.values():
-        held = [each for each in mesh.nodes.values() if each.parent is node]
-        assert node.child_count == len(held)
-        assert node.role is not NodeRole.LEAF or not held
+        children = [each for each in mesh.nodes.values() if each.parent is node]
+        assert node.child_count == len(children)
+        assert node.role is not NodeRole.LEAF or not children
         assert node.depth <= MAX_DEPTH
         if node is mesh.root:
             assert (node.parent, node.depth) == (None, 0)
@@ -43,29 +43,29 @@ def check(mesh: SimulatedMesh) -> None:
             route = mesh.find_route(node)
             assert route is not None
             assert (len(route), route[-1], route[0].parent) == (node.depth, node, mesh.root)
-            assert all(below.parent is above for above, below in pairwise(route))
+            assert all(child.parent is parent for parent, child in pairwise(route))
 
 
-def calm(mesh: SimulatedMesh, t: float) -> None:
-    """Let everybody look around until nobody moves."""
+def settle(mesh: SimulatedMesh, t: float) -> None:
+    """Reselect parents until none changes."""
     for _ in range(30):
         if not sum(mesh.reselect_parent(node, t) for node in mesh.nodes.values()):
             return
-    raise AssertionError("they never settle")
+    raise AssertionError("the tree does not settle")
 
 
-def moved(mesh: SimulatedMesh, t: float) -> list[MeshNode]:
+def reselect_all(mesh: SimulatedMesh, t: float) -> list[MeshNode]:
     return [node for node in mesh.nodes.values() if mesh.reselect_parent(node, t)]
 
 
 @pytest.mark.rule("gateway-17")
-def test_the_last_of_fifteen_extenders_in_a_row_cannot_join() -> None:
-    row = [place_device(n, 5.0 * n, code="0040") for n in range(1, 16)]
-    # Three walls between neighbours, six to the next but one: it is not heard at all.
+def test_the_last_of_fifteen_extenders_in_a_chain_cannot_join() -> None:
+    chain = [place_device(n, 5.0 * n, code="0040") for n in range(1, 16)]
+    # Three walls between neighbors, six to the next but one, which is out of range.
     walls = Walls(x=tuple(5.0 * n + step for n in range(15) for step in (1.0, 2.0, 3.0)))
-    mesh = SimulatedMesh(Site(gateway=GATEWAY, seed=1, devices=tuple(reversed(row)), walls=walls))
-    assert [mesh.nodes[each.mac].depth for each in row] == [*range(1, 12), -1, -1, -1, -1]
-    check(mesh)
+    mesh = SimulatedMesh(Site(gateway=GATEWAY, seed=1, devices=tuple(reversed(chain)), walls=walls))
+    assert [mesh.nodes[each.mac].depth for each in chain] == [*range(1, 12), -1, -1, -1, -1]
+    check_tree(mesh)
 
 
 @pytest.mark.rule("gateway-17")
@@ -74,11 +74,11 @@ def test_a_subtree_that_would_become_too_deep_does_not_move() -> None:
         place_device(n, 1.0, 0.1 * n, code="0040", parent=device_mac(n - 1) if n > 1 else GATEWAY)
         for n in range(1, 9)
     ]
-    twig = [
+    branch = [
         place_device(n, -1.0, 0.1 * n, code="0040", parent=device_mac(n - 1) if n > 20 else GATEWAY)
         for n in range(20, 24)
     ]
-    mesh = build_mesh(*chain, *twig)
+    mesh = build_mesh(*chain, *branch)
     assert [mesh.nodes[device_mac(n)].depth for n in (8, 23)] == [8, 4]
     first = mesh.nodes[device_mac(20)]
     first.receivers, first.mean_rssi = (mesh.nodes[device_mac(8)], mesh.root), array("f", [-40.0, -99.0])
@@ -87,7 +87,7 @@ def test_a_subtree_that_would_become_too_deep_does_not_move() -> None:
     mesh.leave(mesh.nodes[device_mac(23)])
     assert mesh.reselect_parent(first, 0.0)
     assert mesh.nodes[device_mac(22)].depth == MAX_DEPTH
-    check(mesh)
+    check_tree(mesh)
 
 
 @pytest.mark.rule("gateway-18")
@@ -96,36 +96,36 @@ def test_of_thirty_leaves_around_a_gateway_eighteen_join() -> None:
     mesh = build_mesh(*leaves)
     assert mesh.root.child_count == 18
     assert sum(mesh.nodes[each.mac].depth == 1 for each in leaves) == 18
-    check(mesh)
+    check_tree(mesh)
 
 
 @pytest.mark.rule("gateway-18")
-def test_leaves_hold_nobody() -> None:
+def test_leaves_have_no_children() -> None:
     mesh = build_mesh(place_device(1, 10.0), place_device(2, 45.0), place_device(3, 30.0, code="000F"))
     assert mesh.nodes[device_mac(2)].parent is None
     assert mesh.nodes[device_mac(2)].receivers == (mesh.root,)
-    check(mesh)
+    check_tree(mesh)
 
 
 @pytest.mark.rule("gateway-19")
-def test_every_connected_device_of_a_usual_site_holds_a_link_and_no_other_does() -> None:
+def test_exactly_the_connected_devices_of_a_typical_site_have_a_link() -> None:
     site = generate_site(GATEWAY, devices=50, seed=1)
     mesh = SimulatedMesh(site)
     for each in site.devices:
         assert (mesh.nodes[each.mac].parent is not None) == (each.mode is DeviceMode.CONNECTED)
-    check(mesh)
+    check_tree(mesh)
     assert max(node.depth for node in mesh.nodes.values()) >= 3
 
 
 @each_row("devices", [0, 1, 10, 60, 61, 400])
-def test_nearly_everybody_joins_whatever_the_size(devices: int) -> None:
+def test_nearly_all_nodes_join_at_any_site_size(devices: int) -> None:
     mesh = SimulatedMesh(generate_site(GATEWAY, devices=devices, seed=3))
-    check(mesh)
-    wanting = [node for node in mesh.nodes.values() if node.wants_link]
-    assert sum(node.depth < 0 for node in wanting) <= len(wanting) // 50
+    check_tree(mesh)
+    seeking = [node for node in mesh.nodes.values() if node.wants_link]
+    assert sum(node.depth < 0 for node in seeking) <= len(seeking) // 50
 
 
-def test_the_same_seed_gives_the_same_tree_and_another_one_another() -> None:
+def test_the_tree_depends_on_the_seed_alone() -> None:
     def tree(seed: int) -> list[tuple[Mac, Mac | None, list[float]]]:
         mesh = SimulatedMesh(generate_site(GATEWAY, devices=50, seed=seed))
         return [
@@ -137,14 +137,14 @@ def test_the_same_seed_gives_the_same_tree_and_another_one_another() -> None:
     assert tree(5) != tree(6)
 
 
-def test_a_wished_parent_is_taken_though_another_is_stronger_and_kept() -> None:
+def test_a_preferred_parent_is_chosen_and_kept_though_another_is_stronger() -> None:
     mesh = build_mesh(place_device(1, 6.0, code="0040"), place_device(2, 7.0, parent=GATEWAY))
     leaf = mesh.nodes[device_mac(2)]
     assert leaf.parent is mesh.root
     assert not mesh.reselect_parent(leaf, 0.0)
 
 
-def test_a_wish_is_granted_in_whatever_order_devices_are_listed() -> None:
+def test_a_preferred_parent_is_chosen_in_any_order_of_the_devices() -> None:
     mesh = build_mesh(
         place_device(1, 9.0, parent=device_mac(2)),
         place_device(2, 8.0, code="0040", parent=device_mac(3)),
@@ -153,7 +153,7 @@ def test_a_wish_is_granted_in_whatever_order_devices_are_listed() -> None:
     assert [mesh.nodes[device_mac(n)].depth for n in (1, 2, 3)] == [3, 2, 1]
 
 
-def test_wishes_that_cannot_be_granted_keep_nobody_out() -> None:
+def test_impossible_preferences_do_not_prevent_a_link() -> None:
     mesh = build_mesh(
         place_device(1, 4.0, code="0040", parent=device_mac(2)),
         place_device(2, 8.0, code="0040", parent=device_mac(1)),
@@ -162,10 +162,10 @@ def test_wishes_that_cannot_be_granted_keep_nobody_out() -> None:
     )
     assert all(mesh.nodes[device_mac(n)].depth > 0 for n in (1, 2, 3))
     assert mesh.nodes[device_mac(4)].depth == -1
-    check(mesh)
+    check_tree(mesh)
 
 
-def test_a_link_that_fades_is_given_up_for_a_usable_one() -> None:
+def test_a_faded_link_is_replaced_by_a_usable_one() -> None:
     mesh = build_mesh(place_device(1, 10.0, code="0040"), place_device(2, 12.0, parent=GATEWAY))
     leaf = mesh.nodes[device_mac(2)]
     leaf.tx_gain = -20.0
@@ -174,7 +174,7 @@ def test_a_link_that_fades_is_given_up_for_a_usable_one() -> None:
     assert mesh.root.child_count == 1
 
 
-def test_a_link_that_fades_without_another_breaks_and_heals() -> None:
+def test_a_faded_link_without_alternative_breaks_and_recovers() -> None:
     mesh = build_mesh(place_device(1, 5.0))
     leaf = mesh.nodes[device_mac(1)]
     leaf.tx_gain = -40.0
@@ -186,7 +186,7 @@ def test_a_link_that_fades_without_another_breaks_and_heals() -> None:
     assert leaf.parent is mesh.root
 
 
-def test_a_link_just_below_usable_is_held_but_not_made() -> None:
+def test_a_link_just_below_usable_is_kept_but_not_established() -> None:
     mesh = build_mesh(place_device(1, 5.0))
     leaf = mesh.nodes[device_mac(1)]
     leaf.tx_gain = MIN_USABLE_DBM - 1.0 - mesh.link_rssi(leaf, 0, 0.0)
@@ -195,7 +195,7 @@ def test_a_link_just_below_usable_is_held_but_not_made() -> None:
     assert not mesh.join(leaf, 0.0)
 
 
-def test_a_much_better_parent_is_taken() -> None:
+def test_a_much_better_parent_is_chosen() -> None:
     mesh = build_mesh(place_device(1, 13.0, code="0040"), place_device(2, 14.0))
     leaf, extender = mesh.nodes[device_mac(2)], mesh.nodes[device_mac(1)]
     assert leaf.parent is extender
@@ -207,32 +207,32 @@ def test_a_much_better_parent_is_taken() -> None:
 
 
 @each_row("n", range(2, 30))
-def test_a_sound_link_is_left_for_one_that_is_better_by_enough_and_for_no_other(n: int) -> None:
+def test_a_usable_link_is_replaced_only_by_one_that_is_better_by_the_margin(n: int) -> None:
     mesh = build_mesh(place_device(1, 6.0, code="0040"), place_device(n, 9.0))
     leaf, extender = mesh.nodes[device_mac(n)], mesh.nodes[device_mac(1)]
     mesh.leave(extender)
     mesh.leave(leaf)
     assert mesh.join(leaf, 0.0)
     assert mesh.join(extender, 0.0)
-    assert leaf.parent is mesh.root  # where nothing holds it but its own inertia
-    level = {hearer.mac: mesh.link_rssi(leaf, i, 0.0) for i, hearer in enumerate(leaf.receivers)}
-    gained = level[device_mac(1)] - HOP_PENALTY_DB - level[GATEWAY]
-    assert mesh.reselect_parent(leaf, 0.0) is (gained >= SWITCH_MARGIN_DB)
+    assert leaf.parent is mesh.root  # no preference keeps it there
+    level = {receiver.mac: mesh.link_rssi(leaf, i, 0.0) for i, receiver in enumerate(leaf.receivers)}
+    gain = level[device_mac(1)] - HOP_PENALTY_DB - level[GATEWAY]
+    assert mesh.reselect_parent(leaf, 0.0) is (gain >= SWITCH_MARGIN_DB)
 
 
-def test_too_many_children_go_until_the_rest_has_room() -> None:
+def test_children_leave_a_parent_whose_capacity_is_reduced() -> None:
     leaves = [place_device(n, 3 * cos(n), 3 * sin(n)) for n in range(1, 11)]
     mesh = build_mesh(*leaves)
     mesh.root.capacity = 4
-    calm(mesh, 0.0)
+    settle(mesh, 0.0)
     assert mesh.root.child_count == 4
-    check(mesh)
+    check_tree(mesh)
     mesh.root.capacity = 18
-    calm(mesh, 0.0)
+    settle(mesh, 0.0)
     assert mesh.root.child_count == 10
 
 
-def test_who_leaves_orphans_its_children_and_cuts_off_all_below() -> None:
+def test_all_nodes_below_a_node_that_leaves_lose_their_route() -> None:
     mesh = build_mesh(
         place_device(1, 8.0, code="0040", parent=GATEWAY),
         place_device(2, 16.0, code="0040", parent=device_mac(1)),
@@ -248,13 +248,13 @@ def test_who_leaves_orphans_its_children_and_cuts_off_all_below() -> None:
         second,
         -1,
     )
-    check(mesh)
+    check_tree(mesh)
     assert mesh.join(second, 0.0)
     assert leaf.depth == 2
-    check(mesh)
+    check_tree(mesh)
 
 
-def test_a_gateway_cannot_leave_and_never_moves() -> None:
+def test_a_gateway_cannot_leave_and_has_no_parent() -> None:
     mesh = build_mesh()
     assert not mesh.reselect_parent(mesh.root, 0.0)
     assert mesh.find_route(mesh.root) == ()
@@ -262,7 +262,7 @@ def test_a_gateway_cannot_leave_and_never_moves() -> None:
         mesh.leave(mesh.root)
 
 
-def test_an_extender_never_hangs_itself_on_its_own_subtree() -> None:
+def test_an_extender_never_chooses_a_parent_in_its_own_subtree() -> None:
     mesh = build_mesh(
         place_device(1, 12.0, code="0040", parent=GATEWAY),
         place_device(2, 13.0, code="0040", parent=device_mac(1)),
@@ -271,13 +271,13 @@ def test_an_extender_never_hangs_itself_on_its_own_subtree() -> None:
     first = mesh.nodes[device_mac(1)]
     first.tx_gain = -100.0 - mesh.link_rssi(first, first.receivers.index(mesh.root), 0.0)
     child = first.receivers.index(mesh.nodes[device_mac(2)])
-    assert mesh.link_rssi(first, child, 0.0) > MIN_USABLE_DBM, "its child hears it still"
+    assert mesh.link_rssi(first, child, 0.0) > MIN_USABLE_DBM, "its child still receives it"
     assert mesh.reselect_parent(first, 0.0)
-    check(mesh)
+    check_tree(mesh)
     assert first.parent is None
 
 
-happenings = st.lists(
+operations = st.lists(
     st.tuples(
         st.sampled_from(["join", "leave", "look", "capacity", "gain", "time"]),
         st.integers(0, 59),
@@ -289,16 +289,16 @@ happenings = st.lists(
 
 @pytest.mark.rule("gateway-17", "gateway-18")
 @settings(max_examples=examples(40), deadline=None)
-@given(st.integers(0, 5), st.integers(1, 60), happenings)
-def test_the_tree_stays_a_tree_whatever_happens(
-    seed: int, devices: int, story: list[tuple[str, int, int]]
+@given(st.integers(0, 5), st.integers(1, 60), operations)
+def test_the_tree_stays_valid_after_any_operations(
+    seed: int, devices: int, steps: list[tuple[str, int, int]]
 ) -> None:
     mesh = SimulatedMesh(generate_site(GATEWAY, devices=devices, seed=seed))
     nodes, t = list(mesh.nodes.values()), 0.0
-    for deed, which, much in story:
-        node = nodes[which % len(nodes)]
+    for operation, index, amount in steps:
+        node = nodes[index % len(nodes)]
         before = node.parent
-        match deed:
+        match operation:
             case "join":
                 assert mesh.join(node, t) == (node.depth >= 0)
             case "leave" if node is not mesh.root:
@@ -306,30 +306,30 @@ def test_the_tree_stays_a_tree_whatever_happens(
             case "look":
                 assert mesh.reselect_parent(node, t) == (node.parent is not before)
             case "capacity" if node.role is not NodeRole.LEAF:
-                node.capacity = min(much, 18)
+                node.capacity = min(amount, 18)
             case "gain":
-                node.tx_gain = float(much - 15)
+                node.tx_gain = float(amount - 15)
             case _:
-                t += 600.0 * much
-        check(mesh)
+                t += 600.0 * amount
+        check_tree(mesh)
     for _ in range(3):
-        moved(mesh, t)
-    check(mesh)
+        reselect_all(mesh, t)
+    check_tree(mesh)
 
 
-def test_hours_of_fading_move_some_devices_and_never_many() -> None:
+def test_fading_changes_some_parents_and_never_many() -> None:
     mesh = SimulatedMesh(generate_site(GATEWAY, devices=50, seed=1))
-    moves = []
+    changes = []
     for minute in range(6 * 60):
-        moves += moved(mesh, 60.0 * minute)
+        changes += reselect_all(mesh, 60.0 * minute)
         if minute % 20 == 0:
-            check(mesh)
-    wanting = [node for node in mesh.nodes.values() if node.wants_link]
-    assert 0 < len(moves) < 6 * len(wanting)
+            check_tree(mesh)
+    seeking = [node for node in mesh.nodes.values() if node.wants_link]
+    assert 0 < len(changes) < 6 * len(seeking)
 
 
-def test_nobody_runs_to_and_fro_while_nothing_changes() -> None:
+def test_no_parent_changes_while_links_are_unchanged() -> None:
     for seed in range(20):
         mesh = SimulatedMesh(generate_site(GATEWAY, devices=50, seed=seed))
-        calm(mesh, 5000.0)
-        assert not moved(mesh, 5000.0)
+        settle(mesh, 5000.0)
+        assert not reselect_all(mesh, 5000.0)

@@ -1,4 +1,4 @@
-"""What can be bought."""
+"""Profiles of the products."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from meshfleet.protocol.products import UpdateMethod
 from tests.emulator.simulation.sites import build_mesh, place_device
 from tests.row_tables import each_row
 
-EVERY = (*PRODUCTS, GATEWAY_PRODUCT)
-every_product = each_row("product", EVERY)
+ALL_PRODUCTS = (*PRODUCTS, GATEWAY_PRODUCT)
+every_product = each_row("product", ALL_PRODUCTS)
 
 CONNECTED, UNCONNECTED, STORAGE, DFU = (
     DeviceMode.CONNECTED,
@@ -56,10 +56,10 @@ def test_products_have_the_modes_of_the_real_ones(code: str, name: str, modes: s
 
 
 @every_product
-def test_every_product_can_be_told_from_the_others_by_model_and_variant(product: ProductProfile) -> None:
-    assert [each for each in EVERY if (each.model, each.variant) == (product.model, product.variant)] == [
-        product
-    ]
+def test_model_and_variant_identify_a_product(product: ProductProfile) -> None:
+    assert [
+        each for each in ALL_PRODUCTS if (each.model, each.variant) == (product.model, product.variant)
+    ] == [product]
 
 
 @every_product
@@ -70,36 +70,40 @@ def test_every_identifier_of_a_product_is_in_the_catalogue(product: ProductProfi
 
 
 @every_product
-def test_what_is_reported_can_be_read_and_what_commands_can_only_be_written(product: ProductProfile) -> None:
+def test_reported_identifiers_are_readable_and_commands_are_write_only(product: ProductProfile) -> None:
     readable = (IdentifierAccess.READ, IdentifierAccess.READ_WRITE)
-    told = (*product.measurements, *product.reported_properties, *product.unreported_properties)
-    assert [each for each in told if BUILTIN_CATALOGUE[each].access not in readable] == []
+    readable_identifiers = (
+        *product.measurements,
+        *product.reported_properties,
+        *product.unreported_properties,
+    )
+    assert [each for each in readable_identifiers if BUILTIN_CATALOGUE[each].access not in readable] == []
     assert [
         each for each in product.commands if BUILTIN_CATALOGUE[each].access is not IdentifierAccess.WRITE
     ] == []
 
 
 @every_product
-def test_every_series_that_a_product_reports_has_a_counter_of_its_own(product: ProductProfile) -> None:
-    places = list(product.series_index.values())
-    assert sorted(places) == list(range(len(places)))
-    wanted: set[tuple[Kind, Identifier | None]] = {(Kind.HEARTBEAT, None), (Kind.RSSI, None)}
-    wanted |= {
+def test_every_series_of_a_product_has_its_own_sequence_number(product: ProductProfile) -> None:
+    indexes = list(product.series_index.values())
+    assert sorted(indexes) == list(range(len(indexes)))
+    expected: set[tuple[Kind, Identifier | None]] = {(Kind.HEARTBEAT, None), (Kind.RSSI, None)}
+    expected |= {
         (Kind.PROPERTY, each) for each in (*product.reported_properties, *product.unreported_properties)
     }
-    wanted |= {(Kind.MEASUREMENT, each) for each in product.measurements}
-    wanted |= {(Kind.EVENT, each) for each in product.events}
-    assert wanted <= set(product.series_index)
+    expected |= {(Kind.MEASUREMENT, each) for each in product.measurements}
+    expected |= {(Kind.EVENT, each) for each in product.events}
+    assert expected <= set(product.series_index)
 
 
 @every_product
-def test_every_property_has_a_value_from_the_first_day_that_fits_its_layout(product: ProductProfile) -> None:
-    fixture = place_device(
+def test_every_property_of_a_new_device_has_a_valid_value(product: ProductProfile) -> None:
+    site_device = place_device(
         1, 2.0, code=next(code for code, each in PRODUCTS_BY_CODE.items() if each is product)
     )
-    new = SimulatedDevice(fixture, build_mesh(fixture).nodes[fixture.mac], 1)
+    device = SimulatedDevice(site_device, build_mesh(site_device).nodes[site_device.mac], 1)
     for identifier in (*product.measurements, *product.reported_properties, *product.unreported_properties):
-        raw = properties.read_property(new, identifier, 0.0)
+        raw = properties.read_property(device, identifier, 0.0)
         assert raw, identifier
         if BUILTIN_CATALOGUE[identifier].layout is not None:
             BUILTIN_CATALOGUE.decode(identifier, raw)
@@ -129,7 +133,7 @@ def test_every_writable_property_is_set_on_a_new_device(product: ProductProfile)
         ("9821", "00"),
     ],
 )
-def test_a_new_pocket_clip_is_set_like_a_real_one(identifier: str, raw: str) -> None:
+def test_a_new_pocket_clip_has_the_default_values_of_a_real_one(identifier: str, raw: str) -> None:
     assert PRODUCTS_BY_CODE["000F"].default_values[Identifier(identifier)].hex() == raw
 
 
@@ -147,10 +151,10 @@ def test_chips_have_the_power_steps_of_the_real_ones(chip: Chip, powers: set[int
 
 
 @pytest.mark.rule("gateway-18")
-def test_gateways_and_extenders_are_the_ones_that_have_children() -> None:
-    relays = {each for each in EVERY if each.role is not NodeRole.LEAF}
+def test_only_gateways_and_extenders_can_have_children() -> None:
+    relays = {each for each in ALL_PRODUCTS if each.role is not NodeRole.LEAF}
     assert {each.model for each in relays} == {"0040", "0043", "2011"}
-    assert {each for each in EVERY if Identifier("8210") in each.default_values} == relays
+    assert {each for each in ALL_PRODUCTS if Identifier("8210") in each.default_values} == relays
     assert {each.default_values[Identifier("8210")][0] for each in relays} == {MAX_CHILDREN}
 
 
@@ -160,7 +164,7 @@ def test_some_products_are_updated_by_nordic_dfu_only(code: str) -> None:
     assert not {"8120", "8121", "8122"} & PRODUCTS_BY_CODE[code].identifiers
 
 
-def test_only_products_with_dfu_mode_are_updated_in_it() -> None:
+def test_exactly_the_products_with_dfu_mode_support_nordic_dfu() -> None:
     assert [
         each.name
         for each in PRODUCTS
@@ -169,7 +173,7 @@ def test_only_products_with_dfu_mode_are_updated_in_it() -> None:
 
 
 @pytest.mark.rule("gateway-31")
-def test_products_include_an_identifier_that_no_gateway_can_decode() -> None:
+def test_products_include_an_identifier_without_a_layout() -> None:
     raw_only = {
         each
         for product in PRODUCTS
@@ -180,7 +184,7 @@ def test_products_include_an_identifier_that_no_gateway_can_decode() -> None:
 
 
 @pytest.mark.rule("value-42")
-def test_no_product_has_what_is_used_inside_the_mesh_only() -> None:
+def test_no_product_has_identifiers_that_are_internal_to_the_mesh() -> None:
     for product in (*PRODUCTS, GATEWAY_PRODUCT):
-        told = {identifier for _, identifier in product.series_index if identifier is not None}
-        assert not [each for each in (*told, *product.identifiers) if each.startswith("ff")]
+        reported = {identifier for _, identifier in product.series_index if identifier is not None}
+        assert not [each for each in (*reported, *product.identifiers) if each.startswith("ff")]

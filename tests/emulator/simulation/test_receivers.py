@@ -1,4 +1,4 @@
-"""Who hears whom, how well, and through whom unconnected devices are reached."""
+"""Receivers of nodes, their RSSI, and the relays of unconnected devices."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 
-def test_those_that_hear_a_node_are_few_and_the_strongest_comes_first() -> None:
+def test_a_node_has_few_receivers_and_the_strongest_comes_first() -> None:
     site = generate_site(GATEWAY, devices=200, seed=2)
     mesh = SimulatedMesh(site)
     for node in mesh.nodes.values():
         assert len(node.receivers) == len(node.mean_rssi) <= MAX_RECEIVERS
         assert list(node.mean_rssi) == sorted(node.mean_rssi, reverse=True)
-        assert all(hearer.role is not NodeRole.LEAF and hearer is not node for hearer in node.receivers)
-        for hearer, level in zip(node.receivers, node.mean_rssi, strict=True):
+        assert all(receiver.role is not NodeRole.LEAF and receiver is not node for receiver in node.receivers)
+        for receiver, level in zip(node.receivers, node.mean_rssi, strict=True):
             assert level == pytest.approx(
-                estimate_mean_rssi(node.position, hearer.position, site.walls), abs=1e-4
+                estimate_mean_rssi(node.position, receiver.position, site.walls), abs=1e-4
             )
 
 
-def test_a_wished_parent_is_among_those_that_hear_a_node_if_it_hears_it_at_all() -> None:
-    crowd = [place_device(number, 20.0 + number, code="0040") for number in range(1, 13)]
+def test_a_preferred_parent_is_a_receiver_if_it_is_in_range() -> None:
+    extenders = [place_device(number, 20.0 + number, code="0040") for number in range(1, 13)]
 
-    def hearers(wished: int | None) -> list[Mac]:
+    def find_receivers(preferred: int | None) -> list[Mac]:
         mesh = build_mesh(
-            *crowd,
-            place_device(50, 20.0, parent=None if wished is None else device_mac(wished)),
+            *extenders,
+            place_device(50, 20.0, parent=None if preferred is None else device_mac(preferred)),
             place_device(60, 900.0),
         )
         node = mesh.nodes[device_mac(50)]
         assert list(node.mean_rssi) == sorted(node.mean_rssi, reverse=True)
-        return [each.mac for each in node.receivers]
+        return [receiver.mac for receiver in node.receivers]
 
-    usual = hearers(None)
-    assert len(usual) == MAX_RECEIVERS
-    assert device_mac(12) not in usual
-    assert hearers(12) == [*usual[:-1], device_mac(12)]
-    assert hearers(60) == hearers(1) == usual
+    default_receivers = find_receivers(None)
+    assert len(default_receivers) == MAX_RECEIVERS
+    assert device_mac(12) not in default_receivers
+    assert find_receivers(12) == [*default_receivers[:-1], device_mac(12)]
+    assert find_receivers(60) == find_receivers(1) == default_receivers
 
 
-def test_a_gateway_without_extenders_is_heard_by_its_connected_leaves() -> None:
+def test_a_gateway_without_extenders_is_received_by_its_connected_leaves() -> None:
     mesh = build_mesh(place_device(1, 9.0), place_device(2, 3.0), place_device(3, 1.0, code="000F"))
-    assert [each.mac for each in mesh.root.receivers] == [device_mac(2), device_mac(1)]
+    assert [receiver.mac for receiver in mesh.root.receivers] == [device_mac(2), device_mac(1)]
 
 
 @pytest.mark.rule("gateway-22")
-def test_readings_have_the_mean_of_the_formula() -> None:
+def test_rssi_readings_have_the_estimated_mean() -> None:
     mesh = build_mesh(place_device(1, 10.0))
     node = mesh.nodes[device_mac(1)]
     readings = [mesh.measure_rssi(node, 0, 600.0 * n, n) for n in range(20_000)]
@@ -68,7 +68,7 @@ def test_readings_have_the_mean_of_the_formula() -> None:
     )
 
 
-def test_readings_do_not_leave_what_a_byte_can_say() -> None:
+def test_rssi_readings_stay_in_their_limits() -> None:
     mesh = build_mesh(place_device(1, 0.0))
     node = mesh.nodes[device_mac(1)]
     node.tx_gain = 100.0
@@ -77,7 +77,7 @@ def test_readings_do_not_leave_what_a_byte_can_say() -> None:
     assert mesh.measure_rssi(node, 0, 0.0, 0) == -127
 
 
-def test_slow_fading_alone_decides_how_a_link_changes() -> None:
+def test_a_link_changes_by_slow_fading_alone() -> None:
     mesh = build_mesh(place_device(1, 10.0))
     node = mesh.nodes[device_mac(1)]
     levels = [mesh.link_rssi(node, 0, 60.0 * minute) for minute in range(600)]
@@ -86,7 +86,7 @@ def test_slow_fading_alone_decides_how_a_link_changes() -> None:
 
 
 @pytest.mark.rule("gateway-20")
-def test_an_unconnected_device_is_reached_through_whoever_hears_it_best() -> None:
+def test_an_unconnected_device_is_reached_through_the_node_that_receives_it_best() -> None:
     mesh = build_mesh(
         place_device(1, 20.0, code="0040"),
         place_device(2, 21.0, code="000F"),
@@ -103,20 +103,20 @@ def test_an_unconnected_device_is_reached_through_whoever_hears_it_best() -> Non
     assert mesh.find_relay(far, 0.0) is None
 
 
-def test_the_best_reacher_is_the_strongest_of_all_at_any_time() -> None:
+def test_the_relay_is_always_the_strongest_receiver() -> None:
     mesh = SimulatedMesh(generate_site(GATEWAY, devices=60, seed=4))
     for t in range(0, 7200, 600):
         for node in mesh.nodes.values():
             levels = {
-                mesh.link_rssi(node, i, t): hearer
-                for i, hearer in enumerate(node.receivers)
-                if hearer.depth >= 0
+                mesh.link_rssi(node, i, t): receiver
+                for i, receiver in enumerate(node.receivers)
+                if receiver.depth >= 0
             }
             strongest = max(levels, default=-200.0)
             assert mesh.find_relay(node, t) is (levels[strongest] if strongest >= MIN_USABLE_DBM else None)
 
 
-def test_a_named_extender_reaches_a_device_when_it_hears_it_at_all() -> None:
+def test_a_requested_extender_is_the_relay_if_it_receives_the_device() -> None:
     mesh = build_mesh(place_device(1, 8.0, code="0040"), place_device(2, 2.0, code="000F"))
     clip = mesh.nodes[device_mac(2)]
     assert mesh.find_relay_by_mac(clip, device_mac(1), 0.0) is mesh.nodes[device_mac(1)]

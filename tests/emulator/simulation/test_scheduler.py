@@ -1,4 +1,4 @@
-"""What happens when."""
+"""Scheduler of simulated time."""
 
 from __future__ import annotations
 
@@ -10,73 +10,73 @@ from hypothesis import strategies as st
 
 from meshfleet.emulator.simulation.clock import SimulationScheduler
 
-moments = st.floats(0, 1e9, allow_nan=False)
+times = st.floats(0, 1e9, allow_nan=False)
 
 
-@given(st.lists(moments, max_size=50), moments)
-def test_what_is_due_happens_in_order_and_the_rest_stays(planned: list[float], until: float) -> None:
-    agenda, done = SimulationScheduler(), list[float]()
-    for t in planned:
-        agenda.at(t, done.append)
-    agenda.run(until)
-    assert done == sorted(t for t in planned if t <= until)
-    assert agenda.next_due == min((t for t in planned if t > until), default=inf)
-    assert agenda.now == until
+@given(st.lists(times, max_size=50), times)
+def test_due_callbacks_run_in_order_and_the_others_stay(scheduled: list[float], until: float) -> None:
+    scheduler, calls = SimulationScheduler(), list[float]()
+    for t in scheduled:
+        scheduler.at(t, calls.append)
+    scheduler.run(until)
+    assert calls == sorted(t for t in scheduled if t <= until)
+    assert scheduler.next_due == min((t for t in scheduled if t > until), default=inf)
+    assert scheduler.now == until
 
 
-def test_deeds_of_one_moment_happen_in_the_order_in_which_they_were_planned() -> None:
-    agenda, done = SimulationScheduler(), list[int]()
+def test_callbacks_of_the_same_time_run_in_the_order_added() -> None:
+    scheduler, calls = SimulationScheduler(), list[int]()
     for number in range(20):
-        agenda.at(5.0, lambda _, number=number: done.append(number))  # type: ignore[misc]
-    agenda.run(5.0)
-    assert done == list(range(20))
+        scheduler.at(5.0, lambda _, number=number: calls.append(number))  # type: ignore[misc]
+    scheduler.run(5.0)
+    assert calls == list(range(20))
 
 
-def test_a_deed_gets_the_moment_it_was_planned_for_and_finds_it_lived() -> None:
-    agenda, seen = SimulationScheduler(), list[tuple[float, float]]()
-    agenda.at(3.0, lambda t: seen.append((t, agenda.now)))
-    agenda.run(100.0)
-    assert seen == [(3.0, 3.0)]
+def test_a_callback_gets_its_scheduled_time_which_is_the_current_time() -> None:
+    scheduler, calls = SimulationScheduler(), list[tuple[float, float]]()
+    scheduler.at(3.0, lambda t: calls.append((t, scheduler.now)))
+    scheduler.run(100.0)
+    assert calls == [(3.0, 3.0)]
 
 
-def test_what_a_deed_plans_for_now_still_happens_in_the_same_run() -> None:
-    agenda, done = SimulationScheduler(), list[float]()
+def test_a_callback_added_by_a_callback_runs_in_the_same_run() -> None:
+    scheduler, calls = SimulationScheduler(), list[float]()
 
-    def again(t: float) -> None:
-        done.append(t)
-        if len(done) < 4:
-            agenda.after(1.0, again)
+    def reschedule(t: float) -> None:
+        calls.append(t)
+        if len(calls) < 4:
+            scheduler.after(1.0, reschedule)
 
-    agenda.at(1.0, again)
-    agenda.run(3.0)
-    assert done == [1.0, 2.0, 3.0]
-    agenda.run(10.0)
-    assert done == [1.0, 2.0, 3.0, 4.0]
-    assert agenda.next_due == inf
+    scheduler.at(1.0, reschedule)
+    scheduler.run(3.0)
+    assert calls == [1.0, 2.0, 3.0]
+    scheduler.run(10.0)
+    assert calls == [1.0, 2.0, 3.0, 4.0]
+    assert scheduler.next_due == inf
 
 
-def test_what_should_have_happened_already_happens_now_and_after_what_waits_for_now() -> None:
-    agenda, done = SimulationScheduler(), list[str]()
-    agenda.run(10.0)
-    agenda.at(10.0, lambda _: done.append("in time"))
-    agenda.at(2.0, lambda t: done.append(f"late, at {t:g}"))
-    assert agenda.next_due == 10.0
-    agenda.run(10.0)
-    assert done == ["in time", "late, at 10"]
+def test_an_overdue_callback_runs_now_after_those_added_before() -> None:
+    scheduler, calls = SimulationScheduler(), list[str]()
+    scheduler.run(10.0)
+    scheduler.at(10.0, lambda _: calls.append("in time"))
+    scheduler.at(2.0, lambda t: calls.append(f"late, at {t:g}"))
+    assert scheduler.next_due == 10.0
+    scheduler.run(10.0)
+    assert calls == ["in time", "late, at 10"]
 
 
 def test_time_never_goes_back() -> None:
-    agenda = SimulationScheduler()
-    agenda.run(10.0)
-    agenda.run(4.0)
-    assert agenda.now == 10.0
+    scheduler = SimulationScheduler()
+    scheduler.run(10.0)
+    scheduler.run(4.0)
+    assert scheduler.now == 10.0
 
 
-def test_a_deed_that_fails_is_gone_and_the_others_still_happen() -> None:
-    agenda, done = SimulationScheduler(), list[float]()
-    agenda.at(1.0, lambda t: done.append(t / 0))
-    agenda.at(2.0, done.append)
+def test_a_callback_that_fails_is_removed_and_the_others_still_run() -> None:
+    scheduler, calls = SimulationScheduler(), list[float]()
+    scheduler.at(1.0, lambda t: calls.append(t / 0))
+    scheduler.at(2.0, calls.append)
     with pytest.raises(ZeroDivisionError):
-        agenda.run(3.0)
-    agenda.run(3.0)
-    assert done == [2.0]
+        scheduler.run(3.0)
+    scheduler.run(3.0)
+    assert calls == [2.0]

@@ -1,4 +1,4 @@
-"""Sites: those that are made up, and those that are read from a file with all its mistakes."""
+"""Generated sites, descriptions of sites, and site files with all their problems."""
 
 from __future__ import annotations
 
@@ -35,30 +35,28 @@ SENSOR = {"mac": "c00000000002", "model": "0018", "x": 3, "y": -4.5}
 EXTENDER = {"mac": "c00000000004", "model": "0040", "x": 5, "y": 0}
 
 
-def read(given: Any) -> Site:
-    data = given if isinstance(given, bytes) else json.dumps(given).encode()
+def parse(content: Any) -> Site:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
     return parse_site(data, source="my.json", gateway=GATEWAY, seed=7)
 
 
-def device(**fields: Any) -> Any:
-    """A site of a good device but for these fields, and an extender."""
+def build_site(**fields: Any) -> Any:
+    """Return a site file with a valid device, changed by these fields, and an extender."""
     return {"devices": [SENSOR | fields, EXTENDER]}
 
 
-def mistakes(given: Any) -> list[tuple[str, str]]:
-    with pytest.raises(MalformedSite) as refused:
-        read(given)
-    assert refused.value.source == "my.json"
-    assert all(
-        f"my.json: {where}: {reason}" in str(refused.value) for where, reason in refused.value.mistakes
-    )
-    return list(refused.value.mistakes)
+def find_problems(content: Any) -> list[tuple[str, str]]:
+    with pytest.raises(MalformedSite) as caught:
+        parse(content)
+    assert caught.value.source == "my.json"
+    assert all(f"my.json: {path}: {reason}" in str(caught.value) for path, reason in caught.value.mistakes)
+    return list(caught.value.mistakes)
 
 
-# --- Made-up sites ---
+# --- Generated sites ---
 
 
-def test_the_same_seed_gives_the_same_site_and_another_one_another() -> None:
+def test_a_site_depends_on_seed_and_gateway() -> None:
     one = generate_site(GATEWAY, devices=50, seed=1)
     assert one == generate_site(GATEWAY, devices=50, seed=1)
     for other in (
@@ -69,7 +67,7 @@ def test_the_same_seed_gives_the_same_site_and_another_one_another() -> None:
         assert not {each.mac for each in one.devices} & {each.mac for each in other.devices}
 
 
-def test_twenty_devices_show_every_product_in_the_mode_it_is_used_in() -> None:
+def test_twenty_devices_include_every_product_in_its_default_mode() -> None:
     site = generate_site(GATEWAY, devices=20, seed=1)
     assert {each.product.name for each in site.devices} == {
         each.name for each in PRODUCTS_BY_CODE.values() if each.role is not NodeRole.GATEWAY
@@ -106,23 +104,23 @@ def test_macs_are_even_and_unique_over_many_gateways() -> None:
 
 
 @each_row("devices", [10, 60, 400])
-def test_everybody_stands_near_an_extender_or_the_gateway(devices: int) -> None:
+def test_every_device_is_near_an_extender_or_the_gateway(devices: int) -> None:
     site = generate_site(GATEWAY, devices=devices, seed=1)
-    posts = [
+    relay_positions = [
         SitePosition(0, 0.0, 0.0),
         *(each.position for each in site.devices if each.product.role is NodeRole.EXTENDER),
     ]
     for each in site.devices:
-        near = [
+        distances = [
             hypot(each.position.x - x, each.position.y - y)
-            for floor, x, y in posts
+            for floor, x, y in relay_positions
             if abs(floor - each.position.floor) <= 1 and (floor, x, y) != each.position
         ]
-        assert min(near) <= (13 if each.product.role is NodeRole.EXTENDER else 9.1)
+        assert min(distances) <= (13 if each.product.role is NodeRole.EXTENDER else 9.1)
     assert (len({each.position.floor for each in site.devices}) == 1) == (devices <= 60)
 
 
-def test_batteries_and_places_are_as_people_would_note_them() -> None:
+def test_batteries_and_positions_are_plausible_and_rounded() -> None:
     site = generate_site(GATEWAY, devices=200, seed=1)
     for each in site.devices:
         assert 55 <= each.battery <= 100
@@ -131,7 +129,7 @@ def test_batteries_and_places_are_as_people_would_note_them() -> None:
     assert list(site.walls.x) == sorted(site.walls.x)
 
 
-def test_a_site_has_a_limit() -> None:
+def test_the_number_of_devices_is_limited() -> None:
     assert len(generate_site(GATEWAY, devices=MAX_DEVICES, seed=1).devices) == MAX_DEVICES
     assert generate_site(GATEWAY, devices=0, seed=1).devices == ()
     for devices in (-1, MAX_DEVICES + 1):
@@ -139,7 +137,7 @@ def test_a_site_has_a_limit() -> None:
             generate_site(GATEWAY, devices=devices, seed=1)
 
 
-def test_public_keys_are_points_of_their_own() -> None:
+def test_public_keys_are_unique_and_well_formed() -> None:
     keys = {derive_public_key(each.mac) for each in generate_site(GATEWAY, devices=50, seed=1).devices}
     assert len(keys) == 50
     assert {(len(key), key[0]) for key in keys} == {(65, 4)}
@@ -148,40 +146,42 @@ def test_public_keys_are_points_of_their_own() -> None:
 # --- Descriptions ---
 
 
-def test_a_description_has_these_fields_and_no_other() -> None:
+def test_a_description_has_exactly_the_documented_fields() -> None:
     site = generate_site(GATEWAY, devices=10, seed=1)
-    described = describe_site(site, SimulatedMesh(site))
-    assert list(described) == ["gateway", "devices", "walls"]
-    usual = ["mac", "model", "name", "floor", "x", "y", "parent"]
-    assert [list(each) for each in described["devices"]] == [
-        *[usual] * 8,
-        [*usual, "access"],
-        [*usual, "access", "publicKey"],
+    description = describe_site(site, SimulatedMesh(site))
+    assert list(description) == ["gateway", "devices", "walls"]
+    common_fields = ["mac", "model", "name", "floor", "x", "y", "parent"]
+    assert [list(each) for each in description["devices"]] == [
+        *[common_fields] * 8,
+        [*common_fields, "access"],
+        [*common_fields, "access", "publicKey"],
     ]
-    assert described["devices"][6]["model"] == "0011"
-    assert described["devices"][9]["publicKey"] == derive_public_key(site.devices[9].mac).hex()
+    assert description["devices"][6]["model"] == "0011"
+    assert description["devices"][9]["publicKey"] == derive_public_key(site.devices[9].mac).hex()
 
 
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 70), st.integers(0, 1000))
 def test_a_description_is_a_site_file_of_the_same_site(devices: int, seed: int) -> None:
     site = generate_site(GATEWAY, devices=devices, seed=seed)
-    described = describe_site(site, SimulatedMesh(site))
-    again = parse_site(json.dumps(described).encode(), source="-", gateway=GATEWAY, seed=seed)
-    for one, other in zip(site.devices, again.devices, strict=True):
+    description = describe_site(site, SimulatedMesh(site))
+    parsed = parse_site(json.dumps(description).encode(), source="-", gateway=GATEWAY, seed=seed)
+    for one, other in zip(site.devices, parsed.devices, strict=True):
         assert (one.mac, one.product, one.position, one.mode, one.access) == (
             *(other.mac, other.product, other.position, other.mode, other.access),
         )
-    parents = [each["parent"] for each in described["devices"]]
-    anew = [each["parent"] for each in describe_site(again, SimulatedMesh(again))["devices"]]
-    assert [now for was, now in zip(parents, anew, strict=True) if was] == [was for was in parents if was]
+    parents = [each["parent"] for each in description["devices"]]
+    parsed_parents = [each["parent"] for each in describe_site(parsed, SimulatedMesh(parsed))["devices"]]
+    assert [new for old, new in zip(parents, parsed_parents, strict=True) if old] == [
+        old for old in parents if old
+    ]
 
 
 # --- Site files ---
 
 
-def test_a_file_may_say_little() -> None:
-    site = read({"devices": [SENSOR]})
+def test_optional_fields_have_default_values() -> None:
+    site = parse({"devices": [SENSOR]})
     assert (site.gateway, site.seed, site.walls, site.network_key) == (
         GATEWAY,
         7,
@@ -202,9 +202,11 @@ def test_a_file_may_say_little() -> None:
     )
 
 
-def test_a_file_may_say_much() -> None:
-    more = {"floor": -1, "mode": "storage", "access": "legacy", "battery": 12, "parent": EXTENDER["mac"]}
-    site = read(device(**more) | {"gateway": GATEWAY, "walls": {"x": [4, -4.5], "y": []}, "key": "ff" * 16})
+def test_optional_fields_are_read() -> None:
+    fields = {"floor": -1, "mode": "storage", "access": "legacy", "battery": 12, "parent": EXTENDER["mac"]}
+    site = parse(
+        build_site(**fields) | {"gateway": GATEWAY, "walls": {"x": [4, -4.5], "y": []}, "key": "ff" * 16}
+    )
     sensor = site.devices[0]
     assert (sensor.position.floor, sensor.mode, sensor.access) == (-1, DeviceMode.STORAGE, AccessType.LEGACY)
     assert (sensor.battery, sensor.parent) == (12, EXTENDER["mac"])
@@ -221,27 +223,27 @@ def test_a_file_may_say_much() -> None:
         ({"model": "0018", "name": "MT MotionSensor 15x"}, "0018"),
     ],
 )
-def test_a_product_is_told_by_model_variant_or_name(fields: dict[str, str], code: str) -> None:
-    assert read(device(**fields)).devices[0].product is PRODUCTS_BY_CODE[code]
+def test_a_product_is_identified_by_model_variant_or_name(fields: dict[str, str], code: str) -> None:
+    assert parse(build_site(**fields)).devices[0].product is PRODUCTS_BY_CODE[code]
 
 
 def test_a_file_may_begin_with_a_byte_order_mark() -> None:
-    assert read(b"\xef\xbb\xbf" + json.dumps(device()).encode()) == read(device())
+    assert parse(b"\xef\xbb\xbf" + json.dumps(build_site()).encode()) == parse(build_site())
 
 
 @each_row(
-    ("fields", "where", "reason"),
+    ("fields", "path", "reason"),
     [
         ({"mac": "C00000000002"}, "mac", "not 12 lowercase hex digits"),
-        ({"mac": 12}, "mac", "12 is not a text"),
+        ({"mac": 12}, "mac", "12 is not a string"),
         ({"mac": GATEWAY}, "mac", "is the gateway's"),
-        ({"mac": "ffffffffffff"}, "mac", "kept for all gateways"),
+        ({"mac": "ffffffffffff"}, "mac", "reserved for all gateways"),
         ({"model": "0011"}, "model", "0011-01, 0011-04"),
         ({"model": "2011"}, "model", "is not one of"),
         ({"model": "0018-04"}, "model", "is not one of"),
-        ({"model": None}, "model", "is not a text"),
-        ({"name": "KKM B1"}, "name", "no product with this model number"),
-        ({"name": 1}, "name", "is not a text"),
+        ({"model": None}, "model", "is not a string"),
+        ({"name": "KKM B1"}, "name", "is not a product with this model number"),
+        ({"name": 1}, "name", "is not a string"),
         ({"floor": 201}, "floor", "from -20 to 200"),
         ({"floor": 1.5}, "floor", "is not a whole number"),
         ({"floor": True}, "floor", "is not a whole number"),
@@ -251,30 +253,30 @@ def test_a_file_may_begin_with_a_byte_order_mark() -> None:
         ({"y": False}, "y", "is not a number"),
         ({"y": 10**400}, "y", "a very large number is not a number"),
         ({"y": -(10**30)}, "y", "is not a number"),
-        ({"parent": "c000000000aa"}, "parent", "is not there"),
-        ({"parent": SENSOR["mac"]}, "parent", "is no extender"),
-        ({"parent": 4}, "parent", "is not a text"),
+        ({"parent": "c000000000aa"}, "parent", "is not in this file"),
+        ({"parent": SENSOR["mac"]}, "parent", "is not an extender"),
+        ({"parent": 4}, "parent", "is not a string"),
         ({"mode": "dfu"}, "mode", "is not one of connected, unconnected, storage"),
-        ({"model": "0050", "mode": "unconnected"}, "mode", "does not have it"),
-        ({"mode": []}, "mode", "an array is not a text"),
+        ({"model": "0050", "mode": "unconnected"}, "mode", "does not support it"),
+        ({"mode": []}, "mode", "an array is not a string"),
         ({"access": "open"}, "access", "is not one of unprovisioned, legacy"),
         ({"battery": 101}, "battery", "from 0 to 100"),
-        ({"publicKey": "04" * 65}, "publicKey", "is not the one of this MAC"),
+        ({"publicKey": "04" * 65}, "publicKey", "is not the public key of this MAC"),
         ({"publicKey": "04"}, "publicKey", "hex of 65 bytes"),
         ({"flor": 3}, "flor", "is not a field here"),
         ({"a\nb": 3}, "'a\\nb'", "is not a field here"),
     ],
 )
-def test_a_mistake_in_a_device_is_told_with_its_place(
-    fields: dict[str, Any], where: str, reason: str
+def test_a_problem_of_a_device_is_reported_with_its_path(
+    fields: dict[str, Any], path: str, reason: str
 ) -> None:
-    ((at, why),) = mistakes(device(**fields))
-    assert at == f"devices[0].{where}"
-    assert reason in why
+    ((actual_path, actual_reason),) = find_problems(build_site(**fields))
+    assert actual_path == f"devices[0].{path}"
+    assert reason in actual_reason
 
 
 @each_row(
-    ("given", "where", "reason"),
+    ("content", "path", "reason"),
     [
         (b"", "file", "cannot be read as JSON"),
         (b'{"devices": [NaN]}', "file", "cannot be read as JSON"),
@@ -288,8 +290,8 @@ def test_a_mistake_in_a_device_is_told_with_its_place(
         ({"devices": [SENSOR, SENSOR]}, "devices[1].mac", "is the MAC of devices[0]"),
         ({"devices": [SENSOR] * 10_001}, "devices", "10000 are allowed"),
         ({"devices": [EXTENDER | {"parent": EXTENDER["mac"]}]}, "devices[0].parent", "is the device itself"),
-        ({"devices": [], "gateway": "d0cf5e000002"}, "gateway", "the one that runs is d0cf5e000001"),
-        ({"devices": [], "gateway": None}, "gateway", "None is not a text"),
+        ({"devices": [], "gateway": "d0cf5e000002"}, "gateway", "the emulated gateway is d0cf5e000001"),
+        ({"devices": [], "gateway": None}, "gateway", "None is not a string"),
         ({"devices": [], "wals": {}}, "wals", "is not a field here"),
         ({"devices": [], "walls": []}, "walls", "is not an object"),
         ({"devices": [], "walls": {"x": 4}}, "walls.x", "is not an array"),
@@ -299,28 +301,28 @@ def test_a_mistake_in_a_device_is_told_with_its_place(
         ({"devices": [], "key": 5}, "key", "hex of 16 bytes"),
     ],
 )
-def test_a_mistake_in_a_file_is_told_with_its_place(given: Any, where: str, reason: str) -> None:
-    ((at, why),) = mistakes(given)
-    assert at == where
-    assert reason in why
+def test_a_problem_of_a_file_is_reported_with_its_path(content: Any, path: str, reason: str) -> None:
+    ((actual_path, actual_reason),) = find_problems(content)
+    assert actual_path == path
+    assert reason in actual_reason
 
 
-def test_all_mistakes_are_told_at_once() -> None:
-    told = mistakes(
+def test_all_problems_are_reported_at_once() -> None:
+    problems = find_problems(
         {
             "devices": [{"mac": "x", "colour": 1}, SENSOR | {"y": "1", "parent": "c0000000000a"}, 7],
             "walls": {"y": [None]},
             "name": "home",
         }
     )
-    assert sorted(where for where, _ in told) == [
+    assert sorted(path for path, _ in problems) == [
         *("devices[0].colour", "devices[0].mac", "devices[0].model", "devices[0].x", "devices[0].y"),
         *("devices[1].parent", "devices[1].y", "devices[2]", "name", "walls.y"),
     ]
 
 
-def test_a_key_with_a_mistake_is_not_repeated() -> None:
-    assert "5ec2e7" not in str(mistakes({"devices": [], "key": "5ec2e7"}))
+def test_an_invalid_key_is_not_quoted() -> None:
+    assert "5ec2e7" not in str(find_problems({"devices": [], "key": "5ec2e7"}))
 
 
 json_values = st.recursive(
@@ -338,22 +340,24 @@ names = st.sampled_from(
     st.dictionaries(names, json_values, max_size=4),
     st.dictionaries(st.text(max_size=6), json_values, max_size=2),
 )
-def test_strange_values_give_a_site_or_our_error(fields: dict[str, Any], top: dict[str, Any]) -> None:
-    data = json.dumps(device(**fields) | top).encode("utf-8", "surrogatepass")
+def test_arbitrary_values_give_a_site_or_malformed_site(
+    fields: dict[str, Any], other_fields: dict[str, Any]
+) -> None:
+    data = json.dumps(build_site(**fields) | other_fields).encode("utf-8", "surrogatepass")
     with suppress(MalformedSite):
-        assert len(read(data).devices) <= 2
+        assert len(parse(data).devices) <= 2
 
 
 @given(st.binary(max_size=60))
 @example(b"null")
-def test_strange_bytes_are_refused(data: bytes) -> None:
-    assert mistakes(data)
+def test_arbitrary_bytes_are_rejected(data: bytes) -> None:
+    assert find_problems(data)
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 255))
-def test_a_damaged_file_gives_a_site_or_our_error(place: int, byte: int) -> None:
-    data = bytearray(json.dumps(device() | {"gateway": GATEWAY, "key": "00" * 16}).encode())
-    data[place % len(data)] = byte
+def test_a_damaged_file_gives_a_site_or_malformed_site(index: int, byte: int) -> None:
+    data = bytearray(json.dumps(build_site() | {"gateway": GATEWAY, "key": "00" * 16}).encode())
+    data[index % len(data)] = byte
     with suppress(MalformedSite):
-        assert len(read(bytes(data)).devices) == 2
+        assert len(parse(bytes(data)).devices) == 2

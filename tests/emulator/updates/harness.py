@@ -1,6 +1,6 @@
-"""A small house full of devices, and a gateway in it whose time, requests and images a test brings.
+"""A site with devices on four floors, and a gateway whose time, requests and images a test supplies.
 
-floor 3   WRISTBAND: hears nobody but DEEP, so it is out of the gateway's range
+floor 3   WRISTBAND: in range of DEEP only, and so out of range of the gateway
 floor 2   DEEP, an extender
 floor 1   HIGH, an extender
 floor 0   the gateway, EAST and WEST (extenders), and all others
@@ -39,17 +39,17 @@ GATEWAY: Final = Mac("d0cf5e000001")
 EAST, WEST = Mac("c00000000010"), Mac("c00000000012")
 HIGH, DEEP = Mac("c00000000014"), Mac("c00000000016")
 ONE, TWO = Mac("c00000000020"), Mac("c00000000022")
-"""Motion sensors below EAST."""
+"""Motion sensors connected to EAST."""
 THREE: Final = Mac("c00000000024")
-"""Another one, below WEST."""
+"""Motion sensor connected to WEST."""
 EMPTY: Final = Mac("c00000000026")
-"""One more below WEST, with an empty battery."""
+"""Motion sensor connected to WEST, with a low battery."""
 TRACKER: Final = Mac("c0000000003f")
-"""A connected device whose MAC plus one has a carry."""
+"""Connected device whose MAC plus one has a carry."""
 CLIP: Final = Mac("c00000000042")
-"""A legacy device on an nRF51."""
+"""Legacy device with an nRF51."""
 BUTTON: Final = Mac("c00000000044")
-"""Never connected, and knows downloads."""
+"""Unconnected device that supports downloads."""
 WRISTBAND: Final = Mac("c00000000046")
 
 _DEVICES: Final[list[dict[str, Any]]] = [
@@ -71,12 +71,12 @@ MOTION, TRACKER_MODEL = ModelNumber("0018"), ModelNumber("0005")
 CLIP_MODEL, BUTTON_MODEL, BAND_MODEL = ModelNumber("000F"), ModelNumber("0060"), ModelNumber("0063")
 GATEWAY_MODEL: Final = ModelNumber("2011")
 NEWER: Final = Version(3, 1, 0)
-SMALL: Final = ImageInfo(6000, b"", MOTION)
-"""Twenty seconds on a branch of its own."""
+SMALL_IMAGE: Final = ImageInfo(6000, b"", MOTION)
+"""Image that takes 20 seconds on a branch of its own."""
 
 
 class ReportedUpdateState(NamedTuple):
-    """What one report or reading of 8120, 8125 or 8130 says."""
+    """Decoded value of 8120, 8125 or 8130."""
 
     state: State
     percent: int
@@ -90,13 +90,13 @@ class ReportedUpdateState(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Done and total, of 8125."""
+        """Number of devices done and in total, in 8125."""
         return int.from_bytes(self.rest[:2], "big"), int.from_bytes(self.rest[2:], "big")
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report, which is read when somebody looks at it: most are of no concern to a test."""
+    """Report that is decoded on first use: most are irrelevant to a test."""
 
     device: Mac
     kind: str
@@ -110,7 +110,7 @@ class Report:
 
     @property
     def t(self) -> float:
-        """The moment that it tells."""
+        """Simulated time of the report."""
         return parse_time(self.content["time"]).timestamp() - _ORIGIN / 1000.0
 
 
@@ -122,77 +122,77 @@ def image(model: ModelNumber | None = None, size: int = 6000) -> ImageInfo:
     return ImageInfo(size, b"", model)
 
 
-def build_house_site(
+def build_test_site(
     devices: Sequence[dict[str, Any]] = _DEVICES, *, gateway: Mac = GATEWAY, seed: int = 1
 ) -> Site:
     text = json.dumps({"devices": list(devices)}).replace(GATEWAY, gateway)
-    return parse_site(text.encode(), source="house", gateway=gateway, seed=seed)
+    return parse_site(text.encode(), source="test site", gateway=gateway, seed=seed)
 
 
 class UpdateHarness:
-    """A gateway that a test drives."""
+    """Gateway driven by a test."""
 
     def __init__(self, site: Site | None = None, **faults: float) -> None:
-        site = site or build_house_site()
+        site = site or build_test_site()
         self.mac = site.gateway
         settings = EmulatorSettings(mac=self.mac, mode=ReportMode.RAW, faults=Faults(**faults))
         self.gateway = GatewayEmulator(settings, site, SimulatedClock(_ORIGIN))
         self.now = 0.0
         self.reports: list[Report] = []
-        self._found: defaultdict[tuple[Mac, str], list[Report]] = defaultdict(list)
-        """By device, and by kind or identifier."""
+        self._reports_by_key: defaultdict[tuple[Mac, str], list[Report]] = defaultdict(list)
+        """Reports by device, and by kind or identifier."""
         self.responses: dict[str, dict[str, Any]] = {}
         self.questions: list[FirmwareQuestion] = []
-        """Not answered yet."""
+        """Firmware questions without an answer yet."""
         self.all_questions: list[FirmwareQuestion] = []
         self.is_down = False
-        self._count = 0
+        self._request_count = 0
         self.advance(1.0)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.now += seconds
         self._record(self.gateway.advance(self.now))
 
     def advance_until(self, condition: Callable[[], object], *, within: float = 1200.0) -> None:
-        """Let time pass until something is so."""
-        end = self.now + within
+        """Advance the time until a condition holds."""
+        deadline = self.now + within
         while not condition():
-            assert self.now < end, "it never came to that"
+            assert self.now < deadline, "the condition was never true"
             self.advance(0.5)
 
     def _record(self, messages: list[Publish]) -> None:
         for message in messages:
-            what, device, kind, *tail = message.topic.split("/")[3:]
-            if what == "response":
+            section, device, kind, *identifier_levels = message.topic.split("/")[3:]
+            if section == "response":
                 content = json.loads(message.payload)
                 self.responses[content["id"]] = content
                 continue
-            report = Report(Mac(device), kind, "/".join(tail), message.payload)
+            report = Report(Mac(device), kind, "/".join(identifier_levels), message.payload)
             self.reports.append(report)
             for key in {kind, report.identifier}:
-                self._found[report.device, key].append(report)
-        for chore in self.gateway.drain_actions():
-            self._perform(chore)
+                self._reports_by_key[report.device, key].append(report)
+        for action in self.gateway.drain_actions():
+            self._perform(action)
 
-    def _perform(self, chore: FetchImage | CloseConnection | OpenConnection) -> None:
-        match chore:
+    def _perform(self, action: FetchImage | CloseConnection | OpenConnection) -> None:
+        match action:
             case FetchImage(question):
-                assert not self.is_down, "a gateway that is down cannot ask for an image"
+                assert not self.is_down, "a gateway that is down cannot request an image"
                 self.questions.append(question)
                 self.all_questions.append(question)
             case CloseConnection():
                 self.is_down = True
-                self.questions.clear()  # whoever got an image has gone with it
+                self.questions.clear()  # a restart cancels the fetch of images
             case OpenConnection():
                 self.is_down = False
 
     # Requests
 
     def send(self, device: Mac, operation: str, identifier: str, **content: Any) -> str:
-        """Send a request; the id under which its response will be found."""
-        self._count += 1
-        request_id = f"r{self._count}"
+        """Send a request. Return the id of its response."""
+        self._request_count += 1
+        request_id = f"r{self._request_count}"
         if device == CLIP:
             content["accessType"] = "legacy"
         topic = f"mt/gateway/{self.mac}/request/{device}/{operation}/{identifier}"
@@ -206,7 +206,7 @@ class UpdateHarness:
         return self.responses[request_id]
 
     def write(self, device: Mac, identifier: str, raw: bytes) -> int:
-        """Write a property; the status of the response."""
+        """Write a property. Return the status of the response."""
         status: int = self.request(device, "write", identifier, value=raw.hex())["status"]
         return status
 
@@ -225,39 +225,39 @@ class UpdateHarness:
     ) -> int:
         return self.write(device, "8121", image_key_bytes(model, version) + bytes((stage,)))
 
-    def deliver_image(self, found: ImageInfo | Error = SMALL) -> None:
-        """Answer the oldest question."""
+    def deliver_image(self, result: ImageInfo | Error = SMALL_IMAGE) -> None:
+        """Answer the oldest question with an image or an error."""
         question = self.questions.pop(0)
-        if isinstance(found, Error):
-            self.gateway.on_image_failed(question, found, self.now)
+        if isinstance(result, Error):
+            self.gateway.on_image_failed(question, result, self.now)
         else:
-            self.gateway.on_image(question, found, self.now)
+            self.gateway.on_image(question, result, self.now)
         self.advance(0.0)
 
     def update_states(self, device: Mac = GATEWAY, identifier: str = "8120") -> list[ReportedUpdateState]:
-        """Everything that was reported of an update."""
+        """Return all reported states of an update."""
         return [
-            ReportedUpdateState.from_bytes(bytes.fromhex(each.content["value"]))
-            for each in self.reports_of(device, identifier)
+            ReportedUpdateState.from_bytes(bytes.fromhex(report.content["value"]))
+            for report in self.reports_of(device, identifier)
         ]
 
-    def reports_of(self, device: Mac, what: str) -> list[Report]:
-        """The reports of a device: of a kind, or of a property."""
-        return list(self._found[device, what])
+    def reports_of(self, device: Mac, kind_or_identifier: str) -> list[Report]:
+        """Return the reports of a device of one kind or identifier."""
+        return list(self._reports_by_key[device, kind_or_identifier])
 
     def state(self, device: Mac, identifier: str = "8120") -> State:
-        """The state that was told last."""
-        told = self._found[device, identifier]
+        """Return the last reported state."""
+        reports = self._reports_by_key[device, identifier]
         return (
-            ReportedUpdateState.from_bytes(bytes.fromhex(told[-1].content["value"])).state
-            if told
+            ReportedUpdateState.from_bytes(bytes.fromhex(reports[-1].content["value"])).state
+            if reports
             else State.IDLE
         )
 
     def wait_for_state(
         self, state: State, device: Mac, identifier: str = "8120", *, within: float = 1200.0
     ) -> ReportedUpdateState:
-        """Wait until a state is told; what was told with it."""
+        """Wait until a state is reported. Return the report."""
         self.advance_until(lambda: self.state(device, identifier) is state, within=within)
         return self.update_states(device, identifier)[-1]
 

@@ -1,4 +1,4 @@
-"""Updates that fail because somebody wants to see that."""
+"""Injected failures of updates."""
 
 from __future__ import annotations
 
@@ -22,114 +22,114 @@ from tests.emulator.updates.harness import (
     image_key_bytes,
 )
 
-WAYS = {Error.TRANSFER_LOST, Error.BAD_HASH, Error.ROLLED_BACK}
+INJECTED_ERRORS = {Error.TRANSFER_LOST, Error.BAD_HASH, Error.ROLLED_BACK}
 OLD = Version(3, 0, 0)
 
 
-def _update(house: UpdateHarness, size: int = 6000) -> ReportedUpdateState:
-    """Update one device once, to whatever end."""
-    house.start(ONE)
-    house.deliver_image(image(MOTION, size))
-    house.advance_until(lambda: house.state(ONE) in (State.DONE, State.FAILED))
-    end = house.update_states(ONE)[-1]
-    house.advance(20.0)  # it may have to restart
-    return end
+def _update(harness: UpdateHarness, size: int = 6000) -> ReportedUpdateState:
+    """Update one device and return the final state."""
+    harness.start(ONE)
+    harness.deliver_image(image(MOTION, size))
+    harness.advance_until(lambda: harness.state(ONE) in (State.DONE, State.FAILED))
+    result = harness.update_states(ONE)[-1]
+    harness.advance(20.0)  # for a possible restart
+    return result
 
 
 @pytest.mark.rule("gateway-38")
-def test_with_all_updates_failing_each_way_of_failing_is_seen() -> None:
-    house = UpdateHarness(update_fail=1.0)
-    ends = [_update(house) for _ in range(40)]
-    assert {end.state for end in ends} == {State.FAILED}
-    assert {end.error for end in ends} == WAYS
-    assert house.version(ONE) == OLD
+def test_each_kind_of_failure_occurs() -> None:
+    harness = UpdateHarness(update_fail=1.0)
+    results = [_update(harness) for _ in range(40)]
+    assert {result.state for result in results} == {State.FAILED}
+    assert {result.error for result in results} == INJECTED_ERRORS
+    assert harness.version(ONE) == OLD
 
 
-def test_an_update_that_shall_fail_fails_however_short_its_image_is() -> None:
-    house = UpdateHarness(update_fail=1.0)
-    assert {_update(house, 100).state for _ in range(20)} == {State.FAILED}
+def test_an_injected_failure_occurs_with_a_short_image() -> None:
+    harness = UpdateHarness(update_fail=1.0)
+    assert {_update(harness, 100).state for _ in range(20)} == {State.FAILED}
 
 
 def test_without_the_fault_no_update_fails() -> None:
-    house = UpdateHarness()
-    assert {_update(house).state for _ in range(20)} == {State.DONE}
+    harness = UpdateHarness()
+    assert {_update(harness).state for _ in range(20)} == {State.DONE}
 
 
 @pytest.mark.rule("gateway-39")
-def test_a_fraction_fails_and_the_rest_does_not() -> None:
-    house = UpdateHarness(update_fail=0.5)
-    counted = Counter(_update(house).state for _ in range(24))
-    assert counted[State.DONE] > 3
-    assert counted[State.FAILED] > 3
+def test_the_given_fraction_of_updates_fails() -> None:
+    harness = UpdateHarness(update_fail=0.5)
+    counts = Counter(_update(harness).state for _ in range(24))
+    assert counts[State.DONE] > 3
+    assert counts[State.FAILED] > 3
 
 
-def test_the_same_run_fails_in_the_same_way() -> None:
+def test_failures_are_the_same_in_every_run() -> None:
     runs = []
     for _ in range(2):
-        house = UpdateHarness(update_fail=0.5)
-        runs.append([_update(house)[:3] for _ in range(10)])
+        harness = UpdateHarness(update_fail=0.5)
+        runs.append([_update(harness)[:3] for _ in range(10)])
     assert runs[0] == runs[1]
 
 
-def test_each_error_comes_at_its_own_place() -> None:
-    house = UpdateHarness(update_fail=1.0)
+def test_each_error_occurs_in_its_own_state() -> None:
+    harness = UpdateHarness(update_fail=1.0)
     for _ in range(15):
-        before = len(house.update_states(ONE))
-        end = _update(house)
-        states = {each.state for each in house.update_states(ONE)[before:]}
-        assert (State.VERIFYING in states) == (end.error is not Error.TRANSFER_LOST)
-        assert (State.APPLYING in states) == (end.error is Error.ROLLED_BACK)
-        assert (end.percent == 100) == (end.error is not Error.TRANSFER_LOST)
+        before = len(harness.update_states(ONE))
+        result = _update(harness)
+        states = {each.state for each in harness.update_states(ONE)[before:]}
+        assert (State.VERIFYING in states) == (result.error is not Error.TRANSFER_LOST)
+        assert (State.APPLYING in states) == (result.error is Error.ROLLED_BACK)
+        assert (result.percent == 100) == (result.error is not Error.TRANSFER_LOST)
 
 
-def test_a_device_that_loses_its_power_starts_anew_with_its_old_version() -> None:
-    house = UpdateHarness(update_fail=1.0)
-    house.advance_until(lambda: _update(house).error is Error.TRANSFER_LOST, within=50_000)
-    assert house.version(ONE) == OLD
-    assert int.from_bytes(house.read(ONE, "8101"), "big") < 60
-    assert house.read(ONE, "8102") == b"\0"
+def test_a_device_that_loses_power_restarts_with_its_old_version() -> None:
+    harness = UpdateHarness(update_fail=1.0)
+    harness.advance_until(lambda: _update(harness).error is Error.TRANSFER_LOST, within=50_000)
+    assert harness.version(ONE) == OLD
+    assert int.from_bytes(harness.read(ONE, "8101"), "big") < 60
+    assert harness.read(ONE, "8102") == b"\0"
 
 
 def test_a_device_that_rolls_back_restarts_with_its_old_version() -> None:
-    house = UpdateHarness(update_fail=1.0)
-    house.advance_until(lambda: _update(house).error is Error.ROLLED_BACK, within=50_000)
-    assert house.version(ONE) == OLD
-    assert int.from_bytes(house.read(ONE, "8101"), "big") < 30
-    assert house.reports_of(ONE, "8001")[-1].content["value"] == "030000"
+    harness = UpdateHarness(update_fail=1.0)
+    harness.advance_until(lambda: _update(harness).error is Error.ROLLED_BACK, within=50_000)
+    assert harness.version(ONE) == OLD
+    assert int.from_bytes(harness.read(ONE, "8101"), "big") < 30
+    assert harness.reports_of(ONE, "8001")[-1].content["value"] == "030000"
 
 
-def test_a_broadcast_fails_when_all_its_updates_do_and_stays_failed() -> None:
-    house = UpdateHarness(update_fail=1.0)
+def test_a_broadcast_fails_if_all_its_updates_fail_and_stays_failed() -> None:
+    harness = UpdateHarness(update_fail=1.0)
     for _ in range(8):
-        before = len(house.update_states(GATEWAY, "8125"))
+        before = len(harness.update_states(GATEWAY, "8125"))
         targets = bytes((0, 3)) + b"".join(map(bytes.fromhex, (ONE, TWO, THREE)))
-        assert house.write(GATEWAY, "8124", image_key_bytes() + targets) == 0
-        house.deliver_image()
-        house.advance(400)
-        told = [each for each in house.update_states(GATEWAY, "8125")[before:] if each.state]
-        ends = [each for each in told if each.state is State.FAILED]
-        assert told[-1].state is State.FAILED
-        assert told[-1].error in WAYS
-        assert told[-1].counts == (0, 3)
-        assert told[-len(ends) :] == ends, "nothing comes behind the end"
+        assert harness.write(GATEWAY, "8124", image_key_bytes() + targets) == 0
+        harness.deliver_image()
+        harness.advance(400)
+        states = [each for each in harness.update_states(GATEWAY, "8125")[before:] if each.state]
+        failed_states = [each for each in states if each.state is State.FAILED]
+        assert states[-1].state is State.FAILED
+        assert states[-1].error in INJECTED_ERRORS
+        assert states[-1].counts == (0, 3)
+        assert states[-len(failed_states) :] == failed_states, "no state follows the end"
 
 
-def test_nordic_dfu_fails_in_each_way_too() -> None:
-    house = UpdateHarness(update_fail=1.0)
+def test_each_kind_of_failure_occurs_in_nordic_dfu() -> None:
+    harness = UpdateHarness(update_fail=1.0)
     errors = set()
     for _ in range(15):
         if (
-            house.reports_of(TRACKER, "8110")[-1:] == []
-            or house.reports_of(TRACKER, "8110")[-1].content["value"] != "01"
+            harness.reports_of(TRACKER, "8110")[-1:] == []
+            or harness.reports_of(TRACKER, "8110")[-1].content["value"] != "01"
         ):
-            assert house.write(TRACKER, "8110", b"\1") == 0
-            house.advance(1)
+            assert harness.write(TRACKER, "8110", b"\1") == 0
+            harness.advance(1)
         raw = bytes.fromhex("c00000000040") + image_key_bytes(TRACKER_MODEL, Version(3, 2, 0))
-        assert house.write(GATEWAY, "8131", raw) == 0
-        house.deliver_image(image(TRACKER_MODEL))
-        house.advance_until(lambda: house.state(GATEWAY, "8130") is State.FAILED)
-        errors.add(house.update_states(GATEWAY, "8130")[-1].error)
-        house.advance(30)
-    assert errors == WAYS
-    house.advance(900)
-    assert house.version(TRACKER) == Version(3, 1, 4)
+        assert harness.write(GATEWAY, "8131", raw) == 0
+        harness.deliver_image(image(TRACKER_MODEL))
+        harness.advance_until(lambda: harness.state(GATEWAY, "8130") is State.FAILED)
+        errors.add(harness.update_states(GATEWAY, "8130")[-1].error)
+        harness.advance(30)
+    assert errors == INJECTED_ERRORS
+    harness.advance(900)
+    assert harness.version(TRACKER) == Version(3, 1, 4)

@@ -1,4 +1,4 @@
-"""The values in which gateways and devices tell how far an update is."""
+"""Encoding of the state of updates."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.ids import Identifier, Version, format_model_number
 from tests.row_tables import each_row
 
-WORDS = ("idle", "fetching", "transferring", "verifying", "staged", "applying", "done", "failed")
+STATE_NAMES = ("idle", "fetching", "transferring", "verifying", "staged", "applying", "done", "failed")
 
 BYTE = st.integers(0, 255)
-names = st.builds(
+image_keys = st.builds(
     ImageKey, st.integers(0, 0xFFFF).map(format_model_number), st.builds(Version, BYTE, BYTE, BYTE, BYTE)
 )
 
 
-@given(names)
-def test_the_name_of_an_image_survives_its_six_bytes(name: ImageKey) -> None:
-    raw = name.to_bytes()
+@given(image_keys)
+def test_an_image_key_is_encoded_in_six_bytes_and_decoded(image_key: ImageKey) -> None:
+    raw = image_key.to_bytes()
     assert len(raw) == 6
-    assert ImageKey.from_bytes(raw) == name
-    assert ImageKey.from_bytes(b"......" + raw, 6) == name
+    assert ImageKey.from_bytes(raw) == image_key
+    assert ImageKey.from_bytes(b"......" + raw, 6) == image_key
 
 
-@given(names, st.sampled_from(State), st.integers(0, 100), st.sampled_from(Error))
-def test_progress_reads_in_the_catalogue_as_it_was_written(
-    name: ImageKey, state: State, percent: int, error: Error
+@given(image_keys, st.sampled_from(State), st.integers(0, 100), st.sampled_from(Error))
+def test_the_catalogue_decodes_an_encoded_update_state(
+    image_key: ImageKey, state: State, percent: int, error: Error
 ) -> None:
-    raw = UpdateStateValue(name, state, percent, error).to_bytes()
+    raw = UpdateStateValue(image_key, state, percent, error).to_bytes()
     assert BUILTIN_CATALOGUE.decode(Identifier("8120"), raw).value == {
-        "state": WORDS[state],
+        "state": STATE_NAMES[state],
         "percent": percent,
         "error": error,
-        "modelNumber": int(name.model, 16),
-        "version": str(name.version),
+        "modelNumber": int(image_key.model, 16),
+        "version": str(image_key.version),
     }
 
 
-def test_progress_is_written_byte_by_byte_as_the_layout_says() -> None:
+def test_an_update_state_is_encoded_as_the_layout_defines() -> None:
     progress = UpdateStateValue(ImageKey(format_model_number(0x18), Version(3, 1, 0, 7)))
     assert progress.to_bytes().hex(" ") == "01 00 00 00 18 03 01 00 07"
     progress.state, progress.percent, progress.error = State.FAILED, 42, Error.TRANSFER_LOST
@@ -48,6 +48,6 @@ def test_progress_is_written_byte_by_byte_as_the_layout_says() -> None:
 
 
 @each_row("state", State)
-def test_only_done_and_failed_are_ends(state: State) -> None:
+def test_only_done_and_failed_are_final(state: State) -> None:
     progress = UpdateStateValue(ImageKey(format_model_number(1), Version(1, 0, 0)), state)
-    assert progress.is_done == (WORDS[state] in {"done", "failed"})
+    assert progress.is_done == (STATE_NAMES[state] in {"done", "failed"})

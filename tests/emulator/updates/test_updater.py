@@ -1,4 +1,4 @@
-"""Whatever is written in whatever order, at whatever moment: updates keep their promises."""
+"""Invariants of updates, whatever is written in any order and at any time."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ VERSIONS = {
     BUTTON_MODEL: Version(1, 0, 2),
     GATEWAY_MODEL: Version(2, 6, 0),
 }
-ENDS = (State.DONE, State.FAILED)
-LONG = 3600.0
-"""Longer than anything lasts that waits for nobody."""
+END_STATES = (State.DONE, State.FAILED)
+LONG_SECONDS = 3600.0
+"""Seconds within which every update ends that does not wait for a command."""
 
 devices = st.sampled_from(list(MODELS))
 versions = st.sampled_from([Version(3, 1, 5), Version(4, 0, 0), Version(4, 1, 0, 2), Version(1, 0, 0)])
-Deed = tuple[str, Mac, bytes]
+Write = tuple[str, Mac, bytes]
 
 
-def _download(device: Mac, model: ModelNumber | None, version: Version, stage: int) -> Deed:
+def _download(device: Mac, model: ModelNumber | None, version: Version, stage: int) -> Write:
     return "8121", device, image_key_bytes(model or MODELS[device], version) + bytes((stage,))
 
 
-def _broadcast(model: ModelNumber, version: Version, stage: int, targets: list[Mac]) -> Deed:
+def _broadcast(model: ModelNumber, version: Version, stage: int, targets: list[Mac]) -> Write:
     macs = b"".join(map(bytes.fromhex, targets))
     return "8124", GATEWAY, image_key_bytes(model, version) + bytes((stage, len(targets))) + macs
 
 
-def _nordic(mac: Mac, model: ModelNumber, version: Version) -> Deed:
+def _nordic(mac: Mac, model: ModelNumber, version: Version) -> Write:
     return "8131", GATEWAY, bytes.fromhex(mac) + image_key_bytes(model, version)
 
 
@@ -102,118 +102,125 @@ pauses = st.sampled_from([0.0, 0.05, 0.2, 1.0, 2.9, 3.1, 7.0, 15.5, 40.0, 200.0,
 steps = st.lists(st.tuples(st.one_of(writes, writes, images), pauses), max_size=25)
 
 
-def _live(house: UpdateHarness, script: list[tuple[object, float]]) -> None:
-    for deed, pause in script:
-        if isinstance(deed, tuple):
-            identifier, device, raw = deed
-            house.send(device, "write", identifier, value=raw.hex())
-        elif house.questions:
-            house.deliver_image(deed)  # type: ignore[arg-type] # an image or an error
-        house.advance(pause)
-    house.advance(15.0)  # until the last write has been served
-    while house.questions:
-        house.deliver_image(image(None))
-    house.advance(LONG)
+def _run_script(harness: UpdateHarness, script: list[tuple[object, float]]) -> None:
+    for operation, seconds in script:
+        if isinstance(operation, tuple):
+            identifier, device, raw = operation
+            harness.send(device, "write", identifier, value=raw.hex())
+        elif harness.questions:
+            harness.deliver_image(operation)  # type: ignore[arg-type] # an image or an error
+        harness.advance(seconds)
+    harness.advance(15.0)  # until the last write has been executed
+    while harness.questions:
+        harness.deliver_image(image(None))
+    harness.advance(LONG_SECONDS)
 
 
-def _sagas(told: list[ReportedUpdateState]) -> list[list[ReportedUpdateState]]:
-    """What was told, cut where another update begins."""
-    sagas: list[list[ReportedUpdateState]] = [[]]
-    for each in told:
-        if each.state is State.FETCHING and (not sagas[-1] or sagas[-1][-1].state is not State.FETCHING):
-            sagas.append([])
-        sagas[-1].append(each)
-    return sagas
+def _split_updates(states: list[ReportedUpdateState]) -> list[list[ReportedUpdateState]]:
+    """Split reported states where another update begins."""
+    updates: list[list[ReportedUpdateState]] = [[]]
+    for each in states:
+        if each.state is State.FETCHING and (not updates[-1] or updates[-1][-1].state is not State.FETCHING):
+            updates.append([])
+        updates[-1].append(each)
+    return updates
 
 
-def _check_told(told: list[ReportedUpdateState]) -> None:
-    for saga in _sagas(told):
-        moving = [each for each in saga if each.state is not State.FAILED]
-        assert moving == sorted(moving, key=lambda each: (each.state, each.percent))
-        percents = [each.percent for each in saga]
+def _check_states(states: list[ReportedUpdateState]) -> None:
+    for update in _split_updates(states):
+        unfailed = [each for each in update if each.state is not State.FAILED]
+        assert unfailed == sorted(unfailed, key=lambda each: (each.state, each.percent))
+        percents = [each.percent for each in update]
         assert percents == sorted(percents)
-        ends = [each for each, _ in groupby(each[:3] for each in saga if each.state in ENDS)]
+        ends = [each for each, _ in groupby(each[:3] for each in update if each.state in END_STATES)]
         assert len(ends) <= 1
-        assert all((each.error is Error.NONE) == (each.state is not State.FAILED) for each in saga)
+        assert all((each.error is Error.NONE) == (each.state is not State.FAILED) for each in update)
 
 
-def _check_versions(house: UpdateHarness) -> None:
+def _check_versions(harness: UpdateHarness) -> None:
     for device, model in MODELS.items():
-        told = house.update_states(device) + house.update_states(GATEWAY, "8130")
-        done = {each.image.version for each in told if each.state is State.DONE and each.image.model == model}
-        reported = {
-            Version(*bytes.fromhex(each.content["value"])) for each in house.reports_of(device, "8001")
+        states = harness.update_states(device) + harness.update_states(GATEWAY, "8130")
+        installed = {
+            each.image.version for each in states if each.state is State.DONE and each.image.model == model
         }
-        assert reported <= done | {VERSIONS[model]}
+        reported = {
+            Version(*bytes.fromhex(each.content["value"])) for each in harness.reports_of(device, "8001")
+        }
+        assert reported <= installed | {VERSIONS[model]}
 
 
-def _check(script: list[tuple[object, float]], house: UpdateHarness) -> None:
-    _live(house, script)
+def _check(script: list[tuple[object, float]], harness: UpdateHarness) -> None:
+    _run_script(harness, script)
     for device in MODELS:
-        _check_told(house.update_states(device))
-    _check_told(house.update_states(GATEWAY, "8125"))
-    _check_told(house.update_states(GATEWAY, "8130"))
-    _check_versions(house)
-    waiting = (State.IDLE, State.STAGED, *ENDS)
+        _check_states(harness.update_states(device))
+    _check_states(harness.update_states(GATEWAY, "8125"))
+    _check_states(harness.update_states(GATEWAY, "8130"))
+    _check_versions(harness)
+    final_or_waiting = (State.IDLE, State.STAGED, *END_STATES)
     for identifier in ("8120", "8125", "8130"):
-        assert ReportedUpdateState.from_bytes(house.read(GATEWAY, identifier)).state in waiting
+        assert ReportedUpdateState.from_bytes(harness.read(GATEWAY, identifier)).state in final_or_waiting
     for device in (ONE, TWO, THREE, TRACKER):
-        if house.reports_of(device, "8110")[-1:] and house.reports_of(device, "8110")[-1].content[
+        if harness.reports_of(device, "8110")[-1:] and harness.reports_of(device, "8110")[-1].content[
             "value"
         ] in ("01", "03"):
             continue
-        assert ReportedUpdateState.from_bytes(house.read(device, "8120")).state in waiting
+        assert ReportedUpdateState.from_bytes(harness.read(device, "8120")).state in final_or_waiting
     assert (
-        house.reports_of(TRACKER, "8110")[-1:] == []
-        or house.reports_of(TRACKER, "8110")[-1].content["value"] != "01"
+        harness.reports_of(TRACKER, "8110")[-1:] == []
+        or harness.reports_of(TRACKER, "8110")[-1].content["value"] != "01"
     )
 
 
 @settings(max_examples=examples(8))
 @given(steps)
-def test_nothing_raises_and_every_update_ends_or_waits_for_a_word(script: list[tuple[object, float]]) -> None:
+def test_every_update_ends_or_waits_for_a_command(script: list[tuple[object, float]]) -> None:
     _check(script, UpdateHarness())
 
 
 @settings(max_examples=examples(8))
 @given(steps)
-def test_the_same_holds_when_updates_fail(script: list[tuple[object, float]]) -> None:
+def test_every_update_ends_or_waits_with_injected_failures(script: list[tuple[object, float]]) -> None:
     _check(script, UpdateHarness(update_fail=0.6))
 
 
 @pytest.mark.part("fuzz")
 @settings(max_examples=200)
 @given(steps, st.sampled_from([0.0, 0.6]))
-def test_the_same_holds_in_a_long_search(script: list[tuple[object, float]], update_fail: float) -> None:
+def test_every_update_ends_or_waits_in_a_long_search(
+    script: list[tuple[object, float]], update_fail: float
+) -> None:
     _check(script, UpdateHarness(update_fail=update_fail))
 
 
-def test_an_image_that_nobody_waits_for_is_ignored() -> None:
-    house = UpdateHarness()
-    house.start(ONE)
-    question = house.questions[0]
-    house.deliver_image()
-    house.wait_for_state(State.DONE, ONE)
-    told = len(house.update_states(ONE))
-    house.gateway.on_image(question, image(None), house.now)
-    house.gateway.on_image_failed(question, Error.NO_IMAGE, house.now)
-    house.advance(10)
-    assert len(house.update_states(ONE)) == told
+def test_an_image_that_no_update_waits_for_is_ignored() -> None:
+    harness = UpdateHarness()
+    harness.start(ONE)
+    question = harness.questions[0]
+    harness.deliver_image()
+    harness.wait_for_state(State.DONE, ONE)
+    state_count = len(harness.update_states(ONE))
+    harness.gateway.on_image(question, image(None), harness.now)
+    harness.gateway.on_image_failed(question, Error.NO_IMAGE, harness.now)
+    harness.advance(10)
+    assert len(harness.update_states(ONE)) == state_count
 
 
-def test_no_image_is_asked_for_while_the_gateway_restarts() -> None:
-    """The write may still be on its way through the mesh when the gateway goes down."""
+def test_no_image_is_requested_while_the_gateway_restarts() -> None:
+    """Check that an update ends though its write may be in the mesh when the gateway goes down."""
     for delay in range(60):
-        house = UpdateHarness()
-        house.send(GATEWAY, "write", "8300", value="")
-        house.advance(delay / 400)
-        house.send(
+        harness = UpdateHarness()
+        harness.send(GATEWAY, "write", "8300", value="")
+        harness.advance(delay / 400)
+        harness.send(
             BUTTON, "write", "8121", value=(image_key_bytes(BUTTON_MODEL, Version(9, 0, 0)) + b"\0").hex()
         )
-        house.send(ONE, "write", "8121", value=(image_key_bytes() + b"\0").hex())
-        house.advance(100)
-        if house.questions:
-            house.deliver_image(image(None))
-        house.advance(300)
+        harness.send(ONE, "write", "8121", value=(image_key_bytes() + b"\0").hex())
+        harness.advance(100)
+        if harness.questions:
+            harness.deliver_image(image(None))
+        harness.advance(300)
         for device in (ONE, BUTTON):
-            assert ReportedUpdateState.from_bytes(house.read(device, "8120")).state in (State.IDLE, *ENDS)
+            assert ReportedUpdateState.from_bytes(harness.read(device, "8120")).state in (
+                State.IDLE,
+                *END_STATES,
+            )

@@ -1,1 +1,1 @@
-"""Requests to an emulated gateway: received, carried through the mesh, executed by their target, answered."""
+"""Requests to an emulated gateway: parsing, transport through the mesh, execution, responses."""

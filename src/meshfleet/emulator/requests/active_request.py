@@ -1,4 +1,4 @@
-"""One request on its way, and the response that it will get. Exactly one, whoever gives it."""
+"""State of one request to an emulated gateway until its single response is sent."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _RESPONSE_TYPES: Final[dict[Operation, type[responses.Response]]] = {
 
 
 class ActiveRequest:
-    """A request, and where its response comes from."""
+    """Request in progress, with what is needed to send exactly one response."""
 
     __slots__ = (
-        "_core",
+        "_context",
         "_gateway_booted_at",
         "_received_ms",
         "device",
@@ -43,51 +43,53 @@ class ActiveRequest:
         "topic",
     )
 
-    def __init__(self, core: EmulatorContext, topic: RequestTopic, request_id: RequestId | None) -> None:
-        self._core = core
-        self._received_ms = core.clock.wall_millis(core.scheduler.now)
-        self._gateway_booted_at = core.gateway_device.booted_at
+    def __init__(self, context: EmulatorContext, topic: RequestTopic, request_id: RequestId | None) -> None:
+        self._context = context
+        self._received_ms = context.clock.wall_millis(context.scheduler.now)
+        self._gateway_booted_at = context.gateway_device.booted_at
         self.topic = topic
         self.request_id = request_id
         self.request: Request | None = None
-        self.device: SimulatedDevice | None = core.devices.get(topic.device)
+        self.device: SimulatedDevice | None = context.devices.get(topic.device)
         self.extender: MeshNode | None = None
-        """Who reaches the unconnected target."""
+        """Extender that connects to the unconnected target; None for other targets."""
         self.route: tuple[MeshNode, ...] = ()
-        """The hops of the last packet, to the target or to the extender."""
+        """Hops of the last packet, to the target or to the extender."""
         self.on_done: Callable[[ActiveRequest], None] | None = None
-        """Told when the response is given."""
+        """Called before the response is sent."""
         self.is_done = False
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is still something to answer: a gateway that restarts forgets what it was asked."""
+        """Whether a response is still to be sent. A restart of the gateway discards its pending requests."""
         return not (
             self.is_done
-            or self._core.is_down
-            or self._core.gateway_device.booted_at != self._gateway_booted_at
+            or self._context.is_down
+            or self._context.gateway_device.booted_at != self._gateway_booted_at
         )
 
     def complete(self, **content: Any) -> None:
-        """Let the target answer (response-8 to response-10)."""
+        """Send a success response with the target as origin (response-8 to response-10)."""
         origin = Origin.CONNECTED if self.extender is None else Origin.UNCONNECTED
         self._respond(Status.OK, origin, content)
 
     def reject(self, status: Status, message: str) -> None:
-        """Let the target refuse."""
+        """Send an error response with the target as origin."""
         origin = Origin.CONNECTED if self.extender is None else Origin.UNCONNECTED
         self._respond(status, origin, {"error_message": message})
 
     def fail_at_gateway(self, status: Status, message: str) -> None:
-        """Let the gateway answer in place of the target; for itself, it is the target (response-9)."""
-        own = self.topic.device == self._core.settings.mac
+        """Send an error response as the gateway; if the gateway is the target, as the target (response-9)."""
+        is_gateway_target = self.topic.device == self._context.settings.mac
         self.extender = None
-        self._respond(status, Origin.CONNECTED if own else Origin.GATEWAY, {"error_message": message})
+        self._respond(
+            status, Origin.CONNECTED if is_gateway_target else Origin.GATEWAY, {"error_message": message}
+        )
 
     def time_out(self) -> None:
-        """Let whoever waited in vain answer: the extender, or the gateway (response-29, response-30)."""
+        """Send a timeout response as the node that waited: extender or gateway (response-29, response-30)."""
         origin = Origin.GATEWAY if self.extender is None else Origin.EXTENDER
-        self._respond(Status.TIMEOUT, origin, {"error_message": "the device does not answer"})
+        self._respond(Status.TIMEOUT, origin, {"error_message": "the device did not respond in time"})
 
     def _respond(self, status: Status, origin: Origin, content: dict[str, Any]) -> None:
         if not self.is_pending:
@@ -95,36 +97,36 @@ class ActiveRequest:
         self.is_done = True
         if self.on_done is not None:
             self.on_done(self)
-        core, operation = self._core, self.topic.operation
-        now = core.scheduler.now
+        context, operation = self._context, self.topic.operation
+        now = context.scheduler.now
         response = _RESPONSE_TYPES.get(operation, responses.Response)(
-            time=core.clock.wall_time(now),
+            time=context.clock.wall_time(now),
             status=status,
-            response_time=max(0, core.clock.wall_millis(now) - self._received_ms),
+            response_time=max(0, context.clock.wall_millis(now) - self._received_ms),
             origin=origin,
             id=UNSET if self.request_id is None else self.request_id,
             **self._route_fields(origin),
             **content,
         )
-        version = core.settings.api_version
+        version = context.settings.api_version
         if operation.is_answered:
             payload = responses.encode_response(operation, response, version=version)
         else:
             payload = responses.encode_unknown_operation(response, version=version)
-        core.outbox.put(core.topics.format_topic(self.topic.to_response_topic()), payload)
+        context.outbox.put(context.topics.format_topic(self.topic.to_response_topic()), payload)
 
     def _route_fields(self, origin: Origin) -> dict[str, Any]:
-        """Tell the way to the target, or to the extender that stands for it (response-11, response-12)."""
+        """Return the fields for the route to the target or to its extender (response-11, response-12)."""
         if self.extender is not None:
             return {"extender_id": self.extender.mac, "extender_route": self._format_route()}
         if (
             origin is Origin.CONNECTED
             and self.device is not None
-            and self.device is not self._core.gateway_device
+            and self.device is not self._context.gateway_device
         ):
             return {"route": self._format_route()}
         return {}
 
     def _format_route(self) -> str:
-        """Spell a route; the one to the gateway itself is its MAC."""
-        return "-".join(hop.mac for hop in self.route or (self._core.mesh.root,))
+        """Format the route. The route to the gateway itself is its MAC."""
+        return "-".join(hop.mac for hop in self.route or (self._context.mesh.root,))

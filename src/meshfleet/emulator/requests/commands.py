@@ -1,4 +1,4 @@
-"""Properties that act when they are written."""
+"""Properties that trigger an action when they are written."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from meshfleet.emulator.updates import FirmwareUpdater
 
 
-# Throughput tests: packets that say nothing, sent to be counted (gateway-36).
+# Throughput tests: packets without content, sent to be counted (gateway-36).
 
 _MIN_TEST_INTERVAL: Final = 0.010
-"""Seconds: no radio sends faster."""
+"""Minimum seconds between two bursts: the limit of the radio."""
 
 
 class ThroughputTester:
-    """The tests of one gateway, up and down."""
+    """Throughput tests of one gateway, upstream and downstream."""
 
-    def __init__(self, core: EmulatorContext) -> None:
-        self._core = core
+    def __init__(self, context: EmulatorContext) -> None:
+        self._context = context
 
     def start(self, sender: SimulatedDevice, test: ThroughputTest, receivers: list[SimulatedDevice]) -> bool:
-        """Start a test, or stop the one that runs when there is nothing to send; False: one runs already."""
+        """Start a test, or stop the running one if `test` has no packets. Return False if one is running."""
         if not test.remaining:
             sender.throughput_test = None
             return True
@@ -44,7 +44,7 @@ class ThroughputTester:
         sender.throughput_test = test
         for receiver in receivers:
             receiver.received_test_packets = 0
-        self._send(sender, test, receivers, self._core.scheduler.now)
+        self._send(sender, test, receivers, self._context.scheduler.now)
         return True
 
     def _send(
@@ -53,68 +53,68 @@ class ThroughputTester:
         if sender.throughput_test is not test:
             return  # stopped, or the sender has restarted
         for _ in range(min(test.burst, test.remaining)):
-            if self._core.packets.is_full(sender.node, test.priority):
-                break  # the rest has to wait: nobody gains from packets that are lost at once
+            if self._context.packets.is_full(sender.node, test.priority):
+                break  # send the rest later: a full queue would drop it
             test.remaining -= 1
             for receiver in receivers:
                 self._send_one(sender, receiver, test.priority)
         if test.remaining:
             pause = max(test.interval, _MIN_TEST_INTERVAL)
-            self._core.scheduler.after(pause, partial(self._send, sender, test, receivers))
+            self._context.scheduler.after(pause, partial(self._send, sender, test, receivers))
         else:
             sender.throughput_test = None
 
     def _send_one(self, sender: SimulatedDevice, receiver: SimulatedDevice, priority: int) -> None:
-        """Send one packet; who is not in the tree neither sends nor receives."""
-        mesh = self._core.mesh
-        down = mesh.find_route((receiver if sender is self._core.gateway_device else sender).node)
-        if down is None or sender.is_offline:
+        """Send one packet, unless the sender is offline or an end is not in the tree."""
+        mesh = self._context.mesh
+        route = mesh.find_route((receiver if sender is self._context.gateway_device else sender).node)
+        if route is None or sender.is_offline:
             return
-        path = (mesh.root, *down)
-        if sender is not self._core.gateway_device:
+        path = (mesh.root, *route)
+        if sender is not self._context.gateway_device:
             path = path[::-1]
-        self._core.packets.send(path, priority=priority, on_arrival=partial(self._count, receiver))
+        self._context.packets.send(path, priority=priority, on_arrival=partial(self._count_packet, receiver))
 
-    def _count(self, receiver: SimulatedDevice, _t: float) -> None:
+    def _count_packet(self, receiver: SimulatedDevice, _t: float) -> None:
         if not receiver.is_offline:
             receiver.received_test_packets += 1
 
 
 _COMMAND_DELAY: Final = 0.1
-"""Seconds that a device takes from the answer to the deed."""
+"""Seconds from the response of a device to the execution of the command."""
 
 _MAX_TEXT_BYTES: Final = 200
-"""Bytes that fit on the display of a device."""
+"""Maximum bytes of a text message for the display of a device."""
 
 _MAC_SIZE: Final = 6
 _ALL_DEVICES: Final = Mac("000000000000")
 
 
 class RequestRejection(NamedTuple):
-    """Why a write is not done."""
+    """Reason why a write is rejected, with its response status."""
 
     status: Status
     reason: str
 
 
 class DeviceCommands:
-    """What the devices of one gateway do on command. Values have the layouts of their identifiers here."""
+    """Commands of the devices of one gateway. Their values have been checked against the layouts."""
 
-    def __init__(self, core: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
-        self._core = core
+    def __init__(self, context: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
+        self._context = context
         self._behavior = behavior
         self._updates = updates
-        self._throughput = ThroughputTester(core)
+        self._throughput = ThroughputTester(context)
 
     def soft_reset(self, device: SimulatedDevice, _raw: bytes, _t: float) -> None:
-        """8300: restart."""
-        self._core.scheduler.after(
+        """Restart the device (8300)."""
+        self._context.scheduler.after(
             _COMMAND_DELAY, lambda _: self._behavior.reboot(device, ResetCause.SOFTWARE)
         )
 
     def factory_reset(self, device: SimulatedDevice, _raw: bytes, _t: float) -> None:
-        """8301: forget what was written, and restart."""
-        self._core.scheduler.after(_COMMAND_DELAY, lambda _: self._reset_to_factory(device))
+        """Discard all written properties and restart (8301)."""
+        self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._reset_to_factory(device))
 
     def _reset_to_factory(self, device: SimulatedDevice) -> None:
         device.values = None
@@ -123,22 +123,24 @@ class DeviceCommands:
         self._behavior.reboot(device, ResetCause.SOFTWARE)
 
     def report_properties(self, device: SimulatedDevice, _raw: bytes, _t: float) -> RequestRejection | None:
-        """8302: report all properties; busy while it runs (gateway-35)."""
+        """Report all properties; reject while a report is running (8302, gateway-35)."""
         if device.is_reporting:
             return RequestRejection(Status.BUSY, "the properties are being reported already")
-        self._core.scheduler.after(_COMMAND_DELAY, lambda _: self._behavior.start_property_report(device))
+        self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._behavior.start_property_report(device))
         device.is_reporting = True
         return None
 
     def set_mode(self, device: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
-        """8110: a property, but one that does more than to hold its value."""
+        """Change the device mode (8110)."""
         mode = DeviceMode(raw[0])
         if mode not in device.product.modes:
             return RequestRejection(
                 Status.NOT_SUPPORTED, f"{device.product.name} has no mode {mode.name.lower()}"
             )
         if self._updates.is_receiving_image(device):
-            return RequestRejection(Status.BUSY, "the device is being updated, which cannot be stopped")
+            return RequestRejection(
+                Status.BUSY, "the device is being updated and the update cannot be stopped"
+            )
         if mode is DeviceMode.DFU:
             self._run_delayed(device, lambda now: self._updates.dfu_mode.enter(device, now))
         elif mode is not device.mode:
@@ -147,40 +149,40 @@ class DeviceCommands:
             self._behavior.report_property(device, Identifier("8110"), t)
         return None
 
-    def _run_delayed(self, device: SimulatedDevice, deed: Callable[[float], None]) -> None:
-        """Let a device do something after its answer, unless it restarts before and forgets it."""
-        self._core.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else deed(now))
+    def _run_delayed(self, device: SimulatedDevice, action: Callable[[float], None]) -> None:
+        """Run an action of a device after its response, unless the device is offline by then."""
+        self._context.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else action(now))
 
     def switch_legacy_mode(self, _gateway: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
-        """8111, on the gateway: put a device into another mode that cannot be written itself."""
+        """Change the mode of a device that cannot be written itself (8111, on the gateway)."""
         mac, mode = Mac(raw[:_MAC_SIZE].hex()), raw[_MAC_SIZE]
-        target = self._core.devices.get(mac)
-        if target is None or target is self._core.gateway_device:
-            return RequestRejection(Status.UNREACHABLE, f"no device {mac} here")
+        target = self._context.devices.get(mac)
+        if target is None or target is self._context.gateway_device:
+            return RequestRejection(Status.UNREACHABLE, f"device {mac} not found at this gateway")
         if mode not in set(DeviceMode):
-            return RequestRejection(Status.NOT_SUPPORTED, f"mode {mode} is not known")
+            return RequestRejection(Status.NOT_SUPPORTED, f"unknown device mode {mode}")
         return self.set_mode(target, bytes((mode,)), t)
 
     def send_text(self, device: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
-        """9820: show a message, which is unread until somebody reads it."""
+        """Show a text message and mark it as unread (9820)."""
         if not 0 < len(raw) <= _MAX_TEXT_BYTES:
-            return RequestRejection(Status.INVALID_VALUE, f"a message has 1 to {_MAX_TEXT_BYTES} bytes")
+            return RequestRejection(Status.INVALID_VALUE, f"a message must have 1 to {_MAX_TEXT_BYTES} bytes")
         self._behavior.set_property(device, Identifier("9821"), b"\1", t)
         return None
 
     def upstream_test(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """8303: send packets to the gateway."""
+        """Start a throughput test from the device to the gateway (8303)."""
         if not device.is_connected:
-            return RequestRejection(Status.NOT_SUPPORTED, "only connected devices send test packets")
-        return self._start_test(device, raw, [self._core.gateway_device])
+            return RequestRejection(Status.NOT_SUPPORTED, "only connected devices can send test packets")
+        return self._start_test(device, raw, [self._context.gateway_device])
 
     def downstream_test(self, gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """8304, on the gateway: send packets to one device, or to all."""
+        """Start a throughput test from the gateway to one device or to all (8304, on the gateway)."""
         target = Mac(raw[_MAC_SIZE : 2 * _MAC_SIZE].hex())
-        others = [device for device in self._core.devices.values() if device is not gateway]
+        others = [device for device in self._context.devices.values() if device is not gateway]
         receivers = [device for device in others if target in (_ALL_DEVICES, device.mac)]
         if not receivers:
-            return RequestRejection(Status.UNREACHABLE, f"no device {target} here")
+            return RequestRejection(Status.UNREACHABLE, f"device {target} not found at this gateway")
         return self._start_test(gateway, raw, receivers)
 
     def _start_test(
@@ -195,38 +197,40 @@ class DeviceCommands:
     # Firmware
 
     def start_update(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """8121: get an image and update with it."""
+        """Start an update by download (8121)."""
         stage = bool(raw[IMAGE_KEY_SIZE])
         return _reject_unless_ok(self._updates.start_download(device, ImageKey.from_bytes(raw), stage=stage))
 
     def control_update(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """8122: apply or abort."""
+        """Apply or abort an update by download (8122)."""
         return _reject_unless_ok(self._updates.control_download(device, apply=bool(raw[0])))
 
     def start_broadcast(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """8124, on the gateway: update many devices."""
+        """Start an update of many devices by broadcast (8124, on the gateway)."""
         macs = raw[IMAGE_KEY_SIZE + 2 :].hex()
-        targets = [Mac(macs[at : at + 2 * _MAC_SIZE]) for at in range(0, len(macs), 2 * _MAC_SIZE)]
+        targets = [
+            Mac(macs[offset : offset + 2 * _MAC_SIZE]) for offset in range(0, len(macs), 2 * _MAC_SIZE)
+        ]
         stage = bool(raw[IMAGE_KEY_SIZE])
         return _reject_unless_ok(
             self._updates.start_broadcast(ImageKey.from_bytes(raw), targets, stage=stage)
         )
 
     def control_broadcast(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """8126, on the gateway: apply or abort."""
+        """Apply or abort a broadcast (8126, on the gateway)."""
         return _reject_unless_ok(self._updates.control_broadcast(apply=bool(raw[0])))
 
     def start_nordic(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """8131, on the gateway: send an image to a device in DFU mode."""
+        """Start sending an image to a device in DFU mode (8131, on the gateway)."""
         mac = Mac(raw[:_MAC_SIZE].hex())
         return _reject_unless_ok(self._updates.start_nordic_dfu(mac, ImageKey.from_bytes(raw, _MAC_SIZE)))
 
 
 _REASONS: Final = {
-    Status.BUSY: "an update is running, and this is not possible now",
-    Status.FAILED: "there is no update that this could concern",
-    Status.INVALID_VALUE: "no connected device here takes this image by broadcast",
-    Status.UNREACHABLE: "nobody advertises under this MAC in DFU mode within the gateway's range",
+    Status.BUSY: "an update is in progress and does not allow this now",
+    Status.FAILED: "no update is in progress",
+    Status.INVALID_VALUE: "no connected device of this gateway accepts this image by broadcast",
+    Status.UNREACHABLE: "no device advertises with this MAC in DFU mode in range of the gateway",
 }
 
 
@@ -251,4 +255,4 @@ COMMANDS_BY_IDENTIFIER: Final[
     "8304": DeviceCommands.downstream_test,
     "9820": DeviceCommands.send_text,
 }
-"""By identifier."""
+"""Command methods by identifier."""

@@ -1,4 +1,4 @@
-"""Requests: read, checked, carried through the mesh to the target, and answered."""
+"""Handling of requests: parsing, checks, transport through the mesh to the target, responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.sample_buffer import SampleBuffer
 
 
-# Acks: samples that somebody has in safety, and older ones that somebody misses (ack-18 to ack-23).
+# Acks: samples that the client has stored, and requests for older samples (ack-18 to ack-23).
 
 _BACKFILL_PAUSE: Final = 0.05
 """Seconds between two samples of a backfill."""
@@ -44,33 +44,39 @@ class _AckedSeries(NamedTuple):
 
 
 class SampleAckHandler:
-    """Takes acks to the devices of one gateway. Nobody ever hears whether one was of use (ack-5)."""
+    """Handler of sample acks to the devices of one gateway. Acks have no response (ack-5)."""
 
-    def __init__(self, core: EmulatorContext) -> None:
-        self._core = core
+    def __init__(self, context: EmulatorContext) -> None:
+        self._context = context
 
     def handle(self, topic: RequestTopic, payload: bytes) -> None:
-        """Send an ack on its way; what is malformed or concerns nobody is dropped."""
-        device = self._core.devices.get(topic.device)
-        entry = self._core.catalogue.find(topic.identifier or "")
+        """Send an ack to its device. Malformed acks and acks to unknown devices are dropped."""
+        device = self._context.devices.get(topic.device)
+        definition = self._context.catalogue.find(topic.identifier or "")
         try:
-            ack = requests.decode_request(topic.operation, payload, version=self._core.settings.api_version)
+            ack = requests.decode_request(
+                topic.operation, payload, version=self._context.settings.api_version
+            )
         except WireError:
             return
         if topic.operation.is_decoded:
-            identifier = entry.id if entry is not None and entry.name == topic.identifier else None
+            identifier = (
+                definition.id if definition is not None and definition.name == topic.identifier else None
+            )
         else:
             identifier = Identifier(topic.identifier or "")
         if isinstance(ack, AckRequest) and device is not None and identifier is not None:
             self._send(device, identifier, ack)
 
     def _send(self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest) -> None:
-        mesh = self._core.mesh
-        relay = device.node if device.is_connected else mesh.find_relay(device.node, self._core.scheduler.now)
+        mesh = self._context.mesh
+        relay = (
+            device.node if device.is_connected else mesh.find_relay(device.node, self._context.scheduler.now)
+        )
         route = mesh.find_route(relay) if relay is not None else None
         if route is not None:
-            arrived = partial(self._on_arrival, device, identifier, ack)
-            self._core.packets.send((mesh.root, *route), priority=ack.priority, on_arrival=arrived)
+            on_arrival = partial(self._on_arrival, device, identifier, ack)
+            self._context.packets.send((mesh.root, *route), priority=ack.priority, on_arrival=on_arrival)
 
     def _on_arrival(
         self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest, _t: float
@@ -90,98 +96,103 @@ class SampleAckHandler:
         samples.remove(millis)
         if type_ is AckType.BACKFILL and not samples.is_backfilling:
             samples.is_backfilling = True
-            self._backfill(series, (millis, 0), self._core.scheduler.now)
+            self._backfill(series, (millis, 0), self._context.scheduler.now)
 
     def _backfill(self, series: _AckedSeries, before: tuple[int, int], _t: float) -> None:
-        """Send the next older sample, and so on until there is none (ack-20)."""
+        """Publish the next older sample and schedule the one before it, until none is left (ack-20)."""
         device, kind, identifier, samples = series
         sample = samples.newest_before(*before)
-        if sample is None or not device.is_reachable or self._core.is_down:
+        if sample is None or not device.is_reachable or self._context.is_down:
             samples.is_backfilling = False
             return
-        self._core.reports.publish_sample(device, kind, identifier, sample)
-        self._core.scheduler.after(_BACKFILL_PAUSE, partial(self._backfill, series, sample[:2]))
+        self._context.reports.publish_sample(device, kind, identifier, sample)
+        self._context.scheduler.after(_BACKFILL_PAUSE, partial(self._backfill, series, sample[:2]))
 
 
 DEVICE_TIMEOUT: Final = 10.0
-"""Seconds that the gateway waits for a device (gateway-28)."""
+"""Seconds that the gateway waits for the response of a device (gateway-28)."""
 
 MAX_OPEN_REQUESTS: Final = 256
-"""Requests that a gateway works on; more are too many."""
+"""Maximum requests to devices in progress; further ones are rejected as busy."""
 
 _PROCESSING_SECONDS: Final = 0.005
-"""Seconds that a target takes to answer."""
+"""Seconds that a target needs to execute a request."""
 
 _SESSION_SECONDS: Final = 0.120
 """Seconds to set up and use a short session with an unconnected device."""
 
 
 class GatewayRequestHandler:
-    """The requests to one gateway."""
+    """Handler of the requests to one gateway."""
 
-    def __init__(self, core: EmulatorContext, writer: PropertyWriter) -> None:
-        self._core = core
-        self._executor = RequestExecutor(core, writer)
-        self._acks = SampleAckHandler(core)
+    def __init__(self, context: EmulatorContext, writer: PropertyWriter) -> None:
+        self._context = context
+        self._executor = RequestExecutor(context, writer)
+        self._acks = SampleAckHandler(context)
         self._open_requests: set[ActiveRequest] = set()
         self._sessions: dict[MeshNode, list[tuple[int, int, ActiveRequest]]] = {}
-        """What waits for an extender that is busy with another unconnected device: the urgent first."""
-        self._count = 0
+        """Requests that wait for an extender which is busy with another unconnected device, by priority."""
+        self._queued_count = 0
 
     def handle(self, topic: str, payload: bytes | None) -> None:
-        """Work on whatever came on a subscribed topic. What cannot be answered is ignored."""
+        """Handle a message on a subscribed topic. A payload of None was too long to read.
+
+        Messages to which no response is possible are ignored.
+        """
         try:
-            parsed = self._core.topics.parse(topic)
+            parsed = self._context.topics.parse(topic)
         except WireError as exc:
-            self._refuse_topic(topic, payload, exc)
+            self._reject_topic(topic, payload, exc)
             return
         if isinstance(parsed, BroadcastTopic):
-            parsed = parsed.to_request_topic(self._core.settings.mac)
-            if parsed.device not in self._core.devices:
-                return  # only those who know the device answer (gateway-15)
-        if isinstance(parsed, RequestTopic) and parsed.gateway == self._core.settings.mac:
+            parsed = parsed.to_request_topic(self._context.settings.mac)
+            if parsed.device not in self._context.devices:
+                return  # only gateways that know the device respond (gateway-15)
+        if isinstance(parsed, RequestTopic) and parsed.gateway == self._context.settings.mac:
             self._handle_request(parsed, payload)
 
-    def _refuse_topic(self, topic: str, payload: bytes | None, problem: WireError) -> None:
-        """Answer what has the shape of a request and is none (response-24, response-26)."""
-        core, mac = self._core, self._core.settings.mac
-        answer_to = core.topics.format_response_topic(topic, mac)
-        if answer_to is None or len(answer_to.encode()) > MAX_STRING_BYTES:
-            return  # no topic of MQTT is longer, and answers have longer ones than requests
-        device, _, what = answer_to.removeprefix(
-            core.topics.response_filter(mac).removesuffix("#")
+    def _reject_topic(self, topic: str, payload: bytes | None, error: WireError) -> None:
+        """Respond to a topic that has the shape of a request but is malformed (response-24, response-26)."""
+        context, mac = self._context, self._context.settings.mac
+        response_topic = context.topics.format_response_topic(topic, mac)
+        if response_topic is None or len(response_topic.encode()) > MAX_STRING_BYTES:
+            return  # longer than MQTT allows: response topics are longer than request topics
+        device, _, operation_part = response_topic.removeprefix(
+            context.topics.response_filter(mac).removesuffix("#")
         ).partition("/")
-        to_all = not topic.startswith(core.topics.request_filter(mac).removesuffix("#"))
-        if to_all and device not in core.devices:
-            return  # gateway-15
-        if what.partition("/")[0] in {Operation.ACK, Operation.ACK_DECODED} and self._supports(Operation.ACK):
+        is_broadcast = not topic.startswith(context.topics.request_filter(mac).removesuffix("#"))
+        if is_broadcast and device not in context.devices:
+            return  # only gateways that know the device respond (gateway-15)
+        if operation_part.partition("/")[0] in {Operation.ACK, Operation.ACK_DECODED} and self._supports(
+            Operation.ACK
+        ):
             return
-        is_identifier = isinstance(problem, MalformedIdentifier)
+        is_identifier_error = isinstance(error, MalformedIdentifier)
         request_id = requests.decode_request_id(payload or b"")
         response = responses.Response(
-            time=core.clock.wall_time(core.scheduler.now),
-            status=Status.UNKNOWN_IDENTIFIER if is_identifier else Status.UNKNOWN_OPERATION,
+            time=context.clock.wall_time(context.scheduler.now),
+            status=Status.UNKNOWN_IDENTIFIER if is_identifier_error else Status.UNKNOWN_OPERATION,
             response_time=0,
             origin=Origin.CONNECTED if device == mac else Origin.GATEWAY,
             id=UNSET if request_id is None else request_id,
-            error_message=str(problem),
+            error_message=str(error),
         )
-        core.outbox.put(
-            answer_to, responses.encode_unknown_operation(response, version=core.settings.api_version)
+        context.outbox.put(
+            response_topic, responses.encode_unknown_operation(response, version=context.settings.api_version)
         )
 
     def _supports(self, operation: Operation) -> bool:
-        return api_versions.is_supported("request", operation, None, self._core.settings.api_version)
+        return api_versions.is_supported("request", operation, None, self._context.settings.api_version)
 
     def _handle_request(self, topic: RequestTopic, payload: bytes | None) -> None:
-        operation, version = topic.operation, self._core.settings.api_version
+        operation, version = topic.operation, self._context.settings.api_version
         if not operation.is_answered and self._supports(operation):
             self._acks.handle(topic, payload or b"")
             return
-        exchange = ActiveRequest(self._core, topic, requests.decode_request_id(payload or b""))
+        exchange = ActiveRequest(self._context, topic, requests.decode_request_id(payload or b""))
         if not self._supports(operation):
             exchange.fail_at_gateway(
-                Status.UNKNOWN_OPERATION, f"{operation} is not known at version {version}"
+                Status.UNKNOWN_OPERATION, f"{operation} is not supported in API version {version}"
             )
             return
         if payload is None:
@@ -192,36 +203,36 @@ class GatewayRequestHandler:
         try:
             exchange.request = requests.decode_request(operation, payload, version=version)
         except WireError as exc:
-            wrong_value = exc.field.partition(".")[0] in {"value", "ext"}
-            status = Status.INVALID_VALUE if wrong_value else Status.INVALID_REQUEST
+            is_value_error = exc.field.partition(".")[0] in {"value", "ext"}
+            status = Status.INVALID_VALUE if is_value_error else Status.INVALID_REQUEST
             exchange.fail_at_gateway(status, str(exc))
             return
         self._dispatch(exchange)
 
     def _dispatch(self, exchange: ActiveRequest) -> None:
-        """Send a request on its way."""
-        core, topic = self._core, exchange.topic
+        """Check a parsed request and start its execution."""
+        context, topic = self._context, exchange.topic
         if topic.operation is Operation.APIVERSION:
-            self._answer_version(exchange)
+            self._respond_version(exchange)
         elif exchange.device is None:
-            exchange.fail_at_gateway(Status.UNREACHABLE, f"the gateway knows no device {topic.device}")
+            exchange.fail_at_gateway(Status.UNREACHABLE, f"device {topic.device} not found at this gateway")
         elif len(self._open_requests) >= MAX_OPEN_REQUESTS:
             exchange.fail_at_gateway(
-                Status.BUSY, f"the gateway works on {MAX_OPEN_REQUESTS} requests already"
+                Status.BUSY, f"the gateway is already processing {MAX_OPEN_REQUESTS} requests"
             )
         elif not self._executor.check_decoded(exchange):
             return
-        elif exchange.device is core.gateway_device:
-            core.scheduler.after(_PROCESSING_SECONDS, lambda _t: self._executor.execute_now(exchange))
+        elif exchange.device is context.gateway_device:
+            context.scheduler.after(_PROCESSING_SECONDS, lambda _t: self._executor.execute_now(exchange))
         else:
             self._open_requests.add(exchange)
             exchange.on_done = self._open_requests.discard
-            core.scheduler.after(DEVICE_TIMEOUT, partial(self._expire, exchange))
+            context.scheduler.after(DEVICE_TIMEOUT, partial(self._expire, exchange))
             self._send(exchange)
 
-    def _answer_version(self, exchange: ActiveRequest) -> None:
-        if exchange.topic.device == self._core.settings.mac:
-            exchange.complete(version=self._core.settings.api_version)
+    def _respond_version(self, exchange: ActiveRequest) -> None:
+        if exchange.topic.device == self._context.settings.mac:
+            exchange.complete(version=self._context.settings.api_version)
         else:
             exchange.fail_at_gateway(Status.NOT_SUPPORTED, "only a gateway has an API version")
 
@@ -229,49 +240,53 @@ class GatewayRequestHandler:
         self._open_requests.discard(exchange)
         exchange.time_out()
 
-    # Through the mesh
+    # Transport through the mesh
 
     def _send(self, exchange: ActiveRequest) -> None:
-        """Send a request to a connected device itself, to an unconnected one through an extender."""
-        device, mesh = exchange.device, self._core.mesh
-        assert device is not None  # noqa: S101 # its only caller has seen to it
+        """Send a request to a connected device directly, to an unconnected one through an extender."""
+        device, mesh = exchange.device, self._context.mesh
+        assert device is not None  # noqa: S101 # checked by _dispatch
         if device.is_connected:
             relay: MeshNode | None = device.node
-            arrived = partial(self._on_target_reached, exchange)
+            on_arrival = partial(self._on_target_reached, exchange)
         else:
             relay = exchange.extender = self._select_relay(exchange)
-            arrived = partial(self._queue_at_extender, exchange)
+            on_arrival = partial(self._queue_at_extender, exchange)
         route = mesh.find_route(relay) if relay is not None else None
         if route is None:
-            exchange.fail_at_gateway(Status.UNREACHABLE, "there is no route to the device")
+            exchange.fail_at_gateway(Status.UNREACHABLE, "no route to the device")
         else:
             exchange.route = route
-            self._core.packets.send((mesh.root, *route), priority=_priority(exchange), on_arrival=arrived)
+            self._context.packets.send(
+                (mesh.root, *route), priority=_get_priority(exchange), on_arrival=on_arrival
+            )
 
     def _select_relay(self, exchange: ActiveRequest) -> MeshNode | None:
-        device, wished = exchange.device, getattr(exchange.request, "extender_id", UNSET)
-        assert device is not None  # noqa: S101 # see above
-        if wished is UNSET:
-            return self._core.mesh.find_relay(device.node, self._core.scheduler.now)
-        return self._core.mesh.find_relay_by_mac(device.node, wished, self._core.scheduler.now)
+        device, extender_id = exchange.device, getattr(exchange.request, "extender_id", UNSET)
+        assert device is not None  # noqa: S101 # checked by _dispatch
+        if extender_id is UNSET:
+            return self._context.mesh.find_relay(device.node, self._context.scheduler.now)
+        return self._context.mesh.find_relay_by_mac(device.node, extender_id, self._context.scheduler.now)
 
     def _queue_at_extender(self, exchange: ActiveRequest, t: float) -> None:
-        """Wait for the target's next advertisement, one target after the other (gateway-20)."""
+        """Queue a request until its target advertises. An extender serves one at a time (gateway-20)."""
         extender = exchange.extender
-        assert extender is not None  # noqa: S101 # see above
-        self._count += 1
+        assert extender is not None  # noqa: S101 # set by _send for unconnected targets
+        self._queued_count += 1
         is_free = extender not in self._sessions
-        heappush(self._sessions.setdefault(extender, []), (-_priority(exchange), self._count, exchange))
+        heappush(
+            self._sessions.setdefault(extender, []), (-_get_priority(exchange), self._queued_count, exchange)
+        )
         if is_free:
             self._next_session(extender, t)
 
     def _next_session(self, extender: MeshNode, t: float) -> None:
-        waiting = self._sessions[extender]
-        while waiting:
-            _, count, exchange = heappop(waiting)
+        queue = self._sessions[extender]
+        while queue:
+            _, count, exchange = heappop(queue)
             if exchange.is_pending and exchange.device is not None:
                 end = t + exchange.device.seconds_to_advertisement(t, count) + _SESSION_SECONDS
-                self._core.scheduler.at(end, partial(self._end_session, extender, exchange))
+                self._context.scheduler.at(end, partial(self._end_session, extender, exchange))
                 return
         del self._sessions[extender]
 
@@ -281,20 +296,22 @@ class GatewayRequestHandler:
 
     def _on_target_reached(self, exchange: ActiveRequest, _t: float) -> None:
         if exchange.is_pending and self._executor.can_receive(exchange):
-            self._core.scheduler.after(_PROCESSING_SECONDS, partial(self._execute_and_respond, exchange))
+            self._context.scheduler.after(_PROCESSING_SECONDS, partial(self._execute_and_respond, exchange))
 
     def _execute_and_respond(self, exchange: ActiveRequest, _t: float) -> None:
-        """Serve the request, and carry the response back the way that leads back now."""
+        """Execute the request and send the response back over the route that exists now."""
         if not exchange.is_pending or exchange.device is None:
             return
         node = exchange.extender or exchange.device.node
-        route = self._core.mesh.find_route(node)
+        route = self._context.mesh.find_route(node)
         deliver = self._executor.execute(exchange)
         if route is not None:
             exchange.route = route
-            path = (*reversed(route), self._core.mesh.root)
-            self._core.packets.send(path, priority=_priority(exchange), on_arrival=lambda _t: deliver())
+            path = (*reversed(route), self._context.mesh.root)
+            self._context.packets.send(
+                path, priority=_get_priority(exchange), on_arrival=lambda _t: deliver()
+            )
 
 
-def _priority(exchange: ActiveRequest) -> int:
+def _get_priority(exchange: ActiveRequest) -> int:
     return exchange.request.priority if exchange.request is not None else Priority.MEDIUM

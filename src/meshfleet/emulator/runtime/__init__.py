@@ -1,1 +1,1 @@
-"""Emulated gateways on a broker. Only this package of the emulator opens connections and reads the clock."""
+"""Emulated gateways on a broker: the only part of the emulator that opens connections and reads the clock."""

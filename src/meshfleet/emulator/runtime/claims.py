@@ -1,4 +1,4 @@
-"""Claiming emulated gateways at a service over REST, to get their credentials for its broker."""
+"""Claims of emulated gateways at a service over REST, which return the credentials for its broker."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 _RESPONSE_TIMEOUT: Final = 60.0
-"""Seconds for one answer as a whole; the client's own timeouts are for each part of it."""
+"""Seconds for one response as a whole; the timeouts of the HTTP client apply to each part of it."""
 
 _MAX_RESPONSE_BYTES: Final = 64 * 1024
-"""Bytes of an answer."""
+"""Maximum bytes of a response."""
 
 _DEFAULT_RETRY_SECONDS: Final = 1
-"""Seconds, when the service wants us to wait and does not say how long."""
+"""Seconds to wait if the service limits the rate without a Retry-After header."""
 
 _MAX_RETRY_SECONDS: Final = 60
 _MAX_ATTEMPTS: Final = 10
 
 _MAX_QUOTED_CHARACTERS: Final = 200
-"""Characters of the service's own words in an error."""
+"""Maximum characters of a problem description of the service that an error quotes."""
 
 
-async def claim_gateways(  # noqa: PLR0913 # one call, and every part of it by its name
+async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
     service: str,
     *,
     user: str,
@@ -47,48 +47,51 @@ async def claim_gateways(  # noqa: PLR0913 # one call, and every part of it by i
     concurrency: int = 20,
     on_claimed: Callable[[Mac], None] | None = None,
 ) -> list[tuple[Mac, BrokerAddress]]:
-    """Claim gateways, and tell where and as whom each connects, in their order; one named twice comes once.
+    """Claim gateways. Return each MAC once with its broker address and credentials, in the given order.
 
-    A gateway that is claimed already gets a new password: whoever runs it elsewhere is cut off. `on_claimed`
-    is called for each as it is done. Raises ServiceRefused at the first that fails; the others stay claimed.
+    A gateway that is already claimed gets a new password, which disconnects other clients that use the old
+    one. `on_claimed` is called after each claim. Raises ServiceRefused at the first failure; gateways claimed
+    until then stay claimed.
     """
     if concurrency < 1:
-        raise ValueError("concurrency must be more than nothing")
-    desk = _ClaimClient(_parse_service_url(service), Login(username=user, password=password), http)
-    found: dict[Mac, BrokerAddress | None] = dict.fromkeys(gateways)
-    await desk.log_in(instead_of=None)
-    waiting = iter(list(found))
+        raise ValueError("concurrency must be at least 1")
+    client = _ClaimClient(_parse_service_url(service), Login(username=user, password=password), http)
+    addresses: dict[Mac, BrokerAddress | None] = dict.fromkeys(gateways)
+    await client.log_in(expired_token=None)
+    remaining = iter(list(addresses))
 
-    async def work() -> None:
-        for gateway in waiting:
-            found[gateway] = await desk.claim(gateway)
+    async def claim_remaining() -> None:
+        for gateway in remaining:
+            addresses[gateway] = await client.claim(gateway)
             if on_claimed is not None:
                 on_claimed(gateway)
 
-    await _run_concurrently([work() for _ in range(min(concurrency, len(found)))])
-    return [(gateway, address) for gateway, address in found.items() if address is not None]
+    await _run_concurrently([claim_remaining() for _ in range(min(concurrency, len(addresses)))])
+    return [(gateway, address) for gateway, address in addresses.items() if address is not None]
 
 
 def _parse_service_url(service: str) -> httpx.URL:
-    """Check the address of a service; a path in front of its own is allowed."""
+    """Parse and check the base URL of a service; it may have a path. Raises MalformedAddress."""
     if not service.isprintable() or " " in service:
-        raise MalformedAddress("service", "has a space or a control character in it")
+        raise MalformedAddress("service", "must not contain spaces or control characters")
     try:
         url = httpx.URL(service)
         host = url.host
-    except (httpx.InvalidURL, UnicodeError):  # the latter for hosts that IDNA does not allow
+    except (httpx.InvalidURL, UnicodeError):  # UnicodeError: host names that IDNA does not allow
         raise MalformedAddress("service", "is not a URL such as https://host") from None
     if url.scheme not in {"http", "https"} or not host:
         raise MalformedAddress("service", "must begin with http:// or https:// and a host")
     if url.userinfo:
-        raise MalformedAddress("service", "has a user name or password in it, which are given apart")
+        raise MalformedAddress(
+            "service", "must not contain a user name or password, use the options for them"
+        )
     if url.query or url.fragment or "?" in service or "#" in service:
-        raise MalformedAddress("service", "has a ? or # in it")
+        raise MalformedAddress("service", "must not contain ? or #")
     return url
 
 
 class _ClaimClient:
-    """Where gateways are claimed: a service, and us logged in to it."""
+    """Client of the REST API of one service, logged in as one user."""
 
     def __init__(self, base: httpx.URL, login: Login, http: httpx.AsyncClient) -> None:
         self._base = base
@@ -98,49 +101,49 @@ class _ClaimClient:
         self._token: str | None = None
         self._login_lock = asyncio.Lock()
 
-    async def log_in(self, *, instead_of: str | None) -> None:
-        """Get a token, unless somebody else has replaced that one meanwhile."""
+    async def log_in(self, *, expired_token: str | None) -> None:
+        """Get an access token, unless another task has already replaced the expired one."""
         async with self._login_lock:
-            if self._token != instead_of:
+            if self._token != expired_token:
                 return
             response, body = await self._post(rest.LOGIN_PATH, self._login)
             if response.status_code == httpx.codes.UNAUTHORIZED:
-                raise self._refusal("does not accept this user name and password")
+                raise self._build_error("does not accept this user name and password")
             if response.status_code in {httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED}:
-                raise self._refusal("is not a Meshfleet service: it has no login")
+                raise self._build_error("is not a Meshfleet service: it has no login endpoint")
             self._token = self._decode_response(LoggedIn, response, body).auth_token
 
     async def claim(self, gateway: Mac) -> BrokerAddress:
-        """Claim a gateway, or take it over."""
+        """Claim a gateway, or renew the credentials of one that is already claimed."""
         response, body = await self._post_authenticated(rest.GATEWAYS_PATH, NewGateway(mac=gateway))
         if response.status_code == httpx.codes.CONFLICT:
             response, body = await self._post_authenticated(rest.credentials_path(gateway))
         claim = self._decode_response(GatewayClaim, response, body)
         if claim.mac != gateway:
-            raise self._refusal(f"was asked for gateway {gateway} and answers for another")
-        return self._address(claim)
+            raise self._build_error(f"returned a claim of another gateway than {gateway}")
+        return self._build_broker_address(claim)
 
     async def _post_authenticated(
-        self, path: str, ask: rest.RequestBody | None = None
+        self, path: str, request_body: rest.RequestBody | None = None
     ) -> tuple[httpx.Response, bytes]:
-        """Ask as who we are. A token lives half an hour, and thousands of claims may take longer."""
+        """Post with the access token and log in again if it has expired: many claims may outlast a token."""
         token = self._token
-        response, body = await self._post(path, ask, token)
+        response, body = await self._post(path, request_body, token)
         if response.status_code == httpx.codes.UNAUTHORIZED:
-            await self.log_in(instead_of=token)
-            response, body = await self._post(path, ask, self._token)
+            await self.log_in(expired_token=token)
+            response, body = await self._post(path, request_body, self._token)
         return response, body
 
     async def _post(
-        self, path: str, ask: rest.RequestBody | None, token: str | None = None
+        self, path: str, request_body: rest.RequestBody | None, token: str | None = None
     ) -> tuple[httpx.Response, bytes]:
-        """Post until the service has time for us."""
+        """Post a request and repeat it while the service limits the rate (HTTP status 429)."""
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "identity"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        if ask is not None:
+        if request_body is not None:
             headers["Content-Type"] = "application/json"
-        content = None if ask is None else msgspec.json.encode(ask)
+        content = None if request_body is None else msgspec.json.encode(request_body)
         url = self._base.copy_with(path=self._prefix + path)
         for _ in range(_MAX_ATTEMPTS):
             request = self._http.build_request("POST", url, headers=headers, content=content)
@@ -148,10 +151,10 @@ class _ClaimClient:
             if response.status_code != httpx.codes.TOO_MANY_REQUESTS:
                 return response, body
             await asyncio.sleep(self._retry_seconds(response))
-        raise self._refusal("has no time for us: it asks to wait again and again")
+        raise self._build_error("keeps limiting the request rate; try again later")
 
     async def _send(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
-        """One question, one answer."""
+        """Send one request. Return the response and its body."""
         try:
             async with asyncio.timeout(_RESPONSE_TIMEOUT):
                 response = await self._http.send(request, stream=True, auth=None, follow_redirects=False)
@@ -160,71 +163,77 @@ class _ClaimClient:
                 finally:
                     await response.aclose()
         except (TimeoutError, httpx.TimeoutException):
-            problem = "does not answer in time"
+            reason = "does not respond in time"
         except httpx.ConnectError as exc:
-            problem = f"cannot be reached: {exc}"
+            reason = f"cannot be reached: {exc}"
         except httpx.HTTPError:
-            problem = "is not a Meshfleet service: it speaks no proper HTTP"
+            reason = "is not a Meshfleet service: its response is not valid HTTP"
         else:
             if body is None:
-                raise self._refusal("is not a Meshfleet service: its answers are too long")
+                raise self._build_error("is not a Meshfleet service: its response is too long")
             return response, body
-        # Without its cause, which carries the request with password or token.
-        raise self._refusal(problem) from None
+        # Without the cause: it holds the request with the password or token.
+        raise self._build_error(reason) from None
 
     def _retry_seconds(self, response: httpx.Response) -> int:
-        pause = rest.parse_retry_after(response.headers.get("Retry-After", ""))
-        if pause is not None and pause > _MAX_RETRY_SECONDS:
-            raise self._refusal(f"asks to wait {pause} s after too many tries; try again then")
-        return _DEFAULT_RETRY_SECONDS if pause is None else pause
+        seconds = rest.parse_retry_after(response.headers.get("Retry-After", ""))
+        if seconds is not None and seconds > _MAX_RETRY_SECONDS:
+            raise self._build_error(f"limits the request rate; try again in {seconds} s")
+        return _DEFAULT_RETRY_SECONDS if seconds is None else seconds
 
-    def _decode_response(self, kind: type[rest.BodyT], response: httpx.Response, body: bytes) -> rest.BodyT:
-        """What a good answer says; of any other, why it is none."""
+    def _decode_response(
+        self, body_type: type[rest.BodyT], response: httpx.Response, body: bytes
+    ) -> rest.BodyT:
+        """Decode the body of a successful response. Raises ServiceRefused for any other response."""
         match response.status_code:
             case status if httpx.codes.is_redirect(status):
-                raise self._refusal("redirects; give the address behind it instead")
+                raise self._build_error("redirects; use the redirect target as the address")
             case httpx.codes.FORBIDDEN:
-                raise self._refusal(f"lets only admins claim gateways, and {self._login.username!r} is none")
+                raise self._build_error(
+                    f"lets only admins claim gateways, and {self._login.username!r} is not an admin"
+                )
             case status if not httpx.codes.is_success(status):
-                raise self._refusal(f"answers with HTTP status {status}{self._quote_problem(body)}")
+                raise self._build_error(f"returned HTTP status {status}{self._quote_problem(body)}")
         try:
-            return rest.decode_body(kind, body)
-        except WireError as problem:
-            # The field alone: the rest of the sentence may repeat what was in it.
-            raise self._refusal(
-                f"is not a Meshfleet service: its answer has no proper {problem.field}"
+            return rest.decode_body(body_type, body)
+        except WireError as error:
+            # Only the field name: the rest of the message may repeat the value.
+            raise self._build_error(
+                f"is not a Meshfleet service: its response has no valid {error.field}"
             ) from None
 
     def _quote_problem(self, body: bytes) -> str:
-        """What the service says of a problem, on one line, and not if it repeats our secrets."""
+        """Return the problem description of the service in one line, or nothing if it repeats a secret."""
         try:
             problem = rest.decode_body(ProblemSummary, body)
         except WireError:
             return ""
         text = "".join(char for char in problem.detail or problem.title or "" if char.isprintable())
-        secret = any(each and each in text for each in (self._login.password, self._token))
-        return f": {text[:_MAX_QUOTED_CHARACTERS]}" if text and not secret else ""
+        repeats_secret = any(value and value in text for value in (self._login.password, self._token))
+        return f": {text[:_MAX_QUOTED_CHARACTERS]}" if text and not repeats_secret else ""
 
-    def _address(self, claim: GatewayClaim) -> BrokerAddress:
+    def _build_broker_address(self, claim: GatewayClaim) -> BrokerAddress:
         broker = claim.broker
         host = f"[{broker.host}]" if ":" in broker.host else broker.host
         try:
             address = BrokerAddress.parse(f"{'mqtts' if broker.tls else 'mqtt'}://{host}:{broker.port}")
-        except MalformedAddress as problem:
-            raise self._refusal(f"names a broker for {claim.mac} whose address {problem.reason}") from problem
+        except MalformedAddress as error:
+            raise self._build_error(
+                f"returned a broker for {claim.mac} whose address {error.reason}"
+            ) from error
         if address.user is not None:
-            raise self._refusal(f"names a broker for {claim.mac} with a user in its host")
+            raise self._build_error(f"returned a broker for {claim.mac} with a user name in its host")
         return replace(address, user=claim.username, password=claim.password)
 
-    def _refusal(self, words: str) -> ServiceRefused:
-        return ServiceRefused(f"{redact_url(self._base)} {words}")
+    def _build_error(self, reason: str) -> ServiceRefused:
+        return ServiceRefused(f"{redact_url(self._base)} {reason}")
 
 
-async def _run_concurrently(deeds: Iterable[Coroutine[None, None, None]]) -> None:
-    """Do all at once. The first that fails ends the others, and is raised as it is."""
+async def _run_concurrently(coroutines: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run coroutines concurrently. The first failure cancels the others and is raised itself."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            for number, deed in enumerate(deeds):
-                tasks.create_task(deed, name=f"claims {number}")
-    except ExceptionGroup as problems:
-        raise problems.exceptions[0] from None
+            for number, coroutine in enumerate(coroutines):
+                tasks.create_task(coroutine, name=f"claim worker {number}")
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None

@@ -1,9 +1,9 @@
-"""The way on which a gateway asks the service and hears its answers, there only while somebody uses it.
+"""Diagnostics connection, on which a gateway asks the service for firmware images and receives the answers.
 
-It is a connection of its own (gateway-5), whose client id is the MAC in upper case. Hardly one of the
-thousands of gateways in a process has a question, so none keeps that connection for nothing. A MAC without
-letters would be the client id of both connections, and they would push each other off the broker; such a
-gateway asks over the link that it has.
+It is a separate connection (gateway-5) with the MAC in upper case as client id. It is open only while it is
+used, because few of the thousands of gateways in a process need it at a time. A MAC without letters gives
+both connections the same client id, so that they would replace each other at the broker; such a gateway uses
+its main connection instead.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _KEEP_ALIVE_SECONDS: Final = 15
-"""Seconds (gateway-5)."""
+"""Keep-alive in seconds (gateway-5)."""
 
 
 class DiagnosticsConnection:
-    """A link with a subscription to the answers, shared by everybody who has a question.
+    """Connection that subscribes to firmware answers, shared by all concurrent users.
 
-    `shared` is the gateway's own link. When the MAC makes it needed, its owner brings the answers itself.
+    `shared` is the main connection of the gateway. If the MAC makes it necessary to use that one, the owner
+    passes on the answers received there.
     """
 
     def __init__(
@@ -47,12 +48,12 @@ class DiagnosticsConnection:
         on_answer: Callable[[bytes], None],
         options: MqttOptions,
     ) -> None:
-        alike = gateway.upper() == gateway
-        if alike and shared is None:
-            raise ValueError(f"{gateway} has no letters: it can only ask over its own link")
+        has_same_client_id = gateway.upper() == gateway
+        if has_same_client_id and shared is None:
+            raise ValueError(f"{gateway} has no letters: it needs its main connection for diagnostics")
         self._address = address
         self._gateway = gateway
-        self._shared = shared if alike else None
+        self._shared = shared if has_same_client_id else None
         self._options = replace(options, keep_alive=_KEEP_ALIVE_SECONDS, retry_first_connect=True)
         self._on_answer = on_answer
         self._link = self._shared
@@ -62,14 +63,15 @@ class DiagnosticsConnection:
 
     @property
     def problem(self) -> LinkError | None:
-        """Why there is no connection now."""
+        """Error because of which there is no connection now."""
         return None if self._link is None else self._link.connection_error
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Future[MqttClient]]:
-        """The link, as soon as answers can be heard on it. Shield it: others wait for it too.
+        """Open the connection, or share the open one. The future resolves when answers can be received.
 
-        The last to leave waits until connection and subscription are gone.
+        Await it with `asyncio.shield`: other users wait for the same future. On exit the last user waits
+        until the connection or subscription is closed.
         """
         ready = self._ready = self._ready or self._start()
         self._users += 1
@@ -84,7 +86,7 @@ class DiagnosticsConnection:
         loop = asyncio.get_running_loop()
         ready: Future[MqttClient] = loop.create_future()
         self._task = loop.create_task(
-            self._serve(ready, after=self._task), name=f"diagnostics of {self._gateway}"
+            self._serve(ready, previous_task=self._task), name=f"diagnostics of {self._gateway}"
         )
         return ready
 
@@ -94,20 +96,20 @@ class DiagnosticsConnection:
             task.cancel()
             await asyncio.wait((task,))
 
-    async def _serve(self, ready: Future[MqttClient], after: Task[None] | None) -> None:
-        """Hold the line until cancelled. The one before may be taking its leave, under the same client id."""
-        if after is not None:
-            await asyncio.wait((after,))
+    async def _serve(self, ready: Future[MqttClient], previous_task: Task[None] | None) -> None:
+        """Wait until the previous connection is closed (same client id), then stay open until canceled."""
+        if previous_task is not None:
+            await asyncio.wait((previous_task,))
         try:
             if self._shared is None:
                 await self._connect(ready)
             else:
                 await self._use_shared_link(self._shared, ready)
-        except LinkError as problem:
+        except LinkError as error:
             if not ready.done():
-                ready.set_exception(problem)
-                ready.exception()  # whoever asked may have gone meanwhile, which is no reason to complain
-            _log.debug("%s cannot ask: %s", self._gateway, problem)
+                ready.set_exception(error)
+                ready.exception()  # mark as retrieved: the user may have left, so that nothing awaits it
+            _log.debug("%s has no diagnostics connection: %s", self._gateway, error)
 
     async def _connect(self, ready: Future[MqttClient]) -> None:
         self._link = MqttClient(self._address, self._gateway.upper(), clean=True, options=self._options)
@@ -124,7 +126,7 @@ class DiagnosticsConnection:
         try:
             await link.subscribe(topic)
             ready.set_result(link)
-            await asyncio.Event().wait()  # until cancelled
+            await asyncio.Event().wait()  # until canceled
         finally:
             with suppress(LinkError, TimeoutError):
                 async with asyncio.timeout(self._options.timeout):

@@ -1,4 +1,4 @@
-"""Emulated gateways in one process: one time for all, and somebody who looks after each when it is due."""
+"""Emulated gateways in one process: one simulated time, and a loop that advances each when due."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.01
-"""Seconds between two looks at the clock: what is due in between is published together."""
+"""Seconds between two simulation steps; messages that are due in between are published together."""
 
 _MAX_STEP_SECONDS: Final = 0.05
-"""Seconds that the loop is kept from everything else."""
+"""Maximum seconds for which one simulation step blocks the event loop."""
 
 _MAX_CONNECTING: Final = 100
-"""Gateways that connect at the same time: a broker takes only so many."""
+"""Maximum gateways that connect at the same time, so that the broker is not overloaded."""
 
 
 class EmulatedFleet:
-    """Gateways that live at the same moment."""
+    """Gateways that share one simulated time."""
 
     def __init__(self, pace: SimulationPace, *, http: AsyncClient, options: MqttOptions) -> None:
         self._pace = pace
@@ -43,10 +43,10 @@ class EmulatedFleet:
         self._report_count = 0
         self.uplinks: list[Uplink] = []
         self.all_connected = asyncio.Event()
-        """Set when all gateways have connected once; the world begins then."""
+        """Set when all gateways have connected once; the simulation starts then."""
 
     def add(self, gateway: GatewayEmulator, address: BrokerAddress) -> Uplink:
-        """Let a gateway take part; it connects when the fleet runs."""
+        """Add a gateway; it connects when the fleet runs."""
         uplink = Uplink(gateway, address, options=self._options, http=self._http, now=self._pace.now)
         uplink.on_activity = self._on_activity
         self.uplinks.append(uplink)
@@ -55,50 +55,52 @@ class EmulatedFleet:
 
     @property
     def report_count(self) -> int:
-        """Reports made so far."""
+        """Number of reports created so far."""
         return self._report_count
 
     async def run(self) -> None:
-        """Run for ever. A gateway that cannot connect at first ends it all, and the error says why."""
-        turn = asyncio.Semaphore(_MAX_CONNECTING)
-        missing = len(self.uplinks)
+        """Run until canceled. Raises if a gateway cannot connect for the first time."""
+        connect_slots = asyncio.Semaphore(_MAX_CONNECTING)
+        unconnected_count = len(self.uplinks)
 
-        def connected() -> None:
-            nonlocal missing
-            missing -= 1
-            if not missing:
+        def on_connected() -> None:
+            nonlocal unconnected_count
+            unconnected_count -= 1
+            if not unconnected_count:
                 self._pace.start()
                 self.all_connected.set()
 
         async with asyncio.TaskGroup() as tasks:
             for uplink in self.uplinks:
                 mac = uplink.gateway.settings.mac
-                tasks.create_task(uplink.run(turn, connected, self.all_connected), name=f"gateway {mac}")
-            tasks.create_task(self._run_simulation(), name="time of the fleet")
+                tasks.create_task(
+                    uplink.run(connect_slots, on_connected, self.all_connected), name=f"gateway {mac}"
+                )
+            tasks.create_task(self._run_simulation(), name="fleet simulation")
 
     async def _run_simulation(self) -> None:
-        """Look after whoever is due."""
+        """Advance the gateways that are due, once per tick, after all have connected."""
         await self.all_connected.wait()
         while True:
             self._catch_up()
             await asyncio.sleep(_TICK_SECONDS)
 
     def _catch_up(self) -> None:
-        """Live up to now, or as far as that goes in a short while: others want to live too."""
-        turn = self._pace.next_step(self._due[0][0] if self._due else inf, self._report_count)
-        most = self._report_count + turn.reports
-        end = time.monotonic() + _MAX_STEP_SECONDS
-        while self._due and self._due[0][0] <= turn.until and self._report_count < most:
+        """Run the simulation up to now, but not too long at once: other tasks need the event loop too."""
+        budget = self._pace.next_step(self._due[0][0] if self._due else inf, self._report_count)
+        max_reports = self._report_count + budget.reports
+        deadline = time.monotonic() + _MAX_STEP_SECONDS
+        while self._due and self._due[0][0] <= budget.until and self._report_count < max_reports:
             moment, _, uplink = heappop(self._due)
             if moment == uplink.next_due:
                 self._pace.advance_to(moment)
                 self._advance(uplink, moment)
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 self._pace.fall_behind(moment)
                 return
 
     def _on_activity(self, uplink: Uplink) -> None:
-        """Something came for a gateway: what it has to say at once is said at once."""
+        """Advance a gateway at once that received a message or the result of an action."""
         self._advance(uplink, self._pace.now())
 
     def _advance(self, uplink: Uplink, moment: float) -> None:
@@ -108,16 +110,18 @@ class EmulatedFleet:
         self._report_count += gateway.report_count - uplink.counted_reports
         uplink.counted_reports = gateway.report_count
         if gateway.has_actions:
-            for chore in gateway.drain_actions():
-                uplink.perform(chore)
+            for action in gateway.drain_actions():
+                uplink.perform(action)
         self._schedule(uplink)
 
     @staticmethod
     def _advance_gateway(moment: float, gateway: GatewayEmulator) -> list[Publish]:
         try:
             return gateway.advance(moment)
-        except Exception:  # noqa: BLE001 # one gateway of thousands
-            _log.exception("%s has stumbled, which is a defect of ours", gateway.settings.mac)
+        except Exception:  # noqa: BLE001 # a failure of one gateway must not stop the others
+            _log.exception(
+                "simulation of gateway %s failed, which is a bug in the emulator", gateway.settings.mac
+            )
             return []
 
     def _schedule(self, uplink: Uplink) -> None:

@@ -1,6 +1,6 @@
-"""Fetching a body over HTTP from an address that somebody else gave us, and that may be signed.
+"""Download of an image over HTTP from a URL that another system supplied and that may be signed.
 
-Nothing of an address but its host is ever logged or put into an error: the rest may be as good as a password.
+Only the host of a URL is ever logged or quoted in an error: the rest may be as sensitive as a password.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _MAX_REDIRECTS: Final = 3
 
 _HEADERS: Final = {"Accept": "*/*", "Accept-Encoding": "identity"}
-"""The bytes as they are: sizes and hashes are of those."""
+"""Requests the unencoded bytes: sizes and hashes refer to them."""
 
 
 class _UrlRedactionFilter(logging.Filter):
-    """Cuts addresses in the log of httpx down to their hosts: it logs every request, with its query."""
+    """Filter that reduces URLs in the log of httpx to their hosts: it logs each request with its query."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -32,61 +32,61 @@ class _UrlRedactionFilter(logging.Filter):
 
 
 logging.getLogger("httpx").addFilter(_UrlRedactionFilter())
-# Below that it logs headers, and with them where redirects lead.
+# At debug level it logs headers, which include redirect targets.
 logging.getLogger("httpcore").setLevel(logging.INFO)
 
 
 def redact_url(url: httpx.URL) -> str:
-    """The part of an address that may be shown."""
+    """Return the part of a URL that may be shown: scheme and host."""
     return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
 async def download_image(
     http: AsyncClient, uri: str, *, max_bytes: int, idle_timeout: float, total_timeout: float
 ) -> bytes:
-    """The body behind an address, of at most `limit` bytes.
+    """Download the body at a URL, of at most `max_bytes` bytes.
 
-    Waits `silence` seconds for each next sign of life, and `within` seconds in all: who sends byte by byte
-    is always alive.
+    Wait at most `idle_timeout` seconds for each chunk and `total_timeout` seconds in all: a server that sends
+    byte by byte is never idle. Raises ImageUnavailable or ImageBroken.
     """
-    # Without a limit for the pool: thousands of gateways may share a client, and wait their turn.
+    # No timeout for the pool: thousands of gateways may share a client and wait for a connection.
     timeout = httpx.Timeout(idle_timeout, pool=None)
     try:
         async with asyncio.timeout(total_timeout):
             request = http.build_request("GET", uri, headers=_HEADERS, timeout=timeout)
             return await _follow_redirects(http, request, max_bytes)
     except (TimeoutError, httpx.TimeoutException):
-        problem = "the server of the image does not send it in time"
+        problem = "the image server did not send the image in time"
     except httpx.ConnectError:
-        problem = "the server of the image cannot be reached"
-    except (httpx.InvalidURL, UnicodeError):  # the latter for hosts that IDNA does not allow
-        problem = "the address of the image is none"
+        problem = "the image server cannot be reached"
+    except (httpx.InvalidURL, UnicodeError):  # UnicodeError: host names that IDNA does not allow
+        problem = "the URL of the image is invalid"
     except httpx.HTTPError:
-        problem = "the server of the image breaks off, or speaks no proper HTTP"
-    # Without its cause, which carries the whole address.
+        problem = "the image server closed the connection or sent invalid HTTP"
+    # Without the cause: it holds the whole URL.
     raise ImageUnavailable(problem) from None
 
 
 async def read_body(response: Response, *, max_bytes: int) -> bytes | None:
-    """The body of an answer; None: it is longer than that. No more than the limit is ever kept."""
+    """Read the body of a response. Return None if it is too long; at most the limit is kept in memory."""
     if int(response.headers.get("Content-Length", 0)) > max_bytes:
         return None
     body = bytearray()
-    async for piece in response.aiter_raw():
-        body += piece
+    async for chunk in response.aiter_raw():
+        body += chunk
         if len(body) > max_bytes:
             return None
     return bytes(body)
 
 
-async def _follow_redirects(http: AsyncClient, request: Request, limit: int) -> bytes:
+async def _follow_redirects(http: AsyncClient, request: Request, max_bytes: int) -> bytes:
     for _ in range(1 + _MAX_REDIRECTS):
         _check_url(request.url)
-        # The client's own credentials are for somebody else.
+        # The credentials of the client belong to another server.
         response = await http.send(request, stream=True, auth=None, follow_redirects=False)
         try:
             if response.next_request is None:
-                return await _read_image_body(response, limit)
+                return await _read_image_body(response, max_bytes)
             request = response.next_request
         finally:
             await response.aclose()
@@ -95,17 +95,17 @@ async def _follow_redirects(http: AsyncClient, request: Request, limit: int) -> 
 
 def _check_url(url: httpx.URL) -> None:
     if url.scheme not in {"http", "https"} or not url.host:
-        raise ImageUnavailable("the address of the image is not one of http or https")
+        raise ImageUnavailable("the URL of the image must begin with http:// or https:// and a host")
 
 
-async def _read_image_body(response: Response, limit: int) -> bytes:
+async def _read_image_body(response: Response, max_bytes: int) -> bytes:
     if response.status_code != httpx.codes.OK:
-        raise ImageUnavailable(f"{redact_url(response.url)} answers with HTTP status {response.status_code}")
+        raise ImageUnavailable(f"{redact_url(response.url)} returned HTTP status {response.status_code}")
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ImageUnavailable(
-            f"{redact_url(response.url)} sends the image in an encoding that was not asked for"
+            f"{redact_url(response.url)} sent the image in an encoding that was not requested"
         )
-    body = await read_body(response, max_bytes=limit)
+    body = await read_body(response, max_bytes=max_bytes)
     if body is None:
-        raise ImageBroken(f"the image at {redact_url(response.url)} has more than {limit} bytes")
+        raise ImageBroken(f"the image at {redact_url(response.url)} has more than {max_bytes} bytes")
     return body

@@ -1,4 +1,4 @@
-"""How a gateway gets a firmware image: it asks where the image is, and fetches it there (firmware-21)."""
+"""Fetching of firmware images: ask the service for the URL of an image, then download it (firmware-21)."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ _MAX_ATTEMPTS: Final = 3
 
 
 class ImageFetchOptions(Struct, frozen=True, kw_only=True):
-    """How images are got; many gateways may share these."""
+    """Limits for fetching images; many gateways may share them."""
 
     idle_timeout: float = 10.0
-    """Seconds without a word, from the service or from the server of an image."""
+    """Seconds without an answer of the service or without data of the image server."""
     total_timeout: float = 300.0
-    """Seconds that fetching an image may take."""
+    """Seconds for the whole download of an image."""
     max_bytes: int = MAX_PACKAGE_BYTES
-    """Bytes of an image."""
+    """Maximum bytes of an image."""
     tls: SSLContext | None = None
-    """Whom to trust on the diagnostics connection; without it the authorities that the system trusts."""
+    """TLS settings of the diagnostics connection; None for the certificate authorities of the system."""
 
 
 _DEFAULTS: Final = ImageFetchOptions()
 
 
 class GatewayImageFetcher:
-    """Gets firmware images for one gateway.
+    """Fetcher of firmware images for one gateway.
 
-    `link` is the gateway's own, and needed for a MAC without letters alone: see `diagnostics`. Its owner
-    then passes what arrives there on the topic of answers to `answer_came`.
+    `link` is the main connection of the gateway, used only if its MAC has no letters: see `diagnostics`. Its
+    owner then passes messages on the answer topic to `on_answer`.
     """
 
     def __init__(
@@ -78,70 +78,70 @@ class GatewayImageFetcher:
         )
 
     async def fetch(self, question: FirmwareQuestion) -> ImageInfo:
-        """Ask for an image, fetch it, and check it.
+        """Ask the service for the URL of an image, download it and check it.
 
-        Raises ImageUnavailable when it cannot be had now, and ImageBroken when it is not what was promised.
-        Cancelling leaves nothing behind.
+        Raises ImageUnavailable if it cannot be fetched now, and ImageBroken if it is not the announced image.
+        Cancellation closes the connections.
         """
         answer = await self._request_location(question)
         if answer is None:
-            raise ImageUnavailable(f"there is no image {_describe_image(question)}")
-        terms = self._fetch_options
+            raise ImageUnavailable(f"the service has no image {_describe_image(question)}")
+        options = self._fetch_options
         data = await download_image(
             self._http,
             answer.uri,
-            max_bytes=terms.max_bytes,
-            idle_timeout=terms.idle_timeout,
-            total_timeout=terms.total_timeout,
+            max_bytes=options.max_bytes,
+            idle_timeout=options.idle_timeout,
+            total_timeout=options.total_timeout,
         )
         _check_image(data, answer)
         try:
             return inspect_image(data)
-        except MalformedImage as problem:
-            raise ImageBroken(f"the image {_describe_image(question)} cannot be read: {problem}") from problem
+        except MalformedImage as error:
+            raise ImageBroken(f"the image {_describe_image(question)} cannot be read: {error}") from error
 
     def on_answer(self, payload: bytes) -> None:
-        """Take an answer. Late, foreign and malformed ones are nobody's."""
+        """Handle an answer of the service. Late, unknown and malformed ones are ignored."""
         try:
             question_id, answer = decode_answer(payload)
-        except WireError as problem:
-            _log.debug("%s ignores a malformed answer: %s", self._gateway, problem)
+        except WireError as error:
+            _log.debug("%s ignores a malformed answer: %s", self._gateway, error)
             return
-        waiting = self._pending.get(question_id)
-        if waiting is None or waiting.done():
-            _log.debug("%s ignores an answer that it does not wait for", self._gateway)
+        future = self._pending.get(question_id)
+        if future is None or future.done():
+            _log.debug("%s ignores an answer without a pending question", self._gateway)
         else:
-            waiting.set_result(answer)
+            future.set_result(answer)
 
     async def _request_location(self, question: FirmwareQuestion) -> FirmwareAnswer | None:
-        """Where the image is; None: there is none."""
+        """Ask the service for the location of an image. Return None if it has no such image."""
         question_id = str(uuid4())  # firmware-15
         answer: Future[FirmwareAnswer | None] = asyncio.get_running_loop().create_future()
         self._pending[question_id] = answer
         try:
-            async with self._diagnostics.acquire() as line:
-                told = await self._publish_until_answered(
-                    line, encode_question(question_id, question), answer
+            async with self._diagnostics.acquire() as connection:
+                is_answered = await self._publish_until_answered(
+                    connection, encode_question(question_id, question), answer
                 )
-                if not told:
-                    reason = self._diagnostics.problem or "nobody answers"
-                    raise ImageUnavailable(f"cannot ask for the image {_describe_image(question)}: {reason}")
-        except LinkError as problem:
+                if not is_answered:
+                    reason = self._diagnostics.problem or "the service does not respond"
+                    raise ImageUnavailable(f"cannot request the image {_describe_image(question)}: {reason}")
+        except LinkError as error:
             raise ImageUnavailable(
-                f"cannot ask for the image {_describe_image(question)}: {problem}"
-            ) from problem
+                f"cannot request the image {_describe_image(question)}: {error}"
+            ) from error
         finally:
             del self._pending[question_id]
         return answer.result()
 
     async def _publish_until_answered(
-        self, line: Future[MqttClient], question: bytes, answer: Future[FirmwareAnswer | None]
+        self, connection: Future[MqttClient], question: bytes, answer: Future[FirmwareAnswer | None]
     ) -> bool:
-        """Ask up to three times, always under the same id: an answer to any of them will do."""
+        """Ask up to three times with the same id, so that any answer counts. Return whether one arrived."""
         for _ in range(_MAX_ATTEMPTS):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._fetch_options.idle_timeout):
-                    link = await asyncio.shield(line)
+                    link = await asyncio.shield(connection)
                     await link.publish(format_question_topic(self._gateway), question)
                     await asyncio.shield(answer)
             if answer.done():
@@ -154,8 +154,8 @@ def _describe_image(question: FirmwareQuestion) -> str:
 
 
 def _check_image(data: bytes, answer: FirmwareAnswer) -> None:
-    """Hold it against what the answer promised."""
+    """Raise ImageBroken if the size or hash differs from the answer of the service."""
     if answer.size is not UNSET and answer.size != len(data):
-        raise ImageBroken(f"the image has {len(data)} bytes; {answer.size} were promised")
+        raise ImageBroken(f"the image has {len(data)} bytes, the service announced {answer.size}")
     if answer.sha256 is not UNSET and answer.sha256 != hashlib.sha256(data).hexdigest():
-        raise ImageBroken("the image does not have the SHA-256 that was promised")
+        raise ImageBroken("the SHA-256 of the image is not the one that the service announced")

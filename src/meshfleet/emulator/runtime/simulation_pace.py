@@ -1,4 +1,4 @@
-"""How the time of the simulated world passes: with the wall clock, or by reports per second."""
+"""Pace of simulated time: bound to the wall clock, or to a rate of reports per second."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.clock import SimulatedClock
 
 _SPEED_WINDOW_SECONDS: Final = 1.0
-"""Seconds over which the speed of a world that follows a rate is measured."""
+"""Seconds over which the speed of a simulation that follows a report rate is measured."""
 
 
 _log = logging.getLogger(__name__)
 
 _MAX_LAG_SECONDS: Final = 0.2
-"""Seconds that a world may be late before it is given up to catch up."""
+"""Seconds of lag after which a simulation stops trying to catch up."""
 
 _CLOCK_JUMP_MS: Final = 10_000.0
-"""Milliseconds between two looks at the wall clock that are too many to be lived through."""
+"""Milliseconds between two readings of the wall clock that are treated as a clock change."""
 
 
 def read_wall_clock_ms() -> float:
-    """The time on the wall."""
+    """Return the wall-clock time in milliseconds since 1970."""
     return time.time_ns() / 1_000_000
 
 
 class StepBudget(NamedTuple):
-    """What may happen now."""
+    """Limits of one simulation step."""
 
     until: float
-    """Up to this moment."""
+    """Simulated time up to which to run."""
     reports: float
-    """And so many reports."""
+    """Maximum reports to create."""
 
 
 class SimulationPace(Protocol):
-    """How the world moves on."""
+    """Rule by which simulated time advances."""
 
     def start(self) -> None:
-        """The world begins now."""
+        """Start the simulation now."""
 
     def now(self) -> float:
-        """Which moment it is."""
+        """Return the current simulated time."""
 
-    def next_step(self, due: float, made: int) -> StepBudget:
-        """What may happen now, when the next is due at a moment and so many reports were made."""
+    def next_step(self, due: float, report_count: int) -> StepBudget:
+        """Return the limits of a step, given the time of the next event and the number of reports so far."""
 
     def advance_to(self, moment: float) -> None:
-        """The world has got so far."""
+        """Record that the simulation has reached this time."""
 
     def fall_behind(self, moment: float) -> None:
-        """The world has got only so far: there is no time for more."""
+        """Record that a step ended at this time because it took too long."""
 
 
 class RealTimePace:
-    """A second of the wall is `clock.speed` seconds of the world.
+    """Pace at which one second of wall-clock time is `clock.speed` simulated seconds.
 
-    Where the wall clock leaps, because somebody set it or the machine slept, the world goes on where it was.
+    If the wall clock jumps, because it was set or the machine slept, the simulation continues where it was.
     """
 
     def __init__(self, clock: SimulatedClock) -> None:
@@ -69,14 +69,14 @@ class RealTimePace:
         self._is_behind = False
 
     def start(self) -> None:
-        """The world begins now."""
+        """Start the simulation now."""
         self._last_wall_ms = read_wall_clock_ms()
         self._clock.rebase(0.0, self._last_wall_ms, self._clock.speed)
 
     def now(self) -> float:
-        """Which moment it is; it never goes back."""
+        """Return the current simulated time. It never decreases, and is 0 before the start."""
         if not self._last_wall_ms:
-            return 0.0  # it has not begun
+            return 0.0
         now = read_wall_clock_ms()
         if not 0.0 <= now - self._last_wall_ms <= _CLOCK_JUMP_MS:
             self._clock.rebase(self._latest, now, self._clock.speed)
@@ -84,59 +84,59 @@ class RealTimePace:
         self._latest = max(self._latest, self._clock.simulated_time(now))
         return self._latest
 
-    def next_step(self, _due: float, _made: int) -> StepBudget:
-        """Everything up to now."""
+    def next_step(self, _due: float, _report_count: int) -> StepBudget:
+        """Return a step up to now with any number of reports."""
         return StepBudget(self.now(), inf)
 
     def advance_to(self, moment: float) -> None:
-        """Nothing follows from that."""
+        """Do nothing: the time follows the wall clock."""
 
     def fall_behind(self, moment: float) -> None:
-        """Go on from there, so that nothing piles up. Whoever wanted more speed has to be told."""
+        """Continue from this time if the lag is too long, so that work does not pile up. Warn once."""
         if self._clock.wall_seconds(self._latest - moment) < _MAX_LAG_SECONDS:
             return
         if not self._is_behind:
-            _log.warning("this machine is too slow for a world at %g times the speed", self._clock.speed)
+            _log.warning("this machine is too slow to simulate at %g times real time", self._clock.speed)
             self._is_behind = True
         self._latest = moment
         self._clock.rebase(moment, read_wall_clock_ms(), self._clock.speed)
 
 
 class ReportRatePace:
-    """So many reports per second, whatever time that takes in the world."""
+    """Pace at which a number of reports per second is created, however much simulated time that takes."""
 
     def __init__(self, clock: SimulatedClock, rate: float) -> None:
         self._clock = clock
         self._rate = rate
-        self._moment = 0.0
-        self._began = 0.0
-        self._mark = (0.0, 0.0)
-        """A moment and the time on the wall then, from where the speed is measured."""
+        self._now = 0.0
+        self._started_ms = 0.0
+        self._speed_base = (0.0, 0.0)
+        """Simulated time and wall-clock milliseconds from which the speed is measured."""
 
     def start(self) -> None:
-        """The world begins now."""
-        self._began = read_wall_clock_ms()
-        self._mark = (0.0, self._began)
+        """Start the simulation now."""
+        self._started_ms = read_wall_clock_ms()
+        self._speed_base = (0.0, self._started_ms)
 
     def now(self) -> float:
-        """Which moment it is."""
-        return self._moment
+        """Return the current simulated time."""
+        return self._now
 
-    def next_step(self, due: float, made: int) -> StepBudget:
-        """As many reports as are missing up to now; whatever happens, happens at this time on the wall."""
+    def next_step(self, due: float, report_count: int) -> StepBudget:
+        """Return a step with the reports missing up to now. All of them get the current wall-clock time."""
         now = read_wall_clock_ms()
-        moment, millis = self._mark
-        if now - millis >= _SPEED_WINDOW_SECONDS * 1000.0 and self._moment > moment:
-            speed = (self._moment - moment) * 1000.0 / (now - millis)
-            self._mark = (self._moment, now)
+        moment, millis = self._speed_base
+        if now - millis >= _SPEED_WINDOW_SECONDS * 1000.0 and self._now > moment:
+            speed = (self._now - moment) * 1000.0 / (now - millis)
+            self._speed_base = (self._now, now)
         else:
             speed = self._clock.speed
-        self._clock.rebase(due if due < inf else self._moment, now, speed)
-        return StepBudget(inf, (now - self._began) * self._rate / 1000.0 - made)
+        self._clock.rebase(due if due < inf else self._now, now, speed)
+        return StepBudget(inf, (now - self._started_ms) * self._rate / 1000.0 - report_count)
 
     def advance_to(self, moment: float) -> None:
-        """The world has got so far."""
-        self._moment = moment
+        """Record that the simulation has reached this time."""
+        self._now = moment
 
     def fall_behind(self, moment: float) -> None:
-        """Nothing follows: what is missing is made up for in the next turns, if that is possible."""
+        """Do nothing: later steps create the missing reports if possible."""

@@ -1,4 +1,4 @@
-"""One emulated gateway on a broker: its connection, and the way of messages between both."""
+"""Connection of one emulated gateway to its broker, and the transport of messages in both directions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class _GatewayRestart(Exception):  # it ends a group of tasks, and is no error
-    """The gateway goes down."""
+class _GatewayRestart(Exception):  # ends a task group and is not an error
+    """The gateway restarts."""
 
 
 class Uplink:
-    """Keeps a gateway connected, through all its restarts."""
+    """Connection of one gateway, reopened after each restart of the gateway."""
 
     def __init__(
         self,
@@ -49,15 +49,15 @@ class Uplink:
     ) -> None:
         self.gateway = gateway
         self.next_due = 0.0
-        """The moment at which somebody will look after the gateway."""
+        """Simulated time at which the fleet advances the gateway next."""
         self.counted_reports = gateway.report_count
-        """Its reports that the fleet knows of."""
+        """Reports of the gateway that the fleet has counted."""
         self.on_activity: Callable[[Uplink], None] = lambda _: None
-        """Told when something came for the gateway."""
+        """Called when the gateway received messages or the result of an action."""
         self.max_queued = 10_000
-        """Messages that the gateway keeps while its broker is away; the oldest give way, as in a real one."""
+        """Maximum messages queued without a connection; the oldest are dropped, as in a real gateway."""
         self.fetch_options = ImageFetchOptions(tls=options.tls)
-        """How it asks for firmware images."""
+        """Limits for fetching firmware images."""
         self.published = 0
         self.received = 0
         self.dropped = 0
@@ -77,22 +77,22 @@ class Uplink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker has it now."""
+        """Whether the gateway is connected to its broker."""
         return self._link is not None and self._link.connection_error is None
 
     @property
     def disconnect_reason(self) -> str:
-        """Why it is not connected, if that is so."""
+        """Reason why the gateway is not connected; empty if it is."""
         if self.gateway.is_down:
             return "the gateway is restarting"
         if self._link is None:
             return "not connected yet"
         return str(self._link.connection_error or "")
 
-    # What the owner does
+    # Calls of the owner
 
     def publish(self, messages: list[Publish]) -> None:
-        """Publish what the gateway has to say: at once if that is possible, else as soon as it is."""
+        """Publish messages at once if possible, otherwise queue them until the connection accepts them."""
         if not self._queue and self._link is not None:
             sent = self._link.try_publish(messages)
             self.published += sent
@@ -100,14 +100,14 @@ class Uplink:
                 return
             messages = messages[sent:]
         self._queue += messages
-        if (surplus := len(self._queue) - self.max_queued) > 0:
-            del self._queue[:surplus]
-            self.dropped += surplus
+        if (excess_count := len(self._queue) - self.max_queued) > 0:
+            del self._queue[:excess_count]
+            self.dropped += excess_count
         self._ready.set()
 
-    def perform(self, chore: IoAction) -> None:
-        """Do what the gateway cannot do itself."""
-        match chore:
+    def perform(self, action: IoAction) -> None:
+        """Perform an I/O action that the emulated gateway requested."""
+        match action:
             case CloseConnection(crashed):
                 self._crashed = crashed
                 self._is_up.clear()
@@ -126,9 +126,9 @@ class Uplink:
         on_connected: Callable[[], None],
         started: asyncio.Event,
     ) -> None:
-        """Stay connected for ever. Connecting for the first time waits for its turn, and may fail.
+        """Stay connected until canceled. The first connection waits for a slot, and its failure is raised.
 
-        Once connected, it waits until the world has begun: before, there is no time to answer at.
+        Then wait until the simulation has started: before, there is no simulated time for responses.
         """
         async with connect_slots:
             self._link = link = await self._connect(self._options)
@@ -143,7 +143,7 @@ class Uplink:
             await self._is_up.wait()
             link = await self._connect(replace(self._options, retry_first_connect=True))
 
-    # The connection
+    # Connection
 
     @property
     def _mac(self) -> str:
@@ -151,7 +151,7 @@ class Uplink:
 
     async def _connect(self, options: MqttOptions) -> MqttClient:
         settings = self.gateway.settings
-        # What waits at the broker is for gateways that serve requests.
+        # A gateway that does not subscribe needs no stored session.
         clean = settings.clean_session or settings.disable_subscribe
         link = MqttClient(self._address, self._mac, clean=clean, options=options)
         await link.__aenter__()
@@ -169,14 +169,14 @@ class Uplink:
             await link.subscribe(topics.request_filter(settings.mac), topics.broadcast_filter())
 
     async def _serve(self, link: MqttClient) -> None:
-        """Carry messages both ways until the gateway restarts."""
+        """Transport messages in both directions until the gateway restarts."""
         self._link = link
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 tasks.create_task(self._publish_queue(link), name=f"reports of {self._mac}")
                 tasks.create_task(self._receive(link), name=f"requests to {self._mac}")
-                await self._until_restart()
+                await self._raise_on_restart()
         except* _GatewayRestart:
             if self._crashed:
                 self._queue.clear()
@@ -185,23 +185,23 @@ class Uplink:
             self._link = self._image_fetcher = self._tasks = None
             self._restart.clear()
             await self._close(link)
-        # A group that ends by an error of its own forgets that somebody cancelled it meanwhile (Python 3.11).
+        # Python 3.11: a task group that ends with its own error discards a concurrent cancellation.
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise asyncio.CancelledError
 
     async def _close(self, link: MqttClient) -> None:
-        """Say what is left to say, and good-bye."""
+        """Publish the remaining messages and disconnect; warn if some cannot be delivered in time."""
         try:
             with suppress(TimeoutError, LinkClosed):
                 async with asyncio.timeout(self._options.timeout):
                     await self._drain(link)
             if self._queue:
-                _log.warning("%s ends a connection with %d messages unpublished", self._mac, len(self._queue))
+                _log.warning("%s disconnects with %d unpublished messages", self._mac, len(self._queue))
             await link.close()
         except Undelivered as undelivered:
             _log.warning("%s: %s", self._mac, undelivered)
 
-    async def _until_restart(self) -> None:
+    async def _raise_on_restart(self) -> None:
         await self._restart.wait()
         raise _GatewayRestart
 
@@ -212,7 +212,7 @@ class Uplink:
             await self._drain(link)
 
     async def _drain(self, link: MqttClient) -> None:
-        """Publish what waits."""
+        """Publish the queued messages."""
         while self._queue:
             sent = link.try_publish(self._queue)
             del self._queue[:sent]
@@ -221,11 +221,11 @@ class Uplink:
                 await link.wait_writable()
 
     async def _receive(self, link: MqttClient) -> None:
-        answers = format_answer_topic(self.gateway.settings.mac)
+        answer_topic = format_answer_topic(self.gateway.settings.mac)
         async for batch in link:
             for message in batch.messages:
                 self.received += 1
-                if message.topic == answers:
+                if message.topic == answer_topic:
                     self._get_image_fetcher(link).on_answer(message.payload)
                 else:
                     self._deliver(message)
@@ -233,14 +233,14 @@ class Uplink:
             self.on_activity(self)
 
     def _deliver(self, message: Publish) -> None:
-        """Hand a message to the gateway. Whatever it is, it does not stop anything else."""
+        """Pass a message to the gateway. A failure is logged and stops nothing else."""
         payload = None if isinstance(message, OversizedPublish) else message.payload
         try:
             self.gateway.receive(message.topic, payload, self._now())
-        except Exception:  # noqa: BLE001 # one gateway of thousands, and one request of many
-            _log.exception("%s cannot serve a request, which is a defect of ours", self._mac)
+        except Exception:  # noqa: BLE001 # a failure of one request must not stop the others
+            _log.exception("%s failed to handle a request, which is a bug in the emulator", self._mac)
 
-    # Chores
+    # Actions
 
     def _get_image_fetcher(self, link: MqttClient) -> GatewayImageFetcher:
         if self._image_fetcher is None:
@@ -251,17 +251,17 @@ class Uplink:
         return self._image_fetcher
 
     async def _fetch(self, question: FirmwareQuestion) -> None:
-        assert self._link is not None  # noqa: S101 # fetching ends before the link does
+        assert self._link is not None  # noqa: S101 # fetch tasks end before the link closes
         try:
             image = await self._get_image_fetcher(self._link).fetch(question)
         except (ImageUnavailable, LinkClosed) as exc:
-            _log.warning("%s cannot get an image: %s", self._mac, exc)
+            _log.warning("%s cannot fetch a firmware image: %s", self._mac, exc)
             self.gateway.on_image_failed(question, Error.NO_IMAGE, self._now())
         except ImageBroken as exc:
-            _log.warning("%s gets a broken image: %s", self._mac, exc)
+            _log.warning("%s fetched an invalid firmware image: %s", self._mac, exc)
             self.gateway.on_image_failed(question, Error.BAD_HASH, self._now())
-        except Exception:  # noqa: BLE001 # as above
-            _log.exception("%s cannot get an image, which is a defect of ours", self._mac)
+        except Exception:  # noqa: BLE001 # a failure of one update must not stop the gateway
+            _log.exception("%s failed to fetch a firmware image, which is a bug in the emulator", self._mac)
             self.gateway.on_image_failed(question, Error.NO_IMAGE, self._now())
         else:
             self.gateway.on_image(question, image, self._now())

@@ -1,1 +1,1 @@
-"""The simulated world: sites, radio, the mesh, devices and what they sense. Pure; time is an argument."""
+"""The simulation: sites, radio, mesh, devices and sensors. It is pure; time is an argument."""

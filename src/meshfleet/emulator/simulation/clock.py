@@ -1,7 +1,6 @@
-"""Simulated seconds and the time on the wall.
+"""Simulated time, its scheduler, and its conversion to wall-clock time.
 
-Reports carry wall-clock time however fast the simulated world runs (gateway-42), so there is one place where
-one becomes the other.
+Reports carry wall-clock time at any speed of the simulation (gateway-42); only `SimulatedClock` converts it.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-# What will happen when, in simulated seconds. Nobody waits here: whoever has the time runs what is due.
+# Scheduled callbacks, in simulated seconds. Nothing waits here: the owner of the time runs what is due.
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     ScheduledCallback = Callable[[float], None]
-    """Gets the moment for which it was planned."""
+    """Function that is called with the simulated time for which it was scheduled."""
 
 
 class SimulationScheduler:
-    """Deeds in the order of their time; those of the same moment in the order in which they were planned."""
+    """Queue of callbacks by simulated time; callbacks of the same time run in the order added."""
 
     __slots__ = ("_callbacks", "_order", "now")
 
@@ -35,63 +34,66 @@ class SimulationScheduler:
         self._callbacks: list[tuple[float, int, ScheduledCallback]] = []
         self._order = count()
         self.now = 0.0
-        """The moment that is being lived."""
+        """Current simulated time; during `run`, the time of the running callback."""
 
     def at(self, t: float, callback: ScheduledCallback) -> None:
-        """Plan a deed; what should have happened already happens now."""
+        """Schedule a callback; if the time has passed already, for now."""
         heappush(self._callbacks, (max(t, self.now), next(self._order), callback))
 
     def after(self, seconds: float, callback: ScheduledCallback) -> None:
-        """Plan a deed for later."""
+        """Schedule a callback for a number of seconds from now."""
         self.at(self.now + seconds, callback)
 
     @property
     def next_due(self) -> float:
-        """When the next deed is due."""
+        """Time of the next callback; infinite if there is none."""
         return self._callbacks[0][0] if self._callbacks else inf
 
     def run(self, until: float) -> None:
-        """Live up to a moment."""
-        deeds = self._callbacks
-        while deeds and deeds[0][0] <= until:
-            t, _, deed = heappop(deeds)
+        """Run all callbacks up to a time, including those that they add."""
+        callbacks = self._callbacks
+        while callbacks and callbacks[0][0] <= until:
+            t, _, callback = heappop(callbacks)
             self.now = t
-            deed(t)
+            callback(t)
         self.now = max(self.now, until)
 
 
 class SimulatedClock:
-    """`origin` is the wall-clock time, in milliseconds since 1970, at simulated second 0."""
+    """Conversion between simulated and wall-clock time.
 
-    __slots__ = ("_last", "_origin", "_since", "speed")
+    `origin` is the wall-clock time, in milliseconds since 1970, at simulated second 0.
+    """
+
+    __slots__ = ("_base_millis", "_base_time", "_cached_time", "speed")
 
     def __init__(self, origin: int, speed: float = 1.0) -> None:
         if not speed > 0:
-            raise ValueError("a world that does not move cannot be simulated")
-        self._origin: float = origin
-        self._since = 0.0
+            raise ValueError("the speed of a simulation must be more than 0")
+        self._base_millis: float = origin
+        self._base_time = 0.0
         self.speed = speed
-        self._last = (nan, from_millis(0))
+        self._cached_time = (nan, from_millis(0))
 
     def wall_millis(self, t: float) -> int:
-        """The wall-clock time of a simulated moment, in milliseconds."""
-        return int(self._origin + (t - self._since) * 1000.0 / self.speed)
+        """Return the wall-clock time of a simulated time, in milliseconds since 1970."""
+        return int(self._base_millis + (t - self._base_time) * 1000.0 / self.speed)
 
     def wall_time(self, t: float) -> datetime:
-        """The same as a time; most reports are made at the moment of the one before."""
-        if self._last[0] != t:
-            self._last = (t, from_millis(self.wall_millis(t)))
-        return self._last[1]
+        """Return the wall-clock time of a simulated time, with the last result cached for speed."""
+        if self._cached_time[0] != t:
+            self._cached_time = (t, from_millis(self.wall_millis(t)))
+        return self._cached_time[1]
 
     def simulated_time(self, millis: float) -> float:
-        """The simulated moment of a wall-clock time."""
-        return self._since + (millis - self._origin) * self.speed / 1000.0
+        """Return the simulated time of a wall-clock time in milliseconds."""
+        return self._base_time + (millis - self._base_millis) * self.speed / 1000.0
 
     def wall_seconds(self, seconds: float) -> float:
-        """How long simulated seconds last on the wall."""
+        """Convert a duration in simulated seconds to wall-clock seconds."""
         return seconds / self.speed
 
     def rebase(self, t: float, millis: float, speed: float) -> None:
-        """From this moment on, which is that time on the wall, run at another speed."""
-        self._since, self._origin, self.speed = t, millis, speed
-        self._last = (nan, self._last[1])
+        """Set the wall-clock time of a simulated time, and the speed from then on."""
+        self._base_time, self._base_millis, self.speed = t, millis, speed
+        self._cached_time = (nan, self._cached_time[1])

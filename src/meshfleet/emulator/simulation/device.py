@@ -1,6 +1,6 @@
-"""One simulated device: its state, and what follows from it.
+"""State of one simulated device.
 
-There may be hundreds of thousands in a process. What most devices never have is None until they do.
+A process may hold hundreds of thousands of them, so that rarely used state is None until it is needed.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac, Version
 
 LOW_BATTERY_PERCENT: Final = 10
-"""Percent, below which a device complains."""
+"""Battery level in percent below which a device reports a low battery."""
 
 _BATTERY_LIFE_SECONDS: Final = 5 * 365 * 24 * 3600.0
 
 HEARTBEAT_COPIES: Final = 3
-"""Copies of every heartbeat that a device sends."""
+"""Number of copies in which a device sends every heartbeat."""
 
 DOORS_PER_HEARTBEAT: Final = 4
 
 _MEAN_STILL_SECONDS: Final = 600.0
 _MEAN_MOVING_SECONDS: Final = 60.0
-"""Seconds, on average."""
+"""Mean seconds between changes of motion."""
 
 _MOTION_TIMEOUT = Identifier("8204")
 
 
 class ResetCause:
-    """Why a device started, as 8102 says it."""
+    """Causes of a restart, as property 8102 encodes them."""
 
     POWER_ON: Final = 0
     WATCHDOG: Final = 2
@@ -47,7 +47,7 @@ class ResetCause:
 
 
 class ThroughputTest(Struct):
-    """A test in which a device sends packets that say nothing."""
+    """Throughput test in which a device sends packets without content."""
 
     remaining: int
     interval: float
@@ -56,7 +56,7 @@ class ThroughputTest(Struct):
 
 
 class SimulatedDevice:
-    """A device, or the gateway as one."""
+    """Simulated device, or the gateway as a device."""
 
     __slots__ = (
         "access",
@@ -65,7 +65,6 @@ class SimulatedDevice:
         "door_count",
         "firmware_version",
         "has_sensor_fault",
-        "heard_copies",
         "heartbeats",
         "is_offline",
         "is_reporting",
@@ -78,6 +77,7 @@ class SimulatedDevice:
         "node",
         "noise_key",
         "product",
+        "received_copies",
         "received_test_packets",
         "reset_cause",
         "sample_buffers",
@@ -96,97 +96,96 @@ class SimulatedDevice:
         self.mode = site_device.mode
         self.firmware_version: Version = self.product.firmware
         self.battery = site_device.battery
-        self.booted_at = -float(
-            noise_bits(self.noise_key, 4) % 5_000_000
-        )  # it has hung there for up to two months
+        # Installed up to two months ago.
+        self.booted_at = -float(noise_bits(self.noise_key, 4) % 5_000_000)
         self.reset_cause = ResetCause.POWER_ON
         self.heartbeats = 0
-        self.heard_copies = HEARTBEAT_COPIES
-        """Of the last heartbeat, as many as were heard."""
+        self.received_copies = HEARTBEAT_COPIES
+        """Number of copies of the last heartbeat that were received."""
         self.seqs = bytearray(len(self.product.series_index))
         self.values: dict[Identifier, bytes] | None = None
-        """What was written, or has changed by itself."""
+        """Stored properties that differ from the default values; None if there are none."""
         self.sample_buffers: dict[tuple[Kind, Identifier], SampleBuffer] | None = None
         self.motion_transitions = 0
         self.motion_changed_at = 0.0
-        """When it last started or stopped moving."""
+        """Simulated time at which motion last started or stopped."""
         self.motion_seconds = 0.0
-        """Seconds in motion up to then."""
+        """Seconds in motion up to `motion_changed_at`."""
         self.door_count = noise_bits(self.noise_key, 5) % 1000
         self.has_sensor_fault = False
         self.is_silent = False
         self.is_offline = False
-        """Rebooting, or in the hands of its bootloader."""
+        """Whether it is restarting or its battery is empty."""
         self.is_reporting = False
         self.received_test_packets = 0
-        """Packets of throughput tests."""
+        """Number of packets received in throughput tests."""
         self.throughput_test: ThroughputTest | None = None
         self.update_state: bytes | None = None
-        """The raw firmware-update-state (8120); None: idle since it started."""
+        """Raw value of firmware-update-state (8120); None if no update was started."""
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it takes requests at all."""
+        """Whether the device receives requests."""
         return not (self.is_silent or self.is_offline or self.mode in (DeviceMode.STORAGE, DeviceMode.DFU))
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is meant to hold a link."""
+        """Whether the mode of the device requires a mesh link."""
         return self.mode is DeviceMode.CONNECTED
 
     def next_seq(self, kind: Kind, identifier: Identifier | None = None) -> int:
-        """Count a report of a series: 0 to 255, and again."""
-        place = self.product.series_index[kind, identifier]
-        seq = self.seqs[place]
-        self.seqs[place] = (seq + 1) & 0xFF
+        """Return the next sequence number of a series of reports: 0 to 255, then 0 again."""
+        index = self.product.series_index[kind, identifier]
+        seq = self.seqs[index]
+        self.seqs[index] = (seq + 1) & 0xFF
         return seq
 
     def value(self, identifier: Identifier) -> bytes:
-        """What a stored property holds."""
+        """Return the raw value of a stored property."""
         if self.values is not None and identifier in self.values:
             return self.values[identifier]
         return self.product.default_values[identifier]
 
     def set_value(self, identifier: Identifier, raw: bytes) -> None:
-        """Change a stored property."""
+        """Set the raw value of a stored property."""
         if self.values is None:
             self.values = {}
         self.values[identifier] = raw
 
     def sample_buffer(self, kind: Kind, identifier: Identifier) -> SampleBuffer:
-        """The samples of a series that wait for their ack."""
+        """Return the buffer of samples of a series that are not acknowledged; create it if there is none."""
         if self.sample_buffers is None:
             self.sample_buffers = {}
-        found = self.sample_buffers.get((kind, identifier))
-        if found is None:
-            found = self.sample_buffers[kind, identifier] = SampleBuffer()
-        return found
+        buffer = self.sample_buffers.get((kind, identifier))
+        if buffer is None:
+            buffer = self.sample_buffers[kind, identifier] = SampleBuffer()
+        return buffer
 
-    # What follows from the time
+    # State that depends on the time
 
     def battery_level(self, t: float) -> int:
-        """Percent left; it drains in about five years, unless the device hangs on the mains."""
+        """Return the battery level in percent. A battery drains in about five years."""
         if not self.product.has_battery:
             return 100
         return max(0, self.battery - int(100.0 * t / _BATTERY_LIFE_SECONDS))
 
     def heartbeat_status(self, t: float) -> int:
-        """What the heartbeat says: 2 sensor fault, 1 low battery, 0 fine (gateway-29)."""
+        """Return the status of a heartbeat: 2 sensor fault, 1 low battery, 0 no problem (gateway-29)."""
         if self.has_sensor_fault:
             return 2
         return int(self.product.has_battery and self.battery_level(t) < LOW_BATTERY_PERCENT)
 
     @property
     def is_moving(self) -> bool:
-        """Whether it moves, or sees something move."""
+        """Whether the device moves or detects motion."""
         return self.motion_transitions % 2 == 1
 
     def seconds_in_motion(self, t: float) -> float:
-        """All in all. A report may tell of a moment shortly before the last turn."""
+        """Return the total seconds in motion up to a time, which may be shortly before the last change."""
         return self.motion_seconds + (max(0.0, t - self.motion_changed_at) if self.is_moving else 0.0)
 
     def next_motion_delay(self) -> float:
-        """Seconds from its last turn to the next one."""
+        """Return the seconds from the last change of motion to the next one."""
         if not self.is_moving:
             return max(
                 exponential_delay(self.noise_key ^ 0xA0, self.motion_transitions, _MEAN_STILL_SECONDS), 1.0
@@ -199,13 +198,13 @@ class SimulatedDevice:
         )
 
     def toggle_motion(self, t: float) -> None:
-        """Start or stop moving."""
+        """Start or stop the motion."""
         self.motion_seconds = self.seconds_in_motion(t)
         self.motion_changed_at = t
         self.motion_transitions += 1
 
     def is_asleep(self, t: float) -> bool:
-        """Whether it saves power: worn by nobody who moves (gateway-27)."""
+        """Return whether a device saves power because it has not moved for some time (gateway-27)."""
         if (
             Identifier("9808") not in self.product.default_values
             or not self.product.motion_code
@@ -215,13 +214,13 @@ class SimulatedDevice:
         return t - self.motion_changed_at > int.from_bytes(self.value(Identifier("9808")), "big")
 
     def seconds_to_advertisement(self, t: float, n: int) -> float:
-        """Seconds until it advertises again, when a waiting extender can connect to it."""
+        """Return the seconds until the next advertisement, when a waiting extender can connect."""
         interval = int.from_bytes(self._advertisement(t)[:2], "big") / 1000.0
         return interval * uniform_noise(self.noise_key, n)
 
     def _advertisement(self, t: float) -> bytes:
-        for raised, interval in (("9800", "9805"), ("9801", "9806")):
-            if Identifier(raised) in self.product.default_values and any(self.value(Identifier(raised))):
+        for alarm, interval in (("9800", "9805"), ("9801", "9806")):
+            if Identifier(alarm) in self.product.default_values and any(self.value(Identifier(alarm))):
                 return (
                     self.value(Identifier(interval)) if interval in self.product.default_values else b"\0\xc8"
                 )
@@ -229,7 +228,7 @@ class SimulatedDevice:
         return self.value(mode) if mode in self.product.default_values else b"\0\xc8"
 
     def new_door_openings(self) -> int:
-        """How often a magnet left the range since the last beat."""
+        """Return how often a magnet has left the range since the last heartbeat."""
         return max(
             0,
             noise_bits(self.noise_key ^ 0xD0, self.heartbeats) % (3 * DOORS_PER_HEARTBEAT)
@@ -237,7 +236,7 @@ class SimulatedDevice:
         )
 
     def restart(self, t: float, cause: int) -> None:
-        """Begin anew, with the memory that survives: properties, samples, counters."""
+        """Reset all state that a restart clears; properties, samples and sequence numbers are kept."""
         self.booted_at = t
         self.reset_cause = cause
         self.throughput_test = None

@@ -1,8 +1,8 @@
-"""The tree of radio links below one gateway.
+"""Tree of radio links below one gateway.
 
-Every connected device holds a link to the gateway or to an extender that hears it well enough (gateway-19).
-Links fade, so nodes look around from time to time (`reconsider`) and move. A node that is cut off has depth
--1, and so has all that hangs below it, until somebody takes it in again.
+Every connected device has a link to the gateway or to an extender that receives it well enough (gateway-19).
+Links fade, so nodes look for a better parent from time to time (`reselect_parent`). A node without a route to
+the gateway has depth -1, and so have all nodes below it, until it finds a parent again.
 """
 
 from __future__ import annotations
@@ -25,58 +25,64 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 
-# Who hears whom: for each node the few that matter, found without looking at all of a large site.
+# Receivers of each node: the few that matter, found without checking all nodes of a large site.
 
 MAX_RECEIVERS: Final = 6
-"""Of those that hear a node we follow so many; a choice among more would be no better."""
+"""Maximum receivers that are tracked per node; more would not improve the choice of a parent."""
 
 _HOP_METERS: Final = 12.0
-"""Metres that a link spans without trouble."""
+"""Meters that a link spans reliably."""
 _RELIABLE_DBM: Final = -86.0
-"""dBm that it has then."""
+"""RSSI of such a link, in dBm."""
 
 
 class ReceiverIndex:
-    """The nodes that listen, by floor and from west to east, as most of a large site is too far away."""
+    """Index of receiving nodes by floor and x coordinate, as most nodes of a large site are too far away."""
 
-    def __init__(self, listeners: Iterable[MeshNode], walls: Walls) -> None:
+    def __init__(self, nodes: Iterable[MeshNode], walls: Walls) -> None:
         self._walls = walls
         self._floors: dict[int, tuple[list[MeshNode], list[float]]] = {}
-        for node in sorted(listeners, key=_by_x):
-            nodes, xs = self._floors.setdefault(node.position.floor, ([], []))
-            nodes.append(node)
+        for node in sorted(nodes, key=_by_x):
+            floor_nodes, xs = self._floors.setdefault(node.position.floor, ([], []))
+            floor_nodes.append(node)
             xs.append(node.position.x)
 
     def find_receivers(
         self, node: MeshNode, *, preferred: Mac | None = None
     ) -> tuple[tuple[MeshNode, ...], array[float]]:
-        """Who hears a node and how well; a wished parent is among them when it hears the node at all."""
-        heard = [
-            (level, hearer)
-            for hearer in self._iterate_nearby(node.position)
-            if hearer is not node
-            and (level := radio.estimate_mean_rssi(node.position, hearer.position, self._walls))
+        """Return the receivers of a node and their mean RSSI, the strongest first.
+
+        The preferred parent is among them if it receives the node at all.
+        """
+        candidates = [
+            (level, receiver)
+            for receiver in self._iterate_nearby(node.position)
+            if receiver is not node
+            and (level := radio.estimate_mean_rssi(node.position, receiver.position, self._walls))
             >= radio.MIN_AUDIBLE_DBM
         ]
-        heard.sort(key=_by_strength)
-        chosen = _select_receivers(heard) if len(heard) > MAX_RECEIVERS else heard
-        if preferred is not None and all(hearer.mac != preferred for _, hearer in chosen):
-            chosen[-1:] = [each for each in heard if each[1].mac == preferred] or chosen[-1:]
+        candidates.sort(key=_by_strength)
+        chosen = _select_receivers(candidates) if len(candidates) > MAX_RECEIVERS else candidates
+        if preferred is not None and all(receiver.mac != preferred for _, receiver in chosen):
+            chosen[-1:] = [entry for entry in candidates if entry[1].mac == preferred] or chosen[-1:]
             chosen.sort(key=_by_strength)
-        return tuple(hearer for _, hearer in chosen), array("f", [level for level, _ in chosen])
+        return tuple(receiver for _, receiver in chosen), array("f", [level for level, _ in chosen])
 
-    def _iterate_nearby(self, place: SitePosition) -> Iterator[MeshNode]:
-        for floors, reach in _RANGE_BY_FLOOR:
-            nodes, xs = self._floors.get(place.floor + floors, _EMPTY_FLOOR)
-            for node in nodes[bisect_left(xs, place.x - reach) : bisect_right(xs, place.x + reach)]:
-                if abs(node.position.y - place.y) <= reach:
+    def _iterate_nearby(self, position: SitePosition) -> Iterator[MeshNode]:
+        for floor_offset, range_meters in _RANGE_BY_FLOOR:
+            floor_nodes, xs = self._floors.get(position.floor + floor_offset, _EMPTY_FLOOR)
+            for node in floor_nodes[
+                bisect_left(xs, position.x - range_meters) : bisect_right(xs, position.x + range_meters)
+            ]:
+                if abs(node.position.y - position.y) <= range_meters:
                     yield node
 
 
 _RANGE_BY_FLOOR: Final = tuple(
-    (floors, radio.compute_range(abs(floors) * radio.FLOOR_LOSS_DB)) for floors in (0, -1, 1)
+    (floor_offset, radio.compute_range(abs(floor_offset) * radio.FLOOR_LOSS_DB))
+    for floor_offset in (0, -1, 1)
 )
-"""Two floors away nobody is heard."""
+"""Range in meters by difference of floors. Nodes two floors away are never received."""
 
 _EMPTY_FLOOR: Final[tuple[list[MeshNode], list[float]]] = ([], [])
 
@@ -85,38 +91,41 @@ def _by_x(node: MeshNode) -> float:
     return node.position.x
 
 
-def _by_strength(heard: tuple[float, MeshNode]) -> float:
-    return -heard[0]
+def _by_strength(candidate: tuple[float, MeshNode]) -> float:
+    return -candidate[0]
 
 
-def _select_receivers(heard: list[tuple[float, MeshNode]]) -> list[tuple[float, MeshNode]]:
-    """Half of them the strongest, and half on the way home: a crowd would know only itself."""
+def _select_receivers(candidates: list[tuple[float, MeshNode]]) -> list[tuple[float, MeshNode]]:
+    """Select the strongest nodes for one half and nodes nearer to the gateway for the other.
+
+    Otherwise the nodes of a dense group would track only each other.
+    """
     half = MAX_RECEIVERS // 2
-    homeward = sorted((each for each in heard[half:] if each[0] >= _RELIABLE_DBM), key=_by_hops_to_gateway)[
-        :half
-    ]
-    rest = [each for each in heard[half:] if each not in homeward]
-    return sorted(heard[:half] + homeward + rest[: half - len(homeward)], key=_by_strength)
+    near_gateway = sorted(
+        (entry for entry in candidates[half:] if entry[0] >= _RELIABLE_DBM), key=_by_hops_to_gateway
+    )[:half]
+    rest = [entry for entry in candidates[half:] if entry not in near_gateway]
+    return sorted(candidates[:half] + near_gateway + rest[: half - len(near_gateway)], key=_by_strength)
 
 
-def _by_hops_to_gateway(heard: tuple[float, MeshNode]) -> float:
-    place = heard[1].position
-    return hypot(place.x, place.y) / _HOP_METERS + abs(place.floor)
+def _by_hops_to_gateway(candidate: tuple[float, MeshNode]) -> float:
+    position = candidate[1].position
+    return hypot(position.x, position.y) / _HOP_METERS + abs(position.floor)
 
 
-# A place in the tree of a mesh.
+# Nodes of the tree
 
 MAX_CHILDREN: Final = 18
-"""gateway-18."""
+"""Maximum children of a node (gateway-18)."""
 
 DISCONNECTED_DEPTH: Final = -1
-"""The depth of what hangs on nobody."""
+"""Depth of a node without a route to the gateway."""
 
 NO_RSSI: Final = array("f")
 
 
 class MeshNode:
-    """A place in the tree. There may be 250,000 in a process."""
+    """Position of a device in the tree. A process may hold 250,000 of them."""
 
     __slots__ = (
         "capacity",
@@ -139,41 +148,41 @@ class MeshNode:
         self.position = position
         self.noise_key = noise_key
         self.capacity = 0 if role is NodeRole.LEAF else MAX_CHILDREN
-        """Children it may have."""
+        """Maximum number of children."""
         self.tx_gain = 0.0
-        """dB by which it sends louder than usual."""
+        """Transmit power relative to the default, in dB."""
         self.wants_link = False
-        """Whether it holds or wants a link."""
+        """Whether it has or seeks a link."""
         self.parent: MeshNode | None = None
         self.child_count = 0
         self.depth = DISCONNECTED_DEPTH
         self.receivers: tuple[MeshNode, ...] = ()
-        """Who may hear it, the strongest on average first."""
+        """Nodes that may receive it, the strongest mean RSSI first."""
         self.mean_rssi: array[float] = NO_RSSI
-        """The mean RSSI at each of them, without gain."""
+        """Mean RSSI at each of the receivers in dBm, without the transmit gain."""
 
     def __repr__(self) -> str:
         return f"<{self.role.name.lower()} {self.mac} at depth {self.depth}>"
 
 
 MAX_DEPTH: Final = 11
-"""gateway-17."""
+"""Maximum depth of the tree (gateway-17)."""
 
 SWITCH_MARGIN_DB: Final = 8.0
-"""dB by which another parent must be better before a sound link is given up."""
+"""dB by which another parent must be better to replace a usable link."""
 
 FADED_SWITCH_MARGIN_DB: Final = 3.0
-"""The same for a link that has faded, and how far it may fade below what is usable before it breaks."""
+"""dB of advantage that replaces a faded link. A link this far below the usable level breaks."""
 
 HOP_PENALTY_DB: Final = 3.0
-"""dB that a parent must be heard better to make up for another hop, which costs time and may lose packets."""
+"""dB that a parent must be stronger to make up for one more hop, which adds latency and packet loss."""
 
 _MIN_READING_DBM, _MAX_READING_DBM = -127, -20
-"""What a reading can say."""
+"""Limits of an RSSI reading in dBm."""
 
 
 class SimulatedMesh:
-    """All nodes of a site. Those in connected mode have joined as far as they could, at t = 0."""
+    """Mesh of a site. Initially, at t = 0, all nodes in connected mode have joined as far as possible."""
 
     __slots__ = ("_preferred_parents", "nodes", "root")
 
@@ -187,23 +196,23 @@ class SimulatedMesh:
         self.root.wants_link, self.root.depth = True, 0
         self.nodes: dict[Mac, MeshNode] = {site.gateway: self.root}
         self._preferred_parents: dict[Mac, Mac] = {}
-        """Parents that the site asks for, by the node that shall have them."""
-        for fixture in site.devices:
+        """Preferred parents of the site, by the MAC of the child."""
+        for site_device in site.devices:
             node = MeshNode(
-                fixture.mac,
-                fixture.product.role,
-                fixture.position,
-                noise_key=derive_noise_key(site.seed, fixture.mac),
+                site_device.mac,
+                site_device.product.role,
+                site_device.position,
+                noise_key=derive_noise_key(site.seed, site_device.mac),
             )
-            node.wants_link = fixture.mode is DeviceMode.CONNECTED
+            node.wants_link = site_device.mode is DeviceMode.CONNECTED
             self.nodes[node.mac] = node
-            if fixture.parent is not None:
-                self._preferred_parents[node.mac] = fixture.parent
+            if site_device.parent is not None:
+                self._preferred_parents[node.mac] = site_device.parent
         self._index_receivers(site.walls)
         self._join_all()
 
     def link_rssi(self, node: MeshNode, i: int, t: float) -> float:
-        """How well its i-th hearer hears a node now, in dBm."""
+        """Return the RSSI in dBm of a node at its i-th receiver, without fast fading."""
         return (
             node.mean_rssi[i]
             + node.tx_gain
@@ -211,7 +220,7 @@ class SimulatedMesh:
         )
 
     def measure_rssi(self, node: MeshNode, i: int, t: float, n: int) -> int:
-        """The same as its n-th reading has it."""
+        """Return the n-th RSSI reading in dBm of a node at its i-th receiver, with fast fading."""
         pair = node.noise_key ^ node.receivers[i].noise_key
         level = round(
             node.mean_rssi[i] + node.tx_gain + radio.slow_fading(pair, t) + radio.fast_fading(pair, n)
@@ -219,55 +228,56 @@ class SimulatedMesh:
         return _MIN_READING_DBM if level < _MIN_READING_DBM else min(level, _MAX_READING_DBM)
 
     def find_route(self, node: MeshNode) -> tuple[MeshNode, ...] | None:
-        """The way from below the gateway down to a node; None while it is cut off."""
+        """Return the nodes from the first hop below the gateway down to a node; None if it has no route."""
         if node.depth == DISCONNECTED_DEPTH:
             return None
-        way = []
-        above: MeshNode | None = node
-        while above is not None and above is not self.root:
-            way.append(above)
-            above = above.parent
-        return tuple(reversed(way))
+        hops = []
+        ancestor: MeshNode | None = node
+        while ancestor is not None and ancestor is not self.root:
+            hops.append(ancestor)
+            ancestor = ancestor.parent
+        return tuple(reversed(hops))
 
     def find_relay(self, node: MeshNode, t: float) -> MeshNode | None:
-        """The node of the tree through which an unconnected one is reached best now."""
+        """Return the node of the tree that receives an unconnected node best now; None if none is usable."""
         best, strongest = None, MIN_USABLE_DBM
         means, gain = node.mean_rssi, node.tx_gain
-        for i, hearer in enumerate(node.receivers):
+        for i, receiver in enumerate(node.receivers):
             if means[i] + gain + SLOW_FADING_DB < strongest:
-                break  # the others are weaker still, however lucky
-            if hearer.depth != DISCONNECTED_DEPTH and (level := self.link_rssi(node, i, t)) >= strongest:
-                best, strongest = hearer, level
+                break  # the remaining receivers are weaker even with the best fading
+            if receiver.depth != DISCONNECTED_DEPTH and (level := self.link_rssi(node, i, t)) >= strongest:
+                best, strongest = receiver, level
         return best
 
     def find_relay_by_mac(self, node: MeshNode, mac: Mac, t: float) -> MeshNode | None:
-        """The node with this MAC, when it is in the tree and hears the other one at all."""
-        for i, hearer in enumerate(node.receivers):
-            if hearer.mac == mac:
-                heard = (
-                    hearer.depth != DISCONNECTED_DEPTH and self.link_rssi(node, i, t) >= radio.MIN_AUDIBLE_DBM
+        """Return the node with this MAC if it is in the tree and receives the other node; otherwise None."""
+        for i, receiver in enumerate(node.receivers):
+            if receiver.mac == mac:
+                is_received = (
+                    receiver.depth != DISCONNECTED_DEPTH
+                    and self.link_rssi(node, i, t) >= radio.MIN_AUDIBLE_DBM
                 )
-                return hearer if heard else None
+                return receiver if is_received else None
         return None
 
     def join(self, node: MeshNode, t: float) -> bool:
-        """Let a node want a link from now on; whether it has one already."""
+        """Let a node seek a link from now on. Return whether it has a route to the gateway."""
         node.wants_link = True
         self.reselect_parent(node, t)
         return node.depth != DISCONNECTED_DEPTH
 
     def leave(self, node: MeshNode) -> None:
-        """Let a node want no link any more. Those that hung on it are orphans and have to reconsider."""
+        """Remove the link of a node. Its children lose their parent and must reselect one."""
         if node is self.root:
-            raise ValueError("the gateway is the tree")
+            raise ValueError("the gateway cannot leave its mesh")
         node.wants_link = False
-        orphans = self._children(node)
+        orphans = self._find_children(node)
         self._set_parent(node, None)
         for orphan in orphans:
             self._set_parent(orphan, None)
 
     def reselect_parent(self, node: MeshNode, t: float) -> bool:
-        """Let a node look for a better parent, or for any; whether its parent is another one now."""
+        """Look for a better parent, or any if there is none. Return whether the parent has changed."""
         if node is self.root or not node.wants_link:
             return False
         parent = node.parent
@@ -280,130 +290,134 @@ class SimulatedMesh:
         return chosen is not parent
 
     def _select_parent(self, node: MeshNode, parent: MeshNode, t: float) -> MeshNode | None:
-        """The parent that a node should have: mostly the one it has, so that nobody runs to and fro."""
+        """Return the parent that a node should have. Margins favor the present one, to avoid flapping."""
         level = self.link_rssi(node, node.receivers.index(parent), t)
         merit = level - HOP_PENALTY_DB * parent.depth
         if level < MIN_USABLE_DBM:
-            kept = parent if level >= MIN_USABLE_DBM - FADED_SWITCH_MARGIN_DB else None
+            fallback = parent if level >= MIN_USABLE_DBM - FADED_SWITCH_MARGIN_DB else None
             return (
-                self._find_best_parent(node, t, merit=merit + FADED_SWITCH_MARGIN_DB if kept else -inf)
-                or kept
+                self._find_best_parent(node, t, merit=merit + FADED_SWITCH_MARGIN_DB if fallback else -inf)
+                or fallback
             )
         if self._preferred_parents.get(node.mac) == parent.mac:
             return parent
         return self._find_best_parent(node, t, merit=merit + SWITCH_MARGIN_DB) or parent
 
     def _find_preferred_parent(self, node: MeshNode, t: float) -> MeshNode | None:
-        """The parent that the site wants a node to have, if that is possible now."""
-        wish = self._preferred_parents.get(node.mac)
-        if wish is not None:
-            for i, hearer in enumerate(node.receivers):
-                if hearer.mac == wish and self._can_adopt(hearer, node, self._height(node)):
-                    return hearer if self.link_rssi(node, i, t) >= MIN_USABLE_DBM else None
+        """Return the parent that the site prefers for a node, if it is possible now."""
+        preferred_mac = self._preferred_parents.get(node.mac)
+        if preferred_mac is not None:
+            for i, receiver in enumerate(node.receivers):
+                if receiver.mac == preferred_mac and self._can_adopt(receiver, node, self._get_height(node)):
+                    return receiver if self.link_rssi(node, i, t) >= MIN_USABLE_DBM else None
         return None
 
     def _find_best_parent(self, node: MeshNode, t: float, *, merit: float) -> MeshNode | None:
-        """The best other node that can take in this one with its subtree, if it is as good as that."""
-        best, height = None, self._height(node)
-        for i, hearer in enumerate(node.receivers):
+        """Return the best new parent with at least this merit that can adopt a node; None if none can."""
+        best, height = None, self._get_height(node)
+        for i, receiver in enumerate(node.receivers):
             if node.mean_rssi[i] + node.tx_gain + SLOW_FADING_DB < max(merit, MIN_USABLE_DBM):
-                break  # the others are weaker still, however lucky
+                break  # the remaining receivers are weaker even with the best fading
             if (
-                self._can_adopt(hearer, node, height)
+                self._can_adopt(receiver, node, height)
                 and (level := self.link_rssi(node, i, t)) >= MIN_USABLE_DBM
             ):
-                worth = level - HOP_PENALTY_DB * hearer.depth
-                if worth >= merit:
-                    best, merit = hearer, worth
+                new_merit = level - HOP_PENALTY_DB * receiver.depth
+                if new_merit >= merit:
+                    best, merit = receiver, new_merit
         return best
 
-    def _can_adopt(self, hearer: MeshNode, node: MeshNode, height: int) -> bool:
-        """Whether the limits of the tree allow a move."""
+    def _can_adopt(self, receiver: MeshNode, node: MeshNode, height: int) -> bool:
+        """Return whether the limits of the tree allow a node to become the parent of another."""
         return (
-            hearer is not node.parent
-            and hearer.depth != DISCONNECTED_DEPTH
-            and hearer.depth + 1 + height <= MAX_DEPTH
-            and hearer.child_count < hearer.capacity
-            and not (node.child_count and _is_descendant(hearer, node))
+            receiver is not node.parent
+            and receiver.depth != DISCONNECTED_DEPTH
+            and receiver.depth + 1 + height <= MAX_DEPTH
+            and receiver.child_count < receiver.capacity
+            and not (node.child_count and _is_descendant(receiver, node))
         )
 
     def _set_parent(self, node: MeshNode, parent: MeshNode | None) -> None:
-        """Give a node another parent, or none; the depths below it follow."""
+        """Set or remove the parent of a node and update the depths below it."""
         if node.parent is not None:
             node.parent.child_count -= 1
         node.parent = parent
         if parent is not None:
             parent.child_count += 1
         node.depth = _child_depth(parent)
-        for level in self._levels(node):
-            for each in level:
-                each.depth = _child_depth(each.parent)
+        for level in self._iterate_levels(node):
+            for child in level:
+                child.depth = _child_depth(child.parent)
 
-    def _levels(self, node: MeshNode) -> Iterator[list[MeshNode]]:
-        """What hangs below a node: its children, their children, and so on."""
-        level = self._children(node)
+    def _iterate_levels(self, node: MeshNode) -> Iterator[list[MeshNode]]:
+        """Iterate over the nodes below a node: its children, their children, and so on."""
+        level = self._find_children(node)
         while level:
             yield level
-            level = [each for parent in level for each in self._children(parent)]
+            level = [child for parent in level for child in self._find_children(parent)]
 
-    def _children(self, node: MeshNode) -> list[MeshNode]:
-        # Looked for, not kept: extenders move rarely, and a list for each of 250,000 nodes is dear.
-        return [each for each in self.nodes.values() if each.parent is node] if node.child_count else []
+    def _find_children(self, node: MeshNode) -> list[MeshNode]:
+        # Searched, not stored: extenders rarely change parents, and 250,000 lists would need much memory.
+        return [child for child in self.nodes.values() if child.parent is node] if node.child_count else []
 
-    def _height(self, node: MeshNode) -> int:
-        return sum(1 for _ in self._levels(node))
+    def _get_height(self, node: MeshNode) -> int:
+        return sum(1 for _ in self._iterate_levels(node))
 
     def _index_receivers(self, walls: Walls) -> None:
-        """Find out who hears whom."""
+        """Find the receivers of all nodes."""
         relays = [node for node in self.nodes.values() if node.role is not NodeRole.LEAF]
-        ears = ReceiverIndex(relays, walls)
+        index = ReceiverIndex(relays, walls)
         for node in self.nodes.values():
-            node.receivers, node.mean_rssi = ears.find_receivers(
+            node.receivers, node.mean_rssi = index.find_receivers(
                 node, preferred=self._preferred_parents.get(node.mac)
             )
         root = self.root
-        present = [node for node in self.nodes.values() if node.wants_link and node is not root]
-        extenders = [node for node in present if node.role is NodeRole.EXTENDER]
+        linked_nodes = [node for node in self.nodes.values() if node.wants_link and node is not root]
+        extenders = [node for node in linked_nodes if node.role is NodeRole.EXTENDER]
         root.receivers, root.mean_rssi = ReceiverIndex(extenders, walls).find_receivers(root)
         if not root.receivers:
-            root.receivers, root.mean_rssi = ReceiverIndex(present, walls).find_receivers(root)
+            root.receivers, root.mean_rssi = ReceiverIndex(linked_nodes, walls).find_receivers(root)
 
     def _join_all(self) -> None:
-        """Join all who want to: extenders before leaves, and wishes before the rest."""
+        """Join all nodes that seek a link: extenders before leaves, preferred parents first."""
         extenders = [
             node for node in self.nodes.values() if node.wants_link and node.role is NodeRole.EXTENDER
         ]
         self._join_nodes(extenders)
         for node in extenders:
-            self.reselect_parent(node, 0.0)  # the first had little choice
+            self.reselect_parent(node, 0.0)  # the first ones had few parents to choose from
         self._join_nodes(
             [node for node in self.nodes.values() if node.wants_link and node.role is NodeRole.LEAF]
         )
 
     def _join_nodes(self, waiting: list[MeshNode]) -> None:
-        """Join nodes until nobody can be joined any more."""
-        while any(sum(self.join(node, 0.0) for node in tier) for tier in self._tiers(waiting)):
+        """Join nodes until no more of them can join."""
+        while any(sum(self.join(node, 0.0) for node in tier) for tier in self._iterate_tiers(waiting)):
             waiting = [node for node in waiting if node.depth == DISCONNECTED_DEPTH]
 
-    def _tiers(self, waiting: list[MeshNode]) -> Iterator[list[MeshNode]]:
-        """Who comes first: those whose wish may be granted, those without one, those without hope."""
-        wishes = {
+    def _iterate_tiers(self, waiting: list[MeshNode]) -> Iterator[list[MeshNode]]:
+        """Iterate over nodes in join order: preferred parent connected, no preference, all preferences."""
+        preferences = {
             node: self.nodes.get(self._preferred_parents[node.mac])
             for node in waiting
             if node.mac in self._preferred_parents
         }
-        yield [node for node, wish in wishes.items() if wish and wish.depth != DISCONNECTED_DEPTH]
-        yield [node for node in waiting if node not in wishes]
-        yield list(wishes)
+        yield [
+            node
+            for node, preferred in preferences.items()
+            if preferred and preferred.depth != DISCONNECTED_DEPTH
+        ]
+        yield [node for node in waiting if node not in preferences]
+        yield list(preferences)
 
 
 def _child_depth(parent: MeshNode | None) -> int:
     return DISCONNECTED_DEPTH if parent is None or parent.depth == DISCONNECTED_DEPTH else parent.depth + 1
 
 
-def _is_descendant(node: MeshNode, above: MeshNode) -> bool:
-    """Whether one node is another, or hangs below it."""
-    at: MeshNode | None = node
-    while at is not None and at is not above:
-        at = at.parent
-    return at is above
+def _is_descendant(node: MeshNode, ancestor: MeshNode) -> bool:
+    """Return whether a node is another node or below it."""
+    current: MeshNode | None = node
+    while current is not None and current is not ancestor:
+        current = current.parent
+    return current is ancestor

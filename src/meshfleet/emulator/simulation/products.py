@@ -1,8 +1,8 @@
-"""What can be bought: the products that the simulated mesh is made of.
+"""Profiles of the products that a simulated mesh consists of.
 
-Model numbers, roles, chips, modes and ways of updating are those of the real products, and so are the
-default values of MT PocketClip 231, which its relatives share here. Where a product's sensors or versions are
-not published they are ours.
+Model numbers, roles, chips, modes and update methods are those of the real products, and so are the default
+values of MT PocketClip 231, which are used for related products too. Sensors and versions that are not
+published are invented.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class NodeRole(Enum):
-    """What a node does in the tree."""
+    """Role of a node in the tree."""
 
     GATEWAY = auto()
     EXTENDER = auto()
@@ -35,7 +35,7 @@ class NodeRole(Enum):
 
 
 class DeviceMode(IntEnum):
-    """The device mode, as 8110 has it."""
+    """Device mode, as property 8110 encodes it."""
 
     DFU = 1
     CONNECTED = 2
@@ -44,7 +44,7 @@ class DeviceMode(IntEnum):
 
 
 class Chip(Enum):
-    """What a device is built on: the powers at which it can send, in dBm."""
+    """Chip of a device, with its transmit powers in dBm."""
 
     NRF51822 = (-30, -20, -16, -12, -8, -4, 0, 4)
     NRF52832 = (-40, -20, -16, -12, -8, -4, 0, 4)
@@ -52,12 +52,12 @@ class Chip(Enum):
 
     @property
     def is_nrf52(self) -> bool:
-        """Whether it advertises under another MAC in DFU mode (firmware-14)."""
+        """Whether it advertises with another MAC in DFU mode (firmware-14)."""
         return self is not Chip.NRF51822
 
 
 class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
-    """One product: all that its devices have in common."""
+    """Properties that all devices of a product share."""
 
     model: ModelNumber
     variant: int = 0
@@ -65,101 +65,105 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
     role: NodeRole = NodeRole.LEAF
     modes: frozenset[DeviceMode]
     default_mode: DeviceMode
-    """The mode it is used in."""
+    """Mode in normal use."""
     firmware: Version
     hardware: tuple[int, int] = (1, 0)
     has_battery: bool = True
     has_button: bool = False
-    """Whether somebody can raise an alarm with it."""
+    """Whether a user can raise an alarm with it."""
     motion_code: int = 0
-    """What 8810 says while it moves, or sees something move; 0: it does not notice."""
+    """Value of 8810 while the device moves or detects motion; 0 if it cannot."""
     has_sensor_number: bool = False
-    """Whether the number of the sensor stands behind a temperature."""
+    """Whether a temperature is followed by the number of the sensor."""
     measurements: tuple[Identifier, ...] = ()
     own_reported: tuple[Identifier, ...] = ()
-    """Properties of its own that it sends by itself."""
+    """Product-specific properties that it reports by itself."""
     own_readable: tuple[Identifier, ...] = ()
-    """Properties of its own that it tells when asked."""
+    """Product-specific properties that it sends only in response to a read request."""
     own_commands: tuple[Identifier, ...] = ()
-    """Commands of its own."""
+    """Product-specific commands."""
 
     @cached_property
     def name(self) -> str:
-        """What it is called."""
+        """Product name, or its code if it has none."""
         return find_product_name(self.model, self.variant) or format_product_code(self.model, self.variant)
 
     @cached_property
     def update_methods(self) -> frozenset[UpdateMethod]:
-        """The ways in which it can be updated."""
+        """Update methods that the product supports."""
         return get_update_methods(self.model)
 
     @cached_property
     def reported_properties(self) -> tuple[Identifier, ...]:
-        """Properties that it sends by itself."""
+        """Properties that the device reports by itself."""
         battery = _BATTERY if self.has_battery else ()
         updates = _UPDATE_STATE if UpdateMethod.DOWNLOAD in self.update_methods else ()
         return (*_IDENTITY, *_HEALTH, *battery, *self.own_reported, *updates)
 
     @cached_property
     def unreported_properties(self) -> tuple[Identifier, ...]:
-        """Properties that are only told when asked for (gateway-26)."""
+        """Properties that the device sends only in response to a read request (gateway-26)."""
         return (*_PRODUCTION, *_COUNTER, *self.own_readable)
 
     @cached_property
     def commands(self) -> tuple[Identifier, ...]:
-        """Properties that act when they are written."""
+        """Properties that trigger an action when they are written."""
         updates = _UPDATE_COMMANDS if UpdateMethod.DOWNLOAD in self.update_methods else ()
         return (*_COMMANDS, *self.own_commands, *updates)
 
     @cached_property
     def events(self) -> tuple[Identifier, ...]:
-        """What it tells at the moment when it happens."""
-        return (*_RESETS, *(each for each in self.own_reported if each in _EVENT_PROPERTIES))
+        """Identifiers that the device reports as events."""
+        return (
+            *_RESETS,
+            *(identifier for identifier in self.own_reported if identifier in _EVENT_PROPERTIES),
+        )
 
     @cached_property
     def default_values(self) -> Mapping[Identifier, bytes]:
-        """What its writable properties are set to when it is new."""
+        """Initial values of the writable properties."""
         return {
-            each: _DEFAULT_VALUES[each]
-            for each in (*self.own_reported, *self.own_readable)
-            if each in _DEFAULT_VALUES
+            identifier: _DEFAULT_VALUES[identifier]
+            for identifier in (*self.own_reported, *self.own_readable)
+            if identifier in _DEFAULT_VALUES
         }
 
     @cached_property
     def identifiers(self) -> frozenset[Identifier]:
-        """All that requests can name."""
+        """Identifiers that requests can address."""
         return frozenset(
             (*self.measurements, *self.reported_properties, *self.unreported_properties, *self.commands)
         )
 
     @cached_property
     def series_index(self) -> Mapping[tuple[Kind, Identifier | None], int]:
-        """A place for each series whose reports are counted by `seq`."""
-        counted: list[tuple[Kind, Identifier | None]] = [(Kind.HEARTBEAT, None), (Kind.RSSI, None)]
-        counted += (
-            (Kind.PROPERTY, each) for each in (*self.reported_properties, *self.unreported_properties)
+        """Index of each series of reports that has its own sequence number."""
+        series_list: list[tuple[Kind, Identifier | None]] = [(Kind.HEARTBEAT, None), (Kind.RSSI, None)]
+        series_list += (
+            (Kind.PROPERTY, identifier)
+            for identifier in (*self.reported_properties, *self.unreported_properties)
         )
-        counted += ((Kind.MEASUREMENT, each) for each in self.measurements)
-        counted += ((Kind.MEASUREMENT_ERROR, each) for each in self.measurements)
-        counted += ((Kind.EVENT, each) for each in self.events)
-        return {series: place for place, series in enumerate(counted)}
+        series_list += ((Kind.MEASUREMENT, identifier) for identifier in self.measurements)
+        series_list += ((Kind.MEASUREMENT_ERROR, identifier) for identifier in self.measurements)
+        series_list += ((Kind.EVENT, identifier) for identifier in self.events)
+        return {series: index for index, series in enumerate(series_list)}
 
 
-def _ids(text: str) -> tuple[Identifier, ...]:
+def _parse_ids(text: str) -> tuple[Identifier, ...]:
     return tuple(map(Identifier, text.split()))
 
 
-_IDENTITY = _ids("8000 8007 8001 8002")
-_PRODUCTION = _ids("8003 8005 8006 8008")
-_HEALTH = _ids("8101 8102 8110")
-_BATTERY = _ids("8100 8103")
-_COMMANDS = _ids("8300 8301 8302 8303")
-_UPDATE_STATE = _ids("8120")
-_UPDATE_COMMANDS = _ids("8121 8122")
-_COUNTER = _ids("8305")
-_RESETS = _ids("8112 8113")
-_EVENT_PROPERTIES = _ids("8810 9800 9809")
-"""Properties whose changes are told as events too."""
+_IDENTITY = _parse_ids("8000 8007 8001 8002")
+_PRODUCTION = _parse_ids("8003 8005 8006 8008")
+_HEALTH = _parse_ids("8101 8102 8110")
+_BATTERY = _parse_ids("8100 8103")
+_COMMANDS = _parse_ids("8300 8301 8302 8303")
+_UPDATE_STATE = _parse_ids("8120")
+_UPDATE_COMMANDS = _parse_ids("8121 8122")
+_COUNTER = _parse_ids("8305")
+_RESETS = _parse_ids("8112 8113")
+_EVENT_PROPERTIES = _parse_ids("8810 9800 9809")
+"""Properties whose changes are also reported as events."""
 
 _DEFAULT_VALUES: Final = {
     Identifier(identifier): bytes.fromhex(value)
@@ -184,7 +188,7 @@ _DEFAULT_VALUES: Final = {
         "9821": "00",
     }.items()
 }
-"""New devices are set to these."""
+"""Values of new devices."""
 
 _ALL_MODES = frozenset(DeviceMode)
 _UNCONNECTED_MODES = frozenset({DeviceMode.STORAGE, DeviceMode.UNCONNECTED, DeviceMode.DFU})
@@ -201,10 +205,10 @@ GATEWAY_PRODUCT: Final = ProductProfile(
     firmware=Version.parse("2.6.0"),
     hardware=(1, 2),
     has_battery=False,
-    measurements=_ids("8800"),
-    own_reported=_ids("9802 8125 8130"),
-    own_readable=_ids("8009 8210"),
-    own_commands=_ids("8111 8124 8126 8131 8304"),
+    measurements=_parse_ids("8800"),
+    own_reported=_parse_ids("9802 8125 8130"),
+    own_readable=_parse_ids("8009 8210"),
+    own_commands=_parse_ids("8111 8124 8126 8131 8304"),
 )
 
 PRODUCTS: Final = (
@@ -215,8 +219,8 @@ PRODUCTS: Final = (
         default_mode=DeviceMode.CONNECTED,
         firmware=Version.parse("3.1.4"),
         motion_code=0x10,
-        measurements=_ids("8800 8801 8802"),
-        own_reported=_ids("8810 8813 8200 8204 8806 9802 9804 9807 9808"),
+        measurements=_parse_ids("8800 8801 8802"),
+        own_reported=_parse_ids("8810 8813 8200 8204 8806 9802 9804 9807 9808"),
     ),
     ProductProfile(
         model=ModelNumber("000F"),
@@ -227,9 +231,9 @@ PRODUCTS: Final = (
         hardware=(2, 1),
         has_button=True,
         motion_code=0x10,
-        measurements=_ids("8813"),
-        own_reported=_ids(f"8020 8204 8810 9800 9821 {_WEARABLE}"),
-        own_commands=_ids("9820"),
+        measurements=_parse_ids("8813"),
+        own_reported=_parse_ids(f"8020 8204 8810 9800 9821 {_WEARABLE}"),
+        own_commands=_parse_ids("9820"),
     ),
     ProductProfile(
         model=ModelNumber("0011"),
@@ -240,8 +244,8 @@ PRODUCTS: Final = (
         firmware=Version.parse("1.4.0"),
         has_button=True,
         motion_code=0x11,
-        measurements=_ids("8800"),
-        own_reported=_ids(f"8810 9800 9809 {_WEARABLE}"),
+        measurements=_parse_ids("8800"),
+        own_reported=_parse_ids(f"8810 9800 9809 {_WEARABLE}"),
     ),
     ProductProfile(
         model=ModelNumber("0011"),
@@ -251,8 +255,8 @@ PRODUCTS: Final = (
         default_mode=DeviceMode.UNCONNECTED,
         firmware=Version.parse("1.4.0"),
         has_button=True,
-        measurements=_ids("8800"),
-        own_reported=_ids(f"9800 {_WEARABLE}"),
+        measurements=_parse_ids("8800"),
+        own_reported=_parse_ids(f"9800 {_WEARABLE}"),
     ),
     ProductProfile(
         model=ModelNumber("0018"),
@@ -261,8 +265,8 @@ PRODUCTS: Final = (
         default_mode=DeviceMode.CONNECTED,
         firmware=Version.parse("3.0.0"),
         motion_code=0x20,
-        measurements=_ids("8803 8813"),
-        own_reported=_ids("8810 8150 8204 9802"),
+        measurements=_parse_ids("8803 8813"),
+        own_reported=_parse_ids("8810 8150 8204 9802"),
     ),
     ProductProfile(
         model=ModelNumber("0040"),
@@ -272,9 +276,9 @@ PRODUCTS: Final = (
         default_mode=DeviceMode.CONNECTED,
         firmware=Version.parse("4.2.1"),
         has_battery=False,
-        measurements=_ids("8800"),
-        own_reported=_ids("8210 9802"),
-        own_readable=_ids("8009"),
+        measurements=_parse_ids("8800"),
+        own_reported=_parse_ids("8210 9802"),
+        own_readable=_parse_ids("8009"),
     ),
     ProductProfile(
         model=ModelNumber("0043"),
@@ -283,8 +287,8 @@ PRODUCTS: Final = (
         modes=frozenset({DeviceMode.CONNECTED, DeviceMode.STORAGE}),
         default_mode=DeviceMode.CONNECTED,
         firmware=Version.parse("4.2.0"),
-        measurements=_ids("8800"),
-        own_reported=_ids("8210 9802"),
+        measurements=_parse_ids("8800"),
+        own_reported=_parse_ids("8210 9802"),
     ),
     ProductProfile(
         model=ModelNumber("0050"),
@@ -293,8 +297,8 @@ PRODUCTS: Final = (
         default_mode=DeviceMode.CONNECTED,
         firmware=Version.parse("1.1.0"),
         has_sensor_number=True,
-        measurements=_ids("8800"),
-        own_reported=_ids("8831 9802"),
+        measurements=_parse_ids("8800"),
+        own_reported=_parse_ids("8831 9802"),
     ),
     ProductProfile(
         model=ModelNumber("0060"),
@@ -304,8 +308,8 @@ PRODUCTS: Final = (
         firmware=Version.parse("1.0.2"),
         has_button=True,
         motion_code=0x11,
-        measurements=_ids("8800"),
-        own_reported=_ids(f"8810 9800 {_WEARABLE}"),
+        measurements=_parse_ids("8800"),
+        own_reported=_parse_ids(f"8810 9800 {_WEARABLE}"),
     ),
     ProductProfile(
         model=ModelNumber("0063"),
@@ -315,8 +319,8 @@ PRODUCTS: Final = (
         firmware=Version.parse("2.2.0-beta.3"),
         has_button=True,
         motion_code=0x10,
-        measurements=_ids("8813"),
-        own_reported=_ids(f"8810 9800 {_WEARABLE}"),
+        measurements=_parse_ids("8813"),
+        own_reported=_parse_ids(f"8810 9800 {_WEARABLE}"),
     ),
 )
 
@@ -324,4 +328,4 @@ PRODUCTS_BY_CODE: Final[Mapping[str, ProductProfile]] = {
     f"{product.model}-{product.variant:02d}" if product.variant else product.model: product
     for product in (*PRODUCTS, GATEWAY_PRODUCT)
 }
-"""By model number, and variant where one number serves several products: `0018`, `0011-04`."""
+"""Products by model number, with the variant if several products share the number: `0018`, `0011-04`."""

@@ -1,4 +1,4 @@
-"""What the properties of a device hold: those that were set, and those that follow from its state."""
+"""Values of the properties of a device: stored ones, and those derived from its state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.device import SimulatedDevice
 
 
-# What a device checks before it takes a value, beyond the layout, and what else changes with it.
+# Checks of written values beyond their layout, and the effects of a write on other state.
 
 _DEFAULT_POWER_DBM: Final = 4
 _MAX_PRESS_MS: Final = 8000
@@ -25,32 +25,32 @@ _PRESS_STEP_MS: Final = 100
 
 
 def accepts_value(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> bool:
-    """Whether the device takes a value that its layout allows."""
-    limit = _LIMITS.get(identifier)
-    return limit is None or limit(device, raw)
+    """Return whether the device accepts a value that its layout allows."""
+    accepts = _VALUE_CHECKS.get(identifier)
+    return accepts is None or accepts(device, raw)
 
 
 def apply_value_effects(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> None:
-    """Change what follows from a property."""
+    """Apply the effects of a property on the mesh node: capacity and transmit power."""
     if effect := _EFFECTS.get(identifier):
         effect(device, raw)
 
 
-def _power_fits(device: SimulatedDevice, raw: bytes) -> bool:
+def _accepts_power(device: SimulatedDevice, raw: bytes) -> bool:
     return int.from_bytes(raw, "big", signed=True) in device.product.chip.value
 
 
-def _press_fits(_device: SimulatedDevice, raw: bytes) -> bool:
+def _accepts_press_duration(_device: SimulatedDevice, raw: bytes) -> bool:
     millis = int.from_bytes(raw, "big")
     return millis <= _MAX_PRESS_MS and millis % _PRESS_STEP_MS == 0
 
 
-_LIMITS: Final[Mapping[str, Callable[[SimulatedDevice, bytes], bool]]] = {
+_VALUE_CHECKS: Final[Mapping[str, Callable[[SimulatedDevice, bytes], bool]]] = {
     "8150": lambda _device, raw: len(raw) == 1,
     "8204": lambda _device, raw: len(raw) == 2,  # noqa: PLR2004 # seconds in two bytes
     "8210": lambda _device, raw: len(raw) == 1 and raw[0] <= MAX_CHILDREN,
-    "9802": _power_fits,
-    "9803": _press_fits,
+    "9802": _accepts_power,
+    "9803": _accepts_press_duration,
 }
 
 
@@ -72,20 +72,20 @@ _CHIPS: Final = {"NRF51822": 0x51822, "NRF52832": 0x52832, "NRF52840": 0x52840}
 
 _EMPTY_BATTERY_MV: Final = 2000
 _FULL_BATTERY_MV: Final = 3000
-"""mV."""
+"""Battery voltage when empty and when full, in mV."""
 
 
 def read_property(device: SimulatedDevice, identifier: Identifier, t: float) -> bytes:
-    """What a property holds, or a sensor says now."""
+    """Return the current raw value of a property or sensor."""
     if identifier in device.product.measurements:
         return read_sensor(device, identifier, t)
-    if find := _STATE_READERS.get(identifier):
-        return find(device, t)
+    if read_state := _STATE_READERS.get(identifier):
+        return read_state(device, t)
     return device.value(identifier)
 
 
 def encode_version(device: SimulatedDevice) -> bytes:
-    """The firmware version; a release has no fourth byte."""
+    """Return the raw firmware version; a release version has no fourth byte."""
     major, minor, patch, _ = device.firmware_version
     return bytes((major, minor, patch, device.firmware_version.beta))[
         : 4 if device.firmware_version.beta else 3
@@ -93,26 +93,26 @@ def encode_version(device: SimulatedDevice) -> bytes:
 
 
 def model_number_of(device: SimulatedDevice) -> int:
-    """The model number as a number."""
+    """Return the model number as an integer."""
     return int(device.product.model, 16)
 
 
-def _vdd(device: SimulatedDevice, t: float) -> bytes:
-    full = _FULL_BATTERY_MV - _EMPTY_BATTERY_MV
-    return pack(">H", _EMPTY_BATTERY_MV + full * device.battery_level(t) // 100)
+def _encode_battery_voltage(device: SimulatedDevice, t: float) -> bytes:
+    range_mv = _FULL_BATTERY_MV - _EMPTY_BATTERY_MV
+    return pack(">H", _EMPTY_BATTERY_MV + range_mv * device.battery_level(t) // 100)
 
 
-def _motion(device: SimulatedDevice, _t: float) -> bytes:
+def _encode_motion(device: SimulatedDevice, _t: float) -> bytes:
     cause = device.product.motion_code if device.is_moving else 0
     return pack(">BIB", cause, device.motion_transitions & 0xFFFFFFFF, 0)
 
 
 def encode_motion_event(device: SimulatedDevice) -> bytes:
-    """The motion at the moment of a transition, with the flag that says so."""
-    return _motion(device, 0.0)[:-1] + b"\x01"
+    """Return the raw value of a motion event: the motion state with the flag of a change."""
+    return _encode_motion(device, 0.0)[:-1] + b"\x01"
 
 
-def _production_info_extended(device: SimulatedDevice, _t: float) -> bytes:
+def _encode_production_info(device: SimulatedDevice, _t: float) -> bytes:
     major, minor, patch, _ = device.firmware_version
     entries = (
         bytes.fromhex(device.mac),
@@ -127,12 +127,12 @@ def _production_info_extended(device: SimulatedDevice, _t: float) -> bytes:
     return b"".join(bytes((key, len(entry))) + entry for key, entry in enumerate(entries))
 
 
-def _update_state(device: SimulatedDevice, _t: float) -> bytes:
+def _get_update_state(device: SimulatedDevice, _t: float) -> bytes:
     return device.update_state or IDLE_UPDATE_STATE
 
 
 IDLE_UPDATE_STATE: Final = bytes(9)
-"""firmware-update-state (8120) when there is nothing to tell."""
+"""Value of firmware-update-state (8120) without an update."""
 
 _BROADCAST_IDLE: Final = IDLE_UPDATE_STATE + bytes(4)
 _NORDIC_IDLE: Final = IDLE_UPDATE_STATE + bytes(6)
@@ -142,7 +142,7 @@ _STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] =
     "8001": lambda device, _: encode_version(device),
     "8002": lambda device, _: bytes(device.product.hardware),
     "8003": lambda device, _: bytes.fromhex(device.mac),
-    "8005": _production_info_extended,
+    "8005": _encode_production_info,
     "8006": lambda device, _: sha256(device.mac.encode()).digest()[:4],
     "8007": lambda device, _: bytes((device.product.variant,)),
     "8008": lambda device, _: derive_public_key(device.mac),
@@ -150,14 +150,14 @@ _STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] =
     "8100": lambda device, t: bytes((device.battery_level(t),)),
     "8101": lambda device, t: pack(">I", min(int(t - device.booted_at), 0xFFFFFFFF)),
     "8102": lambda device, _: bytes((device.reset_cause,)),
-    "8103": _vdd,
+    "8103": _encode_battery_voltage,
     "8110": lambda device, _: bytes((device.mode,)),
-    "8120": _update_state,
+    "8120": _get_update_state,
     "8125": lambda device, _: (device.values or {}).get(Identifier("8125"), _BROADCAST_IDLE),
     "8130": lambda device, _: (device.values or {}).get(Identifier("8130"), _NORDIC_IDLE),
     "8305": lambda device, _: pack(">I", device.received_test_packets),
-    "8810": _motion,
+    "8810": _encode_motion,
     "8813": lambda device, t: read_sensor(device, Identifier("8813"), t),
     "8831": lambda device, _: pack(">I", device.door_count & 0xFFFFFFFF),
 }
-"""Properties that nobody sets."""
+"""Properties that are derived from the state of the device."""

@@ -1,6 +1,6 @@
-"""Samples that a device keeps until somebody acknowledges them (ack-18).
+"""Buffer of the samples that a device keeps until they are acknowledged (ack-18).
 
-A device has some dozen bytes for each: thousands of emulated ones share a process.
+It needs only some dozen bytes per sample: thousands of emulated devices share a process.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SAMPLE_CAPACITY: Final = 512
-"""Samples of one identifier that a device has room for; the oldest give way."""
+"""Maximum samples of one identifier that a device keeps; the oldest are dropped."""
 
 _SEQ_BITS: Final = 8
 
 
 class DeviceSample(NamedTuple):
-    """What was measured or happened, and when."""
+    """Measurement or event with its time."""
 
     millis: int
     seq: int
     value: bytes | None
-    """None: an event that says nothing more."""
+    """Raw value; None for an event without a value."""
 
 
 class SampleBuffer:
-    """The samples of one series, from the oldest to the newest."""
+    """Samples of one series, from the oldest to the newest."""
 
     __slots__ = ("_keys", "_values", "is_backfilling")
 
     def __init__(self) -> None:
         self._keys = array("q")
-        """Time and seq in one number, ascending."""
+        """Time and sequence number in one integer, ascending."""
         self._values: list[bytes | None] = []
         self.is_backfilling = False
-        """Whether older samples are on their way: a second wish for them starts nothing (ack-22)."""
+        """Whether a backfill is running: a second request does not start another one (ack-22)."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -46,33 +46,36 @@ class SampleBuffer:
         return map(self._sample, range(len(self)))
 
     def add(self, sample: DeviceSample) -> None:
-        """Keep a sample; it is the newest, unless somebody has set the clock back."""
+        """Add a sample in order of time; drop the oldest if the buffer is full."""
         if len(self._keys) >= SAMPLE_CAPACITY:
             del self._keys[0], self._values[0]
         key = sample.millis << _SEQ_BITS | sample.seq
-        at = len(self._keys)
-        if at and key < self._keys[-1]:
-            at = bisect_left(self._keys, key)
-        self._keys.insert(at, key)
-        self._values.insert(at, sample.value)
+        index = len(self._keys)
+        if index and key < self._keys[-1]:
+            index = bisect_left(self._keys, key)
+        self._keys.insert(index, key)
+        self._values.insert(index, sample.value)
 
     def remove(self, millis: int) -> bool:
-        """Forget the sample of this time; whether there was one."""
-        at = bisect_left(self._keys, millis << _SEQ_BITS)
-        if at == len(self._keys) or self._keys[at] >> _SEQ_BITS != millis:
+        """Delete the sample with this time. Return whether there was one."""
+        index = bisect_left(self._keys, millis << _SEQ_BITS)
+        if index == len(self._keys) or self._keys[index] >> _SEQ_BITS != millis:
             return False
-        del self._keys[at], self._values[at]
+        del self._keys[index], self._values[index]
         return True
 
     def newest_before(self, millis: int, seq: int = 0) -> DeviceSample | None:
-        """The sample that a backfill brings next. In a fast world several have the same time."""
-        at = bisect_left(self._keys, millis << _SEQ_BITS | seq)
-        return self._sample(at - 1) if at else None
+        """Return the newest sample before a time and sequence number: the next one of a backfill, or None.
+
+        In a fast simulation several samples have the same time.
+        """
+        index = bisect_left(self._keys, millis << _SEQ_BITS | seq)
+        return self._sample(index - 1) if index else None
 
     def clear(self) -> None:
-        """Forget them all (ack-23)."""
+        """Delete all samples (ack-23)."""
         del self._keys[:], self._values[:]
 
-    def _sample(self, at: int) -> DeviceSample:
-        key = self._keys[at]
-        return DeviceSample(key >> _SEQ_BITS, key & (1 << _SEQ_BITS) - 1, self._values[at])
+    def _sample(self, index: int) -> DeviceSample:
+        key = self._keys[index]
+        return DeviceSample(key >> _SEQ_BITS, key & (1 << _SEQ_BITS) - 1, self._values[index])

@@ -1,4 +1,4 @@
-"""What devices sense: values that follow from the seed and the time, as raw as a device has them."""
+"""Raw sensor values of devices, derived from the seed and the time."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 
 _START_OF_DAY: Final = 8 * _HOUR
-"""The world begins at eight o'clock, when buildings wake up."""
+"""Simulated time 0 is 8 o'clock in the morning."""
 
 
-def _temperature(device: SimulatedDevice, t: float) -> bytes:
+def _read_temperature(device: SimulatedDevice, t: float) -> bytes:
     key = device.noise_key
-    room = 19.0 + 5.0 * (key & 0xFF) / 0xFF
-    sun = 1.2 * sin(tau * (t + _START_OF_DAY - 9 * _HOUR) / _DAY)
+    base = 19.0 + 5.0 * (key & 0xFF) / 0xFF
+    daily_swing = 1.2 * sin(tau * (t + _START_OF_DAY - 9 * _HOUR) / _DAY)
     degrees = (
-        room + sun + 1.5 * drift_noise(key, t, 3 * _HOUR) + 0.05 * triangular_noise(key, device.heartbeats)
+        base
+        + daily_swing
+        + 1.5 * drift_noise(key, t, 3 * _HOUR)
+        + 0.05 * triangular_noise(key, device.heartbeats)
     )
     raw = pack(">h", round(degrees * 100))
-    # Newer devices send more than old dictionaries know.
+    # Newer devices send an additional byte that older layouts do not define.
     return raw + _FIRST_SENSOR if device.product.has_sensor_number else raw
 
 
-def _pressure(device: SimulatedDevice, t: float) -> bytes:
+def _read_pressure(device: SimulatedDevice, t: float) -> bytes:
     hpa = 1013.0 + 14.0 * drift_noise(0x50A00, t, 12 * _HOUR) + 0.4 * uniform_noise(device.noise_key, 2)
     return pack(">I", round(hpa * 1_000_000))
 
 
-def _humidity(device: SimulatedDevice, t: float) -> bytes:
+def _read_humidity(device: SimulatedDevice, t: float) -> bytes:
     percent = (
         42.0
         + 12.0 * drift_noise(device.noise_key ^ 0x48, t, 4 * _HOUR)
@@ -48,29 +51,29 @@ def _humidity(device: SimulatedDevice, t: float) -> bytes:
     return pack(">H", round(percent * 10))
 
 
-def _light(device: SimulatedDevice, t: float) -> bytes:
-    day = max(0.0, sin(tau * (t + _START_OF_DAY - 6 * _HOUR) / _DAY))
+def _read_light(device: SimulatedDevice, t: float) -> bytes:
+    daylight = max(0.0, sin(tau * (t + _START_OF_DAY - 6 * _HOUR) / _DAY))
     lamps = 320.0 if device.is_moving else 0.0
     return pack(
         ">H",
         round(
-            900.0 * day * uniform_noise(device.noise_key, 3)
+            900.0 * daylight * uniform_noise(device.noise_key, 3)
             + lamps
             + 4.0 * uniform_noise(device.noise_key, device.heartbeats)
         ),
     )
 
 
-def _minutes_in_motion(device: SimulatedDevice, t: float) -> bytes:
+def _read_minutes_in_motion(device: SimulatedDevice, t: float) -> bytes:
     return pack(">I", min(int(device.seconds_in_motion(t) // 60), 0xFFFFFFFF))
 
 
 _SENSORS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] = {
-    "8800": _temperature,
-    "8801": _pressure,
-    "8802": _humidity,
-    "8803": _light,
-    "8813": _minutes_in_motion,
+    "8800": _read_temperature,
+    "8801": _read_pressure,
+    "8802": _read_humidity,
+    "8803": _read_light,
+    "8813": _read_minutes_in_motion,
 }
 
 _SALTS: Final = {identifier: int(identifier, 16) for identifier in _SENSORS}
@@ -80,13 +83,13 @@ _FAILURES: Final = (Status.FAILED, Status.BUSY, Status.TIMEOUT)
 
 
 def read_sensor(device: SimulatedDevice, identifier: Identifier, t: float) -> bytes:
-    """What the device measures now."""
+    """Return the raw value of a sensor now."""
     return _SENSORS[identifier](device, t)
 
 
 def find_sensor_failure(device: SimulatedDevice, identifier: Identifier) -> tuple[Status, int | None] | None:
-    """Why the measurement of this beat failed, with a detail now and then; None: it did not (gateway-30)."""
-    dice = noise_bits(device.noise_key ^ _SALTS[identifier], device.heartbeats)
-    if dice % 1_000_000 >= _FAILURES_IN_A_MILLION:
+    """Return the error of this heartbeat's measurement, or None: status and optional detail (gateway-30)."""
+    bits = noise_bits(device.noise_key ^ _SALTS[identifier], device.heartbeats)
+    if bits % 1_000_000 >= _FAILURES_IN_A_MILLION:
         return None
-    return _FAILURES[(dice >> 8) % len(_FAILURES)], (dice >> 16 if dice & 1 else None)
+    return _FAILURES[(bits >> 8) % len(_FAILURES)], (bits >> 16 if bits & 1 else None)

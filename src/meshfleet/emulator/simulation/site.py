@@ -1,6 +1,6 @@
-"""A site: a gateway, and all that is put up around it.
+"""Sites: a gateway and the devices installed around it.
 
-The gateway stands at 0, 0 on floor 0; x and y are metres.
+The gateway is at x = 0, y = 0 on floor 0; x and y are in meters.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from meshfleet.emulator.simulation.products import DeviceMode, ProductProfile
 from meshfleet.protocol.codes import AccessType
 from meshfleet.protocol.ids import Mac
 
-# Where something stands, and what stands between.
+# Positions and the walls between them
 
 
 class SitePosition(NamedTuple):
-    """Where something stands."""
+    """Position in a building: floor, and x and y in meters."""
 
     floor: int
     x: float
@@ -27,13 +27,13 @@ class SitePosition(NamedTuple):
 
 
 class Walls(NamedTuple):
-    """Walls run along whole floors, at these x and at these y; both ascend."""
+    """Walls along whole floors, at these x and at these y coordinates, both in ascending order."""
 
     x: tuple[float, ...] = ()
     y: tuple[float, ...] = ()
 
     def count_between(self, a: SitePosition, b: SitePosition) -> int:
-        """How many stand between two places."""
+        """Return the number of walls between two positions."""
         return abs(bisect_left(self.x, a.x) - bisect_left(self.x, b.x)) + abs(
             bisect_left(self.y, a.y) - bisect_left(self.y, b.y)
         )
@@ -41,35 +41,35 @@ class Walls(NamedTuple):
 
 MAX_DEVICES: Final = 10_000
 DEFAULT_NETWORK_KEY: Final = bytes.fromhex("00112233445566778899aabbccddeeff")
-"""The network key, unless a site has another one."""
+"""Network key of sites that do not set one."""
 
 
 class SiteDevice(Struct, frozen=True, kw_only=True, gc=False):
-    """One device as it is put up."""
+    """Device as it is installed."""
 
     mac: Mac
     product: ProductProfile
     position: SitePosition
     mode: DeviceMode
     access: AccessType | None = None
-    """None: it is provisioned."""
+    """None for a provisioned device."""
     battery: int
-    """Percent on day one."""
+    """Initial battery level in percent."""
     parent: Mac | None = None
-    """The parent that it should have if it can."""
+    """Preferred parent; None for no preference."""
 
 
 class Site(Struct, frozen=True, kw_only=True):
-    """A gateway and all that stands around it."""
+    """Gateway with the devices installed around it."""
 
     gateway: Mac
     seed: int
     devices: tuple[SiteDevice, ...]
     walls: Walls = Walls()
     network_key: bytes = DEFAULT_NETWORK_KEY
-    """The network key."""
+    """Key of the secure network."""
 
 
 def derive_public_key(mac: Mac) -> bytes:
-    """The key with which an unprovisioned device introduces itself."""
+    """Return the public key of an unprovisioned device."""
     return b"\x04" + sha512(mac.encode()).digest()

@@ -1,6 +1,6 @@
-"""Sites as JSON: described for people and programs, and read back from what they make of it.
+"""Site files: JSON descriptions of sites, written by the emulator and by users.
 
-A site file has the shape that `describe` gives, with more fields for those who want to say more.
+A site file has the format that `describe_site` returns, with additional optional fields.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.mesh import SimulatedMesh
 
 
-# Objects of a JSON file that people write: read field by field, so that all mistakes are told at once.
+# Reading of JSON objects field by field, so that all problems of a file are reported at once.
 
 FieldProblems = list[tuple[str, str]]
-"""Where they are, and what they are."""
+"""Problems of a file: path of the field and reason."""
 
 
 class FieldSpec(NamedTuple):
-    """How a field is read; a `ValueError` or `WireError` says why it cannot be."""
+    """Reader of a field, which raises `ValueError` or `WireError` with the reason if the value is invalid."""
 
     read: Callable[[Any], Any]
     required: bool = False
 
 
 def decode_json(data: bytes, source: str) -> Any:
-    """Read JSON, or raise a `MalformedSite`."""
+    """Decode JSON. Raises MalformedSite."""
     try:
-        return msgspec.json.decode(str(data, "utf-8-sig"))  # editors on Windows like to sign their files
+        return msgspec.json.decode(str(data, "utf-8-sig"))  # editors on Windows write a byte order mark
     except UnicodeDecodeError:
         reason = "is not UTF-8"
     except msgspec.DecodeError as exc:
@@ -64,118 +64,128 @@ def decode_json(data: bytes, source: str) -> Any:
 
 
 def read_fields(
-    given: Any, fields: Mapping[str, FieldSpec], where: str, mistakes: FieldProblems
+    value: Any, fields: Mapping[str, FieldSpec], path: str, problems: FieldProblems
 ) -> dict[str, Any]:
-    """Read the fields of an object as far as they can be read; nothing may be there besides."""
-    if not isinstance(given, dict):
-        mistakes.append((where or "file", f"{quote_input(given)} is not an object"))
+    """Read the valid fields of an object and append the problems of all others, including unknown fields."""
+    if not isinstance(value, dict):
+        problems.append((path or "file", f"{quote_input(value)} is not an object"))
         return {}
-    front = f"{where}." if where else ""
-    found = {}
+    path_prefix = f"{path}." if path else ""
+    values = {}
     for name, field in fields.items():
-        if name not in given:
+        if name not in value:
             if field.required:
-                mistakes.append((front + name, "is missing"))
+                problems.append((path_prefix + name, "is missing"))
             continue
         try:
-            found[name] = field.read(given[name])
+            values[name] = field.read(value[name])
         except (WireError, ValueError) as exc:
-            mistakes.append((front + name, exc.reason if isinstance(exc, WireError) else str(exc)))
-    mistakes += ((front + quote_name(name), "is not a field here") for name in given if name not in fields)
-    return found
+            problems.append((path_prefix + name, exc.reason if isinstance(exc, WireError) else str(exc)))
+    problems += (
+        (path_prefix + quote_name(name), "is not a field here") for name in value if name not in fields
+    )
+    return values
 
 
-def read_text(given: Any) -> str:
-    """Any text."""
-    if not isinstance(given, str):
-        raise ValueError(f"{quote_input(given)} is not a text")  # noqa: TRY004 # a mistake of the file, not of the code
-    return given
+def read_text(value: Any) -> str:
+    """Check that a value is a string."""
+    if not isinstance(value, str):
+        raise ValueError(f"{quote_input(value)} is not a string")  # noqa: TRY004 # bad file content
+    return value
 
 
-def array_reader(most: int) -> Callable[[Any], list[Any]]:
-    """An array that is not too long."""
+def array_reader(max_length: int) -> Callable[[Any], list[Any]]:
+    """Return a reader of arrays with a maximum length."""
 
-    def read_array(given: Any) -> list[Any]:
-        if not isinstance(given, list):
-            raise ValueError(f"{quote_input(given)} is not an array")  # noqa: TRY004 # as above
-        if len(given) > most:
-            raise ValueError(f"has {len(given)} entries; {most} are allowed")
-        return given
+    def read_array(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise ValueError(f"{quote_input(value)} is not an array")  # noqa: TRY004 # bad file content
+        if len(value) > max_length:
+            raise ValueError(f"has {len(value)} entries; {max_length} are allowed")
+        return value
 
     return read_array
 
 
-def choice_reader(meanings: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """One of some words, as what it means."""
+def choice_reader(choices: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return a reader of keywords that returns the meaning of each."""
 
-    def read_word(given: Any) -> Any:
-        if read_text(given) not in meanings:
-            raise ValueError(f"{quote_input(given)} is not one of {', '.join(meanings)}")
-        return meanings[given]
+    def read_choice(value: Any) -> Any:
+        if read_text(value) not in choices:
+            raise ValueError(f"{quote_input(value)} is not one of {', '.join(choices)}")
+        return choices[value]
 
-    return read_word
+    return read_choice
 
 
 def integer_reader(lowest: int, highest: int) -> Callable[[Any], int]:
-    """A whole number in its limits."""
+    """Return a reader of integers in a range."""
 
-    def read_whole(given: Any) -> int:
-        if isinstance(given, bool) or not isinstance(given, int) or not lowest <= given <= highest:
-            raise ValueError(f"{quote_input(given)} is not a whole number from {lowest} to {highest}")
-        return given
+    def read_integer(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise ValueError(f"{quote_input(value)} is not a whole number from {lowest} to {highest}")
+        return value
 
-    return read_whole
+    return read_integer
 
 
 def number_reader(lowest: int, highest: int) -> Callable[[Any], float]:
-    """A number in its limits."""
+    """Return a reader of numbers in a range."""
 
-    def read_number(given: Any) -> float:
-        if isinstance(given, bool) or not isinstance(given, int | float) or not lowest <= given <= highest:
-            raise ValueError(f"{quote_input(given)} is not a number from {lowest} to {highest}")
-        return float(given)
+    def read_number(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
+            raise ValueError(f"{quote_input(value)} is not a number from {lowest} to {highest}")
+        return float(value)
 
     return read_number
 
 
 def hex_reader(length: int) -> Callable[[Any], bytes]:
-    """So many bytes in hex. They are not shown: they may be a secret."""
+    """Return a reader of `length` bytes in hex. Its errors do not quote the value, which may be a secret."""
 
-    def read_octets(given: Any) -> bytes:
+    def read_hex(value: Any) -> bytes:
         try:
-            found = bytes.fromhex(given)
+            octets = bytes.fromhex(value)
         except (TypeError, ValueError):
-            found = b""
-        if len(found) != length:
+            octets = b""
+        if len(octets) != length:
             raise ValueError(f"is not the hex of {length} bytes")
-        return found
+        return octets
 
-    return read_octets
+    return read_hex
 
 
 def describe_site(site: Site, mesh: SimulatedMesh) -> dict[str, Any]:
-    """A site as JSON, with the tree as it is at first."""
-    described = {"gateway": site.gateway, "devices": [_describe_device(each, mesh) for each in site.devices]}
-    return described | {"walls": site.walls._asdict()} if site.devices and any(site.walls) else described
+    """Describe a site as JSON, with the initial tree as parents."""
+    description = {
+        "gateway": site.gateway,
+        "devices": [_describe_device(each, mesh) for each in site.devices],
+    }
+    return description | {"walls": site.walls._asdict()} if site.devices and any(site.walls) else description
 
 
-def _describe_device(fixture: SiteDevice, mesh: SimulatedMesh) -> dict[str, Any]:
-    product, place = fixture.product, fixture.position
-    given: dict[str, Any] = {"mac": fixture.mac, "model": product.model, "name": product.name}
-    given |= {"floor": place.floor, "x": place.x, "y": place.y, "parent": _find_parent(fixture, mesh)}
-    if fixture.access is not None:
-        given["access"] = fixture.access.value
-    if fixture.access is AccessType.UNPROVISIONED:
-        given["publicKey"] = derive_public_key(fixture.mac).hex()
-    return given
+def _describe_device(site_device: SiteDevice, mesh: SimulatedMesh) -> dict[str, Any]:
+    product, position = site_device.product, site_device.position
+    description: dict[str, Any] = {"mac": site_device.mac, "model": product.model, "name": product.name}
+    description |= {
+        "floor": position.floor,
+        "x": position.x,
+        "y": position.y,
+        "parent": _find_parent(site_device, mesh),
+    }
+    if site_device.access is not None:
+        description["access"] = site_device.access.value
+    if site_device.access is AccessType.UNPROVISIONED:
+        description["publicKey"] = derive_public_key(site_device.mac).hex()
+    return description
 
 
-def _find_parent(fixture: SiteDevice, mesh: SimulatedMesh) -> Mac | None:
-    """Whom a device hangs on, or through whom it is reached."""
-    node = mesh.nodes[fixture.mac]
+def _find_parent(site_device: SiteDevice, mesh: SimulatedMesh) -> Mac | None:
+    """Return the parent of a device, or the node through which an unconnected device is reached."""
+    node = mesh.nodes[site_device.mac]
     parent = node.parent
     if not node.wants_link:
-        parent = mesh.find_relay_by_mac(node, fixture.parent, 0.0) if fixture.parent else None
+        parent = mesh.find_relay_by_mac(node, site_device.parent, 0.0) if site_device.parent else None
         parent = parent or mesh.find_relay(node, 0.0)
     return parent.mac if parent else None
 
@@ -188,97 +198,97 @@ _FLOOR_LIMITS: Final = (-20, 200)
 
 
 def parse_site(data: bytes, *, source: str, gateway: Mac, seed: int) -> Site:
-    """Read a site file. All mistakes are told at once, in one `MalformedSite`."""
-    mistakes: FieldProblems = []
-    found = read_fields(decode_json(data, source), SITE_FIELDS, "", mistakes)
-    walls = read_fields(found.get("walls", {}), WALL_FIELDS, "walls", mistakes)
+    """Read a site file. Raises one MalformedSite with all problems."""
+    problems: FieldProblems = []
+    fields = read_fields(decode_json(data, source), SITE_FIELDS, "", problems)
+    walls = read_fields(fields.get("walls", {}), WALL_FIELDS, "walls", problems)
     devices = [
-        _read_device(each, f"devices[{i}]", mistakes) for i, each in enumerate(found.get("devices", ()))
+        _read_device(each, f"devices[{i}]", problems) for i, each in enumerate(fields.get("devices", ()))
     ]
-    mistakes += _find_conflicts(devices, gateway)
-    if found.get("gateway", gateway) != gateway:
-        mistakes.append(("gateway", f"is {found['gateway']}; the one that runs is {gateway}"))
-    if mistakes:
-        raise MalformedSite(source, mistakes)
+    problems += _find_conflicts(devices, gateway)
+    if fields.get("gateway", gateway) != gateway:
+        problems.append(("gateway", f"is {fields['gateway']}, but the emulated gateway is {gateway}"))
+    if problems:
+        raise MalformedSite(source, problems)
     return Site(
         gateway=gateway,
         seed=seed,
         devices=tuple(map(_build_device, devices)),
         walls=Walls(**walls),
-        network_key=found.get("key", DEFAULT_NETWORK_KEY),
+        network_key=fields.get("key", DEFAULT_NETWORK_KEY),
     )
 
 
-def _read_device(given: Any, where: str, mistakes: FieldProblems) -> dict[str, Any]:
-    """Read a device, and look at those of its fields that depend on each other."""
-    found = read_fields(given, DEVICE_FIELDS, where, mistakes)
-    products = found.get("model", ())
-    if "name" in found and products:
-        products = [each for each in products if each.name == found["name"]]
+def _read_device(value: Any, path: str, problems: FieldProblems) -> dict[str, Any]:
+    """Read a device and check the fields that depend on each other."""
+    fields = read_fields(value, DEVICE_FIELDS, path, problems)
+    products = fields.get("model", ())
+    if "name" in fields and products:
+        products = [each for each in products if each.name == fields["name"]]
         if not products:
-            mistakes.append(
-                (f"{where}.name", f"{quote_input(found['name'])} is no product with this model number")
+            problems.append(
+                (f"{path}.name", f"{quote_input(fields['name'])} is not a product with this model number")
             )
     if len(products) > 1:
         codes = ", ".join(f"{each.model}-{each.variant:02d}" for each in products)
-        mistakes.append((f"{where}.model", f"serves several products: say which with a name, or as {codes}"))
+        problems.append((f"{path}.model", f"is shared by several products: add a name, or use {codes}"))
     elif products:
-        found["product"] = products[0]
-        if found.get("mode", products[0].default_mode) not in products[0].modes:
-            mistakes.append((f"{where}.mode", f"{products[0].name} does not have it"))
-    if "publicKey" in found and "mac" in found and found["publicKey"] != derive_public_key(found["mac"]):
-        mistakes.append((f"{where}.publicKey", "is not the one of this MAC; it can be left out"))
-    return found
+        fields["product"] = products[0]
+        if fields.get("mode", products[0].default_mode) not in products[0].modes:
+            problems.append((f"{path}.mode", f"{products[0].name} does not support it"))
+    if "publicKey" in fields and "mac" in fields and fields["publicKey"] != derive_public_key(fields["mac"]):
+        problems.append((f"{path}.publicKey", "is not the public key of this MAC; it can be omitted"))
+    return fields
 
 
 def _find_conflicts(devices: list[dict[str, Any]], gateway: Mac) -> Iterator[tuple[str, str]]:
-    """What is wrong with devices beside each other."""
+    """Iterate over the problems between devices: duplicate MACs and invalid parents."""
     parents = {gateway: NodeRole.GATEWAY}
-    seen: dict[Mac, str] = {gateway: "the gateway's", EVERY_GATEWAY: "kept for all gateways"}
+    used_macs: dict[Mac, str] = {gateway: "the gateway's", EVERY_GATEWAY: "reserved for all gateways"}
     for i, device in enumerate(devices):
         mac = device.get("mac", "")
-        if mac in seen:
-            yield f"devices[{i}].mac", f"{mac} is {seen[mac]}"
+        if mac in used_macs:
+            yield f"devices[{i}].mac", f"{mac} is {used_macs[mac]}"
         elif mac:
-            seen[mac] = f"the MAC of devices[{i}]"
+            used_macs[mac] = f"the MAC of devices[{i}]"
             parents[mac] = device["product"].role if "product" in device else NodeRole.EXTENDER
     for i, device in enumerate(devices):
         parent = device.get("parent")
         if parent is not None and parents.get(parent, NodeRole.LEAF) is NodeRole.LEAF:
-            reason = "is no extender" if parent in parents else "is not there"
-            yield f"devices[{i}].parent", f"{parent} {reason}"
+            problem = "is not an extender" if parent in parents else "is not in this file"
+            yield f"devices[{i}].parent", f"{parent} {problem}"
         elif parent is not None and parent == device.get("mac"):
             yield f"devices[{i}].parent", "is the device itself"
 
 
-def _build_device(found: dict[str, Any]) -> SiteDevice:
-    product: ProductProfile = found["product"]
+def _build_device(fields: dict[str, Any]) -> SiteDevice:
+    product: ProductProfile = fields["product"]
     return SiteDevice(
-        mac=found["mac"],
+        mac=fields["mac"],
         product=product,
-        position=SitePosition(found.get("floor", 0), found["x"], found["y"]),
-        mode=found.get("mode", product.default_mode),
-        access=found.get("access"),
-        battery=found.get("battery", 90 if product.has_battery else 100),
-        parent=found.get("parent"),
+        position=SitePosition(fields.get("floor", 0), fields["x"], fields["y"]),
+        mode=fields.get("mode", product.default_mode),
+        access=fields.get("access"),
+        battery=fields.get("battery", 90 if product.has_battery else 100),
+        parent=fields.get("parent"),
     )
 
 
-def _read_mac(given: Any) -> Mac:
-    return parse_mac(read_text(given))
+def _read_mac(value: Any) -> Mac:
+    return parse_mac(read_text(value))
 
 
-def _read_products(given: Any) -> list[ProductProfile]:
-    """The products that a model number may mean."""
-    code = read_text(given).upper()
-    found = [each for each in PRODUCTS if each.model == code or each is PRODUCTS_BY_CODE.get(code)]
-    if not found:
-        raise ValueError(f"{quote_input(given)} is not one of {', '.join(_CODES)}")
-    return found
+def _read_products(value: Any) -> list[ProductProfile]:
+    """Return the products that a model number or product code stands for."""
+    code = read_text(value).upper()
+    matches = [each for each in PRODUCTS if each.model == code or each is PRODUCTS_BY_CODE.get(code)]
+    if not matches:
+        raise ValueError(f"{quote_input(value)} is not one of {', '.join(_CODES)}")
+    return matches
 
 
-def _read_walls(given: Any) -> tuple[float, ...]:
-    return tuple(sorted(map(_METERS, array_reader(_MAX_METERS)(given))))
+def _read_walls(value: Any) -> tuple[float, ...]:
+    return tuple(sorted(map(_METERS, array_reader(_MAX_METERS)(value))))
 
 
 _CODES: Final = tuple(code for code, product in PRODUCTS_BY_CODE.items() if product in PRODUCTS)
@@ -287,7 +297,7 @@ _METERS: Final = number_reader(-_MAX_METERS, _MAX_METERS)
 SITE_FIELDS: Final = {
     "gateway": FieldSpec(_read_mac),
     "devices": FieldSpec(array_reader(MAX_DEVICES), required=True),
-    "walls": FieldSpec(lambda given: given),
+    "walls": FieldSpec(lambda value: value),
     "key": FieldSpec(hex_reader(len(DEFAULT_NETWORK_KEY))),
 }
 WALL_FIELDS: Final = {"x": FieldSpec(_read_walls), "y": FieldSpec(_read_walls)}
@@ -298,7 +308,7 @@ DEVICE_FIELDS: Final = {
     "floor": FieldSpec(integer_reader(*_FLOOR_LIMITS)),
     "x": FieldSpec(_METERS, required=True),
     "y": FieldSpec(_METERS, required=True),
-    "parent": FieldSpec(lambda given: None if given is None else _read_mac(given)),
+    "parent": FieldSpec(lambda value: None if value is None else _read_mac(value)),
     "mode": FieldSpec(choice_reader(_MODES)),
     "access": FieldSpec(choice_reader({access.value: access for access in AccessType})),
     "publicKey": FieldSpec(hex_reader(65)),

@@ -1,4 +1,4 @@
-"""Updating many connected devices at once (firmware-24, firmware-25)."""
+"""Firmware update of many connected devices at once by broadcast (firmware-24, firmware-25)."""
 
 from __future__ import annotations
 
@@ -24,58 +24,58 @@ BROADCAST_STATE_ID: Final = Identifier("8125")
 
 _REPORT_STEP_PERCENT: Final = 5
 _VERIFIED_SECONDS: Final = VERIFY_SECONDS + 1.0
-"""Seconds after which all devices have checked the image."""
+"""Seconds after which all devices have verified the image."""
 
 _APPLY_STAGGER_SECONDS: Final = 1.0
-"""Seconds between devices that start the new version, so that they do not all come back in one moment."""
+"""Seconds between the restarts of two devices, so that they do not all come back at the same time."""
 
 
 class MeshBroadcast:
-    """One image for many devices. It is told in 8125 of the gateway, and each device in its own 8120."""
+    """Broadcast of one image. Its state is in 8125 of the gateway, that of each device in its own 8120."""
 
     def __init__(
         self,
-        core: EmulatorContext,
+        context: EmulatorContext,
         behavior: DeviceBehavior,
         image: ImageKey,
         updates: Sequence[UpdateSession],
     ) -> None:
-        self._core = core
+        self._context = context
         self._behavior = behavior
         self.updates = updates
         self.progress = UpdateStateValue(image)
         self._reported_percent = 0
         self._transfer: ImageTransfer | None = None
-        self._cause = Error.NONE
-        """Why it failed, if it did as a whole."""
+        self._error = Error.NONE
+        """Error because of which the whole broadcast failed; NONE otherwise."""
         for update in updates:
             update.on_done = self._on_device_done
         self._report()
 
     @property
     def is_done(self) -> bool:
-        """Whether another broadcast may start."""
+        """Whether the broadcast has ended, so that another one may start."""
         return self.progress.is_done
 
     def send(self, image: ImageInfo) -> None:
-        """The image is here: send it to those who take it."""
-        for update in self._active():
+        """Send the fetched image to the devices that accept it."""
+        for update in self._list_active():
             if error := update.check_image(image):
                 update.fail(error)
         if self.is_done:
             return
         self.on_progress(0)
-        self._transfer = ImageTransfer(self._core.scheduler, image.size, self)
+        self._transfer = ImageTransfer(self._context.scheduler, image.size, self)
 
     def apply(self) -> bool:
-        """Let those that wait for it start the new version; whether there is anybody."""
-        staged = [update for update in self._active() if update.progress.state is State.STAGED]
+        """Apply the image on all devices where it is staged. Return False if there are none."""
+        staged = [update for update in self._list_active() if update.progress.state is State.STAGED]
         if not staged:
             return False
         self.progress.state = State.APPLYING
         self._report()
-        for place, update in enumerate(staged):
-            self._core.scheduler.after(place * _APPLY_STAGGER_SECONDS, partial(self._apply_one, update))
+        for index, update in enumerate(staged):
+            self._context.scheduler.after(index * _APPLY_STAGGER_SECONDS, partial(self._apply_one, update))
         return True
 
     def _apply_one(self, update: UpdateSession, _t: float) -> None:
@@ -83,26 +83,26 @@ class MeshBroadcast:
             update.apply()
 
     def fail(self, error: Error) -> None:
-        """Give up for all who have not got past the point of no return."""
+        """Fail all devices that are not applying the image yet: from then on an update cannot be stopped."""
         if self.is_done:
             return
-        self._cause = error
-        for update in self._active():
+        self._error = error
+        for update in self._list_active():
             if update.progress.state is not State.APPLYING:
                 update.fail(error)
         self._update_overall_state()
 
-    def _active(self) -> list[UpdateSession]:
+    def _list_active(self) -> list[UpdateSession]:
         return [update for update in self.updates if not update.is_done]
 
     def bytes_per_second(self) -> float:
-        """Whoever listens gets it at this rate."""
-        return 0.0 if self._core.is_down else BROADCAST_RATE
+        """Return the rate of the broadcast; 0 while the gateway is down."""
+        return 0.0 if self._context.is_down else BROADCAST_RATE
 
     def on_progress(self, percent: int) -> None:
-        """Let those who hear it know how far it is."""
+        """Update the progress of the broadcast and of the devices that receive it."""
         self.progress.state, self.progress.percent = State.TRANSFERRING, percent
-        for update in self._active():
+        for update in self._list_active():
             if self._is_receiving(update):
                 update.set_percent(min(percent, 99))
         if percent == 0 or percent - self._reported_percent >= _REPORT_STEP_PERCENT:
@@ -114,28 +114,28 @@ class MeshBroadcast:
         return not device.is_offline and device.node.depth >= 0
 
     def on_stalled(self) -> None:
-        """The gateway was away for too long."""
+        """Fail the broadcast: the gateway was down for too long."""
         self.fail(Error.TRANSFER_LOST)
 
     def on_complete(self) -> None:
-        """Let all who have it check it."""
+        """Let all devices that have received the image verify it."""
         self.progress.state, self.progress.percent = State.VERIFYING, 100
         self._report()
-        for update in self._active():
+        for update in self._list_active():
             if self._is_receiving(update):
                 update.verify()
             else:
                 update.fail(Error.TRANSFER_LOST)
-        self._core.scheduler.after(_VERIFIED_SECONDS, lambda _t: self._update_overall_state())
+        self._context.scheduler.after(_VERIFIED_SECONDS, lambda _t: self._update_overall_state())
 
     def _on_device_done(self) -> None:
         self._update_overall_state()
 
     def _update_overall_state(self) -> None:
-        """Say where the whole of it stands, from where the devices stand."""
+        """Update the state of the broadcast from the states of its devices, and report it."""
         if self.is_done:
             return
-        active = self._active()
+        active = self._list_active()
         states = {update.progress.state for update in active}
         if not active:
             self._end()
@@ -152,8 +152,8 @@ class MeshBroadcast:
             self.progress.state, self.progress.percent = State.DONE, 100
         else:
             self.progress.state = State.FAILED
-            # Where devices failed for several reasons the first stands for all; each tells its own in 8120.
-            self.progress.error = self._cause or self.updates[0].progress.error
+            # The error of the first device stands for all; each device reports its own in 8120.
+            self.progress.error = self._error or self.updates[0].progress.error
 
     def _count_done(self) -> int:
         return sum(update.progress.state is State.DONE for update in self.updates)
@@ -161,8 +161,8 @@ class MeshBroadcast:
     def _report(self) -> None:
         counts = pack(">HH", self._count_done(), len(self.updates))
         self._behavior.set_property(
-            self._core.gateway_device,
+            self._context.gateway_device,
             BROADCAST_STATE_ID,
             self.progress.to_bytes() + counts,
-            self._core.scheduler.now,
+            self._context.scheduler.now,
         )

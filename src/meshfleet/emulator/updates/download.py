@@ -1,4 +1,4 @@
-"""Updating one device by download, or as one of many in a broadcast (firmware-22, firmware-23)."""
+"""Firmware update of one device by download, or as part of a broadcast (firmware-22, firmware-23)."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 UPDATE_STATE_ID: Final = Identifier("8120")
 
 VERIFY_SECONDS: Final = 3.0
-"""Seconds that a device needs to check an image."""
+"""Seconds that a device needs to verify an image."""
 
 APPLY_SECONDS: Final = 15.0
-"""Seconds that it takes to start the new version."""
+"""Seconds that a device needs to start the new version."""
 
 _RESTART_DELAY: Final = 0.1
-"""Seconds from the word to the restart: time for an answer."""
+"""Seconds from the apply command to the restart, for the response."""
 
 _REPORT_STEP_PERCENT: Final = 5
-"""Percents between two reports of progress."""
+"""Percentage points between two progress reports."""
 
 
 class UpdateSessionPlan(NamedTuple):
-    """What an update shall do, and what it will suffer."""
+    """Image of an update, whether it is staged, and an injected fault."""
 
     image: ImageKey
     waits_for_apply: bool
-    """Whether it waits for a word before it is applied."""
+    """Whether it is staged until an apply command."""
     fault: UpdateFault | None
 
 
 class UpdateSession:
-    """One device on its way to another version. It tells every step in 8120."""
+    """Update of one device. Every change of its state is reported in 8120."""
 
     def __init__(
         self,
-        core: EmulatorContext,
+        context: EmulatorContext,
         behavior: DeviceBehavior,
         device: SimulatedDevice,
         plan: UpdateSessionPlan,
     ) -> None:
-        self._core = core
+        self._context = context
         self._behavior = behavior
         self.device = device
         self.progress = UpdateStateValue(plan.image)
@@ -62,28 +62,30 @@ class UpdateSession:
         self._fault = plan.fault
         self._reported_percent = 0
         self.on_done: Callable[[], None] | None = None
-        """Told when it is over."""
+        """Called when the update has ended."""
         self._report()
 
     @property
     def is_done(self) -> bool:
-        """Whether it has come to an end, good or bad."""
+        """Whether the update has ended, successfully or not."""
         return self.progress.is_done
 
     def check_image(self, image: ImageInfo | None = None) -> Error:
-        """Why the device does not take the image; without one, as far as it can be told beforehand."""
-        wanted = self.progress.image.model
-        if self.device.product.model != wanted or (image and image.model_number not in (None, wanted)):
+        """Return why the device rejects an image. Without one, check what is known before the fetch."""
+        expected_model = self.progress.image.model
+        if self.device.product.model != expected_model or (
+            image and image.model_number not in (None, expected_model)
+        ):
             return Error.WRONG_MODEL
         if (
             self.device.product.has_battery
-            and self.device.battery_level(self._core.scheduler.now) < LOW_BATTERY_PERCENT
+            and self.device.battery_level(self._context.scheduler.now) < LOW_BATTERY_PERCENT
         ):
             return Error.BATTERY
         return Error.NONE
 
     def set_percent(self, percent: int) -> None:
-        """The image has arrived so far."""
+        """Record and report how much of the image has arrived. An injected power loss ends the update."""
         self.progress.state, self.progress.percent = State.TRANSFERRING, percent
         if self._fault and self._fault.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
@@ -93,9 +95,9 @@ class UpdateSession:
             self._report()
 
     def verify(self) -> None:
-        """The image is there: check it."""
+        """Verify the complete image."""
         self._enter(State.VERIFYING, percent=FULL_PERCENT)
-        self._core.scheduler.after(VERIFY_SECONDS, self._on_verified)
+        self._context.scheduler.after(VERIFY_SECONDS, self._on_verified)
 
     def _on_verified(self, _t: float) -> None:
         if self.progress.state is not State.VERIFYING:
@@ -108,9 +110,9 @@ class UpdateSession:
             self.apply()
 
     def apply(self) -> None:
-        """Start the new version; from here on nothing can be taken back."""
+        """Start the new version. From here on the update cannot be aborted."""
         self._enter(State.APPLYING, percent=FULL_PERCENT)
-        self._core.scheduler.after(_RESTART_DELAY, self._restart)
+        self._context.scheduler.after(_RESTART_DELAY, self._restart)
 
     def _restart(self, _t: float) -> None:
         self._behavior.reboot(
@@ -126,7 +128,7 @@ class UpdateSession:
         self._notify_done()
 
     def fail(self, error: Error) -> None:
-        """Give up; the old version runs on. What is over stays as it is."""
+        """Fail the update and keep the old version. Has no effect on an update that has ended."""
         if self.is_done:
             return
         self.progress.error = error
@@ -144,64 +146,66 @@ class UpdateSession:
     def _report(self) -> None:
         self.device.update_state = self.progress.to_bytes()
         if not self.device.is_offline:
-            self._behavior.report_property(self.device, UPDATE_STATE_ID, self._core.scheduler.now)
+            self._behavior.report_property(self.device, UPDATE_STATE_ID, self._context.scheduler.now)
 
 
 class MeshDownload:
-    """An update whose image one device gets for itself, while others may do the same."""
+    """Transfer of an image to one device, which shares its branch of the mesh with other downloads."""
 
     def __init__(
         self,
-        core: EmulatorContext,
+        context: EmulatorContext,
         update: UpdateSession,
         image: ImageInfo,
         *,
         count_sharing: Callable[[MeshNode], int],
     ) -> None:
-        self._core = core
+        self._context = context
         self._session = update
         self._count_sharing = count_sharing
         self._has_arrived = False
         update.set_percent(0)
-        self._transfer = ImageTransfer(core.scheduler, image.size, self)
+        self._transfer = ImageTransfer(context.scheduler, image.size, self)
 
     @property
     def branch(self) -> MeshNode | None:
-        """The first hop of the way that the image takes; None while there is no way."""
+        """First hop of the route of the image; None without a route or when it has arrived."""
         device = self._session.device
-        mesh, node = self._core.mesh, device.node
+        mesh, node = self._context.mesh, device.node
         if self._has_arrived or device.is_offline or not device.is_reachable:
             return None
         if not device.is_connected:
-            reacher = mesh.find_relay(node, self._core.scheduler.now)
-            if reacher is None or reacher is mesh.root:
-                return node if reacher else None
-            node = reacher
+            relay = mesh.find_relay(node, self._context.scheduler.now)
+            if relay is None or relay is mesh.root:
+                return node if relay else None
+            node = relay
         route = mesh.find_route(node)
         return route[0] if route else None
 
     def stop(self) -> None:
-        """Nobody wants it any more."""
+        """Stop the transfer."""
         self._transfer.stop()
 
     def bytes_per_second(self) -> float:
-        """The share that this one has of its branch."""
-        if self._session.device is self._core.gateway_device:
+        """Return the share of this download of the rate of its branch; 0 without a route."""
+        if self._session.device is self._context.gateway_device:
             return HOST_RATE
         branch = self.branch
         return (
-            MESH_RATE / self._count_sharing(branch) if branch is not None and not self._core.is_down else 0.0
+            MESH_RATE / self._count_sharing(branch)
+            if branch is not None and not self._context.is_down
+            else 0.0
         )
 
     def on_complete(self) -> None:
-        """Let the device check it; the branch is free for others."""
+        """Let the device verify the image; the branch is free for other downloads."""
         self._has_arrived = True
         self._session.verify()
 
     def on_stalled(self) -> None:
-        """The device was away for too long."""
+        """Fail the update: the device was unreachable for too long."""
         self._session.fail(Error.TRANSFER_LOST)
 
     def on_progress(self, percent: int) -> None:
-        """Let the device tell how far it is. Complete it is only when it has been checked."""
+        """Update the progress of the device. 100 % is only reached by verification."""
         self._session.set_percent(min(percent, FULL_PERCENT - 1))

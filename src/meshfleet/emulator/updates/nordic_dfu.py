@@ -1,4 +1,4 @@
-"""Nordic DFU: the gateway sends an image straight to a device that waits for it in DFU mode (firmware-26)."""
+"""Nordic DFU: the gateway sends an image directly to a device in DFU mode (firmware-26)."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ _ADVERTISE_INTERVAL: Final = 10.0
 """Seconds between two `dfu` reports."""
 
 _DFU_MODE_TIMEOUT: Final = 600.0
-"""Seconds after which a device that nobody updates leaves DFU mode by itself."""
+"""Seconds after which a device leaves DFU mode if no update is in progress."""
 
 _APPLY_SECONDS: Final = 10.0
 _REPORT_STEP_PERCENT: Final = 5
 
 
 def dfu_mac_of(device: SimulatedDevice) -> Mac:
-    """The address that a device has in DFU mode (firmware-14)."""
+    """Return the MAC with which a device advertises in DFU mode (firmware-14)."""
     return to_dfu_mac(device.mac) if device.product.chip.is_nrf52 else device.mac
 
 
 class DfuModeController:
-    """Devices that wait for an update in DFU mode."""
+    """Controller of the devices in DFU mode."""
 
     def __init__(
         self,
-        core: EmulatorContext,
+        context: EmulatorContext,
         behavior: DeviceBehavior,
         is_receiving_image: Callable[[SimulatedDevice], bool],
     ) -> None:
-        self._core = core
+        self._context = context
         self._behavior = behavior
         self._is_receiving_image = is_receiving_image
         self._previous_modes: dict[Mac, DeviceMode] = {}
-        """The modes that the devices came from."""
+        """Modes of the devices before they entered DFU mode."""
 
     def enter(self, device: SimulatedDevice, t: float) -> None:
-        """Send a device into DFU mode: it leaves the mesh and advertises."""
+        """Put a device into DFU mode: it leaves the mesh and advertises."""
         if device.mode is DeviceMode.DFU:
             return
         self._previous_modes[device.mac] = device.mode
@@ -65,38 +65,38 @@ class DfuModeController:
         self._advertise(device, t, t)
 
     def leave(self, device: SimulatedDevice, on_restarted: ScheduledCallback | None = None) -> None:
-        """Let a device start again in the mode that it came from."""
+        """Restart a device in its previous mode."""
         device.mode = self._previous_modes.pop(device.mac, device.product.default_mode)
         self._behavior.reboot(device, ResetCause.SOFTWARE, seconds=_APPLY_SECONDS, on_restarted=on_restarted)
 
-    def _advertise(self, device: SimulatedDevice, since: float, t: float) -> None:
+    def _advertise(self, device: SimulatedDevice, started_at: float, t: float) -> None:
         if device.mode is not DeviceMode.DFU:
             return
-        if t - since >= _DFU_MODE_TIMEOUT and not self._is_receiving_image(device):
+        if t - started_at >= _DFU_MODE_TIMEOUT and not self._is_receiving_image(device):
             self.leave(device)
             return
-        mesh = self._core.mesh
-        for i, hearer in enumerate(device.node.receivers):
+        mesh = self._context.mesh
+        for i, receiver in enumerate(device.node.receivers):
             reading = mesh.measure_rssi(device.node, i, t, int(t))
-            if hearer.depth >= 0 and reading >= radio.MIN_AUDIBLE_DBM and not device.is_offline:
-                self._core.reports.publish_dfu(device, hearer, reading, t)
+            if receiver.depth >= 0 and reading >= radio.MIN_AUDIBLE_DBM and not device.is_offline:
+                self._context.reports.publish_dfu(device, receiver, reading, t)
                 break
-        self._core.scheduler.after(_ADVERTISE_INTERVAL, partial(self._advertise, device, since))
+        self._context.scheduler.after(_ADVERTISE_INTERVAL, partial(self._advertise, device, started_at))
 
 
 class NordicDfu:
-    """One transfer. Once it has begun it cannot be aborted (firmware-27)."""
+    """One Nordic DFU transfer, which cannot be aborted once it has begun (firmware-27)."""
 
     def __init__(
         self,
-        core: EmulatorContext,
+        context: EmulatorContext,
         behavior: DeviceBehavior,
         device: SimulatedDevice,
         *,
         image: ImageKey,
         fault: UpdateFault | None,
     ) -> None:
-        self._core = core
+        self._context = context
         self._behavior = behavior
         self.device = device
         self._mac = dfu_mac_of(device)
@@ -105,37 +105,37 @@ class NordicDfu:
         self._reported_percent = 0
         self._transfer: ImageTransfer | None = None
         self.on_image_sent: Callable[[SimulatedDevice, ScheduledCallback], None] | None = None
-        """Called when the device may go: it starts the new version, and then something is to be done."""
+        """Called when the image is complete, to restart the device; the callback runs after the restart."""
         self._report()
 
     @property
     def is_done(self) -> bool:
-        """Whether another transfer may start."""
+        """Whether the transfer has ended, so that another one may start."""
         return self.progress.is_done
 
     def send(self, image: ImageInfo) -> None:
-        """The image is here: send it, if the bootloader takes it."""
+        """Send the fetched image, unless the bootloader rejects it."""
         if error := self._check_image(image):
             self.fail(error)
             return
         self._enter(State.TRANSFERRING)
-        self._transfer = ImageTransfer(self._core.scheduler, image.size, self)
+        self._transfer = ImageTransfer(self._context.scheduler, image.size, self)
 
     def _check_image(self, image: ImageInfo) -> Error:
-        wanted, product = self.progress.image.model, self.device.product
-        if product.model != wanted or image.model_number not in (None, wanted):
+        expected_model, product = self.progress.image.model, self.device.product
+        if product.model != expected_model or image.model_number not in (None, expected_model):
             return Error.WRONG_MODEL
-        # Bootloaders of the nRF52 series check versions, those of the nRF51 do not.
+        # Bootloaders of the nRF52 series reject older versions, those of the nRF51 series do not.
         if product.chip.is_nrf52 and self.progress.image.version < self.device.firmware_version:
             return Error.DOWNGRADE
         return Error.NONE
 
     def bytes_per_second(self) -> float:
-        """The rate of a link of its own, while the device is in range."""
-        return 0.0 if self._core.is_down or not is_in_range(self._core, self.device) else NORDIC_RATE
+        """Return the rate of the direct link; 0 while the device is out of range or the gateway is down."""
+        return 0.0 if self._context.is_down or not is_in_range(self._context, self.device) else NORDIC_RATE
 
     def on_progress(self, percent: int) -> None:
-        """Tell how far it is, now and then."""
+        """Update and periodically report the progress. An injected power loss fails the transfer."""
         self.progress.percent = percent
         if self._fault and self._fault.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
@@ -144,11 +144,11 @@ class NordicDfu:
             self._report()
 
     def on_stalled(self) -> None:
-        """The device is out of range."""
+        """Fail the transfer: the device was out of range for too long."""
         self.fail(Error.TRANSFER_LOST)
 
     def on_complete(self) -> None:
-        """Let the bootloader start it."""
+        """Let the bootloader start the new version."""
         if self._fault and self._fault.breaks_image:
             self.fail(Error.BAD_HASH)
         else:
@@ -164,7 +164,7 @@ class NordicDfu:
         self._enter(State.DONE)
 
     def fail(self, error: Error) -> None:
-        """Give up. The device stays in DFU mode, where it can be tried again."""
+        """Fail the transfer. The device stays in DFU mode, where the transfer can be retried."""
         if self.is_done:
             return
         if self._transfer is not None:
@@ -178,13 +178,16 @@ class NordicDfu:
 
     def _report(self) -> None:
         raw = self.progress.to_bytes() + bytes.fromhex(self._mac)
-        self._behavior.set_property(self._core.gateway_device, NORDIC_STATE_ID, raw, self._core.scheduler.now)
+        self._behavior.set_property(
+            self._context.gateway_device, NORDIC_STATE_ID, raw, self._context.scheduler.now
+        )
 
 
-def is_in_range(core: EmulatorContext, device: SimulatedDevice) -> bool:
-    """Whether the gateway itself hears a device well enough: no extender can stand in (firmware-28)."""
-    node, root = device.node, core.mesh.root
+def is_in_range(context: EmulatorContext, device: SimulatedDevice) -> bool:
+    """Return whether the gateway itself can reach a device: extenders cannot relay DFU (firmware-28)."""
+    node, root = device.node, context.mesh.root
     return (
         root in node.receivers
-        and core.mesh.link_rssi(node, node.receivers.index(root), core.scheduler.now) >= radio.MIN_USABLE_DBM
+        and context.mesh.link_rssi(node, node.receivers.index(root), context.scheduler.now)
+        >= radio.MIN_USABLE_DBM
     )

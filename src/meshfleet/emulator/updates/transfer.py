@@ -1,4 +1,4 @@
-"""An image on its way over the air, in steps: links are shared, nodes come and go."""
+"""Transfer of an image over the air in steps, with a rate that may change from step to step."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.clock import SimulationScheduler
 
 STEP_SECONDS: Final = 2.0
-"""Seconds of transfer between two looks at it."""
+"""Seconds between two steps of a transfer."""
 
 MESH_RATE: Final = 300.0
-"""Bytes per second that one branch of the mesh carries: a usual image takes ten to fifteen minutes."""
+"""Bytes per second of one branch of the mesh: a typical image takes ten to fifteen minutes."""
 
 BROADCAST_RATE: Final = 200.0
 NORDIC_RATE: Final = 2000.0
-"""Straight from the gateway to a device that does nothing else."""
+"""Bytes per second of a direct link from the gateway to a device in DFU mode."""
 HOST_RATE: Final = 100_000.0
-"""Over the wire, to the gateway itself."""
+"""Bytes per second of a download to the gateway itself."""
 
 FULL_PERCENT: Final = 100
-"""Percent."""
+"""Percentage of a complete transfer."""
 
 _STALL_TIMEOUT: Final = 60.0
 
 
 class TransferDelegate(Protocol):
-    """Who wants an image carried, and decides what becomes of it."""
+    """Receiver of the progress of a transfer, which also determines its rate."""
 
     def bytes_per_second(self) -> float:
-        """Bytes per second that get through now; 0 is a standstill."""
+        """Return the current rate in bytes per second; 0 while stalled."""
 
     def on_progress(self, percent: int) -> None:
-        """So much has arrived."""
+        """Handle a change of the percentage."""
 
     def on_complete(self) -> None:
-        """All of it has."""
+        """Handle the arrival of the last byte."""
 
     def on_stalled(self) -> None:
-        """It stood still for too long."""
+        """Handle a stall that lasted too long; the transfer has ended."""
 
 
 class ImageTransfer:
-    """Carries an image."""
+    """Transfer of one image."""
 
     __slots__ = ("_delegate", "_is_stopped", "_scheduler", "_sent", "_size", "_stalled_seconds")
 
@@ -56,11 +56,11 @@ class ImageTransfer:
         scheduler.after(self._next_step_seconds(), self._step)
 
     def stop(self) -> None:
-        """Stop without a word: whoever stops it knows."""
+        """Stop the transfer without calling the delegate."""
         self._is_stopped = True
 
     def _next_step_seconds(self) -> float:
-        """A step, or less when less is left."""
+        """Return the seconds of the next step; the last one may be shorter."""
         rate = self._delegate.bytes_per_second()
         return min(STEP_SECONDS, (self._size - self._sent) / rate) if rate else STEP_SECONDS
 
@@ -68,16 +68,16 @@ class ImageTransfer:
         if self._is_stopped:
             return
         rate = self._delegate.bytes_per_second()
-        before = self._percent()
+        previous_percent = self._get_percent()
         self._sent = min(self._size, self._sent + rate * STEP_SECONDS)
         self._stalled_seconds = 0.0 if rate else self._stalled_seconds + STEP_SECONDS
-        if (percent := self._percent()) != before:
+        if (percent := self._get_percent()) != previous_percent:
             self._delegate.on_progress(percent)
         self._schedule_next_step()
 
     def _schedule_next_step(self) -> None:
         if self._is_stopped:
-            return  # whoever heard how far it is has stopped it
+            return  # stopped by `on_progress`
         if self._sent >= self._size:
             self._delegate.on_complete()
         elif self._stalled_seconds > _STALL_TIMEOUT:
@@ -85,5 +85,5 @@ class ImageTransfer:
         else:
             self._scheduler.after(self._next_step_seconds(), self._step)
 
-    def _percent(self) -> int:
+    def _get_percent(self) -> int:
         return int(FULL_PERCENT * self._sent / self._size)

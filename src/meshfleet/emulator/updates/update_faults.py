@@ -1,4 +1,4 @@
-"""Updates that fail on request, in the ways in which they do fail."""
+"""Injected faults of firmware updates, of the kinds that occur in practice."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ class _FaultKind(Enum):
 
 
 class UpdateFault:
-    """What will go wrong with one update."""
+    """Fault of one update."""
 
     __slots__ = ("_kind", "_percent")
 
-    def __init__(self, dice: int) -> None:
-        self._kind = tuple(_FaultKind)[dice % len(_FaultKind)]
-        self._percent = 5 + dice // len(_FaultKind) % 90
+    def __init__(self, random_bits: int) -> None:
+        self._kind = tuple(_FaultKind)[random_bits % len(_FaultKind)]
+        self._percent = 5 + random_bits // len(_FaultKind) % 90
 
     def loses_power_at(self, percent: int) -> bool:
-        """Whether the power fails while the image arrives."""
+        """Return whether the device loses power at this progress of the transfer."""
         return self._kind is _FaultKind.POWER_LOST and percent >= self._percent
 
     @property
     def breaks_image(self) -> bool:
-        """Whether what has arrived is not what was sent."""
+        """Whether the received image is corrupt."""
         return self._kind is _FaultKind.IMAGE_BROKEN
 
     @property
     def rolls_back(self) -> bool:
-        """Whether the new version does not start."""
+        """Whether the new version fails to start, so that the device rolls back."""
         return self._kind is _FaultKind.ROLLED_BACK
 
 
 class UpdateFaultInjector:
-    """Decides which updates of a gateway fail."""
+    """Selector of the updates of a gateway that fail."""
 
-    def __init__(self, core: EmulatorContext) -> None:
-        self._fraction = core.settings.faults.update_fail
-        self._key = derive_noise_key(core.noise_key, "updates")
+    def __init__(self, context: EmulatorContext) -> None:
+        self._fraction = context.settings.faults.update_fail
+        self._key = derive_noise_key(context.noise_key, "updates")
         self._count = 0
 
     def next_fault(self) -> UpdateFault | None:
-        """What goes wrong with the next update, if anything."""
+        """Return the fault of the next update; None for no fault."""
         self._count += 1
         if uniform_noise(self._key, self._count) >= self._fraction:
             return None

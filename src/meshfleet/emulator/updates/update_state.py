@@ -1,4 +1,4 @@
-"""How far an update is: the values of 8120, 8125 and 8130, which begin alike (firmware-4)."""
+"""State of an update: the values of 8120, 8125 and 8130, which have a common beginning (firmware-4)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _PROGRESS: Final = Layout(">3B")
 
 
 class ImageKey(NamedTuple):
-    """Which firmware: for whom, and which version (firmware-1)."""
+    """Model number and version of a firmware image (firmware-1)."""
 
     model: ModelNumber
     version: Version
 
     @classmethod
-    def from_bytes(cls, raw: bytes, at: int = 0) -> ImageKey:
-        """Read it from a value that has been checked to hold one."""
-        number, major, minor, patch, beta = _IMAGE.unpack_from(raw, at)
+    def from_bytes(cls, raw: bytes, offset: int = 0) -> ImageKey:
+        """Decode the key from a value whose length has been checked."""
+        number, major, minor, patch, beta = _IMAGE.unpack_from(raw, offset)
         return cls(format_model_number(number), Version(major, minor, patch, beta))
 
     def to_bytes(self) -> bytes:
-        """Write it into a value."""
+        """Encode the key."""
         major, minor, patch, _ = self.version
         return _IMAGE.pack(int(self.model, 16), major, minor, patch, self.version.beta)
 
@@ -39,7 +39,7 @@ IMAGE_KEY_SIZE: Final = _IMAGE.size
 
 
 class UpdateStateValue(Struct):
-    """Where an update stands."""
+    """State, progress and error of an update."""
 
     image: ImageKey
     state: State = State.FETCHING
@@ -47,10 +47,10 @@ class UpdateStateValue(Struct):
     error: Error = Error.NONE
 
     def to_bytes(self) -> bytes:
-        """Write it as the value of 8120; those of 8125 and 8130 have more behind it."""
+        """Encode as the value of 8120; the values of 8125 and 8130 have additional bytes after it."""
         return _PROGRESS.pack(self.state, self.percent, self.error) + self.image.to_bytes()
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the update has ended."""
         return self.state in (State.DONE, State.FAILED)

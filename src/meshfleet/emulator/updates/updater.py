@@ -1,4 +1,4 @@
-"""Starting updates, and handing images to those that wait for them."""
+"""Start and control of firmware updates, and distribution of fetched images to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _ImageWaiter:
-    """Somebody who waits for an image."""
+    """Update that waits for an image."""
 
     __slots__ = ("on_failure", "on_image")
 
@@ -38,24 +38,24 @@ class _ImageWaiter:
 
 
 class FirmwareUpdater:
-    """All updates of one gateway."""
+    """All firmware updates of one gateway."""
 
-    def __init__(self, core: EmulatorContext, behavior: DeviceBehavior) -> None:
-        self._core = core
+    def __init__(self, context: EmulatorContext, behavior: DeviceBehavior) -> None:
+        self._context = context
         self._behavior = behavior
-        self._faults = UpdateFaultInjector(core)
+        self._faults = UpdateFaultInjector(context)
         self._image_waiters: dict[FirmwareQuestion, list[_ImageWaiter]] = {}
         self._sessions: dict[Mac, UpdateSession] = {}
         self._downloads: dict[Mac, MeshDownload] = {}
         self._broadcast: MeshBroadcast | None = None
         self._nordic: NordicDfu | None = None
-        self.dfu_mode = DfuModeController(core, behavior, self.is_receiving_image)
+        self.dfu_mode = DfuModeController(context, behavior, self.is_receiving_image)
         behavior.on_restart = self._on_restart
 
     # Download
 
     def start_download(self, device: SimulatedDevice, image: ImageKey, *, stage: bool) -> Status:
-        """Start an update of one device."""
+        """Start an update of one device. With `stage`, it waits for an apply command."""
         if self._is_updating(device):
             return Status.BUSY
         update = self._start_session(device, image, stage=stage)
@@ -73,17 +73,17 @@ class FirmwareUpdater:
         if error := update.check_image(image):
             update.fail(error)
             return
-        update.on_done = lambda: self._stop(update.device)
+        update.on_done = lambda: self._stop_download(update.device)
         self._downloads[update.device.mac] = MeshDownload(
-            self._core, update, image, count_sharing=self._count_sharing
+            self._context, update, image, count_sharing=self._count_sharing
         )
 
     def _count_sharing(self, branch: MeshNode) -> int:
-        """How many downloads share a branch of the mesh; whoever asks is among them."""
+        """Return how many downloads share a branch of the mesh, at least 1: the caller's own."""
         return max(1, sum(each.branch is branch for each in self._downloads.values()))
 
     def control_download(self, device: SimulatedDevice, *, apply: bool) -> Status:
-        """Apply a staged update of a device, or abort one that has not got too far."""
+        """Apply a staged update of a device, or abort one that is not applying yet."""
         update = self._sessions.get(device.mac)
         if update is None or update.is_done:
             return Status.FAILED
@@ -94,14 +94,14 @@ class FirmwareUpdater:
         elif update.progress.state is State.APPLYING:
             return Status.BUSY
         else:
-            self._stop(device)
+            self._stop_download(device)
             update.fail(Error.ABORTED)
         return Status.OK
 
     # Broadcast
 
     def start_broadcast(self, image: ImageKey, targets: Sequence[Mac], *, stage: bool) -> Status:
-        """Start one image for many devices; without targets for all of its model (firmware-9)."""
+        """Start a broadcast to the targets, or if there are none to all devices of the model (firmware-9)."""
         if self._broadcast is not None and not self._broadcast.is_done:
             return Status.BUSY
         devices = self._select_targets(image, targets)
@@ -111,25 +111,25 @@ class FirmwareUpdater:
         if not free:
             return Status.BUSY
         updates = [self._start_session(device, image, stage=stage) for device in free]
-        broadcast = self._broadcast = MeshBroadcast(self._core, self._behavior, image, updates)
+        broadcast = self._broadcast = MeshBroadcast(self._context, self._behavior, image, updates)
         self._request_image(free[0], image, _ImageWaiter(broadcast.send, broadcast.fail))
         return Status.OK
 
     def _select_targets(self, image: ImageKey, targets: Sequence[Mac]) -> list[SimulatedDevice]:
-        named = [self._core.devices[mac] for mac in targets if mac in self._core.devices]
-        among = named or [
+        named = [self._context.devices[mac] for mac in targets if mac in self._context.devices]
+        candidates = named or [
             device
-            for device in self._core.devices.values()
+            for device in self._context.devices.values()
             if device.product.model == image.model and not targets
         ]
         return [
             device
-            for device in dict.fromkeys(among)
+            for device in dict.fromkeys(candidates)
             if UpdateMethod.BROADCAST in device.product.update_methods and device.is_connected
         ]
 
     def control_broadcast(self, *, apply: bool) -> Status:
-        """Apply a staged broadcast, or abort it."""
+        """Apply a staged broadcast, or abort one that is not applying yet."""
         broadcast = self._broadcast
         if broadcast is None or broadcast.is_done:
             return Status.FAILED
@@ -143,15 +143,15 @@ class FirmwareUpdater:
     # Nordic DFU
 
     def start_nordic_dfu(self, mac: Mac, image: ImageKey) -> Status:
-        """Start sending an image to the device that advertises under this MAC."""
+        """Start sending an image to the device that advertises with this MAC in DFU mode."""
         if self._nordic is not None and not self._nordic.is_done:
             return Status.BUSY
-        waiting = (device for device in self._core.devices.values() if device.mode is DeviceMode.DFU)
-        device = next((device for device in waiting if dfu_mac_of(device) == mac), None)
-        if device is None or not is_in_range(self._core, device):
+        dfu_devices = (device for device in self._context.devices.values() if device.mode is DeviceMode.DFU)
+        device = next((device for device in dfu_devices if dfu_mac_of(device) == mac), None)
+        if device is None or not is_in_range(self._context, device):
             return Status.UNREACHABLE
         nordic = self._nordic = NordicDfu(
-            self._core, self._behavior, device, image=image, fault=self._faults.next_fault()
+            self._context, self._behavior, device, image=image, fault=self._faults.next_fault()
         )
         nordic.on_image_sent = self.dfu_mode.leave
         self._request_image(device, image, _ImageWaiter(nordic.send, nordic.fail))
@@ -160,55 +160,55 @@ class FirmwareUpdater:
     # Images
 
     def on_image(self, question: FirmwareQuestion, image: ImageInfo) -> None:
-        """An image is here."""
-        for waiting in self._image_waiters.pop(question, ()):
-            waiting.on_image(image)
+        """Pass a fetched image to all updates that wait for it."""
+        for waiter in self._image_waiters.pop(question, ()):
+            waiter.on_image(image)
 
     def on_image_failed(self, question: FirmwareQuestion, error: Error) -> None:
-        """There is no such image, or a broken one."""
-        for waiting in self._image_waiters.pop(question, ()):
-            waiting.on_failure(error)
+        """Fail all updates that wait for an image that is missing or invalid."""
+        for waiter in self._image_waiters.pop(question, ()):
+            waiter.on_failure(error)
 
-    def _request_image(self, device: SimulatedDevice, image: ImageKey, waiting: _ImageWaiter) -> None:
-        """Ask for an image, once for all who want the same (firmware-21)."""
-        own = device is self._core.gateway_device
+    def _request_image(self, device: SimulatedDevice, image: ImageKey, waiter: _ImageWaiter) -> None:
+        """Request an image once for all updates that need it (firmware-21)."""
+        is_gateway = device is self._context.gateway_device
         question = FirmwareQuestion(
             model_number=image.model,
             version=image.version,
-            firmware_type=FirmwareType.RAUC_BUNDLE if own else FirmwareType.NORDIC_PACKAGE,
+            firmware_type=FirmwareType.RAUC_BUNDLE if is_gateway else FirmwareType.NORDIC_PACKAGE,
         )
-        if self._core.is_down:
-            waiting.on_failure(Error.NO_IMAGE)
+        if self._context.is_down:
+            waiter.on_failure(Error.NO_IMAGE)
             return
-        asked = self._image_waiters.setdefault(question, [])
-        if not asked:
-            self._core.actions.append(FetchImage(question))
-        asked.append(waiting)
+        waiters = self._image_waiters.setdefault(question, [])
+        if not waiters:
+            self._context.actions.append(FetchImage(question))
+        waiters.append(waiter)
 
-    # What is going on
+    # State
 
     def _on_restart(self, device: SimulatedDevice) -> None:
-        """A device restarts in the middle of something; with the gateway all transfers break off."""
+        """Fail the updates that a restart interrupts; a restart of the gateway interrupts all transfers."""
         for update in list(self._sessions.values()):
-            concerned = update.device is device or device is self._core.gateway_device
-            if concerned and update.progress.state in (State.FETCHING, State.TRANSFERRING, State.VERIFYING):
-                self._stop(update.device)
+            is_affected = update.device is device or device is self._context.gateway_device
+            if is_affected and update.progress.state in (State.FETCHING, State.TRANSFERRING, State.VERIFYING):
+                self._stop_download(update.device)
                 update.fail(Error.TRANSFER_LOST)
-        if device is self._core.gateway_device:
+        if device is self._context.gateway_device:
             self._image_waiters.clear()
-            for each in (self._broadcast, self._nordic):
-                if each is not None and each.progress.state in (State.FETCHING, State.TRANSFERRING):
-                    each.fail(Error.TRANSFER_LOST)
+            for transfer in (self._broadcast, self._nordic):
+                if transfer is not None and transfer.progress.state in (State.FETCHING, State.TRANSFERRING):
+                    transfer.fail(Error.TRANSFER_LOST)
 
     def _start_session(self, device: SimulatedDevice, image: ImageKey, *, stage: bool) -> UpdateSession:
         update = UpdateSession(
-            self._core, self._behavior, device, UpdateSessionPlan(image, stage, self._faults.next_fault())
+            self._context, self._behavior, device, UpdateSessionPlan(image, stage, self._faults.next_fault())
         )
         self._sessions[device.mac] = update
         return update
 
     def is_receiving_image(self, device: SimulatedDevice) -> bool:
-        """Whether an image is on its way to a device in DFU mode."""
+        """Return whether an image is being sent to a device in DFU mode."""
         nordic = self._nordic
         return nordic is not None and nordic.device is device and not nordic.is_done
 
@@ -216,6 +216,6 @@ class FirmwareUpdater:
         update = self._sessions.get(device.mac)
         return update is not None and not update.is_done
 
-    def _stop(self, device: SimulatedDevice) -> None:
+    def _stop_download(self, device: SimulatedDevice) -> None:
         if download := self._downloads.pop(device.mac, None):
             download.stop()
