@@ -164,5 +164,5 @@ def test_a_refusal_tells_nothing_of_the_token_or_the_secret() -> None:
     token = jwt.encode(claims(), bytes(32), "HS256")
     with pytest.raises(NotLoggedIn) as caught:
         TOKENS.verify(token, NOW)
-    assert str(caught.value) == "the token does not hold"
+    assert str(caught.value) == "the access token is invalid or expired"
     assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)

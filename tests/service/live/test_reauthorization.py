@@ -114,7 +114,7 @@ def test_a_revoked_api_key_ends_both(stage: LiveService) -> None:
     ):
         talk.subscribe()
         stage.admin.delete(f"/api/v1/api-keys/{made['id']}")
-        assert any("key does not hold" in line for line in stream.rest())
+        assert any("API key is invalid" in line for line in stream.rest())
         assert talk.read_close()[0] == 4401
 
 
