@@ -96,9 +96,9 @@ def test_names_are_documented_in_pascal_case() -> None:
 def test_an_unknown_name_is_refused_and_told(service: RunningService, query: str) -> None:
     answer = service.admin.get(f"/api/v1/devices?{query}")
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid-request")
-    assert [each["message"] for each in answer.json()["errors"]] == ["is not a parameter here"] * (
-        1 + query.count("&")
-    )
+    assert [each["message"] for each in answer.json()["errors"]] == [
+        "is not a parameter of this operation"
+    ] * (1 + query.count("&"))
 
 
 @pytest.mark.rule("rest-4")
