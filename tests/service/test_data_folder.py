@@ -90,7 +90,7 @@ def test_an_open_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
         folder = tmp_path / "data"
         folder.mkdir(0o755)
         os.chown(folder, NOBODY, NOBODY)
-    assert "is not yours" in refusal(folder)
+    assert "belongs to another user" in refusal(folder)
     assert mode(folder) == 0o755
 
 
@@ -108,7 +108,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     for name in ("file", "nowhere"):
-        assert refusal(tmp_path / name) == f"{tmp_path / name} is no directory; give another one with --data"
+        assert refusal(tmp_path / name) == f"{tmp_path / name} is not a directory; choose another one with --data"
 
 
 def test_a_directory_below_a_file_is_refused(tmp_path: Path) -> None:
