@@ -258,7 +258,7 @@ async def test_changes_take_effect_although_the_database_was_away(
     who, other = house.gateway(), house.gateway()
     client, stays = await site.connect(who), await site.connect(other)
     with database_outage(house.database):
-        await until(lambda: "cannot see whether accounts have changed" in caplog.text)
+        await until(lambda: "cannot check for revoked accounts" in caplog.text)
         assert await client.receive_until_pong() == []
     house.release(who)
     assert await client.receive_until_closed() == []

@@ -76,7 +76,7 @@ def test_an_unknown_user_and_a_wrong_password_look_the_same(service: RunningServ
             "type": "about:blank",
             "title": "Unauthorized",
             "status": 401,
-            "detail": "user name or password is wrong",
+            "detail": "wrong user name or password",
             "instance": LOGIN,
             "code": "wrong-credentials",
             "errors": [],

@@ -164,7 +164,7 @@ def normalize_username(name: str) -> str:
 
 
 def _wrong_credentials() -> WrongCredentials:
-    return WrongCredentials("user name or password is wrong")
+    return WrongCredentials("wrong user name or password")
 
 
 def _require_session(actor: Actor) -> str:
