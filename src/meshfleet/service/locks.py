@@ -38,7 +38,7 @@ def hold_data_folder(folder: Path) -> Iterator[None]:
     The lock ends with the process, even after a crash. Raise `UnusableFolder`.
     """
     try:
-        _create_folder(folder)
+        _create_directory(folder)
         _make_private(folder)
         lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as exc:
@@ -51,7 +51,7 @@ def hold_data_folder(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _create_folder(folder: Path) -> None:
+def _create_directory(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(0o700)

@@ -57,7 +57,7 @@ def format_permissions(access: dict[str, list[str]], gateway: str) -> str:
         action: ", ".join(_format_account(kind, gateway) for kind in kinds)
         for action, kinds in access.items()
     }
-    return f"Besides the service, {names['publish']} may publish here; {names['read']} may read."
+    return f"May publish besides the service: {names['publish']}. May read: {names['read']}."
 
 
 def _format_account(kind: str, gateway: str) -> str:
