@@ -70,9 +70,9 @@ def test_response_examples_are_decoded_and_encoded_unchanged(operation: Operatio
 def test_diagnostics_examples_are_decoded_and_encoded_unchanged() -> None:
     for example in _load_examples("firmware-question"):
         assert diagnostics.encode_question(*diagnostics.decode_question(example)) == example
-    answers = [diagnostics.decode_answer(example) for example in _load_examples("firmware-answer")]
-    assert [diagnostics.encode_answer(*answer) for answer in answers] == _load_examples("firmware-answer")
-    assert {answer is None for _, answer in answers} == {True, False}
+    decoded = [diagnostics.decode_answer(example) for example in _load_examples("firmware-answer")]
+    assert [diagnostics.encode_answer(*response) for response in decoded] == _load_examples("firmware-answer")
+    assert {response is None for _, response in decoded} == {True, False}
 
 
 @each_row("name", list(MESSAGES))
@@ -175,15 +175,15 @@ def test_every_field_names_the_version_that_added_it() -> None:
         **{f"{operation}-request": ("request", operation) for operation in Operation},
         **{f"{operation}-response": ("response", operation) for operation in ANSWERED_OPERATIONS},
     }
-    told = set()
+    documented = set()
     for name, (part, of) in parts.items():
         assert MESSAGES[name].get("x-since") == _text(api_versions.find_first_version(part, of, None))
         for field, schema in _load_schema(name)["properties"].items():
             since = _text(api_versions.find_first_version(part, of, field))
             assert schema.get("x-since") == since
             assert since is None or f"Since version {since}." in schema["description"]
-            told.add(since)
-    assert told == {None, "1.3.0", "2.0.0", "2.0.1", "2.1.0", "2.2.0"}
+            documented.add(since)
+    assert documented == {None, "1.3.0", "2.0.0", "2.0.1", "2.1.0", "2.2.0"}
 
 
 def _text(version: object) -> str | None:

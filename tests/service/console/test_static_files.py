@@ -70,12 +70,14 @@ def test_files_with_a_digest_in_their_name_are_cached_forever(
 
 
 def test_every_file_has_its_media_type(service: RunningService) -> None:
-    told = {
+    media_types = {
         path: service.anonymous.head(path).headers["content-type"]
         for path in static_files.load_static_files()
     }
-    assert told
-    assert [path for path, media_type in told.items() if media_type == "application/octet-stream"] == []
+    assert media_types
+    assert [
+        path for path, media_type in media_types.items() if media_type == "application/octet-stream"
+    ] == []
 
 
 @each_row("accepted", ["gzip", "br, gzip", "GZIP;q=0.001", "deflate;q=1 , gzip ; q=0.5", "gzip;q=1.000"])
@@ -111,8 +113,8 @@ def test_the_compressed_files_equal_the_uncompressed_ones(built: Path) -> None:
 def test_a_current_page_is_not_sent_again(service: RunningService) -> None:
     first = service.anonymous.get("/")
     tag = first.headers["etag"]
-    for known in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
-        second = service.anonymous.get("/devices", headers={"If-None-Match": known})
+    for tags in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
+        second = service.anonymous.get("/devices", headers={"If-None-Match": tags})
         assert (second.status_code, second.content) == (304, b"")
         assert {
             name: second.headers[name] for name in ("etag", "vary", "cache-control", *SECURITY_HEADERS)

@@ -215,16 +215,16 @@ def test_pages_of_keys_miss_none_while_keys_are_added_and_removed(service: Runni
     issued = {
         name: issue_key(service, name=name) for name in ("Page", "page", "página", "pagE", "page 2", "頁")
     }
-    expected, seen = {each["name"] for each in list_keys(service)}, list[str]()
+    expected, listed = {each["name"] for each in list_keys(service)}, list[str]()
     token: str | None = ""
     while token is not None:
         params = {"MaxResults": "1"} | ({"NextToken": token} if token else {})
         page = service.admin.get(KEYS, params=params).json()
         (name,) = [each["name"] for each in page["items"]]
-        seen, token = [*seen, name], page["nextToken"]
+        listed, token = [*listed, name], page["nextToken"]
         if name == "page":
             service.admin.delete(f"{KEYS}/{issued['page']['id']}")
             issue_key(service, name="Aaa")
             issue_key(service, name="頁頁")
-    assert seen == sorted(seen)
-    assert set(seen) == expected | {"頁頁"}
+    assert listed == sorted(listed)
+    assert set(listed) == expected | {"頁頁"}

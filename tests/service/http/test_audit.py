@@ -257,16 +257,16 @@ def test_pages_of_rows_repeat_and_miss_none_while_rows_are_added(
     name = ada.headers["X-Name"]
     for number in range(7):
         ada.post("/api/v1/labels", json={"label": f"{name} {number}"})
-    expected, seen = list_rows(service, Actor=name), list[dict[str, Any]]()
+    expected, listed = list_rows(service, Actor=name), list[dict[str, Any]]()
     token: str | None = ""
     while token is not None:
         params = {"Actor": name, "MaxResults": "3"} | ({"NextToken": token} if token else {})
         page = service.admin.get(AUDIT, params=params).json()
         assert len(page["items"]) <= 3
-        seen, token = seen + page["items"], page["nextToken"]
-        ada.post("/api/v1/labels", json={"label": f"{name} {len(seen)} more"})
-    assert seen == expected
-    assert [row["id"] for row in seen] == sorted((row["id"] for row in seen), reverse=True)
+        listed, token = listed + page["items"], page["nextToken"]
+        ada.post("/api/v1/labels", json={"label": f"{name} {len(listed)} more"})
+    assert listed == expected
+    assert [row["id"] for row in listed] == sorted((row["id"] for row in listed), reverse=True)
 
 
 @pytest.mark.rule("rest-18", "rest-19")

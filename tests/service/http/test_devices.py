@@ -260,7 +260,7 @@ def test_a_deleted_device_is_added_again_without_name_and_labels_by_its_next_rep
 
 
 @pytest.mark.rule("rest-42")
-def test_a_summary_counts_what_the_filters_select(service: RunningService) -> None:
+def test_a_summary_counts_the_devices_that_match_the_filters(service: RunningService) -> None:
     gateway = service.new_mac()
     label, other = service.new_name("a"), service.new_name("b")
     models = [ModelNumber("0018"), ModelNumber("0018"), ModelNumber("000F")]

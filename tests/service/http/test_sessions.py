@@ -236,7 +236,7 @@ def test_a_removed_user_stays_logged_out_when_the_name_is_reused(
     assert send(service, "POST", REFRESH, token).status_code == 401
 
 
-def test_a_user_who_removes_the_own_account_is_logged_out(service: RunningService) -> None:
+def test_users_who_remove_themselves_are_logged_out(service: RunningService) -> None:
     service.new_user(Role.ADMIN)  # one admin must remain
     username = service.new_user(Role.ADMIN)
     token = service.log_in(username)

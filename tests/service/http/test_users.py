@@ -204,20 +204,20 @@ def test_pages_of_users_miss_none_while_users_are_added_and_removed(service: Run
     expected = {
         each["username"] for each in service.admin.get(USERS, params={"MaxResults": 1000}).json()["items"]
     }
-    seen: list[str] = []
+    listed: list[str] = []
     token: str | None = ""
     while token is not None:
         params = {"MaxResults": "2"} | ({"NextToken": token} if token else {})
         page = service.admin.get(USERS, params=params).json()
         names = [each["username"] for each in page["items"]]
         assert len(names) <= 2
-        seen, token = seen + names, page["nextToken"]
-        if len(seen) == 4:  # remove the last listed user; add one before and one after the next page
-            service.admin.delete(f"{USERS}/{seen[-1]}")
+        listed, token = listed + names, page["nextToken"]
+        if len(listed) == 4:  # remove the last listed user; add one before and one after the next page
+            service.admin.delete(f"{USERS}/{listed[-1]}")
             create_user(service, "0-early")
             create_user(service, "zz-late")
-    assert seen == sorted(seen)
-    assert set(seen) == expected | {"zz-late"}
+    assert listed == sorted(listed)
+    assert set(listed) == expected | {"zz-late"}
 
 
 @pytest.mark.rule("auth-23")
