@@ -60,7 +60,7 @@ def test_a_lower_role_is_refused(service: RunningService, name: str, role: Role)
 
 
 @pytest.mark.rule("auth-16", "auth-17", "auth-18")
-@each_row(("name", "least"), PROTECTED_ROUTES)
+@each_row(("name", "required"), PROTECTED_ROUTES)
 def test_the_required_role_and_higher_roles_are_allowed(
     service: RunningService, name: str, required: Role
 ) -> None:

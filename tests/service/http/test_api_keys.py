@@ -115,16 +115,18 @@ def test_a_key_is_refused_after_its_expiry(service: RunningService) -> None:
 
 @pytest.mark.rule("auth-24")
 @each_row(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("2999-01-02T03:04:05Z", "2999-01-02T03:04:05.000Z"),
         ("2999-01-02T03:04:05.6789+02:00", "2999-01-02T01:04:05.678Z"),
         ("9999-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"),
     ],
 )
-def test_an_expiry_is_accepted_in_any_iso_8601_form(service: RunningService, text: str, item: str) -> None:
+def test_an_expiry_is_accepted_in_any_iso_8601_form(
+    service: RunningService, text: str, expected: str
+) -> None:
     issued = issue_key(service, expiresAt=text)
-    assert issued["expiresAt"] == item
+    assert issued["expiresAt"] == expected
     with service.client(issued["key"]) as program:
         assert program.get(ME).status_code == 200
 
