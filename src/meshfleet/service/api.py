@@ -214,7 +214,7 @@ def load_openapi_document() -> dict[str, Any]:
 
 @get("/api/v1/openapi.json", tags=["Operations"])
 async def tell_document() -> dict[str, Any]:
-    """Get the OpenAPI 3.1 document of this interface."""
+    """Get the OpenAPI document of this interface. It follows OpenAPI 3.1."""
     return load_openapi_document()
 
 

@@ -202,7 +202,7 @@ async def log_out(actor: Given[Actor], logins: Given[Logins]) -> None:
 
 @get("/me")
 async def me(actor: Given[Actor]) -> Me:
-    """Return the user or API key of the request, with its role."""
+    """Get the user or API key of the request, with its role."""
     return Me(username=actor.name, role=actor.role, kind="api-key" if actor.kind == "api-key" else "user")
 
 

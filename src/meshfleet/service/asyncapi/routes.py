@@ -11,7 +11,7 @@ from meshfleet.service.http.request import ApiRequest
 
 @get("/asyncapi.json", tags=["Operations"])
 async def tell_messaging(request: ApiRequest, messaging: Given[MessagingDocument]) -> dict[str, Any]:
-    """Get the AsyncAPI 3.0 document of the MQTT messages."""
+    """Get the AsyncAPI document of the MQTT messages. It follows AsyncAPI 3.0."""
     return messaging.build(request.url.hostname)
 
 

@@ -74,7 +74,7 @@ class _Acceptor:
                     await asyncio.sleep(0)
 
     async def _start_connection(self, client: socket.socket, address: str) -> None:
-        """Complete the TLS and WebSocket handshake of an accepted connection, when it is its turn."""
+        """Wait for a login turn, then hand an accepted connection to its protocol, over TLS if configured."""
         connections = self._broker.connections
         try:
             is_admitted = await connections.wait_for_login_turn(address)

@@ -1,4 +1,4 @@
-"""Outermost layer around all routes: undecoded paths, body timeouts, security headers, request metrics."""
+"""Outermost layer around all routes: path decoding, body timeouts, security headers, request metrics."""
 
 from __future__ import annotations
 
