@@ -66,7 +66,7 @@ class RunningService:
         self.samples = samples
         self.clock = clock
         self.anonymous = httpx.Client(base_url=url, verify=NO_TRUSTED_AUTHORITIES, timeout=_TIMEOUT_SECONDS)
-        self._clients = {role: self.client(self._create_key(role)) for role in Role}
+        self._clients = {role: self.client(self._key(role)) for role in Role}
         self._numbers = count(1)
 
     @property
@@ -132,7 +132,7 @@ class RunningService:
         for client in (self.anonymous, *self._clients.values()):
             client.close()
 
-    def _create_key(self, role: Role) -> str:
+    def _key(self, role: Role) -> str:
         issued = self.database.write_now(
             api_key_store.insert_api_key,
             f"key of a {role}",

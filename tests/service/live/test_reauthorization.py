@@ -54,7 +54,7 @@ def test_a_stream_ends_with_its_token(
     token = on_both.log_in(user)
     with on_both.client(token) as client, on_both.stream(client) as stream:
         deed(on_both, token, user)
-        assert any(line.startswith((": the token", ": the login")) for line in stream.rest())
+        assert any(line.startswith((": the access token", ": the session")) for line in stream.rest())
 
 
 @pytest.mark.rule("rest-154", "rest-155")
@@ -77,7 +77,7 @@ def test_a_logout_is_noticed_that_another_process_made(sqlite_database: Database
         token = stage.log_in(stage.new_user())
         with stage.client(token) as client, stage.stream(client) as stream:
             _log_out(other, token, "")
-            assert any(line.startswith(": the login") for line in stream.rest())
+            assert any(line.startswith(": the session") for line in stream.rest())
     sqlite_database.close()
 
 
