@@ -81,7 +81,7 @@ EXPECTED_OUTPUTS = (
     ),
     ExpectedOutput("Reading and writing", (rf"^(PENDING|DONE) {TIME}$",)),
     ExpectedOutput("Reading and writing", (r"^2\.4\.0 4$",)),
-    ExpectedOutput("Errors", ("^unknown: there is no device bmac-c0ffee000001$",)),
+    ExpectedOutput("Errors", ("^unknown: device bmac-c0ffee000001 not found$",)),
     ExpectedOutput("Live events", (rf"^{TIME} {MAC} [a-z-]+ .+$",), is_endless=True),
     ExpectedOutput(
         "Updates",

@@ -255,7 +255,7 @@ def test_a_key_lets_a_program_in_until_it_is_removed(
     assert admin.json("keys", "remove", issued["id"]) == {"id": issued["id"], "removed": True}
     assert "does not take MESHFLEET_TOKEN" in nobody.expect_failure("devices", "list", **script)
     assert issued["id"].startswith("key-")
-    assert "no such API key" in admin.expect_failure("keys", "remove", "-vDGDW7oD3ad")
+    assert "API key not found" in admin.expect_failure("keys", "remove", "-vDGDW7oD3ad")
     shown = admin.text("keys", "add", "another", "--role", "viewer")
     assert shown.startswith("another comes with the key ")
 

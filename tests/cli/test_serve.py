@@ -107,7 +107,7 @@ def test_who_listens_everywhere_is_warned_that_gateways_need_an_address(tmp_path
     with serve(tmp_path, *everywhere) as program:
         url = said(program).url
         assert (
-            f"gateways are told to fetch firmware from {url}, which is no"
+            f"gateways cannot download firmware from {url}, a wildcard address"
             in program.wait_for_exit(SIGTERM)[2]
         )
     with serve(tmp_path, *everywhere, "--public-url", "https://fleet.example") as program:

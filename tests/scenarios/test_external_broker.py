@@ -135,4 +135,4 @@ def test_of_two_services_on_one_database_only_one_takes_reports(
         with Program("serve", *given, *more) as second:
             code, output, errors = second.wait_for_exit()
     assert (code, output) == (1, ""), "it says that it listens before it is refused"
-    assert "another Meshfleet takes reports" in errors
+    assert "another Meshfleet service already processes reports" in errors

@@ -1,4 +1,4 @@
-"""What waits does not jump with the clock of the machine, and people are told times of that clock."""
+"""The monotonic clock does not jump with the wall clock, and its times convert to wall-clock times."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ HOUR = 3_600_000
 @given(
     jumps=st.lists(st.tuples(st.floats(0, 1000), st.integers(-48 * HOUR, 48 * HOUR)), min_size=1, max_size=20)
 )
-def test_a_clock_that_jumps_by_hours_ends_nothing_early_or_late(jumps: list[tuple[float, int]]) -> None:
+def test_the_monotonic_clock_ignores_jumps_of_the_wall_clock(jumps: list[tuple[float, int]]) -> None:
     wall, ticks = 1_800_000_000_000, 5000.0
     steady = SteadyClock(lambda: wall, lambda: ticks)
-    began = steady()
-    assert abs(began - wall) <= 1
+    started_at = steady()
+    assert abs(started_at - wall) <= 1
     for seconds, jump in jumps:
         ticks += seconds
         wall += int(seconds * 1000) + jump
-        assert abs(steady() - began - (ticks - 5000.0) * 1000) <= 1
+        assert abs(steady() - started_at - (ticks - 5000.0) * 1000) <= 1
 
 
 @given(jump=st.integers(-48 * HOUR, 48 * HOUR), at=st.integers(0, 2_000_000_000_000))
-def test_a_steady_time_is_told_as_the_clock_of_the_machine_will_show_it(jump: int, at: int) -> None:
+def test_a_monotonic_time_converts_to_the_wall_clock_time(jump: int, at: int) -> None:
     wall, ticks = 1_800_000_000_000, 5000.0
     steady = SteadyClock(lambda: wall, lambda: ticks)
     ticks += 77.7777
@@ -40,16 +40,16 @@ def test_a_steady_time_is_told_as_the_clock_of_the_machine_will_show_it(jump: in
     assert steady.to_wall_time(steady()) in {wall, steady()}
 
 
-def test_a_clock_begins_with_the_time_of_the_machine_so_that_stored_times_mean_the_same() -> None:
+def test_the_monotonic_clock_starts_at_the_wall_clock_time() -> None:
     ticks = 17.5
     assert SteadyClock(lambda: 1_800_000_000_123, lambda: ticks)() == 1_800_000_000_123
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a clock that counts suspensions")
-def test_a_suspended_machine_does_not_make_its_own_clock_seem_to_be_set(
+def test_a_suspension_does_not_look_like_a_change_of_the_wall_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The clock of the machine and CLOCK_BOOTTIME count eight hours of sleep, CLOCK_MONOTONIC does not."""
+    """Wall clock and CLOCK_BOOTTIME count eight hours of suspension, CLOCK_MONOTONIC does not."""
     wall, ticks = 1_800_000_000_000, {time.CLOCK_BOOTTIME: 5000.0, time.CLOCK_MONOTONIC: 5000.0}
     monkeypatch.setattr(time, "clock_gettime", ticks.__getitem__)
     steady = SteadyClock(lambda: wall)

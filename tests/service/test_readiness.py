@@ -1,4 +1,4 @@
-"""The service is ready only while its broker can commit and file descriptors are left."""
+"""The service is ready only while its broker can commit and enough file descriptors are free."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.rule("rest-160")
-async def test_a_broker_that_cannot_commit_is_told(sqlite_database: Database) -> None:
+async def test_a_broker_that_cannot_commit_is_reported(sqlite_database: Database) -> None:
     readiness = Readiness()
-    async with RunningBroker(sqlite_database) as stage:
-        readiness.add_check(stage.broker)
+    async with RunningBroker(sqlite_database) as running:
+        readiness.add_check(running.broker)
         assert readiness.list_troubles() == []
-        full = DatabaseUnavailable("the disk is full", ReadinessCode.DISK_FULL)
-        stage.consumer.failures.append(full)
-        viewer = await stage.raw_client()
+        error = DatabaseUnavailable("the disk is full", ReadinessCode.DISK_FULL)
+        running.consumer.failures.append(error)
+        viewer = await running.raw_client()
         viewer.send(connect("viewer", clean=False))
-        await stage.until(lambda: stage.broker.trouble is not None)
-        assert readiness.list_troubles() == [full.readiness_problem]
+        await running.until(lambda: running.broker.trouble is not None)
+        assert readiness.list_troubles() == [error.readiness_problem]
         assert (await viewer.expect(Connack)).code == ConnectReturnCode.ACCEPTED
         assert readiness.list_troubles() == []
     sqlite_database.close()
@@ -41,26 +41,26 @@ async def test_a_broker_that_cannot_commit_is_told(sqlite_database: Database) ->
 
 @pytest.mark.rule("rest-160")
 @each_row(("left", "is_scarce"), [(1, True), (16, True), (17, False), (None, False)])
-def test_that_few_file_descriptors_are_left_is_told(
+def test_scarce_file_descriptors_are_reported(
     monkeypatch: pytest.MonkeyPatch, left: int | None, *, is_scarce: bool
 ) -> None:
-    """The limit is made up: a lower one in fact could make other threads of the tests fail."""
+    """Patch the limit: lowering the real one could make other threads of the tests fail."""
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)
     limit = resource.RLIM_INFINITY if left is None else lowest + left
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    told = [each.code for each in Readiness().list_troubles()]
-    assert told == ([ReadinessCode.DESCRIPTORS] if is_scarce else [])
+    codes = [each.code for each in Readiness().list_troubles()]
+    assert codes == ([ReadinessCode.DESCRIPTORS] if is_scarce else [])
 
 
 @pytest.mark.rule("rest-160")
-async def test_probes_that_come_at_once_are_all_answered(sqlite_database: Database) -> None:
-    """They share a question; one that comes a moment after its answer asks the next one."""
+async def test_concurrent_probes_are_all_answered(sqlite_database: Database) -> None:
+    """Concurrent probes share one query; a probe after its end starts the next one."""
     readiness = Readiness()
 
     async def probe() -> list[object]:
         return [await readiness.list_reasons(sqlite_database) for _ in range(20)]
 
-    told = await asyncio.gather(*(probe() for _ in range(20)))
-    assert told == [[()] * 20] * 20
+    results = await asyncio.gather(*(probe() for _ in range(20)))
+    assert results == [[()] * 20] * 20
     sqlite_database.close()

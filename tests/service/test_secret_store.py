@@ -1,4 +1,4 @@
-"""What signs tokens: one for all processes, for ever."""
+"""A secret is created once and the same for all processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.rule("rest-174")
 
 
-def test_a_secret_is_made_once_and_never_changes(database: Database) -> None:
+def test_a_secret_is_created_once_and_never_changes(database: Database) -> None:
     first = database.write_now(load_or_create_secret, "tokens")
     assert len(first) == 32
     assert [database.write_now(load_or_create_secret, "tokens") for _ in range(3)] == [first] * 3
@@ -35,16 +35,16 @@ def test_every_name_has_a_secret_of_its_own(database: Database) -> None:
 
 
 def test_two_databases_have_no_secret_in_common(tmp_path: Path, sqlite_template: Path) -> None:
-    found = set()
+    secrets = set()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         shutil.copy(sqlite_template, tmp_path / name)
         with closing(open_database("sqlite", tmp_path / name)) as database:
-            found.add(database.write_now(load_or_create_secret, "tokens"))
-    assert len(found) == 2
+            secrets.add(database.write_now(load_or_create_secret, "tokens"))
+    assert len(secrets) == 2
 
 
-_OBTAIN = """
+_PROGRAM = """
 from pathlib import Path
 from meshfleet.db import open_database
 from meshfleet.service.secret_store import load_or_create_secret
@@ -60,23 +60,23 @@ def work(address, folder, name):
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[ParallelProcesses]:
-    with start_processes(_OBTAIN) as processes:
+    with start_processes(_PROGRAM) as processes:
         yield processes
 
 
-def test_processes_that_ask_at_once_get_the_same_from_a_file(
+def test_concurrent_processes_get_the_same_secret_from_sqlite(
     processes: ParallelProcesses, tmp_path: Path
 ) -> None:
-    _ask_often(processes, "sqlite", tmp_path)
+    _assert_same_secrets(processes, "sqlite", tmp_path)
 
 
-def test_processes_that_ask_at_once_get_the_same_from_a_server(
+def test_concurrent_processes_get_the_same_secret_from_postgresql(
     processes: ParallelProcesses, postgresql_server: str, tmp_path: Path
 ) -> None:
-    _ask_often(processes, create_database(postgresql_server, "secrets"), tmp_path)
+    _assert_same_secrets(processes, create_database(postgresql_server, "secrets"), tmp_path)
 
 
-def _ask_often(processes: ParallelProcesses, address: str, folder: Path) -> None:
+def _assert_same_secrets(processes: ParallelProcesses, address: str, folder: Path) -> None:
     for number in range(20):
         one, other = processes.call_all(address, folder, f"name-{number}")
         assert one == other

@@ -1,1 +1,1 @@
-"""The service: a REST interface, messaging, and jobs, over one database."""
+"""The service: REST interface, MQTT messaging and jobs on one database."""

@@ -1,4 +1,4 @@
-"""Who acts."""
+"""Authenticated originator of an operation, as authorization and the audit log use it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from meshfleet.rest import Role
 
 
 class Actor(Struct, frozen=True, kw_only=True):
-    """Somebody who may do something, and where they came from."""
+    """User, API key, gateway or program that performs an operation."""
 
     name: str
     role: Role
     kind: Literal["user", "api-key", "gateway", "program"]
     address: str | None = None
+    """Client address; None: unknown, or not a network client."""
     session: str | None = None
-    """The login that a person's token comes from."""
+    """Id of the session that a user's access token belongs to; None: no user."""
 
     @property
     def display_name(self) -> str:
-        """The name as the audit log has it."""
+        """Name in the audit log, with the kind unless it is a user."""
         return self.name if self.kind == "user" else f"{self.kind}: {self.name}"
 
 

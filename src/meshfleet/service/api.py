@@ -1,4 +1,4 @@
-"""The REST interface, put together: the routes, and all that they share."""
+"""Assembly of the REST interface: all routes and the objects they share."""
 
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -61,7 +61,7 @@ from meshfleet.service.telemetry.chunked_read import DEFAULT_CHUNK_SIZES, ChunkS
 from meshfleet.settings import Settings
 
 _MAX_BODY_BYTES: Final = 1024 * 1024
-"""Bytes (rest-27)."""
+"""Maximum size of a request body in bytes (rest-27)."""
 
 _ROUTERS: Final = (
     account_routes.auth_router,
@@ -90,11 +90,11 @@ _ROUTERS: Final = (
 )
 
 _QUERY_PROVIDERS: Final = {"limit": Provide(parse_limit, sync_to_thread=False)}
-"""Arguments that are read from every request in the same way."""
+"""Providers of arguments that are parsed from the query in the same way for every route."""
 
 
 class RouteDependencies(NamedTuple):
-    """What routes are given beside what a request says; they call it by these names."""
+    """Objects that routes receive as arguments, by these names."""
 
     url_signer: ImageUrlSigner
     job_wakeup: RunnerWakeup
@@ -121,9 +121,9 @@ class RouteDependencies(NamedTuple):
 
 
 class RestApi:
-    """Everything that answers requests, on one database. `app` is for an ASGI server."""
+    """REST interface of a service on one database. `app` is the ASGI application."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # keyword-only settings for tests
         self,
         database: Database,
         settings: Settings,
@@ -136,12 +136,10 @@ class RestApi:
         limits: HttpLimits = HTTP_LIMITS,
         blocks: ChunkSizes = DEFAULT_CHUNK_SIZES,
     ) -> None:
-        """Put everything together.
+        """Create all objects that routes need.
 
-        `pace` is another one in tests alone, which cannot wait for that long.
-        `steady` is the clock by which failed logins wait and reports are counted; it is never set.
-        `hasher` and `limits` are other ones in tests alone, which make many passwords and do not wait,
-        and so are `blocks`, as tests have few samples.
+        `steady` is the monotonic clock for login delays and report rates. Only tests pass `live_timings`,
+        `hasher`, `limits` and `blocks`: they use shorter waits, cheap password hashes and small chunks.
         """
         self.metrics = figures = Metrics()
         self.readiness = Readiness()
@@ -202,13 +200,13 @@ class RestApi:
         )
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Stop the threads of the password verifier."""
         self._passwords.close()
 
 
 @cache
 def load_openapi_document() -> dict[str, Any]:
-    """The REST interface as OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 document of the REST interface."""
     return openapi.build_openapi_document(
         [*_ROUTERS, tell_document], ("actor", *RouteDependencies._fields), _QUERY_PROVIDERS
     )
@@ -216,13 +214,13 @@ def load_openapi_document() -> dict[str, Any]:
 
 @get("/api/v1/openapi.json", tags=["Operations"])
 async def tell_document() -> dict[str, Any]:
-    """Tell all that can be asked, as OpenAPI 3.1."""
+    """Get the OpenAPI document of this interface. It follows OpenAPI 3.1."""
     return load_openapi_document()
 
 
 @cache
 def build_litestar_app() -> Litestar:
-    """All of them, for every service in this process."""
+    """Return the Litestar application with all routes, shared by every service in this process."""
     app = Litestar(
         [*_ROUTERS, live_routes.handle_websocket, tell_document],
         dependencies={

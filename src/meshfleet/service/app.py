@@ -1,4 +1,4 @@
-"""The service as a program: what starts in which order, and ends in the opposite one."""
+"""The service as a program: start-up of its parts in order, and shutdown in reverse order."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ __all__ = ["StartupInfo", "load_openapi_document", "serve", "serve_api"]
 _log = logging.getLogger(__name__)
 
 _ADMIN_USERNAME: Final = "admin"
-_ADMIN_PASSWORD_VARIABLE: Final = "MESHFLEET_ADMIN_PASSWORD"  # noqa: S105 # where it is, not what it is
+_ADMIN_PASSWORD_VARIABLE: Final = "MESHFLEET_ADMIN_PASSWORD"  # noqa: S105 # the name of a variable, not a password
 
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
-"""How rarely Python looks for circles: reports make none, but objects by the million, and looking at them all
-took an eighth of the time."""
+"""Garbage collector thresholds: reports create millions of objects but no reference cycles, and the default
+collections took an eighth of the CPU time."""
 
 _SWITCH_INTERVAL_SECONDS: Final = 0.0005
-"""Seconds that a thread keeps Python's lock while another one waits for it: threads that write ask for it
-after every row, and must not wait ten times as long for a busy event loop."""
+"""Seconds for which a thread may hold the GIL while another waits for it: database threads request it after
+every row, and the default (ten times as long) makes them wait for a busy event loop."""
 
 _SHUTDOWN_SECONDS: Final = 10
-"""Seconds for requests that run when the service stops."""
+"""Seconds that running requests have to finish when the service stops."""
 
 
 class StartupInfo(NamedTuple):
-    """What there is to tell when a service has started."""
+    """Facts to report when a service has started."""
 
     url: str
     mqtt: tuple[str, ...]
-    """Where MQTT clients come in, or the other broker."""
+    """MQTT listeners of the embedded broker, or the address of the external broker."""
     admin_password: str | None
-    """Of the first user, if it was made just now with a random one; nobody is told again."""
+    """Random password of the first user if it was just created, else None. It is not stored in plain text."""
 
 
 async def serve(
@@ -81,15 +81,14 @@ async def serve(
     started: Callable[[StartupInfo], None],
     prepare: Callable[[Database], None] | None = None,
 ) -> None:
-    """Run a service until it is cancelled. `prepare` may change the database before anybody else does."""
+    """Run a service until canceled. `prepare` may change the database before any part of the service does."""
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     with (
         open_listener(settings.http, "http") as listener,
         open_mqtt_listeners(settings) as entrances,
-        hold_data_folder(
-            settings.data
-        ),  # it may make the folder, so what is wrong with an address is told before
+        # After the listeners: it may create the directory, so a wrong address must be reported before.
+        hold_data_folder(settings.data),
     ):
         port = listener.getsockname()[1]
         settings = replace(apply_bound_ports(settings, entrances), http=settings.http._replace(port=port))
@@ -106,7 +105,7 @@ async def serve(
 
 
 async def _upgrade_schema(database: Database) -> None:
-    """Bring the database up to date. Cancelling this ends the wait for another program that does so."""
+    """Migrate the database. Canceling this ends the wait for another process that is migrating."""
     stop = threading.Event()
     try:
         await asyncio.to_thread(upgrade_database, database, stop)
@@ -114,7 +113,7 @@ async def _upgrade_schema(database: Database) -> None:
         stop.set()
 
 
-async def _run(  # noqa: PLR0913 # by name
+async def _run(  # noqa: PLR0913 # one caller
     database: Database,
     settings: Settings,
     http: HttpServer,
@@ -123,7 +122,7 @@ async def _run(  # noqa: PLR0913 # by name
     started: Callable[[StartupInfo], None],
     prepare: Callable[[Database], None] | None,
 ) -> None:
-    """Run all parts of the service on a database that is up to date."""
+    """Run all parts of the service on a migrated database."""
     password = await asyncio.to_thread(_create_first_admin, database)
     if prepare is not None:
         await asyncio.to_thread(prepare, database)
@@ -132,7 +131,7 @@ async def _run(  # noqa: PLR0913 # by name
     samples = await asyncio.to_thread(open_service_samples, database, settings)
     try:
         api = await asyncio.to_thread(RestApi, database, settings, samples)
-        gc.freeze()  # what is there by now stays, and is not looked at again: not even on the way out
+        gc.freeze()  # objects created so far are permanent: collections skip them, also at exit
         if mqtt:
             api.readiness.expect_report_intake()
         async with asyncio.TaskGroup() as tasks:
@@ -143,37 +142,37 @@ async def _run(  # noqa: PLR0913 # by name
 
 
 def _warn_unspecified_address(settings: Settings, listener: socket.socket) -> None:
-    """Images are fetched from an address that we tell: one that means all of a machine's leads to none."""
+    """Warn if gateways would be sent a wildcard address (such as 0.0.0.0) for firmware downloads."""
     if settings.public_url is None and ip_address(listener.getsockname()[0]).is_unspecified:
         _log.warning(
-            "gateways are told to fetch firmware from %s, which is no address of this machine: "
-            "set public-url to how they reach it",
+            "gateways cannot download firmware from %s, a wildcard address: "
+            "set public-url to an address at which they reach this service",
             settings.url,
         )
 
 
 class _UvicornServer(uvicorn.Server):
-    """A server that tells when it listens, and leaves signals to whoever runs us."""
+    """uvicorn server that signals when it listens and installs no signal handlers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.is_listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and tell."""
+        """Listen and set `is_listening`."""
         await super().startup(sockets)
         self.is_listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Leave signals to the caller's event loop."""
         yield
 
 
 class HttpServer:
-    """Answers HTTP requests: that the service starts, until `run` gets the API.
+    """HTTP server that answers 503 (starting) until `run` is given the API.
 
-    Leaving the block lets requests that run come to their end.
+    Leaving the block waits for running requests.
     """
 
     def __init__(self, settings: Settings, listener: socket.socket, limits: HttpLimits) -> None:
@@ -194,7 +193,7 @@ class HttpServer:
         await self._server_task
 
     async def run(self, api: RestApi, *, started: Callable[[], None]) -> None:
-        """Answer requests with the API until cancelled; those that run then come to their end."""
+        """Serve the API until canceled, then wait for running requests."""
         self._app = api.app
         telling = asyncio.create_task(api.live.run(), name="live")
         try:
@@ -224,14 +223,14 @@ async def serve_api(
     started: Callable[[], None],
     limits: HttpLimits = HTTP_LIMITS,
 ) -> None:
-    """Answer requests with an API that is there already, until cancelled."""
+    """Serve an existing API until canceled."""
     async with HttpServer(settings, listener, limits) as http:
         await http.run(api, started=started)
 
 
 def _build_uvicorn_config(settings: Settings, app: ASGIApp, http_limits: HttpLimits) -> uvicorn.Config:
     class Limited(HttpConnection):
-        """uvicorn makes connections by their class alone, so that the class has the limits."""
+        """Connection class with these limits: uvicorn passes no arguments of ours to a connection."""
 
         limits = http_limits
 
@@ -241,7 +240,7 @@ def _build_uvicorn_config(settings: Settings, app: ASGIApp, http_limits: HttpLim
         http=Limited,
         ws=WebSocketConnection,
         ws_max_size=MAX_MESSAGE_BYTES,
-        ws_per_message_deflate=False,  # frames are made once for all listeners
+        ws_per_message_deflate=False,  # frames are encoded once for all subscribers
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -249,7 +248,7 @@ def _build_uvicorn_config(settings: Settings, app: ASGIApp, http_limits: HttpLim
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=[str(each) for each in settings.trusted_proxies],
         limit_concurrency=http_limits.connections,
-        timeout_keep_alive=http_limits.keep_alive_seconds,  # type: ignore[arg-type] # it waits for fractions too
+        timeout_keep_alive=http_limits.keep_alive_seconds,  # type: ignore[arg-type] # uvicorn declares int but accepts fractions
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
@@ -257,7 +256,7 @@ def _build_uvicorn_config(settings: Settings, app: ASGIApp, http_limits: HttpLim
 
 
 def _create_first_admin(database: Database) -> str | None:
-    """Make `admin` on an empty database, and tell its password if we chose it (auth-28)."""
+    """Create the user `admin` in an empty database; return the password if it is a random one (auth-28)."""
     if not database.read_now(user_store.has_no_users):
         return None
     given = os.environ.get(_ADMIN_PASSWORD_VARIABLE) or None

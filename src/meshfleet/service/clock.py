@@ -1,4 +1,4 @@
-"""The time, as the service knows it."""
+"""Wall clock and monotonic clock of the service."""
 
 from __future__ import annotations
 
@@ -8,40 +8,39 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 Now = Callable[[], int]
-"""Tells the time in milliseconds since 1970."""
+"""Function that returns a time in milliseconds since the epoch."""
 
 _TOLERANCE_MS: Final = 1000
-"""Milliseconds by which two clocks that go alike may differ: each is read in its own moment, and rounded."""
+"""Milliseconds by which two synchronous clocks may differ: they are read one after the other and rounded."""
 
 
 def now() -> int:
-    """The time of this machine."""
+    """Return the wall-clock time of this machine in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def read_ticks() -> float:
-    """Read the seconds that have passed since some fixed moment, those of a suspended machine included.
+    """Return the seconds since a fixed moment, including the time during which the machine was suspended.
 
-    Only Linux has such a clock. Elsewhere the time of a suspension is missing, and the clock of the machine
-    seems to be set ahead by it.
+    Only Linux has such a clock. Elsewhere suspended time is missing, and after a suspension the wall clock
+    appears to have been set forward.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class Moment(NamedTuple):
-    """A point in time by two clocks: one by which things wait, and one which people read."""
+    """Point in time on two clocks, in milliseconds: monotonic for waiting, wall clock for display."""
 
     steady: int
     wall: int
 
 
 class SteadyClock:
-    """A clock that does not jump: what waits for an hour waits for an hour, whoever sets the machine's clock.
+    """Monotonic clock in milliseconds: a wait of an hour lasts an hour, even if the wall clock is set.
 
-    It begins with the time of the machine, and goes on by itself, also while the machine is suspended: what
-    expires, or is delayed for an hour, does not last longer because a lid was closed in between. The clocks
-    of jobs are the exception. A suspension is an outage to them, which the job engine adds to their waiting
-    (see `job_engine.alive_at`).
+    It starts at the wall-clock time and advances also while the machine is suspended, so that expiries and
+    delays do not become longer by a suspension. Job timers are the exception: a suspension is an outage to
+    them, by which the job engine extends their deadlines (see `job_engine.alive_at`).
     """
 
     def __init__(self, now: Now, tick: Callable[[], float] = read_ticks) -> None:
@@ -50,14 +49,14 @@ class SteadyClock:
         self._start = now() - int(tick() * 1000)
 
     def __call__(self) -> int:
-        """The time in milliseconds since 1970."""
+        """Return the monotonic time in milliseconds, on the scale of the epoch."""
         return self._start + int(self._tick() * 1000)
 
     def to_wall_time(self, at: int) -> int:
-        """What the clock of the machine will show at a time of this one, unless it is set again."""
-        ahead = self._now() - self()
-        return at if abs(ahead) < _TOLERANCE_MS else at + ahead
+        """Return the wall-clock time that corresponds to a time `at` of this clock."""
+        offset = self._now() - self()
+        return at if abs(offset) < _TOLERANCE_MS else at + offset
 
 
 steady: Final = SteadyClock(now)
-"""The one of this program, by which its jobs wait."""
+"""Monotonic clock of this process."""

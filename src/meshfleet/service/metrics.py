@@ -1,4 +1,4 @@
-"""Figures of the service for Prometheus (rest-161)."""
+"""Prometheus metrics of the service (rest-161)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _LATENCY_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class Metrics:
-    """Counts what happens. Each service has its own: two in one process do not mix."""
+    """Metrics of one service, with a registry of its own: two services in one process do not mix."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Histogram(
             "meshfleet_http_request_seconds",
-            "Time from the first byte of a request to the end of its answer.",
+            "Time from the first byte of a request to the end of its response, in seconds.",
             ["method", "route", "status"],
             buckets=_LATENCY_BUCKETS,
             registry=self._registry,
         )
         self._logins = Counter(
-            "meshfleet_logins", "Attempts to log in with a password.", ["outcome"], registry=self._registry
+            "meshfleet_logins", "Login attempts with a password.", ["outcome"], registry=self._registry
         )
         self._image_bytes = Counter(
             "meshfleet_image_bytes",
-            "Bytes of firmware images that were sent, to people and gateways.",
+            "Bytes of firmware images sent to users and gateways.",
             registry=self._registry,
         )
         self._devices = Gauge(
@@ -40,23 +40,23 @@ class Metrics:
         )
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered. `route` is the pattern of its path: paths themselves are without end."""
+        """Count a completed request. `route` is its path template, because paths would be unlimited."""
         self._requests.labels(method, route, status).observe(seconds)
 
     def count_login(self, outcome: Literal["succeeded", "failed", "throttled"]) -> None:
-        """Somebody tried to log in."""
+        """Count a login attempt."""
         self._logins.labels(outcome).inc()
 
     def count_image_bytes(self, count: int) -> None:
-        """A piece of an image was sent to somebody."""
+        """Count sent bytes of a firmware image."""
         self._image_bytes.inc(count)
 
     def register(self, collector: Collector) -> None:
-        """Tell of what some part of the service counts by itself, too."""
+        """Add the metrics of another part of the service."""
         self._registry.register(collector)
 
     def render(self, connected: int, disconnected: int) -> bytes:
-        """All figures, with those of the fleet as it is."""
+        """Return all metrics in the text format, with these current numbers of devices."""
         self._devices.labels("true").set(connected)
         self._devices.labels("false").set(disconnected)
         return generate_latest(self._registry)

@@ -1,8 +1,9 @@
-"""Whether the service can do its work, and what keeps it from that (rest-160).
+"""Readiness of the service, and the reasons why it is not ready (rest-160).
 
-Each part knows its own trouble: the broker and the ingest what they cannot commit, the client of another
-broker its connection, the database layer what an error code means. Here the troubles are collected and become
-sentences. Those name no path, no address and no table: `/readyz` is open to all, and the details are logged.
+Each part reports its own problem: the embedded broker and the ingest pipeline failed commits, the client of
+an external broker its connection, the database layer the meaning of an error code. This module collects the
+problems and turns them into sentences. These name no path, address or table, because `/readyz` needs no
+authentication; the details are logged.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from meshfleet.errors import DatabaseUnavailable
 from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.rest import ReadinessReason
 
-# How many file descriptors this process has left.
+# File descriptors that this process has left.
 
 _SPARE_DESCRIPTORS: Final = 16
-"""Descriptors that files of samples and new database connections need at least."""
+"""Number of descriptors to keep free for sample files and new database connections."""
 
 
 def are_descriptors_scarce() -> bool:
-    """Tell whether no more than `_SPARE` descriptors are left below the soft limit of this process.
+    """Return whether at most `_SPARE_DESCRIPTORS` descriptors are left below the soft limit of this process.
 
-    A new descriptor gets the lowest free number, so one probe tells how many are in use without listing
-    them: with 10,000 connections that would take milliseconds of the event loop.
+    A new descriptor gets the lowest free number, so opening one file shows how many are in use. Listing them
+    would block the event loop for milliseconds with 10,000 connections.
     """
     try:
-        import resource  # noqa: PLC0415 # not there on Windows, which has no such limit
+        import resource  # noqa: PLC0415 # missing on Windows, which has no such limit
     except ImportError:
         return False
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -53,33 +54,37 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
     class HealthCheck(Protocol):
-        """A part of the service that takes reports: a broker, the client of one, or the ingest."""
+        """Part of the service that processes reports: embedded broker, external broker client, or ingest."""
 
         @property
         def trouble(self) -> ReadinessProblem | None:
-            """Why it takes none at the moment."""
+            """Reason why it processes no reports at the moment; None: it does."""
 
 
 _log = logging.getLogger(__name__)
 
 _DATABASE_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that the database has to answer: those who probe wait no longer."""
+"""Seconds to wait for the database: probes do not wait longer."""
 
 READINESS_TEXTS: Final = {
     ReadinessCode.STARTING: "The service is starting.",
     ReadinessCode.DISK_FULL: (
-        "The disk of the data folder is full. Reports are not acknowledged until space is free."
+        "The disk of the data directory is full. Reports are not acknowledged until space is free."
     ),
-    ReadinessCode.DATABASE_UNREACHABLE: "The database does not answer, or does not store what it is given.",
-    ReadinessCode.DATABASE_LOCKED: "Another program keeps the database locked.",
-    ReadinessCode.SCHEMA: "The database has another schema than this version of the service needs.",
-    ReadinessCode.BROKER: "The MQTT broker cannot be reached, or does not send reports to the service.",
+    ReadinessCode.DATABASE_UNREACHABLE: (
+        "The database does not respond, or cannot store data. See the log of the service."
+    ),
+    ReadinessCode.DATABASE_LOCKED: "Another process keeps the database locked. Find and stop it.",
+    ReadinessCode.SCHEMA: "Another version of the service has changed the database schema. Run that version.",
+    ReadinessCode.BROKER: (
+        "The MQTT broker cannot be reached, or does not deliver reports. See the log of the service."
+    ),
     ReadinessCode.DESCRIPTORS: (
-        "The service has almost no file descriptors left, so it may refuse new connections."
+        "The service has almost no file descriptors left and may refuse new connections. Raise its limit."
     ),
     ReadinessCode.DRAINING: "The service is shutting down.",
 }
-"""What people read. They may change; the codes do not."""
+"""Texts for operators. They may change; the codes are stable."""
 
 _SERVER_DISK_FULL_TEXT: Final = (
     "The disk of the database server is full. Reports are not acknowledged until space is free."
@@ -87,7 +92,7 @@ _SERVER_DISK_FULL_TEXT: Final = (
 
 
 class Readiness:
-    """Collects what keeps the service from its work."""
+    """Collector of the reasons why the service is not ready."""
 
     def __init__(self) -> None:
         self._checks: list[HealthCheck] = []
@@ -97,56 +102,59 @@ class Readiness:
         self._logged: set[ReadinessCode] = set()
 
     def expect_report_intake(self) -> None:
-        """Count the service as starting until the first part is watched."""
+        """Report the service as starting until `add_check` is called."""
         self._expects_intake = True
 
     def add_check(self, check: HealthCheck) -> None:
-        """Let the trouble of a part count from now on."""
+        """Include the problem of a part from now on."""
         self._checks.append(check)
 
     def drain(self) -> None:
-        """Count the service as not ready from now on: it shuts down."""
+        """Report the service as shutting down from now on."""
         self._is_draining = True
 
     def list_troubles(self) -> list[ReadinessProblem]:
-        """Collect what is known without asking the database."""
-        found = [each.trouble for each in self._checks]
+        """Return all current problems except those that need a database query."""
+        problems = [each.trouble for each in self._checks]
         if self._expects_intake and not self._checks:
-            found.append(ReadinessProblem(ReadinessCode.STARTING, "the intake of reports is starting"))
+            problems.append(ReadinessProblem(ReadinessCode.STARTING, "report processing is starting"))
         if are_descriptors_scarce():
-            found.append(
-                ReadinessProblem(ReadinessCode.DESCRIPTORS, "almost no file descriptors are left (ulimit -n)")
+            problems.append(
+                ReadinessProblem(
+                    ReadinessCode.DESCRIPTORS,
+                    "almost no file descriptors are left, raise the limit (ulimit -n)",
+                )
             )
         if self._is_draining:
-            found.append(ReadinessProblem(ReadinessCode.DRAINING, "the service shuts down"))
-        return [each for each in found if each is not None]
+            problems.append(ReadinessProblem(ReadinessCode.DRAINING, "the service is shutting down"))
+        return [each for each in problems if each is not None]
 
     async def list_reasons(self, database: Database) -> tuple[ReadinessReason, ...]:
-        """Collect all reasons why the service is not ready, each code once; none: it is ready."""
-        troubles = self.list_troubles()
-        if (unanswered := await self._check_database(database)) is not None:
-            troubles.append(unanswered)
-        self._log_changes(troubles)
+        """Return all reasons why the service is not ready, each code once; empty: it is ready."""
+        problems = self.list_troubles()
+        if (database_problem := await self._check_database(database)) is not None:
+            problems.append(database_problem)
+        self._log_changes(problems)
         return tuple(
             build_reason(code, is_sqlite=database.is_sqlite)
-            for code in dict.fromkeys(each.code for each in troubles)
+            for code in dict.fromkeys(each.code for each in problems)
         )
 
     async def _check_database(self, database: Database) -> ReadinessProblem | None:
-        """Ask the database; probes that come meanwhile share the question, so that they take no threads."""
-        question = self._database_check
-        if question is None or question.done():
-            question = self._database_check = asyncio.create_task(_query_schema(database), name="readiness")
-        done, _ = await asyncio.wait({question}, timeout=_DATABASE_TIMEOUT_SECONDS)
+        """Query the database; concurrent probes share one query, so that they do not use up threads."""
+        check = self._database_check
+        if check is None or check.done():
+            check = self._database_check = asyncio.create_task(_query_schema(database), name="readiness")
+        done, _ = await asyncio.wait({check}, timeout=_DATABASE_TIMEOUT_SECONDS)
         if not done:
-            late = f"the database has not answered for {_DATABASE_TIMEOUT_SECONDS:g} s"
-            return ReadinessProblem(ReadinessCode.DATABASE_UNREACHABLE, late)
-        return question.result()  # of ours: the next probe may have asked again by now
+            detail = f"the database did not respond within {_DATABASE_TIMEOUT_SECONDS:g} s"
+            return ReadinessProblem(ReadinessCode.DATABASE_UNREACHABLE, detail)
+        return check.result()  # the local task: another probe may have replaced the attribute by now
 
-    def _log_changes(self, troubles: list[ReadinessProblem]) -> None:
-        """Log what is new: a probe comes every few seconds, and says the same every time."""
-        codes = {each.code for each in troubles} - {ReadinessCode.STARTING, ReadinessCode.DRAINING}
-        for each in troubles:
+    def _log_changes(self, problems: list[ReadinessProblem]) -> None:
+        """Log problems that are new since the last probe: probes come every few seconds."""
+        codes = {each.code for each in problems} - {ReadinessCode.STARTING, ReadinessCode.DRAINING}
+        for each in problems:
             if each.code in codes - self._logged:
                 _log.warning("not ready (%s): %s", each.code, each.detail)
         if self._logged and not codes:
@@ -155,9 +163,11 @@ class Readiness:
 
 
 def build_reason(code: ReadinessCode, *, is_sqlite: bool = True) -> ReadinessReason:
-    """Put a code into words."""
-    on_server = code is ReadinessCode.DISK_FULL and not is_sqlite
-    return ReadinessReason(code=code, text=_SERVER_DISK_FULL_TEXT if on_server else READINESS_TEXTS[code])
+    """Return the reason with the text of a code."""
+    is_server_disk = code is ReadinessCode.DISK_FULL and not is_sqlite
+    return ReadinessReason(
+        code=code, text=_SERVER_DISK_FULL_TEXT if is_server_disk else READINESS_TEXTS[code]
+    )
 
 
 async def _query_schema(database: Database) -> ReadinessProblem | None:
@@ -166,8 +176,11 @@ async def _query_schema(database: Database) -> ReadinessProblem | None:
             return None
     except DatabaseUnavailable as exc:
         return exc.readiness_problem
-    except DBAPIError as exc:  # such as a permission that was taken away
+    except DBAPIError as exc:  # for example a revoked permission
         return ReadinessProblem(
-            classify_error(exc), f"the database refuses to tell its schema: {describe_driver_error(exc)}"
+            classify_error(exc),
+            f"the schema version of the database cannot be read: {describe_driver_error(exc)}",
         )
-    return ReadinessProblem(ReadinessCode.SCHEMA, "the schema of the database was changed by another version")
+    return ReadinessProblem(
+        ReadinessCode.SCHEMA, "the database schema was changed by another version of the service"
+    )

@@ -1,4 +1,4 @@
-"""What goes on with reports once they are committed: who is there, what is missing, who wants to know."""
+"""Assembly of report processing: the report source, ingest, and everything that follows a commit."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 
 
 _SOURCE_CHECK_SECONDS: Final = 1.0
-"""Seconds between two looks at whether we can hear at all."""
+"""Seconds between two checks whether reports can arrive."""
 
 
 class ReportPipeline:
-    """All that follows ingest, put together."""
+    """Everything that follows ingest: presence, backfill, versions, metadata, requests, firmware and jobs."""
 
-    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+    def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
         database: Database,
         samples: SampleStore,
@@ -77,7 +77,7 @@ class ReportPipeline:
         transport: Transport,
         poll_interval: float,
     ) -> None:
-        """`pause` is how many seconds pass between two looks at who is there."""
+        """`poll_interval` is the time between two polls of the gateways' versions, in seconds."""
         self._database = database
         self._samples = samples
         self._retention = retention
@@ -156,7 +156,7 @@ class ReportPipeline:
             api.metrics.register(figures)
 
     async def run(self) -> None:
-        """Go on with what was known before, and work until cancelled."""
+        """Run all background tasks until canceled. Call `restore` before."""
         async with asyncio.TaskGroup() as tasks:
             roll = poll_gateways(self._transport, self._presence, self._on_gateway_connected)
             checking = run_gap_checks(self._backfill, self._samples, self._retention, clock.now)
@@ -171,8 +171,8 @@ class ReportPipeline:
             self._request_facade.attach(self._dispatcher)
 
     async def restore(self) -> None:
-        """Go on where a program before this one ended."""
-        # In threads: there may be a million of them, and nobody else knows them yet.
+        """Load the state that an earlier process persisted."""
+        # In threads: there may be a million entries, and no other task uses these objects yet.
         await asyncio.to_thread(self._presence.restore, await self._database.read(presences.load_presence))
         await asyncio.to_thread(self._backfill.restore, await self._database.read(ledger.load_series))
         self._traffic.modes.restore(await self._database.read(gateways.load_modes), clock.now())
@@ -180,7 +180,7 @@ class ReportPipeline:
         await self._history.restore()
 
     async def _watch_source(self) -> None:
-        """Nobody is silent while no reports can come in (rest-192)."""
+        """Suspend the detection of silent devices while no reports can arrive (rest-192)."""
         while True:
             if self._source.trouble is not None:
                 self._presence.pause_detection(clock.now())
@@ -194,18 +194,18 @@ def _to_millis(seconds: int | None) -> int | None:
     return None if seconds is None else seconds * 1000
 
 
-# How reports come in: through the embedded broker or another one, and both ways into the ingest.
+# Report sources: the embedded broker or an external one; both feed the ingest pipeline.
 
 _log = logging.getLogger(__name__)
 
 _MS_PER_SECOND: Final = 1000
 
 _FLUSH_SECONDS: Final = 5.0
-"""Seconds to write what is left at the end."""
+"""Seconds to write pending state at shutdown."""
 
 
 def open_service_samples(database: Database, settings: Settings) -> SampleStore:
-    """The samples of a service, with what it is told of how long they are kept."""
+    """Open the sample store of a service with the retention of its settings."""
     return open_sample_store(database, settings.data, _build_retention(settings), now=clock.now())
 
 
@@ -222,7 +222,7 @@ def _build_retention(settings: Settings) -> Retention:
     return {kind: None if each is None else each * _MS_PER_SECOND for kind, each in seconds.items()}
 
 
-async def run_report_pipeline(  # noqa: PLR0913 # by name
+async def run_report_pipeline(  # noqa: PLR0913 # one caller
     database: Database,
     samples: SampleStore,
     settings: Settings,
@@ -231,7 +231,7 @@ async def run_report_pipeline(  # noqa: PLR0913 # by name
     *,
     pauses: IngestTimings = DEFAULT_TIMINGS,
 ) -> None:
-    """Take reports until cancelled, if anybody can bring any."""
+    """Process reports until canceled. Return at once if no report source is configured."""
     if not accepts_reports(settings):
         return
     owner = await database.write(take_ownership)
@@ -274,18 +274,21 @@ async def run_report_pipeline(  # noqa: PLR0913 # by name
 
 
 async def _flush_pending(ingest: IngestPipeline) -> None:
-    """Write what is left. If that cannot be, the next start finds it in the journal."""
+    """Write pending state. If that fails, the next start recovers it from the journal."""
     try:
         async with asyncio.timeout(_FLUSH_SECONDS):
             await ingest.flush()
     except (FleetError, DBAPIError, TimeoutError) as exc:
-        _log.warning("what was coalesced is written at the next start: %s", type(exc).__name__)
+        _log.warning(
+            "pending state could not be written at shutdown, the next start recovers it: %s",
+            type(exc).__name__,
+        )
 
 
 async def _build_report_source(
     database: Database, settings: Settings, api: RestApi, ingest: IngestPipeline, owner: bytes
 ) -> EmbeddedBroker | ExternalBrokerClient:
-    """Where reports come in: the embedded broker, or another one of which we are a client."""
+    """Return the embedded broker, or the client of the external broker if one is configured."""
     if settings.external_broker is None:
         return await asyncio.to_thread(
             EmbeddedBroker,

@@ -1,4 +1,4 @@
-"""What signs our tokens: made once, kept in the database, the same for every process (rest-174)."""
+"""Signing secrets: created once, stored in the database, shared by all processes (rest-174)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def load_or_create_secret(connection: Connection, name: str) -> bytes:
-    """The secret of that name; a new one at the first time."""
-    wanted = select(secret.c.value).where(secret.c.name == name)
+    """Return the secret of this name; create it on first use."""
+    query = select(secret.c.value).where(secret.c.name == name)
     if connection.dialect.name == "postgresql":
-        # Two processes that start at once must end up with one secret.
+        # Two processes that start at the same time must get the same secret.
         connection.exec_driver_sql("LOCK TABLE secret IN SHARE ROW EXCLUSIVE MODE")
-    found: bytes | None = connection.execute(wanted).scalar()
+    found: bytes | None = connection.execute(query).scalar()
     if found is None:
         found = secrets.token_bytes(32)
         connection.execute(insert(secret).values(name=name, value=found))

@@ -1,4 +1,4 @@
-"""Addresses that the service listens at."""
+"""Listening sockets of the service."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ if TYPE_CHECKING:
     from meshfleet.settings import ListenAddress
 
 _MAX_TRIED_PORTS: Final = 100
-"""Ports that are tried one after the other."""
+"""Number of consecutive ports to try."""
 
 _PORT_COUNT: Final = 65536
 
 
 @contextmanager
 def open_listener(address: ListenAddress, option: str) -> Iterator[socket.socket]:
-    """Take an address before anything else is done: who comes second finds out at once."""
+    """Listen on an address while the block runs. Raise `UnusableAddress`, which names the option to change.
+
+    Called first at start-up, so that a second service fails before it changes anything.
+    """
     try:
         listener = _bind(address)
     except OSError as exc:
         if exc.errno == errno.EADDRINUSE:
             raise UnusableAddress(
                 f"cannot listen at {address}: port {address.port} is in use by another program; "
-                f"choose another with --{option} HOST:PORT"
+                f"choose another one with --{option} HOST:PORT"
             ) from exc
         raise UnusableAddress(f"cannot listen at {address}: {exc.strerror}") from exc
     with listener:
@@ -37,7 +40,7 @@ def open_listener(address: ListenAddress, option: str) -> Iterator[socket.socket
 
 
 def find_free_port(address: ListenAddress) -> ListenAddress:
-    """Find the first port from this one on that is not in use; the same place if none of the next is free."""
+    """Return the address with the first unused port from its own on; unchanged if none is found."""
     for port in range(address.port, min(address.port + _MAX_TRIED_PORTS, _PORT_COUNT)):
         candidate = address._replace(port=port)
         try:
@@ -50,8 +53,8 @@ def find_free_port(address: ListenAddress) -> ListenAddress:
     return address
 
 
-def _bind(place: ListenAddress) -> socket.socket:
-    host, port = place
+def _bind(address: ListenAddress) -> socket.socket:
+    host, port = address
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    both = host == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=both)
+    is_dual_stack = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=is_dual_stack)

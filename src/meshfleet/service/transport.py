@@ -1,4 +1,4 @@
-"""How messages of the service get to gateways, and answers back, whichever broker is between."""
+"""Transport of MQTT messages between service and gateways, independent of the broker in use."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """The embedded broker, or the link to another one."""
+    """MQTT connection to the gateways: the embedded broker or the client of an external one."""
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """Send messages soon. Those for who is away, or for whom there is no room, may be dropped."""
+        """Queue messages for sending. Those for disconnected gateways, or for full queues, may be dropped."""
 
     async def send_urgent(self, message: Publish) -> None:
-        """Let a message leave as soon as there is room, before all that was sent and waits.
+        """Send a message as soon as there is space in the queue, ahead of waiting messages.
 
-        Who is cancelled before that takes it back. One for who is away is dropped.
+        Canceling before that withdraws it. A message for a disconnected gateway is dropped.
         """
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Why nothing can be sent at the moment; None: it can."""
+        """Reason why nothing can be sent at the moment; None: messages can be sent."""
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> object:
-        """Let somebody hear what a filter matches."""
+        """Call `callback` for every received message that matches the filter."""
 
     def connected_gateways(self) -> Mapping[str, int] | None:
-        """The gateways that are connected, by MAC, each with a number that differs with its connection.
+        """Return the connected gateways by MAC, each with a number that differs for every connection.
 
-        None: only their broker knows.
+        None: unknown, because only an external broker knows.
         """
 
     def connection_number(self, gateway: str) -> int | None:
-        """The number of one of them, among thousands; 0: it is not connected. None: as above."""
+        """Return the connection number of one gateway; 0: it is not connected; None: unknown."""
 
     def last_connection_number(self, gateway: str) -> int | None:
-        """Return the same, or the number of its last connection; 0: it never connected. None: as above."""
+        """Return the number of a gateway's current or last connection; 0: never connected; None: unknown."""

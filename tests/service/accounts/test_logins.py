@@ -1,4 +1,4 @@
-"""Logging in while somebody tries to harm the service."""
+"""Logins while an attacker floods the service."""
 
 from __future__ import annotations
 
@@ -27,88 +27,93 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-WORD = "correct-horse-battery"
-WEAK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+PASSWORD = "correct-horse-battery"  # noqa: S105 # a password of this test
+WEAK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 NOW = 1_700_000_000_000
 
 
 @pytest.mark.rule("auth-13", "auth-15")
-async def test_attempts_that_were_never_made_do_not_count_as_failures(database: Database) -> None:
-    """Else a crowd at other addresses would lock out the owner of an account, who has made no mistake."""
+async def test_rejected_attempts_do_not_count_as_failed_logins(database: Database) -> None:
+    """Otherwise a flood from other addresses would lock out the owner of an account."""
     passwords = PasswordVerifier()
-    reception = _reception(database, passwords)
+    logins = _build_logins(database, passwords)
     database.write_now(
-        user_store.insert_user, "ada", hashed=WEAK.hash(WORD), role=Role.VIEWER, by=COMMAND_LINE, now=NOW
+        user_store.insert_user,
+        "ada",
+        hashed=WEAK_HASHER.hash(PASSWORD),
+        role=Role.VIEWER,
+        by=COMMAND_LINE,
+        now=NOW,
     )
-    right = Login(username="ada", password=WORD)
-    async with _overrun(passwords):
+    login = Login(username="ada", password=PASSWORD)
+    async with _saturate(passwords):
         for _ in range(6):
-            with pytest.raises(TooManyAttempts) as told:
-                await reception.log_in(right, "192.0.2.1")
-            assert told.value.retry_after == 1
-    assert (await reception.log_in(right, "192.0.2.1")).status == "SUCCESS"
+            with pytest.raises(TooManyAttempts) as caught:
+                await logins.log_in(login, "192.0.2.1")
+            assert caught.value.retry_after == 1
+    assert (await logins.log_in(login, "192.0.2.1")).status == "SUCCESS"
     passwords.close()
 
 
 @pytest.mark.rule("auth-14")
-async def test_after_many_failed_names_one_password_at_a_time_is_checked_from_an_address(
+async def test_an_address_with_many_failed_names_gets_one_password_check_at_a_time(
     database: Database,
 ) -> None:
-    """Else a flood of names takes all threads that check passwords."""
+    """Otherwise a flood of names would occupy all threads that check passwords."""
     passwords = PasswordVerifier()
-    reception = _reception(database, passwords)
+    logins = _build_logins(database, passwords)
 
     async def retry_after(name: str, address: str) -> int | None:
         try:
-            await reception.log_in(Login(username=name, password=WORD), address)
+            await logins.log_in(Login(username=name, password=PASSWORD), address)
         except WrongCredentials:
             return None
         except TooManyAttempts as exc:
             return exc.retry_after
-        pytest.fail("there is no such user")
+        pytest.fail("logged in as an unknown user")
 
     assert [await retry_after(f"name-{at}", "192.0.2.1") for at in range(8)] == [*[None] * 5, 1, 2, 4]
-    at_once = await asyncio.gather(
+    concurrent = await asyncio.gather(
         *(retry_after(f"more-{at}", address) for at in range(4) for address in ("192.0.2.1", "192.0.2.2"))
     )
-    assert at_once[0::2] == [8, 1, 1, 1], "the first is checked, the others are told to come back"
-    assert at_once[1::2] == [None] * 4, "at another address all are checked"
+    assert concurrent[0::2] == [8, 1, 1, 1], "the first is checked, the others are rejected"
+    assert concurrent[1::2] == [None] * 4, "all attempts from another address are checked"
     passwords.close()
 
 
 async def test_long_names_do_not_fill_the_memory(database: Database) -> None:
-    """A name may be as long as a body; what failed is remembered, and must not be kept as it came."""
+    """Failed names must not be stored in full, as a name may be as long as a body."""
     passwords = PasswordVerifier()
-    reception = _reception(database, passwords)
+    logins = _build_logins(database, passwords)
     tracemalloc.start()
     for number in range(8):
         with pytest.raises((WrongCredentials, TooManyAttempts)):
-            await reception.log_in(Login(username=f"{number}" + "x" * 1_000_000, password=WORD), "192.0.2.1")
-    held = tracemalloc.get_traced_memory()[0]
+            await logins.log_in(Login(username=f"{number}" + "x" * 1_000_000, password=PASSWORD), "192.0.2.1")
+    used_bytes = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     passwords.close()
-    assert held < 4_000_000, "eight names hold as much as eight bodies"
+    assert used_bytes < 4_000_000, "the throttle stores the full names"
 
 
 @asynccontextmanager
-async def _overrun(passwords: PasswordVerifier) -> AsyncIterator[None]:
-    """Keep every place in the queue taken: who gets an answer asks again at once."""
-    hashed, over = WEAK.hash("another"), asyncio.Event()
+async def _saturate(passwords: PasswordVerifier) -> AsyncIterator[None]:
+    """Keep the queue of password checks full: each finished check is repeated at once."""
+    hashed, stopped = WEAK_HASHER.hash("another"), asyncio.Event()
 
     async def guess() -> None:
-        while not over.is_set():
+        while not stopped.is_set():
             with suppress(TooManyAttempts):
-                await passwords.verify(hashed, WORD)
+                await passwords.verify(hashed, PASSWORD)
 
-    async with asyncio.TaskGroup() as guessing:
+    async with asyncio.TaskGroup() as tasks:
         for _ in range(32):
-            guessing.create_task(guess())
+            tasks.create_task(guess())
         await asyncio.sleep(0)
         yield
-        over.set()
+        stopped.set()
 
 
-def _reception(database: Database, passwords: PasswordVerifier) -> Logins:
+def _build_logins(database: Database, passwords: PasswordVerifier) -> Logins:
     tokens = TokenSigner(bytes(32))
     return Logins(
         database,

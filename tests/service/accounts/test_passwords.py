@@ -1,4 +1,4 @@
-"""Passwords by themselves: how they are stored, and what happens when too many are checked at once."""
+"""Password hashes, and the limit on concurrent checks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-WORD = "correct-horse-battery"
-WEAK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+PASSWORD = "correct-horse-battery"  # noqa: S105 # a password of this test
+WEAK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
 @pytest.fixture
@@ -29,51 +29,59 @@ def passwords() -> Iterator[PasswordVerifier]:
 
 @pytest.mark.rule("auth-19")
 async def test_a_password_is_stored_as_argon2id_with_a_salt_of_its_own(passwords: PasswordVerifier) -> None:
-    first, second = await passwords.hash(WORD), hash_password(WORD)
+    first, second = await passwords.hash(PASSWORD), hash_password(PASSWORD)
     assert first != second
     for hashed in (first, second):
-        used = extract_parameters(hashed)
-        assert (used.type, used.time_cost >= 2, used.memory_cost >= 19 * 1024) == (Type.ID, True, True)
-        assert WORD not in hashed
+        parameters = extract_parameters(hashed)
+        assert (parameters.type, parameters.time_cost >= 2, parameters.memory_cost >= 19 * 1024) == (
+            Type.ID,
+            True,
+            True,
+        )
+        assert PASSWORD not in hashed
 
 
-@pytest.mark.parametrize("other", ["", WORD[:-1], WORD + " ", WORD.upper(), WORD + "\0", "\ud800"])
-async def test_only_the_very_same_password_fits(passwords: PasswordVerifier, other: str) -> None:
-    hashed = WEAK.hash(WORD)
-    assert await passwords.verify(hashed, WORD)
+@pytest.mark.parametrize(
+    "other", ["", PASSWORD[:-1], PASSWORD + " ", PASSWORD.upper(), PASSWORD + "\0", "\ud800"]
+)
+async def test_only_the_exact_password_matches(passwords: PasswordVerifier, other: str) -> None:
+    hashed = WEAK_HASHER.hash(PASSWORD)
+    assert await passwords.verify(hashed, PASSWORD)
     assert not await passwords.verify(hashed, other)
 
 
-async def test_any_script_and_any_length_fits(passwords: PasswordVerifier) -> None:
-    for word in ("пароль-とパスワード", "\U0001f600" * 10, "x" * 1024, "a\0b\0c\0d\0e\0f"):
-        hashed = await passwords.hash(word)
-        assert await passwords.verify(hashed, word)
-        assert not await passwords.verify(hashed, word[:-1])
+async def test_passwords_of_any_script_and_length_match(passwords: PasswordVerifier) -> None:
+    for password in ("пароль-とパスワード", "\U0001f600" * 10, "x" * 1024, "a\0b\0c\0d\0e\0f"):
+        hashed = await passwords.hash(password)
+        assert await passwords.verify(hashed, password)
+        assert not await passwords.verify(hashed, password[:-1])
 
 
-async def test_nobody_has_a_password(passwords: PasswordVerifier) -> None:
-    for word in ("", WORD):
-        assert not await passwords.verify(None, word)
+async def test_no_password_matches_for_an_unknown_user(passwords: PasswordVerifier) -> None:
+    for password in ("", PASSWORD):
+        assert not await passwords.verify(None, password)
 
 
-@pytest.mark.parametrize("stored", ["", "lost", "$argon2id$", "$2b$12$" + "x" * 53, WORD])
-async def test_a_stored_hash_that_is_none_never_fits(passwords: PasswordVerifier, stored: str) -> None:
-    for word in ("", WORD, stored):
-        assert not await passwords.verify(stored, word)
+@pytest.mark.parametrize("stored", ["", "lost", "$argon2id$", "$2b$12$" + "x" * 53, PASSWORD])
+async def test_an_invalid_stored_hash_never_matches(passwords: PasswordVerifier, stored: str) -> None:
+    for password in ("", PASSWORD, stored):
+        assert not await passwords.verify(stored, password)
 
 
 async def test_weaker_hashes_are_outdated_and_new_ones_are_not(passwords: PasswordVerifier) -> None:
-    assert not passwords.is_outdated(await passwords.hash(WORD))
-    assert passwords.is_outdated(WEAK.hash(WORD))
-    assert passwords.is_outdated(PasswordHasher(time_cost=2, memory_cost=19 * 1024, type=Type.I).hash(WORD))
-
-
-async def test_when_too_many_wait_the_next_is_told_to_come_back(passwords: PasswordVerifier) -> None:
-    hashed = WEAK.hash(WORD)
-    answers = await asyncio.gather(
-        *(passwords.verify(hashed, WORD) for _ in range(40)), return_exceptions=True
+    assert not passwords.is_outdated(await passwords.hash(PASSWORD))
+    assert passwords.is_outdated(WEAK_HASHER.hash(PASSWORD))
+    assert passwords.is_outdated(
+        PasswordHasher(time_cost=2, memory_cost=19 * 1024, type=Type.I).hash(PASSWORD)
     )
-    refused = [each for each in answers if isinstance(each, TooManyAttempts)]
-    assert (len(refused), answers.count(True)) == (8, 32)
-    assert {each.retry_after for each in refused} == {1}
-    assert await passwords.verify(hashed, WORD)
+
+
+async def test_checks_beyond_the_queue_limit_are_rejected(passwords: PasswordVerifier) -> None:
+    hashed = WEAK_HASHER.hash(PASSWORD)
+    results = await asyncio.gather(
+        *(passwords.verify(hashed, PASSWORD) for _ in range(40)), return_exceptions=True
+    )
+    rejected = [each for each in results if isinstance(each, TooManyAttempts)]
+    assert (len(rejected), results.count(True)) == (8, 32)
+    assert {each.retry_after for each in rejected} == {1}
+    assert await passwords.verify(hashed, PASSWORD)

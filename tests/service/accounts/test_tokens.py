@@ -1,4 +1,4 @@
-"""Tokens by themselves: what is written, and what is refused however well it is forged."""
+"""Access tokens: their claims, and the refusal of forged or expired ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NOW = 1_700_000_000
 TOKENS = TokenSigner(SECRET)
 
 
-def claims(**other: object) -> dict[str, Any]:
-    """What a good token says, but for what is given; None leaves it out."""
-    good = {
+def build_claims(**other: object) -> dict[str, Any]:
+    """Return the claims of a valid token with these changes; None removes a claim."""
+    claims = {
         "aud": "meshfleet",
         "sub": "ada",
         "sid": "login",
@@ -31,53 +31,53 @@ def claims(**other: object) -> dict[str, Any]:
         "exp": NOW + 1800,
         **other,
     }
-    return {name: value for name, value in good.items() if value is not None}
+    return {name: value for name, value in claims.items() if value is not None}
 
 
-def forged(header: dict[str, object], body: dict[str, Any], signature: bytes = b"") -> str:
+def forge_token(header: dict[str, object], body: dict[str, Any], signature: bytes = b"") -> str:
     parts = (json.dumps(header).encode(), json.dumps(body).encode(), signature)
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
 
 
 @pytest.mark.rule("auth-6")
-def test_a_token_lives_thirty_minutes() -> None:
-    said = jwt.decode(TOKENS.issue("ada", "login", NOW + 0.9), options={"verify_signature": False})
-    assert (said["iat"], said["exp"]) == (NOW, NOW + 1800)
+def test_a_token_is_valid_for_thirty_minutes() -> None:
+    claims = jwt.decode(TOKENS.issue("ada", "login", NOW + 0.9), options={"verify_signature": False})
+    assert (claims["iat"], claims["exp"]) == (NOW, NOW + 1800)
 
 
-def test_a_token_tells_user_login_and_end() -> None:
+def test_a_token_contains_user_session_and_expiry() -> None:
     token = TOKENS.verify(TOKENS.issue("ada", "login", NOW), NOW)
     assert (token.username, token.session, token.expires_at) == ("ada", "login", NOW + 1800)
 
 
-def test_two_tokens_of_one_moment_differ() -> None:
+def test_two_tokens_issued_at_the_same_time_differ() -> None:
     assert TOKENS.issue("ada", "login", NOW) != TOKENS.issue("ada", "login", NOW)
 
 
-def test_our_idea_of_a_good_token_is_right() -> None:
-    """Else the refusals below would prove nothing."""
-    assert TOKENS.verify(jwt.encode(claims(), SECRET, "HS256"), NOW).username == "ada"
+def test_the_claims_of_this_module_make_a_valid_token() -> None:
+    """Otherwise the refusals below would prove nothing."""
+    assert TOKENS.verify(jwt.encode(build_claims(), SECRET, "HS256"), NOW).username == "ada"
 
 
 @pytest.mark.rule("auth-7")
 @pytest.mark.parametrize("algorithm", ["HS384", "HS512"])
 def test_another_algorithm_is_refused_even_with_the_right_secret(algorithm: str) -> None:
-    token = jwt.encode(claims(), SECRET * 2, algorithm)
+    token = jwt.encode(build_claims(), SECRET * 2, algorithm)
     with pytest.raises(NotLoggedIn):
         TokenSigner(SECRET * 2).verify(token, NOW)
 
 
 @pytest.mark.rule("auth-7")
 @each_row("algorithm", ["none", "None", "NONE", "", "RS256", "ES256", "hs256", None, 5])
-def test_an_unsigned_token_is_refused_whatever_it_calls_itself(algorithm: object) -> None:
+def test_an_unsigned_token_is_refused_for_any_algorithm(algorithm: object) -> None:
     for header in ({"alg": algorithm, "typ": "JWT"}, {"alg": algorithm}):
         with pytest.raises(NotLoggedIn):
-            TOKENS.verify(forged(header, claims()), NOW)
+            TOKENS.verify(forge_token(header, build_claims()), NOW)
 
 
 @pytest.mark.rule("auth-7")
 @each_row("algorithm", ["none", "HS512", "RS256", "hs256"])
-def test_a_good_signature_under_another_algorithm_is_refused(algorithm: str) -> None:
+def test_a_valid_signature_with_another_algorithm_in_the_header_is_refused(algorithm: str) -> None:
     head, body, signature = TOKENS.issue("ada", "login", NOW).split(".")
     other = (
         base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "typ": "JWT"}).encode()).rstrip(b"=").decode()
@@ -89,14 +89,14 @@ def test_a_good_signature_under_another_algorithm_is_refused(algorithm: str) -> 
 
 @pytest.mark.rule("auth-7")
 @each_row("secret", [b"", bytes(32), SECRET[::-1], SECRET[:31], b"meshfleet" * 4])
-def test_a_token_of_another_secret_is_refused(secret: bytes) -> None:
+def test_a_token_signed_with_another_secret_is_refused(secret: bytes) -> None:
     with pytest.raises(NotLoggedIn):
-        TOKENS.verify(_signed(claims(), secret), NOW)
+        TOKENS.verify(_sign_token(build_claims(), secret), NOW)
 
 
-def _signed(body: dict[str, Any], secret: bytes) -> str:
-    # By hand: the library refuses to write what it takes for a mistake.
-    unsigned = forged({"alg": "HS256", "typ": "JWT"}, body).rpartition(".")[0]
+def _sign_token(body: dict[str, Any], secret: bytes) -> str:
+    # By hand: the library refuses to sign invalid claims.
+    unsigned = forge_token({"alg": "HS256", "typ": "JWT"}, body).rpartition(".")[0]
     algorithm = jwt.get_algorithm_by_name("HS256")
     signature = algorithm.sign(unsigned.encode(), secret)
     return f"{unsigned}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
@@ -106,23 +106,23 @@ def _signed(body: dict[str, Any], secret: bytes) -> str:
 @each_row("other", ["other", "Meshfleet", "", ["other"], [], 5, "meshfleet "])
 def test_a_token_for_another_audience_is_refused(other: object) -> None:
     with pytest.raises(NotLoggedIn):
-        TOKENS.verify(_signed(claims(aud=other), SECRET), NOW)
+        TOKENS.verify(_sign_token(build_claims(aud=other), SECRET), NOW)
 
 
 @pytest.mark.rule("auth-7")
 @each_row("name", ["aud", "exp", "iat", "jti", "sid", "sub"])
 def test_a_token_without_a_claim_is_refused(name: str) -> None:
     with pytest.raises(NotLoggedIn):
-        TOKENS.verify(jwt.encode(claims(**{name: None}), SECRET, "HS256"), NOW)
+        TOKENS.verify(jwt.encode(build_claims(**{name: None}), SECRET, "HS256"), NOW)
 
 
 @pytest.mark.rule("auth-6", "auth-7")
 @each_row(
-    ("now", "holds"),
+    ("now", "is_valid"),
     [
         (NOW - 3600, False),
         (NOW - 5.001, False),
-        (NOW - 5, True),  # another machine's clock
+        (NOW - 5, True),  # tolerated clock difference
         (NOW, True),
         (NOW + 1799.999, True),
         (NOW + 1800, False),
@@ -130,9 +130,9 @@ def test_a_token_without_a_claim_is_refused(name: str) -> None:
         (NOW + 10**9, False),
     ],
 )
-def test_a_token_holds_from_its_beginning_until_before_its_end(now: float, *, holds: bool) -> None:
+def test_a_token_is_valid_from_its_issue_until_its_expiry(now: float, *, is_valid: bool) -> None:
     token = TOKENS.issue("ada", "login", NOW)
-    if holds:
+    if is_valid:
         assert TOKENS.verify(token, now).session == "login"
     else:
         with pytest.raises(NotLoggedIn):
@@ -142,27 +142,27 @@ def test_a_token_holds_from_its_beginning_until_before_its_end(now: float, *, ho
 @pytest.mark.rule("auth-7")
 def test_a_token_with_any_character_changed_is_refused() -> None:
     token = TOKENS.issue("ada", "login", NOW)
-    for at, char in enumerate(token[:-1]):  # the last one holds bits that mean nothing
-        changed = token[:at] + ("A" if char != "A" else "B") + token[at + 1 :]
+    for position, char in enumerate(token[:-1]):  # the last character has unused bits
+        changed = token[:position] + ("A" if char != "A" else "B") + token[position + 1 :]
         with pytest.raises(NotLoggedIn):
             TOKENS.verify(changed, NOW)
 
 
 @given(st.text())
-def test_what_is_no_token_at_all_is_refused(text: str) -> None:
+def test_an_arbitrary_text_is_refused(text: str) -> None:
     with pytest.raises(NotLoggedIn):
         TOKENS.verify(text, NOW)
 
 
 @given(st.dictionaries(st.text(), st.none() | st.integers() | st.text()), st.binary())
-def test_what_only_looks_like_a_token_is_refused(header: dict[str, object], signature: bytes) -> None:
+def test_a_text_in_the_form_of_a_token_is_refused(header: dict[str, object], signature: bytes) -> None:
     with pytest.raises(NotLoggedIn):
-        TOKENS.verify(forged({**header, "alg": "HS256"}, claims(), signature), NOW)
+        TOKENS.verify(forge_token({**header, "alg": "HS256"}, build_claims(), signature), NOW)
 
 
-def test_a_refusal_tells_nothing_of_the_token_or_the_secret() -> None:
-    token = jwt.encode(claims(), bytes(32), "HS256")
+def test_a_refusal_reveals_neither_token_nor_secret() -> None:
+    token = jwt.encode(build_claims(), bytes(32), "HS256")
     with pytest.raises(NotLoggedIn) as caught:
         TOKENS.verify(token, NOW)
-    assert str(caught.value) == "the token does not hold"
+    assert str(caught.value) == "the access token is invalid or expired"
     assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)

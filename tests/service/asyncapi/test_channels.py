@@ -1,4 +1,4 @@
-"""The addresses of the document and the topics of the protocol are the same, and so is who may use them."""
+"""Channels of the document match the topics of the protocol and the permissions of the broker."""
 
 from __future__ import annotations
 
@@ -45,32 +45,34 @@ identifiers = st.sampled_from([entry.id for entry in BUILTIN_CATALOGUE]) | st.ju
 
 @st.composite
 def topics(draw: st.DrawFn) -> Topic:
-    sort = draw(st.sampled_from([ReportTopic, RequestTopic, BroadcastTopic, ResponseTopic]))
-    if sort is ReportTopic:
+    topic_type = draw(st.sampled_from([ReportTopic, RequestTopic, BroadcastTopic, ResponseTopic]))
+    if topic_type is ReportTopic:
         kind = draw(st.sampled_from(list(Kind)))
-        return ReportTopic(draw(macs), draw(macs), kind, _identifier(draw, kind))
+        return ReportTopic(draw(macs), draw(macs), kind, _draw_identifier(draw, kind))
     operation = draw(
-        st.sampled_from([each for each in Operation if each.is_answered or sort is not ResponseTopic])
+        st.sampled_from([each for each in Operation if each.is_answered or topic_type is not ResponseTopic])
     )
-    identifier = _identifier(draw, operation)
-    if sort is BroadcastTopic:
+    identifier = _draw_identifier(draw, operation)
+    if topic_type is BroadcastTopic:
         return BroadcastTopic(draw(macs | st.just(EVERY_GATEWAY)), operation, identifier)
-    made = RequestTopic if sort is RequestTopic else ResponseTopic
-    return made(draw(macs), draw(macs), operation, identifier)
+    build = RequestTopic if topic_type is RequestTopic else ResponseTopic
+    return build(draw(macs), draw(macs), operation, identifier)
 
 
-def _identifier(draw: st.DrawFn, word: Kind | Operation) -> AnyIdentifier | None:
-    if not word.has_identifier:
+def _draw_identifier(draw: st.DrawFn, code: Kind | Operation) -> AnyIdentifier | None:
+    if not code.has_identifier:
         return None
-    return draw(names) if word.is_decoded else draw(identifiers)
+    return draw(names) if code.is_decoded else draw(identifiers)
 
 
-def _matching(document: dict[str, Any], topic: str) -> list[str]:
-    """The channels whose address stands for a topic, their parameters being what they say they are."""
-    return [name for name, channel in document["channels"].items() if re.fullmatch(_pattern(channel), topic)]
+def _find_matching_channels(document: dict[str, Any], topic: str) -> list[str]:
+    """Return the channels whose address pattern matches a topic."""
+    return [
+        name for name, channel in document["channels"].items() if re.fullmatch(_build_pattern(channel), topic)
+    ]
 
 
-def _pattern(channel: dict[str, Any]) -> str:
+def _build_pattern(channel: dict[str, Any]) -> str:
     pattern: str = re.escape(channel["address"])
     for level in channel["parameters"]:
         assert pattern.count(rf"\{{{level}\}}") == 1
@@ -81,29 +83,35 @@ def _pattern(channel: dict[str, Any]) -> str:
 @pytest.mark.rule("rest-162", "topic-7")
 @pytest.mark.parametrize("prefix", PREFIXES)
 @given(topic=topics())
-def test_every_topic_that_we_spell_matches_exactly_one_address(prefix: str, topic: Topic) -> None:
-    sorts = {
+def test_every_topic_matches_exactly_one_channel(prefix: str, topic: Topic) -> None:
+    prefixes = {
         ReportTopic: "report",
         RequestTopic: "request",
         BroadcastTopic: "request-to-all",
         ResponseTopic: "response",
     }
-    word = topic.kind if isinstance(topic, ReportTopic) else topic.operation
-    found = _matching(build_asyncapi_document(prefix=prefix), TopicCodec(prefix).format_topic(topic))
-    assert found == [f"{sorts[type(topic)]}-{word}"]
+    code = topic.kind if isinstance(topic, ReportTopic) else topic.operation
+    found = _find_matching_channels(
+        build_asyncapi_document(prefix=prefix), TopicCodec(prefix).format_topic(topic)
+    )
+    assert found == [f"{prefixes[type(topic)]}-{code}"]
 
 
 @pytest.mark.rule("rest-162", "topic-9")
 @each_row("prefix", PREFIXES)
-def test_the_topics_of_diagnostics_match_theirs_whatever_the_prefix_is(prefix: str) -> None:
+def test_diagnostics_topics_match_their_channels_with_any_prefix(prefix: str) -> None:
     document = build_asyncapi_document(prefix=prefix)
-    assert _matching(document, diagnostics.format_question_topic(EXAMPLE_GATEWAY)) == ["firmware-question"]
-    assert _matching(document, diagnostics.format_answer_topic(EXAMPLE_GATEWAY)) == ["firmware-answer"]
+    assert _find_matching_channels(document, diagnostics.format_question_topic(EXAMPLE_GATEWAY)) == [
+        "firmware-question"
+    ]
+    assert _find_matching_channels(document, diagnostics.format_answer_topic(EXAMPLE_GATEWAY)) == [
+        "firmware-answer"
+    ]
 
 
 @pytest.mark.rule("rest-162")
 @each_row("prefix", PREFIXES)
-def test_every_address_with_the_examples_of_its_parameters_is_a_topic(prefix: str) -> None:
+def test_every_address_with_example_parameters_is_a_valid_topic(prefix: str) -> None:
     document = build_asyncapi_document(prefix=prefix)
     parse = TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names).parse_uncached
     for name, channel in document["channels"].items():
@@ -124,14 +132,14 @@ def test_every_address_with_the_examples_of_its_parameters_is_a_topic(prefix: st
                 assert TopicCodec(prefix).format_topic(parse(topic)) == topic
 
 
-def test_an_ack_has_no_response_to_wait_for() -> None:
+def test_an_ack_has_no_response_channel() -> None:
     topic = ResponseTopic(EXAMPLE_GATEWAY, EXAMPLE_GATEWAY, Operation.ACK, Identifier("8800"))
-    assert _matching(build_asyncapi_document(), str(topic)) == []
+    assert _find_matching_channels(build_asyncapi_document(), str(topic)) == []
 
 
 @pytest.mark.rule("rest-162")
 @each_row("prefix", PREFIXES)
-def test_who_may_use_a_channel_is_what_the_broker_allows(prefix: str) -> None:
+def test_the_documented_permissions_are_those_of_the_broker(prefix: str) -> None:
     accounts: dict[str, Account] = {
         "gateway": Account(kind=AccountKind.GATEWAY, name=EXAMPLE_GATEWAY),
         **{role: Account(kind=AccountKind.API_KEY, name="x", role=role) for role in Role},
@@ -139,14 +147,14 @@ def test_who_may_use_a_channel_is_what_the_broker_allows(prefix: str) -> None:
     for channel in build_asyncapi_document(prefix=prefix)["channels"].values():
         topic = channel["address"].replace("{gateway}", EXAMPLE_GATEWAY).replace("{device}", "02005e0000f1")
         topic = topic.replace("{identifier}", "8800").replace("{name}", "temperature")
-        for who, account in accounts.items():
+        for kind, account in accounts.items():
             access = TopicPermissions(account, prefix)
-            assert (who in channel["x-access"]["publish"]) is access.may_publish(topic)
-            assert (who in channel["x-access"]["read"]) is access.may_read(topic)
+            assert (kind in channel["x-access"]["publish"]) is access.may_publish(topic)
+            assert (kind in channel["x-access"]["read"]) is access.may_read(topic)
 
 
 @pytest.mark.rule("broker-14")
-def test_requests_to_one_gateway_are_read_by_it_alone_and_reports_by_every_viewer() -> None:
+def test_only_the_gateway_reads_its_requests_and_every_viewer_reads_reports() -> None:
     channels = build_asyncapi_document()["channels"]
     assert channels["request-read"]["x-access"]["read"] == ["gateway"]
     assert channels["report-event"]["x-access"]["read"] == ["gateway", "viewer", "operator", "admin"]

@@ -1,4 +1,4 @@
-"""The schemas of the document are those of the types, and its examples are what the codecs read and write."""
+"""Schemas of the document match the payload types, and its examples match the codecs."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ DOCUMENT = build_asyncapi_document()
 MESSAGES: dict[str, dict[str, Any]] = DOCUMENT["components"]["messages"]
 SCHEMAS: dict[str, dict[str, Any]] = DOCUMENT["components"]["schemas"]
 
-ANSWERED = [operation for operation in Operation if operation.is_answered]
-FREE_TEXTS = {"id", "errorMessage", "route", "extenderRoute", "uri", "fileName"}
+ANSWERED_OPERATIONS = [operation for operation in Operation if operation.is_answered]
+UNRESTRICTED_FIELDS = {"id", "errorMessage", "route", "extenderRoute", "uri", "fileName"}
 
 
-def _examples(message: str) -> list[bytes]:
+def _load_examples(message: str) -> list[bytes]:
     found = [msgspec.json.encode(example["payload"]) for example in MESSAGES[message]["examples"]]
     assert found
     return found
 
 
-def _schema(message: str) -> dict[str, Any]:
+def _load_schema(message: str) -> dict[str, Any]:
     return SCHEMAS[MESSAGES[message]["payload"]["$ref"].removeprefix("#/components/schemas/")]
 
 
-def _validator(schema: dict[str, Any]) -> jsonschema_rs.Draft7Validator:
+def _build_validator(schema: dict[str, Any]) -> jsonschema_rs.Draft7Validator:
     return jsonschema_rs.Draft7Validator(
         schema | {"components": DOCUMENT["components"]}, validate_formats=True
     )
@@ -47,37 +47,37 @@ def _validator(schema: dict[str, Any]) -> jsonschema_rs.Draft7Validator:
 
 @pytest.mark.rule("rest-162")
 @each_row("kind", list(Kind))
-def test_the_examples_of_a_report_are_read_and_written_again_as_they_are(kind: Kind) -> None:
-    for example in _examples(kind):
+def test_report_examples_are_decoded_and_encoded_unchanged(kind: Kind) -> None:
+    for example in _load_examples(kind):
         assert reports.encode_report(kind, reports.decode_report(kind, example)) == example
 
 
 @pytest.mark.rule("rest-162")
 @each_row("operation", list(Operation))
-def test_the_examples_of_a_request_are_read_and_written_again_as_they_are(operation: Operation) -> None:
-    for example in _examples(f"{operation}-request"):
+def test_request_examples_are_decoded_and_encoded_unchanged(operation: Operation) -> None:
+    for example in _load_examples(f"{operation}-request"):
         assert requests.encode_request(requests.decode_request(operation, example)) == example
 
 
 @pytest.mark.rule("rest-162")
-@each_row("operation", ANSWERED)
-def test_the_examples_of_a_response_are_read_and_written_again_as_they_are(operation: Operation) -> None:
-    for example in _examples(f"{operation}-response"):
+@each_row("operation", ANSWERED_OPERATIONS)
+def test_response_examples_are_decoded_and_encoded_unchanged(operation: Operation) -> None:
+    for example in _load_examples(f"{operation}-response"):
         assert responses.encode_response(operation, responses.decode_response(operation, example)) == example
 
 
 @pytest.mark.rule("rest-162")
-def test_the_examples_of_diagnostics_are_read_and_written_again_as_they_are() -> None:
-    for example in _examples("firmware-question"):
+def test_diagnostics_examples_are_decoded_and_encoded_unchanged() -> None:
+    for example in _load_examples("firmware-question"):
         assert diagnostics.encode_question(*diagnostics.decode_question(example)) == example
-    answers = [diagnostics.decode_answer(example) for example in _examples("firmware-answer")]
-    assert [diagnostics.encode_answer(*answer) for answer in answers] == _examples("firmware-answer")
-    assert {answer is None for _, answer in answers} == {True, False}
+    decoded = [diagnostics.decode_answer(example) for example in _load_examples("firmware-answer")]
+    assert [diagnostics.encode_answer(*response) for response in decoded] == _load_examples("firmware-answer")
+    assert {response is None for _, response in decoded} == {True, False}
 
 
 @each_row("name", list(MESSAGES))
-def test_examples_fit_the_schema_and_what_is_spelt_otherwise_does_not(name: str) -> None:
-    validator = _validator(_schema(name))
+def test_examples_match_their_schema_and_malformed_ones_do_not(name: str) -> None:
+    validator = _build_validator(_load_schema(name))
     for example in MESSAGES[name]["examples"]:
         validator.validate(example["payload"])
         for field, value in example["payload"].items():
@@ -90,25 +90,25 @@ def test_examples_fit_the_schema_and_what_is_spelt_otherwise_does_not(name: str)
 # --- Schemas ---
 
 
-def _structs() -> dict[str, type[payload.Payload]]:
-    """What the codecs make of each message."""
+def _load_structs() -> dict[str, type[payload.Payload]]:
+    """Return the payload types of all messages."""
     found: dict[str, type[payload.Payload]] = {str(kind): reports.REPORT_TYPES[kind] for kind in Kind}
     for operation in Operation:
         name = f"{operation}-request"
-        found[name] = type(requests.decode_request(operation, _examples(name)[0]))
-    for operation in ANSWERED:
+        found[name] = type(requests.decode_request(operation, _load_examples(name)[0]))
+    for operation in ANSWERED_OPERATIONS:
         name = f"{operation}-response"
-        found[name] = type(responses.decode_response(operation, _examples(name)[0]))
+        found[name] = type(responses.decode_response(operation, _load_examples(name)[0]))
     return found
 
 
-STRUCTS = _structs()
+STRUCTS = _load_structs()
 
 
 @pytest.mark.rule("rest-162")
 @each_row("name", list(STRUCTS))
-def test_a_schema_has_the_fields_of_its_struct_and_demands_those_without_a_default(name: str) -> None:
-    schema, fields = _schema(name), msgspec.structs.fields(STRUCTS[name])
+def test_a_schema_has_the_fields_of_its_struct_and_requires_those_without_default(name: str) -> None:
+    schema, fields = _load_schema(name), msgspec.structs.fields(STRUCTS[name])
     assert schema["title"] == STRUCTS[name].__name__
     assert list(schema["properties"]) == [field.encode_name for field in fields]
     assert set(schema["required"]) == {field.encode_name for field in fields if field.required}
@@ -116,34 +116,34 @@ def test_a_schema_has_the_fields_of_its_struct_and_demands_those_without_a_defau
 
 @pytest.mark.rule("rest-162")
 @pytest.mark.parametrize("struct", [FirmwareQuestion, FirmwareAnswer])
-def test_what_diagnostics_carry_has_the_fields_of_its_struct(struct: type[payload.Payload]) -> None:
+def test_a_diagnostics_schema_has_the_fields_of_its_struct(struct: type[payload.Payload]) -> None:
     schema, fields = SCHEMAS[struct.__name__], msgspec.structs.fields(struct)
     assert list(schema["properties"]) == [field.encode_name for field in fields]
     assert set(schema["required"]) == {field.encode_name for field in fields if field.required}
 
 
-def test_an_answer_about_firmware_has_a_result_just_when_there_is_an_image() -> None:
-    validator = _validator(_schema("firmware-answer"))
+def test_a_firmware_response_has_a_result_only_if_there_is_an_image() -> None:
+    validator = _build_validator(_load_schema("firmware-answer"))
     assert validator.is_valid({"id": "1", "success": False})
     assert not validator.is_valid({"id": "1", "success": True})
     assert not validator.is_valid({"id": "1"})
 
 
 @each_row("name", list(SCHEMAS))
-def test_a_schema_stands_alone_and_lets_later_versions_add_fields(name: str) -> None:
+def test_a_schema_is_self_contained_and_allows_additional_fields(name: str) -> None:
     jsonschema_rs.Draft7Validator(SCHEMAS[name] | {"components": DOCUMENT["components"]})
     assert "additionalProperties" not in SCHEMAS[name]
     assert SCHEMAS[name]["description"]
 
 
 @each_row("name", list(SCHEMAS))
-def test_a_field_is_told_to_people_and_a_text_has_its_spelling(name: str) -> None:
+def test_a_field_has_a_description_and_a_string_has_a_pattern(name: str) -> None:
     for field, schema in SCHEMAS[name]["properties"].items():
         if "$ref" in schema:
-            assert list(schema) == ["$ref"]  # what stands beside it would not count
+            assert list(schema) == ["$ref"]  # keywords next to a reference are ignored
             continue
         assert schema["description"].endswith(".")
-        if "string" in schema.get("type", ()) and field not in FREE_TEXTS:
+        if "string" in schema.get("type", ()) and field not in UNRESTRICTED_FIELDS:
             assert "pattern" in schema or "enum" in schema
 
 
@@ -158,32 +158,32 @@ def test_a_field_is_told_to_people_and_a_text_has_its_spelling(name: str) -> Non
         ("FirmwareQuestion", "firmwareType", FirmwareType),
     ],
 )
-def test_a_closed_set_is_told_with_all_its_values(name: str, field: str, values: type[Enum]) -> None:
+def test_an_enum_is_documented_with_all_its_values(name: str, field: str, values: type[Enum]) -> None:
     assert set(SCHEMAS[name]["properties"][field]["enum"]) == {each.value for each in values}
 
 
-def test_every_status_is_told() -> None:
+def test_every_status_is_documented() -> None:
     for name, field in (("Response", "status"), ("MeasurementError", "error")):
         text = SCHEMAS[name]["properties"][field]["description"]
         assert all(f"`{status.value}` {status.name.lower().replace('_', ' ')}" in text for status in Status)
 
 
 @pytest.mark.rule("rest-162", "version-2", "version-3")
-def test_every_field_tells_the_version_that_brought_it() -> None:
+def test_every_field_names_the_version_that_added_it() -> None:
     parts: dict[str, tuple[api_versions.InterfacePart, Kind | Operation]] = {
         **{str(kind): ("report", kind) for kind in Kind},
         **{f"{operation}-request": ("request", operation) for operation in Operation},
-        **{f"{operation}-response": ("response", operation) for operation in ANSWERED},
+        **{f"{operation}-response": ("response", operation) for operation in ANSWERED_OPERATIONS},
     }
-    told = set()
+    documented = set()
     for name, (part, of) in parts.items():
         assert MESSAGES[name].get("x-since") == _text(api_versions.find_first_version(part, of, None))
-        for field, schema in _schema(name)["properties"].items():
+        for field, schema in _load_schema(name)["properties"].items():
             since = _text(api_versions.find_first_version(part, of, field))
             assert schema.get("x-since") == since
             assert since is None or f"Since version {since}." in schema["description"]
-            told.add(since)
-    assert told == {None, "1.3.0", "2.0.0", "2.0.1", "2.1.0", "2.2.0"}
+            documented.add(since)
+    assert documented == {None, "1.3.0", "2.0.0", "2.0.1", "2.1.0", "2.2.0"}
 
 
 def _text(version: object) -> str | None:
@@ -199,10 +199,8 @@ def _text(version: object) -> str | None:
         (Kind.RSSI, {"parent": "02005E0000F0"}),
     ],
 )
-def test_what_is_tolerated_is_read_but_is_not_what_the_document_says_is_sent(
-    kind: Kind, change: dict[str, str]
-) -> None:
+def test_tolerated_forms_are_decoded_but_not_documented_as_sent(kind: Kind, change: dict[str, str]) -> None:
     example = MESSAGES[kind]["examples"][0]["payload"]
     read = reports.decode_report(kind, msgspec.json.encode(example | change))
     assert read.time.utcoffset() == timedelta(0)
-    assert not _validator(_schema(kind)).is_valid(example | change)
+    assert not _build_validator(_load_schema(kind)).is_valid(example | change)

@@ -1,4 +1,4 @@
-"""The parser of those who make AsyncAPI, as a judge of documents."""
+"""Validation of documents with the official AsyncAPI parser (Node.js)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.node import NODE, PROGRAMS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PATIENCE: Final = 60
-"""Seconds until it must have judged; reached only when it never does."""
+TIMEOUT_SECONDS: Final = 60
+"""Seconds until the parser must have finished; reached only if it hangs."""
 
-_INFORMATION: Final = 2
-"""Errors are 0 and warnings 1; from here on it only recommends."""
+_INFORMATION_SEVERITY: Final = 2
+"""Severity of recommendations; errors have 0 and warnings 1."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What it finds wrong."""
+    """Fault that the parser reports."""
 
     severity: int
     code: str
@@ -29,27 +29,27 @@ class Fault(msgspec.Struct, frozen=True):
     message: str
 
 
-class _Verdict(msgspec.Struct, rename="camel"):
+class _ParserResult(msgspec.Struct, rename="camel"):
     is_read: bool
     faults: list[Fault]
 
 
 def validate_documents(documents: Sequence[dict[str, Any]]) -> list[list[Fault]]:
-    """Errors and warnings of each document; none of one that is right."""
+    """Return the errors and warnings of each document; empty for a valid one."""
     require(ASYNCAPI_PARSER)
     run = subprocess.run(
         [NODE, PROGRAMS / "asyncapi.mjs"],
         input=msgspec.json.encode(documents),
         capture_output=True,
         check=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
     )
-    verdicts = msgspec.json.decode(run.stdout, type=list[_Verdict])
-    assert len(verdicts) == len(documents)
-    return [_faults(verdict) for verdict in verdicts]
+    results = msgspec.json.decode(run.stdout, type=list[_ParserResult])
+    assert len(results) == len(documents)
+    return [_list_faults(result) for result in results]
 
 
-def _faults(verdict: _Verdict) -> list[Fault]:
-    faults = [fault for fault in verdict.faults if fault.severity < _INFORMATION]
-    assert verdict.is_read or faults
+def _list_faults(result: _ParserResult) -> list[Fault]:
+    faults = [fault for fault in result.faults if fault.severity < _INFORMATION_SEVERITY]
+    assert result.is_read or faults
     return faults

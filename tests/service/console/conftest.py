@@ -1,4 +1,4 @@
-"""A service for the tests of a module; which database it has makes no difference here."""
+"""Fixture: one service per test module, on SQLite only, as the database does not matter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def service(request: pytest.FixtureRequest) -> Iterator[RunningService]:
-    """A service with the console as it was built."""
+    """Run a service with the built console."""
     database = fresh_database(request, "sqlite")
     with run_service(database) as service:
         yield service

@@ -1,4 +1,4 @@
-"""No path leads out of the console, or breaks anything."""
+"""Hostile paths cannot leave the console's files and cause no errors."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ MISSING = [
 
 
 @each_row("path", MISSING)
-def test_what_is_not_there_is_a_problem(service: RunningService, path: str) -> None:
-    answer = exchange_raw(service, build_head(f"GET {path}"))
-    assert answer is not None
-    assert answer.headers["Content-Type"] == "application/problem+json"
-    assert (answer.status, answer.json()["code"], answer.json()["instance"]) == (404, "not-found", path)
-    assert "set-cookie" not in answer.headers
+def test_a_missing_file_is_a_problem(service: RunningService, path: str) -> None:
+    response = exchange_raw(service, build_head(f"GET {path}"))
+    assert response is not None
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert (response.status, response.json()["code"], response.json()["instance"]) == (404, "not-found", path)
+    assert "set-cookie" not in response.headers
 
 
 @each_row(
@@ -63,23 +63,23 @@ def test_what_is_not_there_is_a_problem(service: RunningService, path: str) -> N
         "/devices//",
     ],
 )
-def test_strange_names_in_a_place_are_for_the_page_to_judge(service: RunningService, path: str) -> None:
-    answer = exchange_raw(service, build_head(f"GET {path}"))
-    assert answer is not None
-    assert (answer.status, answer.body) == (
+def test_unusual_names_in_console_routes_get_the_page(service: RunningService, path: str) -> None:
+    response = exchange_raw(service, build_head(f"GET {path}"))
+    assert response is not None
+    assert (response.status, response.body) == (
         200,
         static_files.load_static_files()[static_files.INDEX_PATH].body,
     )
 
 
 @each_row("path", [b"/\xe4", b"/devices/\xff\xfe", b"/a b", b"/\x01", b"http://evil.example/devices"])
-def test_what_is_no_path_breaks_nothing(service: RunningService, path: bytes) -> None:
-    answer = exchange_raw(service, b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert answer is None or answer.status in {200, 400, 404}
+def test_an_invalid_path_causes_no_error(service: RunningService, path: bytes) -> None:
+    response = exchange_raw(service, b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert response is None or response.status in {200, 400, 404}
     assert service.anonymous.get("/healthz").status_code == 200
 
 
-def test_without_a_site_the_page_says_that_it_was_not_built(tmp_path: Path) -> None:
+def test_a_console_that_was_not_built_has_a_page_that_says_so(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         pages = static_files.load_static_files(folder)
         assert list(pages) == [static_files.INDEX_PATH]
@@ -87,13 +87,13 @@ def test_without_a_site_the_page_says_that_it_was_not_built(tmp_path: Path) -> N
         assert pages[static_files.INDEX_PATH].media_type == "text/html; charset=utf-8"
 
 
-def test_half_a_site_counts_as_none(tmp_path: Path) -> None:
+def test_an_incomplete_build_counts_as_not_built(tmp_path: Path) -> None:
     (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "index.js").write_text("")
     assert list(static_files.load_static_files(tmp_path)) == [static_files.INDEX_PATH]
 
 
-def test_notes_beside_the_site_are_not_served(tmp_path: Path) -> None:
+def test_hidden_build_files_are_not_served(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("page")
     (tmp_path / ".built-from").write_text("digest")
     assert list(static_files.load_static_files(tmp_path)) == ["/index.html"]

@@ -1,4 +1,4 @@
-"""The console is served beside the interface for programs: safe, small, and kept as long as it holds."""
+"""Static files of the console: security headers, compression and caching."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-SAFE = {
+SECURITY_HEADERS = {
     "content-security-policy": POLICY,
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-PLAIN = {"Accept-Encoding": "identity"}
+UNCOMPRESSED = {"Accept-Encoding": "identity"}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def built() -> Path:
-    """Where it was built."""
+    """Return the directory of the built console."""
     return require(CONSOLE).parent
 
 
 @pytest.fixture
 def script(built: Path) -> str:
-    """The path of the script that the first page asks for."""
-    found = re.search(r'src="(/assets/[^"]+\.js)"', (built / "index.html").read_text())
-    assert found
-    return found[1]
+    """Return the path of the script that the page loads."""
+    match = re.search(r'src="(/assets/[^"]+\.js)"', (built / "index.html").read_text())
+    assert match
+    return match[1]
 
 
 @pytest.mark.rule("rest-2")
@@ -50,55 +50,59 @@ def script(built: Path) -> str:
     "path",
     ["/", "/devices", "/devices/bmac-02005e000001", "/devices/a.b", "/labels/%F0%9F%98%80%2F", "/no/such"],
 )
-def test_every_place_begins_with_the_same_page(service: RunningService, built: Path, path: str) -> None:
-    answer = service.anonymous.get(path, headers=PLAIN)
-    assert answer.status_code == 200
-    assert answer.content == (built / "index.html").read_bytes()
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert answer.headers["cache-control"] == "no-cache"
-    assert {name: answer.headers[name] for name in SAFE} == SAFE
+def test_every_console_route_gets_the_same_page(service: RunningService, built: Path, path: str) -> None:
+    response = service.anonymous.get(path, headers=UNCOMPRESSED)
+    assert response.status_code == 200
+    assert response.content == (built / "index.html").read_bytes()
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert response.headers["cache-control"] == "no-cache"
+    assert {name: response.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
 
 
-def test_what_has_a_digest_in_its_name_is_kept_for_ever(
+def test_files_with_a_digest_in_their_name_are_cached_forever(
     service: RunningService, built: Path, script: str
 ) -> None:
-    answer = service.anonymous.get(script, headers=PLAIN)
-    assert answer.content == (built / script[1:]).read_bytes()
-    assert answer.headers["content-type"] == "text/javascript; charset=utf-8"
-    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
-    assert {name: answer.headers[name] for name in SAFE} == SAFE
+    response = service.anonymous.get(script, headers=UNCOMPRESSED)
+    assert response.content == (built / script[1:]).read_bytes()
+    assert response.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert response.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert {name: response.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
 
 
-def test_every_file_is_said_to_be_what_it_is(service: RunningService) -> None:
-    told = {
+def test_every_file_has_its_media_type(service: RunningService) -> None:
+    media_types = {
         path: service.anonymous.head(path).headers["content-type"]
         for path in static_files.load_static_files()
     }
-    assert told
-    assert [path for path, media_type in told.items() if media_type == "application/octet-stream"] == []
+    assert media_types
+    assert [
+        path for path, media_type in media_types.items() if media_type == "application/octet-stream"
+    ] == []
 
 
 @each_row("accepted", ["gzip", "br, gzip", "GZIP;q=0.001", "deflate;q=1 , gzip ; q=0.5", "gzip;q=1.000"])
-def test_who_accepts_it_gets_it_compressed(service: RunningService, script: str, accepted: str) -> None:
-    answer = service.anonymous.get(script, headers={"Accept-Encoding": accepted})
-    assert answer.headers["content-encoding"] == "gzip"
-    assert answer.headers["vary"] == "accept-encoding"
-    assert answer.num_bytes_downloaded == int(answer.headers["content-length"]) < len(answer.content)
-    assert answer.content == service.anonymous.get(script, headers=PLAIN).content
+def test_a_client_that_accepts_gzip_gets_it(service: RunningService, script: str, accepted: str) -> None:
+    response = service.anonymous.get(script, headers={"Accept-Encoding": accepted})
+    assert response.headers["content-encoding"] == "gzip"
+    assert response.headers["vary"] == "accept-encoding"
+    assert response.num_bytes_downloaded == int(response.headers["content-length"]) < len(response.content)
+    assert response.content == service.anonymous.get(script, headers=UNCOMPRESSED).content
 
 
 @each_row(
     "accepted",
     ["", "identity", "br", "gzip;q=0", "gzip; q=0.000", "gzip ;Q=0.", "gzipped", "br;q=0, gzip;q=0.0"],
 )
-def test_who_does_not_accept_it_gets_it_as_it_is(service: RunningService, script: str, accepted: str) -> None:
-    answer = service.anonymous.get(script, headers={"Accept-Encoding": accepted})
-    assert "content-encoding" not in answer.headers
-    assert answer.headers["vary"] == "accept-encoding"
-    assert answer.num_bytes_downloaded == int(answer.headers["content-length"])
+def test_a_client_that_does_not_accept_gzip_gets_an_uncompressed_body(
+    service: RunningService, script: str, accepted: str
+) -> None:
+    response = service.anonymous.get(script, headers={"Accept-Encoding": accepted})
+    assert "content-encoding" not in response.headers
+    assert response.headers["vary"] == "accept-encoding"
+    assert response.num_bytes_downloaded == int(response.headers["content-length"])
 
 
-def test_what_was_compressed_is_what_was_built(built: Path) -> None:
+def test_the_compressed_files_equal_the_uncompressed_ones(built: Path) -> None:
     small = list(built.rglob("*.gz"))
     assert small
     assert [
@@ -106,51 +110,51 @@ def test_what_was_compressed_is_what_was_built(built: Path) -> None:
     ] == []
 
 
-def test_who_has_the_page_already_is_told_so(service: RunningService) -> None:
+def test_a_current_page_is_not_sent_again(service: RunningService) -> None:
     first = service.anonymous.get("/")
     tag = first.headers["etag"]
-    for known in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
-        again = service.anonymous.get("/devices", headers={"If-None-Match": known})
-        assert (again.status_code, again.content) == (304, b"")
-        assert {name: again.headers[name] for name in ("etag", "vary", "cache-control", *SAFE)} == {
-            name: first.headers[name] for name in ("etag", "vary", "cache-control", *SAFE)
-        }
+    for tags in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
+        second = service.anonymous.get("/devices", headers={"If-None-Match": tags})
+        assert (second.status_code, second.content) == (304, b"")
+        assert {
+            name: second.headers[name] for name in ("etag", "vary", "cache-control", *SECURITY_HEADERS)
+        } == {name: first.headers[name] for name in ("etag", "vary", "cache-control", *SECURITY_HEADERS)}
     for unknown in ('"other"', "W/", tag.strip('W/"')):
         assert service.anonymous.get("/", headers={"If-None-Match": unknown}).status_code == 200
 
 
-def test_a_head_is_the_answer_without_its_body(service: RunningService, script: str) -> None:
+def test_a_head_response_is_a_get_response_without_its_body(service: RunningService, script: str) -> None:
     for path in ("/", "/devices", script):
-        whole, head = service.anonymous.get(path), service.anonymous.head(path)
+        complete, head = service.anonymous.get(path), service.anonymous.head(path)
         assert (head.status_code, head.content) == (200, b"")
-        without_time = [{**each.headers, "date": ""} for each in (whole, head)]
+        without_time = [{**each.headers, "date": ""} for each in (complete, head)]
         assert without_time[0] == without_time[1]
 
 
 @pytest.mark.rule("rest-9", "rest-12")
 @each_row("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_nothing_can_be_done_to_it_but_to_read_it(service: RunningService, script: str, method: str) -> None:
+def test_only_get_and_head_are_allowed(service: RunningService, script: str, method: str) -> None:
     for path in ("/", "/devices", script):
-        answer = service.anonymous.request(method, path)
-        assert (answer.status_code, answer.json()["code"]) == (405, "method-not-allowed")
-        assert answer.json()["instance"] == path
-        assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.headers["allow"] == "GET, HEAD"
-        assert answer.headers["content-security-policy"] != POLICY
+        response = service.anonymous.request(method, path)
+        assert (response.status_code, response.json()["code"]) == (405, "method-not-allowed")
+        assert response.json()["instance"] == path
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.headers["allow"] == "GET, HEAD"
+        assert response.headers["content-security-policy"] != POLICY
 
 
 @each_row("method", ["GET", "POST", "DELETE"])
 @each_row("path", ["/api/v1/nothing", "/assets/nothing.js", "/NOTHING"])
-def test_what_is_not_there_is_not_there_by_any_method(
-    service: RunningService, path: str, method: str
-) -> None:
-    answer = service.anonymous.request(method, path)
-    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
-    assert answer.headers["content-type"] == "application/problem+json"
+def test_a_missing_file_is_not_found_by_any_method(service: RunningService, path: str, method: str) -> None:
+    response = service.anonymous.request(method, path)
+    assert (response.status_code, response.json()["code"]) == (404, "not-found")
+    assert response.headers["content-type"] == "application/problem+json"
 
 
 @each_row("path", ["/api", "/api/", "/api/v1/nothing", "/healthz", "/readyz", "/metrics"])
-def test_what_programs_use_is_not_of_the_console(service: RunningService, path: str) -> None:
-    answer = service.viewer.get(path)
-    assert answer.headers["content-type"].split(";")[0] != "text/html"
-    assert answer.headers["content-security-policy"] != POLICY
+def test_paths_of_the_rest_interface_are_not_served_by_the_console(
+    service: RunningService, path: str
+) -> None:
+    response = service.viewer.get(path)
+    assert response.headers["content-type"].split(";")[0] != "text/html"
+    assert response.headers["content-security-policy"] != POLICY

@@ -1,4 +1,4 @@
-"""Small fleets for tests, and what the list of them must be, worked out in plain Python."""
+"""Strategies for small fleets, and the expected device lists, computed in plain Python."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MODELS = [ModelNumber(text) for text in ("0018", "0011", "2011")]
 FIRMWARE = [Version.parse(text) for text in ("1.2.3", "1.2.3-beta.4", "1.2.3-beta.5", "2.0.0")]
 HARDWARE = [Version.parse(text) for text in ("1.0", "1.2.3")]
 LETTERS = 'aAbßẞéE\u0301İ\u0131ΣςǰJ\u030cﬁ"%_\\*^ 会議'
-"""Letters whose case, length and spelling are in doubt, and what queries may take for their own."""
+"""Letters with unusual case folding, length or normal form, and characters special to queries."""
 
 
 class FleetMember(Struct, frozen=True, kw_only=True):
-    """A device of a fleet."""
+    """Device of a fleet with its labels."""
 
     observation: DeviceObservation
     labels: frozenset[str]
@@ -78,7 +78,7 @@ sort_orders = st.builds(SortOrder, sort=st.sampled_from(DeviceSort), reverse=st.
 
 
 def store_fleet(connection: Connection, fleet: Sequence[FleetMember]) -> None:
-    """Make a fleet all that is known."""
+    """Replace all devices and labels by a fleet."""
     registry.record_observations(connection, [member.observation for member in fleet])
     registry.attach_labels(
         connection, [(text, member.observation.device) for member in fleet for text in member.labels], at=1
@@ -86,16 +86,16 @@ def store_fleet(connection: Connection, fleet: Sequence[FleetMember]) -> None:
 
 
 def clear_fleet(connection: Connection) -> None:
-    """Forget all devices and labels."""
+    """Delete all devices and labels."""
     for number in connection.scalars(device.select().with_only_columns(device.c.id)).all():
         registry.delete_device(connection, Mac(f"{number:012x}"))
     connection.execute(label.delete())
 
 
-def expected_name(seen: DeviceObservation) -> str:
-    """What a device is called."""
-    if seen.name is not UNSET:
-        return seen.name
+def expected_name(observation: DeviceObservation) -> str:
+    """Return the expected name of a device."""
+    if observation.name is not UNSET:
+        return observation.name
     product = {
         ("0018", 0): "MT MotionSensor 15x",
         ("0018", 1): "MT MotionSensor 15x",
@@ -105,57 +105,57 @@ def expected_name(seen: DeviceObservation) -> str:
         ("2011", 0): "MT MeshConnect 2011",
         ("2011", 1): "MT MeshConnect 2011",
         ("2011", 4): "MT MeshConnect 2011",
-    }.get((str(seen.model), int(str(seen.variant))), "Device")
-    return f"{product} {seen.device[-4:]}"
+    }.get((str(observation.model), int(str(observation.variant))), "Device")
+    return f"{product} {observation.device[-4:]}"
 
 
 def matches_filter(member: FleetMember, device_filter: DeviceFilter) -> bool:
-    """Whether a device meets a filter."""
-    seen = member.observation
+    """Return whether a device matches a filter."""
+    observation = member.observation
     return (
         set(device_filter.labels) <= member.labels
-        and device_filter.connected in {None, seen.connected}
-        and device_filter.model in {None, seen.model}
+        and device_filter.connected in {None, observation.connected}
+        and device_filter.model in {None, observation.model}
         and _has_firmware(member, device_filter.firmware)
-        and device_filter.hardware in {None, seen.hardware}
-        and _is_called(expected_name(seen), device_filter.name)
-        and device_filter.gateway in {None, seen.gateway}
-        and (device_filter.ids is None or seen.device in device_filter.ids)
+        and device_filter.hardware in {None, observation.hardware}
+        and _matches_name(expected_name(observation), device_filter.name)
+        and device_filter.gateway in {None, observation.gateway}
+        and (device_filter.ids is None or observation.device in device_filter.ids)
     )
 
 
 def firmware_of(member: FleetMember) -> Version:
-    """What a device of such a fleet always has."""
+    """Return the firmware version of a device, which these fleets always have."""
     firmware = member.observation.firmware
     assert firmware is not UNSET
     return firmware
 
 
-def _has_firmware(member: FleetMember, wanted: Version | None) -> bool:
-    if wanted is None:
+def _has_firmware(member: FleetMember, expected: Version | None) -> bool:
+    if expected is None:
         return True
     firmware = firmware_of(member)
-    return firmware == wanted if wanted.beta else firmware[:3] == wanted[:3]
+    return firmware == expected if expected.beta else firmware[:3] == expected[:3]
 
 
-def _is_called(name: str, wanted: str | None) -> bool:
-    if not wanted:
+def _matches_name(name: str, expected: str | None) -> bool:
+    if not expected:
         return True
-    if len(unicodedata.normalize("NFC", wanted)) < 3:
-        return normalize_name(name).startswith(normalize_name(wanted))
-    return normalize_name(wanted) in normalize_name(name)
+    if len(unicodedata.normalize("NFC", expected)) < 3:
+        return normalize_name(name).startswith(normalize_name(expected))
+    return normalize_name(expected) in normalize_name(name)
 
 
 def expected_list(fleet: Sequence[FleetMember], device_filter: DeviceFilter, order: SortOrder) -> list[Mac]:
-    """The whole list."""
+    """Return the MACs of the complete list in order."""
     members = [member.observation for member in fleet if matches_filter(member, device_filter)]
-    members.sort(key=lambda seen: _sort_key(seen, order.sort), reverse=order.reverse)
-    return [seen.device for seen in members]
+    members.sort(key=lambda observation: _sort_key(observation, order.sort), reverse=order.reverse)
+    return [observation.device for observation in members]
 
 
-def _sort_key(seen: DeviceObservation, sort: DeviceSort) -> tuple[Any, ...]:
+def _sort_key(observation: DeviceObservation, sort: DeviceSort) -> tuple[Any, ...]:
     return {
         DeviceSort.ID: (),
-        DeviceSort.NAME: (normalize_name(expected_name(seen)),),
-        DeviceSort.CONNECTIVITY: (seen.connected, seen.at),
-    }[sort] + (seen.device,)
+        DeviceSort.NAME: (normalize_name(expected_name(observation)),),
+        DeviceSort.CONNECTIVITY: (observation.connected, observation.at),
+    }[sort] + (observation.device,)

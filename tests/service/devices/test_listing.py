@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tests.service.devices.fleets import FleetMember
 
 
-def _list_all(connection: Connection, chosen: DeviceFilter, order: SortOrder, limit: int) -> list[str]:
-    """The ids on all pages, which have `limit` devices but for the last."""
+def _list_all(connection: Connection, device_filter: DeviceFilter, order: SortOrder, limit: int) -> list[str]:
+    """Return the ids of all pages, and check that all but the last have `limit` devices."""
     ids: list[str] = []
     after: DevicePosition | None = None
     while True:
-        items, after = listing.list_devices(connection, chosen, order, after=after, limit=limit)
+        items, after = listing.list_devices(connection, device_filter, order, after=after, limit=limit)
         ids += [item.id for item in items]
         if after is None:
             assert len(items) <= limit
@@ -35,15 +35,15 @@ def _list_all(connection: Connection, chosen: DeviceFilter, order: SortOrder, li
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     fleet=fleets.fleets,
-    questions=st.lists(
+    queries=st.lists(
         st.tuples(fleets.filters, fleets.sort_orders, st.integers(1, 7)), min_size=1, max_size=8
     ),
 )
-def test_the_pages_together_are_the_devices_that_meet_the_filter_in_order(
-    database: Database, fleet: Sequence[FleetMember], questions: list[tuple[DeviceFilter, SortOrder, int]]
+def test_the_pages_together_are_the_matching_devices_in_order(
+    database: Database, fleet: Sequence[FleetMember], queries: list[tuple[DeviceFilter, SortOrder, int]]
 ) -> None:
     database.write_now(fleets.clear_fleet)
     database.write_now(fleets.store_fleet, fleet)
-    for chosen, order, limit in questions:
-        expected = [f"bmac-{mac}" for mac in fleets.expected_list(fleet, chosen, order)]
-        assert database.read_now(_list_all, chosen, order, limit) == expected
+    for device_filter, order, limit in queries:
+        expected = [f"bmac-{mac}" for mac in fleets.expected_list(fleet, device_filter, order)]
+        assert database.read_now(_list_all, device_filter, order, limit) == expected

@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(fleet=fleets.fleets, chosen=fleets.filters)
-def test_a_summary_counts_the_devices_that_the_list_has(
-    database: Database, fleet: Sequence[FleetMember], chosen: DeviceFilter
+@given(fleet=fleets.fleets, device_filter=fleets.filters)
+def test_a_summary_counts_the_devices_of_the_list(
+    database: Database, fleet: Sequence[FleetMember], device_filter: DeviceFilter
 ) -> None:
     database.write_now(fleets.clear_fleet)
     database.write_now(fleets.store_fleet, fleet)
-    found = database.read_now(summary.count_devices, chosen)
-    members = [member for member in fleet if fleets.matches_filter(member, chosen)]
+    found = database.read_now(summary.count_devices, device_filter)
+    members = [member for member in fleet if fleets.matches_filter(member, device_filter)]
     assert found.total == len(members)
     assert found.connected == sum(member.observation.connected is True for member in members)
     assert found.disconnected == found.total - found.connected
-    assert _counted(found.models) == Counter(str(member.observation.model) for member in members)
-    assert _counted(found.labels) == Counter(label for member in members for label in member.labels)
+    assert _to_dict(found.models) == Counter(str(member.observation.model) for member in members)
+    assert _to_dict(found.labels) == Counter(label for member in members for label in member.labels)
     firmware = Counter(format_base_version(fleets.firmware_of(member)) for member in members)
-    assert _counted(found.firmware) == firmware
+    assert _to_dict(found.firmware) == firmware
     assert found.exact
 
 
-def test_the_largest_share_comes_first_and_of_equals_the_smaller_value(database: Database) -> None:
+def test_shares_are_ordered_by_count_and_then_by_value(database: Database) -> None:
     versions = ("2.0.0", "1.0.0", "1.0.0-beta.1", "3.0.0")
     sightings = [
         DeviceObservation(
@@ -63,15 +63,15 @@ def test_the_largest_share_comes_first_and_of_equals_the_smaller_value(database:
 
 
 @pytest.mark.anyio
-async def test_only_so_many_different_counts_wait_at_a_time(sqlite_database: Database) -> None:
-    counting = SummaryCache(sqlite_database)
-    waiting = [counting.get(DeviceFilter(labels=(f"{number}",))) for number in range(25)]
-    told = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [each.total for each in told if isinstance(each, Summary)] == [0] * 20
-    refused = [each for each in told if isinstance(each, TooManyAttempts)]
-    assert [each.retry_after for each in refused] == [1] * 5
-    assert (await counting.get(DeviceFilter())).total == 0
+async def test_concurrent_counts_of_different_filters_are_limited(sqlite_database: Database) -> None:
+    cache = SummaryCache(sqlite_database)
+    requests = [cache.get(DeviceFilter(labels=(f"{number}",))) for number in range(25)]
+    results = await asyncio.gather(*requests, return_exceptions=True)
+    assert [each.total for each in results if isinstance(each, Summary)] == [0] * 20
+    rejected = [each for each in results if isinstance(each, TooManyAttempts)]
+    assert [each.retry_after for each in rejected] == [1] * 5
+    assert (await cache.get(DeviceFilter())).total == 0
 
 
-def _counted(shares: list[Share]) -> dict[str, int]:
+def _to_dict(shares: list[Share]) -> dict[str, int]:
     return {share.value: share.count for share in shares}

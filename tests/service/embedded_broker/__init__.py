@@ -1,1 +1,1 @@
-"""The accounts of the service at the door of its broker."""
+"""Tests of the embedded broker with the accounts of the service."""

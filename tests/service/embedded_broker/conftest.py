@@ -1,4 +1,4 @@
-"""A house with accounts, on both databases."""
+"""Fixtures: a database with accounts, on both database systems."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The broker's own tests have the others."""
+    """Use asyncio only: the broker's own tests cover other event loops."""
     return "asyncio"
 
 
 @pytest.fixture
-def house(database: Database) -> Iterator[MqttAccounts]:
-    made = MqttAccounts(database)
-    yield made
-    made.close()
+def accounts(database: Database) -> Iterator[MqttAccounts]:
+    created = MqttAccounts(database)
+    yield created
+    created.close()

@@ -1,4 +1,4 @@
-"""What tests of MQTT accounts need: somebody who has one, what may become of it, and a clock to move."""
+"""MQTT accounts for tests: create, change and remove them, with a clock to move."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from meshfleet.rest import AuditRow
 
-PASSWORD = "correct-horse-battery"  # noqa: S105 # of these tests
+PASSWORD = "correct-horse-battery"  # noqa: S105 # a password of the tests
 WEAK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-"""Hashes in no time."""
+"""Hasher for tests: fast and weak."""
 
 
 class Credentials(NamedTuple):
-    """With what somebody comes. The user name of a gateway is its client id too."""
+    """Credentials of an MQTT client. The user name of a gateway is also its client id."""
 
     user: str
     password: str
 
 
 class MqttAccounts:
-    """A database with accounts, and the reception of the service."""
+    """Accounts in a database, with the login service."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -66,17 +66,17 @@ class MqttAccounts:
         )
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Stop the threads of the password verifier."""
         self._passwords.close()
 
-    # Who has an account
+    # Create accounts
 
     def gateway(self) -> Credentials:
-        """A gateway that was just claimed."""
+        """Claim a new gateway."""
         return self.claim(f"{0x02005E000000 + next(self._numbers):012x}")
 
     def person(self, role: Role = Role.OPERATOR) -> Credentials:
-        """Somebody who was just let in."""
+        """Create a user."""
         name = f"person-{next(self._numbers)}"
         self.database.write_now(
             user_store.insert_user,
@@ -89,7 +89,7 @@ class MqttAccounts:
         return Credentials(name, PASSWORD)
 
     def program(self, role: Role = Role.OPERATOR, *, seconds: int | None = None) -> Credentials:
-        """A program that just got its key, which holds so long."""
+        """Create an API key that expires after this time; None: never."""
         issued = self.database.write_now(
             api_key_store.insert_api_key,
             f"key {next(self._numbers)}",
@@ -100,7 +100,7 @@ class MqttAccounts:
         )
         return Credentials("apikey", issued.key)
 
-    # What becomes of it
+    # Change and remove accounts
 
     def claim(self, mac: str) -> Credentials:
         """Claim a gateway."""
@@ -110,29 +110,29 @@ class MqttAccounts:
         return Credentials(mac, password)
 
     def rotate(self, gateway: Credentials) -> Credentials:
-        """Give a gateway another password."""
+        """Rotate the password of a gateway."""
         mac, now = Mac(gateway.user), self.clock()
         password = self.database.write_now(gateways.rotate_password, mac, by=COMMAND_LINE, now=now)
         return gateway._replace(password=password)
 
     def release(self, gateway: Credentials) -> None:
-        """Give a gateway up."""
+        """Release a gateway."""
         self.database.write_now(
             gateways.release_gateway, Mac(gateway.user), by=COMMAND_LINE, now=self.clock()
         )
 
     def remove(self, person: Credentials) -> None:
-        """Let somebody in no longer."""
+        """Remove a user."""
         self.database.write_now(user_store.delete_user, person.user, by=COMMAND_LINE, now=self.clock())
 
     def change_role(self, person: Credentials, role: Role = Role.VIEWER) -> None:
-        """Let somebody do more or less."""
+        """Change the role of a user."""
         self.database.write_now(
             user_store.update_user, person.user, role=role, hashed=None, by=COMMAND_LINE, now=self.clock()
         )
 
     def change_password(self, person: Credentials) -> Credentials:
-        """Give somebody another password."""
+        """Change the password of a user."""
         new = person._replace(password=f"{person.password}-2")
         self.database.write_now(
             user_store.update_password,
@@ -144,16 +144,16 @@ class MqttAccounts:
         return new
 
     def revoke(self, program: Credentials) -> None:
-        """Take a key back."""
-        self.database.write_now(_revoke, program.password, now=self.clock())
+        """Revoke an API key."""
+        self.database.write_now(_revoke_key, program.password, now=self.clock())
 
     def denied_access_rows(self) -> list[AuditRow]:
-        """What clients wanted and may not have, as the audit log has it, oldest first."""
+        """Return the denied accesses in the audit log, the oldest first."""
         rows = self.database.read_now(audit.list_entries, audit.AuditFilter(), before=None, limit=1000)
         return [row for row in reversed(rows) if row.action.startswith("mqtt.")]
 
 
-def _revoke(connection: Connection, key: str, *, now: int) -> None:
+def _revoke_key(connection: Connection, key: str, *, now: int) -> None:
     holder = api_key_store.find_api_key_holder(connection, key, now=now)
     assert holder is not None
     (found,) = [
@@ -166,8 +166,8 @@ def _revoke(connection: Connection, key: str, *, now: int) -> None:
 
 @contextmanager
 def database_outage(database: Database) -> Iterator[None]:
-    """Let a database fail whoever asks, for a while."""
-    with _sqlite_away(database) if database.is_sqlite else _postgresql_away(database):
+    """Make all queries of a database fail while the block runs."""
+    with _break_sqlite(database) if database.is_sqlite else _break_postgresql(database):
         yield
 
 
@@ -175,7 +175,7 @@ _TABLES = ("audit", "gateway")
 
 
 @contextmanager
-def _sqlite_away(database: Database) -> Iterator[None]:
+def _break_sqlite(database: Database) -> Iterator[None]:
     file = database.read_now(lambda connection: connection.engine.url.database)
     assert file is not None
 
@@ -184,20 +184,20 @@ def _sqlite_away(database: Database) -> Iterator[None]:
             for name in _TABLES:
                 other.execute(f"ALTER TABLE {before.format(name)} RENAME TO {after.format(name)}")
 
-    rename("{}", "{}_away")
+    rename("{}", "{}_hidden")
     yield
-    rename("{}_away", "{}")
+    rename("{}_hidden", "{}")
 
 
 @contextmanager
-def _postgresql_away(database: Database) -> Iterator[None]:
+def _break_postgresql(database: Database) -> Iterator[None]:
     name = database.read_now(
         lambda connection: connection.execute(text("SELECT current_database()")).scalar()
     )
     url = database.read_now(lambda connection: connection.engine.url)
     with psycopg.connect(host=url.host, port=url.port, user=url.username, autocommit=True) as server:
         server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false".encode())
-        ended = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = %s"
-        server.execute(ended.encode(), [name])
+        terminate = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = %s"
+        server.execute(terminate.encode(), [name])
         yield
         server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode())

@@ -1,4 +1,4 @@
-"""The embedded broker of a service as MQTT clients find it, with all that the service gives it."""
+"""Running embedded broker with the accounts of the service, for tests."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from tests.service.embedded_broker.mqtt_accounts import Credentials, MqttAccounts
 
 
-_PERIOD = 0.05
-"""Seconds between two looks at accounts: tests wait for them."""
+_POLL_SECONDS = 0.05
+"""Seconds between two checks of accounts: tests wait for them."""
 
 
 class Recorder:
-    """A consumer that forgets reports, and writes down what the broker has to remember."""
+    """Consumer that discards reports and stores the changes of the broker's state."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,24 +39,24 @@ class Recorder:
 
 
 class RunningBroker:
-    """A broker that runs on the accounts of a house."""
+    """Broker that runs with these accounts."""
 
     def __init__(
-        self, house: MqttAccounts, settings: Settings | None = None, *, scheme: str = "mqtt"
+        self, accounts: MqttAccounts, settings: Settings | None = None, *, scheme: str = "mqtt"
     ) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._scheme = scheme
         self._endpoint = EmbeddedBroker(
-            house.database,
+            accounts.database,
             settings or Settings(),
-            consumer=Recorder(house.database),
-            owner=house.database.write_now(take_ownership),
-            logins=house.logins,
-            metrics=house.metrics,
-            now=house.clock,
-            steady=house.clock.steady,
-            poll_interval=_PERIOD,
+            consumer=Recorder(accounts.database),
+            owner=accounts.database.write_now(take_ownership),
+            logins=accounts.logins,
+            metrics=accounts.metrics,
+            now=accounts.clock,
+            steady=accounts.clock.steady,
+            poll_interval=_POLL_SECONDS,
         )
         self.broker = self._endpoint.broker
         self._clients: list[RawClient] = []
@@ -74,38 +74,43 @@ class RunningBroker:
         self._listener.close()
         assert self._running.cancelled(), self._running.exception()
 
-    async def client(self, who: Credentials, **options: object) -> tuple[RawClient, Connack]:
-        """Somebody who connects, and what the broker says to it. `options` are those of a CONNECT."""
+    async def client(self, credentials: Credentials, **options: object) -> tuple[RawClient, Connack]:
+        """Connect and return the client with its CONNACK. `options` are fields of the CONNECT."""
         client = await self.open_unauthenticated()
-        client.send(build_connect(who, **options))
+        client.send(build_connect(credentials, **options))
         return client, await client.expect(Connack)
 
-    async def connect(self, who: Credentials, **options: object) -> RawClient:
-        """Somebody who is let in."""
-        client, answer = await self.client(who, **options)
-        assert answer.code == ConnectReturnCode.ACCEPTED, answer
+    async def connect(self, credentials: Credentials, **options: object) -> RawClient:
+        """Connect a client, which must be accepted."""
+        client, connack = await self.client(credentials, **options)
+        assert connack.code == ConnectReturnCode.ACCEPTED, connack
         return client
 
     async def open_unauthenticated(self) -> RawClient:
-        """Somebody who is connected and has said nothing."""
+        """Open a connection without sending a CONNECT."""
         client = await RawClient.open(self.port)
         self._clients.append(client)
         return client
 
-    async def subscriber(self, who: Credentials, wanted: str, **options: object) -> RawClient:
-        """Somebody who is let in and subscribed."""
-        client = await self.connect(who, **options)
-        client.send(Subscribe(1, ((wanted, 1),)))
+    async def subscriber(self, credentials: Credentials, topic_filter: str, **options: object) -> RawClient:
+        """Connect a client and subscribe."""
+        client = await self.connect(credentials, **options)
+        client.send(Subscribe(1, ((topic_filter, 1),)))
         assert await client.expect(Suback) == Suback(1, (1,))
         return client
 
 
-def build_connect(who: Credentials, **options: object) -> Connect:
-    """The CONNECT of somebody."""
-    given = {"client_id": who.user, "user": who.user, "password": who.password.encode(), **options}
-    return Connect(**given)  # type: ignore[arg-type] # by the names of its fields
+def build_connect(credentials: Credentials, **options: object) -> Connect:
+    """Return a CONNECT packet with these credentials."""
+    fields = {
+        "client_id": credentials.user,
+        "user": credentials.user,
+        "password": credentials.password.encode(),
+        **options,
+    }
+    return Connect(**fields)  # type: ignore[arg-type] # fields by name
 
 
-async def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds that the service does by itself."""
-    await eventually_async(lambda: bool(holds()), "what the service does by itself")
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a background task of the service has made a condition true."""
+    await eventually_async(lambda: bool(condition()), "the expected state of the service")

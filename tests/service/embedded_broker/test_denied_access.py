@@ -1,4 +1,4 @@
-"""What MQTT clients wanted and may not have: it is in the audit log, and does not flood it."""
+"""Denied accesses of MQTT clients are recorded in the audit log, without flooding it."""
 
 from __future__ import annotations
 
@@ -18,111 +18,111 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-HERE = "192.0.2.1"
+ADDRESS = "192.0.2.1"
 GATEWAY = Account(kind=AccountKind.GATEWAY, name="02005e000001")
 PERSON = Account(kind=AccountKind.USER, name="ada", role=Role.VIEWER)
 PROGRAM = Account(kind=AccountKind.API_KEY, name="billing", role=Role.OPERATOR)
 
 
-def written(
-    house: MqttAccounts, complaints: DeniedAccessLog
+def write_and_list(
+    accounts: MqttAccounts, denied_access: DeniedAccessLog
 ) -> list[tuple[str, str, str, dict[str, object]]]:
-    """Write down what is new, and tell all that is in the audit log."""
-    house.database.write_now(insert_denied_access, complaints.drain())
-    return [(row.actor, row.action, row.target, row.detail) for row in house.denied_access_rows()]
+    """Write new denied accesses and return all rows of the audit log."""
+    accounts.database.write_now(insert_denied_access, denied_access.drain())
+    return [(row.actor, row.action, row.target, row.detail) for row in accounts.denied_access_rows()]
 
 
-def test_a_row_tells_who_from_where_wanted_what(house: MqttAccounts) -> None:
-    complaints = DeniedAccessLog(house.clock)
-    for account, deed in ((GATEWAY, "publish"), (PERSON, "subscribe"), (PROGRAM, "will")):
-        complaints.add(account, HERE, deed, f"topic of {account.name}")
-    assert written(house, complaints) == [
+def test_a_row_has_actor_action_topic_and_address(accounts: MqttAccounts) -> None:
+    denied_access = DeniedAccessLog(accounts.clock)
+    for account, action in ((GATEWAY, "publish"), (PERSON, "subscribe"), (PROGRAM, "will")):
+        denied_access.add(account, ADDRESS, action, f"topic of {account.name}")
+    assert write_and_list(accounts, denied_access) == [
         ("gateway: 02005e000001", "mqtt.forbidden-publish", "topic of 02005e000001", {}),
         ("ada", "mqtt.forbidden-subscribe", "topic of ada", {}),
         ("api-key: billing", "mqtt.forbidden-will", "topic of billing", {}),
     ]
-    assert {row.address for row in house.denied_access_rows()} == {HERE}
+    assert {row.address for row in accounts.denied_access_rows()} == {ADDRESS}
 
 
-def test_a_minute_of_the_same_is_one_row_and_the_next_row_tells_how_often(house: MqttAccounts) -> None:
-    complaints = DeniedAccessLog(house.clock)
+def test_repetitions_within_a_minute_are_one_row_and_counted_in_the_next(accounts: MqttAccounts) -> None:
+    denied_access = DeniedAccessLog(accounts.clock)
     for number in range(500):
-        complaints.add(PERSON, HERE, "publish", f"topic {number}")
-    house.clock.move(seconds=59)
-    complaints.add(PERSON, HERE, "publish", "topic 500")
-    assert len(written(house, complaints)) == 1
-    house.clock.move(seconds=2)
-    complaints.add(PERSON, HERE, "publish", "topic 501")
-    house.clock.move(seconds=61)
-    complaints.add(PERSON, HERE, "publish", "topic 502")
-    assert [(topic, detail) for _, _, topic, detail in written(house, complaints)] == [
+        denied_access.add(PERSON, ADDRESS, "publish", f"topic {number}")
+    accounts.clock.move(seconds=59)
+    denied_access.add(PERSON, ADDRESS, "publish", "topic 500")
+    assert len(write_and_list(accounts, denied_access)) == 1
+    accounts.clock.move(seconds=2)
+    denied_access.add(PERSON, ADDRESS, "publish", "topic 501")
+    accounts.clock.move(seconds=61)
+    denied_access.add(PERSON, ADDRESS, "publish", "topic 502")
+    assert [(topic, detail) for _, _, topic, detail in write_and_list(accounts, denied_access)] == [
         ("topic 0", {}),
         ("topic 501", {"before": 500}),
         ("topic 502", {}),
     ]
 
 
-def test_each_account_and_each_deed_has_rows_of_its_own(house: MqttAccounts) -> None:
-    complaints = DeniedAccessLog(house.clock)
+def test_each_account_and_action_has_separate_rows(accounts: MqttAccounts) -> None:
+    denied_access = DeniedAccessLog(accounts.clock)
     namesake = Account(kind=AccountKind.API_KEY, name=PERSON.name, role=Role.VIEWER)
     for _ in range(3):
         for account in (PERSON, PROGRAM, GATEWAY, namesake):
-            for deed in ("publish", "subscribe"):
-                complaints.add(account, HERE, deed, "topic")
-    assert len(written(house, complaints)) == 8
+            for action in ("publish", "subscribe"):
+                denied_access.add(account, ADDRESS, action, "topic")
+    assert len(write_and_list(accounts, denied_access)) == 8
 
 
-def test_another_address_or_password_makes_no_other_deed(house: MqttAccounts) -> None:
-    """Else who reconnects again and again would fill the log."""
-    complaints = DeniedAccessLog(house.clock)
+def test_another_address_or_password_adds_no_row(accounts: MqttAccounts) -> None:
+    """Otherwise a client that reconnects repeatedly would fill the log."""
+    denied_access = DeniedAccessLog(accounts.clock)
     for number in range(50):
-        again = Account(
+        reconnected = Account(
             kind=AccountKind.USER, name=PERSON.name, role=Role.ADMIN, credential_digest=b"%d" % number
         )
-        complaints.add(again, f"192.0.2.{number}", "publish", "topic")
-    assert len(written(house, complaints)) == 1
+        denied_access.add(reconnected, f"192.0.2.{number}", "publish", "topic")
+    assert len(write_and_list(accounts, denied_access)) == 1
 
 
-def test_a_long_topic_is_cut(house: MqttAccounts) -> None:
-    complaints = DeniedAccessLog(house.clock)
-    complaints.add(PERSON, HERE, "publish", "\N{THERMOMETER}" * 65_000)
-    ((_, _, topic, _),) = written(house, complaints)
+def test_a_long_topic_is_truncated(accounts: MqttAccounts) -> None:
+    denied_access = DeniedAccessLog(accounts.clock)
+    denied_access.add(PERSON, ADDRESS, "publish", "\N{THERMOMETER}" * 65_000)
+    ((_, _, topic, _),) = write_and_list(accounts, denied_access)
     assert topic == "\N{THERMOMETER}" * 200
 
 
-def test_a_clock_that_goes_back_silences_nobody(house: MqttAccounts) -> None:
-    complaints = DeniedAccessLog(house.clock)
-    complaints.add(PERSON, HERE, "publish", "first")
-    house.clock.move(seconds=-3600)
-    complaints.add(PERSON, HERE, "publish", "second")
-    # The log goes by its times.
-    assert sorted(topic for _, _, topic, _ in written(house, complaints)) == ["first", "second"]
+def test_a_clock_set_back_suppresses_nothing(accounts: MqttAccounts) -> None:
+    denied_access = DeniedAccessLog(accounts.clock)
+    denied_access.add(PERSON, ADDRESS, "publish", "first")
+    accounts.clock.move(seconds=-3600)
+    denied_access.add(PERSON, ADDRESS, "publish", "second")
+    # The log is ordered by time.
+    assert sorted(topic for _, _, topic, _ in write_and_list(accounts, denied_access)) == ["first", "second"]
 
 
-def test_more_accounts_than_are_remembered_are_all_written_down(house: MqttAccounts) -> None:
-    complaints = DeniedAccessLog(house.clock)
-    taken = 0
+def test_more_accounts_than_the_limit_are_all_recorded(accounts: MqttAccounts) -> None:
+    denied_access = DeniedAccessLog(accounts.clock)
+    count = 0
     for number in range(10_001):
-        complaints.add(Account(kind=AccountKind.USER, name=f"p{number}"), HERE, "publish", "topic")
-        taken += len(complaints.drain())
-    assert taken == 10_001
+        denied_access.add(Account(kind=AccountKind.USER, name=f"p{number}"), ADDRESS, "publish", "topic")
+        count += len(denied_access.drain())
+    assert count == 10_001
 
 
-async def test_what_clients_try_on_a_broker_is_in_the_audit_log(house: MqttAccounts) -> None:
-    gateway, viewer = house.gateway(), house.person(Role.VIEWER)
-    async with RunningBroker(house) as site:
+async def test_denied_accesses_at_the_broker_are_in_the_audit_log(accounts: MqttAccounts) -> None:
+    gateway, viewer = accounts.gateway(), accounts.person(Role.VIEWER)
+    async with RunningBroker(accounts) as running:
         for number in range(3):
-            client = await site.connect(gateway)
+            client = await running.connect(gateway)
             client.send(Publish(f"mt/gateways/request/02005e0000aa/read/{number}", b""))
             assert await client.receive_until_closed() == []
-            other = await site.connect(viewer)
+            other = await running.connect(viewer)
             other.send(Subscribe(1, (("#", 1), ("mt/gateway/+/request/#", 1))))
             assert await other.expect(Suback) == Suback(1, (128, 128))
-            _, answer = await site.client(viewer, will=Will("mt/x", b""))
-            assert answer == Connack(code=answer.code)
-            assert answer.code == 5
-        await until(lambda: len(house.denied_access_rows()) == 3)
-    assert [(row.actor, row.action, row.target, row.address) for row in house.denied_access_rows()] == [
+            _, connack = await running.client(viewer, will=Will("mt/x", b""))
+            assert connack == Connack(code=connack.code)
+            assert connack.code == 5
+        await until(lambda: len(accounts.denied_access_rows()) == 3)
+    assert [(row.actor, row.action, row.target, row.address) for row in accounts.denied_access_rows()] == [
         (
             f"gateway: {gateway.user}",
             "mqtt.forbidden-publish",
@@ -134,26 +134,26 @@ async def test_what_clients_try_on_a_broker_is_in_the_audit_log(house: MqttAccou
     ]
 
 
-async def test_nothing_is_lost_while_the_database_is_away(
-    house: MqttAccounts, caplog: pytest.LogCaptureFixture
+async def test_denied_accesses_during_a_database_outage_are_recorded_later(
+    accounts: MqttAccounts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    people = [house.person(Role.VIEWER) for _ in range(3)]
-    async with RunningBroker(house) as site:
-        clients = [await site.connect(each) for each in people]
-        with database_outage(house.database):
+    users = [accounts.person(Role.VIEWER) for _ in range(3)]
+    async with RunningBroker(accounts) as running:
+        clients = [await running.connect(each) for each in users]
+        with database_outage(accounts.database):
             for client in clients:
                 client.send(Publish("mt/x", b""))
                 assert await client.receive_until_closed() == []
-                await until(lambda: "cannot see whether accounts have changed" in caplog.text)
-        assert caplog.text.count("cannot see") == 1  # it is said once
-        await until(lambda: len(house.denied_access_rows()) == 3)
-    assert [row.actor for row in house.denied_access_rows()] == [each.user for each in people]
+                await until(lambda: "cannot check for revoked accounts" in caplog.text)
+        assert caplog.text.count("cannot check") == 1  # logged once
+        await until(lambda: len(accounts.denied_access_rows()) == 3)
+    assert [row.actor for row in accounts.denied_access_rows()] == [each.user for each in users]
 
 
-async def test_a_service_that_stops_writes_down_what_it_knows(house: MqttAccounts) -> None:
-    viewer = house.person(Role.VIEWER)
-    async with RunningBroker(house) as site:
-        client = await site.connect(viewer)
+async def test_pending_denied_accesses_are_recorded_at_shutdown(accounts: MqttAccounts) -> None:
+    viewer = accounts.person(Role.VIEWER)
+    async with RunningBroker(accounts) as running:
+        client = await running.connect(viewer)
         client.send(Publish("mt/x", b""))
         assert await client.receive_until_closed() == []
-    assert [row.actor for row in house.denied_access_rows()] == [viewer.user]
+    assert [row.actor for row in accounts.denied_access_rows()] == [viewer.user]

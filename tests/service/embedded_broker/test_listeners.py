@@ -1,4 +1,4 @@
-"""Who is at an entrance takes room, whether or not it ever says a word of MQTT."""
+"""Connections occupy slots of the limits from accept on, even without any MQTT packet."""
 
 from __future__ import annotations
 
@@ -43,147 +43,151 @@ def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
 
 
 @pytest.fixture
-def house(sqlite_database: Database) -> Iterator[MqttAccounts]:
-    made = MqttAccounts(sqlite_database)
-    yield made
-    made.close()
+def accounts(sqlite_database: Database) -> Iterator[MqttAccounts]:
+    created = MqttAccounts(sqlite_database)
+    yield created
+    created.close()
     sqlite_database.close()
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    mine = trustme.CA().issue_cert("localhost")
+    certificate_pair = trustme.CA().issue_cert("localhost")
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    mine.cert_chain_pems[0].write_to_path(certificate)
-    mine.private_key_pem.write_to_path(key)
+    certificate_pair.cert_chain_pems[0].write_to_path(certificate)
+    certificate_pair.private_key_pem.write_to_path(key)
     limits = BrokerLimits(connections=20, connections_per_address=3)
     return Settings(tls_cert=certificate, tls_key=key, limits=limits)
 
 
-async def is_sent_away(site: RunningBroker) -> bool:
-    """Whether somebody who comes now is sent away at once."""
-    return (await (await site.open_unauthenticated()).receive_bytes()) == b""
+async def is_rejected(running: RunningBroker) -> bool:
+    """Open a connection and return whether it is closed at once."""
+    return (await (await running.open_unauthenticated()).receive_bytes()) == b""
 
 
-async def crowd(site: RunningBroker) -> list[RawClient]:
-    """As many strangers as may come from one address."""
-    clients = [await site.open_unauthenticated() for _ in range(3)]
-    await until(lambda: len(site.broker.connections) + site.broker.connections.reserved_slots == 3)
+async def fill_slots(running: RunningBroker) -> list[RawClient]:
+    """Open as many idle connections as one address may have."""
+    clients = [await running.open_unauthenticated() for _ in range(3)]
+    await until(lambda: len(running.broker.connections) + running.broker.connections.reserved_slots == 3)
     return clients
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_strangers_who_say_nothing_take_room_at_every_entrance(
-    house: MqttAccounts, settings: Settings, scheme: str
+async def test_idle_connections_occupy_slots_of_every_listener(
+    accounts: MqttAccounts, settings: Settings, scheme: str
 ) -> None:
-    async with RunningBroker(house, settings, scheme=scheme) as site:
-        await crowd(site)
-        assert await is_sent_away(site)
+    async with RunningBroker(accounts, settings, scheme=scheme) as running:
+        await fill_slots(running)
+        assert await is_rejected(running)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_strangers_who_leave_make_room(house: MqttAccounts, settings: Settings, scheme: str) -> None:
-    async with RunningBroker(house, settings, scheme=scheme) as site:
-        for client in await crowd(site):
+async def test_closed_connections_free_their_slots(
+    accounts: MqttAccounts, settings: Settings, scheme: str
+) -> None:
+    async with RunningBroker(accounts, settings, scheme=scheme) as running:
+        for client in await fill_slots(running):
             await client.close()
-        await until(lambda: len(site.broker.connections) + site.broker.connections.reserved_slots == 0)
-        await crowd(site)
+        await until(lambda: len(running.broker.connections) + running.broker.connections.reserved_slots == 0)
+        await fill_slots(running)
 
 
 @pytest.mark.parametrize("scheme", ["mqtts", "wss"])
-async def test_who_speaks_no_tls_makes_room(house: MqttAccounts, settings: Settings, scheme: str) -> None:
-    async with RunningBroker(house, settings, scheme=scheme) as site:
-        for client in await crowd(site):
+async def test_failed_tls_handshakes_free_their_slots(
+    accounts: MqttAccounts, settings: Settings, scheme: str
+) -> None:
+    async with RunningBroker(accounts, settings, scheme=scheme) as running:
+        for client in await fill_slots(running):
             client.send(b"\x10\x00" * 20)
             await client.receive_bytes()
-        await until(lambda: site.broker.connections.reserved_slots == 0)
+        await until(lambda: running.broker.connections.reserved_slots == 0)
 
 
-async def test_a_websocket_is_counted_once_when_it_has_become_one(
-    house: MqttAccounts, settings: Settings
+async def test_a_websocket_is_counted_once_after_its_handshake(
+    accounts: MqttAccounts, settings: Settings
 ) -> None:
-    async with RunningBroker(house, settings, scheme="ws") as site:
-        clients = await crowd(site)
-        assert site.broker.connections.reserved_slots == 3
+    async with RunningBroker(accounts, settings, scheme="ws") as running:
+        clients = await fill_slots(running)
+        assert running.broker.connections.reserved_slots == 3
         clients[0].send(UPGRADE)
-        await until(lambda: len(site.broker.connections) == 1)
-        assert site.broker.connections.reserved_slots == 2
-        assert await is_sent_away(site)
+        await until(lambda: len(running.broker.connections) == 1)
+        assert running.broker.connections.reserved_slots == 2
+        assert await is_rejected(running)
         clients[0].abort()
-        await until(lambda: len(site.broker.connections) == 0)
-        await site.open_unauthenticated()
-        await until(lambda: site.broker.connections.reserved_slots == 3)
+        await until(lambda: len(running.broker.connections) == 0)
+        await running.open_unauthenticated()
+        await until(lambda: running.broker.connections.reserved_slots == 3)
 
 
-async def test_all_addresses_together_have_no_more_room_than_there_is(
-    house: MqttAccounts, settings: Settings
+async def test_the_total_limit_applies_to_all_addresses_together(
+    accounts: MqttAccounts, settings: Settings
 ) -> None:
-    async with RunningBroker(house, settings) as site:
-        taken = [site.broker.connections.reserve_slot(f"192.0.2.{number}") for number in range(25)]
-        assert taken == [True] * 20 + [False] * 5
-        assert await is_sent_away(site)
-        site.broker.connections.release_slot("192.0.2.0")
-        await site.open_unauthenticated()
-        await until(lambda: len(site.broker.connections) == 1)
+    async with RunningBroker(accounts, settings) as running:
+        reserved = [running.broker.connections.reserve_slot(f"192.0.2.{number}") for number in range(25)]
+        assert reserved == [True] * 20 + [False] * 5
+        assert await is_rejected(running)
+        running.broker.connections.release_slot("192.0.2.0")
+        await running.open_unauthenticated()
+        await until(lambda: len(running.broker.connections) == 1)
 
 
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws"])
-async def test_clients_that_are_gone_before_they_are_accepted_make_room(
-    house: MqttAccounts, settings: Settings, scheme: str
+async def test_connections_reset_before_accept_free_their_slots(
+    accounts: MqttAccounts, settings: Settings, scheme: str
 ) -> None:
-    async with RunningBroker(house, settings, scheme=scheme) as site:
-        crowd = site.broker.connections
+    async with RunningBroker(accounts, settings, scheme=scheme) as running:
+        connections = running.broker.connections
         for _ in range(5):
-            with closing(socket.create_connection(("127.0.0.1", site.port))) as client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
-            await (await site.open_unauthenticated()).close()  # who comes later is accepted later
-            await until(lambda: len(crowd) + crowd.reserved_slots == 0)
+            with closing(socket.create_connection(("127.0.0.1", running.port))) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # send RST
+            await (await running.open_unauthenticated()).close()  # accepted after the reset one
+            await until(lambda: len(connections) + connections.reserved_slots == 0)
 
 
 # --- Connections that end without a login ---
 
 
 @pytest.mark.rule("broker-29")
-async def test_a_flood_without_logins_is_closed_unread_while_others_log_in(
-    house: MqttAccounts, caplog: pytest.LogCaptureFixture
+async def test_a_flood_without_logins_is_rejected_while_other_addresses_log_in(
+    accounts: MqttAccounts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with RunningBroker(house, Settings(limits=BrokerLimits(failed_connections=1))) as site:
-        crowd = site.broker.connections
-        crowd.failed_logins = FailedLoginLimiter(1, clock=lambda: 0.0)
-        (await site.open_unauthenticated()).abort()
-        await until(lambda: crowd.failed_logins.is_exceeded("127.0.0.1"))
-        assert await is_sent_away(site)
-        assert crowd.rejected_count == 1
+    async with RunningBroker(accounts, Settings(limits=BrokerLimits(failed_connections=1))) as running:
+        connections = running.broker.connections
+        connections.failed_logins = FailedLoginLimiter(1, clock=lambda: 0.0)
+        (await running.open_unauthenticated()).abort()
+        await until(lambda: connections.failed_logins.is_exceeded("127.0.0.1"))
+        assert await is_rejected(running)
+        assert connections.rejected_count == 1
         (line,) = [each.getMessage() for each in caplog.records if "closed unread" in each.getMessage()]
         assert line.startswith("connections from 127.0.0.1 are closed unread, 1 since the last such line")
         assert "limits.failed-connections is 1" in line
-        elsewhere = RawClient(
-            *await asyncio.open_connection("127.0.0.1", site.port, local_addr=("127.0.0.2", 0))
+        other_client = RawClient(
+            *await asyncio.open_connection("127.0.0.1", running.port, local_addr=("127.0.0.2", 0))
         )
-        elsewhere.send(build_connect(house.gateway()))
-        assert (await elsewhere.expect(Connack)).code == ConnectReturnCode.ACCEPTED
-        await elsewhere.close()
+        other_client.send(build_connect(accounts.gateway()))
+        assert (await other_client.expect(Connack)).code == ConnectReturnCode.ACCEPTED
+        await other_client.close()
 
 
 @pytest.mark.rule("broker-29")
-async def test_any_number_of_clients_that_log_in_may_come_from_one_address_at_once(
-    house: MqttAccounts,
+async def test_successful_logins_from_one_address_are_not_limited(
+    accounts: MqttAccounts,
 ) -> None:
-    async with RunningBroker(house, Settings(limits=BrokerLimits(failed_connections=1))) as site:
-        await asyncio.gather(*(site.connect(house.gateway()) for _ in range(20)))
-        assert (len(site.broker.connections), site.broker.connections.rejected_count) == (20, 0)
+    async with RunningBroker(accounts, Settings(limits=BrokerLimits(failed_connections=1))) as running:
+        await asyncio.gather(*(running.connect(accounts.gateway()) for _ in range(20)))
+        assert (len(running.broker.connections), running.broker.connections.rejected_count) == (20, 0)
 
 
 @pytest.mark.rule("broker-29")
-def test_only_failures_count_and_by_network() -> None:
+def test_failed_logins_are_counted_per_network() -> None:
     now = 0.0
-    rate = FailedLoginLimiter(20, clock=lambda: now)
+    limiter = FailedLoginLimiter(20, clock=lambda: now)
     for _ in range(19):
-        rate.record_failure("192.0.2.1")
-        rate.record_failure("2001:db8::1")
-    assert not any(map(rate.is_exceeded, ("192.0.2.1", "2001:db8::1")))
-    rate.record_failure("192.0.2.1")
-    rate.record_failure("2001:db8::2")
+        limiter.record_failure("192.0.2.1")
+        limiter.record_failure("2001:db8::1")
+    assert not any(map(limiter.is_exceeded, ("192.0.2.1", "2001:db8::1")))
+    limiter.record_failure("192.0.2.1")
+    limiter.record_failure("2001:db8::2")
     addresses = (
         "192.0.2.1",
         "192.0.2.2",
@@ -193,8 +197,16 @@ def test_only_failures_count_and_by_network() -> None:
         "",
         "somewhere",
     )
-    assert [rate.is_exceeded(each) for each in addresses] == [True, False, True, False, False, False, False]
+    assert [limiter.is_exceeded(each) for each in addresses] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
     for _ in range(1000):
-        rate.record_failure("192.0.2.1")
+        limiter.record_failure("192.0.2.1")
     now = 0.1
-    assert not rate.is_exceeded("192.0.2.1"), "it has no debts"
+    assert not limiter.is_exceeded("192.0.2.1"), "failures beyond the limit do not accumulate"

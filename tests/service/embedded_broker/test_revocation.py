@@ -1,4 +1,4 @@
-"""Changes of accounts take effect on MQTT clients that are connected, and on sessions of the absent."""
+"""Account changes apply to connected MQTT clients and to sessions of disconnected ones."""
 
 from __future__ import annotations
 
@@ -22,248 +22,254 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-D = "02005e0000aa"
+DEVICE = "02005e0000aa"
 REPORTS = "mt/gateway/+/device/#"
 
-Make: TypeAlias = "Callable[[MqttAccounts], Credentials]"
+Create: TypeAlias = "Callable[[MqttAccounts], Credentials]"
 Change: TypeAlias = "Callable[[MqttAccounts, Credentials], Credentials | None]"
 
 
 @pytest.fixture
-async def site(house: MqttAccounts) -> AsyncIterator[RunningBroker]:
-    async with RunningBroker(house) as running:
+async def running(accounts: MqttAccounts) -> AsyncIterator[RunningBroker]:
+    async with RunningBroker(accounts) as running:
         yield running
 
 
-def gateway(house: MqttAccounts) -> Credentials:
-    return house.gateway()
+def gateway(accounts: MqttAccounts) -> Credentials:
+    return accounts.gateway()
 
 
-def person(house: MqttAccounts) -> Credentials:
-    return house.person()
+def person(accounts: MqttAccounts) -> Credentials:
+    return accounts.person()
 
 
-def program(house: MqttAccounts) -> Credentials:
-    return house.program(seconds=100)
+def program(accounts: MqttAccounts) -> Credentials:
+    return accounts.program(seconds=100)
 
 
-def expire(house: MqttAccounts, _: Credentials) -> None:
-    house.clock.move(seconds=100)
+def expire(accounts: MqttAccounts, _: Credentials) -> None:
+    accounts.clock.move(seconds=100)
 
 
-def report(who: Credentials) -> str:
-    return f"mt/gateway/{who.user}/device/{D}/measurement/8100"
+def report(credentials: Credentials) -> str:
+    return f"mt/gateway/{credentials.user}/device/{DEVICE}/measurement/8100"
 
 
-GONE: dict[str, tuple[Make, Change]] = {
-    "released": (gateway, lambda house, who: house.release(who)),
-    "removed": (person, lambda house, who: house.remove(who)),
-    "revoked": (program, lambda house, who: house.revoke(who)),
+REMOVALS: dict[str, tuple[Create, Change]] = {
+    "released": (gateway, lambda accounts, credentials: accounts.release(credentials)),
+    "removed": (person, lambda accounts, credentials: accounts.remove(credentials)),
+    "revoked": (program, lambda accounts, credentials: accounts.revoke(credentials)),
     "expired": (program, expire),
 }
-"""After these an account is no more."""
+"""Changes after which an account no longer exists."""
 
-CHANGED: dict[str, tuple[Make, Change]] = {
-    "rotated": (gateway, lambda house, who: house.rotate(who)),
-    "role changed": (person, lambda house, who: house.change_role(who)),
-    "password changed": (person, lambda house, who: house.change_password(who)),
+CHANGES: dict[str, tuple[Create, Change]] = {
+    "rotated": (gateway, lambda accounts, credentials: accounts.rotate(credentials)),
+    "role changed": (person, lambda accounts, credentials: accounts.change_role(credentials)),
+    "password changed": (person, lambda accounts, credentials: accounts.change_password(credentials)),
 }
-"""After these it holds with other credentials or rights."""
+"""Changes after which an account has other credentials or another role."""
 
-gone = pytest.mark.parametrize(("make", "change"), GONE.values(), ids=GONE)
-changed = pytest.mark.parametrize(("make", "change"), CHANGED.values(), ids=CHANGED)
-anything = pytest.mark.parametrize(
-    ("make", "change"), [*GONE.values(), *CHANGED.values()], ids=[*GONE, *CHANGED]
+each_removal = pytest.mark.parametrize(("create", "change"), REMOVALS.values(), ids=REMOVALS)
+each_change = pytest.mark.parametrize(("create", "change"), CHANGES.values(), ids=CHANGES)
+each_removal_or_change = pytest.mark.parametrize(
+    ("create", "change"), [*REMOVALS.values(), *CHANGES.values()], ids=[*REMOVALS, *CHANGES]
 )
 
 
-@anything
+@each_removal_or_change
 @pytest.mark.both_databases
 @pytest.mark.rule("broker-19")
-async def test_who_lost_something_is_cut_off_and_nobody_else_is(
-    house: MqttAccounts, site: RunningBroker, make: Make, change: Change
+async def test_only_clients_of_a_changed_account_are_disconnected(
+    accounts: MqttAccounts, running: RunningBroker, create: Create, change: Change
 ) -> None:
-    who = make(house)
-    others = [await site.connect(each) for each in (house.gateway(), house.person(), house.program())]
-    clients = [await site.connect(who, clean=clean) for clean in (True, False)]  # the second ends the first
-    if who.user.startswith("person"):
-        clients.append(await site.connect(who, client_id="another"))
-    change(house, who)
+    credentials = create(accounts)
+    others = [
+        await running.connect(each) for each in (accounts.gateway(), accounts.person(), accounts.program())
+    ]
+    clients = [
+        await running.connect(credentials, clean=clean) for clean in (True, False)
+    ]  # the second one takes over the session of the first
+    if credentials.user.startswith("person"):
+        clients.append(await running.connect(credentials, client_id="another"))
+    change(accounts, credentials)
     for client in clients:
         assert await client.receive_until_closed() == []
     for other in others:
         assert await other.receive_until_pong() == []
-    assert len(site.broker.connections) == len(others)
+    assert len(running.broker.connections) == len(others)
 
 
 @pytest.mark.rule("broker-19")
 @pytest.mark.parametrize("kind", ["released", "rotated"])
-async def test_the_word_of_who_is_cut_off_no_longer_counts(
-    house: MqttAccounts, site: RunningBroker, kind: str
+async def test_a_revoked_client_publishes_nothing_more_and_no_will(
+    accounts: MqttAccounts, running: RunningBroker, kind: str
 ) -> None:
-    """Its will is no exception. What it said while it could, was said."""
-    who, trusted = house.gateway(), house.gateway()
-    viewer = await site.subscriber(house.person(Role.VIEWER), REPORTS)
-    client = await site.connect(who, will=Will(report(who), b"will", 1))
-    client.send(Publish(report(who), b"before", 1, packet_id=1))
+    """Deliver messages sent before the revocation, but not the will."""
+    credentials, trusted = accounts.gateway(), accounts.gateway()
+    viewer = await running.subscriber(accounts.person(Role.VIEWER), REPORTS)
+    client = await running.connect(credentials, will=Will(report(credentials), b"will", 1))
+    client.send(Publish(report(credentials), b"before", 1, packet_id=1))
     assert await client.expect(Puback) == Puback(1)
     assert (await viewer.expect(Publish)).payload == b"before"
-    {**GONE, **CHANGED}[kind][1](house, who)
+    {**REMOVALS, **CHANGES}[kind][1](accounts, credentials)
     assert await client.receive_until_closed() == []
-    marker = await site.connect(trusted)
+    marker = await running.connect(trusted)
     marker.send(Publish(report(trusted), b"marker", 1, packet_id=1))
     assert await marker.expect(Puback) == Puback(1)
     assert (await viewer.expect(Publish)).payload == b"marker"
-    _, answer = await site.client(who)
-    assert answer.code == ConnectReturnCode.BAD_CREDENTIALS
+    _, connack = await running.client(credentials)
+    assert connack.code == ConnectReturnCode.BAD_CREDENTIALS
 
 
-@gone
-async def test_sessions_of_an_account_that_is_no_more_are_forgotten(
-    house: MqttAccounts, site: RunningBroker, make: Make, change: Change
+@each_removal
+async def test_sessions_of_a_removed_account_are_deleted(
+    accounts: MqttAccounts, running: RunningBroker, create: Create, change: Change
 ) -> None:
-    who, other = make(house), house.gateway()
-    for each in (who, other):
-        client = await site.connect(each, clean=False)
+    credentials, other = create(accounts), accounts.gateway()
+    for each in (credentials, other):
+        client = await running.connect(each, clean=False)
         client.send(Disconnect())
         assert await client.receive_until_closed() == []
-    change(house, who)
-    await until(lambda: len(site.broker.sessions) == 1)
-    await until(lambda: _written(house) == [f"gateway {other.user}"])
-    _, answer = await site.client(other, clean=False)
-    assert answer == Connack(session_present=True)
+    change(accounts, credentials)
+    await until(lambda: len(running.broker.sessions) == 1)
+    await until(lambda: _list_stored_sessions(accounts) == [f"gateway {other.user}"])
+    _, connack = await running.client(other, clean=False)
+    assert connack == Connack(session_present=True)
 
 
-async def test_who_gets_a_name_anew_gets_no_session_of_the_one_before(
-    house: MqttAccounts, site: RunningBroker
+async def test_a_reclaimed_gateway_does_not_inherit_the_old_session(
+    accounts: MqttAccounts, running: RunningBroker
 ) -> None:
-    before = house.gateway()
-    client = await site.subscriber(before, f"mt/gateway/{before.user}/request/#", clean=False)
-    house.release(before)
+    before = accounts.gateway()
+    client = await running.subscriber(before, f"mt/gateway/{before.user}/request/#", clean=False)
+    accounts.release(before)
     assert await client.receive_until_closed() == []
-    await until(lambda: len(site.broker.sessions) == 0)
-    _, answer = await site.client(house.claim(before.user), clean=False)
-    assert answer == Connack(session_present=False)
+    await until(lambda: len(running.broker.sessions) == 0)
+    _, connack = await running.client(accounts.claim(before.user), clean=False)
+    assert connack == Connack(session_present=False)
 
 
-@changed
-async def test_who_comes_back_with_what_holds_now_finds_its_session(
-    house: MqttAccounts, site: RunningBroker, make: Make, change: Change
+@each_change
+async def test_a_client_with_new_credentials_resumes_its_session(
+    accounts: MqttAccounts, running: RunningBroker, create: Create, change: Change
 ) -> None:
-    who = make(house)
-    client = await site.connect(who, clean=False)
-    now = change(house, who) or who
+    credentials = create(accounts)
+    client = await running.connect(credentials, clean=False)
+    current = change(accounts, credentials) or credentials
     assert await client.receive_until_closed() == []
-    back, answer = await site.client(now, clean=False)
-    assert answer == Connack(session_present=True)
-    another = house.gateway()
-    stays = await site.connect(another)
-    house.release(another)
-    assert await stays.receive_until_closed() == [], "a look has passed"
-    assert await back.receive_until_pong() == []
+    reconnected, connack = await running.client(current, clean=False)
+    assert connack == Connack(session_present=True)
+    another = accounts.gateway()
+    other_client = await running.connect(another)
+    accounts.release(another)
+    assert await other_client.receive_until_closed() == [], "a check has run"
+    assert await reconnected.receive_until_pong() == []
 
 
-async def test_old_credentials_do_not_hide_behind_new_ones(house: MqttAccounts, site: RunningBroker) -> None:
-    """Whoever stole a password is connected with it; its owner changes it, and connects at once."""
+async def test_clients_with_old_credentials_are_disconnected_after_the_owner_connects(
+    accounts: MqttAccounts, running: RunningBroker
+) -> None:
+    """Connect with a stolen password, then let the owner change it and connect at once."""
     for number in range(1, 6):
-        before = house.person()
-        thieves = [await site.connect(before, client_id=f"thief {each}") for each in range(number)]
-        after = house.change_password(before)
-        owner = await site.connect(after, client_id="owner")
+        before = accounts.person()
+        thieves = [await running.connect(before, client_id=f"thief {each}") for each in range(number)]
+        after = accounts.change_password(before)
+        owner = await running.connect(after, client_id="owner")
         for thief in thieves:
             assert await thief.receive_until_closed() == []
         await owner.close()
 
 
-async def test_who_came_with_new_credentials_stays_when_the_old_ones_are_cut_off(
-    house: MqttAccounts, site: RunningBroker
+async def test_a_client_with_new_credentials_stays_connected(
+    accounts: MqttAccounts, running: RunningBroker
 ) -> None:
-    before = house.person()
-    thief = await site.connect(before, client_id="thief")
-    after = house.change_password(before)
-    owner = await site.connect(after, client_id="owner")
+    before = accounts.person()
+    thief = await running.connect(before, client_id="thief")
+    after = accounts.change_password(before)
+    owner = await running.connect(after, client_id="owner")
     assert await thief.receive_until_closed() == []
     assert await owner.receive_until_pong() == []
 
 
 @pytest.mark.both_databases
-async def test_what_changed_while_the_service_was_down_counts_when_it_is_up(house: MqttAccounts) -> None:
-    people = [house.gateway(), house.person(), house.program()]
-    async with RunningBroker(house) as site:
-        for each in people:
-            await site.connect(each, clean=False)
-    assert len(_written(house)) == 3
-    house.release(people[0])
-    house.remove(people[1])
-    async with RunningBroker(house) as site:
-        await until(lambda: len(site.broker.sessions) == 1)
-        assert [each.account.split()[0] for each in site.broker.sessions] == ["api-key"]
+async def test_changes_during_downtime_apply_at_the_next_start(accounts: MqttAccounts) -> None:
+    credentials = [accounts.gateway(), accounts.person(), accounts.program()]
+    async with RunningBroker(accounts) as running:
+        for each in credentials:
+            await running.connect(each, clean=False)
+    assert len(_list_stored_sessions(accounts)) == 3
+    accounts.release(credentials[0])
+    accounts.remove(credentials[1])
+    async with RunningBroker(accounts) as running:
+        await until(lambda: len(running.broker.sessions) == 1)
+        assert [each.account.split()[0] for each in running.broker.sessions] == ["api-key"]
 
 
 @pytest.mark.rule("broker-19")
-async def test_who_is_let_in_while_its_account_ends_is_cut_off_too(
-    house: MqttAccounts, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_accepted_while_its_account_is_removed_is_disconnected(
+    accounts: MqttAccounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database says yes, the gateway is released, and only then the client is in."""
-    who = house.gateway()
-    asked, goes_on, looks = asyncio.Event(), asyncio.Event(), 0
-    read = house.database.read
+    """Release the gateway after its password was checked but before the client is accepted."""
+    credentials = accounts.gateway()
+    checked, may_continue, checks = asyncio.Event(), asyncio.Event(), 0
+    read = accounts.database.read
 
-    async def slow(work: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal looks
-        answer = await read(work, *args, **kwargs)
+    async def read_slowly(work: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal checks
+        connack = await read(work, *args, **kwargs)
         if work is gateways.load_password_digests:
-            asked.set()
-            await goes_on.wait()
-        looks += work is audit.load_mark
-        return answer
+            checked.set()
+            await may_continue.wait()
+        checks += work is audit.load_mark
+        return connack
 
-    monkeypatch.setattr(house.database, "read", slow)
-    async with RunningBroker(house) as site:
-        client = await site.open_unauthenticated()
-        client.send(build_connect(who))
-        await asked.wait()
-        house.release(who)
-        seen = looks
-        await until(lambda: looks >= seen + 3)
-        goes_on.set()
+    monkeypatch.setattr(accounts.database, "read", read_slowly)
+    async with RunningBroker(accounts) as running:
+        client = await running.open_unauthenticated()
+        client.send(build_connect(credentials))
+        await checked.wait()
+        accounts.release(credentials)
+        checks_before = checks
+        await until(lambda: checks >= checks_before + 3)
+        may_continue.set()
         assert await client.receive_until_closed() == [Connack()]
 
 
 @pytest.mark.rule("broker-19")
-async def test_who_has_stood_at_looks_before_is_cut_off_too(
-    house: MqttAccounts, monkeypatch: pytest.MonkeyPatch
+async def test_an_already_verified_client_is_disconnected(
+    accounts: MqttAccounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    who, looks, read = house.gateway(), 0, house.database.read
+    credentials, checks, read = accounts.gateway(), 0, accounts.database.read
 
-    async def counted(work: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal looks
-        looks += work is audit.load_mark
+    async def read_and_count(work: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal checks
+        checks += work is audit.load_mark
         return await read(work, *args, **kwargs)
 
-    monkeypatch.setattr(house.database, "read", counted)
-    async with RunningBroker(house) as site:
-        client = await site.connect(who)
-        seen = looks
-        await until(lambda: looks >= seen + 3)
-        house.release(who)
+    monkeypatch.setattr(accounts.database, "read", read_and_count)
+    async with RunningBroker(accounts) as running:
+        client = await running.connect(credentials)
+        checks_before = checks
+        await until(lambda: checks >= checks_before + 3)
+        accounts.release(credentials)
         assert await client.receive_until_closed() == []
 
 
 @pytest.mark.both_databases
 @pytest.mark.rule("broker-19")
-async def test_changes_take_effect_although_the_database_was_away(
-    house: MqttAccounts, site: RunningBroker, caplog: pytest.LogCaptureFixture
+async def test_changes_apply_after_a_database_outage(
+    accounts: MqttAccounts, running: RunningBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    who, other = house.gateway(), house.gateway()
-    client, stays = await site.connect(who), await site.connect(other)
-    with database_outage(house.database):
-        await until(lambda: "cannot see whether accounts have changed" in caplog.text)
+    credentials, other = accounts.gateway(), accounts.gateway()
+    client, other_client = await running.connect(credentials), await running.connect(other)
+    with database_outage(accounts.database):
+        await until(lambda: "cannot check for revoked accounts" in caplog.text)
         assert await client.receive_until_pong() == []
-    house.release(who)
+    accounts.release(credentials)
     assert await client.receive_until_closed() == []
-    assert await stays.receive_until_pong() == []
+    assert await other_client.receive_until_pong() == []
 
 
-def _written(house: MqttAccounts) -> list[str]:
-    return [row.account for row in house.database.read_now(load_stored_state).sessions.values()]
+def _list_stored_sessions(accounts: MqttAccounts) -> list[str]:
+    return [row.account for row in accounts.database.read_now(load_stored_state).sessions.values()]

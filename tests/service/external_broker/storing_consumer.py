@@ -1,4 +1,4 @@
-"""Somebody who takes reports in tests, and does it when it is told to."""
+"""Consumer of reports whose commits tests can block or fail, and a running client for it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ PATIENT = replace(QUICK_OPTIONS, retry_first_connect=True)
 
 
 class StoringConsumer:
-    """Commits reports, in a table that has room for any message."""
+    """Consumer that commits reports to a table that accepts any message."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.offered: list[bytes] = []
-        """The payloads of all that was to be taken, also of what was not."""
+        """Payloads of all received reports, also of uncommitted ones."""
         self.is_open = asyncio.Event()
         self.is_open.set()
         self.failures: list[Exception] = []
-        """Raised one after the other."""
+        """Errors to raise, one per commit."""
         self.repeated = 0
-        """How many messages came marked as sent before."""
-        self.has_news = False
+        """Number of messages with the DUP flag."""
+        self.has_state_changes = False
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Commit a batch, when there is nothing against it."""
+        """Commit a batch when `is_open` is set, or raise the next failure."""
         self.offered += [message.payload for message in batch.messages]
         self.repeated += sum(message.dup for message in batch.messages)
-        self.has_news |= batch.has_changes
+        self.has_state_changes |= batch.has_changes
         await self.is_open.wait()
         if self.failures:
             raise self.failures.pop(0)
-        await self._database.write(self._put, batch)
+        await self._database.write(self._insert, batch)
 
-    def _put(self, connection: Connection, batch: ReportBatch) -> None:
+    def _insert(self, connection: Connection, batch: ReportBatch) -> None:
         row = {"time": 0, "reason": ""}
         rows = [{**row, "topic": each.topic, "payload": each.payload} for each in batch.messages]
         if rows:
@@ -56,24 +56,24 @@ class StoringConsumer:
 
     @property
     def committed(self) -> list[bytes]:
-        """What is in the database, in its order."""
+        """Committed payloads, in the order of their commits."""
         query = select(reject.c.payload).order_by(reject.c.id)
         return self._database.read_now(lambda connection: list(connection.execute(query).scalars()))
 
 
 class RunningClient:
-    """Another broker is listened to while a block runs; behind it the session stays at the broker."""
+    """Client of an external broker that runs during a block; afterwards its session stays at the broker."""
 
     def __init__(
         self,
         broker: BrokerAddress,
-        shelf: StoringConsumer,
+        consumer: StoringConsumer,
         *,
         prefix: str = "",
         options: MqttOptions = PATIENT,
     ) -> None:
         self.client = ExternalBrokerClient(
-            broker, "meshfleet0123", prefix=prefix, consumer=shelf, options=options
+            broker, "meshfleet0123", prefix=prefix, consumer=consumer, options=options
         )
 
     async def __aenter__(self) -> Self:
@@ -85,7 +85,7 @@ class RunningClient:
         await asyncio.wait([self.task])
         assert self.task.cancelled() or self.task.exception() is None
 
-    async def until_fine(self) -> Self:
-        """Wait until reports come."""
+    async def wait_until_ready(self) -> Self:
+        """Wait until the client is subscribed to reports."""
         await wait_until(lambda: self.client.trouble is None)
         return self

@@ -1,4 +1,4 @@
-"""What the service says to gateways on another broker, and what they answer."""
+"""Messages to gateways and their responses through an external broker."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-G, D = "02005e000001", "02005e0000aa"
-REPORT = f"mt/gateway/{G}/device/{D}/measurement/8800"
-REQUEST = f"mt/gateway/{G}/request/{D}/read/8000"
-RESPONSE = f"mt/gateway/{G}/response/{D}/read/8000"
+GATEWAY, DEVICE = "02005e000001", "02005e0000aa"
+REPORT = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
+REQUEST = f"mt/gateway/{GATEWAY}/request/{DEVICE}/read/8000"
+RESPONSE = f"mt/gateway/{GATEWAY}/response/{DEVICE}/read/8000"
 RESPONSES = "mt/gateway/+/response/#"
 MODEL = Identifier("8000")
 WRITE, ACK, VERSION = Operation.WRITE, Operation.ACK, Operation.APIVERSION
@@ -51,306 +51,321 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 @pytest.fixture
-def shelf(sqlite_database: Database) -> Iterator[StoringConsumer]:
+def consumer(sqlite_database: Database) -> Iterator[StoringConsumer]:
     yield StoringConsumer(sqlite_database)
     sqlite_database.close()
 
 
 @pytest.fixture
-async def hearing(mosquitto: Mosquitto) -> AsyncIterator[list[bytes]]:
-    """The payloads of all requests that come to a gateway, through all restarts of the broker."""
-    heard: list[bytes] = []
+async def received(mosquitto: Mosquitto) -> AsyncIterator[list[bytes]]:
+    """Collect the payloads of all requests that a gateway receives, across restarts of the broker."""
+    payloads: list[bytes] = []
 
-    async def hear(link: MqttClient) -> None:
-        async for batch in link:
-            heard.extend(message.payload for message in batch.messages)
+    async def receive(client: MqttClient) -> None:
+        async for batch in client:
+            payloads.extend(message.payload for message in batch.messages)
             batch.acknowledge()
 
-    async with MqttClient(at(mosquitto), unique_name("gateway"), clean=True, options=PATIENT) as link:
-        await link.subscribe(f"mt/gateway/{G}/request/#")
-        task = asyncio.create_task(hear(link))
-        yield heard
+    async with MqttClient(
+        build_address(mosquitto), unique_name("gateway"), clean=True, options=PATIENT
+    ) as client:
+        await client.subscribe(f"mt/gateway/{GATEWAY}/request/#")
+        task = asyncio.create_task(receive(client))
+        yield payloads
         task.cancel()
         await asyncio.wait([task])
 
 
-def at(broker: Mosquitto) -> BrokerAddress:
+def build_address(broker: Mosquitto) -> BrokerAddress:
     return BrokerAddress(host=broker.address.host, port=broker.address.port)
 
 
-def numbered(count: int, start: int = 0) -> list[Publish]:
+def number_messages(count: int, start: int = 0) -> list[Publish]:
     return [Publish(REQUEST, b"%d" % number, 1) for number in range(start, start + count)]
 
 
-def told(messages: list[Publish]) -> list[bytes]:
+def list_payloads(messages: list[Publish]) -> list[bytes]:
     return [message.payload for message in messages]
 
 
 async def grant_all(peer: Peer, count: int) -> set[str]:
-    """Grant so many subscriptions, in whatever order they come; gives what they are for."""
-    return {wanted for _ in range(count) for wanted, _ in (await peer.grant()).filters}
+    """Grant a number of subscriptions in any order and return their topic filters."""
+    return {topic_filter for _ in range(count) for topic_filter, _ in (await peer.grant()).filters}
 
 
 # --- To gateways ---
 
 
 @pytest.mark.rule("request-35")
-async def test_messages_reach_a_gateway_in_their_order(
-    mosquitto: Mosquitto, shelf: StoringConsumer, hearing: list[bytes]
+async def test_messages_reach_a_gateway_in_order(
+    mosquitto: Mosquitto, consumer: StoringConsumer, received: list[bytes]
 ) -> None:
-    async with RunningClient(at(mosquitto), shelf) as listening:
-        await listening.until_fine()
-        for start in range(0, 3000, 100):  # three times what may be on its way at once
-            listening.client.send(numbered(100, start))
-        await wait_until(lambda: len(hearing) >= 3000)
-    assert hearing == told(numbered(3000))
-    assert listening.client.dropped == 0
+    async with RunningClient(build_address(mosquitto), consumer) as running:
+        await running.wait_until_ready()
+        for start in range(0, 3000, 100):  # three times the in-flight window
+            running.client.send(number_messages(100, start))
+        await wait_until(lambda: len(received) >= 3000)
+    assert received == list_payloads(number_messages(3000))
+    assert running.client.dropped == 0
 
 
-async def test_what_is_said_while_the_broker_is_away_leaves_when_it_is_back(shelf: StoringConsumer) -> None:
-    async with ScriptedBroker() as broker, RunningClient(broker.address, shelf) as listening:
+async def test_messages_sent_while_disconnected_are_sent_after_the_reconnect(
+    consumer: StoringConsumer,
+) -> None:
+    async with ScriptedBroker() as broker, RunningClient(broker.address, consumer) as running:
         peer = await broker.accept()
         await peer.grant()
-        await listening.until_fine()
+        await running.wait_until_ready()
         peer.close()
-        await wait_until(lambda: listening.client.trouble)
-        listening.client.send(numbered(3))
-        back = await broker.accept()
-        await back.grant()
-        assert [(await back.expect(Publish)).payload for _ in range(3)] == [b"0", b"1", b"2"]
-        back.acknowledge([each for each in back.received if isinstance(each, Publish)])
+        await wait_until(lambda: running.client.trouble)
+        running.client.send(number_messages(3))
+        reconnected = await broker.accept()
+        await reconnected.grant()
+        assert [(await reconnected.expect(Publish)).payload for _ in range(3)] == [b"0", b"1", b"2"]
+        reconnected.acknowledge([each for each in reconnected.received if isinstance(each, Publish)])
 
 
 @pytest.mark.rule("rest-197")
-async def test_a_request_is_not_sent_later_when_the_broker_is_away(shelf: StoringConsumer) -> None:
-    mac, topics = Mac(G), TopicCodec()
-    async with ScriptedBroker() as broker, RunningClient(broker.address, shelf) as listening:
-        asking = RpcClient(listening.client, topics, Clock())
+async def test_a_request_fails_while_the_broker_is_unavailable_and_is_not_sent_later(
+    consumer: StoringConsumer,
+) -> None:
+    mac, topics = Mac(GATEWAY), TopicCodec()
+    async with ScriptedBroker() as broker, RunningClient(broker.address, consumer) as running:
+        rpc = RpcClient(running.client, topics, Clock())
         peer = await broker.accept()
         await grant_all(peer, 2)
-        await listening.until_fine()
+        await running.wait_until_ready()
         peer.close()
-        await wait_until(lambda: listening.client.unavailable_reason)
-        write, ack = (RequestTopic(mac, Mac(D), operation, MODEL) for operation in (WRITE, ACK))
+        await wait_until(lambda: running.client.unavailable_reason)
+        write, ack = (RequestTopic(mac, Mac(DEVICE), operation, MODEL) for operation in (WRITE, ACK))
         with pytest.raises(BrokerUnavailable):
-            await asking.request(write, WriteRequest(), timeout=30.0)
+            await rpc.request(write, WriteRequest(), timeout=30.0)
         with pytest.raises(BrokerUnavailable):
-            await asking.send(
+            await rpc.send(
                 ack,
                 AckRequest(time=datetime.now(UTC), type=AckType.ERASE_ALL),
                 timeout=30.0,
                 request_id=RequestId("x"),
             )
-        assert asking.pending == 0
-        back = await broker.accept()
-        await back.grant()  # both at once
-        await wait_until(lambda: not listening.client.unavailable_reason)
+        assert rpc.pending == 0
+        reconnected = await broker.accept()
+        await reconnected.grant()  # one SUBSCRIBE for both filters
+        await wait_until(lambda: not running.client.unavailable_reason)
         reading = asyncio.create_task(
-            asking.request(RequestTopic(mac, mac, VERSION), ApiVersionRequest(), timeout=30.0)
+            rpc.request(RequestTopic(mac, mac, VERSION), ApiVersionRequest(), timeout=30.0)
         )
-        asked = await back.expect(Publish)
-        assert asked.topic.endswith("/apiversion")  # and nothing before it
-        back.acknowledge([asked])  # else the end would wait for it
+        published = await reconnected.expect(Publish)
+        assert published.topic.endswith("/apiversion")  # it is the first message
+        reconnected.acknowledge([published])  # otherwise the shutdown would wait for it
         reading.cancel()
         await asyncio.wait([reading])
 
 
 @pytest.mark.rule("request-37")
-async def test_what_was_not_acknowledged_when_a_connection_broke_is_not_sent_again(
-    shelf: StoringConsumer,
+async def test_messages_in_flight_when_a_connection_breaks_are_not_resent(
+    consumer: StoringConsumer,
 ) -> None:
-    async with ScriptedBroker() as broker, RunningClient(broker.address, shelf) as listening:
+    async with ScriptedBroker() as broker, RunningClient(broker.address, consumer) as running:
         peer = await broker.accept()
         await peer.grant()
-        await listening.until_fine()
-        await listening.client.send_urgent(numbered(1)[0])
+        await running.wait_until_ready()
+        await running.client.send_urgent(number_messages(1)[0])
         assert (await peer.expect(Publish)).payload == b"0"
         peer.close()
-        await wait_until(lambda: listening.client.unavailable_reason)
-        back = await broker.accept()
-        await back.grant()
-        await with_timeout(listening.client.send_urgent(numbered(1, start=1)[0]))
-        assert (await back.expect(Publish)).payload == b"1"
-        back.acknowledge([each for each in back.received if isinstance(each, Publish)])
+        await wait_until(lambda: running.client.unavailable_reason)
+        reconnected = await broker.accept()
+        await reconnected.grant()
+        await with_timeout(running.client.send_urgent(number_messages(1, start=1)[0]))
+        assert (await reconnected.expect(Publish)).payload == b"1"
+        reconnected.acknowledge([each for each in reconnected.received if isinstance(each, Publish)])
 
 
-async def test_a_request_does_not_wait_behind_acks_and_one_that_nobody_wants_never_leaves(
-    shelf: StoringConsumer,
+async def test_a_request_is_sent_before_waiting_acks_and_a_canceled_one_is_not_sent(
+    consumer: StoringConsumer,
 ) -> None:
-    async with ScriptedBroker() as broker, RunningClient(broker.address, shelf) as listening:
+    async with ScriptedBroker() as broker, RunningClient(broker.address, consumer) as running:
         peer = await broker.accept()
         await peer.grant()
-        await listening.until_fine()
-        listening.client.send(numbered(3000))  # more than may be on its way at once
+        await running.wait_until_ready()
+        running.client.send(number_messages(3000))  # more than the in-flight window
         first = await peer.publishes(PATIENT.window)
-        unwanted, wanted = (
-            asyncio.create_task(listening.client.send_urgent(Publish(REQUEST, name, 1)))
+        canceled, urgent = (
+            asyncio.create_task(running.client.send_urgent(Publish(REQUEST, name, 1)))
             for name in (b"unwanted", b"wanted")
         )
         await asyncio.sleep(0)
-        unwanted.cancel()
+        canceled.cancel()
         peer.acknowledge(first)
         next_one = await peer.expect(Publish)
         assert next_one.payload == b"wanted"
-        await with_timeout(wanted)
-        rest = await peer.publishes(PATIENT.window - 1)
-        assert b"unwanted" not in {each.payload for each in rest}
+        await with_timeout(urgent)
+        others = await peer.publishes(PATIENT.window - 1)
+        assert b"unwanted" not in {each.payload for each in others}
         peer.close()
 
 
 @pytest.mark.rule("request-30")
-async def test_what_has_waited_too_long_never_leaves_and_is_counted(shelf: StoringConsumer) -> None:
+async def test_expired_messages_are_dropped_and_counted(consumer: StoringConsumer) -> None:
     async with ScriptedBroker() as broker:
-        outside = ExternalBrokerClient(
-            broker.address, "meshfleet0123", prefix="", consumer=shelf, options=PATIENT, max_age=0.0
+        external_client = ExternalBrokerClient(
+            broker.address,
+            "meshfleet0123",
+            prefix="",
+            consumer=consumer,
+            options=PATIENT,
+            max_age=0.0,
         )
-        outside.send(numbered(5))  # nobody is there yet
-        running = asyncio.create_task(outside.run())
+        external_client.send(number_messages(5))  # not connected yet
+        task = asyncio.create_task(external_client.run())
         peer = await broker.accept()
         await peer.grant()
-        await wait_until(lambda: outside.dropped == 5)
-        outside.send(numbered(1, start=5))
+        await wait_until(lambda: external_client.dropped == 5)
+        external_client.send(number_messages(1, start=5))
         sent = await peer.expect(Publish)
         assert sent.payload == b"5"
         peer.acknowledge([sent])
-        running.cancel()
-        await asyncio.wait([running])
+        task.cancel()
+        await asyncio.wait([task])
 
 
-async def test_only_so_many_wait_and_the_newest_are_dropped_and_counted(
-    mosquitto: Mosquitto, shelf: StoringConsumer, hearing: list[bytes]
+async def test_messages_beyond_the_queue_limit_are_dropped_and_counted(
+    mosquitto: Mosquitto, consumer: StoringConsumer, received: list[bytes]
 ) -> None:
-    listening = RunningClient(at(mosquitto), shelf)
-    listening.client.send(numbered(6000))
-    listening.client.send(numbered(6000, start=6000))
-    assert listening.client.dropped == 2000
-    listening.client.send(numbered(1, start=12_000))
-    assert listening.client.dropped == 2001
-    async with listening:
-        await wait_until(lambda: len(hearing) >= 10_000)
-    assert hearing == told(numbered(10_000))
+    running = RunningClient(build_address(mosquitto), consumer)
+    running.client.send(number_messages(6000))
+    running.client.send(number_messages(6000, start=6000))
+    assert running.client.dropped == 2000
+    running.client.send(number_messages(1, start=12_000))
+    assert running.client.dropped == 2001
+    async with running:
+        await wait_until(lambda: len(received) >= 10_000)
+    assert received == list_payloads(number_messages(10_000))
 
 
-def test_nobody_knows_who_is_connected_there(shelf: StoringConsumer) -> None:
-    carrier: Transport = RunningClient(BrokerAddress(host="127.0.0.1", port=1), shelf).client
-    assert carrier.connected_gateways() is None
+def test_the_connected_gateways_of_an_external_broker_are_unknown(consumer: StoringConsumer) -> None:
+    transport: Transport = RunningClient(BrokerAddress(host="127.0.0.1", port=1), consumer).client
+    assert transport.connected_gateways() is None
 
 
 # --- From gateways ---
 
 
 @pytest.mark.parametrize("prefix", ["", "site/7"])
-async def test_answers_go_to_who_listens_and_reports_to_the_consumer(
-    mosquitto: Mosquitto, shelf: StoringConsumer, prefix: str
+async def test_responses_go_to_callbacks_and_reports_to_the_consumer(
+    mosquitto: Mosquitto, consumer: StoringConsumer, prefix: str
 ) -> None:
-    front = f"{prefix}/" if prefix else ""
-    heard: list[Publish] = []
-    listening = RunningClient(at(mosquitto), shelf, prefix=prefix)
-    listening.client.subscribe(f"{front}{RESPONSES}", heard.append)
-    async with listening, MqttClient(at(mosquitto), unique_name("gateway"), clean=True) as link:
-        await listening.until_fine()
-        await wait_until(lambda: not waits_for_subscriptions())
+    root = f"{prefix}/" if prefix else ""
+    payloads: list[Publish] = []
+    running = RunningClient(build_address(mosquitto), consumer, prefix=prefix)
+    running.client.subscribe(f"{root}{RESPONSES}", payloads.append)
+    async with running, MqttClient(build_address(mosquitto), unique_name("gateway"), clean=True) as client:
+        await running.wait_until_ready()
+        await wait_until(lambda: not has_pending_subscriptions())
         messages = [
-            Publish(f"{front}{RESPONSE if number % 3 == 0 else REPORT}", b"%d" % number, 1)
+            Publish(f"{root}{RESPONSE if number % 3 == 0 else REPORT}", b"%d" % number, 1)
             for number in range(99)
         ]
-        await link.publish_all(messages)
-        await wait_until(lambda: len(shelf.committed) + len(heard) >= 99)
-    assert [message.payload for message in heard] == [b"%d" % number for number in range(0, 99, 3)]
-    assert shelf.committed == [b"%d" % number for number in range(99) if number % 3]
-    assert {message.topic for message in heard} == {f"{front}{RESPONSE}"}
+        await client.publish_all(messages)
+        await wait_until(lambda: len(consumer.committed) + len(payloads) >= 99)
+    assert [message.payload for message in payloads] == [b"%d" % number for number in range(0, 99, 3)]
+    assert consumer.committed == [b"%d" % number for number in range(99) if number % 3]
+    assert {message.topic for message in payloads} == {f"{root}{RESPONSE}"}
 
 
-def waits_for_subscriptions() -> bool:
-    return any(task.get_name().startswith("outside.subscribe") for task in asyncio.all_tasks())
+def has_pending_subscriptions() -> bool:
+    return any(task.get_name().startswith("external_broker.subscribe") for task in asyncio.all_tasks())
 
 
-async def test_an_answer_is_heard_at_once_and_acknowledged_with_its_batch(shelf: StoringConsumer) -> None:
-    shelf.is_open.clear()
-    heard: list[bytes] = []
+async def test_a_response_is_delivered_at_once_and_acknowledged_with_its_batch(
+    consumer: StoringConsumer,
+) -> None:
+    consumer.is_open.clear()
+    payloads: list[bytes] = []
     async with ScriptedBroker() as broker:
-        listening = RunningClient(broker.address, shelf)
-        listening.client.subscribe(RESPONSES, lambda message: heard.append(message.payload))
-        async with listening:
+        running = RunningClient(broker.address, consumer)
+        running.client.subscribe(RESPONSES, lambda message: payloads.append(message.payload))
+        async with running:
             peer = await broker.accept()
             assert await grant_all(peer, 2) == {"mt/gateway/+/device/#", RESPONSES}
-            await listening.until_fine()
+            await running.wait_until_ready()
             peer.send(
                 Publish(REPORT, b"report", 1, packet_id=1), Publish(RESPONSE, b"answer", 1, packet_id=2)
             )
-            await wait_until(lambda: heard and shelf.offered)
+            await wait_until(lambda: payloads and consumer.offered)
             assert await wait_until_stable(lambda: len(peer.unread)) == 0
-            shelf.is_open.set()
+            consumer.is_open.set()
             assert [(await peer.expect(Puback)).packet_id for _ in range(2)] == [1, 2]
-    assert (heard, shelf.committed) == ([b"answer"], [b"report"])
+    assert (payloads, consumer.committed) == ([b"answer"], [b"report"])
 
 
-async def test_answers_alone_wait_for_no_database(shelf: StoringConsumer) -> None:
-    shelf.is_open.clear()
-    heard: list[bytes] = []
+async def test_responses_do_not_wait_for_the_database(consumer: StoringConsumer) -> None:
+    consumer.is_open.clear()
+    payloads: list[bytes] = []
     async with ScriptedBroker() as broker:
-        listening = RunningClient(broker.address, shelf)
-        listening.client.subscribe(RESPONSES, lambda message: heard.append(message.payload))
-        async with listening:
+        running = RunningClient(broker.address, consumer)
+        running.client.subscribe(RESPONSES, lambda message: payloads.append(message.payload))
+        async with running:
             peer = await broker.accept()
             await grant_all(peer, 2)
             peer.send(Publish(RESPONSE, b"answer", 1, packet_id=7))
             assert (await peer.expect(Puback)).packet_id == 7
-    assert (heard, shelf.offered) == ([b"answer"], [])
+    assert (payloads, consumer.offered) == ([b"answer"], [])
 
 
-async def test_what_nobody_listens_to_is_for_the_consumer_to_judge(shelf: StoringConsumer) -> None:
+async def test_messages_without_a_callback_go_to_the_consumer(consumer: StoringConsumer) -> None:
     async with ScriptedBroker() as broker:
-        listening = RunningClient(broker.address, shelf)
-        listening.client.subscribe(RESPONSES, lambda _: pytest.fail("this is no answer"))
-        async with listening:
+        running = RunningClient(broker.address, consumer)
+        running.client.subscribe(RESPONSES, lambda _: pytest.fail("not a response"))
+        async with running:
             peer = await broker.accept()
             await grant_all(peer, 2)
-            topics = ["mt/gateway/short/device/x", "mt/gateway", "x", f"mt/gateway/{G}/responses/x"]
-            peer.send(*(Publish(topic, b"", 1, packet_id=1 + at) for at, topic in enumerate(topics)))
+            topics = ["mt/gateway/short/device/x", "mt/gateway", "x", f"mt/gateway/{GATEWAY}/responses/x"]
+            peer.send(*(Publish(topic, b"", 1, packet_id=1 + index) for index, topic in enumerate(topics)))
             for _ in topics:
                 await peer.expect(Puback)
-    assert len(shelf.offered) == len(topics)
+    assert len(consumer.offered) == len(topics)
 
 
-async def test_a_broker_that_refuses_answers_still_brings_reports_and_is_asked_again(
-    shelf: StoringConsumer, caplog: pytest.LogCaptureFixture
+async def test_a_refused_subscription_to_responses_is_retried_while_reports_arrive(
+    consumer: StoringConsumer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ScriptedBroker() as broker:
-        listening = RunningClient(broker.address, shelf)
-        listening.client.subscribe(RESPONSES, lambda _: None)
-        async with listening:
+        running = RunningClient(broker.address, consumer)
+        running.client.subscribe(RESPONSES, lambda _: None)
+        async with running:
             peer = await broker.accept()
             refused = 0
             while refused < 3:
-                asked = await peer.expect(Subscribe)
-                is_refused = asked.filters[0][0] == RESPONSES
+                published = await peer.expect(Subscribe)
+                is_refused = published.filters[0][0] == RESPONSES
                 refused += is_refused
-                peer.send(Suback(asked.packet_id, (SUBACK_FAILURE if is_refused else 1,)))
-            await listening.until_fine()
+                peer.send(Suback(published.packet_id, (SUBACK_FAILURE if is_refused else 1,)))
+            await running.wait_until_ready()
             peer.send(Publish(REPORT, b"report", 1, packet_id=1))
-            await wait_until(lambda: shelf.committed)
-    assert caplog.text.count("no answers of gateways come") == 1
+            await wait_until(lambda: consumer.committed)
+    assert caplog.text.count("cannot subscribe to responses of gateways") == 1
 
 
-# --- Both together ---
+# --- Requests end to end ---
 
 
-async def test_a_gateway_of_another_make_is_asked_through_mosquitto(
-    mosquitto: Mosquitto, shelf: StoringConsumer
+async def test_a_request_to_a_gateway_succeeds_through_mosquitto(
+    mosquitto: Mosquitto, consumer: StoringConsumer
 ) -> None:
-    listening = RunningClient(at(mosquitto), shelf)
-    asking = RpcClient(listening.client, TopicCodec(), Clock())
-    async with listening:
-        await listening.until_fine()
-        await wait_until(lambda: not waits_for_subscriptions())
+    running = RunningClient(build_address(mosquitto), consumer)
+    rpc = RpcClient(running.client, TopicCodec(), Clock())
+    async with running:
+        await running.wait_until_ready()
+        await wait_until(lambda: not has_pending_subscriptions())
         async with connect_gateway(
-            mosquitto.address.port, lambda asked: [asked.build_response(version="2.3.1")]
+            mosquitto.address.port, lambda published: [published.build_response(version="2.3.1")]
         ):
-            answer = await with_timeout(
-                asking.request(
-                    RequestTopic(Mac(G), Mac(G), Operation.APIVERSION), ApiVersionRequest(), timeout=30.0
+            result = await with_timeout(
+                rpc.request(
+                    RequestTopic(Mac(GATEWAY), Mac(GATEWAY), Operation.APIVERSION),
+                    ApiVersionRequest(),
+                    timeout=30.0,
                 )
             )
-    assert isinstance(answer.response, ApiVersionResponse)
-    assert answer.response.version == Version(2, 3, 1)
+    assert isinstance(result.response, ApiVersionResponse)
+    assert result.response.version == Version(2, 3, 1)

@@ -1,1 +1,1 @@
-"""The REST interface, spoken to over HTTP on a running server."""
+"""Tests of the REST interface over HTTP, on a running service."""

@@ -1,4 +1,4 @@
-"""One running service for each module of tests and each database."""
+"""Fixtures: one running service per test module and database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[RunningService]:
-    """A service with an empty registry, shared by the tests of a module."""
+    """Run a service with an empty registry, shared by the tests of a module."""
     database = fresh_database(request, database_kind)
     with run_service(database) as service:
         yield service
@@ -26,7 +26,7 @@ def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Runn
 
 @pytest.fixture(scope="module")
 def slow_hashing(request: pytest.FixtureRequest) -> Iterator[RunningService]:
-    """A service that hashes passwords with the usual effort, as the other ones do not."""
+    """Run a service that hashes passwords at production cost, unlike the others."""
     database = fresh_database(request, "sqlite")
     with run_service(database, hashes_slowly=True) as service:
         yield service

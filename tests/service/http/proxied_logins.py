@@ -1,4 +1,4 @@
-"""Clients of a service that seem to come from many places."""
+"""A service behind a trusted proxy, and logins from chosen client addresses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOGIN: Final = "/api/v1/auth/login"
 
 
 class FrozenClock(Clock):
-    """Stands still until it is moved: however slow the machine is, a test sees the same."""
+    """Clock that stands still until it is moved, so that slow machines do not change the results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class FrozenClock(Clock):
 
 
 def behind_a_proxy(request: pytest.FixtureRequest, database_kind: str) -> Iterator[RunningService]:
-    """A service, for a module, that believes us where a request comes from, with a clock that stands."""
+    """Run a service that trusts the tests' X-Forwarded-For header, with a frozen clock."""
     database = fresh_database(request, database_kind)
     settings = Settings(trusted_proxies=(ip_network("127.0.0.1"),))
     with run_service(database, settings, clock=FrozenClock()) as service:

@@ -1,4 +1,4 @@
-"""HTTP by hand, byte by byte: for what no decent client would send."""
+"""HTTP over a raw socket, for requests that no HTTP library sends."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from tests.service.http.running_service import RunningService
 
-_PATIENCE = 60.0
-"""Seconds until a server must have answered; reached only when it is broken."""
+_TIMEOUT_SECONDS = 60.0
+"""Seconds until a server must have answered; reached only if it is broken."""
 
 
 class RawResponse(NamedTuple):
-    """What a server answered."""
+    """Response of a server."""
 
     status: int
     headers: Message
@@ -34,7 +34,7 @@ class RawResponse(NamedTuple):
 
 
 class RawConnection:
-    """A connection to a service."""
+    """Raw connection to a service."""
 
     def __init__(self, connection: socket.socket, stream: BinaryIO) -> None:
         self._connection = connection
@@ -44,32 +44,32 @@ class RawConnection:
         self._connection.sendall(data)
 
     def read(self) -> RawResponse | None:
-        """The next answer; None: the server has hung up."""
+        """Return the next response; None: the server has closed the connection."""
         try:
             line = self._stream.readline()
             if not line:
                 return None
             headers = parse_headers(self._stream)
             body = self._stream.read(int(headers.get("content-length", 0)))
-        except ConnectionResetError:  # it hung up on something that we had sent
+        except ConnectionResetError:  # the server closed while data was in flight
             return None
         return RawResponse(int(line.split()[1]), headers, body)
 
     def read_rest(self) -> bytes:
-        """Read all that comes until the server hangs up."""
+        """Read until the server closes the connection."""
         return self._stream.read()
 
     def is_cut_off(self) -> bool:
-        """Wait until the server ends a connection that we do not read from: it then takes no more from us."""
+        """Wait until the server aborts the connection, without reading from it: then sending fails."""
 
-        def takes_no_more() -> bool:
+        def has_failed() -> bool:
             try:
                 self.send(b"\r\n")
             except OSError:
                 return True
             return False
 
-        return eventually(takes_no_more, "the end of the connection")
+        return eventually(has_failed, "the end of the connection")
 
     def hang_up(self) -> None:
         self._connection.shutdown(socket.SHUT_RDWR)
@@ -78,27 +78,29 @@ class RawConnection:
 @contextmanager
 def connect_raw(service: RunningService) -> Iterator[RawConnection]:
     """Connect to a service."""
-    place = urlsplit(service.url)
-    assert place.hostname is not None
+    parsed_url = urlsplit(service.url)
+    assert parsed_url.hostname is not None
     with (
-        socket.create_connection((place.hostname, place.port or 80), _PATIENCE) as connection,
+        socket.create_connection(
+            (parsed_url.hostname, parsed_url.port or 80), _TIMEOUT_SECONDS
+        ) as connection,
         connection.makefile("rb") as stream,
     ):
         yield RawConnection(connection, stream)
 
 
 def exchange_raw(service: RunningService, data: bytes) -> RawResponse | None:
-    """The first answer to some bytes."""
+    """Send bytes on a new connection and return the first response."""
     with connect_raw(service) as connection:
         connection.send(data)
         return connection.read()
 
 
 def build_head(line: str, *headers: str) -> bytes:
-    """The head of a request."""
+    """Return a request head."""
     return "\r\n".join([f"{line} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode("latin-1")
 
 
 def build_bearer_header(service: RunningService) -> str:
-    """The header with which an admin comes."""
+    """Return the Authorization header of an admin."""
     return f"Authorization: {service.admin.headers['Authorization']}"

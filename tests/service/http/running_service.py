@@ -1,4 +1,4 @@
-"""A service that runs, and clients that talk to it."""
+"""A running service and its HTTP clients, for tests."""
 
 from __future__ import annotations
 
@@ -39,90 +39,92 @@ if TYPE_CHECKING:
     from meshfleet.service.firmware.signed_urls import ImageUrlSigner
     from meshfleet.service.jobs.notifications import RunnerWakeup
 
-_PATIENCE = 30.0
-"""Seconds until a service must have started; reached only when it is broken."""
+_TIMEOUT_SECONDS = 30.0
+"""Seconds until a service must have started or answered; reached only if it is broken."""
 
-_WAITS_IN_CONNECTION = 64 * 1024
-"""Bytes that a connection holds for a client that does not read. By itself it would grow to megabytes."""
+_SEND_BUFFER_BYTES = 64 * 1024
+"""Send buffer for a client that does not read. By default it would grow to megabytes."""
 
-PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
+PASSWORD = "correct-horse-battery"  # noqa: S105 # a password of the tests
 
 
 QUICK_HASHER = PasswordHasher(time_cost=1, memory_cost=16, parallelism=1)
-"""Takes a thousandth of the usual time."""
+"""Hasher that takes a thousandth of the production time."""
 
 
 class RunningService:
-    """A service at `url`, and what tests need around it. Tests share it: each makes names of its own."""
+    """Running service with its clients and database. Tests share it, so each one uses new names."""
 
     addresses: ImageUrlSigner
     job_wakeup: RunnerWakeup
     data: Path
-    """Its data directory."""
+    """Data directory."""
 
     def __init__(self, url: str, database: Database, samples: SampleStore, clock: Clock) -> None:
         self.url = url
         self.database = database
         self.samples = samples
         self.clock = clock
-        self.anonymous = httpx.Client(base_url=url, verify=NO_TRUSTED_AUTHORITIES, timeout=_PATIENCE)
+        self.anonymous = httpx.Client(base_url=url, verify=NO_TRUSTED_AUTHORITIES, timeout=_TIMEOUT_SECONDS)
         self._clients = {role: self.client(self._key(role)) for role in Role}
         self._numbers = count(1)
 
     @property
     def viewer(self) -> httpx.Client:
-        """A program that may look."""
+        """Client with the role viewer."""
         return self._clients[Role.VIEWER]
 
     @property
     def operator(self) -> httpx.Client:
-        """A program that may work."""
+        """Client with the role operator."""
         return self._clients[Role.OPERATOR]
 
     @property
     def admin(self) -> httpx.Client:
-        """A program that may do all."""
+        """Client with the role admin."""
         return self._clients[Role.ADMIN]
 
     def client(self, bearer: str) -> httpx.Client:
-        """A client that comes with this token or key."""
+        """Return a client that sends this access token or API key."""
         headers = {"Authorization": f"Bearer {bearer}"}
         return httpx.Client(
-            base_url=self.url, headers=headers, verify=NO_TRUSTED_AUTHORITIES, timeout=_PATIENCE
+            base_url=self.url, headers=headers, verify=NO_TRUSTED_AUTHORITIES, timeout=_TIMEOUT_SECONDS
         )
 
     def new_name(self, beginning: str = "name") -> str:
-        """A name that no other test has."""
+        """Return a name that no other test uses."""
         return f"{beginning}-{next(self._numbers)}"
 
     def new_user(self, role: Role = Role.VIEWER) -> str:
-        """Somebody who can log in with PASSWORD."""
+        """Create a user with the password PASSWORD and return the name."""
         username = self.new_name("user")
-        answer = self.admin.post(
+        response = self.admin.post(
             "/api/v1/users", json={"username": username, "password": PASSWORD, "role": role}
         )
-        assert answer.status_code == 201, answer.text
+        assert response.status_code == 201, response.text
         return username
 
     def log_in(self, username: str, password: str = PASSWORD) -> str:
-        """The token of a user who logs in."""
-        answer = self.anonymous.post("/api/v1/auth/login", json={"username": username, "password": password})
-        assert answer.status_code == 200, answer.text
-        token: str = answer.json()["authToken"]
+        """Log in and return the access token."""
+        response = self.anonymous.post(
+            "/api/v1/auth/login", json={"username": username, "password": password}
+        )
+        assert response.status_code == 200, response.text
+        token: str = response.json()["authToken"]
         return token
 
     def new_mac(self) -> Mac:
-        """An address that no other test has."""
+        """Return a MAC that no other test uses."""
         return Mac(f"{0xC0FFEE000000 + next(self._numbers):012x}")
 
     def new_device(self, **facts: object) -> str:
-        """The id of a device that was just heard of."""
+        """Add a device to the registry and return its id."""
         mac = self.new_mac()
-        self.observe(DeviceObservation(device=mac, at=self.clock(), **facts))  # type: ignore[arg-type] # by its names
+        self.observe(DeviceObservation(device=mac, at=self.clock(), **facts))  # type: ignore[arg-type] # fields by name
         return to_device_id(mac)
 
     def observe(self, *sightings: DeviceObservation) -> None:
-        """Let the registry know."""
+        """Record observations in the registry."""
         self.database.write_now(registry.record_observations, sightings)
 
     def close(self) -> None:
@@ -143,7 +145,7 @@ class RunningService:
 
 
 @contextmanager
-def run_service(  # noqa: PLR0913 # by name
+def run_service(  # noqa: PLR0913 # keyword-only settings
     database: Database,
     settings: Settings | None = None,
     *,
@@ -154,7 +156,7 @@ def run_service(  # noqa: PLR0913 # by name
 ) -> Iterator[RunningService]:
     """Run a service on a database, in a thread of its own.
 
-    It hashes passwords with little effort, or slowly with as much as a real one.
+    Password hashing is cheap, or at production cost with `hashes_slowly`.
     """
     clock = clock or Clock()
     with (
@@ -162,13 +164,13 @@ def run_service(  # noqa: PLR0913 # by name
         closing(open_sample_store(database, Path(folder), {}, now=clock())) as samples,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WAITS_IN_CONNECTION)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         http = ListenAddress("127.0.0.1", listener.getsockname()[1])
-        chosen = replace(settings or Settings(), data=Path(folder), http=http)
+        settings_used = replace(settings or Settings(), data=Path(folder), http=http)
         hasher = PASSWORD_HASHER if hashes_slowly else QUICK_HASHER
         api = RestApi(
             database,
-            chosen,
+            settings_used,
             samples,
             now=clock,
             steady=clock.steady,
@@ -176,11 +178,11 @@ def run_service(  # noqa: PLR0913 # by name
             hasher=hasher,
             blocks=blocks,
         )
-        with _serving(api, chosen, listener, limits):
-            service = RunningService(chosen.listen_url, database, samples, clock)
+        with _run_in_thread(api, settings_used, listener, limits):
+            service = RunningService(settings_used.listen_url, database, samples, clock)
             service.addresses = api.url_signer
             service.job_wakeup = api.job_wakeup
-            service.data = chosen.data
+            service.data = settings_used.data
             try:
                 yield service
             finally:
@@ -188,22 +190,24 @@ def run_service(  # noqa: PLR0913 # by name
 
 
 @contextmanager
-def _serving(api: RestApi, settings: Settings, listener: socket.socket, limits: HttpLimits) -> Iterator[None]:
+def _run_in_thread(
+    api: RestApi, settings: Settings, listener: socket.socket, limits: HttpLimits
+) -> Iterator[None]:
     started = threading.Event()
     loop = asyncio.new_event_loop()
-    serving = loop.create_task(serve_api(api, settings, listener, started=started.set, limits=limits))
-    thread = threading.Thread(target=_run, args=(loop, serving), name="service")
+    task = loop.create_task(serve_api(api, settings, listener, started=started.set, limits=limits))
+    thread = threading.Thread(target=_run, args=(loop, task), name="service")
     thread.start()
     try:
-        assert started.wait(_PATIENCE), "the service did not start"
+        assert started.wait(_TIMEOUT_SECONDS), "the service did not start"
         yield
     finally:
-        loop.call_soon_threadsafe(serving.cancel)
+        loop.call_soon_threadsafe(task.cancel)
         thread.join()
         loop.close()
 
 
-def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
+def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(asyncio.wait([serving]))
+    loop.run_until_complete(asyncio.wait([task]))
     loop.run_until_complete(loop.shutdown_default_executor())

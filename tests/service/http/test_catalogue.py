@@ -1,4 +1,4 @@
-"""`GET /api/v1/catalogue`: what identifiers mean, and products are called."""
+"""`GET /api/v1/catalogue`: identifiers and products."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 PATH = "/api/v1/catalogue"
 
 
-def identifiers(service: RunningService) -> dict[str, dict[str, Any]]:
+def load_identifiers(service: RunningService) -> dict[str, dict[str, Any]]:
     return {each["identifier"]: each for each in get_json(service, PATH)["identifiers"]}
 
 
 @pytest.mark.rule("rest-205")
-def test_every_identifier_is_told_once_in_the_order_of_its_number(service: RunningService) -> None:
-    answer = service.viewer.get(PATH)
-    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
-    assert list(answer.json()) == ["identifiers", "products"]
-    told = [each["identifier"] for each in answer.json()["identifiers"]]
-    assert told == sorted(entry.id for entry in BUILTIN_CATALOGUE)
+def test_every_identifier_is_listed_once_in_the_order_of_its_number(service: RunningService) -> None:
+    response = service.viewer.get(PATH)
+    assert (response.status_code, response.headers["Content-Type"]) == (200, "application/json")
+    assert list(response.json()) == ["identifiers", "products"]
+    listed = [each["identifier"] for each in response.json()["identifiers"]]
+    assert listed == sorted(entry.id for entry in BUILTIN_CATALOGUE)
 
 
 @pytest.mark.rule("rest-205")
-def test_an_identifier_is_told_with_all_that_helps_to_read_and_write_it(service: RunningService) -> None:
-    known = identifiers(service)
+def test_an_identifier_has_type_unit_access_and_note(service: RunningService) -> None:
+    known = load_identifiers(service)
     assert known["8800"] == {
         "identifier": "8800",
         "name": "temperature",
@@ -48,17 +48,17 @@ def test_an_identifier_is_told_with_all_that_helps_to_read_and_write_it(service:
 
 
 @pytest.mark.rule("rest-205")
-def test_what_no_request_may_touch_has_no_access(service: RunningService) -> None:
-    told = {name: each["access"] for name, each in identifiers(service).items()}
-    assert {name for name, access in told.items() if access is None} == {
+def test_identifiers_that_requests_cannot_use_have_no_access(service: RunningService) -> None:
+    listed = {name: each["access"] for name, each in load_identifiers(service).items()}
+    assert {name for name, access in listed.items() if access is None} == {
         entry.id for entry in BUILTIN_CATALOGUE if entry.access == "-"
     }
-    assert None in told.values()
-    assert set(told.values()) <= {"r", "w", "rw", None}
+    assert None in listed.values()
+    assert set(listed.values()) <= {"r", "w", "rw", None}
 
 
 @pytest.mark.rule("rest-205")
-def test_products_are_told_by_model_number_and_by_variant_where_there_are_several(
+def test_products_are_listed_by_model_number_and_variant(
     service: RunningService,
 ) -> None:
     products = get_json(service, PATH)["products"]
@@ -71,7 +71,7 @@ def test_products_are_told_by_model_number_and_by_variant_where_there_are_severa
         assert find_product_name(ModelNumber(each["modelNumber"]), each["variant"] or 0) == each["name"]
 
 
-def test_it_is_for_whoever_may_look_and_takes_no_parameters(service: RunningService) -> None:
+def test_the_catalogue_needs_a_viewer_and_accepts_no_parameters(service: RunningService) -> None:
     for client in (service.viewer, service.operator, service.admin):
         assert client.get(PATH).status_code == 200
         assert client.post(PATH, json={}).status_code == 405

@@ -1,4 +1,4 @@
-"""Pages of the list of devices, their tokens, and their order."""
+"""Pages of the device list, their tokens and their order."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 SORTS = ["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
 
 
-def _page(service: RunningService, path: str = "/api/v1/devices", **query: Any) -> dict[str, Any]:
-    answer = service.admin.get(path, params=query)
-    assert answer.status_code == 200, answer.text
-    assert list(answer.json()) == ["items", "nextToken"]
-    return dict(answer.json())
+def _get_page(service: RunningService, path: str = "/api/v1/devices", **query: Any) -> dict[str, Any]:
+    response = service.admin.get(path, params=query)
+    assert response.status_code == 200, response.text
+    assert list(response.json()) == ["items", "nextToken"]
+    return dict(response.json())
 
 
-def _walk(
-    service: RunningService, between: Callable[[int], None] = lambda _: None, **query: Any
+def _list_all_ids(
+    service: RunningService, after_page: Callable[[int], None] = lambda _: None, **query: Any
 ) -> list[str]:
-    """The ids on all pages; `between` happens after each page, which is told its number."""
-    page = _page(service, **query)
+    """Return the ids of all pages; `after_page` is called after each page with its number."""
+    page = _get_page(service, **query)
     ids = [item["id"] for item in page["items"]]
     number = 0
     while page["nextToken"] is not None:
         assert len(page["items"]) <= query["MaxResults"]
         number += 1
-        between(number)
-        page = _page(service, **query, NextToken=page["nextToken"])
+        after_page(number)
+        page = _get_page(service, **query, NextToken=page["nextToken"])
         ids += [item["id"] for item in page["items"]]
     return ids
 
 
-def _refusal(service: RunningService, path: str = "/api/v1/devices", **query: Any) -> tuple[int, str]:
-    answer = service.admin.get(path, params=query)
-    return answer.status_code, answer.json().get("code", "")
+def _get_refusal(service: RunningService, path: str = "/api/v1/devices", **query: Any) -> tuple[int, str]:
+    response = service.admin.get(path, params=query)
+    return response.status_code, response.json().get("code", "")
 
 
 @pytest.fixture(scope="module")
 def gateway(service: RunningService) -> Mac:
-    """With seven devices behind it, some of the same name, connected or not, and since different times."""
+    """Create a gateway with seven devices, with equal names and different connectivity."""
     gateway = service.new_mac()
     names = ["b", "A", "a", "É", "B", "ß", "z"]
     start = service.clock()
@@ -63,16 +63,16 @@ def gateway(service: RunningService) -> Mac:
     return gateway
 
 
-def _new_gateway(service: RunningService, number: int) -> tuple[Mac, list[str]]:
-    """A gateway of its own, and the ids of the devices behind it, two apart."""
+def _create_gateway(service: RunningService, number: int) -> tuple[Mac, list[str]]:
+    """Create a gateway with devices whose MACs are two apart; return it with the device ids."""
     gateway, first = service.new_mac(), (0xD00000000000 + (int(service.new_mac(), 16) & 0xFFFF) * 0x10000)
     macs = [Mac(f"{first + 2 * each:012x}") for each in range(1, number + 1)]
     service.observe(*(DeviceObservation(device=mac, at=service.clock(), gateway=gateway) for mac in macs))
     return gateway, [f"bmac-{mac}" for mac in macs]
 
 
-def _token(service: RunningService, gateway: Mac, **query: Any) -> str:
-    token = _page(service, Gateway=gateway, MaxResults=2, **query)["nextToken"]
+def _get_token(service: RunningService, gateway: Mac, **query: Any) -> str:
+    token = _get_page(service, Gateway=gateway, MaxResults=2, **query)["nextToken"]
     assert isinstance(token, str)
     return token
 
@@ -84,17 +84,17 @@ def _token(service: RunningService, gateway: Mac, **query: Any) -> str:
 def test_the_pages_together_are_the_list(
     service: RunningService, gateway: Mac, sort: str, limit: int
 ) -> None:
-    whole = _page(service, Gateway=gateway, Sort=sort)
-    assert (len(whole["items"]), whole["nextToken"]) == (7, None)
-    walked = _walk(service, Gateway=gateway, Sort=sort, MaxResults=limit)
-    assert walked == [item["id"] for item in whole["items"]]
+    complete = _get_page(service, Gateway=gateway, Sort=sort)
+    assert (len(complete["items"]), complete["nextToken"]) == (7, None)
+    listed = _list_all_ids(service, Gateway=gateway, Sort=sort, MaxResults=limit)
+    assert listed == [item["id"] for item in complete["items"]]
 
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-37")
-def test_lists_are_sorted_as_asked(service: RunningService, gateway: Mac) -> None:
+def test_lists_are_sorted_as_requested(service: RunningService, gateway: Mac) -> None:
     def listed(**query: str) -> list[dict[str, Any]]:
-        return list(_page(service, Gateway=gateway, **query)["items"])
+        return list(_get_page(service, Gateway=gateway, **query)["items"])
 
     by_id = listed()
     assert [item["id"] for item in by_id] == sorted(item["id"] for item in by_id)
@@ -115,11 +115,11 @@ def test_lists_are_sorted_as_asked(service: RunningService, gateway: Mac) -> Non
 
 
 @pytest.mark.rule("rest-23", "rest-24")
-def test_without_a_number_a_page_has_a_hundred_items(service: RunningService) -> None:
-    gateway, devices = _new_gateway(service, 101)
-    page = _page(service, Gateway=gateway)
+def test_a_page_has_a_hundred_items_by_default(service: RunningService) -> None:
+    gateway, devices = _create_gateway(service, 101)
+    page = _get_page(service, Gateway=gateway)
     assert [item["id"] for item in page["items"]] == devices[:100]
-    rest = _page(service, Gateway=gateway, NextToken=page["nextToken"])
+    rest = _get_page(service, Gateway=gateway, NextToken=page["nextToken"])
     assert ([item["id"] for item in rest["items"]], rest["nextToken"]) == (devices[100:], None)
 
 
@@ -146,18 +146,18 @@ def test_without_a_number_a_page_has_a_hundred_items(service: RunningService) ->
     ],
 )
 @each_row("path", ["/api/v1/devices", "/api/v1/labels", "/api/v1/gateways"])
-def test_a_number_of_items_that_cannot_be_is_refused(service: RunningService, path: str, value: str) -> None:
-    answer = service.viewer.get(path, params={"MaxResults": value})
-    assert answer.status_code == 400, answer.text
-    assert [each["field"] for each in answer.json()["errors"]] == ["MaxResults"]
+def test_an_invalid_number_of_items_is_refused(service: RunningService, path: str, value: str) -> None:
+    response = service.viewer.get(path, params={"MaxResults": value})
+    assert response.status_code == 400, response.text
+    assert [each["field"] for each in response.json()["errors"]] == ["MaxResults"]
 
 
 @pytest.mark.rule("rest-17", "rest-18")
-def test_a_token_is_good_for_any_number_of_items_and_any_spelling_of_the_filters(
+def test_a_token_is_valid_for_any_page_size_and_spelling_of_the_filters(
     service: RunningService, gateway: Mac
 ) -> None:
-    ids = [item["id"] for item in _page(service, Gateway=gateway)["items"]]
-    first = _page(service, Gateway=gateway, Ids=ids, MaxResults=2)
+    ids = [item["id"] for item in _get_page(service, Gateway=gateway)["items"]]
+    first = _get_page(service, Gateway=gateway, Ids=ids, MaxResults=2)
     token = first["nextToken"]
     assert re.fullmatch(r"[A-Za-z0-9_-]+", token)
     again = {
@@ -167,7 +167,7 @@ def test_a_token_is_good_for_any_number_of_items_and_any_spelling_of_the_filters
         "sort": "id",
     }
     for limit, expected in [(1, ids[2:3]), (4, ids[2:6]), (1000, ids[2:])]:
-        assert [item["id"] for item in _page(service, **again, maxresults=limit)["items"]] == expected
+        assert [item["id"] for item in _get_page(service, **again, maxresults=limit)["items"]] == expected
 
 
 @pytest.mark.rule("rest-18", "rest-19")
@@ -190,10 +190,13 @@ def test_a_token_is_good_for_any_number_of_items_and_any_spelling_of_the_filters
 def test_a_token_of_other_filters_is_refused(
     service: RunningService, gateway: Mac, other: dict[str, str]
 ) -> None:
-    token = _token(service, gateway)
-    assert _refusal(service, **{"Gateway": gateway, **other, "NextToken": token}) == (400, "invalid-token")
-    assert _refusal(service, **other, NextToken=token) == (400, "invalid-token")
-    assert _refusal(service, NextToken=token) == (400, "invalid-token")
+    token = _get_token(service, gateway)
+    assert _get_refusal(service, **{"Gateway": gateway, **other, "NextToken": token}) == (
+        400,
+        "invalid-token",
+    )
+    assert _get_refusal(service, **other, NextToken=token) == (400, "invalid-token")
+    assert _get_refusal(service, NextToken=token) == (400, "invalid-token")
 
 
 @pytest.mark.rule("rest-19")
@@ -203,107 +206,107 @@ def test_a_token_of_another_list_is_refused(service: RunningService) -> None:
         service.admin.post("/api/v1/gateways", json={"mac": service.new_mac()})
         service.new_user()
     lists = ["devices", "labels", "gateways", "audit", "users", "api-keys"]
-    tokens = {name: _page(service, f"/api/v1/{name}", MaxResults=1)["nextToken"] for name in lists}
+    tokens = {name: _get_page(service, f"/api/v1/{name}", MaxResults=1)["nextToken"] for name in lists}
     assert None not in tokens.values()
     for name in lists:
         for other, token in tokens.items():
             if other != name:
-                refusal = _refusal(service, f"/api/v1/{name}", NextToken=token)
+                refusal = _get_refusal(service, f"/api/v1/{name}", NextToken=token)
                 assert refusal == (400, "invalid-token"), (name, other)
 
 
 @pytest.mark.rule("rest-18", "rest-19")
 def test_no_bit_of_a_token_can_be_changed(service: RunningService, gateway: Mac) -> None:
-    token = _token(service, gateway)
-    for place, letter in enumerate(token):
+    token = _get_token(service, gateway)
+    for position, character in enumerate(token):
         for bit in range(6):
-            other = ALPHABET[ALPHABET.index(letter) ^ 1 << bit]
-            forged = token[:place] + other + token[place + 1 :]
-            assert _refusal(service, Gateway=gateway, NextToken=forged) == (400, "invalid-token"), (
-                place,
+            other = ALPHABET[ALPHABET.index(character) ^ 1 << bit]
+            forged = token[:position] + other + token[position + 1 :]
+            assert _get_refusal(service, Gateway=gateway, NextToken=forged) == (400, "invalid-token"), (
+                position,
                 bit,
             )
 
 
 @pytest.mark.rule("rest-18", "rest-19")
 @each_row("name", ["x", "xy", "xyz"])
-def test_a_token_of_any_length_has_one_spelling(service: RunningService, name: str) -> None:
+def test_a_token_of_any_length_has_one_encoding(service: RunningService, name: str) -> None:
     gateway = service.new_mac()
     service.new_device(gateway=gateway, name=name)
     service.new_device(gateway=gateway, name="zz")
     query: dict[str, Any] = {"Gateway": gateway, "Sort": "friendlyName", "MaxResults": 1}
-    token = _page(service, **query)["nextToken"]
-    assert len(_page(service, **query, NextToken=token)["items"]) == 1
-    forged = [token[:-1] + letter for letter in ALPHABET if letter != token[-1]]
+    token = _get_page(service, **query)["nextToken"]
+    assert len(_get_page(service, **query, NextToken=token)["items"]) == 1
+    forged = [token[:-1] + character for character in ALPHABET if character != token[-1]]
     forged += [token + "=" * number for number in (1, 2, 3, 4)]
     forged += [f" {token}", f"{token}\n", f"{token}A", token[1:], token.swapcase(), f"{token}.{token}"]
     accepted = [
-        each for each in forged if _refusal(service, **query, NextToken=each) != (400, "invalid-token")
+        each for each in forged if _get_refusal(service, **query, NextToken=each) != (400, "invalid-token")
     ]
     assert accepted == []
 
 
 @pytest.mark.rule("rest-18", "rest-19")
-def test_what_is_no_token_is_refused(service: RunningService, gateway: Mac) -> None:
-    token = _token(service, gateway)
+def test_an_invalid_token_is_refused(service: RunningService, gateway: Mac) -> None:
+    token = _get_token(service, gateway)
     unsigned = [
         base64.urlsafe_b64encode(bytes(16) + where).decode() for where in (b"[0]", b"", b"null", b'["')
     ]
-    wrong = ["", "A", "null", "0", "é", "\N{DOOR}", "%", "../", "A" * 5000, *unsigned]
-    wrong += [token[:length] for length in range(1, len(token))]
-    for each in wrong:
-        assert _refusal(service, Gateway=gateway, NextToken=each) == (400, "invalid-token"), each
+    invalid = ["", "A", "null", "0", "é", "\N{DOOR}", "%", "../", "A" * 5000, *unsigned]
+    invalid += [token[:length] for length in range(1, len(token))]
+    for each in invalid:
+        assert _get_refusal(service, Gateway=gateway, NextToken=each) == (400, "invalid-token"), each
 
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-20", "rest-21")
 @pytest.mark.parametrize("sort", ["id", "-id"])
-def test_devices_that_come_and_go_meanwhile_make_none_appear_twice_or_go_missing(
+def test_devices_added_and_deleted_during_paging_cause_no_repeats_or_gaps(
     service: RunningService, sort: str
 ) -> None:
-    gateway, devices = _new_gateway(service, 12)
-    gone: list[str] = []
-    come: list[str] = []
+    gateway, devices = _create_gateway(service, 12)
+    deleted: list[str] = []
+    added: list[str] = []
 
     def disturb(number: int) -> None:
-        """Remove what was shown first and last, and what comes later; add beside them; rename others."""
-        shown = devices[2 * number - 1] if sort == "id" else devices[-2 * number]
-        for device in {devices[0], shown, devices[6]} - set(gone):
+        """Delete devices of listed and later pages, add neighbors of them, and rename others."""
+        already_listed = devices[2 * number - 1] if sort == "id" else devices[-2 * number]
+        for device in {devices[0], already_listed, devices[6]} - set(deleted):
             service.admin.delete(f"/api/v1/devices/{device}")
-            gone.append(device)
-        for device in (devices[0], shown, devices[9]):
+            deleted.append(device)
+        for device in (devices[0], already_listed, devices[9]):
             mac = Mac(f"{int(device[5:], 16) + 1:012x}")
             service.observe(
                 DeviceObservation(device=mac, at=service.clock(), gateway=gateway, connected=True)
             )
-            come.append(f"bmac-{mac}")
+            added.append(f"bmac-{mac}")
         body = {"name": service.new_name("another")}
         service.operator.put(f"/api/v1/devices/{devices[10]}/friendly-name", json=body)
 
-    walked = _walk(service, disturb, Gateway=gateway, Sort=sort, MaxResults=2)
-    assert len(walked) == len(set(walked))
-    assert walked == sorted(walked, reverse=sort == "-id")
-    assert set(devices) - set(gone) <= set(walked) <= set(devices) | set(come)
+    listed = _list_all_ids(service, disturb, Gateway=gateway, Sort=sort, MaxResults=2)
+    assert len(listed) == len(set(listed))
+    assert listed == sorted(listed, reverse=sort == "-id")
+    assert set(devices) - set(deleted) <= set(listed) <= set(devices) | set(added)
 
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-22")
-def test_renames_meanwhile_move_only_the_renamed_in_a_list_by_name(service: RunningService) -> None:
-    gateway, devices = _new_gateway(service, 9)
+def test_a_rename_during_paging_moves_only_the_renamed_device(service: RunningService) -> None:
+    gateway, devices = _create_gateway(service, 9)
 
     def disturb(number: int) -> None:
         body = {"name": "Aaa" if number % 2 else "Zzz"}
         service.operator.put(f"/api/v1/devices/{devices[4]}/friendly-name", json=body)
 
-    walked = _walk(service, disturb, Gateway=gateway, Sort="friendlyName", MaxResults=2)
-    assert [each for each in walked if each != devices[4]] == [each for each in devices if each != devices[4]]
+    listed = _list_all_ids(service, disturb, Gateway=gateway, Sort="friendlyName", MaxResults=2)
+    assert [each for each in listed if each != devices[4]] == [each for each in devices if each != devices[4]]
 
 
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-16", "rest-20")
-def test_a_page_behind_which_all_has_gone_is_empty_and_the_last(service: RunningService) -> None:
-    gateway, devices = _new_gateway(service, 4)
-    token = _token(service, gateway)
+def test_a_page_after_which_all_devices_were_deleted_is_empty(service: RunningService) -> None:
+    gateway, devices = _create_gateway(service, 4)
+    token = _get_token(service, gateway)
     for device in devices:
         service.admin.delete(f"/api/v1/devices/{device}")
-    assert _page(service, Gateway=gateway, NextToken=token) == {"items": [], "nextToken": None}
+    assert _get_page(service, Gateway=gateway, NextToken=token) == {"items": [], "nextToken": None}

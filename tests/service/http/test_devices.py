@@ -1,4 +1,4 @@
-"""Devices as they are listed, shown, counted and forgotten."""
+"""Devices: list, detail, summary and deletion."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 FIELDS = ["id", "friendlyName", "modelNumber", "labels", "bootMode", "connectivity"]
 FIELDS += ["firmwareVersion", "hardwareVersion", "imei", "status"]
-LIVE = ["gateway", "parent", "rssi", "battery", "lastReportAt", "updating", "place"]
-NEVER_HEARD = "bmac-0123456789ab"
+LIVE_FIELDS = ["gateway", "parent", "rssi", "battery", "lastReportAt", "updating", "place"]
+UNKNOWN_DEVICE = "bmac-0123456789ab"
 
 OPERATIONS = [
     ("GET", "/api/v1/devices/{}", None),
@@ -26,25 +26,25 @@ OPERATIONS = [
     ("PUT", "/api/v1/devices/{}/labels/any", None),
     ("DELETE", "/api/v1/devices/{}/labels/any", None),
 ]
-"""All that names a device in its path."""
+"""Operations with a device in their path."""
 
 
-def _listed(service: RunningService, device: str, **query: str) -> dict[str, Any]:
-    answer = service.viewer.get("/api/v1/devices", params={"Ids": device, **query})
-    assert answer.status_code == 200, answer.text
-    (item,) = answer.json()["items"]
+def _load_item(service: RunningService, device: str, **query: str) -> dict[str, Any]:
+    response = service.viewer.get("/api/v1/devices", params={"Ids": device, **query})
+    assert response.status_code == 200, response.text
+    (item,) = response.json()["items"]
     return dict(item)
 
 
-def _shown(service: RunningService, device: str) -> dict[str, Any]:
-    answer = service.viewer.get(f"/api/v1/devices/{device}")
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+def _load_detail(service: RunningService, device: str) -> dict[str, Any]:
+    response = service.viewer.get(f"/api/v1/devices/{device}")
+    assert response.status_code == 200, response.text
+    return dict(response.json())
 
 
-def _full(service: RunningService, **facts: Any) -> str:
-    """A device of which all is known."""
-    known: dict[str, Any] = {
+def _create_full_device(service: RunningService, **facts: Any) -> str:
+    """Create a device of which all fields are known."""
+    defaults: dict[str, Any] = {
         "model": ModelNumber("000F"),
         "firmware": Version(2, 4, 1, 3),
         "hardware": Version.parse("1.7"),
@@ -57,16 +57,16 @@ def _full(service: RunningService, **facts: Any) -> str:
         "rssi": -70,
         "battery": 88,
     }
-    return service.new_device(**known | facts)
+    return service.new_device(**defaults | facts)
 
 
 @pytest.mark.rule("rest-6", "rest-28", "rest-29", "rest-30", "rest-31", "rest-32", "rest-33", "rest-45")
 @pytest.mark.rule("rest-48", "rest-53")
-def test_of_a_new_device_the_list_tells_ten_fields_in_order(service: RunningService) -> None:
+def test_a_new_device_is_listed_with_ten_fields_in_order(service: RunningService) -> None:
     mac = service.new_mac()
     at = service.clock()
     service.observe(DeviceObservation(device=mac, at=at))
-    item = _listed(service, f"bmac-{mac}")
+    item = _load_item(service, f"bmac-{mac}")
     assert list(item) == FIELDS
     assert item == {
         "id": f"bmac-{mac}",
@@ -84,9 +84,9 @@ def test_of_a_new_device_the_list_tells_ten_fields_in_order(service: RunningServ
 
 
 @pytest.mark.rule("rest-29", "rest-45", "rest-49", "rest-50", "rest-54", "rest-55", "rest-56")
-def test_of_a_device_that_told_all_the_list_tells_the_same_ten_fields(service: RunningService) -> None:
-    device = _full(service)
-    item = _listed(service, device)
+def test_a_fully_known_device_is_listed_with_the_same_ten_fields(service: RunningService) -> None:
+    device = _create_full_device(service)
+    item = _load_item(service, device)
     assert list(item) == FIELDS
     assert item.pop("connectivity")["connected"] is True
     assert item == {
@@ -105,12 +105,12 @@ def test_of_a_device_that_told_all_the_list_tells_the_same_ten_fields(service: R
 @pytest.mark.rule("rest-38")
 def test_live_adds_one_field_at_the_end(service: RunningService) -> None:
     gateway, parent = service.new_mac(), service.new_mac()
-    device = _full(service, gateway=gateway, parent=parent)
-    item = _listed(service, device, Include="live")
+    device = _create_full_device(service, gateway=gateway, parent=parent)
+    item = _load_item(service, device, Include="live")
     assert list(item) == [*FIELDS, "live"]
     live = item.pop("live")
-    assert list(live) == LIVE
-    assert item == _listed(service, device)
+    assert list(live) == LIVE_FIELDS
+    assert item == _load_item(service, device)
     last = live.pop("lastReportAt")
     assert last == item["connectivity"]["timestamp"]
     assert live == {
@@ -124,45 +124,45 @@ def test_live_adds_one_field_at_the_end(service: RunningService) -> None:
 
 
 @pytest.mark.rule("rest-38")
-def test_live_of_a_device_that_was_never_heard_is_nothing(service: RunningService) -> None:
+def test_the_live_fields_of_a_device_without_reports_are_null(service: RunningService) -> None:
     mac = service.new_mac()
     service.observe(DeviceObservation(device=mac, at=service.clock(), heard=False))
-    live = _listed(service, f"bmac-{mac}", Include="live")["live"]
-    assert live == {**dict.fromkeys(LIVE), "updating": False}
+    live = _load_item(service, f"bmac-{mac}", Include="live")["live"]
+    assert live == {**dict.fromkeys(LIVE_FIELDS), "updating": False}
 
 
 @each_row("value", ["Live", "LIVE", "all", "", "live,live", "null"])
-def test_nothing_but_live_can_be_included(service: RunningService, value: str) -> None:
-    answer = service.viewer.get("/api/v1/devices", params={"Include": value})
-    assert answer.status_code == 400, answer.text
-    assert [each["field"] for each in answer.json()["errors"]] == ["Include"]
+def test_only_live_can_be_included(service: RunningService, value: str) -> None:
+    response = service.viewer.get("/api/v1/devices", params={"Include": value})
+    assert response.status_code == 400, response.text
+    assert [each["field"] for each in response.json()["errors"]] == ["Include"]
 
 
 @pytest.mark.rule("rest-39", "rest-49")
-def test_a_device_alone_is_told_with_four_more_fields(service: RunningService) -> None:
-    device = _full(service)
-    shown = _shown(service, device)
-    assert list(shown) == [*FIELDS, "live", "firmwareVersionText", "product", "claimedAt"]
-    assert shown["firmwareVersionText"] == "2.4.1-beta.3"
-    assert shown["product"] == "MT PocketClip 231"
-    assert shown["claimedAt"] is None
-    assert {name: shown[name] for name in [*FIELDS, "live"]} == _listed(service, device, Include="live")
+def test_the_detail_of_a_device_has_four_more_fields(service: RunningService) -> None:
+    device = _create_full_device(service)
+    detail = _load_detail(service, device)
+    assert list(detail) == [*FIELDS, "live", "firmwareVersionText", "product", "claimedAt"]
+    assert detail["firmwareVersionText"] == "2.4.1-beta.3"
+    assert detail["product"] == "MT PocketClip 231"
+    assert detail["claimedAt"] is None
+    assert {name: detail[name] for name in [*FIELDS, "live"]} == _load_item(service, device, Include="live")
 
 
 @pytest.mark.rule("rest-39")
 def test_a_release_has_the_same_version_in_both_fields(service: RunningService) -> None:
-    shown = _shown(service, service.new_device(firmware=Version(2, 4, 1)))
-    assert (shown["firmwareVersion"], shown["firmwareVersionText"]) == ("2.4.1", "2.4.1")
-    assert shown["product"] is None
+    detail = _load_detail(service, service.new_device(firmware=Version(2, 4, 1)))
+    assert (detail["firmwareVersion"], detail["firmwareVersionText"]) == ("2.4.1", "2.4.1")
+    assert detail["product"] is None
 
 
 @pytest.mark.rule("rest-53")
-def test_the_time_of_connectivity_is_that_of_its_last_change(service: RunningService) -> None:
+def test_the_connectivity_timestamp_is_that_of_its_last_change(service: RunningService) -> None:
     mac = service.new_mac()
     start = service.clock()
     for passed, connected in [(0, True), (1000, True), (2000, False), (3000, False)]:
         service.observe(DeviceObservation(device=mac, at=start + passed, connected=connected))
-    assert _listed(service, f"bmac-{mac}")["connectivity"] == {
+    assert _load_item(service, f"bmac-{mac}")["connectivity"] == {
         "connected": False,
         "timestamp": format_time(from_millis(start + 2000)),
     }
@@ -172,12 +172,12 @@ def test_the_time_of_connectivity_is_that_of_its_last_change(service: RunningSer
 def test_boot_mode_is_null_again_after_an_update(service: RunningService) -> None:
     device = service.new_device(boot_mode="dfu")
     service.observe(DeviceObservation(device=Mac(device[5:]), at=service.clock() + 1, boot_mode=None))
-    assert _listed(service, device)["bootMode"] is None
+    assert _load_item(service, device)["bootMode"] is None
 
 
 @pytest.mark.rule("rest-55")
-def test_a_status_other_than_zero_is_told_as_it_is(service: RunningService) -> None:
-    assert _listed(service, service.new_device(status=255))["status"] == 255
+def test_a_nonzero_status_is_returned_unchanged(service: RunningService) -> None:
+    assert _load_item(service, service.new_device(status=255))["status"] == 255
 
 
 @pytest.mark.rule("rest-15")
@@ -187,8 +187,8 @@ def test_a_malformed_id_in_a_path_is_not_found(
 ) -> None:
     device = service.new_device()
     mac = device[5:]
-    wrong = [mac, device.upper(), f"bmac-{mac.upper()}", device[:-1], f"{device}0", f"bmac-bmac-{mac}"]
-    wrong += [
+    malformed = [mac, device.upper(), f"bmac-{mac.upper()}", device[:-1], f"{device}0", f"bmac-bmac-{mac}"]
+    malformed += [
         "bmac-",
         "0",
         "-",
@@ -198,7 +198,7 @@ def test_a_malformed_id_in_a_path_is_not_found(
         f"%20{device}",
         f"{device}%20",
     ]
-    wrong += [
+    malformed += [
         f"bmac-{mac[:-1]}%EF%BC%91",
         "%00",
         "%FF",
@@ -207,35 +207,35 @@ def test_a_malformed_id_in_a_path_is_not_found(
         f"{device}%00",
         "%25",
     ]
-    for each in wrong:
-        answer = service.admin.request(method, path.format(each), json=body)
-        assert (answer.status_code, answer.json()["code"]) == (404, "not-found"), each
+    for each in malformed:
+        response = service.admin.request(method, path.format(each), json=body)
+        assert (response.status_code, response.json()["code"]) == (404, "not-found"), each
     assert service.viewer.get(f"/api/v1/devices/{device}").status_code == 200
 
 
 @pytest.mark.rule("rest-15")
 @each_row(("method", "path", "body"), OPERATIONS)
 def test_an_unknown_device_is_not_found(service: RunningService, method: str, path: str, body: Any) -> None:
-    answer = service.admin.request(method, path.format(NEVER_HEARD), json=body)
-    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
-    assert answer.json()["instance"] == path.format(NEVER_HEARD)
-    listed = service.viewer.get("/api/v1/devices", params={"Ids": NEVER_HEARD})
+    response = service.admin.request(method, path.format(UNKNOWN_DEVICE), json=body)
+    assert (response.status_code, response.json()["code"]) == (404, "not-found")
+    assert response.json()["instance"] == path.format(UNKNOWN_DEVICE)
+    listed = service.viewer.get("/api/v1/devices", params={"Ids": UNKNOWN_DEVICE})
     assert listed.json() == {"items": [], "nextToken": None}
 
 
-def test_a_device_written_with_percent_signs_is_the_same(service: RunningService) -> None:
+def test_a_percent_encoded_device_id_is_decoded(service: RunningService) -> None:
     device = service.new_device()
-    assert _shown(service, device.replace("-", "%2d"))["id"] == device
+    assert _load_detail(service, device.replace("-", "%2d"))["id"] == device
 
 
 @pytest.mark.rule("rest-40")
-def test_only_an_admin_forgets_a_device(service: RunningService) -> None:
+def test_only_an_admin_deletes_a_device(service: RunningService) -> None:
     device = service.new_device()
     for client in (service.viewer, service.operator):
-        answer = client.delete(f"/api/v1/devices/{device}")
-        assert (answer.status_code, answer.json()["code"]) == (403, "not-allowed")
-    answer = service.admin.delete(f"/api/v1/devices/{device}")
-    assert (answer.status_code, answer.content) == (204, b"")
+        response = client.delete(f"/api/v1/devices/{device}")
+        assert (response.status_code, response.json()["code"]) == (403, "not-allowed")
+    response = service.admin.delete(f"/api/v1/devices/{device}")
+    assert (response.status_code, response.content) == (204, b"")
     assert service.viewer.get(f"/api/v1/devices/{device}").status_code == 404
     assert service.admin.delete(f"/api/v1/devices/{device}").status_code == 404
     rows = service.admin.get("/api/v1/audit", params={"Target": device}).json()["items"]
@@ -243,7 +243,7 @@ def test_only_an_admin_forgets_a_device(service: RunningService) -> None:
 
 
 @pytest.mark.rule("rest-40", "rest-41")
-def test_a_forgotten_device_comes_back_without_name_and_labels_when_it_is_heard(
+def test_a_deleted_device_is_added_again_without_name_and_labels_by_its_next_report(
     service: RunningService,
 ) -> None:
     device, label = service.new_device(), service.new_name("label")
@@ -254,13 +254,13 @@ def test_a_forgotten_device_comes_back_without_name_and_labels_when_it_is_heard(
     for query in ({"Label": label}, {"FriendlyName": name}, {"Ids": device}):
         assert service.viewer.get("/api/v1/devices", params=query).json()["items"] == [], query
     service.observe(DeviceObservation(device=Mac(device[5:]), at=service.clock()))
-    item = _listed(service, device)
+    item = _load_item(service, device)
     assert (item["friendlyName"], item["labels"]) == (f"Device {device[-4:]}", [])
     assert service.viewer.get("/api/v1/devices", params={"FriendlyName": name}).json()["items"] == []
 
 
 @pytest.mark.rule("rest-42")
-def test_a_summary_counts_what_the_filters_select(service: RunningService) -> None:
+def test_a_summary_counts_the_devices_that_match_the_filters(service: RunningService) -> None:
     gateway = service.new_mac()
     label, other = service.new_name("a"), service.new_name("b")
     models = [ModelNumber("0018"), ModelNumber("0018"), ModelNumber("000F")]
@@ -282,21 +282,19 @@ def test_a_summary_counts_what_the_filters_select(service: RunningService) -> No
         "firmware": [{"value": "2.0.0", "count": 2}, {"value": "1.0.0", "count": 1}],
         "labels": [{"value": label, "count": 3}, {"value": other, "count": 1}],
     }
-    narrow = {"Gateway": gateway, "Label": [label, other], "Connected": "true"}
-    assert service.viewer.get("/api/v1/devices/summary", params=narrow).json()["total"] == 1
+    query = {"Gateway": gateway, "Label": [label, other], "Connected": "true"}
+    assert service.viewer.get("/api/v1/devices/summary", params=query).json()["total"] == 1
 
 
 @pytest.mark.rule("rest-42")
-def test_a_summary_of_nothing_is_zero(service: RunningService) -> None:
-    summary = service.viewer.get("/api/v1/devices/summary", params={"Label": "nobody has it"}).json()
+def test_a_summary_without_matches_is_zero(service: RunningService) -> None:
+    summary = service.viewer.get("/api/v1/devices/summary", params={"Label": "unknown label"}).json()
     assert (summary["total"], summary["models"], summary["labels"]) == (0, [], [])
 
 
 @pytest.mark.rule("rest-42")
 @each_row("query", ["ModelNumber=x", "Connected=perhaps", "MaxResults=1", "Sort=id", "Include=live"])
-def test_a_summary_takes_the_filters_of_the_list_and_nothing_else(
-    service: RunningService, query: str
-) -> None:
-    answer = service.viewer.get(f"/api/v1/devices/summary?{query}")
-    assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["errors"]] == [query.partition("=")[0]]
+def test_a_summary_accepts_only_the_filters_of_the_list(service: RunningService, query: str) -> None:
+    response = service.viewer.get(f"/api/v1/devices/summary?{query}")
+    assert response.status_code == 400
+    assert [each["field"] for each in response.json()["errors"]] == [query.partition("=")[0]]

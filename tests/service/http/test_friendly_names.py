@@ -1,4 +1,4 @@
-"""Friendly names: giving them, and finding devices by them."""
+"""Friendly names: setting them, and filtering by them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def _rename(service: RunningService, device: str, name: Any) -> httpx.Response:
     return service.operator.put(f"/api/v1/devices/{device}/friendly-name", json={"name": name})
 
 
-def _named(service: RunningService, name: str) -> str:
+def _create_named_device(service: RunningService, name: str) -> str:
     device = service.new_device()
-    answer = _rename(service, device, name)
-    assert answer.status_code == 200, answer.text
+    response = _rename(service, device, name)
+    assert response.status_code == 200, response.text
     return device
 
 
-def _renames(service: RunningService, device: str) -> list[tuple[str, str]]:
+def _list_renames(service: RunningService, device: str) -> list[tuple[str, str]]:
     query = {"Target": device, "Action": "device.rename"}
     rows = service.admin.get("/api/v1/audit", params=query).json()["items"]
     return [(row["detail"]["before"], row["detail"]["after"]) for row in rows]
@@ -54,21 +54,21 @@ def _renames(service: RunningService, device: str) -> list[tuple[str, str]]:
 
 @pytest.mark.rule("rest-6", "rest-7", "rest-43", "rest-44")
 @each_row("name", NAMES)
-def test_a_device_takes_the_name_it_is_given_and_is_the_answer(service: RunningService, name: str) -> None:
+def test_a_rename_returns_the_device_with_its_new_name(service: RunningService, name: str) -> None:
     device = service.new_device()
-    answer = _rename(service, device, name)
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
-    assert answer.json()["friendlyName"] == name
-    assert answer.json() == service.viewer.get("/api/v1/devices", params={"Ids": device}).json()["items"][0]
-    assert list(answer.json())[:2] == ["id", "friendlyName"]
-    assert len(answer.json()) == 10
+    response = _rename(service, device, name)
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+    assert response.json()["friendlyName"] == name
+    assert response.json() == service.viewer.get("/api/v1/devices", params={"Ids": device}).json()["items"][0]
+    assert list(response.json())[:2] == ["id", "friendlyName"]
+    assert len(response.json()) == 10
 
 
 @pytest.mark.rule("rest-44")
-@each_row("around", [" ", "\t", "\r\n", "\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}"])
-def test_a_name_is_trimmed(service: RunningService, around: str) -> None:
+@each_row("padding", [" ", "\t", "\r\n", "\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}"])
+def test_a_name_is_trimmed(service: RunningService, padding: str) -> None:
     name = "n" * 128
-    assert _rename(service, service.new_device(), f"{around}{name}{around}").json()["friendlyName"] == name
+    assert _rename(service, service.new_device(), f"{padding}{name}{padding}").json()["friendlyName"] == name
 
 
 @pytest.mark.rule("rest-43", "rest-44")
@@ -91,13 +91,13 @@ def test_a_name_is_trimmed(service: RunningService, around: str) -> None:
         {},
     ],
 )
-def test_a_name_that_cannot_be_is_refused(service: RunningService, name: Any) -> None:
+def test_an_invalid_name_is_refused(service: RunningService, name: Any) -> None:
     device = service.new_device()
-    answer = _rename(service, device, name)
-    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
-    assert [each["field"] for each in answer.json()["errors"]] == ["name"]
+    response = _rename(service, device, name)
+    assert (response.status_code, response.headers["content-type"]) == (400, "application/problem+json")
+    assert [each["field"] for each in response.json()["errors"]] == ["name"]
     assert service.viewer.get(f"/api/v1/devices/{device}").json()["friendlyName"] == f"Device {device[-4:]}"
-    assert _renames(service, device) == []
+    assert _list_renames(service, device) == []
 
 
 @pytest.mark.rule("rest-43")
@@ -118,45 +118,49 @@ def test_a_name_that_cannot_be_is_refused(service: RunningService, name: Any) ->
         (b'{"name": "\xed\xa0\x80"}', "body"),
     ],
 )
-def test_a_body_that_is_no_name_is_refused(service: RunningService, body: bytes, field: str) -> None:
+def test_an_invalid_body_is_refused(service: RunningService, body: bytes, field: str) -> None:
     device = service.new_device()
     path, headers = f"/api/v1/devices/{device}/friendly-name", {"content-type": "application/json"}
-    answer = service.operator.put(path, content=body, headers=headers)
-    assert answer.status_code == 400, answer.text
-    assert [each["field"] for each in answer.json()["errors"]] == [field]
-    assert _renames(service, device) == []
+    response = service.operator.put(path, content=body, headers=headers)
+    assert response.status_code == 400, response.text
+    assert [each["field"] for each in response.json()["errors"]] == [field]
+    assert _list_renames(service, device) == []
 
 
 @pytest.mark.rule("rest-43")
-def test_every_rename_is_one_row_of_the_audit_log_and_the_same_name_again_is_none(
+def test_every_rename_is_one_audit_row_and_an_unchanged_name_is_none(
     service: RunningService,
 ) -> None:
     device = service.new_device()
     for name in ("one", "one", "two", " two ", "one"):
         assert _rename(service, device, name).status_code == 200
-    assert _renames(service, device) == [("two", "one"), ("one", "two"), (f"Device {device[-4:]}", "one")]
+    assert _list_renames(service, device) == [
+        ("two", "one"),
+        ("one", "two"),
+        (f"Device {device[-4:]}", "one"),
+    ]
 
 
 @pytest.mark.rule("rest-45")
-def test_until_somebody_names_it_a_device_is_called_after_its_product(service: RunningService) -> None:
+def test_a_device_is_named_after_its_product_until_a_user_names_it(service: RunningService) -> None:
     device = service.new_device()
     mac = Mac(device[5:])
 
-    def learn(**facts: Any) -> str:
+    def observe(**facts: Any) -> str:
         service.observe(DeviceObservation(device=mac, at=service.clock(), **facts))
         return str(service.viewer.get(f"/api/v1/devices/{device}").json()["friendlyName"])
 
-    assert learn(model=ModelNumber("0018")) == f"MT MotionSensor 15x {mac[-4:]}"
-    assert learn(model=ModelNumber("0011"), variant=4) == f"KKM B1 {mac[-4:]}"
+    assert observe(model=ModelNumber("0018")) == f"MT MotionSensor 15x {mac[-4:]}"
+    assert observe(model=ModelNumber("0011"), variant=4) == f"KKM B1 {mac[-4:]}"
     found = service.viewer.get("/api/v1/devices", params={"FriendlyName": f"kkm b1 {mac[-4:]}"}).json()
     assert [item["id"] for item in found["items"]] == [device]
     _rename(service, device, "Mine")
-    assert learn(model=ModelNumber("0018")) == "Mine"
+    assert observe(model=ModelNumber("0018")) == "Mine"
 
 
 ACUTE = "\N{COMBINING ACUTE ACCENT}"
 SIGMAS = "\u039f\u0394\u03a5\u03a3\u03a3\u0395\u03a5\u03a3"
-FOUND = [
+MATCHES = [
     ("abcdef", "a"),
     ("abcdef", "AB"),
     ("abcdef", "bcd"),
@@ -198,7 +202,7 @@ FOUND = [
     ("[a-z]{3} .*", "[a-z]{3} .*"),
     ("a&b=c;d#e?f", "&b=c;d#e?"),
 ]
-PASSED_OVER = [
+MISMATCHES = [
     ("abcdef", "b"),
     ("abcdef", "bc"),
     ("abcdef", "efg"),
@@ -222,41 +226,41 @@ PASSED_OVER = [
 ]
 
 
-def _finds(service: RunningService, device: str, text: str, **more: str) -> bool:
+def _is_found(service: RunningService, device: str, text: str, **more: str) -> bool:
     query = {"FriendlyName": text, "MaxResults": "1000", **more}
-    answer = service.viewer.get("/api/v1/devices", params=query)
-    assert answer.status_code == 200, answer.text
-    return device in [item["id"] for item in answer.json()["items"]]
+    response = service.viewer.get("/api/v1/devices", params=query)
+    assert response.status_code == 200, response.text
+    return device in [item["id"] for item in response.json()["items"]]
 
 
 @pytest.mark.rule("rest-36")
-@each_row(("name", "text"), FOUND)
+@each_row(("name", "text"), MATCHES)
 def test_a_device_is_found_by_its_name(service: RunningService, name: str, text: str) -> None:
-    device = _named(service, name)
-    assert _finds(service, device, text)
-    assert _finds(service, device, unicodedata.normalize("NFD", text), Sort="friendlyName", Ids=device)
+    device = _create_named_device(service, name)
+    assert _is_found(service, device, text)
+    assert _is_found(service, device, unicodedata.normalize("NFD", text), Sort="friendlyName", Ids=device)
 
 
 @pytest.mark.rule("rest-36")
-@each_row(("name", "text"), PASSED_OVER)
+@each_row(("name", "text"), MISMATCHES)
 def test_a_device_of_another_name_is_not_found(service: RunningService, name: str, text: str) -> None:
-    device = _named(service, name)
-    assert not _finds(service, device, text)
-    assert not _finds(service, device, text, Sort="-friendlyName", Ids=device)
+    device = _create_named_device(service, name)
+    assert not _is_found(service, device, text)
+    assert not _is_found(service, device, text, Sort="-friendlyName", Ids=device)
 
 
 @pytest.mark.rule("rest-36")
 def test_a_renamed_device_is_found_by_its_new_name_only(service: RunningService) -> None:
-    device = _named(service, "former name")
+    device = _create_named_device(service, "former name")
     _rename(service, device, "present title")
-    assert _finds(service, device, "PRESENT")
-    assert not _finds(service, device, "former")
-    assert not _finds(service, device, "fo")
+    assert _is_found(service, device, "PRESENT")
+    assert not _is_found(service, device, "former")
+    assert not _is_found(service, device, "fo")
 
 
 @pytest.mark.rule("rest-36")
 @each_row("value", ["", "a%00b", "%ED%A0%80abc", "%FF%FE", "a%C3"])
-def test_what_cannot_be_part_of_a_name_is_refused(service: RunningService, value: str) -> None:
-    answer = service.viewer.get(f"/api/v1/devices?FriendlyName={value}")
-    assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["errors"]] in (["FriendlyName"], ["query"])
+def test_a_text_that_cannot_be_part_of_a_name_is_refused(service: RunningService, value: str) -> None:
+    response = service.viewer.get(f"/api/v1/devices?FriendlyName={value}")
+    assert response.status_code == 400
+    assert [each["field"] for each in response.json()["errors"]] in (["FriendlyName"], ["query"])

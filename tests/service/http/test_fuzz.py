@@ -1,4 +1,4 @@
-"""Every operation, asked with what its own document allows and with what it does not."""
+"""Fuzzing of every operation with values that its OpenAPI document allows and with others."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
     from tests.service.http.running_service import RunningService
 
-ASKING = "POST /api/v1/devices/{device_id}/requests"
-"""No gateway is there to answer: 503 and 504 are its right answers, and in its document."""
+GATEWAY_REQUEST = "POST /api/v1/devices/{device_id}/requests"
+"""Operation that needs a gateway, which is missing here: 503 and 504 are its documented responses."""
 
-ANY_WILL_DO = "GET /api/v1/images/{token}/{file_name}"
-"""All that it takes are texts, and no text is of the wrong kind."""
+ANY_TEXT = "GET /api/v1/images/{token}/{file_name}"
+"""Operation whose parameters are all texts, so that no value is of a wrong type."""
 
 OPERATIONS = load_openapi_document()["paths"]
 
 
-def _modes() -> Iterator[tuple[str, str]]:
-    """Every operation with right values, and with wrong ones if it takes any."""
-    for name in sorted(REQUIRED_ROLES.keys() - {f"GET {STREAM_PATH}"}):  # which never ends
+def _list_modes() -> Iterator[tuple[str, str]]:
+    """Yield every operation with valid values, and with invalid ones if it has parameters."""
+    for name in sorted(REQUIRED_ROLES.keys() - {f"GET {STREAM_PATH}"}):  # an endless stream
         yield name, "positive"
         method, path = name.split()
-        if name != ANY_WILL_DO and OPERATIONS[path][method.lower()].keys() & {"parameters", "requestBody"}:
+        if name != ANY_TEXT and OPERATIONS[path][method.lower()].keys() & {"parameters", "requestBody"}:
             yield name, "negative"
 
 
 @pytest.fixture(scope="module")
 def schema(service: RunningService) -> Any:
-    """The document that the service tells."""
-    import schemathesis  # noqa: PLC0415 # it takes long to load, and one worker needs it
+    """Load the OpenAPI document of the service."""
+    import schemathesis  # noqa: PLC0415 # slow to import, and only one worker needs it
 
     return schemathesis.openapi.from_url(f"{service.url}/api/v1/openapi.json")
 
 
 @pytest.fixture(scope="module")
-def known(service: RunningService) -> dict[str, list[str]]:
-    """Ids of things that are there, for paths: nobody would guess them."""
+def existing_ids(service: RunningService) -> dict[str, list[str]]:
+    """Create objects and return their ids by path parameter: fuzzing would not guess them."""
     devices = [service.new_device() for _ in range(5)]
     macs = [service.new_mac() for _ in range(3)]
     labels = [service.new_name("label") for _ in range(3)]
@@ -67,7 +67,7 @@ def known(service: RunningService) -> dict[str, list[str]]:
         "mac": [*macs, devices[0].removeprefix("bmac-")],
         "label": labels,
         "username": [service.new_user() for _ in range(2)],
-        "key_id": [key["id"] for key in keys],  # none of these is the one that we come with
+        "key_id": [key["id"] for key in keys],  # without the key of the test's own client
         "request_id": ["-"],
         "firmware_id": [uploaded(service)["id"] for _ in range(3)],
         "job_id": [JobEnvironment(service).any_job() for _ in range(5)],
@@ -77,39 +77,44 @@ def known(service: RunningService) -> dict[str, list[str]]:
 
 
 @pytest.mark.rule("rest-9", "rest-12", "rest-16", "rest-162")
-@each_row(("name", "mode"), _modes())
-def test_an_operation_answers_as_its_document_says(
-    service: RunningService, schema: Any, known: dict[str, list[str]], name: str, mode: str
+@each_row(("name", "mode"), _list_modes())
+def test_an_operation_responds_as_documented(
+    service: RunningService, schema: Any, existing_ids: dict[str, list[str]], name: str, mode: str
 ) -> None:
-    # The first example is always the simplest one; the others are drawn.
-    _fuzz(service, schema, known, name, mode, examples=3)
+    # The first example is always the simplest one; the others are random.
+    _fuzz(service, schema, existing_ids, name, mode, examples=3)
 
 
 @pytest.mark.part("fuzz")
-@each_row(("name", "mode"), _modes())
-def test_an_operation_answers_so_however_often_it_is_asked(
-    service: RunningService, schema: Any, known: dict[str, list[str]], name: str, mode: str
+@each_row(("name", "mode"), _list_modes())
+def test_an_operation_responds_as_documented_to_many_requests(
+    service: RunningService, schema: Any, existing_ids: dict[str, list[str]], name: str, mode: str
 ) -> None:
-    _fuzz(service, schema, known, name, mode, examples=50)
+    _fuzz(service, schema, existing_ids, name, mode, examples=50)
 
 
-def _fuzz(  # noqa: PLR0913, PLR0917 # as the tests
-    service: RunningService, schema: Any, known: dict[str, list[str]], name: str, mode: str, examples: int
+def _fuzz(  # noqa: PLR0913, PLR0917 # the parameters of the tests
+    service: RunningService,
+    schema: Any,
+    existing_ids: dict[str, list[str]],
+    name: str,
+    mode: str,
+    examples: int,
 ) -> None:
-    """Send requests to an operation, and check each answer against the document."""
-    from schemathesis import GenerationMode, checks  # noqa: PLC0415 # as above
-    from schemathesis.specs.openapi import checks as by_document  # noqa: PLC0415
+    """Send requests to an operation and check each response against the document."""
+    from schemathesis import GenerationMode, checks  # noqa: PLC0415 # slow to import
+    from schemathesis.specs.openapi import checks as openapi_checks  # noqa: PLC0415
 
     method, path = name.split()
     headers = {"Authorization": service.admin.headers["Authorization"]}
-    asked_for = [
-        by_document.status_code_conformance,
-        by_document.content_type_conformance,
-        by_document.response_headers_conformance,
-        by_document.response_schema_conformance,
+    enabled_checks = [
+        openapi_checks.status_code_conformance,
+        openapi_checks.content_type_conformance,
+        openapi_checks.response_headers_conformance,
+        openapi_checks.response_schema_conformance,
     ]
-    if name != ASKING:
-        asked_for.append(checks.not_a_server_error)
+    if name != GATEWAY_REQUEST:
+        enabled_checks.append(checks.not_a_server_error)
 
     @settings(
         max_examples=examples,
@@ -120,12 +125,12 @@ def _fuzz(  # noqa: PLR0913, PLR0917 # as the tests
     @given(
         case=schema[path][method].as_strategy(generation_mode=GenerationMode(mode)), choice=st.integers(0, 9)
     )
-    def ask(case: Case[Any], choice: int) -> None:
+    def send_request(case: Case[Any], choice: int) -> None:
         for parameter in case.path_parameters or {}:
-            if choice < len(known[parameter]):
-                case.path_parameters[parameter] = known[parameter][choice]
-        response = case.call_and_validate(headers=headers, checks=asked_for)
+            if choice < len(existing_ids[parameter]):
+                case.path_parameters[parameter] = existing_ids[parameter][choice]
+        response = case.call_and_validate(headers=headers, checks=enabled_checks)
         assert response.status_code != 500
 
-    ask()
+    send_request()
     assert service.admin.get("/api/v1/auth/me").status_code == 200

@@ -1,4 +1,4 @@
-"""Headers that every answer has, or has not."""
+"""Headers that every response must have or must not have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.service.http.running_service import RunningService
 
-EVERYWHERE = {
+REQUIRED_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     "cross-origin-resource-policy": "same-origin",
@@ -24,16 +24,22 @@ EVERYWHERE = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-NOWHERE = ("server", "x-powered-by", "set-cookie", "access-control-allow-origin", "strict-transport-security")
+FORBIDDEN_HEADERS = (
+    "server",
+    "x-powered-by",
+    "set-cookie",
+    "access-control-allow-origin",
+    "strict-transport-security",
+)
 
 
-def _check(headers: Mapping[str, str]) -> None:
-    assert {name: headers.get(name) for name in EVERYWHERE} == EVERYWHERE
-    assert [name for name in NOWHERE if name in headers] == []
+def _check_headers(headers: Mapping[str, str]) -> None:
+    assert {name: headers.get(name) for name in REQUIRED_HEADERS} == REQUIRED_HEADERS
+    assert [name for name in FORBIDDEN_HEADERS if name in headers] == []
 
 
 @each_row("name", list(REQUIRED_ROLES))
-def test_every_route_answers_with_safe_headers(service: RunningService, name: str) -> None:
+def test_every_route_sends_security_headers(service: RunningService, name: str) -> None:
     method, path = name.split()
     path = path.format(
         **dict.fromkeys(("device_id", "mac"), "x"),
@@ -42,10 +48,12 @@ def test_every_route_answers_with_safe_headers(service: RunningService, name: st
         ),
         label="no-such-label",
     )
-    path += "?Types=none" if path == STREAM_PATH else ""  # with a mistake, or it would never end
+    path += (
+        "?Types=none" if path == STREAM_PATH else ""
+    )  # an invalid query, so that the stream is not endless
     body = b"{" if method in {"POST", "PUT"} else None
-    _check(service.admin.request(method, path, content=body).headers)
-    _check(service.anonymous.request(method, path, content=body).headers)
+    _check_headers(service.admin.request(method, path, content=body).headers)
+    _check_headers(service.anonymous.request(method, path, content=body).headers)
 
 
 @each_row(
@@ -61,53 +69,53 @@ def test_every_route_answers_with_safe_headers(service: RunningService, name: st
         b"this is no request\r\n\r\n",
     ],
 )
-def test_errors_answer_with_safe_headers(service: RunningService, request_: bytes) -> None:
-    answer = exchange_raw(service, request_)
-    assert answer is not None
-    _check({name.lower(): value for name, value in answer.headers.items()})
+def test_errors_have_security_headers(service: RunningService, request_: bytes) -> None:
+    response = exchange_raw(service, request_)
+    assert response is not None
+    _check_headers({name.lower(): value for name, value in response.headers.items()})
 
 
-def test_a_head_answers_with_safe_headers_alone(service: RunningService) -> None:
+def test_a_head_response_has_security_headers_and_no_body(service: RunningService) -> None:
     for path in ("/healthz", "/api/nothing", "/api/v1/devices"):
-        answer = service.anonymous.head(path)
-        assert answer.content == b""
-        assert answer.headers["Content-Length"] == str(len(service.anonymous.get(path).content))
-        _check(answer.headers)
+        response = service.anonymous.head(path)
+        assert response.content == b""
+        assert response.headers["Content-Length"] == str(len(service.anonymous.get(path).content))
+        _check_headers(response.headers)
 
 
-def test_what_succeeds_answers_with_safe_headers(service: RunningService) -> None:
+def test_successful_changes_have_security_headers(service: RunningService) -> None:
     label = service.new_name("label")
-    for answer in (
+    for response in (
         service.admin.post("/api/v1/labels", json={"label": label}),
         service.admin.delete(f"/api/v1/labels/{label}"),
         service.admin.post("/api/v1/api-keys", json={"name": service.new_name("key"), "role": "viewer"}),
     ):
-        assert answer.is_success
-        _check(answer.headers)
+        assert response.is_success
+        _check_headers(response.headers)
 
 
-def test_no_header_of_a_request_comes_back(service: RunningService) -> None:
-    answer = exchange_raw(
+def test_no_request_header_is_echoed(service: RunningService) -> None:
+    response = exchange_raw(
         service, build_head("GET /healthz", build_bearer_header(service), "X-Request-Id: abc", "X-Evil: abc")
     )
-    assert answer is not None
-    assert not [name for name, value in answer.headers.items() if "abc" in value or "mfk_" in value]
+    assert response is not None
+    assert not [name for name, value in response.headers.items() if "abc" in value or "mfk_" in value]
 
 
 @pytest.mark.parametrize("path", ["/x%0D%0ASet-Cookie:%20a=b", "/api/v1/users/%0D%0AX:y"])
-def test_a_line_end_in_a_path_makes_no_header(service: RunningService, path: str) -> None:
-    answer = exchange_raw(service, build_head(f"GET {path}", build_bearer_header(service)))
-    assert answer is not None
-    assert answer.status == 404
-    assert "set-cookie" not in answer.headers
-    assert "x" not in answer.headers
+def test_a_line_break_in_a_path_adds_no_header(service: RunningService, path: str) -> None:
+    response = exchange_raw(service, build_head(f"GET {path}", build_bearer_header(service)))
+    assert response is not None
+    assert response.status == 404
+    assert "set-cookie" not in response.headers
+    assert "x" not in response.headers
 
 
-def test_json_is_said_to_be_json(service: RunningService) -> None:
+def test_json_responses_have_the_json_media_type(service: RunningService) -> None:
     for path in ("/healthz", "/readyz", "/api/v1/devices", "/api/v1/openapi.json"):
         assert service.admin.get(path).headers["Content-Type"] == "application/json"
 
 
-def test_a_page_is_small_on_the_wire_or_says_how_long_it_is(service: RunningService) -> None:
-    answer = service.admin.get("/api/v1/openapi.json")
-    assert int(answer.headers["Content-Length"]) == answer.num_bytes_downloaded
+def test_the_content_length_is_correct(service: RunningService) -> None:
+    response = service.admin.get("/api/v1/openapi.json")
+    assert int(response.headers["Content-Length"]) == response.num_bytes_downloaded

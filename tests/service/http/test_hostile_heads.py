@@ -1,4 +1,4 @@
-"""Heads that no decent client sends: what is ambiguous is refused, and nothing breaks."""
+"""Malformed and ambiguous request heads are refused and do not break the service."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def service(sqlite_of_module: Database) -> Iterator[RunningService]:
-    """A service on one database: which one does not matter here."""
+    """Run a service on SQLite only: the database does not matter here."""
     with run_service(sqlite_of_module) as service:
         yield service
     sqlite_of_module.close()
 
 
 @pytest.fixture(autouse=True)
-def healthy(service: RunningService, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Whatever happens, the service goes on and has no error to tell of."""
+def check_health(service: RunningService, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Check after each test that the service still responds and logged no error."""
     yield
     assert service.anonymous.get("/healthz").status_code == 200
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
@@ -53,12 +53,12 @@ def healthy(service: RunningService, caplog: pytest.LogCaptureFixture) -> Iterat
         bytes(range(256)) * 4,
     ],
 )
-def test_what_is_no_http_is_refused_and_ends_the_connection(service: RunningService, data: bytes) -> None:
+def test_invalid_http_is_refused_and_closes_the_connection(service: RunningService, data: bytes) -> None:
     with connect_raw(service) as connection:
         connection.send(data)
-        answer = connection.read()
-        assert answer is not None
-        assert answer.status == 400
+        response = connection.read()
+        assert response is not None
+        assert response.status == 400
         assert connection.read() is None
 
 
@@ -78,30 +78,30 @@ def test_what_is_no_http_is_refused_and_ends_the_connection(service: RunningServ
         ("Transfer-Encoding: identity, chunked, chunked",),
     ],
 )
-def test_a_body_of_doubtful_length_is_refused_and_ends_the_connection(
+def test_a_body_of_ambiguous_length_is_refused_and_closes_the_connection(
     service: RunningService, headers: tuple[str, ...]
 ) -> None:
-    """Or a proxy and we might not agree where the next request begins."""
+    """Prevent request smuggling: a proxy might see another start of the next request."""
     with connect_raw(service) as connection:
         connection.send(
             build_head("POST /api/v1/labels", *headers) + b"0\r\n\r\n" + build_head("GET /healthz")
         )
-        answer = connection.read()
-        assert answer is not None
-        assert answer.status == 400
+        response = connection.read()
+        assert response is not None
+        assert response.status == 400
         assert connection.read() is None
 
 
 @each_row("chunk", [b"x\r\n", b"-1\r\n", b"3 \r\nabcX", b"ffffffffffffffffff\r\n", b"3\r\nabcd\r\n"])
-def test_a_broken_chunk_ends_the_connection(service: RunningService, chunk: bytes) -> None:
+def test_a_broken_chunk_closes_the_connection(service: RunningService, chunk: bytes) -> None:
     with connect_raw(service) as connection:
         connection.send(
             build_head("POST /api/v1/labels", build_bearer_header(service), "Transfer-Encoding: chunked")
             + chunk
         )
-        answer = connection.read()
-        assert answer is not None
-        assert answer.status == 400
+        response = connection.read()
+        assert response is not None
+        assert response.status == 400
         assert connection.read() is None
 
 
@@ -125,36 +125,36 @@ _HOSTS = {
     "HTTP/1.1|Host: my_host": 200,
     "HTTP/1.1|X: y|HOST: localhost": 200,
 }
-"""Request lines without a target, with headers, and the status of the answer (RFC 9112, 3.2)."""
+"""HTTP versions with headers, and the expected status (RFC 9112, 3.2)."""
 
 
 @pytest.mark.rule("rest-12")
-def test_a_request_is_for_exactly_one_host(service: RunningService) -> None:
-    found = {}
+def test_a_request_must_have_exactly_one_host(service: RunningService) -> None:
+    statuses = {}
     for text in _HOSTS:
         version, *headers = text.split("|")
         lines = [f"GET /healthz {version}", *headers, "Connection: close", "", ""]
         data = "\r\n".join(lines).encode("latin-1")
         with connect_raw(service) as connection:
-            for start in range(0, len(data), 7):  # also in fragments
+            for start in range(0, len(data), 7):  # in fragments
                 connection.send(data[start : start + 7])
-            answer = connection.read()
-        found[text] = answer and answer.status
-    assert found == _HOSTS
+            response = connection.read()
+        statuses[text] = response and response.status
+    assert statuses == _HOSTS
 
 
 @pytest.mark.rule("rest-12", "rest-9")
-def test_a_request_without_a_host_is_told_so_and_what_follows_is_not_read(service: RunningService) -> None:
-    """Also one that would be a WebSocket."""
+def test_a_request_without_a_host_is_refused_and_closes_the_connection(service: RunningService) -> None:
+    """Check plain requests and WebSocket handshakes."""
     for upgrade in ("", "Connection: Upgrade\r\nUpgrade: websocket\r\n"):
         with connect_raw(service) as connection:
             connection.send(
                 f"GET /api/v1/live HTTP/1.1\r\n{upgrade}\r\n".encode() + build_head("GET /healthz")
             )
-            answer = connection.read()
-            assert answer is not None
-            assert (answer.status, answer.headers["Content-Type"]) == (400, "application/problem+json")
-            assert "Host" in answer.json()["detail"]
+            response = connection.read()
+            assert response is not None
+            assert (response.status, response.headers["Content-Type"]) == (400, "application/problem+json")
+            assert "Host" in response.json()["detail"]
             assert connection.read() is None
 
 
@@ -163,59 +163,59 @@ _BROKEN_CHUNK = build_head("POST /api/v1/labels", "Transfer-Encoding: chunked") 
 
 
 @pytest.mark.rule("rest-12")
-@each_row("bad", [_TWO_HOSTS, _BROKEN_CHUNK, b"no HTTP\r\n\r\n"])
+@each_row("invalid", [_TWO_HOSTS, _BROKEN_CHUNK, b"no HTTP\r\n\r\n"])
 @each_row("earlier", [1, 2])
-def test_a_refusal_comes_behind_the_answers_to_all_requests_before_it(
-    service: RunningService, bad: bytes, earlier: int
+def test_a_refusal_follows_the_responses_to_all_earlier_requests(
+    service: RunningService, invalid: bytes, earlier: int
 ) -> None:
-    """Or the client takes the refusal for the answer to a request that took effect."""
+    """Otherwise the client would take the refusal for the response to an earlier request."""
     body = b'{"label": "before a refusal"}'
-    good = (
+    valid = (
         build_head("POST /api/v1/labels", build_bearer_header(service), f"Content-Length: {len(body)}") + body
     )
     with connect_raw(service) as connection:
-        connection.send(good * earlier + bad + build_head("GET /healthz"))
-        answers = [connection.read() for _ in range(earlier + 2)]
-    *answered, refused, end = answers
+        connection.send(valid * earlier + invalid + build_head("GET /healthz"))
+        responses = [connection.read() for _ in range(earlier + 2)]
+    *answered, refused, end = responses
     assert [each and each.status for each in answered] == [200] * earlier
     assert (refused and refused.status, end) == (400, None)
 
 
 @pytest.mark.rule("rest-12")
-def test_no_refusal_is_written_into_an_answer_that_has_begun(service: RunningService) -> None:
+def test_no_refusal_is_written_into_a_running_response(service: RunningService) -> None:
     with connect_raw(service) as connection:
         connection.send(build_head("GET /api/v1/stream", build_bearer_header(service)))
-        began = connection.read()
-        assert began is not None
-        assert began.status == 200
+        response = connection.read()
+        assert response is not None
+        assert response.status == 200
         connection.send(build_head("GET /healthz") + _TWO_HOSTS)
         assert b"HTTP/1.1" not in connection.read_rest()
 
 
-def test_a_whole_address_counts_by_its_path(service: RunningService) -> None:
-    answer = exchange_raw(service, build_head("GET http://elsewhere/healthz", "Connection: close"))
-    assert answer is not None
-    assert answer.status == 200
+def test_an_absolute_url_is_routed_by_its_path(service: RunningService) -> None:
+    response = exchange_raw(service, build_head("GET http://elsewhere/healthz", "Connection: close"))
+    assert response is not None
+    assert response.status == 200
 
 
 @each_row("path", ["*", "/healthz;x", "/./healthz", "/api/../healthz", "/HEALTHZ", "/%68ealthz%2F"])
-def test_a_path_is_what_it_says(service: RunningService, path: str) -> None:
-    answer = exchange_raw(service, build_head(f"OPTIONS {path}", "Connection: close"))
-    assert answer is not None
-    assert answer.status == 404
-    assert answer.json()["instance"] == path
+def test_a_path_is_not_normalized(service: RunningService, path: str) -> None:
+    response = exchange_raw(service, build_head(f"OPTIONS {path}", "Connection: close"))
+    assert response is not None
+    assert response.status == 404
+    assert response.json()["instance"] == path
 
 
-def test_an_upgrade_is_not_taken_up(service: RunningService) -> None:
-    answer = exchange_raw(
+def test_an_upgrade_header_is_ignored(service: RunningService) -> None:
+    response = exchange_raw(
         service,
         build_head("GET /healthz", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
     )
-    assert answer is not None
-    assert answer.status == 200
+    assert response is not None
+    assert response.status == 200
 
 
-def test_who_waits_to_be_asked_for_a_body_is_asked(service: RunningService) -> None:
+def test_expect_100_continue_is_answered(service: RunningService) -> None:
     with connect_raw(service) as connection:
         expect = build_head(
             "POST /api/v1/labels", build_bearer_header(service), "Expect: 100-continue", "Content-Length: 14"
@@ -223,44 +223,44 @@ def test_who_waits_to_be_asked_for_a_body_is_asked(service: RunningService) -> N
         connection.send(expect)
         go_on = connection.read()
         connection.send(b'{"label": "x"}')
-        answer = connection.read()
-    assert [each and each.status for each in (go_on, answer)] == [100, 200]
+        response = connection.read()
+    assert [each and each.status for each in (go_on, response)] == [100, 200]
 
 
-def test_an_old_client_gets_an_answer_and_a_closed_connection(service: RunningService) -> None:
+def test_an_http_1_0_client_gets_a_response_and_a_closed_connection(service: RunningService) -> None:
     with connect_raw(service) as connection:
         connection.send(b"GET /healthz HTTP/1.0\r\n\r\n")
-        answer = connection.read()
-        assert answer is not None
-        assert answer.status == 200
+        response = connection.read()
+        assert response is not None
+        assert response.status == 200
         assert connection.read() is None
 
 
-def test_when_all_connections_are_taken_a_problem_says_so(sqlite_database: Database) -> None:
+def test_a_connection_beyond_the_limit_gets_a_problem(sqlite_database: Database) -> None:
     with (
         run_service(sqlite_database, limits=HttpLimits(connections=2)) as full,
         connect_raw(full),
         connect_raw(full),
     ):
-        answer = exchange_raw(full, build_head("GET /healthz", "Connection: close"))
+        response = exchange_raw(full, build_head("GET /healthz", "Connection: close"))
     sqlite_database.close()
-    assert answer is not None
-    assert (answer.status, answer.headers["Content-Type"]) == (503, "application/problem+json")
+    assert response is not None
+    assert (response.status, response.headers["Content-Type"]) == (503, "application/problem+json")
 
 
-def test_requests_that_wait_in_a_row_are_limited(service: RunningService) -> None:
+def test_pipelined_requests_are_limited(service: RunningService) -> None:
     with connect_raw(service) as connection:
         connection.send(build_head("GET /api/v1/openapi.json") * 2_000)
-        answers = 0
+        responses = 0
         while connection.read() is not None:
-            answers += 1
-    assert answers < 100
+            responses += 1
+    assert responses < 100
     assert service.anonymous.get("/healthz").status_code == 200
 
 
-def test_who_does_not_read_is_cut_off(sqlite_database: Database) -> None:
+def test_a_client_that_does_not_read_is_disconnected(sqlite_database: Database) -> None:
     limits = HttpLimits(read_seconds=0.05, pipelined=10_000)
-    with run_service(sqlite_database, limits=limits) as patient, connect_raw(patient) as connection:
+    with run_service(sqlite_database, limits=limits) as service, connect_raw(service) as connection:
         connection.send(build_head("GET /api/v1/openapi.json") * 500)
         assert connection.is_cut_off()
     sqlite_database.close()

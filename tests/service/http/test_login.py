@@ -1,4 +1,4 @@
-"""Logging in: what is asked, what is answered, and what nobody learns."""
+"""Login requests and responses, and secrets that must not leak."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Runn
 
 
 @pytest.mark.rule("auth-1", "auth-2", "rest-6")
-def test_who_knows_the_password_gets_a_token(service: RunningService) -> None:
-    answer = try_login(service, service.new_user(), at="192.0.2.1")
-    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
-    assert answer.headers["Cache-Control"] == "no-store"
-    body = answer.json()
+def test_a_login_with_the_password_returns_a_token(service: RunningService) -> None:
+    response = try_login(service, service.new_user(), at="192.0.2.1")
+    assert (response.status_code, response.headers["Content-Type"]) == (200, "application/json")
+    assert response.headers["Cache-Control"] == "no-store"
+    body = response.json()
     assert body == {"status": "SUCCESS", "authToken": body["authToken"], "sessionId": None}
     header = jwt.get_unverified_header(body["authToken"])
     assert header == {"alg": "HS256", "typ": "JWT"}
 
 
 @pytest.mark.rule("auth-6")
-def test_a_token_says_that_it_lives_half_an_hour(service: RunningService) -> None:
+def test_a_token_contains_its_lifetime_of_30_minutes(service: RunningService) -> None:
     username = service.new_user()
     claims = jwt.decode(service.log_in(username), options={"verify_signature": False})
     assert (claims["sub"], claims["exp"] - claims["iat"]) == (username, 1800)
@@ -53,13 +53,13 @@ def test_a_token_says_that_it_lives_half_an_hour(service: RunningService) -> Non
 
 @pytest.mark.rule("auth-11")
 @each_row("role", list(Role))
-def test_a_token_tells_whose_it_is(service: RunningService, role: Role) -> None:
+def test_a_token_identifies_its_user(service: RunningService, role: Role) -> None:
     username = service.new_user(role)
     with service.client(service.log_in(username)) as client:
         assert client.get(ME).json() == {"username": username, "role": role, "kind": "user"}
 
 
-def test_a_user_name_is_read_in_any_case(service: RunningService) -> None:
+def test_a_user_name_is_accepted_in_any_case(service: RunningService) -> None:
     username = service.new_user()
     with service.client(service.log_in(username.upper())) as client:
         assert client.get(ME).json()["username"] == username
@@ -68,38 +68,38 @@ def test_a_user_name_is_read_in_any_case(service: RunningService) -> None:
 @pytest.mark.rule("auth-3", "rest-9", "rest-13")
 def test_an_unknown_user_and_a_wrong_password_look_the_same(service: RunningService) -> None:
     username = service.new_user()
-    tries = [(username, PASSWORD + "x"), ("nobody", PASSWORD), (username.upper(), ""), ("", "")]
-    answers = [try_login(service, *each, at=f"203.0.113.{place}") for place, each in enumerate(tries)]
-    for answer in answers:
-        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-        assert answer.json() == {
+    tries = [(username, PASSWORD + "x"), ("unknown", PASSWORD), (username.upper(), ""), ("", "")]
+    responses = [try_login(service, *each, at=f"203.0.113.{index}") for index, each in enumerate(tries)]
+    for response in responses:
+        assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert response.json() == {
             "type": "about:blank",
             "title": "Unauthorized",
             "status": 401,
-            "detail": "this is not the name and password of a user",
+            "detail": "wrong user name or password",
             "instance": LOGIN,
             "code": "wrong-credentials",
             "errors": [],
         }
-    shown = [{**answer.headers, "date": "", "body": answer.content} for answer in answers]
-    assert shown == shown[:1] * 4
+    visible = [{**response.headers, "date": "", "body": response.content} for response in responses]
+    assert visible == visible[:1] * 4
 
 
 @pytest.mark.rule("auth-3")
 @each_row(
     "username", ["a\0b", " ", "é", "x" * 100_000, "' OR 1=1 --", "apikey", "c0ffee000001", "\U0001f600", "%"]
 )
-def test_a_name_that_nobody_can_have_is_an_unknown_name(service: RunningService, username: str) -> None:
-    answer = try_login(service, username, at=f"203.0.114.{len(username) % 200}")
-    assert (answer.status_code, answer.json()["code"]) == (401, "wrong-credentials")
+def test_an_invalid_user_name_is_treated_as_unknown(service: RunningService, username: str) -> None:
+    response = try_login(service, username, at=f"203.0.114.{len(username) % 200}")
+    assert (response.status_code, response.json()["code"]) == (401, "wrong-credentials")
 
 
 @pytest.mark.rule("auth-3", "auth-5")
-def test_a_removed_user_is_an_unknown_user(service: RunningService) -> None:
+def test_a_removed_user_is_treated_as_unknown(service: RunningService) -> None:
     username = service.new_user()
     assert service.admin.delete(f"/api/v1/users/{username}").status_code == 204
-    answer = try_login(service, username, at="203.0.115.1")
-    assert (answer.status_code, answer.json()["code"]) == (401, "wrong-credentials")
+    response = try_login(service, username, at="203.0.115.1")
+    assert (response.status_code, response.json()["code"]) == (401, "wrong-credentials")
 
 
 @pytest.mark.rule("auth-1", "rest-5", "rest-10", "rest-11")
@@ -118,13 +118,13 @@ def test_a_removed_user_is_an_unknown_user(service: RunningService) -> None:
         (PASSWORD, "body"),
     ],
 )
-def test_a_body_that_is_no_login_is_refused_and_the_field_named(
+def test_an_invalid_body_is_refused_with_the_name_of_its_field(
     service: RunningService, body: Any, field: str
 ) -> None:
-    answer = service.anonymous.post(LOGIN, json=body)
-    assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["errors"]] == [field]
-    assert PASSWORD not in answer.text
+    response = service.anonymous.post(LOGIN, json=body)
+    assert response.status_code == 400
+    assert [each["field"] for each in response.json()["errors"]] == [field]
+    assert PASSWORD not in response.text
 
 
 @pytest.mark.rule("rest-11")
@@ -138,15 +138,13 @@ def test_a_body_that_is_no_login_is_refused_and_the_field_named(
         f"username=ada&password={PASSWORD}".encode(),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused_without_repeating_it(
-    service: RunningService, body: bytes
-) -> None:
-    answer = service.anonymous.post(LOGIN, content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 400
-    assert PASSWORD not in answer.text
+def test_an_unreadable_body_is_refused_and_not_repeated(service: RunningService, body: bytes) -> None:
+    response = service.anonymous.post(LOGIN, content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 400
+    assert PASSWORD not in response.text
 
 
-def test_other_ways_to_ask_are_refused(service: RunningService) -> None:
+def test_other_methods_and_media_types_are_refused(service: RunningService) -> None:
     login = {"username": "ada", "password": PASSWORD}
     assert service.anonymous.post(LOGIN, data=login).status_code == 415
     assert service.anonymous.post(LOGIN, params=login).status_code == 400
@@ -154,7 +152,7 @@ def test_other_ways_to_ask_are_refused(service: RunningService) -> None:
 
 
 @pytest.mark.rule("auth-5", "rest-13")
-def test_a_token_is_taken_from_one_header_in_one_form(service: RunningService) -> None:
+def test_a_token_is_accepted_from_one_header_in_one_form(service: RunningService) -> None:
     token = service.log_in(service.new_user())
     for header in (f"Bearer {token}", f"bearer {token}", f"BEARER {token}", f"bEaReR {token}"):
         assert service.anonymous.get(ME, headers={"Authorization": header}).status_code == 200
@@ -163,14 +161,14 @@ def test_a_token_is_taken_from_one_header_in_one_form(service: RunningService) -
         *("", "Bearer", token, f"Bearer  {token}", f"Bearer\t{token}", f"Token {token}"),
         *(f"Bearer {token} x", f"Bearer {token},{token}", f"Basic {basic}"),
     ):
-        answer = service.anonymous.get(ME, headers={"Authorization": header})
-        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer"), header
-        assert answer.json()["code"] == "not-logged-in"
+        response = service.anonymous.get(ME, headers={"Authorization": header})
+        assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer"), header
+        assert response.json()["code"] == "not-logged-in"
     twice = [("Authorization", f"Bearer {token}"), ("Authorization", f"Bearer {token}")]
     assert service.anonymous.get(ME, headers=twice).status_code == 401
 
 
-def test_a_token_is_taken_from_nowhere_else(service: RunningService) -> None:
+def test_a_token_is_not_accepted_outside_its_header(service: RunningService) -> None:
     token = service.log_in(service.new_user())
     assert service.anonymous.get(ME, headers={"Cookie": f"authToken={token}"}).status_code == 401
     for name in ("access_token", "authToken", "token"):
@@ -185,16 +183,16 @@ def test_a_forged_token_is_refused_and_not_repeated(service: RunningService) -> 
         jwt.encode(claims, "", "none"),
         jwt.encode(claims, bytes(64), "HS512"),
         "mfk_" + "x" * 43,
-        "x",
+        "~",
     ):
         with service.client(forged) as client:
-            answer = client.get(ME)
-        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-        assert forged not in answer.json()["detail"]
+            response = client.get(ME)
+        assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert forged not in response.json()["detail"]
 
 
 @pytest.mark.rule("auth-19")
-def test_a_weaker_hash_is_replaced_when_its_owner_logs_in(slow_hashing: RunningService) -> None:
+def test_an_outdated_hash_is_replaced_at_login(slow_hashing: RunningService) -> None:
     username, weak = slow_hashing.new_name("old"), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     old = weak.hash(PASSWORD)
     slow_hashing.database.write_now(
@@ -206,34 +204,34 @@ def test_a_weaker_hash_is_replaced_when_its_owner_logs_in(slow_hashing: RunningS
         now=slow_hashing.clock(),
     )
     assert try_login(slow_hashing, username, PASSWORD + "x", at="203.0.116.1").status_code == 401
-    assert stored(slow_hashing, username) == old
+    assert load_password_hash(slow_hashing, username) == old
     slow_hashing.log_in(username)
-    renewed = stored(slow_hashing, username)
+    renewed = load_password_hash(slow_hashing, username)
     assert renewed.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     slow_hashing.log_in(username)
-    assert stored(slow_hashing, username) == renewed
+    assert load_password_hash(slow_hashing, username) == renewed
 
 
-def stored(service: RunningService, username: str) -> str:
+def load_password_hash(service: RunningService, username: str) -> str:
     query = select(account.c.password).where(account.c.username == username)
     hashed: str = service.database.read_now(lambda connection: connection.execute(query).scalar_one())
     return hashed
 
 
 @pytest.mark.rule("rest-11")
-def test_the_log_holds_neither_passwords_nor_tokens(
+def test_the_log_contains_neither_passwords_nor_tokens(
     service: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     username = service.new_user()
     token = service.log_in(username)
-    wrong = "a-wrong-word-of-mine"
+    wrong = "a-wrong-password-here"
     with service.client(token) as client:
         assert client.get(ME).status_code == 200
         client.put("/api/v1/auth/password", json={"current": wrong, "password": PASSWORD + "!"})
         client.post("/api/v1/auth/logout")
         assert client.get(ME).status_code == 401
     try_login(service, username, wrong, at="203.0.117.1")
-    said = [caplog.text, *(str(record.__dict__) for record in caplog.records)]
+    logged = [caplog.text, *(str(record.__dict__) for record in caplog.records)]
     for secret in (PASSWORD, wrong, token, token.rpartition(".")[2]):
-        assert not any(secret in each for each in said if "httpcore" not in each)
+        assert not any(secret in each for each in logged if "httpcore" not in each)

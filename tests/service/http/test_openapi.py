@@ -1,4 +1,4 @@
-"""The OpenAPI document: right by the standard, whole, and true."""
+"""The OpenAPI document is valid, complete and correct."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ OPERATIONS = {
 
 
 @pytest.mark.rule("rest-162")
-def test_the_document_is_served_to_everybody_as_json(service: RunningService) -> None:
-    answer = service.anonymous.get("/api/v1/openapi.json")
-    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
-    assert answer.json() == DOCUMENT
+def test_the_document_is_public_json(service: RunningService) -> None:
+    response = service.anonymous.get("/api/v1/openapi.json")
+    assert (response.status_code, response.headers["Content-Type"]) == (200, "application/json")
+    assert response.json() == DOCUMENT
 
 
 @pytest.mark.rule("rest-162")
-def test_the_command_prints_the_same() -> None:
+def test_the_command_prints_the_same_document() -> None:
     printed = CliRunner().invoke(main, ["openapi"])
     assert (printed.exit_code, json.loads(printed.stdout)) == (0, DOCUMENT)
 
 
 @pytest.mark.rule("rest-162")
-def test_it_is_openapi_3_1_by_the_schema_of_the_standard() -> None:
+def test_the_document_is_valid_openapi_3_1() -> None:
     assert DOCUMENT["openapi"].startswith("3.1.")
-    import schemathesis  # noqa: PLC0415 # it takes long to load, and one worker needs it
+    import schemathesis  # noqa: PLC0415 # slow to import, and only one worker needs it
 
     schemathesis.openapi.from_dict(DOCUMENT).validate()
 
 
 @pytest.mark.rule("rest-162")
 @each_row("name", list(DOCUMENT["components"]["schemas"]))
-def test_a_schema_is_a_json_schema(name: str) -> None:
+def test_every_schema_is_a_valid_json_schema(name: str) -> None:
     schema = DOCUMENT["components"]["schemas"][name]
     assert schema["title"] == name
-    jsonschema_rs.Draft202012Validator(_resolvable(schema))
+    jsonschema_rs.Draft202012Validator(_make_resolvable(schema))
 
 
-def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
+def test_every_reference_resolves_and_every_schema_is_used() -> None:
     used = set(re.findall(r'"\$ref": "([^"]+)"', json.dumps(DOCUMENT)))
     assert used == {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
 
 
 @pytest.mark.rule("rest-162")
 @each_row("name", list(OPERATIONS))
-def test_an_operation_is_described(name: str) -> None:
+def test_every_operation_is_described(name: str) -> None:
     operation = OPERATIONS[name]
     assert operation["summary"]
     assert not operation["summary"].endswith(".")
@@ -78,14 +78,14 @@ def test_an_operation_is_described(name: str) -> None:
         assert parameter["in"] == "path" or parameter["description"]
 
 
-def test_every_operation_has_an_id_of_its_own() -> None:
+def test_operation_ids_are_unique() -> None:
     ids = [operation["operationId"] for operation in OPERATIONS.values()]
     assert len(ids) == len(set(ids))
 
 
 @pytest.mark.rule("rest-9", "rest-13", "rest-14")
 @each_row("name", list(OPERATIONS))
-def test_an_operation_tells_its_problems(name: str) -> None:
+def test_every_operation_lists_its_problems(name: str) -> None:
     responses = OPERATIONS[name]["responses"]
     assert {"400", "503"} < set(responses)
     assert ("404" in responses) >= ("{" in name)
@@ -93,8 +93,8 @@ def test_an_operation_tells_its_problems(name: str) -> None:
     later = ["202"] if name == "POST /api/v1/devices/{device_id}/requests" else []
     later = ["200"] if name == "POST /api/v1/jobs" else later
     later = ["206"] if "416" in responses else later
-    good = [status for status in responses if status < "400"]
-    assert (len(good), good[1:]) == (1 + len(later), later)
+    successes = [status for status in responses if status < "400"]
+    assert (len(successes), successes[1:]) == (1 + len(later), later)
     for status, response in responses.items():
         assert response["description"]
         if (name, status) == ("GET /readyz", "503"):
@@ -110,7 +110,7 @@ def test_an_operation_tells_its_problems(name: str) -> None:
 
 
 @pytest.mark.rule("rest-162")
-def test_what_is_answered_without_a_body_has_none_in_the_document() -> None:
+def test_a_response_without_a_body_has_none_in_the_document() -> None:
     for operation in OPERATIONS.values():
         for status, response in operation["responses"].items():
             assert bool(response.get("content")) is (status != "204")
@@ -141,20 +141,20 @@ def test_a_device_in_the_list_has_its_ten_fields_and_their_types(service: Runnin
     ]
     assert fields[10:] in ([], ["live"])
     assert set(device["required"]) == set(fields[:10])
-    validator = jsonschema_rs.Draft202012Validator(_resolvable(device))
+    validator = jsonschema_rs.Draft202012Validator(_make_resolvable(device))
     item = service.viewer.get("/api/v1/devices", params={"Ids": service.new_device()}).json()["items"][0]
     assert list(item) == fields[:10]
     assert validator.is_valid(item)
     for field in fields[:10]:
-        wrong: object = [] if field != "labels" else {}
-        assert not validator.is_valid(item | {field: wrong})
+        invalid: object = [] if field != "labels" else {}
+        assert not validator.is_valid(item | {field: invalid})
         assert not validator.is_valid({name: value for name, value in item.items() if name != field})
     for field in ("bootMode", "imei", "status"):
         assert validator.is_valid(item | {field: None})
 
 
 @pytest.mark.rule("rest-162")
-def test_what_is_always_sent_is_required_also_where_clients_do_without() -> None:
+def test_fields_that_are_always_sent_are_required() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     optional = {
         name: set(schemas[name]["properties"]) - set(schemas[name]["required"])
@@ -178,32 +178,32 @@ def test_the_bodies_of_the_five_operations_are_those_of_the_interface() -> None:
 
 
 @pytest.mark.rule("rest-5")
-def test_what_is_asked_is_closed_and_what_is_answered_is_open() -> None:
-    """Unknown fields are refused in requests; clients must ignore them in answers."""
+def test_request_bodies_are_closed_and_responses_are_open() -> None:
+    """Require `additionalProperties: false` for requests only: clients ignore unknown fields of responses."""
     bodies = [each["requestBody"]["content"] for each in OPERATIONS.values() if "requestBody" in each]
     forms = [each["multipart/form-data"] for each in bodies if "multipart/form-data" in each]
     assert [each["schema"]["additionalProperties"] for each in forms] == [False]
-    asked = {
+    request_schemas = {
         each["application/json"]["schema"]["$ref"].rpartition("/")[2]
         for each in bodies
         if "application/json" in each
     }
     for name, schema in DOCUMENT["components"]["schemas"].items():
-        assert (schema.get("additionalProperties") is False) is (name in asked)
+        assert (schema.get("additionalProperties") is False) is (name in request_schemas)
 
 
-def test_making_the_document_leaves_the_log_alone() -> None:
-    before = list(_logging())
+def test_building_the_document_does_not_change_the_logging() -> None:
+    before = list(_list_logging_settings())
     load_openapi_document()
-    assert list(_logging()) == before
+    assert list(_list_logging_settings()) == before
 
 
-def _logging() -> Iterator[Any]:
+def _list_logging_settings() -> Iterator[Any]:
     for name in (None, "uvicorn", "uvicorn.access", "uvicorn.error", "meshfleet", "litestar"):
         logger = logging.getLogger(name)
         yield (name, logger.level, list(logger.handlers), logger.propagate, logger.disabled)
 
 
-def _resolvable(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema together with those that it refers to."""
+def _make_resolvable(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema together with the schemas that it refers to."""
     return schema | {"components": DOCUMENT["components"]}

@@ -1,4 +1,4 @@
-"""What operators look at."""
+"""Health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ if TYPE_CHECKING:
 
 @pytest.mark.rule("rest-159", "rest-160")
 @pytest.mark.parametrize(("path", "status"), [("/healthz", "ok"), ("/readyz", "ready")])
-def test_a_service_that_runs_is_healthy_and_ready(service: RunningService, path: str, status: str) -> None:
-    answer = service.anonymous.get(path)
-    assert (answer.status_code, answer.json()) == (200, {"status": status})
+def test_a_running_service_is_healthy_and_ready(service: RunningService, path: str, status: str) -> None:
+    response = service.anonymous.get(path)
+    assert (response.status_code, response.json()) == (200, {"status": status})
 
 
-class _Part(NamedTuple):
+class _Check(NamedTuple):
     trouble: ReadinessProblem | None = None
 
 
 @pytest.mark.rule("rest-160")
-def test_a_service_that_is_to_take_reports_is_starting_until_it_takes_them() -> None:
+def test_a_service_is_starting_until_report_processing_is_ready() -> None:
     readiness = Readiness()
     assert readiness.list_troubles() == []
     readiness.expect_report_intake()
     assert [each.code for each in readiness.list_troubles()] == [ReadinessCode.STARTING]
-    readiness.add_check(_Part())
+    readiness.add_check(_Check())
     assert readiness.list_troubles() == []
     readiness.drain()
     assert [each.code for each in readiness.list_troubles()] == [ReadinessCode.DRAINING]
 
 
 @pytest.mark.rule("rest-161")
-def test_figures_are_for_viewers_and_in_the_form_of_prometheus(service: RunningService) -> None:
+def test_metrics_need_a_viewer_and_have_the_prometheus_format(service: RunningService) -> None:
     assert service.anonymous.get("/metrics").status_code == 401
-    answer = service.viewer.get("/metrics")
-    assert answer.status_code == 200
-    assert answer.headers["Content-Type"].startswith("text/plain; version=")
-    families = list(text_string_to_metric_families(answer.text))
+    response = service.viewer.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].startswith("text/plain; version=")
+    families = list(text_string_to_metric_families(response.text))
     assert {"meshfleet_http_request_seconds", "meshfleet_logins", "meshfleet_devices"} <= {
         family.name for family in families
     }
@@ -67,7 +67,7 @@ def test_figures_are_for_viewers_and_in_the_form_of_prometheus(service: RunningS
 
 
 @pytest.mark.rule("rest-161")
-def test_a_token_of_a_person_opens_the_figures_too(service: RunningService) -> None:
+def test_the_access_token_of_a_user_authorizes_metrics(service: RunningService) -> None:
     with service.client(service.log_in(service.new_user())) as client:
         assert client.get("/metrics").status_code == 200
 
@@ -75,15 +75,17 @@ def test_a_token_of_a_person_opens_the_figures_too(service: RunningService) -> N
 @pytest.mark.rule("rest-161")
 def test_requests_are_counted_by_their_route(service: RunningService) -> None:
     device = service.new_device()
-    before = _requests(service)
+    before = _load_request_counts(service)
     service.viewer.get(f"/api/v1/devices/{device}")
     service.viewer.get("/api/v1/devices/bmac-ffffffffffff")
     service.viewer.delete(f"/api/v1/devices/{device}")
     service.viewer.get(f"/api/no/such/{device}")
     service.viewer.get(f"/devices/{device}")
-    after = _requests(service)
-    more = {key: count - before.get(key, 0) for key, count in after.items() if count != before.get(key, 0)}
-    assert more == {
+    after = _load_request_counts(service)
+    increase = {
+        key: count - before.get(key, 0) for key, count in after.items() if count != before.get(key, 0)
+    }
+    assert increase == {
         ("GET", "/api/v1/devices/{device_id}", "200"): 1,
         ("GET", "/api/v1/devices/{device_id}", "404"): 1,
         ("DELETE", "/api/v1/devices/{device_id}", "403"): 1,
@@ -94,7 +96,7 @@ def test_requests_are_counted_by_their_route(service: RunningService) -> None:
 
 
 @pytest.mark.rule("rest-161")
-def test_no_name_and_no_id_gets_into_the_figures(service: RunningService) -> None:
+def test_metrics_contain_no_names_or_ids(service: RunningService) -> None:
     username, label, device = service.new_user(), service.new_name("label"), service.new_device()
     service.log_in(username)
     service.admin.get(f"/api/v1/users/{username}")
@@ -107,75 +109,75 @@ def test_no_name_and_no_id_gets_into_the_figures(service: RunningService) -> Non
 
 
 @pytest.mark.rule("rest-161")
-def test_what_nobody_knows_makes_no_new_lines_in_the_figures(service: RunningService) -> None:
+def test_unknown_paths_add_no_time_series(service: RunningService) -> None:
     service.anonymous.get("/first")
     service.anonymous.get("/%ff")
-    _requests(service)  # adds the line of /metrics itself, if no other test has read it before
-    before = len(_requests(service))
+    _load_request_counts(service)  # adds the line of /metrics itself, if no other test has read it before
+    before = len(_load_request_counts(service))
     for number in range(5):
         service.anonymous.get(f"/first/{number}")
         service.anonymous.get(f"/{number}%ff")
-    assert len(_requests(service)) == before
+    assert len(_load_request_counts(service)) == before
 
 
 @pytest.mark.rule("rest-161")
 def test_logins_are_counted_by_their_outcome(service: RunningService) -> None:
-    before = _figures(service, "meshfleet_logins_total", "outcome")
+    before = _load_metrics(service, "meshfleet_logins_total", "outcome")
     username = service.new_user()
     service.log_in(username)
     guesses: Counter[int] = Counter()
-    for _ in range(100):  # the limit is per minute, so how many it takes depends on the machine
+    for _ in range(100):  # the throttle depends on time, so the number of guesses depends on the machine
         guesses[_guess(service, username)] += 1
         if guesses[429]:
             break
-    after = _figures(service, "meshfleet_logins_total", "outcome")
-    more = {key: count - before.get(key, 0) for key, count in after.items()}
-    assert more == {("succeeded",): 1, ("failed",): guesses[401], ("throttled",): 1}
+    after = _load_metrics(service, "meshfleet_logins_total", "outcome")
+    increase = {key: count - before.get(key, 0) for key, count in after.items()}
+    assert increase == {("succeeded",): 1, ("failed",): guesses[401], ("throttled",): 1}
     assert guesses[401] >= 5
 
 
 @pytest.mark.rule("rest-161")
-def test_the_fleet_is_counted(service: RunningService) -> None:
-    before = _figures(service, "meshfleet_devices", "connected")
+def test_devices_are_counted(service: RunningService) -> None:
+    before = _load_metrics(service, "meshfleet_devices", "connected")
     service.new_device()
-    after = _figures(service, "meshfleet_devices", "connected")
+    after = _load_metrics(service, "meshfleet_devices", "connected")
     assert sum(after.values()) == sum(before.values()) + 1
     summary = service.viewer.get("/api/v1/devices/summary").json()
     assert after == {("true",): summary["connected"], ("false",): summary["disconnected"]}
 
 
-class Lonely(NamedTuple):
-    """A service, and the PostgreSQL server that only it uses."""
+class ServiceWithPostgresql(NamedTuple):
+    """Service with a PostgreSQL server of its own."""
 
     service: RunningService
     server: str
 
     @contextmanager
     def without_database(self) -> Iterator[RunningService]:
-        """Let nobody in to the database meanwhile, and throw out who is in."""
-        self._command("ALTER DATABASE postgres ALLOW_CONNECTIONS false")
-        self._command("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'")
-        self.service.clock.move(seconds=10)  # it must look up anew who asks
+        """Close all connections to the database and refuse new ones while the block runs."""
+        self._execute("ALTER DATABASE postgres ALLOW_CONNECTIONS false")
+        self._execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'")
+        self.service.clock.move(seconds=10)  # expires cached authentications
         yield self.service
-        self._command("ALTER DATABASE postgres ALLOW_CONNECTIONS true")
+        self._execute("ALTER DATABASE postgres ALLOW_CONNECTIONS true")
 
-    def _command(self, command: LiteralString) -> None:
+    def _execute(self, command: LiteralString) -> None:
         with psycopg.connect(f"{self.server}/template1", autocommit=True) as connection:
             connection.execute(command)
 
 
 @pytest.fixture(scope="module")
-def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lonely]:
+def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceWithPostgresql]:
     with postgresql() as (host, port):
         server = f"postgresql://postgres@{host}:{port}"
-        database = _open(f"{server}/postgres", tmp_path_factory.mktemp("unused"))
+        database = _open_when_ready(f"{server}/postgres", tmp_path_factory.mktemp("unused"))
         with run_service(database) as service:
-            yield Lonely(service, server)
+            yield ServiceWithPostgresql(service, server)
         database.close()
 
 
-def _open(address: str, folder: Path) -> Database:
-    """A server that listens may still refuse, because it is starting up."""
+def _open_when_ready(address: str, folder: Path) -> Database:
+    """Open a database, with retries while its server is starting."""
 
     def try_to_open() -> Database | None:
         try:
@@ -187,21 +189,21 @@ def _open(address: str, folder: Path) -> Database:
 
 
 @pytest.mark.rule("rest-159")
-def test_without_its_database_a_service_is_healthy(lonely: Lonely) -> None:
-    with lonely.without_database() as service:
+def test_a_service_without_its_database_is_healthy(isolated: ServiceWithPostgresql) -> None:
+    with isolated.without_database() as service:
         assert service.anonymous.get("/healthz").status_code == 200
         assert service.anonymous.get("/api/v1/openapi.json").status_code == 200
 
 
 @pytest.mark.rule("rest-160", "rest-9", "rest-12", "rest-11")
-def test_without_its_database_a_service_is_not_ready_until_it_is_back(
-    lonely: Lonely, caplog: pytest.LogCaptureFixture
+def test_a_service_is_not_ready_while_its_database_is_unavailable(
+    isolated: ServiceWithPostgresql, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with lonely.without_database() as service:
+    with isolated.without_database() as service:
         for _ in range(3):
-            answer = service.anonymous.get("/readyz")
-            assert (answer.status_code, answer.headers["Content-Type"]) == (503, "application/json")
-            assert answer.json() == {
+            response = service.anonymous.get("/readyz")
+            assert (response.status_code, response.headers["Content-Type"]) == (503, "application/json")
+            assert response.json() == {
                 "status": "unavailable",
                 "reasons": [
                     {
@@ -211,7 +213,7 @@ def test_without_its_database_a_service_is_not_ready_until_it_is_back(
                 ],
             }
         logged = [each for each in caplog.records if "ready" in each.getMessage()]
-        assert [each.levelno for each in logged] == [logging.WARNING], "each probe is logged, or none"
+        assert [each.levelno for each in logged] == [logging.WARNING], "only the first probe is logged"
         _check_unavailable(service.viewer.get("/api/v1/devices"))
     assert service.anonymous.get("/readyz").status_code == 200
     assert service.viewer.get("/api/v1/devices").status_code == 200
@@ -224,40 +226,42 @@ def test_without_its_database_a_service_is_not_ready_until_it_is_back(
         ("GET", "/api/v1/auth/me", None),
         ("GET", "/metrics", None),
         ("POST", "/api/v1/labels", {"label": "x"}),
-        ("POST", "/api/v1/auth/login", {"username": "somebody", "password": PASSWORD}),
+        ("POST", "/api/v1/auth/login", {"username": "ada", "password": PASSWORD}),
         ("DELETE", "/api/v1/devices/bmac-c0ffee000000", None),
     ],
 )
-def test_without_its_database_a_service_says_so(lonely: Lonely, method: str, path: str, body: object) -> None:
-    with lonely.without_database() as service:
+def test_requests_fail_with_503_while_the_database_is_unavailable(
+    isolated: ServiceWithPostgresql, method: str, path: str, body: object
+) -> None:
+    with isolated.without_database() as service:
         _check_unavailable(service.admin.request(method, path, json=body))
 
 
-def _check_unavailable(answer: httpx.Response) -> None:
-    assert (answer.status_code, answer.headers["Content-Type"]) == (503, "application/problem+json")
-    problem = answer.json()
+def _check_unavailable(response: httpx.Response) -> None:
+    assert (response.status_code, response.headers["Content-Type"]) == (503, "application/problem+json")
+    problem = response.json()
     assert list(problem) == ["type", "title", "status", "detail", "instance", "code", "errors"]
     assert problem["code"] == "database-unavailable"
-    assert not [each for each in ("psycopg", "postgres", "127.0.0.1", "Traceback") if each in answer.text]
+    assert not [each for each in ("psycopg", "postgres", "127.0.0.1", "Traceback") if each in response.text]
 
 
 def _guess(service: RunningService, username: str) -> int:
-    wrong = {"username": username, "password": "wrong-one"}
-    return service.anonymous.post("/api/v1/auth/login", json=wrong).status_code
+    body = {"username": username, "password": "wrong-one"}
+    return service.anonymous.post("/api/v1/auth/login", json=body).status_code
 
 
-def _samples(service: RunningService) -> Iterator[Sample]:
+def _load_samples(service: RunningService) -> Iterator[Sample]:
     for family in text_string_to_metric_families(service.viewer.get("/metrics").text):
         yield from family.samples
 
 
-def _figures(service: RunningService, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+def _load_metrics(service: RunningService, name: str, *labels: str) -> dict[tuple[str, ...], float]:
     return {
         tuple(sample.labels[label] for label in labels): sample.value
-        for sample in _samples(service)
+        for sample in _load_samples(service)
         if sample.name == name
     }
 
 
-def _requests(service: RunningService) -> dict[tuple[str, ...], float]:
-    return _figures(service, "meshfleet_http_request_seconds_count", "method", "route", "status")
+def _load_request_counts(service: RunningService) -> dict[tuple[str, ...], float]:
+    return _load_metrics(service, "meshfleet_http_request_seconds_count", "method", "route", "status")

@@ -1,4 +1,4 @@
-"""Names and values in queries."""
+"""Names and values of query parameters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 LISTS = ("devices", "labels", "gateways", "users", "api-keys", "audit", "rejects", "jobs")
 
 
-def _documented() -> list[tuple[str, str, str]]:
-    """All parameters in queries: method, path, name."""
+def _list_documented() -> list[tuple[str, str, str]]:
+    """Return all documented query parameters: method, path, name."""
     return [
         (method.upper(), path, parameter["name"])
         for path, item in load_openapi_document()["paths"].items()
@@ -29,7 +29,7 @@ def _documented() -> list[tuple[str, str, str]]:
     ]
 
 
-FITTING = {
+VALID_VALUES = {
     "MaxResults": "7",
     "Connected": "true",
     "LeftOut": "false",
@@ -51,8 +51,8 @@ FITTING = {
     "/api/v1/jobs State": "PAUSED",
     "/api/v1/jobs/{job_id}/executions State": "QUEUED",
 }
-NEEDED = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
-"""What must be asked for besides."""
+REQUIRED_PARAMETERS = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
+"""Other parameters that a path requires."""
 
 
 @pytest.fixture(scope="module")
@@ -66,24 +66,27 @@ def job(service: RunningService) -> str:
 
 
 @pytest.mark.rule("rest-3")
-@each_row(("method", "path", "name"), [each for each in _documented() if each[2] != "NextToken"])
-def test_a_name_is_read_in_any_case(  # noqa: PLR0913, PLR0917 # its cases
+@each_row(("method", "path", "name"), [each for each in _list_documented() if each[2] != "NextToken"])
+def test_a_parameter_name_is_accepted_in_any_case(  # noqa: PLR0913, PLR0917 # fixtures and parameters
     service: RunningService, device: str, job: str, method: str, path: str, name: str
 ) -> None:
-    others = {each: value for each, value in NEEDED.get(path, {}).items() if each != name}
-    place = path.format(device_id=device, job_id=job)
-    # Of a stream, which never ends, the head.
-    asking = "HEAD" if path == STREAM_PATH else method
-    for spelt in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):
-        asked = {**others, spelt: FITTING.get(f"{path} {name}") or FITTING.get(name, "some text")}
-        assert service.admin.request(asking, place, params=asked).status_code == 200
-    refused = service.admin.request(method, place, params={name.upper(): "\0"})
+    others = {each: value for each, value in REQUIRED_PARAMETERS.get(path, {}).items() if each != name}
+    url = path.format(device_id=device, job_id=job)
+    # HEAD for the endless stream.
+    request_method = "HEAD" if path == STREAM_PATH else method
+    for spelling in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):
+        query = {
+            **others,
+            spelling: VALID_VALUES.get(f"{path} {name}") or VALID_VALUES.get(name, "some text"),
+        }
+        assert service.admin.request(request_method, url, params=query).status_code == 200
+    refused = service.admin.request(method, url, params={name.upper(): "\0"})
     assert [each["field"] for each in refused.json()["errors"]] == [name]
 
 
 @pytest.mark.rule("rest-3")
-def test_names_are_documented_in_pascal_case() -> None:
-    names = {name for _, _, name in _documented()}
+def test_parameter_names_are_documented_in_pascal_case() -> None:
+    names = {name for _, _, name in _list_documented()}
     assert names
     assert all(name[0].isupper() and name.isalpha() for name in names)
 
@@ -93,12 +96,12 @@ def test_names_are_documented_in_pascal_case() -> None:
     "query",
     ["Lable=x", "label[]=x", "=x", "Label.=x", "MaxResult=1", "max-results=1", "x", "Label%00=x", "a=1&b=2"],
 )
-def test_an_unknown_name_is_refused_and_told(service: RunningService, query: str) -> None:
-    answer = service.admin.get(f"/api/v1/devices?{query}")
-    assert (answer.status_code, answer.json()["code"]) == (400, "invalid-request")
-    assert [each["message"] for each in answer.json()["errors"]] == ["is not a parameter here"] * (
-        1 + query.count("&")
-    )
+def test_an_unknown_parameter_is_refused_by_name(service: RunningService, query: str) -> None:
+    response = service.admin.get(f"/api/v1/devices?{query}")
+    assert (response.status_code, response.json()["code"]) == (400, "invalid-request")
+    assert [each["message"] for each in response.json()["errors"]] == [
+        "is not a parameter of this operation"
+    ] * (1 + query.count("&"))
 
 
 @pytest.mark.rule("rest-4")
@@ -119,29 +122,29 @@ def test_an_unknown_name_is_refused_and_told(service: RunningService, query: str
         ("GET", "/api/v1/devices/summary"),
     ],
 )
-def test_every_route_refuses_what_it_does_not_know(service: RunningService, method: str, path: str) -> None:
-    answer = service.admin.request(method, path, params={"Unknown": "x"})
-    assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["errors"]] == ["Unknown"]
+def test_every_route_refuses_unknown_parameters(service: RunningService, method: str, path: str) -> None:
+    response = service.admin.request(method, path, params={"Unknown": "x"})
+    assert response.status_code == 400
+    assert [each["field"] for each in response.json()["errors"]] == ["Unknown"]
 
 
 @pytest.mark.parametrize("second", ["MaxResults", "maxresults"])
-def test_of_two_values_for_one_name_none_counts(service: RunningService, second: str) -> None:
-    answer = service.admin.get(f"/api/v1/devices?MaxResults=1&{second}=2")
-    assert answer.status_code == 400
-    assert answer.json()["errors"] == [{"field": "MaxResults", "message": "is given more than once"}]
+def test_a_repeated_parameter_is_refused(service: RunningService, second: str) -> None:
+    response = service.admin.get(f"/api/v1/devices?MaxResults=1&{second}=2")
+    assert response.status_code == 400
+    assert response.json()["errors"] == [{"field": "MaxResults", "message": "is given more than once"}]
 
 
 @pytest.mark.rule("rest-34")
-def test_what_is_repeatable_is_so_in_any_mix_of_cases(service: RunningService) -> None:
+def test_a_repeatable_parameter_may_be_repeated_in_any_case(service: RunningService) -> None:
     ids = [service.new_device(), service.new_device()]
-    answer = service.admin.get(f"/api/v1/devices?Ids={ids[0]}&ids={ids[1]}&MAXRESULTS=2")
-    assert [each["id"] for each in answer.json()["items"]] == sorted(ids)
+    response = service.admin.get(f"/api/v1/devices?Ids={ids[0]}&ids={ids[1]}&MAXRESULTS=2")
+    assert [each["id"] for each in response.json()["items"]] == sorted(ids)
 
 
 @pytest.mark.rule("rest-23")
 @each_row(
-    "wrong",
+    "invalid",
     [
         "0",
         "1001",
@@ -160,11 +163,11 @@ def test_what_is_repeatable_is_so_in_any_mix_of_cases(service: RunningService) -
         "9" * 40,
     ],
 )
-def test_max_results_is_a_whole_number_from_1_to_1000(service: RunningService, wrong: str) -> None:
+def test_max_results_is_a_whole_number_from_1_to_1000(service: RunningService, invalid: str) -> None:
     for name in LISTS:
-        answer = service.admin.get(f"/api/v1/{name}?MaxResults={wrong}")
-        assert answer.status_code == 400
-        assert [each["field"] for each in answer.json()["errors"]] == ["MaxResults"]
+        response = service.admin.get(f"/api/v1/{name}?MaxResults={invalid}")
+        assert response.status_code == 400
+        assert [each["field"] for each in response.json()["errors"]] == ["MaxResults"]
 
 
 @pytest.mark.rule("rest-23")
@@ -176,24 +179,24 @@ def test_max_results_may_be_1_and_1000(service: RunningService, path: str) -> No
 
 @pytest.mark.rule("rest-12", "rest-19")
 @each_row("query", ["NextToken", "Connected", "Sort", "Include", "Ids", "FirmwareVersion"])
-def test_an_empty_value_is_a_value_and_does_not_select_all(service: RunningService, query: str) -> None:
+def test_an_empty_value_is_not_ignored(service: RunningService, query: str) -> None:
     assert service.admin.get(f"/api/v1/devices?{query}=").status_code == 400
     assert service.admin.get(f"/api/v1/devices?{query}").status_code == 400
 
 
 @pytest.mark.rule("rest-12")
 @each_row("query", ["FriendlyName=%ff", "%ff=1", "FriendlyName=%C3", "FriendlyName=%ED%A0%80"])
-def test_what_is_no_utf_8_is_refused(service: RunningService, query: str) -> None:
+def test_a_query_that_is_not_utf_8_is_refused(service: RunningService, query: str) -> None:
     assert service.admin.get(f"/api/v1/devices?{query}").status_code == 400
 
 
 @each_row("query", ["FriendlyName=%zz%z%", "FriendlyName=a%2", "&&&", "Ids=;"])
-def test_odd_percents_and_signs_are_no_fault_of_ours(service: RunningService, query: str) -> None:
-    answer = exchange_raw(
+def test_unusual_percent_encoding_causes_no_server_error(service: RunningService, query: str) -> None:
+    response = exchange_raw(
         service, build_head(f"GET /api/v1/devices?{query}", build_bearer_header(service), "Connection: close")
     )
-    assert answer is not None
-    assert answer.status in {200, 400}
+    assert response is not None
+    assert response.status in {200, 400}
 
 
 def test_a_plus_and_an_encoded_space_mean_the_same(service: RunningService) -> None:

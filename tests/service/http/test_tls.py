@@ -1,4 +1,4 @@
-"""HTTPS."""
+"""Requests over HTTPS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def authority() -> trustme.CA:
 def service(
     authority: trustme.CA, sqlite_of_module: Database, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningService]:
-    """A service with a certificate."""
+    """Run a service with a certificate."""
     folder = tmp_path_factory.mktemp("tls")
     certificate = authority.issue_cert("127.0.0.1", "localhost")
     chain, key = folder / "chain.pem", folder / "key.pem"
@@ -45,7 +45,7 @@ def service(
 
 @pytest.fixture
 def client(service: RunningService, authority: trustme.CA) -> Iterator[httpx.Client]:
-    """Somebody who trusts the authority."""
+    """Return a client that trusts the authority."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     with httpx.Client(base_url=service.url, verify=context) as client:
@@ -61,44 +61,44 @@ def test_requests_are_answered_over_tls(service: RunningService, client: httpx.C
 
 
 @pytest.mark.rule("rest-172")
-def test_who_does_not_trust_the_authority_finds_out(service: RunningService) -> None:
+def test_an_untrusted_certificate_is_rejected_by_the_client(service: RunningService) -> None:
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         service.anonymous.get("/healthz")
 
 
 @each_row("path", ["/healthz", "/nothing", "/api/v1/devices"])
-def test_browsers_are_told_to_come_back_over_tls_only(client: httpx.Client, path: str) -> None:
-    answer = client.get(path)
-    assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert "server" not in answer.headers
+def test_responses_over_tls_have_strict_transport_security(client: httpx.Client, path: str) -> None:
+    response = client.get(path)
+    assert response.headers["Strict-Transport-Security"] == "max-age=31536000"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert "server" not in response.headers
 
 
 @pytest.mark.parametrize(
     "data", [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"x", b""]
 )
-def test_what_is_no_tls_gets_no_answer_and_breaks_nothing(
+def test_data_that_is_not_tls_gets_no_response_and_causes_no_error(
     service: RunningService, client: httpx.Client, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = urlsplit(service.url)
-    with socket.create_connection(("127.0.0.1", place.port or 0), 10) as connection:
+    parsed_url = urlsplit(service.url)
+    with socket.create_connection(("127.0.0.1", parsed_url.port or 0), 10) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         try:
-            answer = connection.recv(100)
+            response = connection.recv(100)
         except ConnectionResetError:
-            answer = b""
-    assert not answer.startswith(b"HTTP")
+            response = b""
+    assert not response.startswith(b"HTTP")
     assert client.get("/healthz").status_code == 200
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
-def test_tls_is_modern(service: RunningService, authority: trustme.CA) -> None:
+def test_only_modern_tls_versions_are_accepted(service: RunningService, authority: trustme.CA) -> None:
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    place = urlsplit(service.url)
+    parsed_url = urlsplit(service.url)
     with (
-        socket.create_connection(("127.0.0.1", place.port or 0), 10) as connection,
+        socket.create_connection(("127.0.0.1", parsed_url.port or 0), 10) as connection,
         context.wrap_socket(connection, server_hostname="localhost") as secured,
     ):
         assert secured.version() == "TLSv1.3"

@@ -1,4 +1,4 @@
-"""Texts that a database or a codec chokes on: they are refused, or not found, and never an error of ours."""
+"""Unusual characters are refused or not found and never cause a server error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.service.http.running_service import RunningService
 
 NUL = "%00"
-ODD = {
+UNUSUAL_SEGMENTS = {
     "nul": NUL,
     "nul inside": f"a{NUL}b",
     "no UTF-8": "%ff",
@@ -55,109 +55,109 @@ ODD = {
         ("DELETE", "/api/v1/labels/{}"),
     ],
 )
-def test_an_odd_text_in_a_path_is_not_found(service: RunningService, method: str, path: str) -> None:
+def test_an_unusual_text_in_a_path_is_not_found(service: RunningService, method: str, path: str) -> None:
     body = b'{"role": "viewer"}' if method == "PUT" and "users" in path else b""
-    found = {}
-    for name, odd in ODD.items():
+    results = {}
+    for name, text in UNUSUAL_SEGMENTS.items():
         request = build_head(
-            f"{method} {path.format(odd)}", build_bearer_header(service), f"Content-Length: {len(body)}"
+            f"{method} {path.format(text)}", build_bearer_header(service), f"Content-Length: {len(body)}"
         )
-        answer = exchange_raw(service, request + body)
-        found[name] = answer and (answer.status, answer.json()["code"], answer.json()["instance"])
-    assert found == {name: (404, "not-found", path.format(odd)) for name, odd in ODD.items()}
+        response = exchange_raw(service, request + body)
+        results[name] = response and (response.status, response.json()["code"], response.json()["instance"])
+    assert results == {name: (404, "not-found", path.format(text)) for name, text in UNUSUAL_SEGMENTS.items()}
 
 
 @each_row(
-    ("odd", "status"),
+    ("text", "status"),
     [(NUL, 404), (f"a{NUL}b", 404), ("%ff", 404), ("%ED%A0%80", 404), ("%1F", 400), ("x" * 5000, 400)],
 )
-def test_an_odd_label_is_not_put_on_a_device(service: RunningService, odd: str, status: int) -> None:
+def test_an_unusual_label_is_not_attached(service: RunningService, text: str, status: int) -> None:
     device = service.new_device()
-    assert service.admin.put(f"/api/v1/devices/{device}/labels/{odd}").status_code == status
-    assert service.admin.delete(f"/api/v1/devices/{device}/labels/{odd}").status_code == 404
+    assert service.admin.put(f"/api/v1/devices/{device}/labels/{text}").status_code == status
+    assert service.admin.delete(f"/api/v1/devices/{device}/labels/{text}").status_code == 404
     assert service.admin.get(f"/api/v1/devices/{device}").json()["labels"] == []
 
 
-@each_row("odd", [NUL, f"abc{NUL}", f"a{NUL}b", f"{NUL}abcd"])
+@each_row("text", [NUL, f"abc{NUL}", f"a{NUL}b", f"{NUL}abcd"])
 @each_row("name", ["Label", "FriendlyName", "ModelNumber", "FirmwareVersion", "Gateway", "Ids", "NextToken"])
-def test_a_nul_in_a_filter_of_devices_is_refused(service: RunningService, name: str, odd: str) -> None:
+def test_a_nul_in_a_filter_of_devices_is_refused(service: RunningService, name: str, text: str) -> None:
     for path in ("/api/v1/devices", "/api/v1/devices/summary"):
-        assert service.admin.get(f"{path}?{name}={odd}").status_code == 400
+        assert service.admin.get(f"{path}?{name}={text}").status_code == 400
 
 
-@each_row("odd", [NUL, f"abc{NUL}", "%1F", "x" * 5000, "%EF%BF%BF"])
+@each_row("text", [NUL, f"abc{NUL}", "%1F", "x" * 5000, "%EF%BF%BF"])
 @each_row("name", ["Actor", "Action", "Target"])
-def test_an_odd_filter_of_the_audit_log_finds_nothing_or_is_refused(
-    service: RunningService, name: str, odd: str
+def test_an_unusual_audit_filter_finds_nothing_or_is_refused(
+    service: RunningService, name: str, text: str
 ) -> None:
-    answer = service.admin.get(f"/api/v1/audit?{name}={odd}")
-    assert answer.status_code in {200, 400}
-    assert answer.json().get("items", []) == []
+    response = service.admin.get(f"/api/v1/audit?{name}={text}")
+    assert response.status_code in {200, 400}
+    assert response.json().get("items", []) == []
 
 
-ODD_TEXTS = ["\0", "a\0b", "abcdefghij\0", "\x1f", "\x7f", "\x85", "\u2028", "\ufffe", "\U0010ffff"]
+UNUSUAL_TEXTS = ["\0", "a\0b", "abcdefghij\0", "\x1f", "\x7f", "\x85", "\u2028", "\ufffe", "\U0010ffff"]
 
 
-@each_row("odd", ODD_TEXTS)
-def test_an_odd_text_in_a_body_is_refused_or_kept_as_it_is(service: RunningService, odd: str) -> None:
+@each_row("text", UNUSUAL_TEXTS)
+def test_an_unusual_text_in_a_body_is_refused_or_stored_unchanged(service: RunningService, text: str) -> None:
     device = service.new_device()
     mac = service.new_mac()
     admin = service.admin
     kept = {
-        "label": admin.post("/api/v1/labels", json={"label": odd}),
-        "friendlyName": admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": odd}),
-        "name": admin.post("/api/v1/api-keys", json={"name": odd, "role": "viewer"}),
+        "label": admin.post("/api/v1/labels", json={"label": text}),
+        "friendlyName": admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": text}),
+        "name": admin.post("/api/v1/api-keys", json={"name": text, "role": "viewer"}),
     }
-    for field, answer in kept.items():
-        _check_refused_or_kept(answer, field, odd)
+    for field, response in kept.items():
+        _check_refused_or_unchanged(response, field, text)
     refused = (
-        admin.post("/api/v1/users", json={"username": odd, "password": PASSWORD, "role": "viewer"}),
-        admin.post("/api/v1/users", json={"username": "somebody", "password": PASSWORD, "role": odd}),
-        admin.post("/api/v1/gateways", json={"mac": odd}),
-        admin.post("/api/v1/api-keys", json={"name": "odd", "role": "viewer", "expiresAt": odd}),
-        admin.post("/api/v1/labels", json={"label": "odd", "deviceIds": [odd]}),
+        admin.post("/api/v1/users", json={"username": text, "password": PASSWORD, "role": "viewer"}),
+        admin.post("/api/v1/users", json={"username": "new-user", "password": PASSWORD, "role": text}),
+        admin.post("/api/v1/gateways", json={"mac": text}),
+        admin.post("/api/v1/api-keys", json={"name": "odd", "role": "viewer", "expiresAt": text}),
+        admin.post("/api/v1/labels", json={"label": "odd", "deviceIds": [text]}),
     )
-    assert [answer.status_code for answer in refused] == [400] * 5
-    claim = admin.post("/api/v1/gateways", json={"mac": mac, "friendlyName": odd})
+    assert [response.status_code for response in refused] == [400] * 5
+    claim = admin.post("/api/v1/gateways", json={"mac": mac, "friendlyName": text})
     assert claim.status_code in {201, 400}
-    assert ("\0" in odd) <= (claim.status_code == 400)
+    assert ("\0" in text) <= (claim.status_code == 400)
 
 
 _OVERRIDE = "\u202e"
 
 
 @pytest.mark.rule("rest-44", "rest-66")
-def test_a_bidirectional_control_character_is_refused_in_every_text_that_is_shown(
+def test_bidirectional_control_characters_are_refused_in_all_displayed_texts(
     service: RunningService,
 ) -> None:
-    device, odd = service.new_device(), f"a{_OVERRIDE}b"
+    device, text = service.new_device(), f"a{_OVERRIDE}b"
     admin = service.admin
-    job = {"name": odd, "firmwareId": "fw-1", "targets": {"all": True}}
-    waves = {**job, "name": "good", "waves": [{"name": odd, "count": 1}]}
-    answers = {
-        "label": admin.post("/api/v1/labels", json={"label": odd}),
-        "attached label": admin.put(f"/api/v1/devices/{device}/labels/{odd}"),
-        "friendly name": admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": odd}),
-        "gateway": admin.post("/api/v1/gateways", json={"mac": service.new_mac(), "friendlyName": odd}),
-        "API key": admin.post("/api/v1/api-keys", json={"name": odd, "role": "viewer"}),
+    job = {"name": text, "firmwareId": "fw-1", "targets": {"all": True}}
+    waves = {**job, "name": "good", "waves": [{"name": text, "count": 1}]}
+    responses = {
+        "label": admin.post("/api/v1/labels", json={"label": text}),
+        "attached label": admin.put(f"/api/v1/devices/{device}/labels/{text}"),
+        "friendly name": admin.put(f"/api/v1/devices/{device}/friendly-name", json={"name": text}),
+        "gateway": admin.post("/api/v1/gateways", json={"mac": service.new_mac(), "friendlyName": text}),
+        "API key": admin.post("/api/v1/api-keys", json={"name": text, "role": "viewer"}),
         "job": admin.post("/api/v1/jobs", json=job),
         "wave": admin.post("/api/v1/jobs", json=waves),
         "notes": admin.post(
             "/api/v1/firmware",
-            data={"modelNumber": "2011", "version": "1.0.0", "notes": f"first line\n{odd}"},
+            data={"modelNumber": "2011", "version": "1.0.0", "notes": f"first line\n{text}"},
             files={"image": ("a.bin", b"x")},
         ),
     }
     missed = {
-        name: answer.text
-        for name, answer in answers.items()
-        if answer.status_code != 400 or "U+202E (RIGHT-TO-LEFT OVERRIDE)" not in answer.text
+        name: response.text
+        for name, response in responses.items()
+        if response.status_code != 400 or "U+202E (RIGHT-TO-LEFT OVERRIDE)" not in response.text
     }
     assert missed == {}
 
 
 @pytest.mark.rule("rest-44", "rest-66")
-def test_a_label_from_before_with_such_a_character_is_shown_found_and_removed(
+def test_an_existing_label_with_a_control_character_can_be_listed_and_removed(
     service: RunningService,
 ) -> None:
     old, device = f"{service.new_name()}{_OVERRIDE}", service.new_device()
@@ -171,10 +171,10 @@ def test_a_label_from_before_with_such_a_character_is_shown_found_and_removed(
 
 
 @pytest.mark.rule("auth-3")
-@each_row("odd", ["\0", "a\0b", "\x1f", "\U0010ffff", "ﬀ", "İ", "", "x" * 5000])
-def test_nobody_logs_in_by_an_odd_name(service: RunningService, odd: str) -> None:
-    answer = service.anonymous.post("/api/v1/auth/login", json={"username": odd, "password": PASSWORD})
-    assert answer.status_code in {401, 429}
+@each_row("text", ["\0", "a\0b", "\x1f", "\U0010ffff", "ﬀ", "İ", "", "x" * 5000])
+def test_a_login_with_an_unusual_name_is_refused(service: RunningService, text: str) -> None:
+    response = service.anonymous.post("/api/v1/auth/login", json={"username": text, "password": PASSWORD})
+    assert response.status_code in {401, 429}
 
 
 @each_row("password", ["0123456789\0", "pässwörd-ß-ÿ", "\U0001f40e" * 10, " " * 10, "x" * 1024])
@@ -202,23 +202,23 @@ def test_a_password_may_be_any_text(service: RunningService, password: str) -> N
         b"\0",
     ],
 )
-def test_a_body_that_is_no_utf_8_or_no_json_is_refused(service: RunningService, body: bytes) -> None:
+def test_a_body_that_is_not_utf_8_json_is_refused(service: RunningService, body: bytes) -> None:
     for method, path in (
         ("POST", "/api/v1/labels"),
         ("POST", "/api/v1/users"),
         ("PUT", f"/api/v1/devices/{service.new_device()}/friendly-name"),
         ("POST", "/api/v1/auth/login"),
     ):
-        answer = service.admin.request(method, path, content=body)
-        assert (answer.status_code, answer.json()["code"]) == (400, "malformed-payload")
+        response = service.admin.request(method, path, content=body)
+        assert (response.status_code, response.json()["code"]) == (400, "malformed-payload")
 
 
-def _check_refused_or_kept(answer: httpx.Response, field: str, odd: str) -> None:
-    if answer.status_code == 400:
-        assert [each["field"] for each in answer.json()["errors"]] == [
+def _check_refused_or_unchanged(response: httpx.Response, field: str, text: str) -> None:
+    if response.status_code == 400:
+        assert [each["field"] for each in response.json()["errors"]] == [
             "name" if field == "friendlyName" else field
         ]
     else:
-        assert answer.status_code in {200, 201}
-        assert answer.json()[field] == odd
-        assert "\0" not in odd
+        assert response.status_code in {200, 201}
+        assert response.json()[field] == text
+        assert "\0" not in text

@@ -1,4 +1,4 @@
-"""The people who may log in, and who may decide about them."""
+"""Users and their roles."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 USERS = "/api/v1/users"
-OTHER = "another-horse-battery"
+NEW_PASSWORD = "another-horse-battery"  # noqa: S105 # a password of this test
 
 
-def create(
+def create_user(
     service: RunningService, username: object, *, password: object = PASSWORD, role: object = "viewer"
 ) -> httpx.Response:
     return service.admin.post(USERS, json={"username": username, "password": password, "role": role})
 
 
 @pytest.mark.rule("auth-21", "auth-23", "rest-8")
-def test_a_new_user_is_shown_as_created(service: RunningService) -> None:
+def test_a_new_user_is_returned_as_created(service: RunningService) -> None:
     username = service.new_name("User")
     earliest = service.clock()
-    answer = create(service, username, role="operator")
-    user = answer.json()
-    assert answer.status_code == 201
+    response = create_user(service, username, role="operator")
+    user = response.json()
+    assert response.status_code == 201
     assert user == {
         "username": username.lower(),
         "role": "operator",
@@ -52,7 +52,7 @@ def test_a_new_user_is_shown_as_created(service: RunningService) -> None:
 
 
 @pytest.mark.rule("auth-21")
-def test_the_last_login_is_shown(service: RunningService) -> None:
+def test_the_last_login_is_returned(service: RunningService) -> None:
     username = service.new_user()
     times = []
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_the_last_login_is_shown(service: RunningService) -> None:
 
 
 @pytest.mark.rule("auth-19")
-def test_a_password_is_stored_as_argon2id_alone(service: RunningService) -> None:
+def test_a_password_is_stored_only_as_argon2id(service: RunningService) -> None:
     username = service.new_user()
     query = select(account).where(account.c.username == username)
     row = service.database.read_now(lambda connection: connection.execute(query).one())
@@ -85,15 +85,17 @@ def test_a_password_is_stored_as_argon2id_alone(service: RunningService) -> None
         ("é" * 9, 400),
     ],
 )
-def test_a_password_has_ten_characters_or_more(service: RunningService, password: str, status: int) -> None:
+def test_a_password_must_have_at_least_ten_characters(
+    service: RunningService, password: str, status: int
+) -> None:
     username = service.new_name("user")
-    answer = create(service, username, password=password)
-    assert answer.status_code == status
+    response = create_user(service, username, password=password)
+    assert response.status_code == status
     if status == 201:
         service.log_in(username, password)
     else:
-        assert [each["field"] for each in answer.json()["errors"]] == ["password"]
-        assert password not in answer.text
+        assert [each["field"] for each in response.json()["errors"]] == ["password"]
+        assert password not in response.text
 
 
 @pytest.mark.rule("auth-21")
@@ -119,21 +121,21 @@ def test_a_password_has_ten_characters_or_more(service: RunningService, password
         None,
     ],
 )
-def test_a_name_that_cannot_be_one_is_refused(service: RunningService, username: object) -> None:
-    answer = create(service, username)
-    assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["errors"]] == ["username"]
+def test_an_invalid_user_name_is_refused(service: RunningService, username: object) -> None:
+    response = create_user(service, username)
+    assert response.status_code == 400
+    assert [each["field"] for each in response.json()["errors"]] == ["username"]
 
 
 @each_row("username", ["c0ffee000001", "C0FFEE000001", "000000000000"])
-def test_a_name_like_a_gateway_is_refused(service: RunningService, username: str) -> None:
-    assert create(service, username).status_code == 400
-    assert create(service, f"{username}0").status_code == 201 or username.isupper()
+def test_a_user_name_like_a_mac_is_refused(service: RunningService, username: str) -> None:
+    assert create_user(service, username).status_code == 400
+    assert create_user(service, f"{username}0").status_code == 201 or username.isupper()
 
 
-def test_names_of_all_allowed_signs_work_in_paths(service: RunningService) -> None:
+def test_names_with_all_allowed_characters_work_in_paths(service: RunningService) -> None:
     for username in ("a.b_c@d.e+f-g", "0", "x" * 64, "me..", "summary"):
-        assert create(service, username).status_code == 201
+        assert create_user(service, username).status_code == 201
         assert service.admin.get(f"{USERS}/{username.upper()}").json()["username"] == username
         assert service.admin.delete(f"{USERS}/{username}").status_code == 204
         assert service.admin.get(f"{USERS}/{username}").status_code == 404
@@ -142,92 +144,92 @@ def test_names_of_all_allowed_signs_work_in_paths(service: RunningService) -> No
 @pytest.mark.rule("auth-21", "rest-5")
 @each_row("role", ["root", "Admin", "", None, 1, ["admin"]])
 def test_there_are_three_roles_and_no_others(service: RunningService, role: object) -> None:
-    for answer in (
-        create(service, service.new_name("user"), role=role),
+    for response in (
+        create_user(service, service.new_name("user"), role=role),
         *([] if role is None else [service.admin.put(f"{USERS}/{service.new_user()}", json={"role": role})]),
     ):
-        assert answer.status_code == 400
-        assert [each["field"] for each in answer.json()["errors"]] == ["role"]
+        assert response.status_code == 400
+        assert [each["field"] for each in response.json()["errors"]] == ["role"]
 
 
 @pytest.mark.rule("rest-12")
-def test_the_same_name_in_any_case_is_taken(service: RunningService) -> None:
+def test_user_names_are_unique_regardless_of_case(service: RunningService) -> None:
     username = service.new_user()
     for name in (username, username.upper()):
-        answer = create(service, name, password=OTHER, role="admin")
-        assert (answer.status_code, answer.json()["code"]) == (409, "already-exists")
+        response = create_user(service, name, password=NEW_PASSWORD, role="admin")
+        assert (response.status_code, response.json()["code"]) == (409, "already-exists")
     assert service.admin.get(f"{USERS}/{username}").json()["role"] == "viewer"
     service.log_in(username)
 
 
-def test_of_many_who_create_the_same_user_one_succeeds(service: RunningService) -> None:
+def test_only_one_of_several_concurrent_creations_succeeds(service: RunningService) -> None:
     username = service.new_name("user")
     with ThreadPoolExecutor(6) as threads:
-        answers = list(threads.map(lambda _: create(service, username).status_code, range(6)))
-    assert sorted(answers) == [201] + [409] * 5
+        responses = list(threads.map(lambda _: create_user(service, username).status_code, range(6)))
+    assert sorted(responses) == [201] + [409] * 5
 
 
 @pytest.mark.rule("auth-23")
-def test_what_is_absent_in_a_change_stays(service: RunningService) -> None:
+def test_fields_missing_in_a_change_are_unchanged(service: RunningService) -> None:
     username = service.new_user(Role.OPERATOR)
     before = service.admin.get(f"{USERS}/{username}").json()
     assert service.admin.put(f"{USERS}/{username}", json={}).json() == before
-    assert service.admin.put(f"{USERS}/{username}", json={"password": OTHER}).json() == before
+    assert service.admin.put(f"{USERS}/{username}", json={"password": NEW_PASSWORD}).json() == before
     after = service.admin.put(f"{USERS}/{username}", json={"role": "viewer"}).json()
     assert after == {**before, "role": "viewer"}
-    service.log_in(username, OTHER)
+    service.log_in(username, NEW_PASSWORD)
 
 
 @pytest.mark.rule("auth-23", "rest-15")
-@each_row("name", ["nobody", "a%20b", "%00", "%FF", "a%2Fb", "%2E%2E", "x" * 65, "apikey", "c0ffee000001"])
-def test_nobody_is_not_found(service: RunningService, name: str) -> None:
-    changes: list[dict[str, str]] = [{"role": "viewer"}, {"password": OTHER}, {}]
+@each_row("name", ["unknown", "a%20b", "%00", "%FF", "a%2Fb", "%2E%2E", "x" * 65, "apikey", "c0ffee000001"])
+def test_an_unknown_user_is_not_found(service: RunningService, name: str) -> None:
+    changes: list[dict[str, str]] = [{"role": "viewer"}, {"password": NEW_PASSWORD}, {}]
     for method, body in (("GET", None), *(("PUT", change) for change in changes), ("DELETE", None)):
-        answer = service.admin.request(method, f"{USERS}/{name}", json=body)
-        assert (answer.status_code, answer.json()["code"]) == (404, "not-found"), method
+        response = service.admin.request(method, f"{USERS}/{name}", json=body)
+        assert (response.status_code, response.json()["code"]) == (404, "not-found"), method
 
 
-def test_a_user_is_not_renamed(service: RunningService) -> None:
+def test_a_user_cannot_be_renamed(service: RunningService) -> None:
     username = service.new_user()
     for field in ("username", "createdAt", "lastLoginAt"):
-        answer = service.admin.put(f"{USERS}/{username}", json={field: "2020-01-01T00:00:00.000Z"})
-        assert answer.status_code == 400
-        assert [each["field"] for each in answer.json()["errors"]] == [field]
+        response = service.admin.put(f"{USERS}/{username}", json={field: "2020-01-01T00:00:00.000Z"})
+        assert response.status_code == 400
+        assert [each["field"] for each in response.json()["errors"]] == [field]
 
 
 @pytest.mark.rule("rest-16", "rest-20", "rest-21", "rest-24")
-def test_pages_of_users_miss_nobody_while_others_come_and_go(service: RunningService) -> None:
+def test_pages_of_users_miss_none_while_users_are_added_and_removed(service: RunningService) -> None:
     for username in ("page-a", "page_a", "page.a", "page+a", "page@a", "page0", "page-aa", "page-b"):
-        assert create(service, username).status_code == 201
-    stay = {
+        assert create_user(service, username).status_code == 201
+    expected = {
         each["username"] for each in service.admin.get(USERS, params={"MaxResults": 1000}).json()["items"]
     }
-    seen: list[str] = []
+    listed: list[str] = []
     token: str | None = ""
     while token is not None:
         params = {"MaxResults": "2"} | ({"NextToken": token} if token else {})
         page = service.admin.get(USERS, params=params).json()
         names = [each["username"] for each in page["items"]]
         assert len(names) <= 2
-        seen, token = seen + names, page["nextToken"]
-        if len(seen) == 4:  # the one behind whom the next page begins, one before, and one to come
-            service.admin.delete(f"{USERS}/{seen[-1]}")
-            create(service, "0-early")
-            create(service, "zz-late")
-    assert seen == sorted(seen)
-    assert set(seen) == stay | {"zz-late"}
+        listed, token = listed + names, page["nextToken"]
+        if len(listed) == 4:  # remove the last listed user; add one before and one after the next page
+            service.admin.delete(f"{USERS}/{listed[-1]}")
+            create_user(service, "0-early")
+            create_user(service, "zz-late")
+    assert listed == sorted(listed)
+    assert set(listed) == expected | {"zz-late"}
 
 
 @pytest.mark.rule("auth-23")
 def test_the_last_admin_is_neither_removed_nor_demoted(database: Database) -> None:
     with run_service(database) as service:
         last, viewer = service.new_user(Role.ADMIN), service.new_user()
-        for answer in (
+        for response in (
             service.admin.delete(f"{USERS}/{last}"),
             service.admin.put(f"{USERS}/{last}", json={"role": "operator"}),
-            service.admin.put(f"{USERS}/{last}", json={"role": "viewer", "password": OTHER}),
+            service.admin.put(f"{USERS}/{last}", json={"role": "viewer", "password": NEW_PASSWORD}),
         ):
-            assert (answer.status_code, answer.json()["code"]) == (409, "last-admin")
+            assert (response.status_code, response.json()["code"]) == (409, "last-admin")
         service.log_in(last)
         assert service.admin.put(f"{USERS}/{last}", json={"role": "admin"}).status_code == 200
         assert service.admin.put(f"{USERS}/{viewer}", json={"role": "admin"}).status_code == 200
@@ -235,27 +237,27 @@ def test_the_last_admin_is_neither_removed_nor_demoted(database: Database) -> No
         assert service.admin.delete(f"{USERS}/{viewer}").status_code == 409
 
 
-def test_admins_who_remove_and_demote_each_other_at_once_leave_one(
+def test_admins_who_concurrently_remove_each_other_leave_one(
     request: pytest.FixtureRequest, database_kind: str
 ) -> None:
     with (
-        # One try is enough: no transaction stands in the way of another.
+        # One attempt is enough: no transaction conflicts with another.
         closing(fresh_database(request, database_kind, tries=1)) as database,
         run_service(database) as service,
     ):
         names = [service.new_user(Role.ADMIN) for _ in range(4)]
         clients = [service.client(service.log_in(name)) for name in names]
 
-        def strike(number: int) -> int:
+        def remove_or_demote(number: int) -> int:
             client, victim = clients[number], f"{USERS}/{names[(number + 1) % 4]}"
             if number % 2:
                 return client.delete(victim).status_code
             return client.put(victim, json={"role": "viewer"}).status_code
 
         with ThreadPoolExecutor(4) as threads:
-            answers = list(threads.map(strike, range(4)))
-        left = [each for each in service.admin.get(USERS).json()["items"] if each["role"] == "admin"]
+            responses = list(threads.map(remove_or_demote, range(4)))
+        remaining = [each for each in service.admin.get(USERS).json()["items"] if each["role"] == "admin"]
         for client in clients:
             client.close()
-    assert len(left) >= 1
-    assert set(answers) <= {200, 204, 401, 403, 409}
+    assert len(remaining) >= 1
+    assert set(responses) <= {200, 204, 401, 403, 409}

@@ -1,4 +1,4 @@
-"""Every field of every body, with what does not belong there."""
+"""Every field of every request body with values of wrong types."""
 
 from __future__ import annotations
 
@@ -15,16 +15,29 @@ if TYPE_CHECKING:
 
     from tests.service.http.running_service import RunningService
 
-WRONG: tuple[object, ...] = (None, True, 0, -1.5, 1e300, 10**400, "", [], ["x"], [[]], {}, {"x": {"y": []}})
-"""One of each kind."""
+WRONG_VALUES: tuple[object, ...] = (
+    None,
+    True,
+    0,
+    -1.5,
+    1e300,
+    10**400,
+    "",
+    [],
+    ["x"],
+    [[]],
+    {},
+    {"x": {"y": []}},
+)
+"""Values of all JSON types."""
 
-FITTING: dict[str, dict[str, Any]] = {
-    "Login": {"username": "somebody", "password": PASSWORD},
+VALID_BODIES: dict[str, dict[str, Any]] = {
+    "Login": {"username": "ada", "password": PASSWORD},
     "NewPassword": {"current": PASSWORD, "password": PASSWORD},
-    "NewUser": {"username": "somebody", "password": PASSWORD, "role": "viewer"},
+    "NewUser": {"username": "ada", "password": PASSWORD, "role": "viewer"},
     "UserChange": {"role": "viewer"},
-    "NewApiKey": {"name": "somebody", "role": "viewer"},
-    "FriendlyName": {"name": "Somebody"},
+    "NewApiKey": {"name": "ada", "role": "viewer"},
+    "FriendlyName": {"name": "Ada"},
     "NewLabel": {"label": "somewhere"},
     "NewGateway": {"mac": "c0ffee000000"},
     "NewJob": {"name": "A job", "firmwareId": "fw-0123456789abcdef", "targets": {"all": True}},
@@ -43,8 +56,8 @@ DOCUMENT = load_openapi_document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 
 
-def _bodies() -> Iterator[tuple[str, str, str]]:
-    """All routes with a body of JSON: method, path, the name of its schema."""
+def _list_bodies() -> Iterator[tuple[str, str, str]]:
+    """Yield all routes with a JSON body: method, path, name of the schema."""
     for path, item in DOCUMENT["paths"].items():
         for method, operation in item.items():
             content = operation.get("requestBody", {}).get("content", {})
@@ -53,68 +66,68 @@ def _bodies() -> Iterator[tuple[str, str, str]]:
                 yield method.upper(), path, reference.rpartition("/")[2]
 
 
-BODIES = list(_bodies())
+BODIES = list(_list_bodies())
 FIELDS = [
     (method, path, name, field) for method, path, name in BODIES for field in SCHEMAS[name]["properties"]
 ]
 
 
-def test_the_examples_of_this_file_are_all_the_bodies_there_are() -> None:
-    assert {name for _, _, name in BODIES} == set(FITTING)
-    assert all(set(FITTING[name]) <= set(SCHEMAS[name]["properties"]) for name in FITTING)
+def test_this_module_has_an_example_of_every_body() -> None:
+    assert {name for _, _, name in BODIES} == set(VALID_BODIES)
+    assert all(set(VALID_BODIES[name]) <= set(SCHEMAS[name]["properties"]) for name in VALID_BODIES)
 
 
 @pytest.mark.rule("rest-1", "rest-12")
 @each_row(("method", "path", "name", "field"), FIELDS)
-def test_a_field_of_another_type_is_refused_by_its_name(
+def test_a_field_of_a_wrong_type_is_refused_by_name(
     service: RunningService, method: str, path: str, name: str, field: str
 ) -> None:
-    allowed = {kind for each in _types(SCHEMAS[name]["properties"][field]) for kind in TYPES[each]}
-    for wrong in WRONG:
-        if type(wrong) in allowed:
+    allowed = {kind for each in _list_types(SCHEMAS[name]["properties"][field]) for kind in TYPES[each]}
+    for value in WRONG_VALUES:
+        if type(value) in allowed:
             continue
-        answer = _ask(service, method, path, FITTING[name] | {field: wrong})
-        assert answer.status_code == 400, wrong
-        assert [each["field"].partition("[")[0] for each in answer.json()["errors"]] == [field], wrong
+        response = _send(service, method, path, VALID_BODIES[name] | {field: value})
+        assert response.status_code == 400, value
+        assert [each["field"].partition("[")[0] for each in response.json()["errors"]] == [field], value
 
 
 @pytest.mark.rule("rest-5", "rest-12")
 @each_row(("method", "path", "name"), BODIES)
-def test_an_unknown_field_is_refused_by_its_name(
+def test_an_unknown_field_is_refused_by_name(
     service: RunningService, method: str, path: str, name: str
 ) -> None:
-    for unknown in ("unknown", next(iter(FITTING[name])).upper(), "__class__", "$ref"):
-        answer = _ask(service, method, path, FITTING[name] | {unknown: None})
-        assert answer.status_code == 400
-        assert [each["field"] for each in answer.json()["errors"]] == [unknown]
+    for unknown in ("unknown", next(iter(VALID_BODIES[name])).upper(), "__class__", "$ref"):
+        response = _send(service, method, path, VALID_BODIES[name] | {unknown: None})
+        assert response.status_code == 400
+        assert [each["field"] for each in response.json()["errors"]] == [unknown]
 
 
 @pytest.mark.rule("rest-12")
 @each_row(("method", "path", "name"), BODIES)
-def test_a_missing_field_is_told(service: RunningService, method: str, path: str, name: str) -> None:
+def test_a_missing_field_is_reported(service: RunningService, method: str, path: str, name: str) -> None:
     for missing in SCHEMAS[name].get("required", ()):
-        body = {field: value for field, value in FITTING[name].items() if field != missing}
-        answer = _ask(service, method, path, body)
-        assert answer.status_code == 400
-        assert [each["field"] for each in answer.json()["errors"]] == [missing]
+        body = {field: value for field, value in VALID_BODIES[name].items() if field != missing}
+        response = _send(service, method, path, body)
+        assert response.status_code == 400
+        assert [each["field"] for each in response.json()["errors"]] == [missing]
 
 
 @pytest.mark.rule("rest-1", "rest-12")
 @each_row(("method", "path"), [(method, path) for method, path, _ in BODIES])
-def test_a_body_that_is_no_object_is_refused(service: RunningService, method: str, path: str) -> None:
-    for wrong in (b"", b" ", b"null", b"[]", b"1", b'"x"', b"{", b"{'x': 1}", b"NaN", b"Infinity"):
-        answer = service.admin.request(method, _path(path), content=wrong)
-        assert answer.status_code == 400, wrong
-        assert [each["field"] for each in answer.json()["errors"]] == ["body"]
+def test_a_body_that_is_not_an_object_is_refused(service: RunningService, method: str, path: str) -> None:
+    for value in (b"", b" ", b"null", b"[]", b"1", b'"x"', b"{", b"{'x': 1}", b"NaN", b"Infinity"):
+        response = service.admin.request(method, _format_path(path), content=value)
+        assert response.status_code == 400, value
+        assert [each["field"] for each in response.json()["errors"]] == ["body"]
 
 
 @pytest.mark.rule("rest-12")
 @each_row(("method", "path", "name"), BODIES)
-def test_a_deep_body_is_refused(service: RunningService, method: str, path: str, name: str) -> None:
-    field = next(iter(FITTING[name]))
+def test_a_deeply_nested_body_is_refused(service: RunningService, method: str, path: str, name: str) -> None:
+    field = next(iter(VALID_BODIES[name]))
     for start in (b"[", b'{"%s":' % field.encode(), b'{"unknown":[', b'{"%s":[{"x":' % field.encode()):
-        answer = service.admin.request(method, _path(path), content=start * (900_000 // len(start)))
-        assert answer.status_code == 400
+        response = service.admin.request(method, _format_path(path), content=start * (900_000 // len(start)))
+        assert response.status_code == 400
 
 
 @pytest.mark.rule("rest-12")
@@ -128,35 +141,35 @@ def test_a_body_of_another_media_type_is_refused(
         "multipart/form-data; boundary=x",
         "json",
     ):
-        answer = service.admin.request(
-            method, _path(path), json=FITTING[name], headers={"Content-Type": other}
+        response = service.admin.request(
+            method, _format_path(path), json=VALID_BODIES[name], headers={"Content-Type": other}
         )
-        assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
+        assert (response.status_code, response.json()["code"]) == (415, "unsupported-media-type")
 
 
 @pytest.mark.rule("rest-1")
 @each_row("media_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8"])
-def test_json_is_json_however_it_is_spelt(service: RunningService, media_type: str) -> None:
+def test_the_json_media_type_is_accepted_in_any_form(service: RunningService, media_type: str) -> None:
     body = {"label": service.new_name("label")}
-    answer = service.admin.post("/api/v1/labels", json=body, headers={"Content-Type": media_type})
-    assert answer.status_code == 200
+    response = service.admin.post("/api/v1/labels", json=body, headers={"Content-Type": media_type})
+    assert response.status_code == 200
 
 
-def _types(schema: dict[str, Any]) -> Iterator[str]:
-    """The kinds of value that a schema lets through, as far as its types tell."""
+def _list_types(schema: dict[str, Any]) -> Iterator[str]:
+    """Yield the JSON types that a schema accepts."""
     if not schema:
         yield from TYPES
     if "$ref" in schema:
         schema = SCHEMAS[schema["$ref"].rpartition("/")[2]]
     for each in schema.get("oneOf", ()):
-        yield from _types(each)
-    found = schema.get("type", [])
-    yield from [found] if isinstance(found, str) else found
+        yield from _list_types(each)
+    types = schema.get("type", [])
+    yield from [types] if isinstance(types, str) else types
 
 
-def _path(template: str) -> str:
-    return template.format(device_id="bmac-c0ffee000000", username="nobody")
+def _format_path(template: str) -> str:
+    return template.format(device_id="bmac-c0ffee000000", username="unknown")
 
 
-def _ask(service: RunningService, method: str, path: str, body: dict[str, object]) -> Any:
-    return service.admin.request(method, _path(path), json=body)
+def _send(service: RunningService, method: str, path: str, body: dict[str, object]) -> Any:
+    return service.admin.request(method, _format_path(path), json=body)

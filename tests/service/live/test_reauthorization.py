@@ -54,7 +54,7 @@ def test_a_stream_ends_with_its_token(
     token = service_on_each_database.log_in(user)
     with service_on_each_database.client(token) as client, service_on_each_database.stream(client) as stream:
         end_access(service_on_each_database, token, user)
-        assert any(line.startswith((": the token", ": the login")) for line in stream.rest())
+        assert any(line.startswith((": the access token", ": the session")) for line in stream.rest())
 
 
 @pytest.mark.rule("rest-154", "rest-155")
@@ -77,7 +77,7 @@ def test_a_logout_in_another_process_is_detected(sqlite_database: Database) -> N
         token = service.log_in(service.new_user())
         with service.client(token) as client, service.stream(client) as stream:
             _log_out(other, token, "")
-            assert any(line.startswith(": the login") for line in stream.rest())
+            assert any(line.startswith(": the session") for line in stream.rest())
     sqlite_database.close()
 
 
@@ -115,7 +115,7 @@ def test_a_revoked_api_key_ends_streams_and_websockets(service: LiveService) -> 
     ):
         websocket.subscribe()
         service.admin.delete(f"/api/v1/api-keys/{api_key['id']}")
-        assert any("key does not hold" in line for line in stream.rest())
+        assert any("API key is invalid" in line for line in stream.rest())
         assert websocket.read_close()[0] == 4401
 
 

@@ -1,1 +1,1 @@
-"""People and programs: who they are, what they may do, and how they prove it."""
+"""Users and API keys: accounts, roles, login, and bearer authentication."""

@@ -1,4 +1,4 @@
-"""The table of API keys, with which programs come (auth-20, auth-24, auth-25)."""
+"""Table of API keys, which programs authenticate with (auth-20, auth-24, auth-25)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
 API_KEY_PREFIX: Final = "mfk_"
-"""So that a key is recognised as one: here, and by programs that look for secrets in the wrong place."""
+"""Prefix of every key, so that this service and secret scanners recognize it."""
 
 
 def hash_credential(credential: str) -> bytes:
-    """What is stored of a key, or of a gateway's password (auth-20).
+    """Return the SHA-256 hash that is stored for an API key or a gateway's password (auth-20).
 
-    Both are random and long: there is nothing to guess, so a fast hash will do.
+    Both are long random values that cannot be guessed, so a fast hash is enough.
     """
     return hashlib.sha256(credential.encode()).digest()
 
 
-def insert_api_key(  # noqa: PLR0913 # by name
+def insert_api_key(  # noqa: PLR0913 # keyword-only after the name
     connection: Connection, name: str, *, role: Role, expires_at: int | None, by: Actor, now: int
 ) -> IssuedApiKey:
-    """Make a key; this is the only time that anybody sees it."""
+    """Create an API key and return it in plain text, for the only time: just its hash is stored.
+
+    Raise `AlreadyExists` if the name is taken.
+    """
     key = API_KEY_PREFIX + secrets.token_urlsafe(32)
     row = {
         "id": f"key-{secrets.token_hex(8)}",
@@ -50,7 +53,7 @@ def insert_api_key(  # noqa: PLR0913 # by name
     try:
         connection.execute(insert(api_key).values(row))
     except IntegrityError:
-        raise AlreadyExists(f"there is an API key named {name} already") from None
+        raise AlreadyExists(f"an API key named {name} already exists") from None
     audit.record_change(connection, by, "api-key.create", name, now=now, role=role.value)
     return IssuedApiKey(
         id=str(row["id"]), name=name, role=role, expires_at=_format_optional_time(expires_at), key=key
@@ -58,17 +61,18 @@ def insert_api_key(  # noqa: PLR0913 # by name
 
 
 class ApiKeyHolder(NamedTuple):
-    """Who comes with a key, and until when it holds."""
+    """Actor that an API key authenticates."""
 
     actor: Actor
     expires_at: int | None
+    """Expiry in milliseconds since the epoch; None: the key does not expire."""
 
 
 def find_api_key_holder(connection: Connection, key: str, *, now: int) -> ApiKeyHolder | None:
-    """Who comes with this key, if it holds."""
-    holds = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
+    """Return the holder of an API key, or None if the key is unknown or expired."""
+    is_valid = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
     query = select(api_key.c.name, api_key.c.role, api_key.c.expires_at).where(
-        api_key.c.hash == hash_credential(key), holds
+        api_key.c.hash == hash_credential(key), is_valid
     )
     row = connection.execute(query).first()
     if row is None:
@@ -77,7 +81,7 @@ def find_api_key_holder(connection: Connection, key: str, *, now: int) -> ApiKey
 
 
 class ApiKeyCredential(NamedTuple):
-    """A key that holds."""
+    """Hash and role of a valid API key."""
 
     hash: bytes
     role: Role
@@ -86,28 +90,28 @@ class ApiKeyCredential(NamedTuple):
 def load_api_key_credentials(
     connection: Connection, names: Collection[str], *, now: int
 ) -> dict[str, ApiKeyCredential]:
-    """The keys of these names that hold."""
-    holds = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
-    query = select(api_key.c.name, api_key.c.hash, api_key.c.role).where(api_key.c.name.in_(names), holds)
+    """Return the credentials of the unexpired keys among these names, by name."""
+    is_valid = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
+    query = select(api_key.c.name, api_key.c.hash, api_key.c.role).where(api_key.c.name.in_(names), is_valid)
     return {row.name: ApiKeyCredential(row.hash, Role(row.role)) for row in connection.execute(query)}
 
 
 def list_api_keys(connection: Connection, *, after: str, limit: int) -> list[ApiKey]:
-    """Some of them, by name, behind that name."""
+    """Return up to `limit` API keys ordered by name, starting after the name `after`."""
     query = select(api_key).where(api_key.c.name > after).order_by(api_key.c.name).limit(limit)
-    return [_api_key(row) for row in connection.execute(query)]
+    return [_to_api_key(row) for row in connection.execute(query)]
 
 
 def delete_api_key(connection: Connection, identity: str, *, by: Actor, now: int) -> None:
-    """Let nobody in with this key any more."""
+    """Revoke an API key. Raise `NotFound` if there is none with this id."""
     query = delete(api_key).where(api_key.c.id == identity).returning(api_key.c.name)
     name = connection.execute(query).scalar()
     if name is None:
-        raise NotFound("there is no such API key")
+        raise NotFound("API key not found")
     audit.record_change(connection, by, "api-key.revoke", name, now=now)
 
 
-def _api_key(row: Row[Any]) -> ApiKey:
+def _to_api_key(row: Row[Any]) -> ApiKey:
     return ApiKey(
         id=row.id,
         name=row.name,

@@ -1,4 +1,4 @@
-"""Who somebody is, by the token or key they come with."""
+"""Authentication of requests by their bearer credential: an access token or an API key."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 
-# The tokens that people come with: JSON Web Tokens (auth-6, auth-7).
+# Access tokens of users: JSON Web Tokens (auth-6, auth-7).
 
 _ALGORITHM: Final = "HS256"
-"""One service writes and checks them, so one secret does; any other algorithm is refused."""
+"""Symmetric, because the service that signs tokens also verifies them; other algorithms are rejected."""
 
 _AUDIENCE: Final = "meshfleet"
 _REQUIRED_CLAIMS: Final = ["aud", "exp", "iat", "jti", "sid", "sub"]
 
 _SKEW_SECONDS: Final = 5
-"""Seconds by which the clocks of two machines of one service may differ."""
+"""Tolerated clock difference between two hosts of one service, in seconds."""
 
 
 class TokenClaims(Struct, frozen=True, kw_only=True):
-    """What a token says."""
+    """Verified claims of an access token."""
 
     username: str
     session: str
     expires_at: int
-    """In seconds."""
+    """Expiry in seconds since the epoch."""
 
 
 class TokenSigner:
-    """Writes and reads tokens. Knows no clock: every call brings the time, in seconds."""
+    """Issuer and verifier of access tokens. It reads no clock: callers pass the time, in seconds."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def issue(self, username: str, session: str, now: float) -> str:
-        """A token for a login."""
-        issued = int(now)
+        """Return a signed access token for a session."""
+        issued_at = int(now)
         claims = {
             "aud": _AUDIENCE,
             "sub": username,
             "sid": session,
             "jti": secrets.token_urlsafe(12),
-            "iat": issued,
-            "exp": issued + int(TOKEN_LIFETIME.total_seconds()),
+            "iat": issued_at,
+            "exp": issued_at + int(TOKEN_LIFETIME.total_seconds()),
         }
         return jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
 
     def verify(self, text: str, now: float) -> TokenClaims:
-        """What a token says, if it is ours and of now; else NotLoggedIn, which tells no secrets."""
+        """Return the claims of a valid access token. Raise `NotLoggedIn`, whose text quotes no claim."""
         try:
             claims: dict[str, Any] = jwt.decode(
                 text,
@@ -72,30 +72,30 @@ class TokenSigner:
                 options={"require": _REQUIRED_CLAIMS, "verify_exp": False, "verify_iat": False},
             )
         except jwt.InvalidTokenError:
-            raise NotLoggedIn("the token does not hold") from None
+            raise NotLoggedIn("the access token is invalid or expired") from None
         if not claims["iat"] - _SKEW_SECONDS <= now < claims["exp"]:
-            raise NotLoggedIn("the token has expired")
+            raise NotLoggedIn("the access token has expired; log in again")
         return TokenClaims(username=claims["sub"], session=claims["sid"], expires_at=claims["exp"])
 
 
 _CACHE_MS: Final = 1000
-"""Milliseconds for which we believe what we found: so late we notice what another process changes."""
+"""Lifetime of a cached authentication in milliseconds: changes by other processes apply after this time."""
 
 _CACHE_SIZE: Final = 10_000
 
 
 class Authentication(NamedTuple):
-    """Who somebody is."""
+    """Authenticated actor of a bearer credential."""
 
     actor: Actor
     checked_at: int
-    """When we looked."""
+    """Time of the database check, in milliseconds since the epoch."""
     valid_until: int
-    """When we must look again."""
+    """Time at which the credential expires or must be checked again, in milliseconds since the epoch."""
 
 
 class BearerAuthenticator:
-    """Identifies who asks. What this process changes takes effect at once, see `forget`."""
+    """Cached check of bearer credentials. Changes by this process apply at once, see `invalidate`."""
 
     def __init__(self, database: Database, signer: TokenSigner, now: Callable[[], int]) -> None:
         self._database = database
@@ -105,45 +105,48 @@ class BearerAuthenticator:
         self._revision = 0
 
     async def identify(self, bearer: str, address: str | None) -> Actor:
-        """Who comes with this, from there; or NotLoggedIn."""
-        standing = await self.authenticate(bearer)
-        return replace(standing.actor, address=address)
+        """Return the actor of a credential with the client address. Raise `NotLoggedIn` if it is invalid."""
+        authentication = await self.authenticate(bearer)
+        return replace(authentication.actor, address=address)
 
     async def authenticate(self, bearer: str) -> Authentication:
-        """The same for somebody who stays."""
+        """Return the actor of a credential and the time to check it again, for long-lived connections.
+
+        Raise `NotLoggedIn` if the credential is invalid.
+        """
         now = self._now()
-        known = self._cache.get(bearer)
-        if known is None or not 0 <= now - known.checked_at < _CACHE_MS or now >= known.valid_until:
-            known = await self._look_up(bearer, now)
-        return known
+        found = self._cache.get(bearer)
+        if found is None or not 0 <= now - found.checked_at < _CACHE_MS or now >= found.valid_until:
+            found = await self._check(bearer, now)
+        return found
 
     @property
     def revision(self) -> int:
-        """As long as this stays the same nobody lost or gained anything, in this process."""
+        """Number of `invalidate` calls: unchanged while this process changes no account or session."""
         return self._revision
 
     def invalidate(self) -> None:
-        """Look everybody up anew: somebody has just lost or gained something."""
+        """Drop all cached authentications after an account, session or API key was changed."""
         self._revision += 1
         self._cache.clear()
 
-    async def _look_up(self, bearer: str, now: int) -> Authentication:
-        changes = self._revision
-        found = await (
+    async def _check(self, bearer: str, now: int) -> Authentication:
+        revision = self._revision
+        authentication = await (
             self._authenticate_api_key
             if bearer.startswith(api_key_store.API_KEY_PREFIX)
             else self._authenticate_token
         )(bearer, now)
-        if changes == self._revision:  # else what we found may be older than the change
-            self._cache[bearer] = found
+        if revision == self._revision:  # else the result may be older than a change made meanwhile
+            self._cache[bearer] = authentication
             if len(self._cache) > _CACHE_SIZE:
                 self._cache.popitem(last=False)
-        return found
+        return authentication
 
     async def _authenticate_api_key(self, key: str, now: int) -> Authentication:
         holder = await self._database.read(api_key_store.find_api_key_holder, key, now=now)
         if holder is None:
-            raise NotLoggedIn("the API key does not hold")
+            raise NotLoggedIn("the API key is invalid, expired or revoked")
         return Authentication(
             holder.actor, now, now + _CACHE_MS if holder.expires_at is None else holder.expires_at
         )
@@ -152,6 +155,6 @@ class BearerAuthenticator:
         token = self._signer.verify(text, now / 1000)
         session = await self._database.read(user_store.find_session, token.session, now=now)
         if session is None or session.username != token.username:
-            raise NotLoggedIn("the login has ended")
+            raise NotLoggedIn("the session has ended; log in again")
         actor = Actor(name=session.username, role=session.role, kind="user", session=token.session)
         return Authentication(actor, now, token.expires_at * 1000)

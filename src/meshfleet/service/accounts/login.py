@@ -1,4 +1,4 @@
-"""Logging in, staying in, and changing one's password."""
+"""Login, token refresh, logout, and password change of users."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from meshfleet.service.metrics import Metrics
 
 _MAX_PENDING_CHECKS: Final = 10
-"""Checks that one place may have under way, so that it does not keep those of others waiting."""
+"""Concurrent password checks per client network, so that one network does not delay the others."""
 
 _MAX_PENDING_CHECKS_AFTER_FAILURES: Final = 1
-"""The same for a place where name after name has failed, so that a flood leaves the threads to others."""
+"""Concurrent password checks of a network where many user names failed: a flood leaves threads to others."""
 
 
 class Logins:
-    """Where people come in and go."""
+    """Sessions of users: creates, refreshes and ends them, and throttles failed logins."""
 
-    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+    def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
         database: Database,
         *,
@@ -46,7 +46,7 @@ class Logins:
         now: Now,
         steady: Now,
     ) -> None:
-        """`now` is the time that tokens and people read; `steady` never jumps, so delays go by it."""
+        """`now` is the wall clock, for tokens and timestamps; `steady` is monotonic, for throttle delays."""
         self._database = database
         self._verifier = verifier
         self._throttle = throttle
@@ -59,92 +59,104 @@ class Logins:
         self._locks: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
     async def log_in(self, login: Login, address: str | None) -> LoggedIn:
-        """Let somebody in who knows the password."""
+        """Check user name and password, create a session, and return its first access token.
+
+        A hash with outdated cost parameters is replaced. Raise `WrongCredentials` or `TooManyAttempts`.
+        """
         username = normalize_username(login.username)
-        known = await self.check_password(username, login.password, address)
-        if self._verifier.is_outdated(known):
+        hashed = await self.check_password(username, login.password, address)
+        if self._verifier.is_outdated(hashed):
             renewed = await self._verifier.hash(login.password)
-            await self._database.write(user_store.update_password_hash, username, before=known, after=renewed)
-            known = renewed
+            await self._database.write(
+                user_store.update_password_hash, username, before=hashed, after=renewed
+            )
+            hashed = renewed
         actor = Actor(name=username, role=Role.VIEWER, kind="user", address=address)
-        session = await self._database.write(user_store.insert_session, actor, knowing=known, now=self._now())
+        session = await self._database.write(
+            user_store.insert_session, actor, knowing=hashed, now=self._now()
+        )
         return self._issue_token(username, session)
 
     async def refresh(self, actor: Actor) -> LoggedIn:
-        """Give another token for the same login, as long as that lasts (auth-8, auth-9)."""
-        session = _require_session(actor)
-        found = await self._database.read(user_store.find_session, session, now=self._now())
-        if found is None or not found.is_refreshable:
-            raise NotLoggedIn("the login has ended")
-        return self._issue_token(actor.name, session)
+        """Return a new access token for the same session, until its refresh period ends (auth-8, auth-9)."""
+        session_id = _require_session(actor)
+        session = await self._database.read(user_store.find_session, session_id, now=self._now())
+        if session is None or not session.is_refreshable:
+            raise NotLoggedIn("the session has ended; log in again")
+        return self._issue_token(actor.name, session_id)
 
     async def log_out(self, actor: Actor) -> None:
-        """End the login; no token of it holds any more (auth-10)."""
+        """Delete the session; its access tokens are invalid from now on (auth-10)."""
         await self._database.write(
             user_store.delete_session, _require_session(actor), by=actor, now=self._now()
         )
         self._authenticator.invalidate()
 
     async def change_password(self, actor: Actor, ask: NewPassword) -> None:
-        """Change one's own password; all other logins end (auth-12)."""
+        """Change the actor's own password and end the actor's other sessions (auth-12)."""
         _require_session(actor)
         password = parse_password(ask.password)
-        known = await self.check_password(actor.name, ask.current, actor.address)
+        current_hash = await self.check_password(actor.name, ask.current, actor.address)
         hashed = await self._verifier.hash(password)
         await self._database.write(
-            user_store.update_own_password, hashed, knowing=known, by=actor, now=self._now()
+            user_store.update_own_password, hashed, knowing=current_hash, by=actor, now=self._now()
         )
         self._authenticator.invalidate()
 
     async def check_password(self, username: str, password: str, address: str | None) -> str:
-        """The stored hash of somebody who knows the password."""
-        place = None if address is None else to_network(address)
-        has_failures = self._throttle.delay_after_failure(place, self._steady() / 1000)
-        if self._pending_checks[place] >= (
+        """Check a password and return its stored hash. Raise `WrongCredentials` or `TooManyAttempts`."""
+        network = None if address is None else to_network(address)
+        has_failures = self._throttle.delay_after_failure(network, self._steady() / 1000)
+        if self._pending_checks[network] >= (
             _MAX_PENDING_CHECKS_AFTER_FAILURES if has_failures else _MAX_PENDING_CHECKS
         ):
             raise TooManyAttempts(1)
-        self._pending_checks[place] += 1
+        self._pending_checks[network] += 1
         try:
-            return await self._check_one_at_a_time(username, password, place)
+            return await self._check_one_at_a_time(username, password, network)
         finally:
-            self._pending_checks[place] -= 1
-            if not self._pending_checks[place]:
-                del self._pending_checks[place]
+            self._pending_checks[network] -= 1
+            if not self._pending_checks[network]:
+                del self._pending_checks[network]
 
-    async def _check_one_at_a_time(self, username: str, password: str, place: str | None) -> str:
-        # One after the other: many that know the password get in, many that do not have few tries.
-        turn = self._locks.setdefault((username, place), asyncio.Lock())
-        async with turn:
-            verdict = self._throttle.count_attempt(username, place, self._steady() / 1000)
-            if verdict.wait:
+    async def _check_one_at_a_time(self, username: str, password: str, network: str | None) -> str:
+        # One at a time per name and network: parallel correct logins all succeed, guesses are throttled.
+        lock = self._locks.setdefault((username, network), asyncio.Lock())
+        async with lock:
+            decision = self._throttle.count_attempt(username, network, self._steady() / 1000)
+            if decision.wait:
                 self._metrics.count_login("throttled")
-                raise TooManyAttempts(verdict.wait)
-            hashed = await self._verify_password(username, password, place)
+                raise TooManyAttempts(decision.wait)
+            hashed = await self._verify_password(username, password, network)
         if hashed is None:
             self._metrics.count_login("failed")
-            raise TooManyAttempts(verdict.wait_if_failed) if verdict.wait_if_failed else _wrong_credentials()
+            raise (
+                TooManyAttempts(decision.wait_if_failed) if decision.wait_if_failed else _wrong_credentials()
+            )
         self._metrics.count_login("succeeded")
         return hashed
 
-    async def _verify_password(self, username: str, password: str, place: str | None) -> str | None:
-        """The stored hash, if this is its password."""
+    async def _verify_password(self, username: str, password: str, network: str | None) -> str | None:
+        """Return the stored hash if the password matches it, else None.
+
+        If the check itself fails, the attempt does not count as a failed login.
+        """
         try:
             hashed = await self._database.read(user_store.find_password_hash, username)
-            fits = await self._verifier.verify(hashed, password)
+            matches = await self._verifier.verify(hashed, password)
         except FleetError:
-            self._throttle.withdraw_attempt(username, place)
+            self._throttle.withdraw_attempt(username, network)
             raise
-        if fits:
-            self._throttle.clear_failures(username, place)
-        return hashed if fits else None
+        if matches:
+            self._throttle.clear_failures(username, network)
+        return hashed if matches else None
 
     def _issue_token(self, username: str, session: str) -> LoggedIn:
         return LoggedIn(auth_token=self._signer.issue(username, session, self._now() / 1000))
 
 
 def normalize_username(name: str) -> str:
-    """A name that somebody may have; in the place of one that nobody can have, something short."""
+    """Return the normalized user name; for an invalid one a short placeholder that no user can have."""
     try:
         return parse_username(name)
     except MalformedText:
@@ -152,10 +164,10 @@ def normalize_username(name: str) -> str:
 
 
 def _wrong_credentials() -> WrongCredentials:
-    return WrongCredentials("this is not the name and password of a user")
+    return WrongCredentials("wrong user name or password")
 
 
 def _require_session(actor: Actor) -> str:
     if actor.session is None:
-        raise Conflict("an API key has no login and no password; only people do")
+        raise Conflict("an API key has no session and no password; log in as a user")
     return actor.session

@@ -1,7 +1,7 @@
-"""People's passwords: argon2id, in a few threads of their own (auth-19).
+"""Password hashing for users: argon2id, in a small thread pool of its own (auth-19).
 
-A check costs a good part of a tenth of a second and 19 MiB. So only a few run at once, and when too many wait
-the next one is told to come back: the rest of the service must not starve while somebody guesses passwords.
+One check costs nearly a tenth of a second of CPU and 19 MiB. Only a few run at once, and when too many are
+pending further ones are rejected: password guessing must not starve the rest of the service.
 """
 
 from __future__ import annotations
@@ -22,37 +22,42 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 PASSWORD_HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
-"""The least that OWASP recommends: a gateway host has little memory."""
+"""The minimum cost that OWASP recommends: small hosts have little memory."""
 
 _THREADS: Final = 2
 _MAX_PENDING: Final = 32
 
 
 class PasswordVerifier:
-    """Makes and checks hashes. Another hasher than the default is for tests alone: it makes weaker hashes."""
+    """Creates and verifies password hashes. Only tests pass a hasher: theirs is faster and weaker."""
 
     def __init__(self, hasher: PasswordHasher = PASSWORD_HASHER) -> None:
         self._hasher = hasher
         self._threads = ThreadPoolExecutor(_THREADS, "passwords")
         self._pending = 0
-        # Checked when there is no such user, so that this takes as long (auth-3).
+        # Verified when the user does not exist, so that the response takes the same time (auth-3).
         self._dummy_hash = hasher.hash(secrets.token_urlsafe())
 
     async def hash(self, password: str) -> str:
-        """The hash to store."""
+        """Return the hash to store. Raise `TooManyAttempts` if too many checks are pending."""
         return await self._in_thread(self._hasher.hash, password)
 
     async def verify(self, hashed: str | None, password: str) -> bool:
-        """Whether it is the password; with None, which is nobody's hash, it never is."""
-        fits = await self._in_thread(self._matches, self._dummy_hash if hashed is None else hashed, password)
-        return fits and hashed is not None
+        """Return whether the password matches the hash. None (unknown user) takes as long and never matches.
+
+        Raise `TooManyAttempts` if too many checks are pending.
+        """
+        matches = await self._in_thread(
+            self._matches, self._dummy_hash if hashed is None else hashed, password
+        )
+        return matches and hashed is not None
 
     def is_outdated(self, hashed: str) -> bool:
-        """Whether a hash was made with less effort than new ones are."""
+        """Return whether a hash was created with other cost parameters than new hashes."""
         return self._hasher.check_needs_rehash(hashed)
 
     def close(self) -> None:
-        """Let checks that run come to their end."""
+        """Wait for running checks and drop the queued ones."""
         self._threads.shutdown(cancel_futures=True)
 
     def _matches(self, hashed: str, password: str) -> bool:
@@ -61,16 +66,16 @@ class PasswordVerifier:
         except (Argon2Error, InvalidHashError, UnicodeEncodeError):
             return False
 
-    async def _in_thread(self, work: Callable[..., Result], *args: str) -> Result:
+    async def _in_thread(self, function: Callable[..., Result], *args: str) -> Result:
         if self._pending >= _MAX_PENDING:
             raise TooManyAttempts(1)
         self._pending += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
         finally:
             self._pending -= 1
 
 
 def hash_password(password: str) -> str:
-    """The hash to store, in a program without an event loop."""
+    """Return the hash to store, for programs without an event loop."""
     return PASSWORD_HASHER.hash(password)

@@ -1,4 +1,4 @@
-"""`/api/v1/auth`: logging in and what belongs to oneself."""
+"""REST routes `/api/v1/auth`, `/api/v1/users` and `/api/v1/api-keys`."""
 
 from litestar import Router, delete, get, post, put
 from litestar.di import NamedDependency as Given
@@ -35,7 +35,7 @@ from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken
 from meshfleet.service.http.request import ApiRequest, decode_segment
 
-# `/api/v1/api-keys`: keys for programs.
+# `/api/v1/api-keys`: API keys for programs.
 
 
 @get()
@@ -45,7 +45,7 @@ async def list_keys(
     limit: Given[int],
     next_token: NextToken = None,
 ) -> ApiKeyPage:
-    """List API keys by name. The keys themselves are not told again."""
+    """List API keys by name. The secret keys are not included."""
     after = pages.decode_start("api-keys", next_token, start="")
     found = await database.read(api_key_store.list_api_keys, after=after, limit=limit + 1)
     return ApiKeyPage(**pages.build_page("api-keys", found, limit, lambda last: (last.name,)))
@@ -58,15 +58,15 @@ async def issue_key(
     database: Given[Database],
     now: Given[Now],
 ) -> IssuedApiKey:
-    """Make a key for a program. It is told this once."""
-    at = now()
+    """Create an API key for a program. The response is the only one that contains the key."""
+    created_at = now()
     return await database.write(
         api_key_store.insert_api_key,
         parse_key_name(data.name),
         role=data.role,
-        expires_at=_parse_expiry(data.expires_at, at),
+        expires_at=_parse_expiry(data.expires_at, created_at),
         by=actor,
-        now=at,
+        now=created_at,
     )
 
 
@@ -78,7 +78,7 @@ async def revoke_key(
     authenticator: Given[BearerAuthenticator],
     now: Given[Now],
 ) -> None:
-    """Let nobody in with this key any more."""
+    """Revoke an API key. Requests with it are rejected from now on."""
     await database.write(api_key_store.delete_api_key, decode_segment(key_id), by=actor, now=now())
     authenticator.invalidate()
 
@@ -88,7 +88,7 @@ def _parse_expiry(text: str | None, now: int) -> int | None:
         return None
     expires_at = parse_millis(text, "expiresAt")
     if expires_at <= now:
-        raise InvalidRequest([Fault("expiresAt", "lies in the past")])
+        raise InvalidRequest([Fault("expiresAt", "must be in the future")])
     return expires_at
 
 
@@ -97,7 +97,7 @@ api_key_router = Router(
 )
 
 
-# `/api/v1/users`: the people who may log in.
+# `/api/v1/users`: accounts that may log in.
 
 
 @get()
@@ -121,7 +121,7 @@ async def create_user(
     passwords: Given[PasswordVerifier],
     now: Given[Now],
 ) -> User:
-    """Let somebody in from now on."""
+    """Create a user."""
     username, password = parse_username(data.username), parse_password(data.password)
     hashed = await passwords.hash(password)
     return await database.write(
@@ -131,7 +131,7 @@ async def create_user(
 
 @get("/{username:str}")
 async def show_user(username: FromPath[str], database: Given[Database]) -> User:
-    """Show a user."""
+    """Get a user."""
     return await database.read(user_store.load_user, _parse_username_segment(username))
 
 
@@ -145,7 +145,7 @@ async def change_user(
     authenticator: Given[BearerAuthenticator],
     now: Given[Now],
 ) -> User:
-    """Change the role or the password of a user; with a new password all their logins end."""
+    """Change the role or the password of a user. A new password ends all sessions of the user."""
     name = _parse_username_segment(username)
     hashed = None if data.password is None else await passwords.hash(parse_password(data.password))
     user = await database.write(
@@ -163,7 +163,7 @@ async def remove_user(
     authenticator: Given[BearerAuthenticator],
     now: Given[Now],
 ) -> None:
-    """Let somebody in no longer; their logins end. The last admin stays."""
+    """Remove a user and end the user's sessions. The last admin cannot be removed."""
     await database.write(user_store.delete_user, _parse_username_segment(username), by=actor, now=now())
     authenticator.invalidate()
 
@@ -172,7 +172,7 @@ def _parse_username_segment(text: str) -> str:
     try:
         return parse_username(decode_segment(text))
     except MalformedText:
-        raise NotFound("there is no such user") from None
+        raise NotFound("user not found") from None
 
 
 user_router = Router(
@@ -184,31 +184,31 @@ user_router = Router(
 
 @post("/login", status_code=200, problems=(401, 429))
 async def log_in(data: JSONBody[Login], request: ApiRequest, logins: Given[Logins]) -> LoggedIn:
-    """Log in with user name and password, and get a token for half an hour."""
+    """Log in with user name and password. The access token is valid for 30 minutes."""
     return await logins.log_in(data, get_client_address(request.scope))
 
 
 @post("/refresh", status_code=200, problems=(409,))
 async def refresh(actor: Given[Actor], logins: Given[Logins]) -> LoggedIn:
-    """Trade a token that holds for a new one, until 12 hours after the login."""
+    """Exchange a valid access token for a new one, until 12 hours after the login."""
     return await logins.refresh(actor)
 
 
 @post("/logout", status_code=204, problems=(409,))
 async def log_out(actor: Given[Actor], logins: Given[Logins]) -> None:
-    """End the login: its tokens hold no longer."""
+    """Log out: end the session and invalidate its access tokens."""
     await logins.log_out(actor)
 
 
 @get("/me")
 async def me(actor: Given[Actor]) -> Me:
-    """Tell whose token this is, and what they may do."""
+    """Get the user or API key of the request, with its role."""
     return Me(username=actor.name, role=actor.role, kind="api-key" if actor.kind == "api-key" else "user")
 
 
 @put("/password", status_code=204, problems=(409, 429))
 async def change_password(data: JSONBody[NewPassword], actor: Given[Actor], logins: Given[Logins]) -> None:
-    """Change one's own password. All other logins end."""
+    """Change your own password. All your other sessions end."""
     await logins.change_password(actor, data)
 
 

@@ -1,8 +1,8 @@
-"""Slowing down who guesses passwords (auth-13 to auth-15).
+"""Throttle against password guessing (auth-13 to auth-15).
 
-Failures are counted for each name at each address, whether or not there is such a user: both must look the
-same. Besides, the names that failed at one address are counted, and who tries name after name is told to
-wait too. Somebody else's failures at another address never touch the owner of an account.
+Failures are counted per user name and address, whether or not the user exists: both cases must look the
+same. The number of names that failed at one address is counted too, so that trying name after name is
+delayed as well. Failures from other addresses never delay the owner of an account.
 """
 
 from __future__ import annotations
@@ -11,69 +11,73 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 _FREE_FAILURES: Final = 5
-"""Failures without any consequence."""
+"""Number of failures that cause no delay."""
 
 _MAX_DELAY_SECONDS: Final = 300
-"""Seconds."""
+"""Longest delay after a failure, in seconds."""
 
 _FAILURE_LIFETIME_SECONDS: Final = 3600
 """Seconds after which a failure no longer counts."""
 
 _MAX_ENTRIES: Final = 50_000
-"""Entries; of more the oldest are dropped, so that nobody fills our memory with names."""
+"""Maximum number of entries; the oldest are dropped, so that a flood of names does not fill the memory."""
 
 
 class ThrottleDecision(NamedTuple):
-    """What becomes of an attempt, in seconds."""
+    """Delays that apply to a login attempt, in seconds."""
 
     wait: int
-    """How long the name must wait at this address; 0 lets the attempt happen."""
+    """Delay of this name at this address; 0: the attempt may be made now."""
     wait_if_failed: int
-    """How long to wait if it fails, because of all the names that failed at this address."""
+    """Delay to report if the attempt fails, because of all names that failed at this address."""
 
 
 class _Entry(NamedTuple):
     failures: int
     last: float
+    """Time of the last failure, in seconds."""
 
 
+# Name and address; the name None stands for all names of the address.
 _Key = tuple[str | None, str | None]
 
 
 class LoginThrottle:
-    """Counts failures. Knows no clock: every call brings the time, in seconds."""
+    """Counter of failed logins. It reads no clock: callers pass the time, in seconds."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
 
     def count_attempt(self, name: str, address: str | None, now: float) -> ThrottleDecision:
-        """Whether an attempt may be made.
+        """Count an attempt, unless it must wait, and return the delays that apply.
 
-        It counts as failed until `succeeded` says otherwise: many attempts at once are as many attempts.
+        The attempt counts as failed until `clear_failures` is called, so that concurrent attempts all count.
         """
-        verdict = ThrottleDecision(self._delay((name, address), now), self._delay((None, address), now))
-        if not verdict.wait and self._count((name, address), now) == 1:
+        decision = ThrottleDecision(self._delay((name, address), now), self._delay((None, address), now))
+        if not decision.wait and self._count((name, address), now) == 1:
             self._count((None, address), now)
-        return verdict
+        return decision
 
     def delay_after_failure(self, address: str | None, now: float) -> int:
-        """Return how long to wait after a failure at this address, without counting an attempt."""
+        """Return the delay after a failure at this address in seconds, without counting an attempt."""
         return self._delay((None, address), now)
 
     def clear_failures(self, name: str, address: str | None) -> None:
-        """Forget the failures of somebody who got in after all."""
-        mine = self._entries.pop((name, address), None)
-        names = self._entries.get((None, address))
-        if mine is not None and names is not None:
-            self._entries[(None, address)] = names._replace(failures=max(0, names.failures - 1))
+        """Reset the failures of a name at this address after a successful login."""
+        entry = self._entries.pop((name, address), None)
+        address_entry = self._entries.get((None, address))
+        if entry is not None and address_entry is not None:
+            self._entries[(None, address)] = address_entry._replace(
+                failures=max(0, address_entry.failures - 1)
+            )
 
     def withdraw_attempt(self, name: str, address: str | None) -> None:
-        """An attempt was not made after all: nobody looked at the password."""
-        mine = self._entries.get((name, address))
-        if mine is None or mine.failures <= 1:
+        """Uncount one attempt whose password could not be checked."""
+        entry = self._entries.get((name, address))
+        if entry is None or entry.failures <= 1:
             self.clear_failures(name, address)
         else:
-            self._entries[(name, address)] = mine._replace(failures=mine.failures - 1)
+            self._entries[(name, address)] = entry._replace(failures=entry.failures - 1)
 
     def _delay(self, key: _Key, now: float) -> int:
         failures, last = self._entries.get(key, _Entry(0, now))

@@ -1,4 +1,4 @@
-"""The table of people."""
+"""Tables of users and of their sessions."""
 
 from __future__ import annotations
 
@@ -23,42 +23,49 @@ if TYPE_CHECKING:
     from meshfleet.service.actor import Actor
 
 
-# The table of logins: a token holds as long as the row of its login is there (auth-9, auth-10).
+# Sessions: an access token is valid only while the row of its session exists (auth-9, auth-10).
 
 MAX_SESSION_MS: Final = 12 * 3600 * 1000
-"""Milliseconds for which a login can be refreshed."""
+"""Milliseconds after the login during which a session can be refreshed."""
 
 _TOKEN_MS: Final = TOKEN_LIFETIME // timedelta(milliseconds=1)
-"""Milliseconds for which the last token of a login still holds."""
+"""Milliseconds for which an access token is valid."""
 
 
 class LoginSession(NamedTuple):
-    """A login that holds."""
+    """Valid session of a user."""
 
     username: str
     role: Role
+    """Current role of the user, which may have changed since the login."""
     is_refreshable: bool
 
 
 def insert_session(connection: Connection, by: Actor, *, knowing: str, now: int) -> str:
-    """Log somebody in who knows the password with this hash; ended logins are swept out on the way."""
-    mine = (account.c.username == by.name) & (account.c.password == knowing)
-    if not connection.execute(update(account).where(mine).values(last_login_at=now)).rowcount:
-        raise WrongCredentials("the user was removed, or the password changed, a moment ago")
-    # Accounts before logins, as everybody locks them.
+    """Create a session for the actor and return its id; also delete expired sessions of all users.
+
+    `knowing` is the hash that the password was checked against. Raise `WrongCredentials` if the user was
+    removed or the password changed since.
+    """
+    is_unchanged = (account.c.username == by.name) & (account.c.password == knowing)
+    if not connection.execute(update(account).where(is_unchanged).values(last_login_at=now)).rowcount:
+        raise WrongCredentials(
+            "the user was removed or the password was changed during the login; log in again"
+        )
+    # Accounts before sessions: every transaction locks them in this order.
     connection.execute(delete(session).where(session.c.expires_at <= now))
-    new = secrets.token_urlsafe(16)
+    session_id = secrets.token_urlsafe(16)
     connection.execute(
         insert(session).values(
-            id=new, username=by.name, created_at=now, expires_at=now + MAX_SESSION_MS + _TOKEN_MS
+            id=session_id, username=by.name, created_at=now, expires_at=now + MAX_SESSION_MS + _TOKEN_MS
         )
     )
     audit.record_change(connection, by, "auth.login", by.name, now=now)
-    return new
+    return session_id
 
 
 def find_session(connection: Connection, identity: str, *, now: int) -> LoginSession | None:
-    """A login, if it holds, with what its owner may do at this moment."""
+    """Return an unexpired session with the current role of its user, else None."""
     query = (
         select(session.c.username, account.c.role, session.c.expires_at)
         .join(account)
@@ -71,29 +78,29 @@ def find_session(connection: Connection, identity: str, *, now: int) -> LoginSes
 
 
 def delete_session(connection: Connection, identity: str, *, by: Actor, now: int) -> None:
-    """Log somebody out."""
+    """Delete a session (logout). Raise `NotLoggedIn` if it does not exist."""
     if not connection.execute(delete(session).where(session.c.id == identity)).rowcount:
-        raise NotLoggedIn("the login has ended already")
+        raise NotLoggedIn("the session has already ended")
     audit.record_change(connection, by, "auth.logout", by.name, now=now)
 
 
-def insert_user(  # noqa: PLR0913 # by name
+def insert_user(  # noqa: PLR0913 # keyword-only after the key
     connection: Connection, username: str, *, hashed: str, role: Role, by: Actor, now: int
 ) -> User:
-    """Let somebody in from now on."""
+    """Create a user. Raise `AlreadyExists` if the name is taken."""
     row = {"username": username, "password": hashed, "role": role.value, "created_at": now}
     try:
         connection.execute(insert(account).values(row))
     except IntegrityError:
-        raise AlreadyExists(f"there is a user {username} already") from None
+        raise AlreadyExists(f"user {username} already exists") from None
     audit.record_change(connection, by, "user.create", username, now=now, role=role.value)
     return load_user(connection, username)
 
 
 def insert_first_admin(connection: Connection, username: str, *, hashed: str, by: Actor, now: int) -> bool:
-    """Make the first admin; False: there is somebody already, maybe since a moment ago (auth-28)."""
+    """Create the first admin. Return False if there is any user already (auth-28)."""
     if connection.dialect.name == "postgresql":
-        # Two services that start at once make one.
+        # Two services that start at the same time create one admin.
         connection.exec_driver_sql("LOCK TABLE account IN SHARE ROW EXCLUSIVE MODE")
     if not has_no_users(connection):
         return False
@@ -102,48 +109,50 @@ def insert_first_admin(connection: Connection, username: str, *, hashed: str, by
 
 
 def has_no_users(connection: Connection) -> bool:
-    """Whether nobody could log in."""
+    """Return whether the table of users is empty."""
     return connection.execute(select(account.c.username).limit(1)).first() is None
 
 
 def load_user(connection: Connection, username: str) -> User:
-    """One of them."""
+    """Return a user. Raise `NotFound` if there is none with this name."""
     row = connection.execute(select(account).where(account.c.username == username)).first()
     if row is None:
-        raise _no_such_user(username)
+        raise _user_not_found(username)
     return _to_user(row)
 
 
 def list_users(connection: Connection, *, after: str, limit: int) -> list[User]:
-    """Some of them, by name, behind that name."""
+    """Return up to `limit` users ordered by name, starting after the name `after`."""
     query = select(account).where(account.c.username > after).order_by(account.c.username).limit(limit)
     return [_to_user(row) for row in connection.execute(query)]
 
 
 def find_password_hash(connection: Connection, username: str) -> str | None:
-    """The hash of somebody's password; None: there is no such user."""
+    """Return the password hash of a user, or None if the user does not exist."""
     return connection.execute(select(account.c.password).where(account.c.username == username)).scalar()
 
 
 class UserCredential(NamedTuple):
-    """Somebody who may log in."""
+    """Password hash and role of a user."""
 
     password_hash: str
-    """Its hash."""
     role: Role
 
 
 def load_user_credentials(connection: Connection, usernames: Collection[str]) -> dict[str, UserCredential]:
-    """Those of these users that there are."""
+    """Return the credentials of the existing ones of these users, by name."""
     query = select(account.c.username, account.c.password, account.c.role)
     rows = connection.execute(query.where(account.c.username.in_(usernames)))
     return {row.username: UserCredential(row.password, Role(row.role)) for row in rows}
 
 
-def update_user(  # noqa: PLR0913 # by name
+def update_user(  # noqa: PLR0913 # keyword-only after the key
     connection: Connection, username: str, *, role: Role | None, hashed: str | None, by: Actor, now: int
 ) -> User:
-    """Let somebody do more or less, or give them another password; None leaves it as it is."""
+    """Change role and password of a user; None leaves either unchanged.
+
+    Raise `LastAdmin` if no admin would be left.
+    """
     if role is not None:
         _update_role(connection, username, role, by=by, now=now)
     if hashed is not None:
@@ -164,36 +173,40 @@ def _update_role(connection: Connection, username: str, role: Role, *, by: Actor
 
 
 def update_password(connection: Connection, username: str, hashed: str, *, by: Actor, now: int) -> None:
-    """Give somebody another password; all their logins end."""
+    """Set the password of a user and end all sessions of that user."""
     _set_password(connection, username, hashed, by=by, now=now)
     connection.execute(delete(session).where(session.c.username == username))
 
 
 def update_own_password(connection: Connection, hashed: str, *, knowing: str, by: Actor, now: int) -> None:
-    """Give somebody, who knows the password with that hash, another one; all their other logins end."""
-    mine = (account.c.username == by.name) & (account.c.password == knowing)
-    if connection.execute(select(account.c.username).where(mine).with_for_update()).first() is None:
-        raise WrongCredentials("the password was changed a moment ago")
+    """Set the actor's own password and end all sessions of the actor except the current one.
+
+    `knowing` is the hash that the current password was checked against. Raise `WrongCredentials` if it has
+    changed since.
+    """
+    is_unchanged = (account.c.username == by.name) & (account.c.password == knowing)
+    if connection.execute(select(account.c.username).where(is_unchanged).with_for_update()).first() is None:
+        raise WrongCredentials("the password was changed by another request; log in again")
     _set_password(connection, by.name, hashed, by=by, now=now)
     others = (session.c.username == by.name) & (session.c.id != by.session)
     connection.execute(delete(session).where(others))
 
 
 def _set_password(connection: Connection, username: str, hashed: str, *, by: Actor, now: int) -> None:
-    mine = account.c.username == username
-    if not connection.execute(update(account).where(mine).values(password=hashed)).rowcount:
-        raise _no_such_user(username)
+    is_user = account.c.username == username
+    if not connection.execute(update(account).where(is_user).values(password=hashed)).rowcount:
+        raise _user_not_found(username)
     audit.record_change(connection, by, "user.change-password", username, now=now)
 
 
 def update_password_hash(connection: Connection, username: str, *, before: str, after: str) -> None:
-    """Store the same password with more effort, unless it was changed meanwhile."""
-    mine = (account.c.username == username) & (account.c.password == before)
-    connection.execute(update(account).where(mine).values(password=after))
+    """Replace the hash of an unchanged password; no effect if the password was changed meanwhile."""
+    is_unchanged = (account.c.username == username) & (account.c.password == before)
+    connection.execute(update(account).where(is_unchanged).values(password=after))
 
 
 def delete_user(connection: Connection, username: str, *, by: Actor, now: int) -> None:
-    """Let somebody in no longer; their logins end."""
+    """Delete a user together with the user's sessions. Raise `LastAdmin` if no admin would be left."""
     if _lock_role(connection, username) == Role.ADMIN:
         _require_other_admin(connection, username)
     connection.execute(delete(account).where(account.c.username == username))
@@ -201,35 +214,35 @@ def delete_user(connection: Connection, username: str, *, by: Actor, now: int) -
 
 
 def _lock_role(connection: Connection, username: str) -> str:
-    """The role of somebody. They and all admins stay as they are until we are done.
+    """Return the role of a user; lock the rows of the user and of all admins until the transaction ends.
 
-    Everybody locks in one order: of two admins who remove each other one comes after the other.
+    Rows are locked in the order of their names: two admins who remove each other do not deadlock.
     """
-    concerned = (account.c.username == username) | (account.c.role == Role.ADMIN.value)
-    query = select(account.c.username, account.c.role).where(concerned).order_by(account.c.username)
+    is_locked = (account.c.username == username) | (account.c.role == Role.ADMIN.value)
+    query = select(account.c.username, account.c.role).where(is_locked).order_by(account.c.username)
     roles: dict[str, str] = {row.username: row.role for row in connection.execute(query.with_for_update())}
     if username not in roles:
-        raise _no_such_user(username)
+        raise _user_not_found(username)
     return roles[username]
 
 
-def _require_other_admin(connection: Connection, leaving: str) -> None:
-    others = (account.c.role == Role.ADMIN.value) & (account.c.username != leaving)
-    # Locked as well: who became an admin a moment ago is not among those that stay as they are.
+def _require_other_admin(connection: Connection, username: str) -> None:
+    others = (account.c.role == Role.ADMIN.value) & (account.c.username != username)
+    # Locked as well: a user who has just become an admin is not among the rows of `_lock_role`.
     query = select(account.c.username).where(others).order_by(account.c.username).limit(1)
     if connection.execute(query.with_for_update()).first() is None:
-        raise LastAdmin(f"{leaving} is the last admin; make somebody else one first")
+        raise LastAdmin(f"{username} is the last admin; make another user an admin first")
 
 
-def _no_such_user(username: str) -> NotFound:
-    return NotFound(f"there is no user {username}")
+def _user_not_found(username: str) -> NotFound:
+    return NotFound(f"user {username} not found")
 
 
 def _to_user(row: Row[Any]) -> User:
-    seen = row.last_login_at
+    last_login = row.last_login_at
     return User(
         username=row.username,
         role=Role(row.role),
         created_at=format_millis(row.created_at),
-        last_login_at=None if seen is None else format_millis(seen),
+        last_login_at=None if last_login is None else format_millis(last_login),
     )

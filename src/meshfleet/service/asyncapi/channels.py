@@ -1,4 +1,4 @@
-"""The channels: one for each kind of report, each operation there and back, and the diagnostics."""
+"""Channels of the AsyncAPI document: per kind of report, per request and response, and diagnostics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from meshfleet.service.asyncapi.messages import MessageDescription
 
 
-# Who may publish and read where, by the rules of the embedded broker.
+# Permissions to publish and read, by the rules of the embedded broker.
 
 _GATEWAY: Final = "gateway"
 _ACCOUNTS: Final = {
@@ -44,7 +44,7 @@ _ACCOUNTS: Final = {
 
 
 def list_permissions(topic: str, prefix: str) -> dict[str, list[str]]:
-    """Tell who may do what with a topic of the gateway of the examples."""
+    """Return the kinds of accounts that may publish to and read a topic of the example gateway."""
     return {
         "publish": _list_allowed(prefix, lambda access: access.may_publish(topic)),
         "read": _list_allowed(prefix, lambda access: access.may_read(topic)),
@@ -52,20 +52,23 @@ def list_permissions(topic: str, prefix: str) -> dict[str, list[str]]:
 
 
 def format_permissions(access: dict[str, list[str]], gateway: str) -> str:
-    """Tell the same to people; `gateway` is who a gateway is here."""
-    words = {deed: ", ".join(_format_account(who, gateway) for who in whom) for deed, whom in access.items()}
-    return f"Besides the service may publish here: {words['publish']}; may read: {words['read']}."
+    """Return the permissions as a sentence; `gateway` is the name for the gateway in it."""
+    names = {
+        action: ", ".join(_format_account(kind, gateway) for kind in kinds)
+        for action, kinds in access.items()
+    }
+    return f"May publish besides the service: {names['publish']}. May read: {names['read']}."
 
 
-def _format_account(who: str, gateway: str) -> str:
-    return gateway if who == _GATEWAY else f"{who}s"
+def _format_account(kind: str, gateway: str) -> str:
+    return gateway if kind == _GATEWAY else f"{kind}s"
 
 
-def _list_allowed(prefix: str, may: Callable[[TopicPermissions], bool]) -> list[str]:
-    return [who for who, account in _ACCOUNTS.items() if may(TopicPermissions(account, prefix))]
+def _list_allowed(prefix: str, is_allowed: Callable[[TopicPermissions], bool]) -> list[str]:
+    return [kind for kind, account in _ACCOUNTS.items() if is_allowed(TopicPermissions(account, prefix))]
 
 
-# The variable levels of topics: gateways, devices, and what the catalogue knows for each use.
+# Variable levels of topics: gateways, devices, and the identifiers of the catalogue for each use.
 
 ADDRESS_PARAMETERS: Final[Mapping[str, dict[str, Any]]] = {
     "gateway": {
@@ -73,12 +76,12 @@ ADDRESS_PARAMETERS: Final[Mapping[str, dict[str, Any]]] = {
         "examples": [EXAMPLE_GATEWAY],
     },
     "device": {
-        "description": "The MAC of the device: 12 lower-case hex digits. A gateway is a device too.",
+        "description": "The MAC of the device: 12 lower-case hex digits. A gateway is also a device.",
         "examples": [EXAMPLE_DEVICE, EXAMPLE_GATEWAY],
     },
     "deviceOrEveryGateway": {
         "description": "The MAC of the device: 12 lower-case hex digits. "
-        f"`{EVERY_GATEWAY}` is each gateway itself.",
+        f"`{EVERY_GATEWAY}` addresses every gateway itself.",
         "examples": [EXAMPLE_DEVICE, EVERY_GATEWAY],
     },
 }
@@ -119,27 +122,27 @@ _USE_BY_KIND: Final[Mapping[Kind | Operation, str]] = {
 }
 
 
-def get_identifier_parameter(word: Kind | Operation) -> str:
-    """The name of the parameter that stands behind a kind or an operation."""
-    return f"{_USE_BY_KIND[word]}{'Name' if word.is_decoded else 'Identifier'}"
+def get_identifier_parameter(code: Kind | Operation) -> str:
+    """Return the name of the parameter for the identifier level of a kind or an operation."""
+    return f"{_USE_BY_KIND[code]}{'Name' if code.is_decoded else 'Identifier'}"
 
 
 def build_parameters() -> dict[str, dict[str, Any]]:
-    """Describe all of them."""
-    described = dict(ADDRESS_PARAMETERS)
-    for use, fits in _USES.items():
-        known = sorted(filter(fits, BUILTIN_CATALOGUE), key=lambda entry: entry.id)
-        described[f"{use}Identifier"] = _build_identifier_parameter(known)
-        described[f"{use}Name"] = _build_name_parameter(
+    """Return the descriptions of all parameters, by name."""
+    parameters = dict(ADDRESS_PARAMETERS)
+    for use, is_usable in _USES.items():
+        known = sorted(filter(is_usable, BUILTIN_CATALOGUE), key=lambda entry: entry.id)
+        parameters[f"{use}Identifier"] = _build_identifier_parameter(known)
+        parameters[f"{use}Name"] = _build_name_parameter(
             [entry for entry in known if entry.layout is not None]
         )
-    return described
+    return parameters
 
 
 def _build_identifier_parameter(known: list[IdentifierDefinition]) -> dict[str, Any]:
     listed = ", ".join(f"`{entry.id}` {entry.name}" for entry in known)
     return {
-        "description": f"An identifier: the lower-case hex of its 1 to 4 bytes. Known are {listed}; "
+        "description": f"An identifier: 1 to 4 bytes as lower-case hex. Known identifiers: {listed}; "
         "devices may have others.",
         "examples": [entry.id for entry in known],
     }
@@ -148,53 +151,51 @@ def _build_identifier_parameter(known: list[IdentifierDefinition]) -> dict[str, 
 def _build_name_parameter(known: list[IdentifierDefinition]) -> dict[str, Any]:
     listed = ", ".join(f"`{entry.name}`{f' in {entry.unit}' if entry.unit else ''}" for entry in known)
     return {
-        "description": f"The name of an identifier. Known are {listed}; gateways may know others.",
+        "description": f"The name of an identifier. Known names: {listed}; gateways may know others.",
         "examples": [entry.name for entry in known],
     }
 
 
 class _ChannelKind(NamedTuple):
-    """What is common to the channels of one sort."""
+    """Properties that the channels of reports, requests or responses share."""
 
     name: str
     description: str
     device: str = "device"
-    """The description of the level with the device."""
+    """Name of the parameter for the level of the device."""
 
 
-_REPORT: Final = _ChannelKind(
-    "report", "Gateways report here what they hear of their devices, and tell of themselves."
-)
+_REPORT: Final = _ChannelKind("report", "Gateways publish reports of their devices and of themselves here.")
 _REQUEST: Final = _ChannelKind(
-    "request", "One gateway is asked here. Nobody else reads that: requests may carry keys."
+    "request", "Requests to one gateway. Other accounts cannot read them, because requests may carry keys."
 )
 _REQUEST_TO_ALL: Final = _ChannelKind(
     "request-to-all",
-    "All gateways are asked here. Each that knows the device answers, on its own topic.",
+    "Requests to all gateways. Each gateway that knows the device responds, on its own topic.",
     "deviceOrEveryGateway",
 )
 _RESPONSE: Final = _ChannelKind(
-    "response", "A gateway answers here. The topic ends like the one of the request."
+    "response", "Responses of a gateway. The topic ends like the topic of the request."
 )
 
 _TopicBuilder = Callable[[Mac, Mac, AnyIdentifier | None], Topic]
-"""Makes a topic of a gateway, a device and perhaps an identifier."""
+"""Function that builds a topic from a gateway, a device and optionally an identifier."""
 
 
 class ChannelDescription(NamedTuple):
-    """Where messages of one sort travel."""
+    """Channel of the AsyncAPI document: a topic pattern and its message."""
 
     name: str
     description: str
     address: str
     parameters: dict[str, str]
-    """The variable levels, and the description of each."""
+    """Names of the parameters, by variable level."""
     topic: str
-    """One of the gateway of the examples."""
+    """Topic of the example gateway, for the permissions."""
     message: MessageDescription
 
     def to_dict(self, prefix: str) -> dict[str, Any]:
-        """Describe it, below the topic prefix of the installation."""
+        """Return the channel object, for the topic prefix of the installation."""
         access = list_permissions(self.topic, prefix)
         gateway = "the gateway itself" if "gateway" in self.parameters else "all gateways"
         return {
@@ -211,61 +212,63 @@ class ChannelDescription(NamedTuple):
 
 
 def build_report_channel(kind: Kind, prefix: str) -> ChannelDescription:
-    """Where gateways report something of a kind."""
+    """Return the channel of a kind of report."""
 
-    def spell(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
+    def build_topic(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return ReportTopic(gateway, device, kind, identifier)
 
-    return _build_channel(_REPORT, kind, messages.build_report_message(kind), spell, prefix)
+    return _build_channel(_REPORT, kind, messages.build_report_message(kind), build_topic, prefix)
 
 
 def build_request_channel(operation: Operation, prefix: str) -> ChannelDescription:
-    """Where one gateway is asked."""
+    """Return the channel of requests to one gateway."""
 
-    def spell(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
+    def build_topic(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return RequestTopic(gateway, device, operation, identifier)
 
-    return _build_channel(_REQUEST, operation, messages.build_request_message(operation), spell, prefix)
+    return _build_channel(_REQUEST, operation, messages.build_request_message(operation), build_topic, prefix)
 
 
 def build_broadcast_channel(operation: Operation, prefix: str) -> ChannelDescription:
-    """Where all gateways are asked."""
+    """Return the channel of requests to all gateways."""
 
-    def spell(_: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
+    def build_topic(_: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return BroadcastTopic(device, operation, identifier)
 
     return _build_channel(
-        _REQUEST_TO_ALL, operation, messages.build_request_message(operation), spell, prefix
+        _REQUEST_TO_ALL, operation, messages.build_request_message(operation), build_topic, prefix
     )
 
 
 def build_response_channel(operation: Operation, prefix: str) -> ChannelDescription:
-    """Where a gateway answers."""
+    """Return the channel of responses to an operation."""
 
-    def spell(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
+    def build_topic(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return ResponseTopic(gateway, device, operation, identifier)
 
-    return _build_channel(_RESPONSE, operation, messages.build_response_message(operation), spell, prefix)
+    return _build_channel(
+        _RESPONSE, operation, messages.build_response_message(operation), build_topic, prefix
+    )
 
 
 def build_firmware_question_channel() -> ChannelDescription:
-    """Where a gateway asks for firmware; no topic prefix is in front of it (topic-9)."""
-    about = "A gateway asks here for the firmware that it is to use."
+    """Return the channel of firmware requests by gateways, which has no topic prefix (topic-9)."""
+    description = "A gateway requests a firmware image here."
     return _build_diagnostics_channel(
-        messages.build_firmware_question_message(), diagnostics.format_question_topic, about
+        messages.build_firmware_question_message(), diagnostics.format_question_topic, description
     )
 
 
 def build_firmware_answer_channel() -> ChannelDescription:
-    """Where it is answered."""
-    about = "A gateway is told here where the image is."
+    """Return the channel of the responses to firmware requests."""
+    description = "The service sends the download address of the firmware image here."
     return _build_diagnostics_channel(
-        messages.build_firmware_answer_message(), diagnostics.format_answer_topic, about
+        messages.build_firmware_answer_message(), diagnostics.format_answer_topic, description
     )
 
 
 def iter_channels(prefix: str) -> Iterator[ChannelDescription]:
-    """Every channel there is."""
+    """Yield all channels."""
     yield from (build_report_channel(kind, prefix) for kind in Kind)
     yield from (build_request_channel(operation, prefix) for operation in Operation)
     yield from (build_broadcast_channel(operation, prefix) for operation in Operation)
@@ -275,31 +278,35 @@ def iter_channels(prefix: str) -> Iterator[ChannelDescription]:
 
 
 def _build_channel(
-    sort: _ChannelKind, word: Kind | Operation, message: MessageDescription, spell: _TopicBuilder, prefix: str
+    channel_kind: _ChannelKind,
+    code: Kind | Operation,
+    message: MessageDescription,
+    build_topic: _TopicBuilder,
+    prefix: str,
 ) -> ChannelDescription:
-    """Make a channel of the topics that `spell` makes; words in braces make the address."""
-    parameters = {"gateway": "gateway", "device": sort.device}
+    """Return a channel of topics; placeholders in braces passed to `build_topic` give its address."""
+    parameters = {"gateway": "gateway", "device": channel_kind.device}
     variable: Identifier | None = None
-    if word.has_identifier:
-        level = "name" if word.is_decoded else "identifier"
-        parameters[level] = get_identifier_parameter(word)
+    if code.has_identifier:
+        level = "name" if code.is_decoded else "identifier"
+        parameters[level] = get_identifier_parameter(code)
         variable = Identifier(f"{{{level}}}")
     topics = TopicCodec(prefix)
-    address = spell(Mac("{gateway}"), Mac("{device}"), variable)
+    address = build_topic(Mac("{gateway}"), Mac("{device}"), variable)
     return ChannelDescription(
-        f"{sort.name}-{word}",
-        sort.description,
+        f"{channel_kind.name}-{code}",
+        channel_kind.description,
         topics.format_topic(address),
         {level: name for level, name in parameters.items() if f"{{{level}}}" in str(address)},
-        topics.format_topic(spell(EXAMPLE_GATEWAY, EXAMPLE_DEVICE, variable)),
+        topics.format_topic(build_topic(EXAMPLE_GATEWAY, EXAMPLE_DEVICE, variable)),
         message,
     )
 
 
 def _build_diagnostics_channel(
-    message: MessageDescription, spell: Callable[[Mac], str], about: str
+    message: MessageDescription, build_topic: Callable[[Mac], str], description: str
 ) -> ChannelDescription:
-    address = spell(Mac("{gateway}"))
+    address = build_topic(Mac("{gateway}"))
     return ChannelDescription(
-        message.name, about, address, {"gateway": "gateway"}, spell(EXAMPLE_GATEWAY), message
+        message.name, description, address, {"gateway": "gateway"}, build_topic(EXAMPLE_GATEWAY), message
     )

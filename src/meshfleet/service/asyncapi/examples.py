@@ -1,4 +1,4 @@
-"""One payload of each sort, written by the codecs."""
+"""Example payloads of every message, encoded by the codecs."""
 
 from __future__ import annotations
 
@@ -144,32 +144,32 @@ _ANSWER: Final = diagnostics.FirmwareAnswer(
 
 
 def encode_report_examples(kind: Kind) -> list[bytes]:
-    """Payloads of reports of a kind."""
+    """Return example payloads of a kind of report."""
     return [reports.encode_report(kind, report) for report in _REPORTS[kind]]
 
 
 def encode_request_examples(operation: Operation) -> list[bytes]:
-    """Payloads of requests."""
+    """Return example payloads of the requests of an operation."""
     return [requests.encode_request(request) for request in _REQUESTS[operation]]
 
 
 def encode_response_examples(operation: Operation) -> list[bytes]:
-    """Payloads of responses."""
+    """Return example payloads of the responses to an operation."""
     return [responses.encode_response(operation, response) for response in _RESPONSES[operation]]
 
 
 def encode_firmware_question_examples() -> list[bytes]:
-    """What a gateway asks for on the diagnostics connection."""
+    """Return an example payload of a firmware request on the diagnostics connection."""
     return [diagnostics.encode_question(_ID, _QUESTION)]
 
 
 def encode_firmware_answer_examples() -> list[bytes]:
-    """Where the image is, and that there is none."""
+    """Return example payloads of the responses to a firmware request: image found, and not found."""
     return [diagnostics.encode_answer(_ID, _ANSWER), diagnostics.encode_answer(_ID, None)]
 
 
 def build_examples(payloads: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Write payloads as examples of a message."""
+    """Return payloads as the example objects of a message."""
     return [
         {"name": f"example{number}", "payload": msgspec.json.decode(payload)}
         for number, payload in enumerate(payloads, 1)

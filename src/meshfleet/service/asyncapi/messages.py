@@ -1,4 +1,4 @@
-"""The messages: one for each kind of report, for each operation and its response, and for diagnostics."""
+"""Messages of the AsyncAPI document: per kind of report, per request and response, and diagnostics."""
 
 from __future__ import annotations
 
@@ -19,46 +19,48 @@ if TYPE_CHECKING:
 CORRELATION_ID: Final = "requestId"
 
 _REPORT_TEXTS: Final[Mapping[Kind, str]] = {
-    Kind.HEARTBEAT: "A device is alive, and how it is.",
-    Kind.DFU: "A device advertises in DFU mode, in which it takes new firmware: its heartbeat in that mode.",
-    Kind.RSSI: "How well a mesh node hears a device.",
+    Kind.HEARTBEAT: "Heartbeat of a device, with its status.",
+    Kind.DFU: "Heartbeat of a device in DFU mode, in which it accepts new firmware.",
+    Kind.RSSI: "Signal strength with which a mesh node receives a device.",
     Kind.PROPERTY: "The value of a property.",
-    Kind.MEASUREMENT: "A measured sample.",
+    Kind.MEASUREMENT: "A sample of a measurement.",
     Kind.MEASUREMENT_ERROR: "A measurement that failed.",
-    Kind.EVENT: "Something happened.",
+    Kind.EVENT: "A sample of an event.",
 }
 
 _REQUEST_TEXTS: Final[Mapping[Operation, str]] = {
-    Operation.APIVERSION: "Ask for the version of the messaging interface. It fails unless the gateway "
-    "itself is addressed.",
+    Operation.APIVERSION: "Request the version of the messaging interface. The device must be the gateway "
+    "itself.",
     Operation.READ: "Read a property as hex.",
     Operation.READ_DECODED: "Read a property as JSON.",
     Operation.WRITE: "Write a property as hex.",
     Operation.WRITE_DECODED: "Write a property as JSON.",
-    Operation.ACK: "Acknowledge a timestamped sample that came raw. There is no response.",
-    Operation.ACK_DECODED: "Acknowledge a timestamped sample that came decoded. There is no response.",
+    Operation.ACK: "Acknowledge a timestamped sample that was reported raw. There is no response.",
+    Operation.ACK_DECODED: (
+        "Acknowledge a timestamped sample that was reported decoded. There is no response."
+    ),
 }
 
-_RAW_TEXT: Final = "Raw: used in raw mode, and in decoded mode for what the gateway cannot decode."
-_DECODED_TEXT: Final = "Decoded: used in decoded mode for what the gateway can decode."
+_RAW_TEXT: Final = "Raw: used in raw mode, and in decoded mode for values that the gateway cannot decode."
+_DECODED_TEXT: Final = "Decoded: used in decoded mode for values that the gateway can decode."
 
 
 class MessageDescription(NamedTuple):
-    """A message, and the schema of its payload."""
+    """Message of the AsyncAPI document with the schema of its payload."""
 
     name: str
     description: str
     tag: str
     payload: str
-    """The name of the schema."""
+    """Name of the payload's schema."""
     schemas: Mapping[str, dict[str, Any]]
     examples: list[bytes]
     since: str | None = None
     has_id: bool = True
-    """Whether an id ties a request and its response together."""
+    """Whether an `id` correlates request and response."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe it."""
+        """Return the message object."""
         return {
             "name": self.name,
             "title": self.name.replace("-", " ").capitalize(),
@@ -78,14 +80,14 @@ class MessageDescription(NamedTuple):
 
 @cache
 def build_report_message(kind: Kind) -> MessageDescription:
-    """The message of a kind of report."""
+    """Return the message of a kind of report."""
     form = "" if not kind.has_identifier else f" {_DECODED_TEXT if kind.is_decoded else _RAW_TEXT}"
-    made = _build_payload(reports.REPORT_TYPES[kind], "report", kind)
+    payload = _build_payload(reports.REPORT_TYPES[kind], "report", kind)
     return MessageDescription(
         str(kind),
         _REPORT_TEXTS[kind.raw_kind] + form,
         "reports",
-        *made,
+        *payload,
         examples.encode_report_examples(kind),
         has_id=False,
     )
@@ -93,15 +95,15 @@ def build_report_message(kind: Kind) -> MessageDescription:
 
 @cache
 def build_request_message(operation: Operation) -> MessageDescription:
-    """The message that asks for an operation."""
+    """Return the request message of an operation."""
     payloads = examples.encode_request_examples(operation)
-    made = _build_payload(type(requests.decode_request(operation, payloads[0])), "request", operation)
+    payload = _build_payload(type(requests.decode_request(operation, payloads[0])), "request", operation)
     since = api_versions.find_first_version("request", operation, None)
     return MessageDescription(
         f"{operation}-request",
         _REQUEST_TEXTS[operation],
         "requests",
-        *made,
+        *payload,
         payloads,
         since=None if since is None else str(since),
         has_id=operation.is_answered,
@@ -110,19 +112,19 @@ def build_request_message(operation: Operation) -> MessageDescription:
 
 @cache
 def build_response_message(operation: Operation) -> MessageDescription:
-    """The message that answers an operation."""
+    """Return the response message of an operation."""
     payloads = examples.encode_response_examples(operation)
-    made = _build_payload(type(responses.decode_response(operation, payloads[0])), "response", operation)
-    about = f"What became of a request to {operation}. `status` says how it went."
-    return MessageDescription(f"{operation}-response", about, "responses", *made, payloads)
+    payload = _build_payload(type(responses.decode_response(operation, payloads[0])), "response", operation)
+    description = f"Result of a {operation} request. `status` says whether it succeeded."
+    return MessageDescription(f"{operation}-response", description, "responses", *payload, payloads)
 
 
 @cache
 def build_firmware_question_message() -> MessageDescription:
-    """What a gateway asks on the diagnostics connection."""
+    """Return the message with which a gateway requests firmware on the diagnostics connection."""
     return MessageDescription(
         "firmware-question",
-        "A gateway asks for the image of a firmware.",
+        "A gateway requests a firmware image.",
         "diagnostics",
         envelopes.FIRMWARE_QUESTION,
         envelopes.build_firmware_question_schemas(),
@@ -132,10 +134,10 @@ def build_firmware_question_message() -> MessageDescription:
 
 @cache
 def build_firmware_answer_message() -> MessageDescription:
-    """What it is answered."""
+    """Return the message that answers a firmware request."""
     return MessageDescription(
         "firmware-answer",
-        "Where the image of a firmware can be downloaded, or that there is none.",
+        "Download address of a firmware image, or that there is no such image.",
         "diagnostics",
         envelopes.FIRMWARE_ANSWER,
         envelopes.build_firmware_answer_schemas(),
@@ -144,7 +146,7 @@ def build_firmware_answer_message() -> MessageDescription:
 
 
 def iter_messages() -> Iterator[MessageDescription]:
-    """Every message there is."""
+    """Yield all messages."""
     yield from map(build_report_message, Kind)
     yield from map(build_request_message, Operation)
     yield from (build_response_message(operation) for operation in Operation if operation.is_answered)

@@ -1,1 +1,1 @@
-"""The audit log: who changed what."""
+"""The audit log of all changes."""

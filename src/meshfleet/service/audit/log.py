@@ -1,4 +1,4 @@
-"""The audit log: every change is one row, written with the change itself (auth-26, auth-27)."""
+"""Audit log: one row per change, written in the transaction of the change (auth-26, auth-27)."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 
 _RECENT_IDS: Final = 1000
-"""Numbers among which rows of transactions that run side by side may still appear."""
+"""Range of the newest ids in which rows of concurrent transactions may still appear."""
 
 _MAX_WAIT_MS: Final = 60_000
-"""Milliseconds that a change may have waited for others; who is farther ahead had another clock."""
+"""Longest time a change waits for others, in milliseconds; rows farther in the future had a wrong clock."""
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows are meant; all that is given must hold."""
+    """Filter of audit rows; all given conditions must match."""
 
     actor: str | None = None
     action: str | None = None
     target: str | None = None
     since: int | None = None
     until: int | None = None
-    """Milliseconds; one at `since` is meant, one at `until` is not."""
+    """Time range in milliseconds since the epoch: `since` is inclusive, `until` is exclusive."""
 
 
 def record_change(
     connection: Connection, by: Actor, action: str, target: str, *, now: int, **detail: Any
 ) -> None:
-    """Write down a change, in the transaction that makes it."""
+    """Record a change. Call it in the transaction that makes the change."""
     record_changes(connection, by, action, [target], now=now, **detail)
 
 
-def record_changes(  # by name
+def record_changes(
     connection: Connection, by: Actor, action: str, targets: Sequence[str], *, now: int, **detail: Any
 ) -> None:
-    """Write down the same change of several things, a row for each."""
+    """Record the same change of several targets, one row for each."""
     row = {
-        "time": _entry_time(connection, now),
+        "time": _choose_entry_time(connection, now),
         "actor": by.display_name,
         "action": action,
         "detail": msgspec.json.encode(detail).decode(),
@@ -59,11 +59,11 @@ def record_changes(  # by name
         connection.execute(insert(audit), [{**row, "target": target} for target in targets])
 
 
-def _entry_time(connection: Connection, now: int) -> int:
-    """When a change is made: not before those it follows.
+def _choose_entry_time(connection: Connection, now: int) -> int:
+    """Return the time to record for a change: `now`, but not before the changes it follows.
 
-    Two who change the same thing look at the clock first and wait for each other then. The log is read by its
-    times, and tells who came first.
+    Two transactions that change the same thing read the clock before one waits for the other. As the log is
+    read in the order of its times, these must show which change came first.
     """
     newest = connection.execute(
         select(func.max(audit.c.time)).where(audit.c.time <= now + _MAX_WAIT_MS)
@@ -72,22 +72,22 @@ def _entry_time(connection: Connection, now: int) -> int:
 
 
 class AuditMark(NamedTuple):
-    """How far the log has grown."""
+    """State of the log that differs after every change."""
 
     newest: int
     recent: int
-    """How many of the newest numbers are in use. A row may appear behind one with a higher number."""
+    """Number of rows in the range of the newest ids: a row may be committed after one with a higher id."""
 
 
 def load_mark(connection: Connection) -> AuditMark:
-    """Where the log ends: as long as this stays the same nothing was changed."""
+    """Return the current mark: while it is unchanged, no change was recorded."""
     newest = connection.execute(select(func.max(audit.c.id))).scalar() or 0
     recent = select(func.count()).where(audit.c.id > newest - _RECENT_IDS)
     return AuditMark(newest, connection.execute(recent).scalar_one())
 
 
 class AuditPosition(NamedTuple):
-    """Where a row is in the log, which is in the order of times: people ask for times, too."""
+    """Position of a row in the log, which is ordered by time because users filter by time."""
 
     time: int
     id: int
@@ -96,7 +96,7 @@ class AuditPosition(NamedTuple):
 def list_entries(
     connection: Connection, choice: AuditFilter, *, before: AuditPosition | None, limit: int
 ) -> list[AuditRow]:
-    """The newest rows, or those before a position."""
+    """Return up to `limit` matching rows, the newest first, starting before a position."""
     query = select(audit).order_by(audit.c.time.desc(), audit.c.id.desc()).limit(limit)
     for column, value in (
         (audit.c.actor, choice.actor),
@@ -107,7 +107,7 @@ def list_entries(
             query = query.where(column == value)
     if choice.since is not None:
         query = query.where(audit.c.time >= choice.since)
-    if before is not None:  # which is before `until`, where SQLite might begin to walk
+    if before is not None:  # instead of `until`, which is later and where SQLite might start the scan
         query = query.where(tuple_(audit.c.time, audit.c.id) < tuple_(*before))
     elif choice.until is not None:
         query = query.where(audit.c.time < choice.until)
@@ -115,7 +115,7 @@ def list_entries(
 
 
 def build_position(row: AuditRow) -> AuditPosition:
-    """Behind which row a page goes on."""
+    """Return the position of a row, after which the next page starts."""
     return AuditPosition(parse_millis(row.time), row.id)
 
 

@@ -1,4 +1,4 @@
-"""`/api/v1/audit`: who changed what."""
+"""REST route `/api/v1/audit`."""
 
 from typing import Annotated
 
@@ -20,28 +20,32 @@ async def list_changes(
     pages: Given[PageTokens],
     limit: Given[int],
     next_token: NextToken = None,
-    by: Annotated[str | None, QueryParameter(name="Actor", description="Who made the change.")] = None,
-    action: Annotated[
-        str | None, QueryParameter(name="Action", description="Such as `device.rename`.")
+    by: Annotated[
+        str | None, QueryParameter(name="Actor", description="User, API key or gateway that made the change.")
     ] = None,
-    target: Annotated[str | None, QueryParameter(name="Target", description="What was changed.")] = None,
+    action: Annotated[
+        str | None, QueryParameter(name="Action", description="Kind of change, for example `device.rename`.")
+    ] = None,
+    target: Annotated[
+        str | None, QueryParameter(name="Target", description="Object that was changed.")
+    ] = None,
     since: FromTime = None,
     until: ToTime = None,
 ) -> AuditPage:
-    """List changes, the newest first."""
+    """List recorded changes, the newest first."""
     reader = QueryReader()
-    choice = audit.AuditFilter(
+    criteria = audit.AuditFilter(
         actor=by,
         action=action,
         target=target,
         since=reader.read(parse_millis, since, "From", unless=None),
         until=reader.read(parse_millis, until, "To", unless=None),
     )
-    reader.check_span(choice.since, choice.until)
+    reader.check_span(criteria.since, criteria.until)
     reader.raise_faults()
-    before = None if next_token is None else audit.AuditPosition(*pages.decode(choice, next_token))
-    found = await database.read(audit.list_entries, choice, before=before, limit=limit + 1)
-    return AuditPage(**pages.build_page(choice, found, limit, audit.build_position))
+    before = None if next_token is None else audit.AuditPosition(*pages.decode(criteria, next_token))
+    found = await database.read(audit.list_entries, criteria, before=before, limit=limit + 1)
+    return AuditPage(**pages.build_page(criteria, found, limit, audit.build_position))
 
 
 router = Router("/api/v1/audit", route_handlers=[list_changes], tags=["People"])

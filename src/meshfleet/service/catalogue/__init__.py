@@ -1,1 +1,1 @@
-"""What identifiers mean and products are called, for clients."""
+"""The catalogue of identifiers and products for clients."""

@@ -1,4 +1,4 @@
-"""`/api/v1/catalogue`."""
+"""REST route `/api/v1/catalogue`."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -21,9 +21,9 @@ _ACCESS: Final[Mapping[IdentifierAccess, Literal["r", "w", "rw"] | None]] = {
 
 @get()
 async def show_catalogue() -> Catalogue:
-    """Show the identifiers that the service knows, and the products.
+    """Get all identifiers and products that the service knows.
 
-    They are some dozens, and come at once. They stay as they are until the service is another version.
+    The list is short and not paginated. It changes only with the version of the service.
     """
     return _build_catalogue()
 

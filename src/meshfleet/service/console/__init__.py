@@ -1,4 +1,4 @@
-"""Serves the browser console.
+"""The browser console as static files.
 
-The sources are in `console/` beside `src`; they are built into `site/` when the package is installed.
+Its sources are in `console/` next to `src`; they are built into `site/` when the package is installed.
 """

@@ -1,4 +1,4 @@
-"""The files of the console as they were built, in memory: they are small, and never change while we run."""
+"""Built files of the console, served from memory: they are small and do not change while the service runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 INDEX_PATH: Final = "/index.html"
-"""The page that every address of the console begins with."""
+"""Page that is served for every route of the console."""
 
 ASSETS_PREFIX: Final = "/assets/"
-"""Names here hold a digest of what is inside."""
+"""Path prefix of files whose names contain a digest of their content."""
 
 _GZIP_SUFFIX: Final = ".gz"
 
@@ -39,90 +39,90 @@ _MEDIA_TYPES: Final = {
     ".txt": "text/plain; charset=utf-8",
     ".woff2": "font/woff2",
 }
-"""Ours, since those of a machine differ, and a browser runs no script that is said to be something else."""
+"""Fixed media types: those of operating systems differ, and browsers reject scripts of a wrong type."""
 
 _NOT_BUILT_PAGE: Final = b"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Meshfleet</title></head>
 <body><h1>The console was not built</h1>
-<p>This installation was made without it. Install the package again without MESHFLEET_CONSOLE=skip;
-in a clone, run scripts/build_console.py with the Python of .venv, and start again.
-The interface for programs works; its document:
+<p>This installation does not include it. Install the package again without MESHFLEET_CONSOLE=skip;
+in a clone, run scripts/build_console.py with the Python of .venv, and restart the service.
+The REST interface works; its description:
 <a href="/api/v1/openapi.json">/api/v1/openapi.json</a></p>
 </body></html>
 """
 
 
 class StaticFile(NamedTuple):
-    """A file, and how it is sent."""
+    """File with the headers that depend on it."""
 
     body: bytes
     gzip_body: bytes | None
-    """The same, compressed."""
+    """Body compressed with gzip; None: only uncompressed."""
     media_type: str
     is_immutable: bool
-    """Whether another content would have another name."""
+    """Whether other content would have another name, so that browsers may cache it forever."""
     etag: bytes
-    """Another one for another content; weak, since compressed or not it is the same."""
+    """Entity tag of the content; weak, because it is the same for the compressed body."""
 
 
 def load_static_files(folder: Traversable | None = None) -> dict[str, StaticFile]:
-    """All files by their path; if nothing was built, a page that says so."""
+    """Return all files by path; if the console was not built, a page that says so."""
     folder = folder or files("meshfleet.service.console") / "site"
-    found = dict(_read_folder(folder, "")) if folder.is_dir() else {}
-    if INDEX_PATH not in found:
-        found = {INDEX_PATH: _NOT_BUILT_PAGE}
+    bodies = dict(_read_directory(folder, "")) if folder.is_dir() else {}
+    if INDEX_PATH not in bodies:
+        bodies = {INDEX_PATH: _NOT_BUILT_PAGE}
     return {
-        path: _build_static_file(path, body, found.get(path + _GZIP_SUFFIX))
-        for path, body in found.items()
+        path: _build_static_file(path, body, bodies.get(path + _GZIP_SUFFIX))
+        for path, body in bodies.items()
         if not path.endswith(_GZIP_SUFFIX)
     }
 
 
-def _read_folder(folder: Traversable, above: str) -> Iterator[tuple[str, bytes]]:
+def _read_directory(folder: Traversable, parent: str) -> Iterator[tuple[str, bytes]]:
     for each in folder.iterdir():
-        path = f"{above}/{each.name}"
-        if each.name.startswith("."):  # a note of who built it
+        path = f"{parent}/{each.name}"
+        if each.name.startswith("."):  # build metadata
             continue
         if each.is_dir():
-            yield from _read_folder(each, path)
+            yield from _read_directory(each, path)
         else:
             yield path, each.read_bytes()
 
 
-def _build_static_file(path: str, body: bytes, small: bytes | None) -> StaticFile:
+def _build_static_file(path: str, body: bytes, gzip_body: bytes | None) -> StaticFile:
     media_type = _MEDIA_TYPES.get(PurePosixPath(path).suffix, "application/octet-stream")
     tag = b'W/"' + hashlib.sha256(body).hexdigest()[:32].encode("ascii") + b'"'
-    return StaticFile(body, small, media_type, path.startswith(ASSETS_PREFIX), tag)
+    return StaticFile(body, gzip_body, media_type, path.startswith(ASSETS_PREFIX), tag)
 
 
-# Serves the console beside the interface for programs.
+# Serving the console on the same port as the REST interface.
 
 _CONTENT_SECURITY_POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     b"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-"""Nothing comes from another host, and nothing is run that was not built."""
+"""Nothing is loaded from another host, and only built scripts run."""
 
 _API_PREFIXES: Final = ("/api", "/healthz", "/readyz", "/metrics")
 _API_DOCS_PATH: Final = "/api/docs"
-"""The page about the interface is beside it, and a page of the console."""
+"""API page, which is a page of the console although its path is below `/api`."""
 _CONSOLE_PATH: Final = re.compile(r"/(?:[a-z-]{1,32}(?:/.*)?)?", re.DOTALL)
-"""Begins with a plain word, as all places in the console do; behind it are names, which may be anything."""
+"""Routes of the console: a lower-case first segment, then any text, such as names of devices."""
 _NO_GZIP: Final = re.compile(rb"\s*q=0(?:\.0{0,3})?\s*")
 
 _METRICS_ROUTE: Final = "console"
-"""How it is called in the figures."""
+"""Value of the label `route` in the request metrics."""
 
 
 class ConsoleMiddleware:
-    """Answers what is of the console, and leaves everything else to what is inside."""
+    """ASGI middleware that serves the console and passes all other requests on."""
 
     def __init__(self, app: ASGIApp, static_files: Mapping[str, StaticFile]) -> None:
         self._app = app
         self._static_files = static_files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; what asks only for the head is a GET here, as everywhere behind the door."""
+        """Serve one request. HEAD arrives as GET: the outer middleware has replaced the method."""
         if scope["type"] != ScopeType.HTTP or (page := self._find_file(scope["path"])) is None:
             await self._app(scope, receive, send)
             return
@@ -146,17 +146,17 @@ class ConsoleMiddleware:
 
 
 async def _reject_method(scope: Scope, receive: Receive, send: Send) -> None:
-    """Say what can be done to a page: it can be read."""
+    """Answer a method other than GET with 405."""
     request: Request[Any, Any, Any] = Request(scope)
     problem = build_problem_response(request, MethodNotAllowedException(headers={"allow": "GET"}))
     await problem.to_asgi_response(None, request)(scope, receive, send)
 
 
 def _build_response(page: StaticFile, scope: Scope) -> tuple[HTTPStatus, list[tuple[bytes, bytes]], bytes]:
-    caching = b"public, max-age=31536000, immutable" if page.is_immutable else b"no-cache"
+    cache_control = b"public, max-age=31536000, immutable" if page.is_immutable else b"no-cache"
     headers = [
         (b"content-security-policy", _CONTENT_SECURITY_POLICY),
-        (b"cache-control", caching),
+        (b"cache-control", cache_control),
         (b"etag", page.etag),
         (b"vary", b"accept-encoding"),
     ]
@@ -173,19 +173,19 @@ def _build_response(page: StaticFile, scope: Scope) -> tuple[HTTPStatus, list[tu
     return HTTPStatus.OK, headers, body
 
 
-def _split_header(scope: Scope, wanted: bytes) -> list[bytes]:
-    """What a header lists, however often it comes."""
-    given = b",".join(value for name, value in scope["headers"] if name == wanted)
-    return [word.strip() for word in given.split(b",")]
+def _split_header(scope: Scope, name: bytes) -> list[bytes]:
+    """Return the comma-separated values of a header, also if it is repeated."""
+    joined = b",".join(value for each, value in scope["headers"] if each == name)
+    return [item.strip() for item in joined.split(b",")]
 
 
 def _matches_etag(page: StaticFile, tags: list[bytes]) -> bool:
-    """Whether who asks has it already (RFC 9110, 13.1.2)."""
+    """Return whether the client already has this version of the file (RFC 9110, 13.1.2)."""
     return any(tag == b"*" or tag.removeprefix(b"W/") == page.etag.removeprefix(b"W/") for tag in tags)
 
 
 def _accepts_gzip(codings: list[bytes]) -> bool:
-    """Whether gzip is among them, and not as one that must not be used."""
+    """Return whether gzip is among the accepted codings, and not with the weight 0."""
     for coding in codings:
         name, _, weight = coding.partition(b";")
         if name.strip().lower() == b"gzip":

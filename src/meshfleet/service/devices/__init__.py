@@ -1,1 +1,1 @@
-"""Devices: the registry, and the list of it."""
+"""Devices: the registry, its REST routes, and the device list with filters and summary."""

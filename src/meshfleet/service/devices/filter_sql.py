@@ -1,4 +1,4 @@
-"""A filter as the database sees it: numbers for labels and MACs, and conditions on the rows of devices."""
+"""Translation of device filters into SQL: ids for labels and MACs, and conditions on `device` rows."""
 
 from __future__ import annotations
 
@@ -23,33 +23,36 @@ if TYPE_CHECKING:
     from meshfleet.service.devices.model import DeviceFilter
 
 NAME_CONDITION: Final = "name"
-"""Stands for conditions on names among those on columns."""
+"""Pseudo column that stands for the condition on names in sets of indexed columns."""
 
 _UNARY_PLUS: Final = custom_op[Any]("+")
 
 _TRIGRAM: Final = 3
-"""Shorter texts have no place in an index of parts of names (rest-36)."""
+"""Minimum length of a text that the trigram index of names can find (rest-36)."""
 
 _INITIALS: Final = 2
-"""How many characters of the beginning of names have an index."""
+"""Number of leading characters of names that have an index."""
 
 _LAST_CHARACTER: Final = chr(sys.maxunicode)
 _FIRST_SURROGATE: Final = 0xD800
-"""Here begins what no text has; it goes on at E000."""
+"""Code points from here to DFFF (surrogates) occur in no text."""
 
 _SPECIAL: Final = re.compile(r"[\\%_]")
 _ESCAPED: Final = r"\\\g<0>"
 
 
 class NamePattern(Struct, frozen=True):
-    """What a name must contain, or with fewer than three characters, how it must begin (rest-36)."""
+    """Text that a name must contain, or with fewer than three characters start with (rest-36)."""
 
     key: str
     is_prefix: bool
     on_sqlite: bool
 
     def condition(self, indexed: Collection[str] | None = None) -> ColumnElement[bool]:
-        """On a device, written for the index that has the names in the order of ids."""
+        """Return the condition on a device; a prefix is written so that its index in id order applies.
+
+        `indexed` are the columns whose indexes SQLite may use; None: all.
+        """
         if not self.is_prefix:
             return self._contained
         key = (
@@ -62,16 +65,16 @@ class NamePattern(Struct, frozen=True):
 
     @property
     def prefix_end(self) -> str | None:
-        """The first text after all that begin with this, by code point; None: there is none."""
-        shorter = self.key.rstrip(_LAST_CHARACTER)
-        if not shorter:
+        """First text by code point after all that start with the prefix; None: there is none."""
+        stem = self.key.rstrip(_LAST_CHARACTER)
+        if not stem:
             return None
-        number = ord(shorter[-1]) + 1
-        return shorter[:-1] + chr(0xE000 if number == _FIRST_SURROGATE else number)
+        code_point = ord(stem[-1]) + 1
+        return stem[:-1] + chr(0xE000 if code_point == _FIRST_SURROGATE else code_point)
 
     @property
     def trigram_query(self) -> str | None:
-        """What to look for in SQLite's index of parts of names; None: it cannot tell."""
+        """Query for SQLite's trigram index of names; None: the index cannot answer it."""
         if self.is_prefix or len(self.key) < _TRIGRAM:
             return None
         return '"' + self.key.replace('"', '""') + '"'
@@ -84,10 +87,10 @@ class NamePattern(Struct, frozen=True):
 
 
 class ResolvedFilter(Struct, frozen=True):
-    """A filter that something may meet."""
+    """Device filter with database ids, which at least one device may match."""
 
     columns: dict[str, Any]
-    """Columns of `device`, and what must be in them."""
+    """Columns of `device` and their required values."""
     labels: tuple[int, ...] = ()
     name: NamePattern | None = None
     ids: tuple[int, ...] | None = None
@@ -95,12 +98,12 @@ class ResolvedFilter(Struct, frozen=True):
     def conditions(
         self, sort: DeviceSort = DeviceSort.ID, *, indexed: Collection[str] | None = None
     ) -> Iterator[ColumnElement[bool]]:
-        """All that must hold, as conditions on a device.
+        """Yield all conditions on a device.
 
-        `indexed` are the columns whose indexes SQLite may use; without it, all.
+        `indexed` are the columns whose indexes SQLite may use; None: all.
         """
         yield from self.column_conditions(sort, indexed=indexed)
-        yield from (has_label(device.c.id, number) for number in self.labels)
+        yield from (has_label(device.c.id, label_id) for label_id in self.labels)
 
     def column_conditions(
         self,
@@ -109,9 +112,9 @@ class ResolvedFilter(Struct, frozen=True):
         indexed: Collection[str] | None = None,
         with_name: bool = True,
     ) -> Iterator[ColumnElement[bool]]:
-        """What must hold besides the labels, with or without the name.
+        """Yield the conditions except those on labels, with or without the name.
 
-        How a name begins is left out where names are sorted: there it is a range of the sort.
+        A name prefix is omitted when sorting by name: there it is a range of the sort.
         """
         for name, value in self.columns.items():
             column = device.c[name]
@@ -123,49 +126,54 @@ class ResolvedFilter(Struct, frozen=True):
 
 
 def resolve_filter(connection: Connection, device_filter: DeviceFilter) -> ResolvedFilter | None:
-    """Look up what a filter names; None: nothing can meet it, such as a label that is not known."""
-    labels = _labels(connection, device_filter.labels)
-    name = _name(device_filter.name or "", on_sqlite=connection.dialect.name == "sqlite")
+    """Look up the database ids of a filter; None: no device can match, for example for an unknown label."""
+    labels = _find_label_ids(connection, device_filter.labels)
+    name = _build_name_pattern(device_filter.name or "", on_sqlite=connection.dialect.name == "sqlite")
     if labels is None or device_filter.ids == () or (name is not None and "\0" in name.key):
         return None
     ids = None if device_filter.ids is None else tuple(sorted({mac_to_int(mac) for mac in device_filter.ids}))
-    return ResolvedFilter(columns=_columns(device_filter), labels=labels, name=name, ids=ids)
+    return ResolvedFilter(columns=_build_column_values(device_filter), labels=labels, name=name, ids=ids)
 
 
-def has_label(number: ColumnElement[int], wanted: int) -> ColumnElement[bool]:
-    """Whether a device has a label."""
-    return exists().where(device_label.c.label == wanted, device_label.c.device == number)
+def has_label(device_id: ColumnElement[int], label_id: int) -> ColumnElement[bool]:
+    """Return the condition that a device has a label."""
+    return exists().where(device_label.c.label == label_id, device_label.c.device == device_id)
 
 
 def without_index(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A column with a sign in front of it, which keeps SQLite from using an index of it."""
+    """Return a column with a unary plus, which keeps SQLite from using an index on it."""
     return UnaryExpression(column, operator=_UNARY_PLUS, type_=column.type)
 
 
-def _labels(connection: Connection, texts: tuple[str, ...]) -> tuple[int, ...] | None:
-    wanted = set(texts)
-    if not wanted:
+def _find_label_ids(connection: Connection, texts: tuple[str, ...]) -> tuple[int, ...] | None:
+    unique = set(texts)
+    if not unique:
         return ()
-    if any("\0" in text for text in wanted):  # which PostgreSQL refuses to look for
+    if any("\0" in text for text in unique):  # PostgreSQL rejects NUL in texts
         return None
-    found = tuple(connection.scalars(select(label.c.id).where(label.c.text.in_(sorted(wanted)))))
-    return found if len(found) == len(wanted) else None
+    found = tuple(connection.scalars(select(label.c.id).where(label.c.text.in_(sorted(unique)))))
+    return found if len(found) == len(unique) else None
 
 
-def _name(text: str, *, on_sqlite: bool) -> NamePattern | None:
-    """Characters are counted as they were typed: what looks like two may be compared as three."""
-    typed = len(unicodedata.normalize("NFC", text))
+def _build_name_pattern(text: str, *, on_sqlite: bool) -> NamePattern | None:
+    """Return the pattern of a filter text; None if it is empty.
+
+    The length is that of the typed text: two typed characters may become three when normalized.
+    """
+    length = len(unicodedata.normalize("NFC", text))
     return (
-        NamePattern(normalize_name(text), is_prefix=typed < _TRIGRAM, on_sqlite=on_sqlite) if typed else None
+        NamePattern(normalize_name(text), is_prefix=length < _TRIGRAM, on_sqlite=on_sqlite)
+        if length
+        else None
     )
 
 
 def _starts_with(column: ColumnElement[str], start: str) -> ColumnElement[bool]:
-    # Numbers as they stand in the index: SQLite knows it by its words.
+    # Literal numbers as in the index definition: SQLite matches expressions by their text.
     return func.substr(column, literal_column("1"), literal_column(str(len(start)))) == start
 
 
-def _columns(device_filter: DeviceFilter) -> dict[str, Any]:
+def _build_column_values(device_filter: DeviceFilter) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     if device_filter.connected is not None:
         columns["connected"] = device_filter.connected

@@ -1,9 +1,9 @@
-"""SQLite has no figures to plan by, so this chooses the index along which it finds the devices of a page.
+"""Choice of the index that SQLite scans for a page of devices, as SQLite has no statistics to plan by.
 
-Each condition is counted, to a limit, and the one that selects fewest devices is walked in the order of the
-page; the others are looked at for each device that is met. Where a page is sorted by something that this
-index does not know, few devices are found all and then sorted; for many it is cheaper to walk along the
-index of the sort.
+The devices of each condition are counted, up to a limit. The index of the condition with the fewest devices
+is scanned in the order of the page, and the other conditions are checked for each device found. If that
+index does not have the order of the page, few devices are all collected and then sorted; for many it is
+cheaper to scan the index of the sort order.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _INDEXED_COLUMNS: Final = (
     ("hardware",),
     ("connected",),
 )
-"""Columns that have an index in the order of ids; of equals the first is taken."""
+"""Columns that have an index in id order; of equally small ones the first is used."""
 
 _MAX_SORTED: Final = 6_000
-"""So many devices are sorted in the time that it takes to meet a hundred of them along another index."""
+"""Number of devices that are sorted in the time in which a scan of another index finds a hundred of them."""
 
 _COUNT_LIMITS: Final = (500, _MAX_SORTED, 30_000)
-"""How far conditions are counted: not much farther than the smallest of them."""
+"""Successive limits of counting, so that conditions are counted little further than the smallest of them."""
 
 _COUNT_CACHE_SECONDS: Final = 60.0
-"""For how many seconds a count serves: it decides about the way, not about what is found."""
+"""Seconds for which a count is reused: it affects only the plan, not the result."""
 
 _MAX_CACHED_COUNTS: Final = 1_000
-"""How many counts are remembered."""
+"""Maximum number of cached counts per connection."""
 
 _NAME_INDEX: Final = table("device_name", column("rowid", Integer), column("name_key", Text))
-"""The index of parts of names."""
+"""Trigram index of names (an FTS table)."""
 
 _select_ids: Final = select(device.c.id)
 
@@ -66,120 +66,120 @@ _SORT_INDEX_COLUMNS: Final = {
     DeviceSort.NAME: (NAME_CONDITION,),
     DeviceSort.CONNECTIVITY: ("connected",),
 }
-"""Conditions that the index of a sort can answer."""
+"""Conditions that the index of a sort order covers."""
 
 
 class IndexScan(NamedTuple):
-    """A way to meet the devices of one condition, in the order of their ids."""
+    """Scan of an index that yields the devices of one condition in id order."""
 
     cache_key: tuple[Hashable, ...]
-    """By which its size is remembered."""
+    """Key of its cached count."""
     ids: Select[Any]
-    """What it meets: the id is the first column."""
+    """Query of the devices found; the id is the first column."""
     columns: frozenset[str] = frozenset()
-    """Along an index of `device`: the columns in it."""
+    """Columns of the scanned index of `device`; empty for other scans."""
     label: int | None = None
-    """Along the devices of a label."""
+    """Label whose devices are scanned; None for other scans."""
     is_name_search: bool = False
-    """Along the index of parts of names."""
+    """Whether the trigram index of names is scanned."""
 
     @property
     def id_column(self) -> ColumnElement[int]:
-        """The id of a device that is met."""
+        """Column with the device id."""
         return self.ids.selected_columns[0]
 
 
 class QueryPlan(NamedTuple):
-    """How to find all devices that are meant."""
+    """Query that finds all matching devices along the chosen index."""
 
     query: Select[Any]
     columns: Columns
-    """What the page is sorted by, the id at the end, so written that the query goes the way chosen."""
+    """Sort columns, the id last, written so that SQLite uses the chosen index."""
     first_id: ColumnElement[int] | int | None = None
     last_id: ColumnElement[int] | int | None = None
-    """When sorted by id: ids before and after which there is nothing."""
+    """Bounds of the matching ids if sorted by id; None: unknown."""
 
 
 def plan_page_query(connection: Connection, selection: ResolvedFilter, sort: DeviceSort) -> QueryPlan:
-    """The way on which a page is found soonest."""
+    """Return the fastest plan for a page."""
     if selection.ids is not None:
         return QueryPlan(
             _select_ids.where(*selection.conditions(sort, indexed=())), _unindexed_sort_columns(sort)
         )
-    walks = list(_list_scans(selection, sort))
-    walk, size = _find_smallest_scan(connection, walks, sort)
-    if walk is None or (sort is not DeviceSort.ID and size >= _MAX_SORTED):
+    scans = list(_list_scans(selection, sort))
+    scan, size = _find_smallest_scan(connection, scans, sort)
+    if scan is None or (sort is not DeviceSort.ID and size >= _MAX_SORTED):
         return QueryPlan(
             _select_ids.where(*selection.conditions(sort, indexed=_SORT_INDEX_COLUMNS[sort])),
             SORT_COLUMNS[sort],
         )
     if sort is not DeviceSort.ID:
-        return QueryPlan(_scan_before_sort(walk, selection, sort), _unindexed_sort_columns(sort))
-    others = [each for each in walks if each is not walk and not each.is_name_search]
-    return QueryPlan(_scan_in_id_order(walk, selection), (walk.id_column,), *_id_bounds(others))
+        return QueryPlan(_scan_before_sort(scan, selection, sort), _unindexed_sort_columns(sort))
+    others = [each for each in scans if each is not scan and not each.is_name_search]
+    return QueryPlan(_scan_in_id_order(scan, selection), (scan.id_column,), *_id_bounds(others))
 
 
 def find_id_range(connection: Connection, selection: ResolvedFilter) -> tuple[int, int] | None:
-    """The ids from and to which all conditions have devices, for PostgreSQL; None: one of them has none.
+    """Return the first and last id that can meet all conditions, for PostgreSQL; None: no device matches.
 
-    It knows how many devices meet a condition, but not that these may stand together among the ids.
+    PostgreSQL knows how many devices meet a condition, but not that they may have neighboring ids.
     """
-    walks = [walk for walk in _list_scans(selection, DeviceSort.NAME) if not walk.is_name_search]
-    found = connection.execute(select(*_first_ids(walks), *_last_ids(walks))).one()
+    scans = [scan for scan in _list_scans(selection, DeviceSort.NAME) if not scan.is_name_search]
+    found = connection.execute(select(*_first_ids(scans), *_last_ids(scans))).one()
     if None in found:
         return None
-    return max(found[: len(walks)]), min(found[len(walks) :])
+    return max(found[: len(scans)]), min(found[len(scans) :])
 
 
-def _id_bounds(walks: Sequence[IndexScan]) -> tuple[ColumnElement[int] | None, ColumnElement[int] | None]:
-    """Where the last of some walks begins, and the first of them ends: MACs of one make stand together."""
-    if len(walks) > 1:
-        return func.max(*_first_ids(walks)), func.min(*_last_ids(walks))
-    return (_first_ids(walks)[0], _last_ids(walks)[0]) if walks else (None, None)
+def _id_bounds(scans: Sequence[IndexScan]) -> tuple[ColumnElement[int] | None, ColumnElement[int] | None]:
+    """Return the bounds of the ids that all scans share: MACs of one product are often neighbors."""
+    if len(scans) > 1:
+        return func.max(*_first_ids(scans)), func.min(*_last_ids(scans))
+    return (_first_ids(scans)[0], _last_ids(scans)[0]) if scans else (None, None)
 
 
-def _first_ids(walks: Sequence[IndexScan]) -> list[ColumnElement[int]]:
-    return [walk.ids.order_by(walk.id_column).limit(1).scalar_subquery() for walk in walks]
+def _first_ids(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
+    return [scan.ids.order_by(scan.id_column).limit(1).scalar_subquery() for scan in scans]
 
 
-def _last_ids(walks: Sequence[IndexScan]) -> list[ColumnElement[int]]:
-    return [walk.ids.order_by(walk.id_column.desc()).limit(1).scalar_subquery() for walk in walks]
+def _last_ids(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
+    return [scan.ids.order_by(scan.id_column.desc()).limit(1).scalar_subquery() for scan in scans]
 
 
-def _scan_in_id_order(walk: IndexScan, selection: ResolvedFilter) -> Select[Any]:
-    """Go along an index, and look at each device that is met."""
-    if walk.columns:
-        return _select_ids.where(*selection.conditions(indexed=walk.columns))
-    ids = _with_labels(walk, selection)
-    facts = list(selection.column_conditions(indexed=(), with_name=not walk.is_name_search))
-    met = device.c.id == walk.id_column
-    return ids.where(_select_ids.where(met, *facts).exists()) if facts else ids
+def _scan_in_id_order(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]:
+    """Scan an index in id order and check the other conditions for each device found."""
+    if scan.columns:
+        return _select_ids.where(*selection.conditions(indexed=scan.columns))
+    ids = _with_labels(scan, selection)
+    conditions = list(selection.column_conditions(indexed=(), with_name=not scan.is_name_search))
+    is_found = device.c.id == scan.id_column
+    return ids.where(_select_ids.where(is_found, *conditions).exists()) if conditions else ids
 
 
-def _scan_before_sort(walk: IndexScan, selection: ResolvedFilter, sort: DeviceSort) -> Select[Any]:
-    """Find all devices, which will then be sorted."""
-    if walk.columns:
-        return _select_ids.where(*selection.conditions(sort, indexed=walk.columns))
-    facts = selection.column_conditions(sort, indexed=(), with_name=not walk.is_name_search)
-    return _select_ids.where(device.c.id.in_(_with_labels(walk, selection)), *facts)
+def _scan_before_sort(scan: IndexScan, selection: ResolvedFilter, sort: DeviceSort) -> Select[Any]:
+    """Return the query of all matching devices, which are sorted afterwards."""
+    if scan.columns:
+        return _select_ids.where(*selection.conditions(sort, indexed=scan.columns))
+    conditions = selection.column_conditions(sort, indexed=(), with_name=not scan.is_name_search)
+    return _select_ids.where(device.c.id.in_(_with_labels(scan, selection)), *conditions)
 
 
-def _with_labels(walk: IndexScan, selection: ResolvedFilter) -> Select[Any]:
-    others = (each for each in selection.labels if each != walk.label)
-    return walk.ids.where(*(has_label(walk.id_column, each) for each in others))
+def _with_labels(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]:
+    others = (each for each in selection.labels if each != scan.label)
+    return scan.ids.where(*(has_label(scan.id_column, each) for each in others))
 
 
 def _unindexed_sort_columns(sort: DeviceSort) -> Columns:
-    *columns, number = SORT_COLUMNS[sort]
-    return (*(without_index(each) for each in columns), number)
+    *columns, id_column = SORT_COLUMNS[sort]
+    return (*(without_index(each) for each in columns), id_column)
 
 
 def _list_scans(selection: ResolvedFilter, sort: DeviceSort) -> Iterator[IndexScan]:
     if selection.name is not None:
         yield from _list_name_scans(selection.name, sort)
-    for number in selection.labels:
-        ids = select(device_label.c.device).where(device_label.c.label == number)
-        yield IndexScan(("label", number), ids, label=number)
+    for label_id in selection.labels:
+        ids = select(device_label.c.device).where(device_label.c.label == label_id)
+        yield IndexScan(("label", label_id), ids, label=label_id)
     for columns in _INDEXED_COLUMNS:
         if selection.columns.keys() >= set(columns):
             values = [(name, selection.columns[name]) for name in columns]
@@ -198,32 +198,32 @@ def _list_name_scans(name: NamePattern, sort: DeviceSort) -> Iterator[IndexScan]
 
 
 def _find_smallest_scan(
-    connection: Connection, walks: Sequence[IndexScan], sort: DeviceSort
+    connection: Connection, scans: Sequence[IndexScan], sort: DeviceSort
 ) -> tuple[IndexScan | None, int]:
-    """The walk that meets fewest devices, and how many, as far as it was counted."""
-    if len(walks) == 1 and sort is DeviceSort.ID:
-        return walks[0], 0  # nothing to choose
+    """Return the scan that finds the fewest devices, and their number as far as it was counted."""
+    if len(scans) == 1 and sort is DeviceSort.ID:
+        return scans[0], 0  # nothing to choose
     smallest, size = None, _COUNT_LIMITS[-1]
     for limit in _COUNT_LIMITS:
-        sizes = [_count_scan(connection, walk, limit) for walk in walks]
+        sizes = [_count_scan(connection, scan, limit) for scan in scans]
         size = min(sizes, default=limit)
-        smallest = walks[sizes.index(size)] if sizes else None
+        smallest = scans[sizes.index(size)] if sizes else None
         if size < limit or (limit == _MAX_SORTED and sort is not DeviceSort.ID):
             break
     return smallest, size
 
 
-def _count_scan(connection: Connection, walk: IndexScan, limit: int) -> int:
-    """How many devices a walk meets, at most `limit`; perhaps as it was some seconds ago."""
-    if walk.is_name_search and limit > _MAX_SORTED:
-        return limit  # to count these takes longer than to find a page
-    # Each connection remembers its own, and is used by one thread at a time.
+def _count_scan(connection: Connection, scan: IndexScan, limit: int) -> int:
+    """Return the number of devices that a scan finds, up to `limit`; possibly a cached number."""
+    if scan.is_name_search and limit > _MAX_SORTED:
+        return limit  # counting them takes longer than finding a page
+    # Each connection has its own cache and is used by one thread at a time.
     sizes: dict[tuple[Hashable, ...], tuple[float, int]] = connection.info.setdefault("sizes", {})
-    key, now = (limit, *walk.cache_key), time.monotonic()
-    since, size = sizes.get(key, (now - _COUNT_CACHE_SECONDS, 0))
-    if now - since < _COUNT_CACHE_SECONDS:
+    key, now = (limit, *scan.cache_key), time.monotonic()
+    counted_at, size = sizes.get(key, (now - _COUNT_CACHE_SECONDS, 0))
+    if now - counted_at < _COUNT_CACHE_SECONDS:
         return size
-    counted = walk.ids.with_only_columns(literal_column("1")).limit(limit).subquery()
+    counted = scan.ids.with_only_columns(literal_column("1")).limit(limit).subquery()
     size = connection.scalars(select(func.count()).select_from(counted)).one()
     if len(sizes) >= _MAX_CACHED_COUNTS:
         sizes.clear()

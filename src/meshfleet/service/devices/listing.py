@@ -1,7 +1,7 @@
-"""The list of devices, page by page, and one device alone.
+"""Pages of the device list, and single devices.
 
-A page takes two queries: one finds the ids, one fetches what is shown of them. The second is always the
-same, so it is written as SQL: composing it would take longer than running it.
+A page takes two queries: one finds the ids, one fetches the fields. The second is always the same, so it is
+written as SQL: composing it with SQLAlchemy would take longer than running it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Row = Sequence[Any]
 
 _COLUMNS: Final = (
-    "SELECT id, name, model, connected, connected_at, firmware, hardware, imei, boot_mode, status,"  # noqa: S608 # our own names
+    "SELECT id, name, model, connected, connected_at, firmware, hardware, imei, boot_mode, status,"  # noqa: S608 # constant column names
     " {labels}, gateway, parent, rssi, battery, reported_at, beta, variant, radio_gateway,"
     " radio_at, gateway_at,"
     " EXISTS (SELECT 1 FROM execution WHERE execution.device = device.id"
@@ -46,7 +46,7 @@ _ROWS: Final = {
         labels=f"(SELECT json_group_array(text) FROM (SELECT text {_LABELS} = device.id ORDER BY text))",  # noqa: S608
         joined="",
     ),
-    # All at once: for each device alone, PostgreSQL would begin anew.
+    # One join for all devices: PostgreSQL would run a subquery again for each device.
     "postgresql": _COLUMNS.format(
         labels="coalesce(labels, '{}')",
         joined="LEFT JOIN (SELECT device_label.device AS labelled, array_agg(text ORDER BY text) AS labels"
@@ -56,7 +56,7 @@ _ROWS: Final = {
 _CLAIMED_AT: Final = "SELECT claimed_at FROM gateway WHERE device IN numbers"
 
 
-def list_devices(  # noqa: PLR0913 # by name
+def list_devices(  # noqa: PLR0913 # keyword-only page bounds
     connection: Connection,
     device_filter: DeviceFilter,
     order: SortOrder,
@@ -65,9 +65,9 @@ def list_devices(  # noqa: PLR0913 # by name
     limit: int,
     live: bool = False,
 ) -> tuple[list[Device], DevicePosition | None]:
-    """Devices that follow a position, and where the page ended; None: nothing follows.
+    """Return up to `limit` devices after a position, and the position of the last one if more follow.
 
-    With `live`, also what changes with every report (rest-38).
+    With `live`, each device includes its live fields, which change with every report (rest-38).
     """
     found, end = _find_page(connection, device_filter, order, after=after, limit=limit)
     rows = _load_rows(connection, found)
@@ -75,12 +75,12 @@ def list_devices(  # noqa: PLR0913 # by name
 
 
 def load_device(connection: Connection, mac: Mac) -> Device:
-    """A device as it is listed."""
+    """Return a device with the fields of the list. Raise `NotFound`."""
     return Device(**_to_fields(_load_row(connection, mac)))
 
 
 def load_device_detail(connection: Connection, mac: Mac) -> DeviceDetail:
-    """All that is told of a device (rest-39)."""
+    """Return a device with all its fields (rest-39). Raise `NotFound`."""
     row = _load_row(connection, mac)
     firmware, beta, variant = row[5], row[16], row[17]
     claimed = bulk.query_in(connection, _CLAIMED_AT, [mac_to_int(mac)])
@@ -94,8 +94,8 @@ def load_device_detail(connection: Connection, mac: Mac) -> DeviceDetail:
 
 
 def device_not_found(mac: Mac) -> NotFound:
-    """There is no such device."""
-    return NotFound(f"there is no device {to_device_id(mac)}")
+    """Return the error for an unknown device."""
+    return NotFound(f"device {to_device_id(mac)} not found")
 
 
 def _load_row(connection: Connection, mac: Mac) -> Row:
@@ -113,23 +113,23 @@ def _find_page(
     after: DevicePosition | None,
     limit: int,
 ) -> tuple[list[int], DevicePosition | None]:
-    """The ids of a page, and where it ends."""
+    """Return the ids of a page, and the position of the last one if more follow."""
     selection = resolve_filter(connection, device_filter)
     if selection is None:
         return [], None
-    found = page_query.find_page_keys(connection, selection, order, after=after, limit=limit + 1)
-    end = found[limit - 1] if len(found) > limit else None
-    return [int(key[-1]) for key in found[:limit]], end
+    keys = page_query.find_page_keys(connection, selection, order, after=after, limit=limit + 1)
+    end = keys[limit - 1] if len(keys) > limit else None
+    return [int(key[-1]) for key in keys[:limit]], end
 
 
-def _load_rows(connection: Connection, numbers: Sequence[int]) -> list[Row]:
-    """What is shown of devices, in this order. One that has just been forgotten is missing."""
-    rows = {row[0]: row for row in bulk.query_in(connection, _ROWS[connection.dialect.name], numbers)}
-    return [rows[number] for number in numbers if number in rows]
+def _load_rows(connection: Connection, device_ids: Sequence[int]) -> list[Row]:
+    """Return the rows of devices in this order. A device that was deleted meanwhile is missing."""
+    rows = {row[0]: row for row in bulk.query_in(connection, _ROWS[connection.dialect.name], device_ids)}
+    return [rows[each] for each in device_ids if each in rows]
 
 
 def _to_fields(row: Row) -> dict[str, Any]:
-    """The ten fields of every list (rest-29)."""
+    """Return the ten fields of a device in every list (rest-29)."""
     labels = row[10]
     return {
         "id": f"bmac-{row[0]:012x}",
@@ -148,11 +148,11 @@ def _to_fields(row: Row) -> dict[str, Any]:
 def _to_live(row: Row) -> Live:
     gateway, parent, rssi, battery, reported_at = row[11:16]
     radio_gateway, radio_at, gateway_at = row[18:21]
-    is_gateway = gateway == row[0]  # it reaches us by itself, whichever other one hears its radio
+    is_gateway = gateway == row[0]  # a gateway reports by itself, even if another gateway receives its radio
     is_outdated = None not in {radio_at, gateway_at} and gateway_at - radio_at > BEST_PARENT_MS
     if radio_gateway != gateway and (is_gateway or is_outdated):
         parent = rssi = None
-    elif radio_gateway is not None:  # the three are of one reading
+    elif radio_gateway is not None:  # parent, RSSI and gateway are of one report
         gateway = radio_gateway
     return Live(
         gateway=None if gateway is None else mac_from_int(gateway),

@@ -1,4 +1,4 @@
-"""What is asked of the list of devices, and what is learned of devices: plain values."""
+"""Plain values: filters and order of the device list, and observations of devices."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from msgspec import UNSET, Struct, UnsetType
 from meshfleet.protocol.ids import Mac, ModelNumber, Version
 
 DevicePosition = tuple[int | str | bool, ...]
-"""Where a page ended: the values of the sort columns of its last device, the id at the end."""
+"""Position in the device list: the values of a device's sort columns, the id last."""
 
 
 class DeviceFilter(Struct, frozen=True, kw_only=True):
-    """Which devices are meant; all that is given must hold (rest-34, rest-35)."""
+    """Filter of devices; all given conditions must match (rest-34, rest-35). None: any value."""
 
     labels: tuple[str, ...] = ()
     connected: bool | None = None
@@ -28,38 +28,38 @@ class DeviceFilter(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSort(StrEnum):
-    """By what a list is sorted; the id decides between equals (rest-37)."""
+    """Sort criterion of a device list; equal devices are ordered by id (rest-37)."""
 
     ID = "id"
     NAME = "friendlyName"
     CONNECTIVITY = "connectivity"
-    """Disconnected devices first, and among them those that changed first."""
+    """Disconnected devices first; within each group the oldest change first."""
 
 
 class SortOrder(NamedTuple):
-    """How a list is sorted."""
+    """Sort criterion and direction of a device list."""
 
     sort: DeviceSort = DeviceSort.ID
     reverse: bool = False
 
 
 class DeviceListQuery(Struct, frozen=True, kw_only=True):
-    """All that a list was asked for; the token of a next page belongs to it."""
+    """Query of a device list, which page tokens are bound to."""
 
     device_filter: DeviceFilter
     order: SortOrder
 
 
 class DeviceObservation(Struct, frozen=True, kw_only=True, gc=False):
-    """What is newly known of a device. What is UNSET stays as it is."""
+    """New facts about a device. UNSET fields leave the stored values unchanged."""
 
     device: Mac
     at: int
-    """When, in milliseconds."""
+    """Time of the observation, in milliseconds since the epoch."""
     heard: bool = True
-    """Whether the device itself was heard; not so when it is claimed, or when its silence is noticed."""
+    """Whether the device itself sent something; False for a claim or a detected silence."""
     name: str | UnsetType = UNSET
-    """A name that somebody gave it; one that it has stays."""
+    """Name to set unless the device already has one chosen by a user."""
     gateway: Mac | UnsetType = UNSET
     model: ModelNumber | UnsetType = UNSET
     variant: int | UnsetType = UNSET
@@ -75,10 +75,10 @@ class DeviceObservation(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def normalize_name(name: str) -> str:
-    """A name as searches and sorts see it: no case, and one spelling for what looks the same."""
+    """Return a name as filters and sorting compare it: case-folded and in Unicode normal form."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def format_base_version(version: Version) -> str:
-    """A version without its beta, as it is stored and listed (rest-49, rest-50)."""
+    """Return a version without its beta number, as it is stored and listed (rest-49, rest-50)."""
     return f"{version[0]}.{version[1]}.{version[2]}"

@@ -1,4 +1,4 @@
-"""The filters of the list of devices, as they stand in a query (rest-34 to rest-37)."""
+"""Path and query parameters for devices and gateways (rest-34 to rest-37)."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from meshfleet.service.devices.model import DeviceFilter, DeviceSort, SortOrder
 from meshfleet.service.http.query import QueryReader, parse_flag
 from meshfleet.service.http.request import decode_segment
 
-# Devices and gateways as they are named in paths.
+# Devices and gateways in paths.
 
 
 def parse_path_device(text: str) -> Mac:
-    """Read the id of a device; there is none with an id that cannot be (rest-15)."""
+    """Parse the device id of a path. Raise `NotFound` for a malformed one (rest-15)."""
     try:
         return to_mac(parse_device_id(decode_segment(text)))
     except MalformedId:
-        raise NotFound("there is no such device") from None
+        raise NotFound("device not found") from None
 
 
 def parse_path_gateway(text: str) -> Mac:
-    """Read the MAC or the device id of a gateway (rest-76)."""
+    """Parse the MAC or device id of a gateway in a path. Raise `NotFound` for a malformed one (rest-76)."""
     try:
         return parse_gateway_mac(decode_segment(text))
     except MalformedId:
-        raise NotFound("there is no such gateway") from None
+        raise NotFound("gateway not found") from None
 
 
 def parse_gateway_mac(text: str, field: str = "mac") -> Mac:
-    """Read the MAC or the device id of a gateway, in either case (id-3, rest-76)."""
+    """Parse the MAC or device id of a gateway, in upper or lower case (id-3, rest-76)."""
     return parse_mac(text.lower().removeprefix("bmac-"), field)
 
 
 _MAX_LABELS: Final = 20
-"""Each label of a filter is another question to the database."""
+"""Maximum number of labels of a filter: each one adds a condition to the query."""
 
 _SORT_ORDERS: Final = {
     sign + sort: SortOrder(sort, reverse=bool(sign)) for sort in DeviceSort for sign in ("", "-")
@@ -49,7 +49,7 @@ ConnectedParameter = Annotated[
     str | None,
     QueryParameter(
         name="Connected",
-        description="Is connected, or is not.",
+        description="Only connected devices (`true`) or only disconnected ones (`false`).",
         schema_extra={"type": "boolean"},
     ),
 ]
@@ -57,7 +57,7 @@ SortParameter = Annotated[
     str | None,
     QueryParameter(
         name="Sort",
-        description="What decides the order, `id` unless set; a `-` in front reverses it.",
+        description="Sort criterion, `id` by default; a leading `-` reverses the order.",
         schema_extra={"type": "string", "enum": list(_SORT_ORDERS)},
     ),
 ]
@@ -65,7 +65,7 @@ IncludeParameter = Annotated[
     str | None,
     QueryParameter(
         name="Include",
-        description="`live` adds what changes with reports.",
+        description="`live` adds the fields that change with reports.",
         schema_extra={"type": "string", "enum": ["live"]},
     ),
 ]
@@ -75,43 +75,49 @@ def parse_device_filter(
     label: Annotated[
         list[str] | None,
         QueryParameter(
-            name="Label", description="Has this label; may be given several times, then has them all."
+            name="Label",
+            description="Only devices with this label; may be repeated, then only devices with all of them.",
         ),
     ] = None,
     connected: ConnectedParameter = None,
     model_number: Annotated[
-        str | None, QueryParameter(name="ModelNumber", description="Four hex digits, such as `000F`.")
+        str | None,
+        QueryParameter(name="ModelNumber", description="Model number: four hex digits, such as `000F`."),
     ] = None,
     firmware_version: Annotated[
         str | None,
         QueryParameter(
-            name="FirmwareVersion", description="Such as `2.4.1`, betas included, or `2.4.1-beta.3`."
+            name="FirmwareVersion",
+            description="Firmware version, such as `2.4.1` (includes its betas) or `2.4.1-beta.3`.",
         ),
     ] = None,
     hardware_version: Annotated[
-        str | None, QueryParameter(name="HardwareVersion", description="Such as `1.0` or `1.0.0`.")
+        str | None,
+        QueryParameter(name="HardwareVersion", description="Hardware version, such as `1.0` or `1.0.0`."),
     ] = None,
     friendly_name: Annotated[
         str | None,
         QueryParameter(
             name="FriendlyName",
-            description="Part of the name, in any case; fewer than three characters: its beginning.",
+            description="Part of the name, in any case; with fewer than three characters its beginning.",
         ),
     ] = None,
     gateway: Annotated[
         str | None,
-        QueryParameter(name="Gateway", description="The MAC or device id of the gateway it is behind."),
+        QueryParameter(
+            name="Gateway", description="MAC or device id of the gateway that the device is behind."
+        ),
     ] = None,
     ids: Annotated[
         list[str] | None,
-        QueryParameter(name="Ids", description="Is one of these; may be given several times."),
+        QueryParameter(name="Ids", description="Only devices with these ids; may be repeated."),
     ] = None,
 ) -> DeviceFilter:
-    """Read the filters, or tell all that is wrong with them."""
+    """Parse the filters of a device list. Raise `InvalidRequest` with all faults."""
     reader = QueryReader()
     labels = [reader.read(parse_label, each, "Label", unless=None) for each in label or ()]
-    known = [reader.read(parse_device_id, each, "Ids", unless=None) for each in ids or ()]
-    chosen = DeviceFilter(
+    device_ids = [reader.read(parse_device_id, each, "Ids", unless=None) for each in ids or ()]
+    device_filter = DeviceFilter(
         labels=tuple(sorted({each for each in labels if each is not None})),
         connected=reader.read(parse_flag, connected, "Connected", unless=None),
         model=reader.read(parse_model_number, model_number, "ModelNumber", unless=None),
@@ -119,25 +125,25 @@ def parse_device_filter(
         hardware=reader.read(Version.parse, hardware_version, "HardwareVersion", unless=None),
         name=reader.read(parse_name_part, friendly_name, "FriendlyName", unless=None),
         gateway=reader.read(parse_gateway_mac, gateway, "Gateway", unless=None),
-        ids=None if ids is None else tuple(sorted({to_mac(each) for each in known if each is not None})),
+        ids=None if ids is None else tuple(sorted({to_mac(each) for each in device_ids if each is not None})),
     )
-    if len(chosen.labels) > _MAX_LABELS:
-        reader.faults.append(Fault("Label", f"is given more than {_MAX_LABELS} times"))
+    if len(device_filter.labels) > _MAX_LABELS:
+        reader.faults.append(Fault("Label", f"must be given at most {_MAX_LABELS} times"))
     reader.raise_faults()
-    return chosen
+    return device_filter
 
 
 def parse_sort_order(sort: SortParameter = None) -> SortOrder:
-    """Read how to sort."""
+    """Parse the sort order of a device list. Raise `InvalidRequest`."""
     if sort is None:
         return SortOrder()
     if sort not in _SORT_ORDERS:
-        raise InvalidRequest([Fault("Sort", f"is none of {', '.join(_SORT_ORDERS)}")])
+        raise InvalidRequest([Fault("Sort", f"must be one of {', '.join(_SORT_ORDERS)}")])
     return _SORT_ORDERS[sort]
 
 
 def parse_include_live(include: IncludeParameter = None) -> bool:
-    """Read whether what changes with reports is asked for (rest-38)."""
+    """Return whether live fields are requested (rest-38). Raise `InvalidRequest`."""
     if include not in {None, "live"}:
-        raise InvalidRequest([Fault("Include", "can only be live")])
+        raise InvalidRequest([Fault("Include", "must be live")])
     return include is not None

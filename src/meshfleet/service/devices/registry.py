@@ -1,8 +1,8 @@
-"""The registry of devices: how they get into it, and how what is known of them changes.
+"""Registry of devices: adding, updating, renaming and deleting them.
 
-Whatever is heard comes through `observe`, in batches. It reads what is known of the devices of a batch, lets
-one sighting after another change it, and writes what differs: most reports change no more than the state of
-a device, and a column that is not written is an index that is not touched.
+All observations pass through `record_observations` in batches. It loads the devices of a batch, applies one
+observation after another, and writes only what differs: most reports change only the state of a device, and
+the index of an unchanged column is not touched.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from meshfleet.service.devices.model import DeviceObservation
 
 
-# Names that can be searched: on SQLite their parts are in an index of its own, which is kept here.
+# Search in names: SQLite has a separate trigram index, which is updated here.
 
 _REMOVE_NAMES: Final = (
     "INSERT INTO device_name (device_name, rowid, name_key)"
@@ -52,7 +52,7 @@ _ADD_NAMES: Final = (
 
 @contextmanager
 def update_name_index(connection: Connection, numbers: Sequence[int]) -> Iterator[None]:
-    """Around whatever adds these devices, changes their names, or removes them."""
+    """Keep SQLite's name index up to date while the block adds, renames or deletes these devices."""
     if connection.dialect.name == "sqlite" and numbers:
         bulk.execute_in(connection, _REMOVE_NAMES, numbers)
         yield
@@ -62,14 +62,14 @@ def update_name_index(connection: Connection, numbers: Sequence[int]) -> Iterato
 
 
 _SELECT_DEVICES: Final = (
-    f"SELECT {', '.join(map(str, [*device.columns, *device_state.columns]))}"  # noqa: S608 # our own names
+    f"SELECT {', '.join(map(str, [*device.columns, *device_state.columns]))}"  # noqa: S608 # constant column names
     " FROM device LEFT JOIN device_state ON device_state.device = device.id WHERE device.id IN numbers"
 )
 
 _NAME_COLUMNS: Final = ("name", "name_key")
 
 _Changes: TypeAlias = defaultdict[tuple[str, ...], list[tuple[Any, ...]]]
-"""New values, and the id at the end, for the columns that change."""
+"""Rows of new values with the device id last, by the columns that change."""
 
 
 _NO_MODEL: Final = 0
@@ -77,7 +77,7 @@ _NO_VERSION: Final = "0.0.0"
 
 
 class _DeviceRow(Struct):
-    """A row of `device`."""
+    """Row of the table `device`."""
 
     id: int
     name: str
@@ -94,32 +94,36 @@ class _DeviceRow(Struct):
     connected_at: int
     created_at: int
 
-    def apply(self, seen: DeviceObservation, state: DeviceState) -> None:
-        """Take over what is newly known, if it is newer than what is known already."""
-        at = seen.at
-        if seen.name is not UNSET and not self.named:
-            self.name, self.name_key, self.named = seen.name, normalize_name(seen.name), True
-        if seen.gateway is not UNSET and _is_newer(at, state.gateway_at):
-            self.gateway, state.gateway_at = mac_to_int(seen.gateway), at
-        if seen.model is not UNSET and _is_newer(at, state.model_at):
-            self.model, state.model_at = int(seen.model, 16), at
-        if seen.variant is not UNSET and _is_newer(at, state.variant_at):
-            self.variant, state.variant_at = seen.variant, at
-        if seen.firmware is not UNSET and _is_newer(at, state.firmware_at):
+    def apply(self, observation: DeviceObservation, state: DeviceState) -> None:
+        """Apply the fields of an observation that are newer than the stored ones."""
+        at = observation.at
+        if observation.name is not UNSET and not self.named:
+            self.name, self.name_key, self.named = observation.name, normalize_name(observation.name), True
+        if observation.gateway is not UNSET and _is_newer(at, state.gateway_at):
+            self.gateway, state.gateway_at = mac_to_int(observation.gateway), at
+        if observation.model is not UNSET and _is_newer(at, state.model_at):
+            self.model, state.model_at = int(observation.model, 16), at
+        if observation.variant is not UNSET and _is_newer(at, state.variant_at):
+            self.variant, state.variant_at = observation.variant, at
+        if observation.firmware is not UNSET and _is_newer(at, state.firmware_at):
             self.firmware, self.beta, state.firmware_at = (
-                format_base_version(seen.firmware),
-                seen.firmware.beta,
+                format_base_version(observation.firmware),
+                observation.firmware.beta,
                 at,
             )
-        if seen.hardware is not UNSET and _is_newer(at, state.hardware_at):
-            self.hardware, state.hardware_at = format_base_version(seen.hardware), at
-        if seen.imei is not UNSET and _is_newer(at, state.reported_at):
-            self.imei = seen.imei
-        if seen.connected is not UNSET and seen.connected != self.connected and at >= self.connected_at:
-            self.connected, self.connected_at = seen.connected, at
+        if observation.hardware is not UNSET and _is_newer(at, state.hardware_at):
+            self.hardware, state.hardware_at = format_base_version(observation.hardware), at
+        if observation.imei is not UNSET and _is_newer(at, state.reported_at):
+            self.imei = observation.imei
+        if (
+            observation.connected is not UNSET
+            and observation.connected != self.connected
+            and at >= self.connected_at
+        ):
+            self.connected, self.connected_at = observation.connected, at
 
     def set_default_name(self) -> None:
-        """Until somebody names a device it is called after its product (rest-45)."""
+        """Name the device after its product, unless a user has named it (rest-45)."""
         if not self.named:
             product = find_product_name(format_model_number(self.model), self.variant) or "Device"
             self.name = f"{product} {self.id & 0xFFFF:04x}"
@@ -127,62 +131,67 @@ class _DeviceRow(Struct):
 
 
 def _is_newer(at: int, known: int | None) -> bool:
-    """Whether something is newer than what is known: reports out of order never move anything back."""
+    """Return whether an observation is at least as new as the stored value: late reports change nothing."""
     return known is None or at >= known
 
 
-def _apply_to_state(state: DeviceState, seen: DeviceObservation) -> None:
-    """Take over what is newly known of what changes often."""
-    at = seen.at
-    if seen.heard and _is_newer(at, state.reported_at):
+def _apply_to_state(state: DeviceState, observation: DeviceObservation) -> None:
+    """Apply the newer fields of an observation to the state, which changes often."""
+    at = observation.at
+    if observation.heard and _is_newer(at, state.reported_at):
         state.reported_at = at
-        state.boot_mode = state.boot_mode if seen.boot_mode is UNSET else seen.boot_mode
-    if seen.status is not UNSET and _is_newer(at, state.status_at):
-        state.status, state.status_at = seen.status, at
-    if seen.battery is not UNSET and _is_newer(at, state.battery_at):
-        state.battery, state.battery_at = seen.battery, at
-    if _is_newer(at, state.radio_at) and not (seen.parent is UNSET and seen.rssi is UNSET):
+        state.boot_mode = state.boot_mode if observation.boot_mode is UNSET else observation.boot_mode
+    if observation.status is not UNSET and _is_newer(at, state.status_at):
+        state.status, state.status_at = observation.status, at
+    if observation.battery is not UNSET and _is_newer(at, state.battery_at):
+        state.battery, state.battery_at = observation.battery, at
+    if _is_newer(at, state.radio_at) and not (observation.parent is UNSET and observation.rssi is UNSET):
         state.radio_at = at
-        state.parent = state.parent if seen.parent is UNSET else mac_to_int(seen.parent)
-        state.rssi = state.rssi if seen.rssi is UNSET else seen.rssi
-        state.radio_gateway = None if seen.gateway is UNSET else mac_to_int(seen.gateway)
+        state.parent = state.parent if observation.parent is UNSET else mac_to_int(observation.parent)
+        state.rssi = state.rssi if observation.rssi is UNSET else observation.rssi
+        state.radio_gateway = None if observation.gateway is UNSET else mac_to_int(observation.gateway)
 
 
 def record_observations(connection: Connection, observations: Sequence[DeviceObservation]) -> None:
-    """Take over what is newly known of devices, one sighting after another; unknown devices are added."""
-    facts, states = _load_known(connection, {mac_to_int(seen.device) for seen in observations})
-    before = {number: astuple(each) for number, each in facts.items()}
-    states_before = {number: astuple(each) for number, each in states.items()}
-    for seen in observations:
-        number = mac_to_int(seen.device)
-        if number not in facts:
-            facts[number] = _new_device(number, seen.at)
-        state = states.setdefault(number, DeviceState(number))
-        facts[number].apply(seen, state)
-        _apply_to_state(state, seen)
-    _write_devices(connection, facts, before)
-    changed = (astuple(states[number]) for number in sorted(states))
-    rows = [row for row in changed if row != states_before.get(row[0], astuple(DeviceState(row[0])))]
+    """Apply observations to their devices, one after another; add unknown devices.
+
+    Raise `WriteConflict` if another transaction adds one of them at the same time.
+    """
+    devices, states = _load_devices(
+        connection, {mac_to_int(observation.device) for observation in observations}
+    )
+    devices_before = {device_id: astuple(each) for device_id, each in devices.items()}
+    states_before = {device_id: astuple(each) for device_id, each in states.items()}
+    for observation in observations:
+        device_id = mac_to_int(observation.device)
+        if device_id not in devices:
+            devices[device_id] = _build_unknown_device(device_id, observation.at)
+        state = states.setdefault(device_id, DeviceState(device_id))
+        devices[device_id].apply(observation, state)
+        _apply_to_state(state, observation)
+    _write_devices(connection, devices, devices_before)
+    all_rows = (astuple(states[device_id]) for device_id in sorted(states))
+    rows = [row for row in all_rows if row != states_before.get(row[0], astuple(DeviceState(row[0])))]
     merge_states(connection, rows)
 
 
 def set_device_names(connection: Connection, names: Iterable[tuple[Mac, str]]) -> None:
-    """Give devices the names that people chose. Unknown devices are passed over."""
+    """Set names chosen by users. Unknown devices are ignored."""
     rows = [(name, normalize_name(name), mac_to_int(mac)) for mac, name in names]
-    with update_name_index(connection, [number for _, _, number in rows]):
+    with update_name_index(connection, [device_id for _, _, device_id in rows]):
         bulk.execute_many(
             connection, "UPDATE device SET name = ?, name_key = ?, named = true WHERE id = ?", rows
         )
 
 
 def delete_device(connection: Connection, mac: Mac) -> bool:
-    """Remove a device with its labels; False: it is not known. It comes back when it is heard (rest-41)."""
+    """Delete a device and its labels; return False if unknown. Its next report adds it again (rest-41)."""
     with update_name_index(connection, [mac_to_int(mac)]):
         return connection.execute(delete(device).where(device.c.id == mac_to_int(mac))).rowcount > 0
 
 
 def attach_labels(connection: Connection, pairs: Collection[tuple[str, Mac]], *, at: int) -> None:
-    """Attach labels to devices, which must be known; labels that are not known are made."""
+    """Attach labels to existing devices; create unknown labels."""
     texts = sorted({text for text, _ in pairs})
     bulk.execute_many(
         connection,
@@ -190,29 +199,29 @@ def attach_labels(connection: Connection, pairs: Collection[tuple[str, Mac]], *,
         [(text, at) for text in texts],
     )
     found = connection.execute(select(label.c.text, label.c.id).where(label.c.text.in_(texts)))
-    numbers: dict[str, int] = dict(found.all())
-    devices = {mac: mac_to_int(mac) for _, mac in pairs}
-    rows = sorted({(numbers[text], devices[mac]) for text, mac in pairs})
+    label_ids: dict[str, int] = dict(found.all())
+    device_ids = {mac: mac_to_int(mac) for _, mac in pairs}
+    rows = sorted({(label_ids[text], device_ids[mac]) for text, mac in pairs})
     bulk.insert_rows(connection, device_label, rows)
 
 
-def _load_known(
-    connection: Connection, wanted: set[int]
+def _load_devices(
+    connection: Connection, device_ids: set[int]
 ) -> tuple[dict[int, _DeviceRow], dict[int, DeviceState]]:
-    facts: dict[int, _DeviceRow] = {}
+    devices: dict[int, _DeviceRow] = {}
     states: dict[int, DeviceState] = {}
     width = len(device.columns)
-    for row in bulk.query_in(connection, _SELECT_DEVICES, sorted(wanted)):
-        facts[row[0]] = _DeviceRow(*row[:width])
+    for row in bulk.query_in(connection, _SELECT_DEVICES, sorted(device_ids)):
+        devices[row[0]] = _DeviceRow(*row[:width])
         if row[width] is not None:
             states[row[0]] = DeviceState(*row[width:])
-    return facts, states
+    return devices, states
 
 
-def _new_device(number: int, at: int) -> _DeviceRow:
-    """A device of which nothing is known yet (rest-48)."""
+def _build_unknown_device(device_id: int, at: int) -> _DeviceRow:
+    """Return the row of a device of which nothing is known yet (rest-48)."""
     return _DeviceRow(
-        id=number,
+        id=device_id,
         name="",
         name_key="",
         named=False,
@@ -230,17 +239,17 @@ def _new_device(number: int, at: int) -> _DeviceRow:
 
 
 def _write_devices(
-    connection: Connection, facts: dict[int, _DeviceRow], before: dict[int, tuple[Any, ...]]
+    connection: Connection, devices: dict[int, _DeviceRow], before: dict[int, tuple[Any, ...]]
 ) -> None:
     new: list[tuple[Any, ...]] = []
     changes: _Changes = defaultdict(list)
-    for number in sorted(facts):
-        known, old = facts[number], before.get(number)
+    for device_id in sorted(devices):
+        row, old = devices[device_id], before.get(device_id)
         if old is None:
-            known.set_default_name()
-            new.append(astuple(known))
-        elif old != astuple(known):
-            _collect_changes(changes, known, old)
+            row.set_default_name()
+            new.append(astuple(row))
+        elif old != astuple(row):
+            _collect_changes(changes, row, old)
     renamed = [row[-1] for columns, rows in changes.items() if "name" in columns for row in rows]
     with update_name_index(connection, [row[0] for row in new] + renamed):
         if bulk.insert_rows(connection, device, new) < len(new):
@@ -252,25 +261,25 @@ def _update_devices(connection: Connection, changes: _Changes) -> None:
     for columns, rows in changes.items():
         assignments = ", ".join(f"{column} = ?" for column in columns)
         guard = " AND NOT named" if "name" in columns else ""
-        bulk.execute_many(connection, f"UPDATE device SET {assignments} WHERE id = ?{guard}", rows)  # noqa: S608 # our own names
+        bulk.execute_many(connection, f"UPDATE device SET {assignments} WHERE id = ?{guard}", rows)  # noqa: S608 # constant column names
 
 
-def _collect_changes(changes: _Changes, known: _DeviceRow, old: tuple[Any, ...]) -> None:
-    """Sort what differs by its columns. The name is a change of its own: somebody may give one meanwhile."""
+def _collect_changes(changes: _Changes, row: _DeviceRow, old: tuple[Any, ...]) -> None:
+    """Add the changed columns of a row. The name is a separate change: a user may set one meanwhile."""
     columns = _DeviceRow.__struct_fields__
-    differing = [i for i, value in enumerate(astuple(known)) if value != old[i]]
-    changes[tuple(columns[i] for i in differing)].append((*(astuple(known)[i] for i in differing), known.id))
-    name = known.name
-    known.set_default_name()
-    if known.name != name:
-        changes[_NAME_COLUMNS].append((known.name, known.name_key, known.id))
+    differing = [i for i, value in enumerate(astuple(row)) if value != old[i]]
+    changes[tuple(columns[i] for i in differing)].append((*(astuple(row)[i] for i in differing), row.id))
+    name = row.name
+    row.set_default_name()
+    if row.name != name:
+        changes[_NAME_COLUMNS].append((row.name, row.name_key, row.id))
 
 
-# What people change about devices.
+# Changes by users.
 
 
 def rename_device(connection: Connection, mac: Mac, name: str, *, by: Actor, now: int) -> Device:
-    """Give a device the name that somebody chose (rest-43)."""
+    """Set the name of a device (rest-43). Raise `NotFound`. An unchanged name is not recorded."""
     query = select(device.c.name, device.c.named).where(device.c.id == mac_to_int(mac))
     before = connection.execute(query.with_for_update()).first()
     if before is None:
@@ -284,7 +293,10 @@ def rename_device(connection: Connection, mac: Mac, name: str, *, by: Actor, now
 
 
 def forget_device(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
-    """Remove a device; its history stays, and it comes back when it is heard (rest-40, rest-41)."""
+    """Delete a device but keep its history; a later report adds it again (rest-40, rest-41).
+
+    Raise `StillClaimed` for a claimed gateway, `NotFound` for an unknown device.
+    """
     if connection.execute(select(gateway.c.device).where(gateway.c.device == mac_to_int(mac))).first():
         raise StillClaimed(f"gateway {mac} is claimed; release it first")
     name = connection.execute(select(device.c.name).where(device.c.id == mac_to_int(mac))).scalar()

@@ -1,4 +1,4 @@
-"""`/api/v1/devices`: the list of devices, and each of them."""
+"""REST routes `/api/v1/devices`."""
 
 from litestar import Router, delete, get, put
 from litestar.di import NamedDependency as Given
@@ -32,24 +32,24 @@ async def list_devices(
     pages: Given[PageTokens],
     next_token: NextToken = None,
 ) -> DevicePage:
-    """List the devices that meet all filters."""
-    asked = DeviceListQuery(device_filter=device_filter, order=order)
-    after = pages.decode(asked, next_token) if next_token is not None else None
+    """List the devices that match all filters."""
+    query = DeviceListQuery(device_filter=device_filter, order=order)
+    after = pages.decode(query, next_token) if next_token is not None else None
     devices, end = await database.read(
         listing.list_devices, device_filter, order, after=after, limit=limit, live=live
     )
-    return DevicePage(items=devices, next_token=None if end is None else pages.encode(asked, end))
+    return DevicePage(items=devices, next_token=None if end is None else pages.encode(query, end))
 
 
 @get("/summary", problems=(429,))
 async def summarize(device_filter: Given[DeviceFilter], device_summaries: Given[SummaryCache]) -> Summary:
-    """Count the devices that meet all filters, by model, firmware and label."""
+    """Count the devices that match all filters, by model, firmware and label."""
     return await device_summaries.get(device_filter)
 
 
 @get("/{device_id:str}")
 async def show_device(device_id: FromPath[str], database: Given[Database]) -> DeviceDetail:
-    """Show all about a device."""
+    """Get all fields of a device."""
     return await database.read(listing.load_device_detail, parse_path_device(device_id))
 
 
@@ -60,7 +60,7 @@ async def forget_device(
     database: Given[Database],
     now: Given[Now],
 ) -> None:
-    """Forget a device. Its history stays, and it comes back when it is heard again."""
+    """Delete a device from the registry. Its history is kept, and its next report adds it again."""
     await database.write(registry.forget_device, parse_path_device(device_id), by=actor, now=now())
 
 

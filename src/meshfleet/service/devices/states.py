@@ -1,7 +1,7 @@
-"""What changes with every report: the table `device_state`.
+"""Table `device_state`: the fields of devices that change with every report.
 
-Each part of a state has its own time. What is newer counts, in whatever order it comes, and whoever else
-writes at the same moment (report-50).
+Each part of a state has its own time. The newer value wins, regardless of the order of arrival and of
+concurrent writers (report-50).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 BEST_PARENT_MS: Final = 90_000
-"""Milliseconds that the parent that hears a device best is remembered; they report every minute."""
+"""Milliseconds for which the parent with the strongest signal is kept; parents report every minute."""
 
 
 class DeviceState(Struct):
-    """A row of `device_state`; a time that is None says that the rest of its part is not known."""
+    """Row of `device_state`. If a time is None, the fields of its part are unknown."""
 
     device: int
     reported_at: int | None = None
@@ -56,13 +56,13 @@ _PARTS: Final = {
     "firmware_at": (),
     "hardware_at": (),
 }
-"""The times, and what each is the time of."""
+"""Time columns, each with the columns that it is the time of."""
 
 
 # --- Whole states ---
 
 
-def _newer(time: str) -> str:
+def _is_newer_sql(time: str) -> str:
     return (
         f"excluded.{time} IS NOT NULL"
         f" AND (device_state.{time} IS NULL OR excluded.{time} >= device_state.{time})"
@@ -70,14 +70,14 @@ def _newer(time: str) -> str:
 
 
 _MERGE: Final = "UPDATE SET " + ", ".join(
-    f"{column} = CASE WHEN {_newer(time)} THEN excluded.{column} ELSE device_state.{column} END"
+    f"{column} = CASE WHEN {_is_newer_sql(time)} THEN excluded.{column} ELSE device_state.{column} END"
     for time, parts in _PARTS.items()
     for column in (time, *parts)
 )
 
 
 def merge_states(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Take over what is newer in whole states, given as rows. Their devices must be there."""
+    """Merge whole states into the table; for each part the newer one wins. Their devices must exist."""
     bulk.insert_rows(connection, device_state, rows, on_conflict=_MERGE)
 
 
@@ -87,51 +87,51 @@ _STRONGER_PARENT: Final = (
     "device_state.parent = {parent} OR device_state.rssi <= {rssi}"
     f" OR device_state.radio_at < {{radio_at}} - {BEST_PARENT_MS}"
 )
-"""Several parents hear a device: the one that hears it best counts, for as long as it does."""
+"""Condition for replacing the parent: several parents receive a device, and the strongest signal counts."""
 
 
 def update_state_part(connection: Connection, time: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Take over what is newer in a part of states, which is called by its time and must be there.
+    """Update one part of existing states, named by its time column, where the given time is newer.
 
-    Each row has the device, the time, and what it is the time of. A part that is written by itself costs a
-    third of a whole state.
+    Each row has the device, the time, and the columns of the part. Writing one part costs a third of writing
+    a whole state.
     """
     if rows:
         bulk.update_rows(connection, device_state, _UPDATES[time], rows)
 
 
 def update_heard_states(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """The same for what most reports tell: devices are in no special mode, and their own gateways hear them.
+    """Update the states of devices that reported through their usual gateway, in normal boot mode.
 
-    Each row has the device and, twice, the time.
+    This is the common case. Each row has the device and, twice, the time.
     """
     if rows:
         bulk.update_rows(connection, device_state, _HEARD, rows)
 
 
-_LIMIT_HEARTBEATS: Final = f"UPDATE execution SET beat_at = ? WHERE {active_condition()} AND beat_at > ?"  # noqa: S608 # our names
+_LIMIT_HEARTBEATS: Final = f"UPDATE execution SET beat_at = ? WHERE {active_condition()} AND beat_at > ?"  # noqa: S608 # constant column names
 
 
 def limit_state_times(connection: Connection, now: int) -> None:
-    """Let no state be later than now, after the clock of this machine was set back.
+    """Limit all times of states to now, after the clock of this machine was set back.
 
-    What comes afterwards would count as older, and states would not change until the clock gets there. The
-    heartbeats that executions under way have counted are known by the times of states: those are limited too.
+    Otherwise later observations would count as older, and states would not change until the clock catches up.
+    Heartbeat times of active executions are compared with times of states, so they are limited too.
     """
-    late = " OR ".join(f"{time} > ?" for time in _PARTS)
+    is_late = " OR ".join(f"{time} > ?" for time in _PARTS)
     set_times = ", ".join(f"{time} = CASE WHEN {time} > ? THEN ? ELSE {time} END" for time in _PARTS)
     values = (now,) * (3 * len(_PARTS))
-    bulk.execute_one(connection, f"UPDATE device_state SET {set_times} WHERE {late}", values)  # noqa: S608 # our names
+    bulk.execute_one(connection, f"UPDATE device_state SET {set_times} WHERE {is_late}", values)  # noqa: S608 # constant column names
     bulk.execute_one(connection, _LIMIT_HEARTBEATS, (now, now))
 
 
 def find_newest_state_time(connection: Connection) -> int | None:
-    """Find the latest time of all states. This reads all of them."""
+    """Return the latest time of all states; None if there are none. It reads the whole table."""
     newest = connection.execute(select(*(func.max(device_state.c[time]) for time in _PARTS))).one()
     return max((time for time in newest if time is not None), default=None)
 
 
-def _condition(time: str) -> str:
+def _build_update_condition(time: str) -> str:
     newer = f"device_state.{time} <= {{{time}}}"
     if time == "radio_at":
         newer = f"{newer} AND ({_STRONGER_PARENT})"
@@ -139,8 +139,11 @@ def _condition(time: str) -> str:
 
 
 _UPDATES: Final = {
-    time: bulk.BulkUpdate(("device", time, *parts), _condition(time)) for time, parts in _PARTS.items()
+    time: bulk.BulkUpdate(("device", time, *parts), _build_update_condition(time))
+    for time, parts in _PARTS.items()
 }
 _HEARD: Final = bulk.BulkUpdate(
-    ("device", "reported_at", "gateway_at"), _condition("reported_at"), null_columns=("boot_mode",)
+    ("device", "reported_at", "gateway_at"),
+    _build_update_condition("reported_at"),
+    null_columns=("boot_mode",),
 )

@@ -1,4 +1,4 @@
-"""The devices that a filter selects, counted."""
+"""Counts of the devices that a filter selects."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 def count_devices(connection: Connection, device_filter: DeviceFilter) -> Summary:
-    """Count them, now (rest-42)."""
+    """Count the devices that match a filter (rest-42)."""
     connected, models, firmware = Counter[bool](), Counter[str](), Counter[str]()
     labels: dict[str, int] = {}
     selection = resolve_filter(connection, device_filter)
     if selection is not None:
-        for is_connected, model, version, number in connection.execute(_group_query(selection)):
-            connected[is_connected] += number
-            models[format_model_number(model)] += number
-            firmware[version] += number
-        labels = dict(connection.execute(_label_query(selection)).all())
+        for is_connected, model, version, count in connection.execute(_build_group_query(selection)):
+            connected[is_connected] += count
+            models[format_model_number(model)] += count
+            firmware[version] += count
+        labels = dict(connection.execute(_build_label_query(selection)).all())
     return Summary(
         total=connected.total(),
         connected=connected[True],
@@ -48,39 +48,39 @@ def count_devices(connection: Connection, device_filter: DeviceFilter) -> Summar
 
 
 def count_connected_devices(connection: Connection) -> tuple[int, int]:
-    """How many devices are connected, and how many are not."""
+    """Return the number of connected and of disconnected devices."""
     query = select(device.c.connected, func.count()).group_by(device.c.connected)
-    found = {bool(is_connected): number for is_connected, number in connection.execute(query)}
-    return found.get(True, 0), found.get(False, 0)
+    counts = {bool(is_connected): count for is_connected, count in connection.execute(query)}
+    return counts.get(True, 0), counts.get(False, 0)
 
 
-def _group_query(selection: ResolvedFilter) -> Select[bool, int, str, int]:
-    """All but the labels in one pass: there are far fewer groups than devices."""
+def _build_group_query(selection: ResolvedFilter) -> Select[bool, int, str, int]:
+    """Return the query of all counts except labels in one pass: there are far fewer groups than devices."""
     groups = (device.c.connected, device.c.model, device.c.firmware)
     return select(*groups, func.count()).where(*selection.conditions()).group_by(*groups)
 
 
-def _label_query(selection: ResolvedFilter) -> Select[str, int]:
+def _build_label_query(selection: ResolvedFilter) -> Select[str, int]:
     counted = select(device_label.c.label, func.count().label("number")).group_by(device_label.c.label)
     if conditions := list(selection.conditions()):
         counted = counted.where(device_label.c.device.in_(select(device.c.id).where(*conditions)))
-    numbers = counted.subquery()
-    return select(label.c.text, numbers.c.number).join_from(label, numbers, label.c.id == numbers.c.label)
+    counts = counted.subquery()
+    return select(label.c.text, counts.c.number).join_from(label, counts, label.c.id == counts.c.label)
 
 
 def _to_shares(counts: Mapping[str, int]) -> list[Share]:
-    """The largest first."""
+    """Return counts as shares, the largest first."""
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return [Share(value=value, count=number) for value, number in ordered]
+    return [Share(value=value, count=count) for value, count in ordered]
 
 
-# Counting the devices that a filter selects, without counting a large fleet again and again.
+# Cache of counts, so that a large fleet is not counted for every request.
 
 _SLOW_SECONDS: Final = 0.05
-"""Seconds from which on counting is worth remembering."""
+"""Seconds of counting from which on the result is cached."""
 
 _CACHE_SECONDS: Final = 10.0
-"""Seconds for which figures are told again; they then say that they are not exact."""
+"""Seconds for which a cached summary is returned, marked as not exact."""
 
 _MAX_CACHED: Final = 100
 _MAX_RUNNING: Final = 20
@@ -88,43 +88,46 @@ _MAX_RUNNING: Final = 20
 
 class _CachedSummary(NamedTuple):
     summary: Summary
-    until: float
+    expires_at: float
 
 
 class SummaryCache:
-    """Counts. Who asks for the same at the same time gets the same answer."""
+    """Summaries of devices by filter. Concurrent requests for the same filter share one count."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._cached: OrderedDict[DeviceFilter, _CachedSummary] = OrderedDict()
         self._running: dict[DeviceFilter, asyncio.Task[Summary]] = {}
-        # One after the other: counting must not take all the threads that read.
+        # One count at a time: counting must not occupy all reader threads.
         self._count_lock = asyncio.Lock()
 
     async def get(self, device_filter: DeviceFilter) -> Summary:
-        """The devices that a filter selects, counted now or some seconds ago (rest-42)."""
-        known = self._cached.get(device_filter)
-        if known is not None and asyncio.get_running_loop().time() < known.until:
-            return replace(known.summary, exact=False)
+        """Return the summary for a filter, counted now or some seconds ago (rest-42).
+
+        Raise `TooManyAttempts` if too many filters are being counted.
+        """
+        cached = self._cached.get(device_filter)
+        if cached is not None and asyncio.get_running_loop().time() < cached.expires_at:
+            return replace(cached.summary, exact=False)
         if device_filter not in self._running and len(self._running) >= _MAX_RUNNING:
             raise TooManyAttempts(1)
         if device_filter not in self._running:
             self._running[device_filter] = asyncio.create_task(
                 self._count(device_filter), name="devices.count"
             )
-        # Shielded: who goes away does not take the answer from the others.
+        # Shielded: a client that disconnects must not cancel the count for the others.
         return await asyncio.shield(self._running[device_filter])
 
     async def _count(self, device_filter: DeviceFilter) -> Summary:
         clock = asyncio.get_running_loop().time
         try:
             async with self._count_lock:
-                started = clock()
-                counted = await self._database.read(count_devices, device_filter)
+                started_at = clock()
+                summary = await self._database.read(count_devices, device_filter)
         finally:
             del self._running[device_filter]
-        if clock() - started > _SLOW_SECONDS:
-            self._cached[device_filter] = _CachedSummary(counted, clock() + _CACHE_SECONDS)
+        if clock() - started_at > _SLOW_SECONDS:
+            self._cached[device_filter] = _CachedSummary(summary, clock() + _CACHE_SECONDS)
             if len(self._cached) > _MAX_CACHED:
                 self._cached.popitem(last=False)
-        return counted
+        return summary

@@ -1,1 +1,1 @@
-"""Who may connect to the embedded broker, what becomes of changes, and where it listens."""
+"""The embedded MQTT broker in the service: authentication, revocation, audit, listeners and metrics."""

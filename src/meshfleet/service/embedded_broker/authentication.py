@@ -1,4 +1,4 @@
-"""Lets MQTT clients in: gateways, people and programs, each with their own credentials."""
+"""Authentication of MQTT clients: gateways, users and API keys."""
 
 from __future__ import annotations
 
@@ -32,53 +32,55 @@ if TYPE_CHECKING:
     from meshfleet.service.metrics import Metrics
 
 
-# Accounts as they stand now, as the broker knows them.
+# Accounts as the broker knows them, built from stored credentials.
 
 
 def build_gateway_account(mac: Mac, password: bytes) -> Account:
-    """A claimed gateway."""
-    return Account(kind=AccountKind.GATEWAY, name=mac, credential_digest=_hash_proof(password))
+    """Return the account of a claimed gateway. `password` is the stored digest."""
+    return Account(kind=AccountKind.GATEWAY, name=mac, credential_digest=_digest_credential(password))
 
 
 def build_user_account(name: str, hashed: str, role: Role) -> Account:
-    """A user."""
+    """Return the account of a user. `hashed` is the stored password hash."""
     return Account(
-        kind=AccountKind.USER, name=name, role=role, credential_digest=_hash_proof(hashed.encode())
+        kind=AccountKind.USER, name=name, role=role, credential_digest=_digest_credential(hashed.encode())
     )
 
 
 def build_api_key_account(name: str, hashed: bytes, role: Role) -> Account:
-    """An API key."""
-    return Account(kind=AccountKind.API_KEY, name=name, role=role, credential_digest=_hash_proof(hashed))
+    """Return the account of an API key. `hashed` is the stored digest of the key."""
+    return Account(
+        kind=AccountKind.API_KEY, name=name, role=role, credential_digest=_digest_credential(hashed)
+    )
 
 
 def load_accounts(connection: Connection, accounts: Iterable[Account], *, now: int) -> dict[str, Account]:
-    """Those of these accounts that there are, by their names, as they are at this moment."""
+    """Return the current state of the existing ones of these accounts, by `str(account)`."""
     names: dict[AccountKind, set[str]] = {kind: set() for kind in AccountKind}
     for account in accounts:
         names[account.kind].add(account.name)
-    claimed = gateways.load_password_digests(connection, map(Mac, names[AccountKind.GATEWAY]))
+    digests = gateways.load_password_digests(connection, map(Mac, names[AccountKind.GATEWAY]))
     users = user_store.load_user_credentials(connection, names[AccountKind.USER])
-    holders = api_key_store.load_api_key_credentials(connection, names[AccountKind.API_KEY], now=now)
+    keys = api_key_store.load_api_key_credentials(connection, names[AccountKind.API_KEY], now=now)
     found = [
-        *(build_gateway_account(mac, password) for mac, password in claimed.items()),
+        *(build_gateway_account(mac, password) for mac, password in digests.items()),
         *(build_user_account(name, *each) for name, each in users.items()),
-        *(build_api_key_account(name, *each) for name, each in holders.items()),
+        *(build_api_key_account(name, *each) for name, each in keys.items()),
     ]
     return {str(account): account for account in found}
 
 
-def _hash_proof(stored: bytes) -> bytes:
-    """What tells one password from another, and nothing more."""
+def _digest_credential(stored: bytes) -> bytes:
+    """Return a digest that differs when the stored credential differs, and reveals nothing else."""
     return hashlib.sha256(stored).digest()
 
 
 _API_KEY_USERNAME: Final = "apikey"
-"""The user name of all programs (broker-11)."""
+"""MQTT user name of clients that authenticate with an API key (broker-11)."""
 
 
 class _WrongGatewayPassword(Exception):
-    """A login of a gateway with a wrong password, or with a MAC that is not claimed."""
+    """Failed login of a gateway: a wrong password, or a MAC that is not claimed (`is_known` is False)."""
 
     def __init__(self, *, is_known: bool) -> None:
         super().__init__(is_known)
@@ -86,9 +88,9 @@ class _WrongGatewayPassword(Exception):
 
 
 class AccountAuthenticator:
-    """Knows who comes with which credentials. Failures are counted as on REST (broker-18)."""
+    """Authenticator of the embedded broker. Failed logins are throttled as on REST (broker-18)."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
         database: Database,
         *,
@@ -98,21 +100,21 @@ class AccountAuthenticator:
         now: Callable[[], int],
         steady: Callable[[], int],
     ) -> None:
-        """`now` tells whether API keys have expired; `steady` never jumps, so delays go by it."""
+        """`now` is the wall clock, for the expiry of API keys; `steady` is monotonic, for throttle delays."""
         self._database = database
         self._logins = logins
         self._denied_access = denied_access
         self._metrics = metrics
         self._now = now
         self._steady = steady
-        # Apart from that of people: a gateway with an old password must not slow down who logs in beside it.
+        # Separate from the users' throttle: a gateway with an old password must not delay users near it.
         self._throttle = LoginThrottle()
-        # Unknown MACs, by address. Stale passwords of known ones do not count: they must not add up.
+        # Counts unclaimed MACs per address; old passwords of claimed gateways must not add up here.
         self._unknown_macs = LoginThrottle()
         self._locks: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
     async def authenticate(self, connect: Connect, address: str) -> Account:
-        """Whose client this is; or raise `NotAdmitted`."""
+        """Return the account of a connecting client. Raise `NotAdmitted` with the return code for CONNACK."""
         user, password = _parse_credentials(connect)
         if user == _API_KEY_USERNAME:
             key = api_key_store.hash_credential(password).hex()
@@ -126,7 +128,7 @@ class AccountAuthenticator:
         return await self._authenticate_user(normalize_username(user), password, address)
 
     def on_access_denied(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Take note of somebody who wanted more than the rules allow."""
+        """Record an attempt to publish or subscribe beyond the access rules, for the audit log."""
         self._denied_access.add(account, address, action, topic)
 
     async def _authenticate_gateway(self, mac: Mac, password: str) -> Account:
@@ -148,36 +150,36 @@ class AccountAuthenticator:
             raise _wrong_credentials() from None
         except TooManyAttempts as exc:
             raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, str(exc)) from None
-        known = (await self._database.read(user_store.load_user_credentials, [name])).get(name)
-        if known is None or known.password_hash != hashed:
+        credential = (await self._database.read(user_store.load_user_credentials, [name])).get(name)
+        if credential is None or credential.password_hash != hashed:
             raise _wrong_credentials()
-        return build_user_account(name, *known)
+        return build_user_account(name, *credential)
 
     async def _attempt(
-        self, name: str, address: str, look: Callable[[], Awaitable[Account | None]]
+        self, name: str, address: str, authenticate: Callable[[], Awaitable[Account | None]]
     ) -> Account:
-        """Let nobody guess: who fails again and again waits longer and longer."""
-        place = to_network(address)
-        # One after the other: many that know the password get in, many that do not have few tries.
-        turn = self._locks.setdefault((name, place), asyncio.Lock())
-        async with turn:
-            return await self._attempt_locked(name, place, look)
+        """Run one authentication attempt under the throttle, which delays repeated failures."""
+        network = to_network(address)
+        # One at a time per name and network: parallel correct logins all succeed, guesses are throttled.
+        lock = self._locks.setdefault((name, network), asyncio.Lock())
+        async with lock:
+            return await self._attempt_locked(name, network, authenticate)
 
     async def _attempt_locked(
-        self, name: str, place: str | None, look: Callable[[], Awaitable[Account | None]]
+        self, name: str, network: str | None, authenticate: Callable[[], Awaitable[Account | None]]
     ) -> Account:
-        wait = self._throttle.count_attempt(name, place, self._steady() / 1000).wait
+        wait = self._throttle.count_attempt(name, network, self._steady() / 1000).wait
         if wait:
             self._metrics.count_login("throttled")
             raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, str(TooManyAttempts(wait)))
         wait_after_failures = 0
         try:
-            account = await look()
+            account = await authenticate()
         except _WrongGatewayPassword as exc:
             account = None
-            wait_after_failures = self._count_unknown_mac(name, place, is_known=exc.is_known)
+            wait_after_failures = self._count_unknown_mac(name, network, is_known=exc.is_known)
         except FleetError:
-            self._throttle.withdraw_attempt(name, place)
+            self._throttle.withdraw_attempt(name, network)
             raise
         if account is None:
             self._metrics.count_login("failed")
@@ -186,21 +188,24 @@ class AccountAuthenticator:
                     ConnectReturnCode.SERVER_UNAVAILABLE, str(TooManyAttempts(wait_after_failures))
                 )
             raise _wrong_credentials()
-        self._throttle.clear_failures(name, place)
+        self._throttle.clear_failures(name, network)
         self._metrics.count_login("succeeded")
         return account
 
-    def _count_unknown_mac(self, name: str, place: str | None, *, is_known: bool) -> int:
-        """Count a failed login of a gateway. Return how long to wait: the same whether its MAC is claimed."""
+    def _count_unknown_mac(self, name: str, network: str | None, *, is_known: bool) -> int:
+        """Count a failed login of a gateway and return the delay in seconds.
+
+        The delay does not reveal whether the MAC is claimed; only unclaimed MACs are counted.
+        """
         now = self._steady() / 1000
         if is_known:
-            return self._unknown_macs.delay_after_failure(place, now)
-        return self._unknown_macs.count_attempt(name, place, now).wait_if_failed
+            return self._unknown_macs.delay_after_failure(network, now)
+        return self._unknown_macs.count_attempt(name, network, now).wait_if_failed
 
 
 def _parse_credentials(connect: Connect) -> tuple[str, str]:
     if connect.user is None or connect.password is None:
-        raise NotAdmitted(ConnectReturnCode.NOT_AUTHORIZED, "it has no user name or no password")
+        raise NotAdmitted(ConnectReturnCode.NOT_AUTHORIZED, "user name or password is missing")
     try:
         return connect.user, connect.password.decode()
     except UnicodeDecodeError:
@@ -208,7 +213,7 @@ def _parse_credentials(connect: Connect) -> tuple[str, str]:
 
 
 def _parse_gateway_username(user: str) -> Mac | None:
-    """The gateway that a user name stands for, in whatever case it is written."""
+    """Return the MAC if the user name is one, in any case, else None."""
     try:
         return parse_mac(user.lower())
     except MalformedMac:

@@ -1,4 +1,4 @@
-"""What MQTT clients wanted and may not have, for the audit log; rate-limited: a client may try for ever."""
+"""Denied publishes and subscriptions of MQTT clients for the audit log, rate-limited against repetition."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker import Account
 
 _SUPPRESS_MS: Final = 60_000
-"""Milliseconds in which the same deed of the same account is one row."""
+"""Milliseconds during which repeated denials of the same action of an account make one audit row."""
 
 _MAX_ACTIONS: Final = 10_000
-"""Deeds; when there are more, all are news again."""
+"""Maximum number of remembered actions; beyond it the suppression starts from scratch."""
 
 _MAX_TOPIC_LENGTH: Final = 200
-"""Characters of a topic that are written down."""
+"""Characters of a topic that are recorded."""
 
 
 class _DeniedAction(NamedTuple):
     account: str
-    what: str
+    action: str
 
 
 class _DeniedAccess(NamedTuple):
@@ -36,24 +36,24 @@ class _DeniedAccess(NamedTuple):
     topic: str
     at: int
     suppressed: int
-    """How often it happened since the last row."""
+    """Number of denials since the last row that were not recorded."""
 
 
 class DeniedAccessLog:
-    """Collects them until somebody writes them down."""
+    """Buffer of denied accesses until they are written to the audit log."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self._last: dict[_DeniedAction, int] = {}
         self._suppressed: dict[_DeniedAction, int] = {}
-        self._new: list[_DeniedAccess] = []
+        self._pending: list[_DeniedAccess] = []
 
     def add(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Somebody wanted more than the rules allow."""
+        """Record a denied access, or only count it if the same one was recorded recently."""
         now, key = self._now(), _DeniedAction(str(account), action)
         if (
             0 <= now - self._last.get(key, now - _SUPPRESS_MS) < _SUPPRESS_MS
-            or len(self._new) >= _MAX_ACTIONS
+            or len(self._pending) >= _MAX_ACTIONS
         ):
             self._suppressed[key] = self._suppressed.get(key, 0) + 1
             return
@@ -64,22 +64,22 @@ class DeniedAccessLog:
         actor = Actor(
             name=account.name, role=account.role or Role.VIEWER, kind=account.kind.value, address=address
         )
-        self._new.append(
+        self._pending.append(
             _DeniedAccess(actor, action, topic[:_MAX_TOPIC_LENGTH], now, self._suppressed.pop(key, 0))
         )
 
     def drain(self) -> Sequence[_DeniedAccess]:
-        """Those that are not written down yet."""
-        new, self._new = self._new, []
-        return new
+        """Return and remove the accesses that are not written yet."""
+        entries, self._pending = self._pending, []
+        return entries
 
     def requeue(self, entries: Sequence[_DeniedAccess]) -> None:
-        """These could not be written down."""
-        self._new = [*entries, *self._new]
+        """Put back accesses that could not be written."""
+        self._pending = [*entries, *self._pending]
 
 
 def insert_denied_access(connection: Connection, entries: Sequence[_DeniedAccess]) -> None:
-    """Write them down."""
-    for actor, deed, topic, at, before in entries:
-        unsaid = {"before": before} if before else {}
-        audit.record_change(connection, actor, f"mqtt.forbidden-{deed}", topic, now=at, **unsaid)
+    """Write denied accesses to the audit log."""
+    for actor, action, topic, at, suppressed in entries:
+        detail = {"before": suppressed} if suppressed else {}
+        audit.record_change(connection, actor, f"mqtt.forbidden-{action}", topic, now=at, **detail)

@@ -1,4 +1,4 @@
-"""The embedded broker inside the service: it asks our accounts, and keeps its memory in our database."""
+"""Embedded broker wired to the service: accounts authenticate clients, the database stores its state."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class EmbeddedBroker:
-    """A broker and all that it needs of the service."""
+    """MQTT broker of the service with its authenticator, revocation watcher and metrics."""
 
-    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+    def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
         database: Database,
         settings: Settings,
@@ -42,17 +42,17 @@ class EmbeddedBroker:
         steady: Now,
         poll_interval: float = POLL_SECONDS,
     ) -> None:
-        """`now` is the time that people read; `steady` never jumps, so what waits or expires goes by it.
+        """`now` is the wall clock; `steady` is monotonic, for waiting and expiry.
 
-        So many seconds pass between two looks at accounts: `period`.
+        `poll_interval` is the time between two checks for revoked accounts, in seconds.
         """
-        complaints = DeniedAccessLog(now)
-        door = AccountAuthenticator(
-            database, logins=logins, denied_access=complaints, metrics=metrics, now=now, steady=steady
+        denied_access = DeniedAccessLog(now)
+        authenticator = AccountAuthenticator(
+            database, logins=logins, denied_access=denied_access, metrics=metrics, now=now, steady=steady
         )
         self._settings = settings
         self.broker = Broker(
-            authenticator=door,
+            authenticator=authenticator,
             consumer=consumer,
             consumed_filters=[TopicCodec(settings.topic_prefix).report_filter()],
             limits=settings.limits,
@@ -64,21 +64,20 @@ class EmbeddedBroker:
             request_max_age=settings.requests_max_age,
         )
         self._revocation_watcher = RevocationWatcher(
-            database, self.broker, complaints, now, poll_interval=poll_interval
+            database, self.broker, denied_access, now, poll_interval=poll_interval
         )
         metrics.register(BrokerMetrics(self.broker))
 
     @property
     def trouble(self) -> ReadinessProblem | None:
-        """Why no reports are taken at the moment; None: all is well."""
+        """Problem that keeps the broker from accepting reports; None: there is none."""
         return self.broker.trouble
 
     async def run(self, listeners: Sequence[MqttListener]) -> None:
-        """Serve MQTT clients until cancelled."""
+        """Serve MQTT clients until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.broker.run(), name="broker")
-            tasks.create_task(self._revocation_watcher.run(), name="broker.watch")
-            await (
-                self.broker.connect_handler.accepting.wait()
-            )  # some may have been at the entrance since it was made
+            tasks.create_task(self._revocation_watcher.run(), name="broker.revocation")
+            # The sockets already listen: clients may be queued there before the broker can serve them.
+            await self.broker.connect_handler.accepting.wait()
             await accept_clients(self.broker, listeners, self._settings)

@@ -1,4 +1,4 @@
-"""Where MQTT clients come in: TCP, TLS and WebSocket."""
+"""Listeners of the embedded broker: TCP, TLS and WebSocket."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 
-# Lets clients in at the entrances, and nobody in whom there is no room for.
+# Accepting connections within the limits of the broker.
 
 _log = logging.getLogger(__name__)
 
 _ACCEPTS_PER_YIELD: Final = 16
-"""Connections that are accepted in a row; then others have their turn."""
+"""Connections to accept in a row before other tasks run."""
 
 _RETRY_SECONDS: Final = 0.5
-"""Seconds before the next try when the system has no more files for us."""
+"""Seconds before the next accept after an error, such as too many open files."""
 
 
 async def accept_clients(broker: Broker, listeners: Sequence[MqttListener], settings: Settings) -> None:
-    """Let clients in at all entrances until cancelled."""
+    """Accept MQTT clients on all listeners until canceled."""
     async with asyncio.TaskGroup() as tasks:
-        for entrance in listeners:
-            tasks.create_task(_Acceptor(broker, entrance, settings).run(), name=f"mqtt {entrance}")
+        for listener in listeners:
+            tasks.create_task(_Acceptor(broker, listener, settings).run(), name=f"mqtt {listener}")
 
 
 class _Acceptor:
-    """One entrance."""
+    """Accept loop of one listener."""
 
     def __init__(self, broker: Broker, listener: MqttListener, settings: Settings) -> None:
         self._broker = broker
@@ -53,15 +53,17 @@ class _Acceptor:
         self._tls = _build_tls_context(settings) if listener.scheme in {"mqtts", "wss"} else None
 
     async def run(self) -> None:
-        """Accept whoever comes."""
-        self._socket.setblocking(False)  # noqa: FBT003 # it takes no name
+        """Accept connections until canceled; close those for which there is no free slot."""
+        self._socket.setblocking(False)  # noqa: FBT003 # positional-only parameter
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             for number in count():
                 try:
                     client, (address, *_) = await loop.sock_accept(self._socket)
                 except OSError as exc:
-                    _log.warning("cannot accept connections: %s", describe_network_error(exc))
+                    _log.warning(
+                        "cannot accept MQTT connections, will retry: %s", describe_network_error(exc)
+                    )
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
                 if self._broker.connections.reserve_slot(address):
@@ -72,29 +74,29 @@ class _Acceptor:
                     await asyncio.sleep(0)
 
     async def _start_connection(self, client: socket.socket, address: str) -> None:
-        """Bring a client as far as MQTT."""
-        crowd = self._broker.connections
+        """Wait for a login turn, then hand an accepted connection to its protocol, over TLS if configured."""
+        connections = self._broker.connections
         try:
-            goes_on = await crowd.wait_for_login_turn(address)
+            is_admitted = await connections.wait_for_login_turn(address)
         except asyncio.CancelledError:
             client.close()
             raise
-        if not goes_on:
+        if not is_admitted:
             client.close()
-            crowd.release_slot(address)
-            crowd.rejected_count += 1
+            connections.release_slot(address)
+            connections.rejected_count += 1
             return
-        missed = partial(crowd.release_failed_slot, address)
-        patience = None if self._tls is None else self._limits.connect_seconds
+        release_slot = partial(connections.release_failed_slot, address)
+        handshake_timeout = None if self._tls is None else self._limits.connect_seconds
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._build_protocol(address, missed),
+                lambda: self._build_protocol(address, release_slot),
                 client,
                 ssl=self._tls,
-                ssl_handshake_timeout=patience,
+                ssl_handshake_timeout=handshake_timeout,
             )
-        except OSError:  # of TLS too
-            missed()
+        except OSError:  # ssl.SSLError included
+            release_slot()
 
     def _build_protocol(self, address: str, on_failure: Callable[[], None]) -> asyncio.BaseProtocol:
         connection = self._broker.create_connection(address)
@@ -112,16 +114,16 @@ class _Acceptor:
 def _build_tls_context(settings: Settings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.tls_cert, settings.tls_key)  # type: ignore[arg-type] # checked with the settings
+    context.load_cert_chain(settings.tls_cert, settings.tls_key)  # type: ignore[arg-type] # the settings are validated
     return context
 
 
 class MqttListener(NamedTuple):
-    """A socket that listens, and what is spoken there."""
+    """Listening socket and the protocol of its clients."""
 
     bound_socket: socket.socket
     scheme: str
-    """mqtt, mqtts, ws or wss."""
+    """URL scheme: mqtt, mqtts, ws or wss."""
 
     def __str__(self) -> str:
         host, port = self.bound_socket.getsockname()[:2]
@@ -130,23 +132,23 @@ class MqttListener(NamedTuple):
 
 @contextmanager
 def open_mqtt_listeners(settings: Settings) -> Iterator[list[MqttListener]]:
-    """Where MQTT clients will come in; nobody is let in yet."""
-    tls = settings.tls_cert is not None
-    wanted = (
+    """Open the MQTT sockets of the settings while the block runs. No connection is accepted yet."""
+    has_tls = settings.tls_cert is not None
+    configured = (
         (settings.mqtt, "mqtt", "mqtt"),
         (settings.mqtt_tls, "mqtt-tls", "mqtts"),
-        (settings.mqtt_ws, "mqtt-ws", "wss" if tls else "ws"),
+        (settings.mqtt_ws, "mqtt-ws", "wss" if has_tls else "ws"),
     )
     with ExitStack() as stack:
         yield [
-            MqttListener(stack.enter_context(open_listener(place, name)), scheme)
-            for place, name, scheme in wanted
-            if place is not None
+            MqttListener(stack.enter_context(open_listener(address, option)), scheme)
+            for address, option, scheme in configured
+            if address is not None
         ]
 
 
 def apply_bound_ports(settings: Settings, listeners: list[MqttListener]) -> Settings:
-    """The settings with the ports that we got where any would do: gateways are told them."""
+    """Return the settings with the actual ports in place of port 0: they are sent to gateways."""
     ports = {each.scheme: each.bound_socket.getsockname()[1] for each in listeners}
     changes = {
         name: listen._replace(port=ports[scheme])

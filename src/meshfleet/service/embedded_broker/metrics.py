@@ -1,4 +1,4 @@
-"""Figures of the embedded broker for Prometheus."""
+"""Prometheus metrics of the embedded broker."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ if TYPE_CHECKING:
 
 
 class BrokerMetrics(Collector):
-    """What the broker counts by itself, read when somebody asks."""
+    """Collector of the broker's own counters, read on every scrape."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def collect(self) -> Iterator[Metric]:
-        """Read them, when somebody asks."""
-        broker, stock = self._broker, self._broker.quotas
-        for name, meaning, value in (
-            ("connections", "MQTT connections.", len(broker.connections)),
-            ("sessions", "MQTT sessions, those of absent clients among them.", len(broker.sessions)),
+        """Yield the current metrics of the broker."""
+        broker, quotas = self._broker, self._broker.quotas
+        for name, description, value in (
+            ("connections", "Open MQTT connections.", len(broker.connections)),
+            ("sessions", "MQTT sessions, including those of disconnected clients.", len(broker.sessions)),
             ("retained", "Retained messages.", len(broker.retained)),
-            ("owed_bytes", "Bytes that wait for MQTT clients.", stock.queued_bytes),
+            ("owed_bytes", "Bytes queued for MQTT clients.", quotas.queued_bytes),
         ):
-            yield GaugeMetricFamily(f"meshfleet_mqtt_{name}", meaning, value=value)
-        for name, meaning, value in (
-            ("received", "Messages that MQTT clients published.", stock.received_count),
-            ("delivered", "Messages that were sent to MQTT clients.", stock.delivered_count),
-            ("cut_off", "MQTT clients that were cut off because they did not keep up.", stock.cut_off_count),
+            yield GaugeMetricFamily(f"meshfleet_mqtt_{name}", description, value=value)
+        for name, description, value in (
+            ("received", "Messages published by MQTT clients.", quotas.received_count),
+            ("delivered", "Messages sent to MQTT clients.", quotas.delivered_count),
+            ("cut_off", "MQTT clients disconnected because they read too slowly.", quotas.cut_off_count),
             (
                 "turned_away",
-                "MQTT connections that were closed unread at a limit.",
+                "MQTT connections closed before CONNECT because a limit was reached.",
                 broker.connections.rejected_count,
             ),
-            ("admitted", "MQTT clients that were let in.", broker.connect_handler.admitted_count),
-            ("refused", "MQTT clients that were not let in.", broker.connect_handler.refused_count),
+            ("admitted", "MQTT clients accepted at CONNECT.", broker.connect_handler.admitted_count),
+            ("refused", "MQTT clients refused at CONNECT.", broker.connect_handler.refused_count),
         ):
-            yield CounterMetricFamily(f"meshfleet_mqtt_{name}", meaning, value=value)
+            yield CounterMetricFamily(f"meshfleet_mqtt_{name}", description, value=value)
         dropped = CounterMetricFamily(
-            "meshfleet_mqtt_dropped", "Messages that MQTT clients did not get, by reason.", labels=["reason"]
+            "meshfleet_mqtt_dropped",
+            "Messages dropped instead of delivered to MQTT clients, by reason.",
+            labels=["reason"],
         )
-        for reason, count in stock.dropped_counts.items():
+        for reason, count in quotas.dropped_counts.items():
             dropped.add_metric([reason], count)
         yield dropped

@@ -1,7 +1,7 @@
-"""Lets changes of accounts take effect on who is connected, within a second (broker-19).
+"""Revocation: account changes apply to connected MQTT clients within a second (broker-19).
 
-Every change of an account is a row of the audit log, whichever process made it. So one small query tells
-whether there is anything to look at.
+Every change of an account adds a row to the audit log, in whichever process it is made. One small query
+therefore shows whether accounts must be checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.mqtt.broker import AccountKind
 from meshfleet.service.audit import log as audit
-from meshfleet.service.embedded_broker import denied_access as complaining
+from meshfleet.service.embedded_broker import denied_access
 from meshfleet.service.embedded_broker.authentication import load_accounts
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.4
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class RevocationWatcher:
-    """Looks again and again whether those who are connected still may be."""
+    """Periodic check of the accounts of connected clients; also writes denied accesses to the audit log."""
 
     def __init__(
         self,
@@ -50,32 +50,34 @@ class RevocationWatcher:
         self._mark: audit.AuditMark | None = None
         self._admitted = -1
         self._verified: set[Account] = set()
-        """Those that stood at the mark."""
+        """Accounts that were valid at `_mark`."""
 
     async def run(self) -> None:
-        """Look until cancelled."""
-        is_blind = False
+        """Check accounts until canceled."""
+        has_failed = False
         try:
             while True:
                 try:
                     await self._check_accounts()
-                    await self._write_denied_access()  # only then: who writes may have to wait
-                    is_blind = False
+                    await self._write_denied_access()  # after the check: a write may have to wait
+                    has_failed = False
                 except DatabaseUnavailable as exc:
-                    if not is_blind:  # say it once, not at every look
-                        _log.warning("cannot see whether accounts have changed: %s", exc)
-                    is_blind = True
+                    if not has_failed:  # log it once, not at every check
+                        _log.warning(
+                            "cannot check for revoked accounts, their clients stay connected: %s", exc
+                        )
+                    has_failed = True
                 await asyncio.sleep(self._poll_interval)
         finally:
             with contextlib.suppress(DatabaseUnavailable):
                 await self._write_denied_access()
 
     async def _write_denied_access(self) -> None:
-        if new := self._denied_access.drain():
+        if entries := self._denied_access.drain():
             try:
-                await self._database.write(complaining.insert_denied_access, new)
+                await self._database.write(denied_access.insert_denied_access, entries)
             except DatabaseUnavailable:
-                self._denied_access.requeue(new)
+                self._denied_access.requeue(entries)
                 raise
 
     async def _check_accounts(self) -> None:
@@ -83,21 +85,24 @@ class RevocationWatcher:
         mark = await self._database.read(audit.load_mark)
         if mark != self._mark or admitted != self._admitted:
             accounts = set(self._broker.accounts())
-        # Who stood at this mark still does; only keys also expire, which is no change.
-        doubtful = accounts if mark != self._mark else accounts - self._verified
-        doubtful |= {each for each in accounts if each.kind is AccountKind.API_KEY}
-        fallen = await self._disconnect_revoked(doubtful) if doubtful else set()
-        self._mark, self._admitted, self._verified = mark, admitted, accounts - fallen
+        # Accounts verified at this mark are still valid, except API keys, which expire without a change.
+        unverified = accounts if mark != self._mark else accounts - self._verified
+        unverified |= {each for each in accounts if each.kind is AccountKind.API_KEY}
+        revoked = await self._disconnect_revoked(unverified) if unverified else set()
+        self._mark, self._admitted, self._verified = mark, admitted, accounts - revoked
 
-    async def _disconnect_revoked(self, doubtful: set[Account]) -> set[Account]:
-        """End what no longer holds. Who has other rights or credentials now has to come back with them."""
-        now = await self._database.read(load_accounts, doubtful, now=self._now())
-        fallen = {each for each in doubtful if not _is_unchanged(each, now.get(str(each)))}
-        for account in fallen:
-            self._broker.disconnect_account(account, delete_sessions=str(account) not in now)
-        return fallen
+    async def _disconnect_revoked(self, unverified: set[Account]) -> set[Account]:
+        """Disconnect and return the revoked accounts. Clients with a new role or password must reconnect.
+
+        Sessions are deleted only if the account no longer exists.
+        """
+        current = await self._database.read(load_accounts, unverified, now=self._now())
+        revoked = {each for each in unverified if not _is_unchanged(each, current.get(str(each)))}
+        for account in revoked:
+            self._broker.disconnect_account(account, delete_sessions=str(account) not in current)
+        return revoked
 
 
-def _is_unchanged(account: Account, now: Account | None) -> bool:
-    """Whether an account is as it was; of who is absent nothing but the name counts."""
-    return now is not None and (not account.credential_digest or account == now)
+def _is_unchanged(account: Account, current: Account | None) -> bool:
+    """Return whether an account is unchanged; without a digest (not connected), whether it exists."""
+    return current is not None and (not account.credential_digest or account == current)

@@ -1,1 +1,1 @@
-"""Reports and requests through an MQTT broker that runs elsewhere."""
+"""Reports and requests through an external MQTT broker, and the configuration of mosquitto as such."""

@@ -1,13 +1,13 @@
-"""Reports from another broker, in the place of the embedded one.
+"""Client of an external MQTT broker that replaces the embedded one.
 
-The broker keeps a session for us: what it has sent it sends again until we acknowledge it, and we do so when
-the database has committed it (broker-22). So a service that stops, crashes or waits for its database loses
-nothing; what comes twice is recognised where reports are stored.
+The broker keeps a persistent session for the service and resends each report until it is acknowledged, which
+happens when the database has committed it (broker-22). A service that stops, crashes or waits for its
+database therefore loses nothing; duplicates are recognized when reports are stored.
 
-What is not committed is held here only up to a limit. Beyond it nothing is read from the network, and the
-reports wait at the broker.
+Uncommitted reports are held only up to a limit. Beyond it nothing is read from the network, and the reports
+wait at the broker.
 
-The same link carries what the service says to gateways, and brings their answers to whoever listens to them.
+The same connection carries messages to gateways, and their responses to the subscribed callbacks.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BACKLOG_BYTES: Final = 1024 * 1024
-"""Bytes of reports that wait for their turn, with as many again in the commit before: some thousand usual
-ones. The tiniest, which only somebody who means harm would send, take a hundred times as much in memory."""
+"""Bytes of received reports that may wait while another batch of this size is committed: some thousand usual
+reports. Tiny ones, as only an attacker would send, take a hundred times as much memory."""
 
 _RECONNECT_DELAYS: Final = ExponentialBackoff(maximum=10.0)
-"""One service in front of a broker is no crowd: it may try more often than a fleet."""
+"""A single service may reconnect more often than a fleet of clients."""
 
 _COMMIT_DELAYS: Final = ExponentialBackoff(initial=0.1, maximum=5.0)
-"""Between two tries when the database does not answer."""
+"""Delays between two attempts to commit while the database is unavailable."""
 
 _MAX_OUTBOX: Final = 10_000
-"""Messages that may wait for the broker; what does not fit any more is dropped."""
+"""Maximum number of messages that wait for the broker; further ones are dropped."""
 
 _SEND_BATCH: Final = 500
-"""Messages that are offered to the link together."""
+"""Number of messages passed to the MQTT client at once."""
 
 
 def build_link_options(settings: Settings) -> MqttOptions:
-    """How to connect to the broker that is set."""
+    """Return the options of the connection to the external broker."""
     return MqttOptions(
         tls=None if settings.broker_ca is None else create_tls_context(authorities=settings.broker_ca),
         retry_first_connect=True,
@@ -73,26 +73,26 @@ def build_link_options(settings: Settings) -> MqttOptions:
 
 
 def load_client_id(connection: Connection) -> str:
-    """The name of our session: the same for the same database, and nobody else's.
+    """Return the MQTT client id of this database's session; create it on first use.
 
-    As every broker must take it: 23 letters and digits. Who knew it could throw us out of a broker that lets
-    clients choose their names, so it cannot be guessed.
+    It has 23 letters and digits, which every broker must accept. It is random because a client that knew it
+    could take over the session on a broker that does not bind client ids to users.
     """
     return f"meshfleet{load_or_create_secret(connection, 'mqtt-client').hex()[:14]}"
 
 
 class _QueuedMessage(NamedTuple):
-    """A message that has not left yet."""
+    """Message that waits for the broker."""
 
     message: Publish
     expires_at: float
-    """When nobody wants it to leave any more, by the clock of the event loop."""
+    """Time after which it is dropped, by the clock of the event loop."""
 
 
 class ExternalBrokerClient:
-    """Takes reports from another broker, and acknowledges what is committed; carries messages to gateways."""
+    """Transport and report source on an external broker. Reports are acknowledged when they are committed."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # keyword-only settings
         self,
         address: BrokerAddress,
         client_id: str,
@@ -102,36 +102,36 @@ class ExternalBrokerClient:
         options: MqttOptions,
         max_age: float = 60.0,
     ) -> None:
-        """`max_age`: seconds that a message may wait for a broker that is away (request-30)."""
-        # What is on its way when a connection breaks is given up: a request must not fire twice, and an ack
-        # that is lost is sent when its sample comes again.
+        """`max_age` is how long a message may wait for an unavailable broker, in seconds (request-30)."""
+        # Messages in flight when a connection breaks are discarded: a request must not be executed twice, and
+        # a lost acknowledgment of a sample is sent again when the sample is resent.
         self._link = MqttClient(
             address, client_id, clean=False, options=replace(options, discard_on_disconnect=True)
         )
         self._reports = TopicCodec(prefix).report_filter()
         self._retry_delays = options.backoff
         self._consumer = consumer
-        self._subscription_trouble: str | None = f"{address} does not send reports yet"
+        self._subscription_trouble: str | None = f"not subscribed to reports at {address} yet"
         self._commit_trouble: ReadinessProblem | None = None
         self._callbacks: SubscriptionTree[Callable[[Publish], None]] = SubscriptionTree()
         self._topic_filters: list[str] = []
         self._report_level = slice(
             _find_report_level(prefix), _find_report_level(prefix) + len(_REPORT_LEVEL)
         )
-        """Where topics of reports have their word, and topics of answers another."""
+        """Position of `/device/` in topics of reports; topics of responses differ there."""
         self._max_age = max_age
         self._outbox: deque[_QueuedMessage] = deque()
         self._urgent: deque[tuple[Publish, asyncio.Future[None]]] = deque()
-        """Messages whose leaving somebody waits for."""
+        """Messages whose senders wait until they are sent."""
         self._has_outgoing = asyncio.Event()
         self.dropped = 0
-        """Messages that never left: there was no room for them, or they waited too long."""
+        """Number of messages that were dropped because the queue was full or they waited too long."""
 
-    # What the service does with it
+    # Interface for the service
 
     @property
     def trouble(self) -> ReadinessProblem | None:
-        """Why no reports are taken at the moment; None: all is well."""
+        """Problem that keeps the service from receiving or committing reports; None: there is none."""
         if self._commit_trouble is not None:
             return self._commit_trouble
         if self._link.connection_error is not None and not isinstance(
@@ -145,73 +145,77 @@ class ExternalBrokerClient:
         )
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """Send messages, all of QoS 1, as soon as the broker takes them; see `Carrier`."""
-        left = 0 if self._outbox else self._link.try_publish(messages)
-        room = max(0, _MAX_OUTBOX - len(self._outbox))
-        until = asyncio.get_running_loop().time() + self._max_age
-        self._outbox.extend(_QueuedMessage(message, until) for message in messages[left : left + room])
-        self.dropped += max(0, len(messages) - left - room)
+        """Send messages, all of QoS 1, or queue them until the broker accepts them; see `Transport`."""
+        sent = 0 if self._outbox else self._link.try_publish(messages)
+        free = max(0, _MAX_OUTBOX - len(self._outbox))
+        expires_at = asyncio.get_running_loop().time() + self._max_age
+        self._outbox.extend(_QueuedMessage(message, expires_at) for message in messages[sent : sent + free])
+        self.dropped += max(0, len(messages) - sent - free)
         if self._outbox:
             self._has_outgoing.set()
 
     async def send_urgent(self, message: Publish) -> None:
-        """Let a message of QoS 1 leave: a request, which is not to fire when nobody waits any more."""
+        """Send a message of QoS 1 ahead of queued ones and wait until it is sent.
+
+        Canceling withdraws it: a request must not be executed when its caller no longer waits.
+        """
         if not self._urgent and self._link.try_publish([message]):
             return
-        left = asyncio.get_running_loop().create_future()
-        self._urgent.append((message, left))
+        sent = asyncio.get_running_loop().create_future()
+        self._urgent.append((message, sent))
         self._has_outgoing.set()
-        await left
+        await sent
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Why nothing leaves at the moment; see `Carrier`."""
+        """Reason why nothing can be sent at the moment; None: messages can be sent."""
         match self._link.connection_error:
             case None:
                 return None
             case LinkClosed():
-                return "there is no connection yet"
-            case trouble:
-                return str(trouble)
+                return "not connected to the broker yet"
+            case error:
+                return str(error)
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> object:
-        """Let somebody hear what a filter matches, which must not be reports; before `run`."""
+        """Call `callback` for messages that match the filter, except reports. Must precede `run`."""
         self._callbacks.add(topic_filter, callback, 1)
         if topic_filter not in self._topic_filters:
             self._topic_filters.append(topic_filter)
         return callback
 
     def connected_gateways(self) -> None:
-        """Nobody tells us who is connected there; see `Carrier`."""
+        """Return None: only the external broker knows; see `Transport`."""
         return
 
-    def connection_number(self, gateway: str) -> None:  # noqa: ARG002 # whoever it is
-        """Nobody tells us; see `Carrier`."""
+    def connection_number(self, gateway: str) -> None:  # noqa: ARG002 # part of the protocol
+        """Return None: only the external broker knows; see `Transport`."""
         return
 
-    def last_connection_number(self, gateway: str) -> None:  # noqa: ARG002 # as above
-        """Nobody tells us; see `Carrier`."""
+    def last_connection_number(self, gateway: str) -> None:  # noqa: ARG002 # part of the protocol
+        """Return None: only the external broker knows; see `Transport`."""
         return
 
     async def run(self) -> None:
-        """Take reports until cancelled. A broker that is away, or refuses us, is waited for."""
+        """Receive reports until canceled. Retry while the broker is unavailable or refuses the connection."""
         async with self._link, asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._subscribe_to_reports(), name="outside.subscribe")
-            for wanted in self._topic_filters:
-                tasks.create_task(self._subscribe(wanted), name=f"outside.subscribe {wanted}")
-            tasks.create_task(self._receive(), name="outside.receive")
-            tasks.create_task(self._send_outgoing(), name="outside.deliver")
+            tasks.create_task(self._subscribe_to_reports(), name="external_broker.subscribe")
+            for topic_filter in self._topic_filters:
+                task_name = f"external_broker.subscribe {topic_filter}"
+                tasks.create_task(self._subscribe(topic_filter), name=task_name)
+            tasks.create_task(self._receive(), name="external_broker.receive")
+            tasks.create_task(self._send_outgoing(), name="external_broker.send")
 
-    # Inside
+    # Background tasks
 
     async def _subscribe_to_reports(self) -> None:
-        """Ask for reports until the broker sends them; the link asks again when the broker forgets."""
+        """Subscribe to reports, with retries until accepted; the client resubscribes after a reconnect."""
         for pause in self._retry_delays:
             try:
                 await self._link.subscribe(self._reports)
             except SubscriptionRefused as exc:
                 if str(exc) != self._subscription_trouble:
-                    _log.error("no reports come: %s", exc)
+                    _log.error("cannot subscribe to reports at the broker, will retry: %s", exc)
                 self._subscription_trouble = str(exc)
             else:
                 self._subscription_trouble = None
@@ -219,15 +223,15 @@ class ExternalBrokerClient:
             await asyncio.sleep(pause)
 
     async def _subscribe(self, topic_filter: str) -> None:
-        """Ask for what somebody listens to. Reports come without it, so nobody is told but the log."""
-        is_told = False
+        """Subscribe to another filter, with retries. A refusal is only logged: reports do not need it."""
+        is_logged = False
         for pause in self._retry_delays:
             try:
                 await self._link.subscribe(topic_filter)
             except SubscriptionRefused as exc:
-                if not is_told:
-                    _log.error("no answers of gateways come: %s", exc)
-                is_told = True
+                if not is_logged:
+                    _log.error("cannot subscribe to responses of gateways at the broker, will retry: %s", exc)
+                is_logged = True
             else:
                 return
             await asyncio.sleep(pause)
@@ -239,26 +243,26 @@ class ExternalBrokerClient:
             received.acknowledge()
 
     def _dispatch_responses(self, messages: Sequence[Publish]) -> Sequence[Publish]:
-        """Give listeners what they want; gives back what nobody listens to, which is mostly all of it."""
-        word = self._report_level
-        if all([message.topic[word] == _REPORT_LEVEL for message in messages]):  # noqa: C419 # twice as fast as a generator
+        """Pass responses to the subscribed callbacks; return all other messages, usually reports."""
+        level = self._report_level
+        if all([message.topic[level] == _REPORT_LEVEL for message in messages]):  # noqa: C419 # twice as fast as a generator
             return messages
-        rest = []
+        reports = []
         for message in messages:
-            listeners = (
+            callbacks = (
                 None
-                if message.topic[word] == _REPORT_LEVEL
+                if message.topic[level] == _REPORT_LEVEL
                 else self._callbacks.find_subscribers(message.topic)
             )
-            if not listeners:
-                rest.append(message)
+            if not callbacks:
+                reports.append(message)
                 continue
-            for heard in listeners:
-                heard(message)
-        return rest
+            for callback in callbacks:
+                callback(message)
+        return reports
 
     async def _send_outgoing(self) -> None:
-        """Bring what waits to the broker, whenever it can take something."""
+        """Send queued messages whenever the connection accepts some, urgent ones first."""
         outbox = self._outbox
         while True:
             await self._has_outgoing.wait()
@@ -266,20 +270,20 @@ class ExternalBrokerClient:
             if not self._send_urgent_messages():
                 continue
             self._drop_expired()
-            left = self._link.try_publish([each.message for each in islice(outbox, _SEND_BATCH)])
-            for _ in range(left):
+            sent_count = self._link.try_publish([each.message for each in islice(outbox, _SEND_BATCH)])
+            for _ in range(sent_count):
                 outbox.popleft()
             if not outbox:
                 self._has_outgoing.clear()
 
     def _send_urgent_messages(self) -> bool:
-        """Let what somebody waits for leave first; whether there is room for more."""
+        """Send the urgent messages. Return whether all were sent, so that others may follow."""
         while self._urgent:
-            message, left = self._urgent[0]
-            if not left.done():  # else it is not wanted any more
+            message, sent = self._urgent[0]
+            if not sent.done():  # else canceled
                 if not self._link.try_publish([message]):
                     return False
-                left.set_result(None)
+                sent.set_result(None)
             self._urgent.popleft()
         return True
 
@@ -290,13 +294,13 @@ class ExternalBrokerClient:
             self.dropped += 1
 
     async def _commit(self, batch: ReportBatch) -> None:
-        """Try until it is committed; until then nothing is acknowledged, and nothing is lost."""
+        """Commit a batch, with retries; nothing is acknowledged before, so nothing is lost."""
         for pause in _COMMIT_DELAYS:
             try:
                 await self._consumer.commit(batch)
             except DatabaseUnavailable as exc:
                 if self._commit_trouble is None:
-                    _log.error("cannot commit, reports wait at the broker: %s", exc)
+                    _log.error("cannot commit reports, they wait at the broker: %s", exc)
                 self._commit_trouble = exc.readiness_problem
             else:
                 self._commit_trouble = None
@@ -305,9 +309,9 @@ class ExternalBrokerClient:
 
 
 _REPORT_LEVEL: Final = "/device/"
-"""Behind the MAC of a gateway: what follows is a report."""
+"""Topic level after the MAC of a gateway that marks a report."""
 
 
 def _find_report_level(prefix: str) -> int:
-    """Where that stands in topics below a prefix."""
+    """Return the position of `/device/` in the topics below a prefix."""
     return len(TopicCodec(prefix).report_filter(EVERY_GATEWAY)) - len(f"{_REPORT_LEVEL}#")

@@ -1,7 +1,7 @@
-"""What mosquitto has to be told so that it can stand in the place of the embedded broker.
+"""Configuration files for mosquitto as a replacement of the embedded broker.
 
-It reads three files: who may log in, who may do what, and settings to include. All is text here; who writes
-it to a disk is somebody else.
+mosquitto reads three files: passwords, access rules, and settings to include. This module builds their texts;
+the caller writes them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 SERVICE_USER: Final = "meshfleet"
-"""Who the service is to mosquitto: no MAC, so no gateway."""
+"""User name of the service at mosquitto. It is not a MAC, so no gateway can have it."""
 
 
 def load_service_password(connection: Connection) -> str:
-    """With what the service logs in: made once, and kept."""
+    """Return the password of the service at mosquitto; create it on first use."""
     return (
         base64.urlsafe_b64encode(load_or_create_secret(connection, "mosquitto-password")).decode().rstrip("=")
     )
 
 
 def build_password_file(password: str, gateways: Mapping[Mac, str]) -> str:
-    """Who may log in: the service with its password, and gateways by the hashes of theirs."""
+    """Return the password file: the service with its password, gateways with their stored hashes."""
     lines = [
         f"{SERVICE_USER}:{hash_mosquitto_password(password)}",
         *(f"{mac}:{hashed}" for mac, hashed in gateways.items()),
@@ -44,52 +44,56 @@ def build_password_file(password: str, gateways: Mapping[Mac, str]) -> str:
 
 
 def build_acl_file(prefix: str) -> str:
-    """Who may do what (broker-7, broker-8, broker-20). The user name of a gateway is its MAC."""
+    """Return the access rules (broker-7, broker-8, broker-20). The user name of a gateway is its MAC.
+
+    Raise `WrongSettings` for a topic prefix that these rules cannot express.
+    """
     if "%u" in prefix or "%c" in prefix or prefix.startswith(" "):
-        why = "mosquitto's rules cannot spell it: they read %u, %c and spaces in front as something else"
-        raise WrongSettings([Fault("topic-prefix", why)])
+        reason = "must not contain %u or %c or start with a space: mosquitto's access rules interpret these"
+        raise WrongSettings([Fault("topic-prefix", reason)])
     topics = TopicCodec(prefix)
-    front = topics.broadcast_filter().removesuffix("mt/gateways/#")
+    root = topics.broadcast_filter().removesuffix("mt/gateways/#")
     return f"""\
-# The service hears what gateways report and answer, and asks them.
+# The service receives reports and responses of gateways, and sends them requests.
 user {SERVICE_USER}
 topic read {topics.report_filter()}
 topic read {topics.response_filter()}
-topic write {front}mt/gateway/+/request/#
-topic write {front}mt/gateways/request/#
+topic write {root}mt/gateway/+/request/#
+topic write {root}mt/gateways/request/#
 topic readwrite meshtech/diagnostics/#
 
-# A gateway has what is its own, and hears what is said to all; mosquitto warns of that line and obeys it.
-pattern readwrite {front}mt/gateway/%u/#
+# A gateway may use its own topics and read the broadcast topics. mosquitto logs a warning about the
+# broadcast line but applies it.
+pattern readwrite {root}mt/gateway/%u/#
 pattern read {topics.broadcast_filter()}
 pattern readwrite meshtech/diagnostics/%u/#
 """
 
 
 def build_config_file(*, passwords: Path, acl: Path) -> str:
-    """Settings to include, each with the reason why."""
+    """Return the settings to include in mosquitto.conf, each with its reason."""
     return f"""\
-# Nobody without a password, and everybody only what is theirs.
+# Clients need a password and may use only their own topics.
 allow_anonymous false
 password_file {passwords}
 acl_file {acl}
 
-# What the service has not acknowledged outlives a restart of mosquitto. Between two saves it is in memory
-# alone: a mosquitto that is killed, or loses its power, loses what came since the last one.
+# Reports that the service has not acknowledged survive a restart of mosquitto. Between two saves they are
+# only in memory: if mosquitto is killed or loses power, those since the last save are lost.
 persistence true
 autosave_interval 10
 
-# The service acknowledges hundreds of reports at once, when they are committed; with the usual 20 on their
-# way it would wait for the network most of the time.
+# The service acknowledges hundreds of reports at once, when they are committed. With the default of 20 in
+# flight it would wait for the network most of the time.
 max_inflight_messages 2000
 
-# While the service is away nothing is dropped; mosquitto keeps it in memory, so see that there is enough.
+# While the service is disconnected no report is dropped. mosquitto keeps them in memory: provide enough.
 max_queued_messages 0
 
-# Acknowledgements are small: they leave at once.
+# Acknowledgments are small: send them at once.
 set_tcp_nodelay true
 
-# Anybody with a password can come with the client id of somebody else, and throw them out. This prevents
-# it, but a gateway then cannot have its diagnostics connection beside its own.
+# Any client with a password can use the client id of another client and disconnect it. This setting prevents
+# that, but then a gateway cannot open its diagnostics connection in addition to its main one.
 # use_username_as_clientid true
 """

@@ -1,1 +1,1 @@
-"""What all routes share: connections, who may do what, errors, queries, pages, and the document of it all."""
+"""HTTP layer shared by all routes: connections, access control, problems, queries, pages, OpenAPI."""

@@ -1,4 +1,4 @@
-"""Who may do what: one table for all routes, and the one place that enforces it."""
+"""Authorization: the role that each route requires, and the middleware that enforces it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from meshfleet.service.accounts.bearer import BearerAuthenticator
 
 PUBLIC: Final = None
-"""Needs no token."""
+"""Marks a route that needs no authentication."""
 
 REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "POST /api/v1/auth/login": PUBLIC,
@@ -91,11 +91,11 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "GET /readyz": PUBLIC,
     "GET /metrics": Role.VIEWER,
 }
-"""The least role for each route (auth-4, auth-16 to auth-18)."""
+"""Lowest role that may use each route (auth-4, auth-16 to auth-18)."""
 
 
 class AccessMiddleware(ASGIMiddleware):
-    """Lets in who comes with a token, and may."""
+    """Middleware that authenticates every request and checks the role of its actor."""
 
     scopes = (ScopeType.HTTP,)
 
@@ -103,54 +103,54 @@ class AccessMiddleware(ASGIMiddleware):
         self._provide_authenticator = provide_authenticator
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Pass the request on with `user` set, or refuse it."""
+        """Pass the request on with `scope["user"]` set. Raise `NotLoggedIn` or `NotAllowed`."""
         method = scope.get("method")
-        if method == "OPTIONS":  # Litestar's own answer; it would not tell all methods
+        if method == "OPTIONS":  # Litestar's own response would not list all methods
             raise MethodNotAllowedException(headers={"allow": format_allow_header(scope["path_template"])})
-        least = REQUIRED_ROLES[f"{method} {scope['path_template']}"]
-        if least is not PUBLIC:
+        required = REQUIRED_ROLES[f"{method} {scope['path_template']}"]
+        if required is not PUBLIC:
             actor = await self._provide_authenticator().identify(get_bearer(scope), get_client_address(scope))
-            if not actor.role.includes(least):
-                raise NotAllowed(f"this needs the role {least}; yours is {actor.role}")
+            if not actor.role.includes(required):
+                raise NotAllowed(f"requires the role {required}; your role is {actor.role}")
             scope["user"] = actor
         await next_app(scope, receive, send)
 
 
 def check_required_roles(app: Litestar) -> None:
-    """See to it that the table is complete: a route that is not in it would fail at its first use."""
-    routes = {f"{method} {route.path_format}" for route in app.routes for method in _methods(route)}
+    """Check that the table of roles matches the routes: a missing route would fail on its first request."""
+    routes = {f"{method} {route.path_format}" for route in app.routes for method in _list_methods(route)}
     if routes != set(REQUIRED_ROLES):
         raise AssertionError(
-            f"not in the table of roles, or in it for nothing: {routes ^ set(REQUIRED_ROLES)}"
+            f"missing in REQUIRED_ROLES, or listed without a route: {routes ^ set(REQUIRED_ROLES)}"
         )
 
 
 def format_allow_header(path: str) -> str:
-    """The methods of a path, as the header `Allow` has them."""
+    """Return the value of the header `Allow` for a path."""
     methods = [method for method, _, each in (name.partition(" ") for name in REQUIRED_ROLES) if each == path]
     return ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
 
 
-def _methods(route: object) -> set[str]:
+def _list_methods(route: object) -> set[str]:
     methods: set[str] = set(getattr(route, "methods", ()))
     return methods - {"OPTIONS"}
 
 
 def get_client_address(scope: Scope) -> str | None:
-    """The address of who asks; behind trusted proxies the one that they tell (rest-169)."""
+    """Return the client's address, behind trusted proxies the one they forward, or None (rest-169)."""
     client = scope["client"]
     try:
         address = ip_address(client[0] if client else "")
-    except ValueError:  # a proxy may tell `unknown`, or what it was told itself
+    except ValueError:  # a proxy may forward `unknown` or any text of its client
         return None
-    # An IPv4 client of a listener for both is the same client.
+    # On a dual-stack socket an IPv4 client has an IPv4-mapped IPv6 address.
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def get_bearer(scope: Scope) -> str:
-    """What somebody comes with: a token, or an API key."""
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
-    token = parse_bearer(given[0].decode("latin-1")) if len(given) == 1 else None
+    """Return the access token or API key of a request. Raise `NotLoggedIn` if there is none."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    token = parse_bearer(values[0].decode("latin-1")) if len(values) == 1 else None
     if token is None:
-        raise NotLoggedIn("come with 'Authorization: Bearer' and a token")
+        raise NotLoggedIn("send an access token or an API key as 'Authorization: Bearer TOKEN'")
     return token

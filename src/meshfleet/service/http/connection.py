@@ -1,9 +1,9 @@
-"""An HTTP connection with limits that uvicorn does not have: on heads, on waiting, and on connections.
+"""HTTP connection with limits that uvicorn lacks: on request heads, timeouts, and the number of connections.
 
-Who sends a byte a minute, or headers without end, must not hold connections and memory that others need.
-It becomes a WebSocket only for a handshake that is right, at the one place where there is one. Any other wish
-for another protocol is not heard (RFC 9110, 7.8): the parser, which skips the body of such a request, gets
-its head again without that wish.
+A client that sends a byte a minute, or endless headers, must not hold connections and memory others need.
+The connection becomes a WebSocket only for a valid handshake at the one path that has a WebSocket. Any other
+`Upgrade` header is ignored (RFC 9110, 7.8): the parser would skip the body of such a request, so it is given
+the request head again without that header.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from websockets.http11 import Request
 
 _MAX_HEAD_BYTES: Final = 64 * 1024
-"""Bytes of a request line and its headers."""
+"""Maximum size of a request line and its headers, in bytes."""
 _REQUEST_LINE_OVERHEAD: Final = len(b"  HTTP/1.1\r\n")
 _HEADER_OVERHEAD: Final = len(b": \r\n")
-"""Bytes of a request line and of a header beside what they say."""
+"""Bytes of a request line and of a header besides their contents."""
 _LINGER_SECONDS: Final = 2.0
-"""For a client to read why it is refused while it still sends: a close would reset the connection, and the
-answer be lost."""
+"""Seconds for a client that still sends to read why its request was rejected: closing at once would reset the
+connection and lose the response."""
 
 _WEBSOCKET_PATH: Final = LIVE_PATH.encode("ascii")
 _READ_METHODS: Final = ("GET", "HEAD")
@@ -48,11 +48,11 @@ _HOST: Final = re.compile(
     rb"(?::[0-9]*)?",
     re.ASCII,
 )
-"""The value of a Host header: RFC 9110, 7.2 and RFC 3986, 3.2.2."""
+"""Valid value of a Host header: RFC 9110, 7.2 and RFC 3986, 3.2.2."""
 
 
 class _RequestRejected(Exception):
-    """A head that is not taken. The parser fails with it, and what follows is not read."""
+    """Rejection of a request head. It makes the parser fail, so that nothing after it is parsed."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -60,14 +60,14 @@ class _RequestRejected(Exception):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One client's connection."""
+    """HTTP connection of one client."""
 
     limits: ClassVar = HTTP_LIMITS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.access_log = False  # uvicorn looks whether somebody listens, whatever it was told
-        # Ours: when there are too many, uvicorn would refuse those that were there before, too.
+        self.access_log = False  # uvicorn checks the logger's handlers and ignores its own setting
+        # Enforced here: uvicorn's own check would also reject requests of established connections.
         self._max_connections, self.limit_concurrency = self.limit_concurrency, None
         self._head_deadline: TimerHandle | None = None
         self._is_reading_head = False
@@ -77,34 +77,38 @@ class HttpConnection(HttpToolsProtocol):
         self._head_parsed = 0
         self._is_rejected = False
         self._rejection: bytes | None = None
-        """The last answer of the connection, which waits until all requests before it are answered."""
+        """Last response of the connection, held back until all earlier requests are answered."""
         self._write_deadline: TimerHandle | None = None
         self._asgi_app = self.app
         self._running_cycle: RequestResponseCycle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """The first head is awaited."""
+        """Start the timeout for the first request head; reject the connection if there are too many."""
         super().connection_made(transport)
-        # The loop does this for sockets that it makes itself; without it answers wait for 40 ms.
+        # The loop does this only for sockets it creates itself; without it responses are delayed by 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._max_connections is not None and len(self.connections) > self._max_connections:
-            self._reject(HTTPStatus.SERVICE_UNAVAILABLE, "too-many-connections", "all connections are taken")
+            self._reject(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "too-many-connections",
+                "too many open connections; try again later",
+            )
             self.transport.close()
         else:
             self._start_head_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is awaited any more."""
+        """Cancel all timeouts and end the running requests."""
         self._cancel_head_deadline()
         self._cancel_write_deadline()
-        # uvicorn ends only the last of several requests; a stream would go on forever.
+        # uvicorn ends only the last of several pipelined requests; a stream would continue forever.
         self._disconnect_cycles()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """The next head of a connection that is kept."""
+        """Start counting and timing the head of the next request."""
         super().on_message_begin()
-        # For answers that have no end: who does not read one must not keep the service from stopping.
+        # For endless responses: a client that does not read must not keep the service from stopping.
         self.scope["state"]["abort"] = self.transport.abort
         self._is_reading_head = self._head_has_begun = True
         self._head_read = self._head_parsed = 0
@@ -112,31 +116,35 @@ class HttpConnection(HttpToolsProtocol):
             self._start_head_deadline()
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
+        """Store a part of the request target and count its size."""
         super().on_url(url)
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. The parser leaves white space behind its value, which is no part of it."""
+        """Store a header without trailing white space, which the parser leaves, and count its size."""
         super().on_header(name, value.rstrip(b" \t"))
         self._count_head(len(name) + len(value) + _HEADER_OVERHEAD)
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
+        """Pass on a part of a body."""
         self._has_body = True
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """The head is there; how long the body may take is up to the request."""
+        """Check the complete request head and start the request. The body has a timeout of its own."""
         self._is_reading_head = False
         self.scope["method"] = self.parser.get_method().decode("ascii")
         self.scope["http_version"] = self.parser.get_http_version()
         self._count_head(len(self.scope["method"]) + _REQUEST_LINE_OVERHEAD)
         self._check_host()
         if self.scope["method"] == "CONNECT":
-            raise _RequestRejected(HTTPStatus.BAD_REQUEST, "invalid-request", "this is no proxy")
+            raise _RequestRejected(
+                HTTPStatus.BAD_REQUEST,
+                "invalid-request",
+                "CONNECT is not supported: this server is not a proxy",
+            )
         if self.parser.should_upgrade():
-            return  # `_read` decides what becomes of it
+            return  # `_feed_parser` handles the upgrade
         self._cancel_head_deadline()
         self.app = _answer_upgrade_required if self._is_websocket_path() else self._asgi_app
         super().on_headers_complete()
@@ -144,12 +152,12 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def on_message_complete(self) -> None:
-        """The body is there, or the head of a request for another protocol."""
+        """Complete the request, unless it asks for a protocol upgrade."""
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, and end what takes too long or has grown too long."""
+        """Parse received data; reject invalid or too large request heads."""
         if self._is_rejected:
             return
         self._unset_keepalive_if_required()
@@ -165,39 +173,39 @@ class HttpConnection(HttpToolsProtocol):
             if isinstance(exc.__context__, _RequestRejected):
                 self._reject(*exc.__context__.problem)
                 return
-            self.logger.warning("what came from %s is no HTTP", self.client)
+            self.logger.warning("received invalid HTTP from %s, closing the connection", self.client)
             self.send_400_response("")
             return
         if self.transport.get_protocol() is not self:
-            return  # it has become a WebSocket
+            return  # switched to a WebSocket
         if not getattr(self.cycle, "response_complete", True):
-            return  # it may be a body that somebody asked for
+            return  # the data may be a body that the application reads
         if self._head_deadline is None:
-            # The rest of a body that nobody read, or empty lines: uvicorn would now wait for ever.
+            # The rest of an unread body, or empty lines: uvicorn would now wait forever.
             self._start_head_deadline()
 
     def _count_head(self, size: int) -> None:
-        """Count what the parser has told of a head."""
+        """Count bytes of the request head that the parser has reported."""
         self._head_parsed += size
         self._check_head(self._head_parsed)
 
     def _count_unfinished(self, data: bytes) -> None:
-        """Count the bytes of a head whose end has not come: the parser keeps a header until it is whole."""
+        """Count the bytes of an incomplete head: the parser reports a header only when it is complete."""
         if not self._head_has_begun:
             self._head_read += len(data)
-        elif not self._has_body:  # behind a body nobody knows where the head begins
-            ended = data.rfind(b"\r\n\r\n")
-            self._head_read = len(data) - (0 if ended < 0 else ended + 4)
+        elif not self._has_body:  # after a body the start of the head is unknown
+            previous_end = data.rfind(b"\r\n\r\n")
+            self._head_read = len(data) - (0 if previous_end < 0 else previous_end + 4)
         self._check_head(self._head_read)
 
     def _check_head(self, size: int) -> None:
         if size > _MAX_HEAD_BYTES:
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            detail = f"the request line and headers have more than {_MAX_HEAD_BYTES // 1024} KiB"
+            detail = f"the request line and headers are larger than {_MAX_HEAD_BYTES // 1024} KiB"
             raise _RequestRejected(status, "head-too-large", detail)
 
     def _check_host(self) -> None:
-        """Refuse a request of which it is not clear which host it is for (RFC 9112, 3.2)."""
+        """Reject a request whose Host header is missing, repeated or malformed (RFC 9112, 3.2)."""
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) > 1:
             detail = "the request has more than one Host header"
@@ -226,7 +234,7 @@ class HttpConnection(HttpToolsProtocol):
                 return
 
     def _should_upgrade(self) -> bool:
-        """Whether this is a handshake that is right, where there is a WebSocket, and nothing is under way."""
+        """Return whether this is a valid handshake at the WebSocket's path, with no request running."""
         return (
             self._is_websocket_path()
             and self.scope["http_version"] == "1.1"
@@ -243,40 +251,40 @@ class HttpConnection(HttpToolsProtocol):
         lines = [name + b": " + value for name, value in self.headers if name != without]
         return b"\r\n".join([line.encode("latin-1"), *lines, b"", b""])
 
-    def _switch_to_websocket(self, behind: bytes) -> None:
-        """Hand all over to a WebSocket, also what came right behind the handshake."""
+    def _switch_to_websocket(self, rest: bytes) -> None:
+        """Hand the connection over to a WebSocket, together with data received after the handshake."""
         self._cancel_head_deadline()
         self._cancel_write_deadline()
         self.handle_websocket_upgrade()
         successor: Any = self.transport.get_protocol()
-        if self.flow.write_paused:  # by an answer that came before
+        if self.flow.write_paused:  # by the response to an earlier request
             successor.pause_writing()
-        if behind:
-            successor.data_received(behind)
+        if rest:
+            successor.data_received(rest)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running_cycle = cycle
         super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
-        """The client does not take its answer; it gets some time, and then the connection ends."""
+        """Start the write timeout because the client does not read its response."""
         super().pause_writing()
         self._write_deadline = self.loop.call_later(self.limits.read_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It does."""
+        """Cancel the write timeout: the client reads again."""
         super().resume_writing()
         self._cancel_write_deadline()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 # uvicorn's words, which are for its log
-        """Answer what is no HTTP (rest-9)."""
-        self._reject(HTTPStatus.BAD_REQUEST, "invalid-request", "this is no HTTP")
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 # uvicorn's own text for its log
+        """Answer invalid HTTP with a problem (rest-9)."""
+        self._reject(HTTPStatus.BAD_REQUEST, "invalid-request", "the request is not valid HTTP")
 
     def _reject(self, status: HTTPStatus, code: str, detail: str) -> None:
-        """Answer that a request is not taken, and end the connection when the client has read that.
+        """Send a problem response, and end the connection when the client has read it.
 
-        Requests that came whole before it are answered first (RFC 9112, 9.3.2). An answer that has begun may
-        have no end, such as a stream: the connection is closed then, without a refusal.
+        Complete earlier requests are answered first (RFC 9112, 9.3.2). If a response has begun, which may be
+        an endless stream, the connection is closed without the problem response.
         """
         running = self._running_cycle
         if running is not None and running.response_complete:
@@ -294,18 +302,18 @@ class HttpConnection(HttpToolsProtocol):
         if running is None or (running is self.cycle and running.more_body):
             self._write_rejection(self._rejection)
         elif self.cycle.more_body:
-            self.pipeline.popleft()  # it is the body of this request that is refused
+            self.pipeline.popleft()  # the rejected data is the body of this request
 
     def on_response_complete(self) -> None:
-        """Start the next request that waits, or write the refusal that comes behind all requests."""
+        """Start the next pipelined request, or write the pending rejection after the last one."""
         super().on_response_complete()
         is_idle = self._running_cycle is not None and self._running_cycle.response_complete
         if self._rejection is not None and is_idle and not self.transport.is_closing():
             self._unset_keepalive_if_required()
             self._write_rejection(self._rejection)
 
-    def _write_rejection(self, refusal: bytes) -> None:
-        self.transport.write(refusal)
+    def _write_rejection(self, response: bytes) -> None:
+        self.transport.write(response)
         self._rejection = None
         self._disconnect_cycles()
         if self.transport.can_write_eof():
@@ -313,7 +321,7 @@ class HttpConnection(HttpToolsProtocol):
         self._head_deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _disconnect_cycles(self) -> None:
-        """Let requests that run write nothing more."""
+        """Mark running requests as disconnected, so that they write nothing more."""
         self.pipeline.clear()
         for cycle in (self._running_cycle, self.cycle):
             if cycle is not None and not cycle.response_complete:
@@ -321,7 +329,7 @@ class HttpConnection(HttpToolsProtocol):
                 cycle.message_event.set()
 
     def _start_head_deadline(self) -> None:
-        # Not by closing, which would wait until all that was written is read.
+        # Abort, because a close would wait until the client has read all written data.
         self._head_deadline = self.loop.call_later(self.limits.head_seconds, self.transport.abort)
 
     def _cancel_write_deadline(self) -> None:
@@ -336,31 +344,38 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def _is_handshake(head: bytes) -> bool:
-    """Try it: what fails in the WebSocket itself would stay without an answer."""
+    """Return whether a request head is a valid WebSocket handshake, by parsing it.
+
+    A handshake that failed only after the switch to the WebSocket would get no response.
+    """
     trial = ServerProtocol()
     trial.receive_data(head)
     requests = cast("list[Request]", trial.events_received())
     try:
         for request in requests:
             trial.process_request(request)
-    except (InvalidHandshake, ValueError):  # the other one where there should be ASCII
+    except (InvalidHandshake, ValueError):  # ValueError: not ASCII
         return False
     return bool(requests)
 
 
 async def _answer_upgrade_required(scope: Any, _receive: Any, send: Any) -> None:
-    """Answer a plain request for the WebSocket."""
+    """Answer an HTTP request for the WebSocket's path that is not a valid handshake."""
     if scope["method"] in _READ_METHODS:
         status, code = HTTPStatus.UPGRADE_REQUIRED, "upgrade-required"
-        detail = "here is a WebSocket of version 13; come with its handshake"
-        more = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
+        detail = "this path is a WebSocket (version 13); send a valid WebSocket handshake"
+        extra = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
     else:
-        status, code, detail = HTTPStatus.METHOD_NOT_ALLOWED, "method-not-allowed", "not by this method"
-        more = {"allow": ", ".join(_READ_METHODS)}
+        status, code, detail = (
+            HTTPStatus.METHOD_NOT_ALLOWED,
+            "method-not-allowed",
+            "this method is not allowed here",
+        )
+        extra = {"allow": ", ".join(_READ_METHODS)}
     if scope["scheme"] == "https":
-        more["strict-transport-security"] = STRICT_TRANSPORT_SECURITY
+        extra["strict-transport-security"] = STRICT_TRANSPORT_SECURITY
     body = _encode_problem(status, code, detail, scope["raw_path"].decode("ascii"))
-    headers = [(name.encode(), value.encode()) for name, value in {**_build_headers(body), **more}.items()]
+    headers = [(name.encode(), value.encode()) for name, value in {**_build_headers(body), **extra}.items()]
     await send({"type": "http.response.start", "status": status.value, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

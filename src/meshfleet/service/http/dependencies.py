@@ -1,7 +1,7 @@
-"""What routes share.
+"""Objects that routes share, such as the database, provided per request.
 
-It comes along with each request: routes are made once in a process, which takes longer than all else at its
-start, and answer for every service there.
+The Litestar application is built once per process, the slowest part of a start, and serves every service that
+runs in the process. Each request therefore brings the objects of its service in a context variable.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ _current_dependencies: Final[ContextVar[object]] = ContextVar("shared")
 
 
 class DependencyMiddleware:
-    """Gives the routes inside what they share."""
+    """ASGI middleware that provides the objects of one service to the routes inside."""
 
     def __init__(self, app: ASGIApp, dependencies: object) -> None:
         self._app = app
         self._dependencies = dependencies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        before = _current_dependencies.set(self._dependencies)
+        """Serve one request with the objects of this service."""
+        token = _current_dependencies.set(self._dependencies)
         try:
             await self._app(scope, receive, send)
         finally:
-            _current_dependencies.reset(before)
+            _current_dependencies.reset(token)
 
 
 def build_provider(name: str) -> Callable[[], Any]:
-    """What gives a route the part of it that has this name."""
+    """Return a Litestar provider that returns the attribute `name` of the current service's objects."""
 
-    def give() -> Any:
+    def provide() -> Any:
         return getattr(_current_dependencies.get(), name)
 
-    return give
+    return provide

@@ -1,4 +1,4 @@
-"""What one client of the HTTP server may take from the others."""
+"""Limits on connections and timeouts of the HTTP server."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Final, NamedTuple
 
 
 class HttpLimits(NamedTuple):
-    """Limits of connections and of waiting."""
+    """Limits that keep one HTTP client from using up the resources of the others."""
 
     connections: int = 2000
-    """At once; who comes then is told to come back."""
+    """Maximum number of open connections; further ones get the status 503."""
 
     keep_alive_seconds: float = 30
-    """For the next request on an idle connection."""
+    """Seconds to wait for the next request on an idle connection."""
 
     head_seconds: float = 20.0
-    """For a request line and its headers."""
+    """Seconds to receive a request line and its headers."""
 
     body_seconds: float = 30.0
-    """For a whole body, which is small; of an upload, for each piece of it."""
+    """Seconds to receive a whole body; for an upload, each chunk of it."""
 
     read_seconds: float = 30.0
-    """For a client to take what it asked for."""
+    """Seconds for a client to read a response before the connection is aborted."""
 
     pipelined: int = 16
-    """Requests that wait for the one before: enough for anybody, and few enough to remember."""
+    """Maximum number of pipelined requests that wait for the response to the previous one."""
 
 
 HTTP_LIMITS: Final = HttpLimits()
-"""What holds in service. Only tests have other limits."""
+"""Limits of a running service. Only tests use others."""

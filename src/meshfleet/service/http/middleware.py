@@ -1,4 +1,4 @@
-"""The outermost layer around all routes: paths as they were sent, bodies in time, safe headers, figures."""
+"""Outermost layer around all routes: path decoding, body timeouts, security headers, request metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshfleet.service.metrics import Metrics
 
 
-# Headers that keep browsers from doing what nobody wants.
+# Security headers for browsers.
 
 SECURITY_HEADERS: Final = {
     "cache-control": "no-store",
@@ -29,10 +29,10 @@ SECURITY_HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""On every answer that does not say otherwise itself."""
+"""Headers of every response that does not set them itself."""
 
 STRICT_TRANSPORT_SECURITY: Final = "max-age=31536000"
-"""On every answer over TLS."""
+"""Value of the header `Strict-Transport-Security`, for every response over TLS."""
 
 
 _RAW_HEADERS: Final = [
@@ -42,14 +42,14 @@ _RAW_TLS_HEADERS: Final = [
     *_RAW_HEADERS,
     (b"strict-transport-security", STRICT_TRANSPORT_SECURITY.encode("ascii")),
 ]
-"""As they are sent."""
+"""Headers as ASGI sends them."""
 
 _UPLOADS: Final = {("POST", FIRMWARE_PATH)}
-"""Nobody but an admin gets as far as to send the body."""
+"""Operations whose body timeout applies per chunk. Only admins get as far as sending the body."""
 
 
 class OuterMiddleware:
-    """Lets requests in to an application, and its answers out."""
+    """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, limits: HttpLimits) -> None:
         self._app = app
@@ -61,24 +61,26 @@ class OuterMiddleware:
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
-        started = time.perf_counter()
-        answer = _ResponseSender(send, secure=scope["scheme"] == "https")
-        # A copy: the server goes on with its own, and leaves out the body of the answer to a HEAD by it.
+        started_at = time.perf_counter()
+        response = _ResponseSender(send, secure=scope["scheme"] == "https")
+        # A copy: the server keeps the original, whose method makes it omit the body of a HEAD response.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        scope["state"]["only_head"] = scope["method"] == "HEAD"  # for answers that have no end
+        scope["state"]["only_head"] = scope["method"] == "HEAD"  # for endless responses
         scope = {**scope, "method": method, "path": decode_path(scope["raw_path"])}
         is_upload = (method, scope["path"].rstrip("/")) in _UPLOADS
         try:
             await self._app(
-                scope, _with_body_timeout(receive, self._body_seconds, per_chunk=is_upload), answer
+                scope, _with_body_timeout(receive, self._body_seconds, per_chunk=is_upload), response
             )
         finally:
             route = scope.get("path_template") or "none"
-            self._metrics.count_request(scope["method"], route, answer.status, time.perf_counter() - started)
+            self._metrics.count_request(
+                scope["method"], route, response.status, time.perf_counter() - started_at
+            )
 
 
 class _ResponseSender:
-    """Sends on, with the headers that every answer has."""
+    """`send` of one request that adds the security headers and keeps the status."""
 
     def __init__(self, send: Send, *, secure: bool) -> None:
         self.status = 0
@@ -88,33 +90,33 @@ class _ResponseSender:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            given = list(message["headers"])
-            names = {name.lower() for name, _ in given}
-            always = _RAW_TLS_HEADERS if self._secure else _RAW_HEADERS
-            message["headers"] = [*given, *(each for each in always if each[0] not in names)]
+            headers = list(message["headers"])
+            names = {name.lower() for name, _ in headers}
+            defaults = _RAW_TLS_HEADERS if self._secure else _RAW_HEADERS
+            message["headers"] = [*headers, *(each for each in defaults if each[0] not in names)]
         await self._send(message)
 
 
 def _with_body_timeout(receive: Receive, seconds: float, *, per_chunk: bool) -> Receive:
-    """Receive a body, or give up when it does not come; `anew`: its time begins anew with every piece."""
+    """Return a `receive` that raises `TooSlow` when the body, or with `per_chunk` a part of it, is late."""
     clock = asyncio.get_running_loop().time
-    until = clock() + seconds
-    whole = False
+    deadline = clock() + seconds
+    is_complete = False
 
-    async def next_part() -> Any:
-        nonlocal whole, until
+    async def receive_in_time() -> Any:
+        nonlocal is_complete, deadline
         if per_chunk:
-            until = clock() + seconds
-        if whole:  # what comes now is that the client goes, and that may take as long as it likes
+            deadline = clock() + seconds
+        if is_complete:  # the next message is the disconnect, which may take any time
             return await receive()
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError:
-            raise TooSlow("the body did not arrive in time") from None
+            raise TooSlow("the request body did not arrive in time") from None
         if message["type"] == "http.disconnect":
-            raise WentAway("the client went away in the middle of its request")
-        whole = not message.get("more_body", False)
+            raise WentAway("the client disconnected before its request was complete")
+        is_complete = not message.get("more_body", False)
         return message
 
-    return next_part
+    return receive_in_time

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the same types that parse and answer (rest-162)."""
+"""OpenAPI document, built from the types that parse requests and build responses (rest-162)."""
 
 from __future__ import annotations
 
@@ -36,18 +36,21 @@ _STATUS_HEADERS: Final = {
     HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}},
 }
 _RULE_NUMBERS: Final = re.compile(r" \((?:auth|id|rest)-[^)]*\)")
-"""Docstrings name the rules that they keep, which is for readers of the source."""
+"""References to rules in docstrings: for readers of the source, removed from the document."""
 
 _DESCRIPTION: Final = (
-    "Fleets of BLE-mesh devices behind MQTT gateways. Log in, then come with `Authorization: Bearer TOKEN`. "
-    "Within v1 fields and operations are only added: ignore what you do not know."
+    "Fleets of BLE-mesh devices behind MQTT gateways. Log in, then send `Authorization: Bearer TOKEN`. "
+    "Within v1, fields and operations are only added: ignore fields you do not know."
 )
 
 
 def build_openapi_document(
     routes: Sequence[Router | HTTPRouteHandler], injected: Iterable[str], read: Mapping[str, Provide]
 ) -> dict[str, Any]:
-    """Describe all routes; `injected` are arguments that do not come from a request, `read` those that do."""
+    """Return the document of all routes.
+
+    `injected` names the arguments that do not come from the request, `read` has the providers of the others.
+    """
     app = Litestar(
         routes,
         dependencies={
@@ -61,11 +64,11 @@ def build_openapi_document(
             version=version("meshfleet"),
             description=_DESCRIPTION,
             use_handler_docstrings=True,
-            operation_id_creator=_operation_id,
+            operation_id_creator=_build_operation_id,
             components=Components(
                 security_schemes={
                     "token": SecurityScheme(
-                        type="http", scheme="bearer", description="A token or an API key."
+                        type="http", scheme="bearer", description="An access token or an API key."
                     )
                 }
             ),
@@ -77,9 +80,9 @@ def build_openapi_document(
         for handler in getattr(route, "route_handlers", ())
         for method in handler.http_methods
     }
-    written = msgspec.json.encode(app.openapi_schema.to_schema()).decode()
-    document: dict[str, Any] = msgspec.json.decode(_RULE_NUMBERS.sub("", written))
-    document["components"]["schemas"] |= _problem_schemas()
+    text = msgspec.json.encode(app.openapi_schema.to_schema()).decode()
+    document: dict[str, Any] = msgspec.json.decode(_RULE_NUMBERS.sub("", text))
+    document["components"]["schemas"] |= _build_problem_schemas()
     _require_sent(document["components"]["schemas"], ResponseBody)
     for path, item in document["paths"].items():
         for method, operation in item.items():
@@ -94,7 +97,7 @@ def build_openapi_document(
 
 
 def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
-    """Require in answers what the service always sends: defaults are for clients of older services."""
+    """Mark fields that responses always have as required: defaults are for clients of older services."""
     for kind in family.__subclasses__():
         if kind.__name__ in schemas:
             fields = msgspec.structs.fields(kind)
@@ -104,7 +107,7 @@ def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
 
 
 def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:
-    """Say that unknown fields are refused (rest-5). A form says it itself."""
+    """Declare that a JSON body rejects unknown fields (rest-5). The schema of a form says so itself."""
     content = operation.get("requestBody", {}).get("content", {})
     if "application/json" in content:
         reference: str = content["application/json"]["schema"]["$ref"]
@@ -112,17 +115,17 @@ def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """What a parameter can be: absent perhaps, but never null."""
+    """Return the schema of a parameter without null: a parameter may be absent but never null."""
     kinds = [each for each in schema.pop("oneOf", ()) if each != {"type": "null"}]
     return kinds[0] | schema if kinds else schema
 
 
-def _operation_id(handler: HTTPRouteHandler, _method: object, _path: object) -> str:
+def _build_operation_id(handler: HTTPRouteHandler, _method: object, _path: object) -> str:
     first, *others = handler.handler_name.split("_")
     return first + "".join(map(str.capitalize, others))
 
 
-def _problem_schemas() -> dict[str, Any]:
+def _build_problem_schemas() -> dict[str, Any]:
     schemas = msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")[1]
     for each in schemas.values():
         each["description"] = _RULE_NUMBERS.sub("", each["description"])
@@ -130,17 +133,17 @@ def _problem_schemas() -> dict[str, Any]:
 
 
 def _build_placeholder() -> Callable[[], None]:
-    """Stand in for what only a running service has; each must be another, or Litestar sees a mistake."""
+    """Return a provider for an object of a running service; Litestar rejects the same one for two names."""
     return lambda: None
 
 
-def _add_security(operation: dict[str, Any], least: Role | None) -> None:
-    operation["security"] = [] if least is PUBLIC else [{"token": []}]
+def _add_security(operation: dict[str, Any], required: Role | None) -> None:
+    operation["security"] = [] if required is PUBLIC else [{"token": []}]
 
 
-def _add_problems(operation: dict[str, Any], least: Role | None, handler: HTTPRouteHandler) -> None:
-    """Describe what can go wrong, but for what a route answers in a body of its own."""
-    problems = {*_iter_error_statuses(operation, least), *handler.opt.get("problems", ())}
+def _add_problems(operation: dict[str, Any], required: Role | None, handler: HTTPRouteHandler) -> None:
+    """Add the problem responses of an operation, except those that it declares with a body of its own."""
+    problems = {*_iter_error_statuses(operation, required), *handler.opt.get("problems", ())}
     for status in sorted(problems - set(handler.responses or ())):
         operation["responses"][str(int(status))] = {
             "description": HTTPStatus(status).phrase,
@@ -149,13 +152,13 @@ def _add_problems(operation: dict[str, Any], least: Role | None, handler: HTTPRo
         }
 
 
-def _iter_error_statuses(operation: dict[str, Any], least: Role | None) -> Iterator[int]:
-    """What can go wrong with an operation, seen from outside."""
+def _iter_error_statuses(operation: dict[str, Any], required: Role | None) -> Iterator[int]:
+    """Yield the error statuses that follow from the operation's role, parameters and body."""
     yield HTTPStatus.BAD_REQUEST
     yield HTTPStatus.SERVICE_UNAVAILABLE
-    if least is not PUBLIC:
+    if required is not PUBLIC:
         yield HTTPStatus.UNAUTHORIZED
-        if least is not Role.VIEWER:
+        if required is not Role.VIEWER:
             yield HTTPStatus.FORBIDDEN
     if any(each["in"] == "path" for each in operation.get("parameters", ())):
         yield HTTPStatus.NOT_FOUND

@@ -1,4 +1,4 @@
-"""Errors as answers: RFC 9457, whatever went wrong and wherever."""
+"""Translation of every error into a problem response (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -42,28 +42,34 @@ _INTERNAL: Final = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def build_problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer with what went wrong. What nobody foresaw is logged, and told without any detail (rest-11)."""
+    """Return the problem response for an error. Internal errors are logged, not described (rest-11)."""
     match error:
         case FleetError():
             status, code, detail = error.http, error.code, _public_detail(error)
         case NotFoundException():
-            status, code, detail = HTTPStatus.NOT_FOUND, "not-found", "there is nothing here"
+            status, code, detail = HTTPStatus.NOT_FOUND, "not-found", "there is no resource at this path"
         case MethodNotAllowedException():
-            status, code, detail = HTTPStatus.METHOD_NOT_ALLOWED, "method-not-allowed", "not by this method"
+            status, code, detail = (
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                "method-not-allowed",
+                "this method is not allowed here",
+            )
         case RequestEntityTooLarge():
-            status, code, detail = BodyTooLarge.http, BodyTooLarge.code, "the body is too long"
+            status, code, detail = BodyTooLarge.http, BodyTooLarge.code, "the request body is too large"
         case ValidationException():
             return build_problem_response(request, InvalidRequest(list_query_faults(request, error)))
         case HTTPException() if error.status_code < _INTERNAL:
-            status, code, detail = error.status_code, "invalid-request", "this is not a request we understand"
+            status, code, detail = error.status_code, "invalid-request", "the request is malformed"
         case _:
             status, code, detail = (
                 _INTERNAL,
                 "internal-error",
-                "something went wrong here; the log tells more",
+                "internal error; see the log of the service",
             )
     path = request.scope["raw_path"].decode("ascii")
-    if status >= _INTERNAL and not isinstance(error, Unanswered):  # those are counted where they happen
+    if status >= _INTERNAL and not isinstance(
+        error, Unanswered
+    ):  # Unanswered errors are counted where they are raised
         _log_failure(error, f"{request.method} {path}: {code}")
     problem = Problem(
         type="about:blank",
@@ -82,18 +88,20 @@ def build_problem_response(request: Request[Any, Any, Any], error: Exception) ->
     )
 
 
-def _log_failure(error: Exception, about: str) -> None:
-    """Tell what went wrong: in a line where it has a name, for it may come with every look of a proxy."""
+def _log_failure(error: Exception, operation: str) -> None:
+    """Log an error in one line, as health checks may repeat it often; with traceback if it is unexpected."""
     if isinstance(error, FleetError):
-        _log.error("request failed: %s: %s", about, error)
+        _log.error("request failed: %s: %s", operation, error)
     else:
-        _log.error("request failed: %s", about, exc_info=error)
+        _log.error("request failed: %s", operation, exc_info=error)
 
 
 def _public_detail(error: FleetError) -> str:
-    """What an error says, if that is for everybody."""
-    is_inside = error.http >= _INTERNAL and not isinstance(error, Unanswered)
-    return "this is not possible now" if is_inside else str(error)
+    """Return the text of an error for clients; the texts of internal errors are only logged."""
+    is_internal = error.http >= _INTERNAL and not isinstance(error, Unanswered)
+    return (
+        "the service cannot handle this request now; see /readyz and its log" if is_internal else str(error)
+    )
 
 
 def _list_field_problems(error: Exception) -> tuple[FieldProblem, ...]:
@@ -115,6 +123,6 @@ def _build_headers(error: Exception) -> Mapping[str, str]:
             return {"content-range": f"bytes */{error.size}"}
         case MethodNotAllowedException():
             methods = (error.headers or {}).get("allow", "").split(", ")
-            also = ["HEAD"] if "GET" in methods and "HEAD" not in methods else []
-            return {"allow": ", ".join([*(each for each in methods if each != "OPTIONS"), *also])}
+            extra = ["HEAD"] if "GET" in methods and "HEAD" not in methods else []
+            return {"allow": ", ".join([*(each for each in methods if each != "OPTIONS"), *extra])}
     return {}

@@ -1,4 +1,4 @@
-"""Query parameters: read in any case, and none that is not known (rest-3, rest-4)."""
+"""Query parameters: names in any case, unknown ones rejected (rest-3, rest-4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MaxResults = Annotated[
     str | None,
     QueryParameter(
         name="MaxResults",
-        description=f"How many items a page may hold; {DEFAULT_RESULTS} unless set.",
+        description=f"Maximum number of items of a page; {DEFAULT_RESULTS} by default.",
         schema_extra={"type": "integer", "minimum": MIN_RESULTS, "maximum": MAX_RESULTS},
     ),
 ]
@@ -39,38 +39,42 @@ NextToken = Annotated[
     str | None,
     QueryParameter(
         name="NextToken",
-        description="The `nextToken` of the page before, with the same filters.",
+        description="The `nextToken` of the previous page. Use the same filters.",
         schema_extra={"type": "string"},
     ),
 ]
 
 FromTime = Annotated[
     str | None,
-    QueryParameter(name="From", description="Not before this time: ISO 8601, UTC unless it says otherwise."),
+    QueryParameter(
+        name="From", description="Start of the time range, inclusive: ISO 8601, UTC if without offset."
+    ),
 ]
 
 ToTime = Annotated[
     str | None,
-    QueryParameter(name="To", description="Before this time: ISO 8601, UTC unless it says otherwise."),
+    QueryParameter(
+        name="To", description="End of the time range, exclusive: ISO 8601, UTC if without offset."
+    ),
 ]
 
 
 def parse_limit(max_results: MaxResults = None) -> int:
-    """How many items a page may hold (rest-23)."""
+    """Return the maximum number of items of a page (rest-23). Raise `InvalidRequest`."""
     try:
         return DEFAULT_RESULTS if max_results is None else parse_max_results(max_results)
     except MalformedPayload as exc:
         raise InvalidRequest([Fault(exc.field, exc.reason)]) from None
 
 
-# Parameters of a query, read one after the other: all that is wrong with them is told at once.
+# Parameters are parsed one after the other, and all their faults are reported together.
 
 Value = TypeVar("Value")
 Other = TypeVar("Other")
 
 
 class QueryReader:
-    """Reads parameters, and collects what is wrong with them."""
+    """Parser of query parameters that collects their faults."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -78,7 +82,7 @@ class QueryReader:
     def read(
         self, parse: Callable[[str, str], Value], text: str | None, field: str, *, unless: Other
     ) -> Value | Other:
-        """The value of a parameter, `unless` there is none; what stands for a wrong one is never used."""
+        """Return the parsed parameter, or `unless` if it is missing or invalid; a fault is recorded."""
         try:
             return unless if text is None else parse(text, field)
         except WireError as exc:
@@ -86,36 +90,36 @@ class QueryReader:
             return unless
 
     def check_span(self, since: int | None, until: int | None) -> None:
-        """Look whether times follow each other as they should; of wrong ones there is enough to say."""
+        """Record a fault if `From` is not before `To`, unless there are other faults already."""
         if not self.faults and since is not None and until is not None and since >= until:
-            self.faults.append(Fault("From", "is not before To"))
+            self.faults.append(Fault("From", "must be before To"))
 
     def raise_faults(self) -> None:
-        """Refuse the request if something is wrong with it."""
+        """Raise `InvalidRequest` with all recorded faults, if there are any."""
         if self.faults:
             raise InvalidRequest(self.faults)
 
 
 def build_choice_parser(known: Mapping[str, Value]) -> Callable[[str, str], Value]:
-    """Reads one of these words."""
+    """Return a parser that accepts exactly these keywords and returns their values."""
 
     def parse(text: str, field: str) -> Value:
         if text not in known:
-            raise MalformedText(field, f"is none of {', '.join(known)}")
+            raise MalformedText(field, f"must be one of {', '.join(known)}")
         return known[text]
 
     return parse
 
 
 def parse_flag(text: str, field: str) -> bool:
-    """Read what is true or false, in any case."""
+    """Parse `true` or `false`, in any case."""
     if text.lower() not in {"true", "false"}:
-        raise MalformedText(field, "is neither true nor false")
+        raise MalformedText(field, "must be true or false")
     return text.lower() == "true"
 
 
 class _Parameter(NamedTuple):
-    """A query parameter of a route."""
+    """Query parameter of a route: the argument of its handler and the name clients use."""
 
     argument: str
     name: str
@@ -123,15 +127,15 @@ class _Parameter(NamedTuple):
 
 
 class QueryNameMiddleware(ASGIMiddleware):
-    """Spells the names as our routes know them, and refuses what would be overlooked.
+    """Middleware that normalizes the case of parameter names and rejects unknown or repeated ones.
 
-    A misspelt filter must not select the whole fleet, and of two values for one filter none is the right one.
+    A misspelled filter must not select the whole fleet, and two values for one filter are ambiguous.
     """
 
     scopes = (ScopeType.HTTP,)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Pass the request on."""
+        """Pass the request on with its canonical query string. Raise `InvalidRequest`."""
         if query := scope["query_string"]:
             known = {each.name.lower(): each for each in _list_parameters(scope["route_handler"])}
             scope["query_string"] = urlencode(_canonicalize(query, known)).encode("ascii")
@@ -139,14 +143,14 @@ class QueryNameMiddleware(ASGIMiddleware):
 
 
 def list_query_faults(request: Request[Any, Any, Any], error: ValidationException) -> list[Fault]:
-    """What is wrong with which parameter, by the names that clients use."""
+    """Return the faults of a validation error, under the parameter names that clients use."""
     names = {each.argument: each.name for each in _list_parameters(request.route_handler)}
-    found = error.extra if isinstance(error.extra, list) else []
+    details = error.extra if isinstance(error.extra, list) else []
     return [
         Fault(names[each["key"]], each["message"])
         if each.get("key") in names
         else Fault("body", "is missing")
-        for each in found
+        for each in details
     ]
 
 
@@ -154,27 +158,27 @@ def _canonicalize(query: bytes, known: Mapping[str, _Parameter]) -> list[tuple[s
     try:
         given = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except UnicodeError:
-        raise InvalidRequest([Fault("query", "is not UTF-8 in percent-encoding")]) from None
-    wrong, spelt, seen = [], [], set()
+        raise InvalidRequest([Fault("query", "is not percent-encoded UTF-8")]) from None
+    faults, canonical, seen = [], [], set()
     for name, value in given:
         parameter = known.get(name.lower())
         if parameter is None:
-            wrong.append(Fault(quote_name(name), "is not a parameter here"))
+            faults.append(Fault(quote_name(name), "is not a parameter of this operation"))
         elif "\0" in value:
-            wrong.append(Fault(parameter.name, "has a NUL character in it"))
+            faults.append(Fault(parameter.name, "contains a NUL character"))
         elif parameter in seen and not parameter.repeatable:
-            wrong.append(Fault(parameter.name, "is given more than once"))
+            faults.append(Fault(parameter.name, "is given more than once"))
         else:
             seen.add(parameter)
-            spelt.append((parameter.name, value))
-    if wrong:
-        raise InvalidRequest(wrong)
-    return spelt
+            canonical.append((parameter.name, value))
+    if faults:
+        raise InvalidRequest(faults)
+    return canonical
 
 
 @cache
 def _list_parameters(handler: BaseRouteHandler) -> tuple[_Parameter, ...]:
-    """All that a route takes, its dependencies included."""
+    """Return the query parameters of a route, including those of its dependencies."""
     return tuple(_iter_parameters(handler.parsed_fn_signature.parameters, handler))
 
 

@@ -1,4 +1,4 @@
-"""Requests: their bodies become typed values at the door, strictly."""
+"""Decoding of request paths and strict parsing of request bodies into typed values."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from meshfleet import rest
 from meshfleet.errors import NotFound, UnsupportedMediaType
 from meshfleet.service.actor import Actor
 
-# Paths as they were sent: a slash within a label is no slash between two parts (rest-68).
+# Paths are decoded segment by segment: an encoded slash in a label does not separate segments (rest-68).
 
 _NUL: Final = "\0"
-"""Also in the place of what is not UTF-8."""
+"""Also replaces segments that are not UTF-8."""
 
 
 def decode_path(raw: bytes) -> str:
-    """A path with each of its parts decoded, but for slashes, which would part it anew.
+    """Decode each segment of a path, except encoded slashes, which would split the segment.
 
-    A `%` that was meant stays `%25`; `segment` undoes both.
+    A literal `%` is kept as `%25`; `decode_segment` decodes both.
     """
     if b"%" not in raw:
         return raw.decode("ascii")
@@ -29,11 +29,11 @@ def decode_path(raw: bytes) -> str:
 
 
 def decode_segment(text: str) -> str:
-    """A part of such a path as it was meant. Nothing here has a name with a NUL in it."""
-    meant = text.replace("%2F", "/").replace("%25", "%")
-    if _NUL in meant:
-        raise NotFound("there is nothing here")
-    return meant
+    """Return the text of one segment of a decoded path. Raise `NotFound` if it has a NUL or was not UTF-8."""
+    decoded = text.replace("%2F", "/").replace("%25", "%")
+    if _NUL in decoded:
+        raise NotFound("there is no resource at this path")
+    return decoded
 
 
 def _percent_decode(part: bytes) -> str:
@@ -44,16 +44,16 @@ def _percent_decode(part: bytes) -> str:
 
 
 _JSON_MEDIA_TYPES = {"application/json", ""}
-"""Who does not say what it is means JSON: there is nothing else."""
+"""A body without a content type is JSON: no other type is accepted."""
 
 
 class ApiRequest(Request[Actor, Any, State]):
-    """A request whose body is read by our own rules, which name the field of every mistake."""
+    """Request whose body is parsed by `rest.decode_body`, which names the field of every error."""
 
     async def json(self) -> Any:
-        """The body as the type that the route asks for (rest-1, rest-5)."""
+        """Return the body as the type that the route declares (rest-1, rest-5)."""
         if self.content_type[0].lower() not in _JSON_MEDIA_TYPES:
             raise UnsupportedMediaType("the body must be application/json")
         field = self.route_handler.parsed_data_field
-        assert field is not None  # noqa: S101 # only routes with a body ask for it
+        assert field is not None  # noqa: S101 # only called for routes with a body
         return rest.decode_body(field.annotation, await self.body())

@@ -1,4 +1,4 @@
-"""Answers while the service starts: migrations may take minutes, and a probe is to learn why it waits."""
+"""Responses while the service starts: migrations may take minutes, and probes must learn the reason."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from meshfleet.service.readiness import READINESS_TEXTS, build_reason
 
 _JSON: Final = "application/json"
 _RETRY_AFTER: Final = "2"
-"""Seconds."""
+"""Seconds, as the header `Retry-After` has them."""
 
 _UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
 
 async def answer_starting(scope: Any, _receive: Any, send: Any) -> None:
-    """Answer any request: that the process is up, else that the service starts (rest-160)."""
+    """Answer any request: /healthz with 200, all others with 503 and the reason `starting` (rest-160)."""
     kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
     status, media_type, body = _build_starting_response(scope["path"])
     headers = {
@@ -40,7 +40,7 @@ async def answer_starting(scope: Any, _receive: Any, send: Any) -> None:
         }
     )
     await send({"type": f"{kind}.body", "body": body, "more_body": False})
-    # uvicorn logs an error for a refused WebSocket whose application returns before its connection has ended.
+    # uvicorn logs an error if the application returns before a rejected WebSocket is disconnected.
     await asyncio.sleep(0)
 
 

@@ -1,4 +1,4 @@
-"""A WebSocket with limits that uvicorn does not have, and a way out for frames that are made once for all."""
+"""WebSocket protocol with limits that uvicorn lacks, and a send path for pre-encoded shared frames."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from asyncio import BaseTransport, TimerHandle
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
-"""Bytes that a client may send at once."""
+"""Maximum size of a message from a client, in bytes."""
 
 _WRITE_TIMEOUT_SECONDS: Final = 30.0
-"""For a client to take what it asked for."""
+"""Seconds for a client to read pending data before the connection is aborted."""
 
 _CLOSE_NOT_UTF8: Final = 1007
 
 
 class WebSocketConnection(WebSocketsSansIOProtocol):
-    """One client's WebSocket."""
+    """WebSocket connection of one client."""
 
     handshake_seconds: ClassVar = 20.0
-    """For us to answer; until then nobody else ends the connection."""
+    """Seconds for the application to answer the handshake; no other timeout applies until then."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,22 +32,22 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._early_data = b""
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """A handshake comes; what the client says behind it waits until it is answered."""
+        """Start the handshake timeout and pause reading until the handshake is answered."""
         super().connection_made(transport)
         self.transport.pause_reading()
         self._handshake_deadline = self.loop.call_later(self.handshake_seconds, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; a frame before our answer would be taken for a mistake."""
+        """Parse received data; buffer it while the handshake is unanswered, when uvicorn would reject it."""
         if self.handshake_initiated and not self.handshake_complete:
             self._early_data += data
             return
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            self.transport.abort()  # uvicorn would wait for ever
+            self.transport.abort()  # uvicorn would wait forever
 
     async def send(self, message: Any) -> None:
-        """Send a message; also one of `frames`, which go out as they are."""
+        """Send an ASGI message. The bytes of one with the key `frames` are written unchanged."""
         frames = message.get("frames")
         if frames is None:
             await super().send(message)
@@ -60,68 +60,68 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.transport.write(frames)
 
     async def receive(self) -> Any:
-        """The next message."""
+        """Return the next ASGI message and resume reading if possible."""
         message = await super().receive()
         self._update_reading()
         return message
 
     def pause_writing(self) -> None:
-        """The client does not take what it gets; it has some time, and then the connection ends.
+        """Start the write timeout because the client does not read its data.
 
-        Until then it is not heard either: who only pings would have us keep all the pongs.
+        Reading is paused too: a client that only sends pings would fill the buffer with pongs.
         """
         super().pause_writing()
         self._update_reading()
         self._write_deadline = self.loop.call_later(_WRITE_TIMEOUT_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It does."""
+        """Cancel the write timeout: the client reads again."""
         super().resume_writing()
         self._cancel_write_deadline()
         self._update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is awaited any more."""
+        """Cancel all timeouts."""
         self._cancel_write_deadline()
         self._cancel_handshake_deadline()
         super().connection_lost(exc)
 
     def keepalive_timeout(self) -> None:
-        """The client is dead: closing would wait until it has read all."""
+        """Abort the connection of a client that answers no ping: a close would wait until it reads."""
         super().keepalive_timeout()
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """Say goodbye to who listens; the service does not wait for others to."""
+        """Close the connection; abort it if the client does not read, so that the service can stop."""
         super().shutdown()
         if not self.writable.is_set():
             self.transport.abort()
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a message on; uvicorn would log a traceback for one that is no text."""
+        """Pass a message to the application; reject text that is not UTF-8, for which uvicorn would fail."""
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()
             except UnicodeDecodeError:
                 self.frames = []
-                self.conn.fail(_CLOSE_NOT_UTF8)  # also when a goodbye came right behind it
+                self.conn.fail(_CLOSE_NOT_UTF8)  # also if a close frame followed immediately
                 self.handle_parser_exception()
                 return
         super().send_receive_event_to_app()
 
     def handle_parser_exception(self) -> None:
-        """End it with a reason, if there is still one to tell."""
+        """Close the connection with a reason, or abort it if no close frame can be sent."""
         if self.conn.close_sent is None:
             self.transport.abort()
         else:
             super().handle_parser_exception()
 
     def _finish_handshake(self) -> None:
-        """The handshake is answered: go on with what came in the meantime."""
+        """Process the data that was received before the handshake was answered."""
         self._cancel_handshake_deadline()
-        early, self._early_data = self._early_data, b""
-        if early:
-            self.data_received(early)
+        early_data, self._early_data = self._early_data, b""
+        if early_data:
+            self.data_received(early_data)
         self._update_reading()
 
     def _update_reading(self) -> None:

@@ -1,1 +1,1 @@
-"""Labels: words that people put on devices."""
+"""Labels: texts that users attach to devices."""

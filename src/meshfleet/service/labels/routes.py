@@ -1,4 +1,4 @@
-"""`/api/v1/labels`, and the labels of a device."""
+"""REST routes `/api/v1/labels` and `/api/v1/devices/{device_id}/labels`."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ from meshfleet.service.http.request import decode_segment
 from meshfleet.service.labels import store
 
 _MAX_DEVICES: Final = 1000
-"""At once; others wait meanwhile."""
+"""Maximum number of devices of one request, because other writers wait for its transaction."""
 
 
 @get()
@@ -30,7 +30,7 @@ async def list_labels(
     limit: Given[int],
     next_token: NextToken = None,
 ) -> LabelPage:
-    """List all labels, each with the number of devices that have it."""
+    """List all labels, each with the number of its devices."""
     after = pages.decode_start("labels", next_token, start="")
     found = await database.read(store.list_labels, after=after, limit=limit + 1)
     return LabelPage(**pages.build_page("labels", found, limit, lambda last: (last.label,)))
@@ -43,7 +43,7 @@ async def add_label(
     database: Given[Database],
     now: Given[Now],
 ) -> Label:
-    """Add a label, and put it on devices; a label that exists stays as it is."""
+    """Create a label and attach it to devices. An existing label keeps its other devices."""
     devices = _parse_devices(data.device_ids)
     return await database.write(store.add_label, parse_new_label(data.label), devices, by=actor, now=now())
 
@@ -52,7 +52,7 @@ async def add_label(
 async def remove_label(
     label: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> None:
-    """Remove a label from everything."""
+    """Delete a label and remove it from all devices."""
     await database.write(store.delete_label, _parse_path_label(label), by=actor, now=now())
 
 
@@ -64,7 +64,7 @@ async def attach_label(
     database: Given[Database],
     now: Given[Now],
 ) -> Device:
-    """Put a label on a device; an unknown label is made."""
+    """Attach a label to a device. A new label is created."""
     mac = parse_path_device(device_id)
     return await database.write(
         store.attach_label, parse_new_label(decode_segment(label)), mac, by=actor, now=now()
@@ -79,32 +79,32 @@ async def detach_label(
     database: Given[Database],
     now: Given[Now],
 ) -> Device:
-    """Take a label off a device."""
+    """Remove a label from a device."""
     mac = parse_path_device(device_id)
     return await database.write(store.detach_label, _parse_path_label(label), mac, by=actor, now=now())
 
 
 def _parse_devices(ids: tuple[str, ...]) -> list[Mac]:
-    """All of them, or all that is wrong with them."""
+    """Parse device ids. Raise `InvalidRequest` with the faults of all invalid ones."""
     if len(ids) > _MAX_DEVICES:
-        raise InvalidRequest([Fault("deviceIds", f"has more than {_MAX_DEVICES} devices")])
-    found, wrong = [], []
-    for place, text in enumerate(ids):
+        raise InvalidRequest([Fault("deviceIds", f"must have at most {_MAX_DEVICES} devices")])
+    macs, faults = [], []
+    for index, text in enumerate(ids):
         try:
-            found.append(to_mac(parse_device_id(text, f"deviceIds[{place}]")))
+            macs.append(to_mac(parse_device_id(text, f"deviceIds[{index}]")))
         except MalformedDeviceId as exc:
-            wrong.append(Fault(exc.field, exc.reason))
-    if wrong:
-        raise InvalidRequest(wrong)
-    return found
+            faults.append(Fault(exc.field, exc.reason))
+    if faults:
+        raise InvalidRequest(faults)
+    return macs
 
 
 def _parse_path_label(text: str) -> str:
-    """A label that should exist: one that cannot exist does not."""
+    """Parse the label of a path. Raise `NotFound` for a text that cannot be a label."""
     try:
         return parse_label(decode_segment(text))
     except MalformedText:
-        raise NotFound("there is no such label") from None
+        raise NotFound("label not found") from None
 
 
 router = Router("/api/v1/labels", route_handlers=[list_labels, add_label, remove_label], tags=["Labels"])

@@ -1,1 +1,1 @@
-"""What operators look at: is it alive, is it ready, what does it do."""
+"""Health, readiness and metrics for operators."""

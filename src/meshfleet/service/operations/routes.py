@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`."""
+"""REST routes `/healthz`, `/readyz` and `/metrics`."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -18,24 +18,24 @@ _UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
 @get("/healthz")
 async def tell_health() -> Health:
-    """Tell that the process is up."""
+    """Report that the process is alive."""
     return Health(status="ok")
 
 
 @get("/readyz", responses={_UNAVAILABLE: ResponseSpec(NotReady, description="Not ready, with the reasons.")})
 async def tell_readiness(database: Given[Database], readiness: Given[Readiness]) -> Response[Ready]:
-    """Tell whether the service does its work, and if not, why."""
+    """Report whether the service is ready, and the reasons if it is not."""
     reasons = await readiness.list_reasons(database)
-    return _not_ready(reasons) if reasons else Response(Ready(status="ready"))
+    return _build_not_ready_response(reasons) if reasons else Response(Ready(status="ready"))
 
 
-def _not_ready(reasons: tuple[ReadinessReason, ...]) -> Response[Any]:
+def _build_not_ready_response(reasons: tuple[ReadinessReason, ...]) -> Response[Any]:
     return Response(NotReady(status="unavailable", reasons=reasons), status_code=_UNAVAILABLE)
 
 
 @get("/metrics", media_type=METRICS_MEDIA_TYPE)
 async def tell_figures(metrics: Given[Metrics], database: Given[Database]) -> Response[bytes]:
-    """Tell figures of the service and the fleet, for Prometheus."""
+    """Get metrics of the service and the fleet in the Prometheus text format."""
     connected, disconnected = await database.read(summary.count_connected_devices)
     return Response(metrics.render(connected, disconnected), media_type=METRICS_MEDIA_TYPE)
 
