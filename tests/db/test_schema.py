@@ -172,11 +172,13 @@ def test_an_older_program_refuses_a_newer_schema(place: DatabaseLocation) -> Non
 
 
 def test_a_postgresql_that_is_too_old_is_refused(postgresql_place: DatabaseLocation) -> None:
-    assert "PostgreSQL 15 or newer is needed; this is 14" in _refusal(postgresql_place, "PostgreSQL 14.19")
+    assert "PostgreSQL 15 or newer is required; the server is 14" in _refusal(
+        postgresql_place, "PostgreSQL 14.19"
+    )
 
 
 def test_a_server_whose_version_nobody_knows_is_refused(postgresql_place: DatabaseLocation) -> None:
-    assert "PostgreSQL 15 or newer is needed" in _refusal(postgresql_place, "CockroachDB CCL v23.1.0")
+    assert "PostgreSQL 15 or newer is required" in _refusal(postgresql_place, "CockroachDB CCL v23.1.0")
 
 
 def _refusal(place: DatabaseLocation, version: str) -> str:

@@ -155,7 +155,7 @@ def test_a_service_does_not_start_on_a_newer_database(address: str, tmp_path: Pa
 
 def test_a_service_does_not_start_without_its_server(tmp_path: Path) -> None:
     address = "postgresql://somebody:hush-hush@127.0.0.1:1/x"
-    _assert_refused(tmp_path / "data", address, "the database does not answer")
+    _assert_refused(tmp_path / "data", address, "the database is unavailable")
 
 
 def test_a_service_tells_in_one_line_which_permission_it_lacks(address: str, tmp_path: Path) -> None:
