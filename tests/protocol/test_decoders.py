@@ -80,7 +80,7 @@ def test_structs_are_learned_nowhere_else() -> None:
         for call in ast.walk(ast.parse(text))
         if isinstance(call, ast.Call) and _learns(call)
     ]
-    assert found == [("protocol/payload.py", "msgspec.convert(known, kind)")]  # It has asked for a decoder.
+    assert found == [("protocol/payload.py", "msgspec.convert(values, kind)")]  # It has asked for a decoder.
 
 
 def _learns(call: ast.Call) -> bool:

@@ -194,7 +194,7 @@ def test_an_identifier_cannot_mean_one_thing_as_a_property_and_another_as_someth
         "id | name | dictionary | kind | type | unit | access | ext | note\n"
         f"8800 | one | 1 | property | u8 | | r | | \n8800 | other | 1 | {kind} | u16 | | r | | "
     )
-    with pytest.raises(MalformedCatalogue, match="8800 is in line 2 already"):
+    with pytest.raises(MalformedCatalogue, match="8800 is already in line 2"):
         IdentifierCatalogue.parse(table, "two.table")
 
 
@@ -305,5 +305,5 @@ def test_a_version_survives_a_copy() -> None:
 
 
 def test_no_beta_beyond_255_can_be_made() -> None:
-    with pytest.raises(ValueError, match="up to 255"):
+    with pytest.raises(ValueError, match="between 0 and 255"):
         Version(2, 4, 0, 256)

@@ -87,7 +87,7 @@ def test_the_id_of_a_malformed_request_is_read_where_it_can_be(data: bytes, foun
 
 def test_nothing_answers_an_ack() -> None:
     answer = responses.Response(time=parse_time("2020-11-04T10:07:20Z"), status=0)
-    with pytest.raises(TypeError, match="ack is not answered"):
+    with pytest.raises(TypeError, match="is not the response to ack"):
         responses.encode_response(Operation.ACK, answer)
 
 

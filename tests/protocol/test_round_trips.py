@@ -129,7 +129,7 @@ def test_a_value_may_be_as_deep_as_a_payload_and_no_deeper(shape: str, front: st
 
 def test_a_report_is_written_only_as_what_it_is() -> None:
     event = reports.Event(time=parse_time("2020-11-04T10:07:20Z"), seq=1)
-    with pytest.raises(TypeError, match="heartbeat is not reported with Event"):
+    with pytest.raises(TypeError, match="Event is not the payload of heartbeat"):
         reports.encode_report(Kind.HEARTBEAT, event)
 
 

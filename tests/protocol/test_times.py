@@ -175,7 +175,7 @@ def test_text_of_another_shape_is_no_time(text: str) -> None:
     ],
 )
 def test_a_time_that_no_calendar_or_clock_shows_is_rejected(text: str) -> None:
-    with pytest.raises(MalformedTime, match="is not a time that exists") as caught:
+    with pytest.raises(MalformedTime, match="is not a valid date and time") as caught:
         parse_time(text, "timestamp")
     assert caught.value.field == "timestamp"
 
@@ -217,7 +217,7 @@ def test_we_write_utc_with_three_digits_and_a_z(time: datetime) -> None:
 
 
 def test_a_time_without_an_offset_is_never_written() -> None:
-    with pytest.raises(ValueError, match="without an offset"):
+    with pytest.raises(ValueError, match="has no UTC offset"):
         format_time(datetime(2020, 11, 4))  # noqa: DTZ001 # that is the mistake
 
 

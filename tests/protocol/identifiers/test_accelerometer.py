@@ -94,10 +94,10 @@ def test_every_byte_has_its_field() -> None:
 @each_row(
     ("raw", "reason"),
     [
-        ("d32000030500", "has 6 bytes; 7 are needed"),
-        ("", "has 0 bytes; 7 are needed"),
-        ("0a000000000000", "10 is not the code of a rate"),
-        ("ff000000000000", "15 is not the code of a rate"),
+        ("d32000030500", "has 6 bytes; at least 7 are required"),
+        ("", "has 0 bytes; at least 7 are required"),
+        ("0a000000000000", "10 is not a rate code"),
+        ("ff000000000000", "15 is not a rate code"),
         ("00800000000000", "the highest bit of a threshold or duration is set"),
         ("00008000000000", "the highest bit of a threshold or duration is set"),
         ("00000000008000", "the highest bit of a threshold or duration is set"),

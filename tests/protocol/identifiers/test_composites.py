@@ -87,15 +87,15 @@ def test_half_an_optional_field_is_left_unread(notation: str, raw: str, value: A
 @each_row(
     ("notation", "raw", "reason"),
     [
-        (INTERVAL, "", "has 0 bytes; 3 are needed"),
-        (INTERVAL, "00c8", "has 2 bytes; 3 are needed"),
-        (TEST, "01f403", "has 3 bytes; 4 are needed"),
-        (TARGETS, "01", "has 1 bytes; 2 are needed"),
-        (TARGETS, f"0102{A}", "has 8 bytes; 14 are needed"),
+        (INTERVAL, "", "has 0 bytes; at least 3 are required"),
+        (INTERVAL, "00c8", "has 2 bytes; at least 3 are required"),
+        (TEST, "01f403", "has 3 bytes; at least 4 are required"),
+        (TARGETS, "01", "has 1 bytes; at least 2 are required"),
+        (TARGETS, f"0102{A}", "has 8 bytes; at least 14 are required"),
         ("{a: u8, on: bool}", "0102", "byte 2 is neither 0 nor 1"),
-        (INFO, "02", "has 1 bytes; 2 are needed"),
-        (INFO, "0202", "has 2 bytes; 4 are needed"),
-        (INFO, "020107 03", "has 4 bytes; 5 are needed"),
+        (INFO, "02", "has 1 bytes; at least 2 are required"),
+        (INFO, "0202", "has 2 bytes; at least 4 are required"),
+        (INFO, "020107 03", "has 4 bytes; at least 5 are required"),
     ],
 )
 @pytest.mark.rule("value-16", "value-17", "value-18", "value-19")
@@ -121,23 +121,23 @@ def test_a_dictionary_out_of_order_is_refused(raw: str) -> None:
         (INTERVAL, {"interval": 200, "denominator": None}, "value.denominator", "is missing"),
         (INTERVAL, {"interval": 200, "denominator": 1, "x": 1}, "value.x", "is not a field of this value"),
         (TEST, {"packets": 1, "burst": 1, "priority": None}, "value.priority", "is missing"),
-        (TEST, {"packets": 1, "burst": 1, "extra": 5}, "value.msgSize", "is missing in front of extra"),
+        (TEST, {"packets": 1, "burst": 1, "extra": 5}, "value.msgSize", "is missing before extra"),
         (TARGETS, {"type": 1, "targets": A}, "value.targets", "is not an array"),
         (TARGETS, {"type": 1, "targets": [A, "x"]}, "value.targets[1]", "is not an even number of hex"),
         (INFO, [], "value", "an array is not an object"),
         (INFO, {"variant": 256}, "value.variant", "is not between 0 and 255"),
-        (INFO, {"label": 5}, "value.label", "5 is not a text"),
-        (INFO, {"flag": True}, "value.flag", "only null fits"),
+        (INFO, {"label": 5}, "value.label", "5 is not a string"),
+        (INFO, {"flag": True}, "value.flag", "only null is accepted"),
         (INFO, {"serial": "00"}, "value.serial", "is not a field of this value"),
         (INFO, {"256": "00"}, "value.256", "is not a field of this value"),
         (INFO, {"-1": "00"}, "value.-1", "is not a field of this value"),
         (INFO, {"1": "0"}, "value.1", "is not an even number of hex digits"),
         (INFO, {"1": 5}, "value.1", "is not an even number of hex digits"),
         (INFO, {"1": None}, "value.1", "is not an even number of hex digits"),
-        (INFO, {"mac": A, "0": "00"}, "value.0", "is key 0 once more"),
-        (INFO, {"1": "", "01": ""}, "value.01", "is key 1 once more"),
-        (INFO, {"1": "00" * 256}, "value.1", "has 256 bytes; 255 are allowed"),
-        (INFO, {"label": "A" * 256}, "value.label", "has 256 bytes; 255 are allowed"),
+        (INFO, {"mac": A, "0": "00"}, "value.0", "repeats key 0"),
+        (INFO, {"1": "", "01": ""}, "value.01", "repeats key 1"),
+        (INFO, {"1": "00" * 256}, "value.1", "has 256 bytes; at most 255 are allowed"),
+        (INFO, {"label": "A" * 256}, "value.label", "has 256 bytes; at most 255 are allowed"),
     ],
 )
 def test_json_that_does_not_fit_is_refused_and_the_part_named(
@@ -163,7 +163,7 @@ def test_a_list_is_no_longer_than_its_count_can_tell() -> None:
     assert decode("[u8 u8]", encode("[u8 u8]", [7] * 255).hex()) == [7] * 255
     with pytest.raises(UnencodableValue) as refused:
         encode(TARGETS, {"type": 0, "targets": [A] * 256})
-    assert str(refused.value) == "value.targets: has 256 elements; 255 are allowed"
+    assert str(refused.value) == "value.targets: has 256 elements; at most 255 are allowed"
 
 
 SIZED = ["bool", "u8", "u16", "s8", "s16/100", "u48", "float", "mac", "hex(2)", "dotted(2)", "bit(3)"]

@@ -245,7 +245,7 @@ def test_an_error_that_no_update_has_is_read_but_not_written(identifier: str, be
 )
 @pytest.mark.rule("value-11", "value-12", "firmware-5")
 def test_a_number_without_a_word_has_no_decoded_form(identifier: str, raw: str) -> None:
-    with pytest.raises(UndecodableValue, match="stands for no word"):
+    with pytest.raises(UndecodableValue, match="is not a value of this enumeration"):
         BUILTIN_CATALOGUE.decode(identifier, bytes.fromhex(raw))
 
 

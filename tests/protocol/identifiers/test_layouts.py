@@ -180,25 +180,25 @@ def test_a_whole_number_may_be_written_with_an_empty_fraction() -> None:
 @each_row(
     ("notation", "value", "reason"),
     [
-        ("void", False, "only null fits"),
-        ("void", "", "only null fits"),
+        ("void", False, "only null is accepted"),
+        ("void", "", "only null is accepted"),
         ("bool", 1, "1 is not a boolean"),
         ("bit(0)", 0, "0 is not a boolean"),
         ("float", 3.5e38, "too large for 4 bytes"),
-        ("text", 5, "5 is not a text"),
+        ("text", 5, "5 is not a string"),
         ("text", "\ud800", "is not valid Unicode text"),
-        ("mac", None, "None is not a text"),
+        ("mac", None, "None is not a string"),
         ("mac", "c8:b1:a2:03:04:05", "is not an even number of hex digits"),
         ("mac", "c8b1a203040", "is not an even number of hex digits"),
-        ("mac", "c8b1a20304", "has 5 bytes; 6 are needed"),
+        ("mac", "c8b1a20304", "has 5 bytes; exactly 6 are required"),
         ("hex(2)", "\ud800", "is not an even number of hex digits"),
-        ("hex(2)", "aabbcc", "has 3 bytes; 2 are needed"),
+        ("hex(2)", "aabbcc", "has 3 bytes; exactly 2 are required"),
         ("version", "1.2", "is not M.m.p"),
         ("version", "01.2.3", "is not M.m.p"),
         ("version", "1.2.256", "is not M.m.p"),
         ("version4", "1.2.3-beta.0", "is not a version such as"),
         ("version4", "1.2.3-beta.256", "is not a version"),
-        ("version4", 1.2, "is not a text"),
+        ("version4", 1.2, "is not a string"),
         ("dotted(2)", "1.2.3", "is not 2 numbers up to 255"),
         ("dotted(2)", "1.256", "is not 2 numbers up to 255"),
         ("dotted(2)", "1.\u0663", "is not 2 numbers up to 255"),
@@ -225,9 +225,9 @@ def test_hex_is_taken_in_either_case() -> None:
         ("float", "ff800000", "-inf has no JSON form"),
         ("text", "ff", "is not UTF-8"),
         ("text", "eda080", "is not UTF-8"),
-        ("u8(dfu=1)", "02", "2 stands for no word"),
-        ("version", "0102", "has 2 bytes; 3 are needed"),
-        ("version4", "010203", "has 3 bytes; 4 are needed"),
+        ("u8(dfu=1)", "02", "2 is not a value of this enumeration"),
+        ("version", "0102", "has 2 bytes; at least 3 are required"),
+        ("version4", "010203", "has 3 bytes; at least 4 are required"),
     ],
 )
 @pytest.mark.rule("value-3", "value-7", "value-8", "value-11")
@@ -243,7 +243,7 @@ def test_bytes_that_do_not_fit_are_refused_with_the_reason(notation: str, raw: s
 @pytest.mark.rule("value-4", "value-5", "value-6", "value-7", "value-9")
 def test_a_raw_value_that_ends_too_early_is_refused(notation: str, size: int) -> None:
     decode(notation, bytes(size))
-    with pytest.raises(UndecodableValue, match=f"has {size - 1} bytes; {size} are needed"):
+    with pytest.raises(UndecodableValue, match=f"has {size - 1} bytes; at least {size} are required"):
         decode(notation, bytes(size - 1))
 
 

@@ -120,8 +120,8 @@ def test_a_table_without_its_header_is_refused(text: str, line: int) -> None:
         ({"name": "sound+"}, "name: 'sound+' is not the name of an identifier"),
         ({"name": "sound\tlevel"}, r"name: 'sound\tlevel' is not the name of an identifier"),
         ({"name": "x" * 129}, f"name: '{'x' * 59}… is not the name of an identifier"),
-        ({"name": "8800"}, "name: 8800 would be taken for an id"),
-        ({"name": "05"}, "name: 05 would be taken for an id"),
+        ({"name": "8800"}, "name: 8800 has the form of an id"),
+        ({"name": "05"}, "name: 05 has the form of an id"),
         ({"dictionary": ""}, "dictionary: '' is neither a number nor -"),
         ({"dictionary": "v4"}, "dictionary: 'v4' is neither a number nor -"),
         ({"dictionary": "-1"}, "dictionary: '-1' is neither a number nor -"),
@@ -137,9 +137,9 @@ def test_a_table_without_its_header_is_refused(text: str, line: int) -> None:
         ({"type": "u9"}, "type: 'u9' is not a type"),
         ({"type": "Raw"}, "type: 'Raw' is not a type"),
         ({"ext": "{a: u9}"}, "ext: 'u9' is not a type"),
-        ({"ext": "u8"}, "ext: an extension is a record of fields with fixed sizes"),
+        ({"ext": "u8"}, "ext: an extension must be a record of fixed-size fields"),
         ({"ext": "raw"}, "ext: 'raw' is not a type"),
-        ({"note": "a | b"}, "10 columns; 9 are needed"),
+        ({"note": "a | b"}, "10 columns; 9 are required"),
     ],
 )
 @pytest.mark.rule("value-45")
@@ -156,17 +156,17 @@ def test_an_extension_has_no_field_with_the_name_of_the_bytes_behind_it() -> Non
 @each_row("line", ["9900", "9900 | sound-level | - | property | u8 | dB | r |"])
 @pytest.mark.rule("value-45")
 def test_a_row_with_too_few_columns_is_refused(line: str) -> None:
-    assert mistakes(table(line)) == [(2, f"{line.count('|') + 1} columns; 9 are needed")]
+    assert mistakes(table(line)) == [(2, f"{line.count('|') + 1} columns; 9 are required")]
 
 
 @pytest.mark.rule("value-45", "id-10")
 def test_an_id_or_name_is_there_only_once_whatever_its_kind() -> None:
     rows = [SOUND, row(kind="event"), row(id="9902", kind="property"), row(name="noise", type="text")]
     assert mistakes(table(*rows)) == [
-        (3, "9900 is in line 2 already"),
-        (3, "sound-level is in line 2 already"),
-        (4, "sound-level is in line 2 already"),
-        (5, "9900 is in line 2 already"),
+        (3, "9900 is already in line 2"),
+        (3, "sound-level is already in line 2"),
+        (4, "sound-level is already in line 2"),
+        (5, "9900 is already in line 2"),
     ]
 
 
@@ -236,7 +236,7 @@ def test_a_table_of_the_users_may_be_extended_again() -> None:
 @pytest.mark.rule("value-45", "id-10")
 def test_a_name_that_another_identifier_has_already_is_a_mistake() -> None:
     text = table(SOUND, row(id="9901", name="temperature"))
-    assert mistakes(text, BUILTIN_CATALOGUE) == [(3, "name: temperature is the name of 8800 already")]
+    assert mistakes(text, BUILTIN_CATALOGUE) == [(3, "name: temperature is already the name of 8800")]
 
 
 @pytest.mark.rule("value-45")
