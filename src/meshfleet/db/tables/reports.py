@@ -11,7 +11,7 @@ reading_journal = Table(
     metadata,
     Column("id", RowId, primary_key=True, autoincrement=True),
     Column("readings", LargeBinary, nullable=False),
-    sqlite_autoincrement=True,  # ids are never reused: a new row must not get an id that is about to be deleted
+    sqlite_autoincrement=True,  # never reused: a new row must not get an id that is about to be deleted
 )
 """Heartbeats and radio readings until they are merged into device state and roll-ups."""
 
