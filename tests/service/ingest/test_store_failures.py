@@ -63,7 +63,7 @@ def complaint(readiness: Readiness) -> str:
 @pytest.mark.rule("rest-160")
 @pytest.mark.parametrize(
     ("place", "words"),
-    [("on_tend", "samples cannot be put in order"), ("on_write", "what was coalesced cannot be written")],
+    [("on_tend", "maintenance of the sample store failed"), ("on_write", "device states cannot be written")],
 )
 async def test_what_nobody_has_thought_of_ends_nothing_and_is_told_until_it_is_over(
     intake: IngestHarness, place: str, words: str
@@ -106,7 +106,7 @@ async def test_a_batch_for_which_there_is_no_room_is_given_back_and_stored_once_
     waiting = build_batch([temperature(NOON), heartbeat(NOON, 3)])
     intake.store.has_capacity.clear()
     for _ in range(2):
-        with pytest.raises(DatabaseUnavailable, match="not written out fast enough"):
+        with pytest.raises(DatabaseUnavailable, match="not flushed fast enough"):
             await asyncio.wait_for(intake.ingest.commit(waiting), 30)
     assert (await intake.samples(), intake.count_journal(), intake.ingest.counters.batches) == ([], 0, 0)
     intake.store.has_capacity.set()
