@@ -1,4 +1,4 @@
-"""What is said of a value that cannot be there: which could."""
+"""Messages about invalid enumeration values list the allowed ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONG = "x" * 10_000
         ),
         (
             NewUser,
-            {"username": "somebody", "password": "x", "role": "king"},
+            {"username": "alice", "password": "x", "role": "king"},
             "role",
             "must be one of viewer, operator, admin",
         ),
@@ -47,7 +47,7 @@ LONG = "x" * 10_000
         ),
     ],
 )
-def test_a_fault_names_the_values_that_can_be(
+def test_an_error_in_a_body_lists_the_allowed_values(
     kind: type[RequestBody], body: dict[str, Any], field: str, reason: str
 ) -> None:
     with pytest.raises(MalformedPayload) as caught:
@@ -55,18 +55,18 @@ def test_a_fault_names_the_values_that_can_be(
     assert (caught.value.field, caught.value.reason) == (field, reason)
 
 
-def test_so_does_that_of_a_message() -> None:
+def test_an_error_in_a_message_lists_the_allowed_values() -> None:
     with pytest.raises(MalformedPayload, match="accessType: must be one of unprovisioned, legacy"):
         requests.decode_request(Operation.READ, b'{"id": "1", "accessType": "open"}')
 
 
-class Crowded(msgspec.Struct):
-    """Fields of which one can have more values than fit into a sentence."""
+class ManyChoices(msgspec.Struct):
+    """Fields with the maximum number of listed values, and with one more."""
 
     few: Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]
     many: Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]
 
 
-def test_too_many_values_are_not_told() -> None:
-    assert explain_invalid_choice(Crowded, "few") == f"must be one of {', '.join(map(str, range(20)))}"
-    assert explain_invalid_choice(Crowded, "many") == "is not an allowed value"
+def test_too_many_values_are_not_listed() -> None:
+    assert explain_invalid_choice(ManyChoices, "few") == f"must be one of {', '.join(map(str, range(20)))}"
+    assert explain_invalid_choice(ManyChoices, "many") == "is not an allowed value"

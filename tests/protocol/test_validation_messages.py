@@ -1,4 +1,4 @@
-"""Whoever sends what cannot be is told so in words for people, not in those of our tools."""
+"""Validation errors are reported in plain words, not in those of msgspec."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB = {"name": "All", "firmwareId": "fw-1", "targets": {"all": True}}
 
 @pytest.mark.rule("rest-5")
 @each_row(
-    ("kind", "body", "field", "said"),
+    ("kind", "body", "field", "message"),
     [
         (NewRequest, READ | {"priority": 9}, "priority", "must be at most 4"),
         (NewRequest, READ | {"priority": -1}, "priority", "must be at least 0"),
@@ -46,16 +46,16 @@ JOB = {"name": "All", "firmwareId": "fw-1", "targets": {"all": True}}
         ),
     ],
 )
-def test_a_field_that_cannot_be_so_is_told_plainly(
-    kind: type[RequestBody], body: Any, field: str, said: str
+def test_an_invalid_field_has_a_plain_message(
+    kind: type[RequestBody], body: Any, field: str, message: str
 ) -> None:
     with pytest.raises(MalformedPayload) as raised:
         decode_body(kind, json.dumps(body).encode())
-    assert (raised.value.field, raised.value.reason) == (field, said)
+    assert (raised.value.field, raised.value.reason) == (field, message)
 
 
 @each_row(
-    ("kind", "value", "said"),
+    ("kind", "value", "message"),
     [
         (Annotated[str, Meta(pattern="^a$")], "b", "does not match the required format"),
         (Annotated[str, Meta(min_length=2)], "b", "must have at least 2 characters"),
@@ -65,11 +65,11 @@ def test_a_field_that_cannot_be_so_is_told_plainly(
         (Annotated[int, Meta(le=2**53)], 2**54, "must be at most 9007199254740992"),
     ],
 )
-def test_every_limit_that_a_field_may_have_has_its_words(kind: Any, value: object, said: str) -> None:
+def test_every_kind_of_limit_has_a_plain_message(kind: Any, value: object, message: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(value, kind)
-    assert explain_validation_error(str(raised.value)) == said
+    assert explain_validation_error(str(raised.value)) == message
 
 
-def test_what_nobody_has_words_for_stays_as_it_is() -> None:
+def test_an_unknown_message_is_unchanged() -> None:
     assert explain_validation_error("Invalid RFC3339 encoded datetime") == "Invalid RFC3339 encoded datetime"

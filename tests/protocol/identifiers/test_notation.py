@@ -1,4 +1,4 @@
-"""The notation of layouts: every construct, every mistake, and whatever else somebody may write."""
+"""Notation of layouts: every construct, every mistake, and arbitrary text."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_blanks_do_not_matter(notation: str) -> None:
         ("dictionary(0 a: u8", "expected ')', found the end"),
     ],
 )
-def test_a_mistake_is_told(notation: str, message: str) -> None:
+def test_a_mistake_is_explained(notation: str, message: str) -> None:
     with pytest.raises(NotationError) as mistake:
         parse_layout(notation)
     assert message in str(mistake.value)
@@ -149,19 +149,19 @@ def test_a_mistake_is_told(notation: str, message: str) -> None:
 @each_row(
     "notation",
     [
-        "{a: void, b: u8}",  # a cannot be missing and cannot be written
-        "[u32 u8]",  # four bytes that ask for four thousand million elements
+        "{a: void, b: u8}",  # `a` cannot be missing and cannot be encoded
+        "[u32 u8]",  # a count of four bytes allows four billion elements
         "[s8 mac]",
         "[u8 0..5 mac]",
         "[u8/10 mac]",  # a count is a plain number
-        "u8/10(a=1)",  # a word stands for a plain number
+        "u8/10(a=1)",  # a keyword represents a plain number
         "u8(a=300)",
         "u8 0..5(a=6)",
         "{a: u8 = 300}",
         "{a: u8 0..4 = 5}",
     ],
 )
-def test_a_layout_whose_values_cannot_be_written_and_read_again_is_a_mistake(notation: str) -> None:
+def test_a_layout_whose_values_do_not_survive_a_round_trip_is_a_mistake(notation: str) -> None:
     with pytest.raises(NotationError):
         parse_layout(notation)
 
@@ -202,18 +202,18 @@ NINES = "9" * 5000
         f"{{{'x' * 5000}: u8 = 300}}",
     ],
 )
-def test_a_mistake_of_any_length_is_told_in_few_words(notation: str) -> None:
+def test_a_mistake_of_any_length_has_a_short_message(notation: str) -> None:
     with pytest.raises(NotationError) as mistake:
         parse_layout(notation)
     assert len(str(mistake.value)) < 200
 
 
 def test_a_record_has_up_to_255_fields() -> None:
-    layout = parse_layout("{" + ", ".join(f"f{n}?: u8" for n in range(255)) + "}")
+    layout = parse_layout("{" + ", ".join(f"f{index}?: u8" for index in range(255)) + "}")
     value, end = layout.decode(bytes(200), 0)
     assert (len(value), end) == (200, 200)
     with pytest.raises(NotationError, match="at most 255 fields"):
-        parse_layout("{" + ", ".join(f"f{n}?: u8" for n in range(256)) + "}")
+        parse_layout("{" + ", ".join(f"f{index}?: u8" for index in range(256)) + "}")
 
 
 PIECES = (
