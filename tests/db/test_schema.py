@@ -124,7 +124,7 @@ def _create_old_schema(connection: Connection) -> None:
     for index, (number, packet_id) in enumerate(_MESSAGES):
         message = {"session": number, "id": packet_id, "index": index, "payload": b"%d" % index}
         connection.execute(
-            text("INSERT INTO broker_message VALUES (:session, :id, :place, 'a', :payload, false, NULL)"),
+            text("INSERT INTO broker_message VALUES (:session, :id, :index, 'a', :payload, false, NULL)"),
             message,
         )
 
@@ -257,7 +257,7 @@ def _describe_tables(connection: Connection) -> dict[str, object]:
     """Return everything that can be reflected of the tables in a database."""
     inspector = inspect(connection)
     facts: dict[str, object] = {}
-    for name in metadata.inspector:
+    for name in metadata.tables:
         facts |= {
             f"{name}.{column['name']}": {**column, "type": str(column["type"])}
             for column in inspector.get_columns(name)

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 _POSTGRESQL_TYPES: Final = (
-    (
-        Integer,
-        "int8",
-    ),  # for every size: for smaller types the driver truncates large values, the server rejects them
+    # For integers of every size: for smaller types the driver truncates a large value, the server rejects it.
+    (Integer, "int8"),
     (Boolean, "bool"),
     (LargeBinary, "bytea"),
     (Text, "text"),
@@ -144,7 +142,7 @@ def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: 
     new_values = {column: f"new.{column}" for column in change.columns}
     if connection.dialect.name == "sqlite":
         # One statement for all rows: between two statements the driver would release the GIL to the event
-        # # loop and wait for it.
+        # loop and wait for it.
         expressions = ", ".join(
             f"json_extract(value, '$[{index}]') AS {column}" for index, column in enumerate(change.columns)
         )

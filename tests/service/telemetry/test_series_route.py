@@ -79,7 +79,7 @@ def test_the_chunks_of_a_read_do_not_change_the_series(
     query = {"Identifier": "8800", **HOUR, "Points": 7}
     expected = get_json(service, series_path(device), **query)
     chunk_sizes: list[int] = []
-    real_read = chunked_service.samples.real_read
+    real_read = chunked_service.samples.read
 
     async def read_and_count(sample_query: SampleQuery, consume: SampleConsumer[Any]) -> Any:
         def consume_and_count(samples: Iterator[StoredSample]) -> Any:

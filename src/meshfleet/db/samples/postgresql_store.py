@@ -268,9 +268,8 @@ class PostgresqlSampleStore:
             self._known_partitions.add(partition)
 
     async def _delete_kinds(self, partition: _Partition, kinds: frozenset[int]) -> None:
-        self._removed_kinds[partition] = (
-            kinds  # before deleting: late samples written meanwhile reset the entry
-        )
+        # Set before deleting: late samples written meanwhile reset the entry.
+        self._removed_kinds[partition] = kinds
         try:
             await self._database.write(_delete_samples, partition, kinds)
         except BaseException:

@@ -175,9 +175,8 @@ def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
     """Append a sample, with the correction of a wrong clock; flag it if its time is implausible."""
     time, extras = row[0], row[7]
     if not batch.trusted_from <= time <= batch.trusted_to:
-        if (
-            not _MIN_TIME <= time <= _MAX_TIME
-        ):  # applying its UTC offset has moved it out of the supported years
+        # A UTC offset can move a time out of the years that can be formatted.
+        if not _MIN_TIME <= time <= _MAX_TIME:
             raise MalformedTime("time", "is outside the years 1 to 9999")
         clock, shift = _check_time(batch, time)
         if clock is not None or shift is not None:
