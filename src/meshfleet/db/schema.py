@@ -50,8 +50,8 @@ def run_migrations(connection: Connection, revision: str = "head") -> None:
 
     Imports Alembic only here, as most starts do not need it.
     """
-    from alembic import command  # noqa: PLC0415
-    from alembic.config import Config  # noqa: PLC0415
+    from alembic import command  # noqa: PLC0415 # loaded only when needed
+    from alembic.config import Config  # noqa: PLC0415 # loaded only when needed
 
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))

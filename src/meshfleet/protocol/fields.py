@@ -28,7 +28,7 @@ class FieldCodec(NamedTuple):
     """Conversion of a field from and to JSON, beyond what msgspec does itself."""
 
     decode: Callable[[Any, str], Any]
-    """Called with the JSON value and the field name; returns a value it does not convert unchanged."""
+    """Function of the JSON value and the field name; a value that it does not convert is unchanged."""
 
     encode: Callable[[Any], Any] | None = None
 

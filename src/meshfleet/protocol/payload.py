@@ -70,7 +70,7 @@ def build_payload(kind: type[PayloadT], given: dict[str, Any], *, excluded: Coll
 
 
 def decode_object(payload: bytes) -> dict[str, Any]:
-    """Decode a payload as a JSON object, after the checks of size, UTF-8 and nesting."""
+    """Decode a payload as a JSON object, and check its size, UTF-8 and nesting."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge("payload", f"has {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
     # msgspec does not validate the bytes of skipped fields, so UTF-8 is checked for the whole text.

@@ -177,7 +177,7 @@ _T: Final = ord("t")
 _T_AT: Final = len('{"')
 _FINER_THAN_MILLIS = re.compile(rb"\.\d{4}")
 
-# Exceptions of the fast decoder: a tolerated spelling or an error; the complete decoder tells which.
+# Exceptions of the fast decoder: a tolerated spelling or an error; the complete decoder determines which.
 _NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
 
 

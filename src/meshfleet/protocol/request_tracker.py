@@ -38,7 +38,7 @@ class ResponseMatch(StrEnum):
 
 
 class RequestTracker:
-    """Matches responses to requests. Has no clock and no connection: the caller provides both."""
+    """Matcher of responses to requests. It has no clock and no connection: the caller provides both."""
 
     def __init__(self, id_prefix: str, *, max_open: int = MAX_OPEN_REQUESTS) -> None:
         """Create a tracker. `id_prefix`, the start of all its request ids, must be unique to this client."""

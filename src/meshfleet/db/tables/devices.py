@@ -36,7 +36,7 @@ device = Table(
     Column("connected_at", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "model", "id"),
-    # Versions belong to models: two conditions that never match together would each select many rows.
+    # Versions belong to models: a model and a version may each match many rows, and none together.
     Index(None, "model", "firmware", "id"),
     Index(None, "model", "hardware", "id"),
     Index(None, "firmware", "hardware", "id"),

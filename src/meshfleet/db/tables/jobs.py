@@ -122,7 +122,7 @@ execution = Table(
     Column("final_until", BigInteger),
     Index(None, "job", "state", "device"),
     Index("ix_execution_queue", "job", "wave", "due", sqlite_where=_IS_QUEUED, postgresql_where=_IS_QUEUED),
-    # A device is in one update at a time, whatever any program believes (rest-142).
+    # The database ensures that a device is in one update at a time, also with several processes (rest-142).
     Index(
         "ix_execution_active",
         "device",

@@ -69,7 +69,7 @@ class RecordLayout(Layout):
         if at + size > len(raw):
             size, unpack, names, converters = self._find_longest_run(raw, at)
         # Names and format come from the same fields; a strict zip would cost a third of the call.
-        values: dict[str, Json] = dict(zip(names, unpack(raw, at)))  # noqa: B905
+        values: dict[str, Json] = dict(zip(names, unpack(raw, at)))  # noqa: B905 # see above
         for name, convert in converters:
             values[name] = convert(values[name])
         at += size

@@ -253,7 +253,7 @@ class _Parser:
 
 
 _MAX_COUNT_BYTES: Final = 2
-"""Maximum size of a count: no value has more elements."""
+"""Maximum size of a count in bytes; a larger count would be implausible."""
 
 _MAX_KEY: Final = 255
 _MAX_FIELDS: Final = 255

@@ -124,7 +124,7 @@ _MAX_TIME_TEXTS: Final = 4096
 
 
 class SampleAcknowledger:
-    """Acknowledges samples, and tracks the gaps of their series."""
+    """Sender of sample acks, and record of the gaps in each series."""
 
     def __init__(self, transport: Transport, *, prefix: str, now: int) -> None:
         self._transport = transport

@@ -84,16 +84,16 @@ class SeriesState(Struct, gc=False):
     """Time of the newest sample in milliseconds."""
     seq: int
     requested_at: int = 0
-    """Time of the last backfill request; for a series that started since our start, the time of its start."""
+    """Time of the last backfill request, or of the first sample since the service started."""
     backfill_interval: int = BACKFILL_INTERVAL_MS
     """Milliseconds until the next request for the same gap; 0: none was sent yet."""
     unfilled: int = 0
     """Number of consecutive gaps that were never filled."""
     gaps: list[Gap] | None = None
     trusted_time: int = 0
-    """Time of the first sample, or of the newest one that is not ahead of our clock."""
+    """Time of the first sample, or of the newest one that is not ahead of the service's clock."""
     future_time: int = 0
-    """Time of a sample ahead of our clock; it becomes `trusted_time` once that time is reached."""
+    """Time of a sample ahead of the service's clock; it becomes `trusted_time` once that time is reached."""
     consecutive: int = 0
     """Number of samples with consecutive `seq` while gaps are not checked."""
 

@@ -53,7 +53,7 @@ def register_gateways(connection: Connection, gateways: AbstractSet[int], now: i
 
 
 class GatewayAdmission:
-    """Decides from which gateways reports are accepted."""
+    """Policy that decides from which gateways reports are accepted."""
 
     def __init__(self, *, autoclaim: bool) -> None:
         self.autoclaim = autoclaim

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.sample_values import SampleNumber
 
     HandlePayload: TypeAlias = Callable[[ParsedBatch, int, int, bytes], None]
-    """Add the payload of a device and gateway to a batch; raise a `WireError` if it is invalid."""
+    """Function that adds the payload of a device and gateway to a batch, or raises a `WireError`."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN_TIME, _MAX_TIME = (

@@ -76,7 +76,7 @@ class ParsedBatch:
         self.clock_shifts = clock_shifts
         """Corrections in milliseconds for gateways with wrong clocks."""
         self.is_shift_confirmed = is_shift_confirmed
-        """Returns whether the correction of a gateway is valid for all its reports; see `GatewayClocks`."""
+        """Function that returns whether the correction of a gateway is valid for all its reports."""
         self.shift = 0
         """Correction for the gateway whose report is being parsed."""
         self._unconfirmed_gateway: int | None = None

@@ -71,7 +71,7 @@ _EVERY_GATEWAY: Final = mac_to_int(EVERY_GATEWAY)
 
 
 class ReportParser:
-    """Parses messages into a batch.
+    """Parser of messages into a batch.
 
     An invalid message is recorded as a reject, and the others go on (report-30).
     """

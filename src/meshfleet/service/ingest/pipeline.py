@@ -72,7 +72,7 @@ _MAX_JOURNALED_DEVICES: Final = 1 << 18
 
 
 class _TrialRollback(Exception):
-    """Rolls back a transaction that was only tried."""
+    """Signal that rolls back a transaction that was only tried."""
 
 
 class _CommitIds(NamedTuple):
@@ -110,7 +110,7 @@ DEFAULT_TIMINGS: Final = IngestTimings()
 
 
 class IngestPipeline:
-    """Commits reports from any MQTT transport."""
+    """Pipeline that commits reports from any MQTT transport."""
 
     def __init__(  # noqa: PLR0913 # keyword-only
         self,
@@ -139,7 +139,7 @@ class IngestPipeline:
         self.clock_shifts: Mapping[int, int] = {}
         """Corrections for gateways with wrong clocks; kept up to date by `GatewayClocks`."""
         self.is_shift_confirmed: Callable[[int], bool] = lambda _gateway: True
-        """Returns whether the correction of a gateway is valid for all its reports."""
+        """Function that returns whether the correction of a gateway is valid for all its reports."""
         self._parser = ReportParser(prefix, admission)
         self._reject_quota = RejectQuota()
         self._pending_states: PendingStates = {}

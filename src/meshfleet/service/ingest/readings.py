@@ -18,7 +18,7 @@ class ReadingKind(IntEnum):
     FIRST_SAMPLE = 4
     """Sample of a device that is not in the journal yet."""
     FIRST_SAMPLE_IMPLAUSIBLE = 5
-    """Such a sample with an implausible time."""
+    """Sample with an implausible time of a device that is not in the journal yet."""
 
 
 Reading: TypeAlias = tuple[int, int, int, int, Any, int, bool]

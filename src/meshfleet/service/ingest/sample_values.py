@@ -37,7 +37,7 @@ def to_sample_value(value: Json, ext: dict[str, Json] | None) -> tuple[SampleNum
 
 
 RawDecoder: TypeAlias = Callable[[str], tuple[SampleNumber, bytes, SampleExtras | None]]
-"""Decodes the hex of a raw value; also returns its bytes."""
+"""Function that decodes the hex of a raw value, and also returns its bytes."""
 
 
 def build_raw_decoder(identifier: str) -> RawDecoder:

@@ -24,7 +24,7 @@ _JUMP_MS: Final = 60_000
 
 
 class StartupClock:
-    """Decides when the clock of this machine is trusted. Every call passes the time that it shows."""
+    """Rule that decides when the clock of this machine is trusted. Every call passes its time."""
 
     def __init__(self, newest: int, now: int) -> None:
         """Start at the time `now`; `newest` is the time of the newest stored state."""

@@ -34,7 +34,7 @@ _SELECT_DEVICES: Final = (
 _INSERT_REJECT: Final = "INSERT INTO reject (time, gateway, topic, reason, payload) VALUES (?, ?, ?, ?, ?)"
 
 _GATEWAY_STICKINESS_MS: Final = 150_000
-"""Milliseconds after its last report through a gateway for which a device stays assigned to it.
+"""Milliseconds for which a device stays with a gateway after its last report through it.
 
 Other gateways may receive the device too. Most devices report every minute.
 """

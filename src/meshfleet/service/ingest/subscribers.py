@@ -31,7 +31,7 @@ class FlushPart(Protocol):
 
 
 class CommitSubscriber(Protocol):
-    """Receives everything that is committed. The next batch waits for it, so it must be quick."""
+    """Receiver of everything that is committed. The next batch waits for it, so it must be quick."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Process a committed batch."""

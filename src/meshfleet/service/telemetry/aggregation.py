@@ -55,7 +55,7 @@ class TimeGrid(Struct, frozen=True):
 
 
 class SeriesAggregator:
-    """Aggregates the samples of a series. They are added in the order of time, in any number of calls."""
+    """Aggregator of the samples of a series. They are added in the order of time, in any number of calls."""
 
     def __init__(self, grid: TimeGrid) -> None:
         self._grid = grid

@@ -39,12 +39,12 @@ class _ParentLink(Struct):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Sort key: the higher link comes first."""
+        """Sort key; the link with the highest rank comes first."""
         return self.time, self.minute.last
 
 
 class LinkAggregator:
-    """Aggregates the links of a device. Minutes are added in the order of time, in any number of calls."""
+    """Aggregator of the links of a device. Minutes are added in the order of time, in any number of calls."""
 
     def __init__(self, grid: TimeGrid, only: frozenset[int] | None = None) -> None:
         self._grid = grid
