@@ -120,6 +120,7 @@ def test_a_list_for_a_program_is_not_cut() -> None:
 def test_explain_says_why_a_raw_value_is_not_decoded() -> None:
     topic = b"mt/gateway/d0cf5e000001/device/d0cf5e0000a1/property/8110"
     line = topic + b' {"time":"2026-11-15T10:07:20Z","value":"09"}\n'
-    assert 'device-mode = "09" (not decoded: 09 is not a value of this enumeration)' in run("explain", stdin=line).output
+    output = run("explain", stdin=line).output
+    assert 'device-mode = "09" (not decoded: 09 is not a value of this enumeration)' in output
     (found,) = run("explain", "--json", stdin=line).output.splitlines()
     assert msgspec.json.decode(found)["undecodable"] == "09 is not a value of this enumeration"
