@@ -174,8 +174,10 @@ async def test_a_failed_check_is_repeated(sqlite_harness: AckHarness) -> None:
     sqlite_harness.ingest_harness.now += MINUTE
     with pytest.raises(DatabaseUnavailable):
         await check_due_gaps(
-            sqlite_harness.acknowledger, FailingStore(), lambda: sqlite_harness.ingest_harness.now
-        )  # type: ignore[arg-type]
+            sqlite_harness.acknowledger,
+            FailingStore(),  # type: ignore[arg-type] # only `read` is called
+            lambda: sqlite_harness.ingest_harness.now,
+        )
     await sqlite_harness.check_gaps()
     assert sqlite_harness.gaps == []
 
