@@ -24,7 +24,7 @@ def test_explain_decodes_the_examples_and_says_why_two_are_rejected() -> None:
     assert "temperature = 46.6 °C (raw 1234)" in lines[2]
     assert "status 9 (timeout)" in lines[14]
     assert [line.split()[0] for line in lines[-3:]] == ["request", "rejected", "rejected"]
-    assert "seq: is more than 255" in lines[-2]
+    assert "seq: must be at most 255" in lines[-2]
 
 
 def test_explain_gives_one_json_object_for_each_message() -> None:
@@ -120,6 +120,7 @@ def test_a_list_for_a_program_is_not_cut() -> None:
 def test_explain_says_why_a_raw_value_is_not_decoded() -> None:
     topic = b"mt/gateway/d0cf5e000001/device/d0cf5e0000a1/property/8110"
     line = topic + b' {"time":"2026-11-15T10:07:20Z","value":"09"}\n'
-    assert 'device-mode = "09" (not decoded: 09 stands for no word)' in run("explain", stdin=line).output
+    output = run("explain", stdin=line).output
+    assert 'device-mode = "09" (not decoded: 09 is not a value of this enumeration)' in output
     (found,) = run("explain", "--json", stdin=line).output.splitlines()
-    assert msgspec.json.decode(found)["undecodable"] == "09 stands for no word"
+    assert msgspec.json.decode(found)["undecodable"] == "09 is not a value of this enumeration"

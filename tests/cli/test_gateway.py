@@ -77,7 +77,7 @@ WRONG = [
     (["--speed", "nan"], "--speed"),
     (["--site", "no-such-file"], "does not exist"),
     (["--site", "."], "is a directory"),
-    (["--topic-prefix", "a/#"], "cannot stand in front of a topic"),
+    (["--topic-prefix", "a/#"], "is not a valid topic prefix"),
     (["--fault", "gremlins=1"], "'gremlins' is not one of loss, delay"),
     (["--fault", "loss"], "is not a number"),
     (["--fault", "loss=1.1"], "fraction from 0 to 1"),

@@ -1,4 +1,4 @@
-"""Databases that nobody has prepared, beside the fresh ones that the tests of the service use."""
+"""Fixtures of databases without a schema, besides the migrated ones of tests/conftest.py."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _numbers = count()
 
 
 class DatabaseLocation(NamedTuple):
-    """Where a database is, or will be."""
+    """Address and directory of a database that may not exist yet."""
 
     address: str
     folder: Path
 
     def open(self) -> Database:
-        """Open it as the service does."""
+        """Open and migrate the database like the service."""
         return open_database(self.address, self.folder)
 
 
@@ -34,19 +34,19 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, database_kind: str) -> DatabaseLocation:
-    """Where no table has been made yet."""
-    found: DatabaseLocation = request.getfixturevalue(f"{database_kind}_place")
-    return found
+def database_location(request: pytest.FixtureRequest, database_kind: str) -> DatabaseLocation:
+    """Return the location of an empty database without tables."""
+    location: DatabaseLocation = request.getfixturevalue(f"{database_kind}_location")
+    return location
 
 
 @pytest.fixture
-def sqlite_place(tmp_path: Path) -> DatabaseLocation:
+def sqlite_location(tmp_path: Path) -> DatabaseLocation:
     return DatabaseLocation("sqlite", tmp_path)
 
 
 @pytest.fixture
-def postgresql_place(postgresql_server: str, tmp_path: Path) -> Iterator[DatabaseLocation]:
+def postgresql_location(postgresql_server: str, tmp_path: Path) -> Iterator[DatabaseLocation]:
     name = f"empty_{next(_numbers)}"
     with psycopg.connect(f"{postgresql_server}/postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} STRATEGY file_copy".encode())

@@ -1,4 +1,4 @@
-"""Processes that do the same at the same moment."""
+"""Processes that run the same function at the same time."""
 
 from __future__ import annotations
 
@@ -15,44 +15,47 @@ import sys
 print("ready", flush=True)
 for line in sys.stdin:
     try:
-        said = work(*line.rstrip("\\n").split("\\t"))
+        result = work(*line.rstrip("\\n").split("\\t"))
     except Exception as exc:
-        said = f"{type(exc).__name__}: {exc}"
-    print(repr(said), flush=True)
+        result = f"{type(exc).__name__}: {exc}"
+    print(repr(result), flush=True)
 """
 
 
 class ParallelProcesses(NamedTuple):
-    """Processes that wait for something to do."""
+    """Processes that wait for calls."""
 
     processes: Sequence[subprocess.Popen[str]]
 
     def call_all(self, *arguments: object) -> list[str]:
-        """Let all do it at once: what each returns or raises, as Python writes it."""
-        for each in self.processes:
-            assert each.stdin is not None
-            print(*arguments, sep="\t", file=each.stdin, flush=True)
-        return [_line(each) for each in self.processes]
+        """Call the function in all processes at once.
+
+        Return the repr of each result, or the exception as text.
+        """
+        for process in self.processes:
+            assert process.stdin is not None
+            print(*arguments, sep="\t", file=process.stdin, flush=True)
+        return [_read_line(process) for process in self.processes]
 
 
 @contextmanager
 def start_processes(work: str, *, number: int = 2) -> Iterator[ParallelProcesses]:
-    """Start processes that know a function `work`, given as source, whose arguments are texts."""
+    """Start processes with a function `work`, given as source, whose arguments are strings."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(_process(work)) for _ in range(number)]
-        assert {_line(each) for each in processes} == {"ready"}
+        processes = [stack.enter_context(_start_process(work)) for _ in range(number)]
+        assert {_read_line(process) for process in processes} == {"ready"}
         yield ParallelProcesses(processes)
-        for each in processes:
-            assert each.stdin is not None
-            each.stdin.close()
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
 
 
-def _process(work: str) -> subprocess.Popen[str]:
+def _start_process(work: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", work + _LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
-def _line(process: subprocess.Popen[str]) -> str:
+def _read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")

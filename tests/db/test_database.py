@@ -1,4 +1,4 @@
-"""Where queries run: in threads, whole or not at all, the same on both databases."""
+"""Transactions run in threads, as a whole or not at all, in the same way on both databases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 PATIENCE = 30.0
-"""Seconds until something must have happened; reached only when it is broken."""
+"""Seconds until an expected event must have happened; reached only by a defect."""
 
 
 def add(connection: Connection, text: str, *, at: int = 1) -> str:
@@ -38,22 +38,22 @@ def texts(connection: Connection) -> list[str]:
 
 
 class Gate:
-    """Where a thread waits until it may go on."""
+    """Point at which a thread waits until the test opens it."""
 
     def __init__(self) -> None:
         self._reached, self._open = threading.Event(), threading.Event()
 
     def wait(self) -> None:
-        """Wait here."""
+        """Wait until the gate is open."""
         self._reached.set()
         assert self._open.wait(PATIENCE)
 
     def reached(self) -> bool:
-        """Wait until somebody waits here."""
+        """Wait until a thread waits at the gate."""
         return self._reached.wait(PATIENCE)
 
     def open(self) -> None:
-        """Let everybody through."""
+        """Release all waiting threads."""
         self._open.set()
 
 
@@ -61,88 +61,88 @@ class Gate:
 def gate() -> Iterator[Gate]:
     gate = Gate()
     yield gate
-    gate.open()  # else a test that failed would never end
+    gate.open()  # otherwise a failed test would never end
 
 
-def add_behind(connection: Connection, text: str, gate: Gate) -> str:
-    """Add something, but wait before it is committed."""
+def add_and_wait(connection: Connection, text: str, gate: Gate) -> str:
+    """Insert a label, and wait before the commit."""
     add(connection, text)
     gate.wait()
     return text
 
 
-def look_behind(connection: Connection, gate: Gate) -> str:
-    """Look at what is there, and wait."""
+def read_and_wait(connection: Connection, gate: Gate) -> str:
+    """Read all labels, and wait."""
     texts(connection)
     gate.wait()
     return "a"
 
 
-# --- What comes back ---
+# --- Results and errors ---
 
 
-async def test_what_a_function_returns_comes_back(database: Database) -> None:
+async def test_the_result_of_a_function_is_returned(database: Database) -> None:
     assert await database.write(add, "a", at=2) == "a"
     assert await database.read(texts) == ["a"]
     assert database.write_now(add, "b", at=2) == "b"
     assert database.read_now(texts) == ["a", "b"]
 
 
-async def test_an_error_comes_back_as_itself_and_nothing_is_kept(database: Database) -> None:
-    error = NotFound("nobody")
+async def test_an_error_is_raised_unchanged_and_nothing_is_stored(database: Database) -> None:
+    error = NotFound("not found")
 
     def add_and_fail(connection: Connection) -> None:
         add(connection, "a")
         raise error
 
-    def look_and_fail(connection: Connection) -> None:
+    def read_and_fail(connection: Connection) -> None:
         texts(connection)
         raise error
 
-    for attempt in (database.write(add_and_fail), database.read(look_and_fail)):
+    for attempt in (database.write(add_and_fail), database.read(read_and_fail)):
         with pytest.raises(NotFound) as raised:
             await attempt
         assert raised.value is error
     assert await database.read(texts) == []
 
 
-async def test_what_contradicts_the_tables_is_an_error_of_its_own(database: Database) -> None:
+async def test_a_violated_constraint_raises_an_integrity_error(database: Database) -> None:
     await database.write(add, "a")
     with pytest.raises(IntegrityError):
         await database.write(add, "a")
     assert await database.read(texts) == ["a"]
 
 
-async def test_what_a_reader_changes_is_not_kept(database: Database) -> None:
-    with suppress(DBAPIError, FleetError):  # it may be refused as well
+async def test_changes_of_a_reader_are_not_stored(database: Database) -> None:
+    with suppress(DBAPIError, FleetError):  # it may also be refused
         await database.read(add, "a")
     assert await database.read(texts) == []
 
 
-# --- Who waits for whom ---
+# --- Concurrency ---
 
 
-async def test_the_event_loop_goes_on_meanwhile(database: Database, gate: Gate) -> None:
-    writing = asyncio.create_task(database.write(add_behind, "a", gate))
+async def test_a_write_does_not_block_the_event_loop(database: Database, gate: Gate) -> None:
+    writing = asyncio.create_task(database.write(add_and_wait, "a", gate))
     assert await asyncio.to_thread(gate.reached)
     assert not writing.done()
     gate.open()
     assert await writing == "a"
 
 
-async def test_readers_run_side_by_side(database: Database) -> None:
-    all_there = threading.Barrier(4)
+async def test_readers_run_in_parallel(database: Database) -> None:
+    barrier = threading.Barrier(4)
 
-    def meet(connection: Connection) -> list[str]:
+    def read_in_parallel(connection: Connection) -> list[str]:
         found = texts(connection)
-        all_there.wait(PATIENCE)
+        barrier.wait(PATIENCE)
         return found
 
-    assert await asyncio.gather(*(database.read(meet) for _ in range(4))) == [[]] * 4
+    assert await asyncio.gather(*(database.read(read_in_parallel) for _ in range(4))) == [[]] * 4
 
 
 async def test_a_reader_does_not_wait_for_a_writer(database: Database, gate: Gate) -> None:
-    writing = asyncio.create_task(database.write(add_behind, "a", gate))
+    writing = asyncio.create_task(database.write(add_and_wait, "a", gate))
     assert await asyncio.to_thread(gate.reached)
     assert await database.read(texts) == []
     gate.open()
@@ -150,16 +150,16 @@ async def test_a_reader_does_not_wait_for_a_writer(database: Database, gate: Gat
     assert await database.read(texts) == ["a"]
 
 
-async def test_a_writer_does_not_wait_for_a_reader_who_sees_one_moment(
+async def test_a_writer_does_not_wait_for_a_reader_which_sees_one_snapshot(
     database: Database, gate: Gate
 ) -> None:
-    def look_twice(connection: Connection) -> tuple[list[str], list[str]]:
+    def read_twice(connection: Connection) -> tuple[list[str], list[str]]:
         before = texts(connection)
         gate.wait()
         return before, texts(connection)
 
     await database.write(add, "a")
-    reading = asyncio.create_task(database.read(look_twice))
+    reading = asyncio.create_task(database.read(read_twice))
     assert await asyncio.to_thread(gate.reached)
     await database.write(add, "b")
     gate.open()
@@ -167,17 +167,17 @@ async def test_a_writer_does_not_wait_for_a_reader_who_sees_one_moment(
     assert await database.read(texts) == ["a", "b"]
 
 
-async def test_many_writers_at_once_all_succeed(database: Database) -> None:
+async def test_many_concurrent_writers_all_succeed(database: Database) -> None:
     names = [f"{number:02}" for number in range(40)]
     assert await asyncio.gather(*(database.write(add, name) for name in names)) == names
     assert await database.read(texts) == names
 
 
-# --- Whoever asked goes away ---
+# --- Cancellation ---
 
 
-async def test_who_is_cancelled_disturbs_nobody(database: Database, gate: Gate) -> None:
-    writing = asyncio.create_task(database.write(add_behind, "a", gate))
+async def test_canceling_a_running_write_does_not_affect_others(database: Database, gate: Gate) -> None:
+    writing = asyncio.create_task(database.write(add_and_wait, "a", gate))
     assert await asyncio.to_thread(gate.reached)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -187,14 +187,14 @@ async def test_who_is_cancelled_disturbs_nobody(database: Database, gate: Gate) 
     assert await database.read(texts) == list("abcdefghijk")
 
 
-async def test_who_is_cancelled_before_their_turn_disturbs_nobody(database: Database, gate: Gate) -> None:
-    busy = [asyncio.create_task(database.write(add_behind, text, gate)) for text in "abcdefgh"]
+async def test_canceling_a_queued_write_does_not_affect_others(database: Database, gate: Gate) -> None:
+    busy = [asyncio.create_task(database.write(add_and_wait, text, gate)) for text in "abcdefgh"]
     assert await asyncio.to_thread(gate.reached)
     waiting = [asyncio.create_task(database.write(add, text)) for text in "xyz"]
-    await asyncio.sleep(0)  # so that each of them has begun
-    for each in waiting:
-        each.cancel()
-    assert [type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)] == [
+    await asyncio.sleep(0)  # so that each of them has started
+    for task in waiting:
+        task.cancel()
+    assert [type(result) for result in await asyncio.gather(*waiting, return_exceptions=True)] == [
         asyncio.CancelledError
     ] * 3
     gate.open()
@@ -203,27 +203,27 @@ async def test_who_is_cancelled_before_their_turn_disturbs_nobody(database: Data
     assert set(await database.read(texts)) - set("xyz") == set("abcdefghi")
 
 
-# --- Its end ---
+# --- Closing ---
 
 
-@pytest.mark.parametrize("how", ["read", "write"])
-async def test_closing_waits_for_work_that_runs(database: Database, gate: Gate, how: str) -> None:
-    if how == "read":
-        running = asyncio.create_task(database.read(look_behind, gate))
+@pytest.mark.parametrize("operation", ["read", "write"])
+async def test_closing_waits_for_running_work(database: Database, gate: Gate, operation: str) -> None:
+    if operation == "read":
+        running = asyncio.create_task(database.read(read_and_wait, gate))
     else:
-        running = asyncio.create_task(database.write(add_behind, "a", gate))
+        running = asyncio.create_task(database.write(add_and_wait, "a", gate))
     assert await asyncio.to_thread(gate.reached)
     closing = asyncio.create_task(asyncio.to_thread(database.close))
-    ended, _ = await asyncio.wait([closing], timeout=0.05)  # long enough for one that does not wait
+    ended, _ = await asyncio.wait([closing], timeout=0.05)  # long enough for a close that does not wait
     assert not ended
     gate.open()
     assert await running == "a"
     await closing
 
 
-async def test_closing_waits_for_work_that_has_not_begun(database: Database) -> None:
+async def test_closing_waits_for_queued_work(database: Database) -> None:
     writing = [asyncio.create_task(database.write(add, f"{number:02}")) for number in range(20)]
-    await asyncio.sleep(0)  # so that each of them has begun
+    await asyncio.sleep(0)  # so that each of them has started
     await asyncio.to_thread(database.close)
     assert await asyncio.gather(*writing) == [f"{number:02}" for number in range(20)]
 
@@ -234,13 +234,13 @@ def test_closing_twice_is_harmless(database: Database) -> None:
     database.close()
 
 
-# --- What must not be seen ---
+# --- Secrets ---
 
-_PRIVATE = "nobody's business"
+_PRIVATE = "private value"
 
 
-def test_what_goes_wrong_is_told_without_the_values(database: Database) -> None:
-    """The log shows an error with its causes: no value of a statement may stand there."""
+def test_an_error_does_not_contain_the_values_of_its_statement(database: Database) -> None:
+    """Check the text that the log shows: the error with its causes."""
     with pytest.raises(DatabaseUnavailable) as raised:
         database.write_now(_fail_with, _PRIVATE)
     assert issubclass(raised.type, Unavailable)

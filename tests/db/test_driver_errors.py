@@ -1,4 +1,4 @@
-"""What keeps a database from its work is told by the code of the error, not by its text."""
+"""Database errors are classified by their code, not by their text."""
 
 from __future__ import annotations
 
@@ -23,41 +23,46 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 
-def _cause(database: Database, work: Callable[[Connection], object]) -> ReadinessCode:
+def _fail_and_classify(database: Database, work: Callable[[Connection], object]) -> ReadinessCode:
     with pytest.raises(DatabaseUnavailable) as caught:
         database.write_now(work)
     return caught.value.readiness_problem.code
 
 
-def _do(statement: str) -> Callable[[Connection], object]:
+def _run_statement(statement: str) -> Callable[[Connection], object]:
     return lambda connection: connection.exec_driver_sql(statement)
 
 
 @pytest.mark.rule("rest-160")
-def test_a_full_disk_of_sqlite_is_told(sqlite_database: Database) -> None:
+def test_a_full_disk_of_sqlite_is_classified(sqlite_database: Database) -> None:
     def fill(connection: Connection) -> None:
         # As on a full disk, SQLite gets no more pages for its file.
         connection.exec_driver_sql("PRAGMA max_page_count = 1")
         connection.exec_driver_sql("CREATE TABLE more AS SELECT randomblob(100000) AS data")
 
-    assert _cause(sqlite_database, fill) is ReadinessCode.DISK_FULL
+    assert _fail_and_classify(sqlite_database, fill) is ReadinessCode.DISK_FULL
     sqlite_database.close()
 
 
 @pytest.mark.rule("rest-160")
-def test_a_lock_of_another_program_on_sqlite_is_told(sqlite_database: Database, tmp_path: Path) -> None:
-    sqlite_database.write_now(_do("PRAGMA busy_timeout = 1"))  # there is one connection that writes
+def test_a_lock_of_another_program_on_sqlite_is_classified(sqlite_database: Database, tmp_path: Path) -> None:
+    sqlite_database.write_now(
+        _run_statement("PRAGMA busy_timeout = 1")
+    )  # there is only one writing connection
     other = sqlite3.connect(tmp_path / "meshfleet.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    assert _cause(sqlite_database, lambda connection: add(connection, "x")) is ReadinessCode.DATABASE_LOCKED
+    assert (
+        _fail_and_classify(sqlite_database, lambda connection: add(connection, "x"))
+        is ReadinessCode.DATABASE_LOCKED
+    )
     other.close()
     sqlite_database.close()
 
 
 @pytest.mark.rule("rest-160")
-def test_codes_of_postgresql_are_told_apart(postgresql_database: Database) -> None:
+def test_error_codes_of_postgresql_are_classified(postgresql_database: Database) -> None:
     def raise_full(connection: Connection) -> None:
-        # Nobody can fill the server's disk here; it says the same when asked to.
+        # The disk of the server cannot be filled here; raise the same error code instead.
         connection.exec_driver_sql("DO $$ BEGIN RAISE EXCEPTION 'anything' USING ERRCODE = '53100'; END $$")
 
     def wait_for_lock(connection: Connection) -> None:
@@ -67,13 +72,13 @@ def test_codes_of_postgresql_are_told_apart(postgresql_database: Database) -> No
             connection.exec_driver_sql("SET LOCAL lock_timeout = '1ms'")
             add(connection, "x")
 
-    found = [_cause(postgresql_database, work) for work in (raise_full, wait_for_lock)]
-    assert found == [ReadinessCode.DISK_FULL, ReadinessCode.DATABASE_LOCKED]
+    codes = [_fail_and_classify(postgresql_database, work) for work in (raise_full, wait_for_lock)]
+    assert codes == [ReadinessCode.DISK_FULL, ReadinessCode.DATABASE_LOCKED]
     postgresql_database.close()
 
 
 @pytest.mark.rule("rest-160")
-def test_a_full_disk_under_any_other_file_is_told() -> None:
+def test_a_full_disk_under_any_other_file_is_classified() -> None:
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="space") as caught:  # noqa: PTH123 # a device
         full.write(b"x")
     assert classify_error(caught.value) is ReadinessCode.DISK_FULL

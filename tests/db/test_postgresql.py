@@ -1,4 +1,4 @@
-"""What holds on PostgreSQL alone: sessions, conflicts, and what takes too long."""
+"""Behavior on PostgreSQL only: session settings, conflicts and timeouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 _LOCK = 4711
-_TRIED = "SELECT count(*) > 1 FROM pg_stat_activity WHERE query = 'SELECT pg_try_advisory_lock(4711)'"
+_IS_TRIED = "SELECT count(*) > 1 FROM pg_stat_activity WHERE query = 'SELECT pg_try_advisory_lock(4711)'"
 _KILL = (
     "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = 4711"
 )
@@ -36,8 +36,8 @@ def database(postgresql_database: Database) -> Iterator[Database]:
 
 
 def scalar(connection: Connection, query: str) -> object:
-    found: object = connection.exec_driver_sql(query).scalar()
-    return found
+    value: object = connection.exec_driver_sql(query).scalar()
+    return value
 
 
 # --- Sessions ---
@@ -55,54 +55,56 @@ def scalar(connection: Connection, query: str) -> object:
         ("application_name", "meshfleet"),
     ],
 )
-def test_every_session_is_set_up(database: Database, name: str, value: str) -> None:
+def test_every_session_has_its_settings(database: Database, name: str, value: str) -> None:
     assert database.read_now(scalar, f"SHOW {name}") == value
     assert database.write_now(scalar, f"SHOW {name}") == value
 
 
-def test_what_a_transaction_sets_ends_with_it(database: Database) -> None:
+def test_settings_of_a_transaction_end_with_it(database: Database) -> None:
     for _ in range(2):
         assert database.write_now(scalar, "SHOW statement_timeout") == "30s"
         database.write_now(scalar, "SELECT set_config('statement_timeout', '1s', true)")
 
 
-async def _busy(database: Database) -> list[object]:
-    """How many sessions the server sees while as many reads and writes run as can."""
+async def _count_sessions_under_load(database: Database) -> list[object]:
+    """Return the numbers of sessions that the server sees while many reads and writes run."""
     count = "SELECT count(*), pg_sleep(0.02) FROM pg_stat_activity WHERE datname = current_database()"
-    runs = [database.read(scalar, count) for _ in range(30)] + [
+    calls = [database.read(scalar, count) for _ in range(30)] + [
         database.write(scalar, count) for _ in range(30)
     ]
-    return list(await asyncio.gather(*runs))
+    return list(await asyncio.gather(*calls))
 
 
-def test_sessions_are_limited(database: Database) -> None:
-    found = asyncio.run(_busy(database))
-    assert len(found) == 60
-    assert set(found) <= set(range(1, 9))
+def test_the_number_of_sessions_is_limited(database: Database) -> None:
+    counts = asyncio.run(_count_sessions_under_load(database))
+    assert len(counts) == 60
+    assert set(counts) <= set(range(1, 9))
 
 
 # --- Conflicts ---
 
 
-def test_two_writers_in_each_others_way_both_succeed(database: Database) -> None:
+def test_two_conflicting_writers_both_succeed(database: Database) -> None:
     database.write_now(add, "a", at=0)
     database.write_now(add, "b", at=0)
-    both = threading.Barrier(2)
+    barrier = threading.Barrier(2)
     runs: list[str] = []
 
-    def raise_both(connection: Connection, first: str, second: str) -> None:
+    def increment_both(connection: Connection, first: str, second: str) -> None:
         runs.append(first)
         for text in (first, second):
             connection.execute(
                 update(label).where(label.c.text == text).values(created_at=label.c.created_at + 1)
             )
             if text == first and runs.count(first) == 1:
-                both.wait(PATIENCE)
+                barrier.wait(PATIENCE)
 
-    async def race() -> None:
-        await asyncio.gather(database.write(raise_both, "a", "b"), database.write(raise_both, "b", "a"))
+    async def run_both() -> None:
+        await asyncio.gather(
+            database.write(increment_both, "a", "b"), database.write(increment_both, "b", "a")
+        )
 
-    asyncio.run(race())
+    asyncio.run(run_both())
     assert len(runs) > 2  # one of the two ran again
     assert database.read_now(
         lambda connection: connection.execute(select(label.c.created_at)).scalars().all()
@@ -112,7 +114,7 @@ def test_two_writers_in_each_others_way_both_succeed(database: Database) -> None
     ]
 
 
-def test_who_never_gets_through_is_told_so(database: Database) -> None:
+def test_a_write_that_always_conflicts_raises_database_unavailable(database: Database) -> None:
     runs: list[int] = []
 
     def conflict(connection: Connection) -> None:
@@ -128,41 +130,43 @@ def test_who_never_gets_through_is_told_so(database: Database) -> None:
 
 
 @pytest.mark.parametrize("limit", ["statement_timeout", "lock_timeout"])
-def test_what_takes_too_long_is_unavailable_and_the_next_one_works(database: Database, limit: str) -> None:
-    def wait(connection: Connection) -> None:
+def test_a_timeout_raises_database_unavailable_and_the_next_write_works(
+    database: Database, limit: str
+) -> None:
+    def wait_for_lock(connection: Connection) -> None:
         connection.exec_driver_sql(f"SET LOCAL {limit} = '50ms'")
         connection.exec_driver_sql("LOCK TABLE label IN EXCLUSIVE MODE")
 
-    def hold(connection: Connection) -> None:
+    def hold_lock(connection: Connection) -> None:
         connection.exec_driver_sql("LOCK TABLE label IN EXCLUSIVE MODE")
         for run in (database.read_now, database.write_now):
             with pytest.raises(DatabaseUnavailable, match="timeout"):
-                run(wait)
+                run(wait_for_lock)
 
-    database.write_now(hold)
+    database.write_now(hold_lock)
     assert DatabaseUnavailable.http == 503
     assert database.write_now(add, "a") == "a"
 
 
-def _sessions(connection: Connection) -> list[object]:
+def _list_sessions(connection: Connection) -> list[object]:
     return list(connection.exec_driver_sql("SELECT pid FROM pg_stat_activity").scalars())
 
 
-def test_who_idles_in_a_transaction_is_told_the_same(database: Database) -> None:
-    def idle(connection: Connection) -> None:
+def test_an_idle_transaction_is_ended_and_raises_unavailable(database: Database) -> None:
+    def idle_in_transaction(connection: Connection) -> None:
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '20ms'")
-        mine = scalar(connection, "SELECT pg_backend_pid()")
-        while mine in database.read_now(_sessions):
+        own_pid = scalar(connection, "SELECT pg_backend_pid()")
+        while own_pid in database.read_now(_list_sessions):
             pass
         connection.exec_driver_sql("SELECT 1")
 
     with pytest.raises(Unavailable):
-        database.write_now(idle)
+        database.write_now(idle_in_transaction)
     assert database.read_now(texts) == []
 
 
-def test_a_server_that_only_reads_is_unavailable_to_writers(database: Database) -> None:
-    """As is a server that was left behind when another took over."""
+def test_a_read_only_server_is_unavailable_for_writes(database: Database) -> None:
+    """Simulate a former primary server, which is read-only after a failover."""
 
     def write(connection: Connection) -> None:
         connection.exec_driver_sql("SET TRANSACTION READ ONLY")
@@ -172,22 +176,22 @@ def test_a_server_that_only_reads_is_unavailable_to_writers(database: Database) 
         database.write_now(write)
 
 
-# --- Only one ---
+# --- Advisory lock ---
 
 
-def test_who_starts_right_after_one_that_was_killed_waits_until_the_server_has_noticed(
+def test_a_start_waits_until_the_server_releases_the_lock_of_a_killed_process(
     database: Database,
 ) -> None:
-    with database.hold_advisory_lock(_LOCK) as alone:
-        assert alone
+    with database.hold_advisory_lock(_LOCK) as is_acquired:
+        assert is_acquired
         with ThreadPoolExecutor() as threads:
-            waiting = threads.submit(_is_alone, database)
-            eventually(lambda: database.read_now(scalar, _TRIED) or waiting.done())
+            waiting = threads.submit(_acquire_lock, database)
+            eventually(lambda: database.read_now(scalar, _IS_TRIED) or waiting.done())
             assert not waiting.done()
             assert database.write_now(scalar, _KILL)
             assert waiting.result(PATIENCE)
 
 
-def _is_alone(database: Database) -> bool:
-    with database.hold_advisory_lock(_LOCK) as alone:
-        return alone
+def _acquire_lock(database: Database) -> bool:
+    with database.hold_advisory_lock(_LOCK) as is_acquired:
+        return is_acquired

@@ -1,4 +1,4 @@
-"""The history of the schema: whoever starts finds the tables that the program knows, or is refused."""
+"""Schema migration: a start creates the current tables or refuses the database."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.both_databases
 
 
-def untouched(place: DatabaseLocation) -> Database:
-    """A database, without bringing it up to date."""
-    if place.address == "sqlite":
-        return Database(in_file.create_sqlite_engines(place.folder / "meshfleet.sqlite"))
-    return Database(on_server.create_postgresql_engines(place.address))
+def connect_unmigrated(location: DatabaseLocation) -> Database:
+    """Connect to a database without migrating it."""
+    if location.address == "sqlite":
+        return Database(in_file.create_sqlite_engines(location.folder / "meshfleet.sqlite"))
+    return Database(on_server.create_postgresql_engines(location.address))
 
 
-def run(connection: Connection, *statements: str) -> None:
-    for each in statements:
-        connection.exec_driver_sql(each)
+def run_statements(connection: Connection, *statements: str) -> None:
+    for statement in statements:
+        connection.exec_driver_sql(statement)
 
 
-def content(connection: Connection) -> set[str]:
-    """All that has been made in a database."""
+def list_objects(connection: Connection) -> set[str]:
+    """Return the names of all objects in a database."""
     if connection.dialect.name == "sqlite":
         return set(connection.execute(text("SELECT name FROM sqlite_master")).scalars())
     extensions = connection.execute(text("SELECT extname FROM pg_extension WHERE extname != 'plpgsql'"))
@@ -55,22 +55,22 @@ def content(connection: Connection) -> set[str]:
     return {*connection.execute(relations).scalars(), *extensions.scalars()}
 
 
-# --- Bringing a database up to date ---
+# --- Migration ---
 
 
-def test_an_empty_database_is_brought_up_to_date(place: DatabaseLocation) -> None:
-    with closing(untouched(place)) as database:
+def test_an_empty_database_is_migrated(database_location: DatabaseLocation) -> None:
+    with closing(connect_unmigrated(database_location)) as database:
         assert not database.read_now(is_schema_current)
-    with closing(place.open()) as database:
+    with closing(database_location.open()) as database:
         assert database.read_now(is_schema_current)
 
 
-def test_doing_it_again_changes_nothing(place: DatabaseLocation) -> None:
-    with closing(place.open()) as database:
-        database.write_now(run, "INSERT INTO label (text, created_at) VALUES ('kept', 1)")
-        before = database.read_now(content)
-    with closing(place.open()) as database:
-        assert database.read_now(content) == before
+def test_a_second_migration_changes_nothing(database_location: DatabaseLocation) -> None:
+    with closing(database_location.open()) as database:
+        database.write_now(run_statements, "INSERT INTO label (text, created_at) VALUES ('kept', 1)")
+        before = database.read_now(list_objects)
+    with closing(database_location.open()) as database:
+        assert database.read_now(list_objects) == before
         assert database.read_now(lambda connection: connection.scalar(select(label.c.text))) == "kept"
 
 
@@ -94,53 +94,55 @@ def processes() -> Iterator[ParallelProcesses]:
         yield processes
 
 
-@pytest.mark.parametrize("_time", range(2))
-def test_programs_may_bring_one_database_up_to_date_at_once(
-    processes: ParallelProcesses, place: DatabaseLocation, _time: int
+@pytest.mark.parametrize("_repetition", range(2))
+def test_processes_may_migrate_one_database_at_the_same_time(
+    processes: ParallelProcesses, database_location: DatabaseLocation, _repetition: int
 ) -> None:
-    assert processes.call_all(*place) == ["True", "True"]
+    assert processes.call_all(*database_location) == ["True", "True"]
 
 
-def test_a_failure_on_the_way_leaves_a_database_as_it_was(place: DatabaseLocation) -> None:
-    with closing(untouched(place)) as database:
-        database.write_now(run, "CREATE TABLE label (mine INTEGER)")
-        before = database.read_now(content)
+def test_a_failed_migration_leaves_the_database_unchanged(database_location: DatabaseLocation) -> None:
+    with closing(connect_unmigrated(database_location)) as database:
+        database.write_now(run_statements, "CREATE TABLE label (mine INTEGER)")
+        before = database.read_now(list_objects)
         with pytest.raises((FleetError, DBAPIError)):
-            place.open()
-        assert database.read_now(content) == before
-        database.write_now(run, "DROP TABLE label")
-    with closing(place.open()) as database:
+            database_location.open()
+        assert database.read_now(list_objects) == before
+        database.write_now(run_statements, "DROP TABLE label")
+    with closing(database_location.open()) as database:
         assert database.read_now(is_schema_current)
 
 
-def _older(connection: Connection) -> None:
-    """Make a database as it was before messages had positions, with messages of two sessions."""
+def _create_old_schema(connection: Connection) -> None:
+    """Create the schema before messages had positions, with messages of two sessions."""
     run_migrations(connection, "0008")
     for number in (1, 2):
         row = {"number": number, "client_id": f"client {number}"}
         connection.execute(
             text("INSERT INTO broker_session VALUES (:number, 'user ada', :client_id, NULL)"), row
         )
-    for place, (number, packet_id) in enumerate(_MESSAGES):
-        message = {"session": number, "id": packet_id, "place": place, "payload": b"%d" % place}
+    for index, (number, packet_id) in enumerate(_MESSAGES):
+        message = {"session": number, "id": packet_id, "index": index, "payload": b"%d" % index}
         connection.execute(
-            text("INSERT INTO broker_message VALUES (:session, :id, :place, 'a', :payload, false, NULL)"),
+            text("INSERT INTO broker_message VALUES (:session, :id, :index, 'a', :payload, false, NULL)"),
             message,
         )
 
 
 _MESSAGES = ((1, 65_534), (2, 7), (1, 65_535), (1, 1), (2, 9), (1, 3), (1, 65_533), (1, 2))
-"""Session and packet id, in their order; the ids of one session begin at 1 again, twice."""
+"""Session and packet id in order; the ids of one session start again at 1, twice."""
 
 
-def test_messages_that_wait_keep_their_order_and_their_packet_ids(place: DatabaseLocation) -> None:
-    with closing(untouched(place)) as database:
-        database.write_now(_older)
-    with closing(place.open()) as database:
-        found = database.read_now(load_stored_state).messages
-    came = sorted((int(letter.payload), number, position % 65_535 + 1) for number, position, letter in found)
-    assert [(number, packet_id) for _, number, packet_id in came] == list(_MESSAGES)
-    assert [letter.payload for number, _, letter in found if number == 1] == [
+def test_queued_messages_keep_their_order_and_packet_ids(database_location: DatabaseLocation) -> None:
+    with closing(connect_unmigrated(database_location)) as database:
+        database.write_now(_create_old_schema)
+    with closing(database_location.open()) as database:
+        messages = database.read_now(load_stored_state).messages
+    ordered = sorted(
+        (int(message.payload), number, position % 65_535 + 1) for number, position, message in messages
+    )
+    assert [(number, packet_id) for _, number, packet_id in ordered] == list(_MESSAGES)
+    assert [message.payload for number, _, message in messages if number == 1] == [
         b"0",
         b"2",
         b"3",
@@ -150,86 +152,90 @@ def test_messages_that_wait_keep_their_order_and_their_packet_ids(place: Databas
     ]
 
 
-# --- Refusing one ---
+# --- Refused databases ---
 
 
-def test_tables_of_somebody_else_are_told_in_plain_words(place: DatabaseLocation) -> None:
-    with closing(untouched(place)) as database:
-        database.write_now(run, "CREATE TABLE label (mine INTEGER)")
+def test_tables_of_another_program_are_reported_in_plain_words(database_location: DatabaseLocation) -> None:
+    with closing(connect_unmigrated(database_location)) as database:
+        database.write_now(run_statements, "CREATE TABLE label (mine INTEGER)")
     with pytest.raises(UnusableDatabase, match="label") as raised:
-        place.open()
+        database_location.open()
     assert "CREATE TABLE" not in str(raised.value)
 
 
-def test_an_older_program_refuses_a_newer_schema(place: DatabaseLocation) -> None:
-    with closing(place.open()) as database:
-        database.write_now(run, "UPDATE alembic_version SET version_num = '9999'")
-        before = database.read_now(content)
+def test_an_older_program_refuses_a_newer_schema(database_location: DatabaseLocation) -> None:
+    with closing(database_location.open()) as database:
+        database.write_now(run_statements, "UPDATE alembic_version SET version_num = '9999'")
+        before = database.read_now(list_objects)
         with pytest.raises(UnusableDatabase, match=r"newer Meshfleet \(its schema is 9999\)"):
-            place.open()
+            database_location.open()
         assert not database.read_now(is_schema_current)
-        assert database.read_now(content) == before
+        assert database.read_now(list_objects) == before
 
 
-def test_a_postgresql_that_is_too_old_is_refused(postgresql_place: DatabaseLocation) -> None:
-    assert "PostgreSQL 15 or newer is needed; this is 14" in _refusal(postgresql_place, "PostgreSQL 14.19")
+def test_a_postgresql_that_is_too_old_is_refused(postgresql_location: DatabaseLocation) -> None:
+    assert "PostgreSQL 15 or newer is required; the server is 14" in _refuse_version(
+        postgresql_location, "PostgreSQL 14.19"
+    )
 
 
-def test_a_server_whose_version_nobody_knows_is_refused(postgresql_place: DatabaseLocation) -> None:
-    assert "PostgreSQL 15 or newer is needed" in _refusal(postgresql_place, "CockroachDB CCL v23.1.0")
+def test_a_server_with_an_unknown_version_is_refused(postgresql_location: DatabaseLocation) -> None:
+    assert "PostgreSQL 15 or newer is required" in _refuse_version(
+        postgresql_location, "CockroachDB CCL v23.1.0"
+    )
 
 
-def _refusal(place: DatabaseLocation, version: str) -> str:
-    """What a server is told that says it is another version; it really says so, in this database."""
-    with psycopg.connect(place.address) as server:
+def _refuse_version(location: DatabaseLocation, version: str) -> str:
+    """Let a server report another version. Return the error with which it is refused."""
+    with psycopg.connect(location.address) as server:
         source = f"'SELECT ''{version} on x86_64-linux''::text'"
-        claim = (
+        replace_version = (
             f"CREATE OR REPLACE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql STABLE AS {source}"
         )
-        server.execute(claim.encode())
+        server.execute(replace_version.encode())
     with pytest.raises(UnusableDatabase) as raised:
-        place.open()
+        location.open()
     return str(raised.value)
 
 
 def test_an_sqlite_that_is_too_old_is_refused(
-    sqlite_place: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
+    sqlite_location: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
         older.setattr("sqlite3.dbapi2.sqlite_version_info", (3, 33, 0))
         with pytest.raises(UnusableDatabase, match=r"SQLite 3\.34 or newer"):
-            sqlite_place.open()
-    with closing(untouched(sqlite_place)) as database:
-        assert database.read_now(content) == set()
+            sqlite_location.open()
+    with closing(connect_unmigrated(sqlite_location)) as database:
+        assert database.read_now(list_objects) == set()
 
 
-# --- The tables that are made, and those that the program knows ---
+# --- Migrated tables compared with the metadata ---
 
 
 _WITHOUT_EXPRESSIONS = pytest.mark.filterwarnings(
     "ignore:Skipped unsupported reflection of expression-based",
     "ignore:autogenerate skipping metadata-specified expression-based",
 )
-"""SQLAlchemy cannot see such indexes of SQLite; their text is compared below."""
+"""SQLAlchemy cannot reflect such indexes of SQLite; their SQL is compared below."""
 
 
-def _is_known(_object: object, name: str | None, kind: str, *_: object) -> bool:
-    """Whether it can be described for both databases: searching for parts of names and samples cannot."""
+def _is_comparable(_object: object, name: str | None, kind: str, *_: object) -> bool:
+    """Return whether the metadata describes an object; trigram indexes and sample tables are excluded."""
     is_for_search = str(name).startswith("device_name") or name == "ix_device_name_trigrams"
     is_of_samples = str(name).startswith("sample")
     return not (kind in {"table", "index"} and (is_for_search or is_of_samples))
 
 
 def _differences(connection: Connection) -> list[object]:
-    options = {"include_object": _is_known, "compare_type": True, "compare_server_default": True}
+    options = {"include_object": _is_comparable, "compare_type": True, "compare_server_default": True}
     return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
 
 
 @_WITHOUT_EXPRESSIONS
-def test_nothing_is_left_to_migrate(place: DatabaseLocation) -> None:
-    with closing(place.open()) as database:
+def test_migrations_and_metadata_do_not_differ(database_location: DatabaseLocation) -> None:
+    with closing(database_location.open()) as database:
         assert database.read_now(_differences) == []
-        database.write_now(run, "DROP INDEX ix_audit_actor_time_id")
+        database.write_now(run_statements, "DROP INDEX ix_audit_actor_time_id")
         assert len(database.read_now(_differences)) == 1
 
 
@@ -247,32 +253,35 @@ _SERVER_FACTS = (
 )
 
 
-def _facts(connection: Connection) -> dict[str, object]:
-    """All that can be known of the tables in a database."""
-    tables = inspect(connection)
-    found: dict[str, object] = {}
+def _describe_tables(connection: Connection) -> dict[str, object]:
+    """Return everything that can be reflected of the tables in a database."""
+    inspector = inspect(connection)
+    facts: dict[str, object] = {}
     for name in metadata.tables:
-        found |= {
-            f"{name}.{each['name']}": {**each, "type": str(each["type"])} for each in tables.get_columns(name)
+        facts |= {
+            f"{name}.{column['name']}": {**column, "type": str(column["type"])}
+            for column in inspector.get_columns(name)
         }
-        found[f"key of {name}"] = tables.get_pk_constraint(name)
-        found[f"foreign keys of {name}"] = sorted(map(repr, tables.get_foreign_keys(name)))
-        found[f"unique in {name}"] = sorted(map(repr, tables.get_unique_constraints(name)))
-        indexes = [each for each in tables.get_indexes(name) if each["name"] != "ix_device_name_trigrams"]
-        found[f"indexes of {name}"] = sorted(map(_told, indexes))
+        facts[f"key of {name}"] = inspector.get_pk_constraint(name)
+        facts[f"foreign keys of {name}"] = sorted(map(repr, inspector.get_foreign_keys(name)))
+        facts[f"unique in {name}"] = sorted(map(repr, inspector.get_unique_constraints(name)))
+        indexes = [
+            index for index in inspector.get_indexes(name) if index["name"] != "ix_device_name_trigrams"
+        ]
+        facts[f"indexes of {name}"] = sorted(map(_format_index, indexes))
     queries = _SQLITE_FACTS if connection.dialect.name == "sqlite" else _SERVER_FACTS
     for query in queries:
-        found |= {f"also {row[0]}": tuple(row) for row in connection.exec_driver_sql(query)}
-    return found
+        facts |= {f"also {row[0]}": tuple(row) for row in connection.exec_driver_sql(query)}
+    return facts
 
 
-def _told(index: ReflectedIndex) -> str:
-    """An index in words: a condition by itself would tell where it is in memory."""
+def _format_index(index: ReflectedIndex) -> str:
+    """Format an index; the repr of a condition would contain its memory address."""
     options = {name: str(value) for name, value in index.get("dialect_options", {}).items()}
     return repr({**index, "dialect_options": options})
 
 
-_NOT_OURS = (
+_NOT_IN_METADATA = (
     "also sample",
     "also pk_sample",
     "also ix_device_name_trigrams",
@@ -282,16 +291,18 @@ _NOT_OURS = (
 
 
 @_WITHOUT_EXPRESSIONS
-def test_the_tables_made_are_those_that_the_program_knows(place: DatabaseLocation) -> None:
-    with closing(place.open()) as database:
-        made = database.read_now(_facts)
-    if place.address == "sqlite":
-        (place.folder / "meshfleet.sqlite").unlink()
+def test_migrated_tables_equal_those_of_the_metadata(database_location: DatabaseLocation) -> None:
+    with closing(database_location.open()) as database:
+        migrated = database.read_now(_describe_tables)
+    if database_location.address == "sqlite":
+        (database_location.folder / "meshfleet.sqlite").unlink()
     else:
-        with psycopg.connect(place.address, autocommit=True) as server:
+        with psycopg.connect(database_location.address, autocommit=True) as server:
             server.execute("DROP SCHEMA public CASCADE")
             server.execute("CREATE SCHEMA public")
-    with closing(untouched(place)) as database:
+    with closing(connect_unmigrated(database_location)) as database:
         database.write_now(metadata.create_all)
-        known = database.read_now(_facts)
-    assert {name: fact for name, fact in made.items() if not name.startswith(_NOT_OURS)} == known
+        expected = database.read_now(_describe_tables)
+    assert {
+        name: fact for name, fact in migrated.items() if not name.startswith(_NOT_IN_METADATA)
+    } == expected

@@ -1,4 +1,4 @@
-"""What holds on SQLite alone: its file, its settings, its one writer, and other programs at the same file."""
+"""Behavior on SQLite only: the file, its settings, its single writer, and other processes."""
 
 from __future__ import annotations
 
@@ -40,34 +40,34 @@ _PRAGMAS = {
 }
 
 
-def pragmas(connection: Connection) -> dict[str, object]:
+def read_pragmas(connection: Connection) -> dict[str, object]:
     return {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in _PRAGMAS}
 
 
 @pytest.fixture
-def anything_goes() -> Iterator[None]:
-    """Whatever this process makes may be read and changed by everybody."""
-    before = os.umask(0)
+def permissive_umask() -> Iterator[None]:
+    """Let files of this process be readable and writable for all users by default."""
+    old_umask = os.umask(0)
     yield
-    os.umask(before)
+    os.umask(old_umask)
 
 
 @pytest.fixture
 def file(sqlite_database: Database, tmp_path: Path) -> Iterator[Path]:
-    """The file of `sqlite_database`."""
+    """Return the path of the file of `sqlite_database`."""
     yield tmp_path / "meshfleet.sqlite"
     sqlite_database.close()
 
 
-# --- Its file ---
+# --- File ---
 
 
 @pytest.mark.rule("rest-170")
-@pytest.mark.usefixtures("anything_goes")
-def test_its_files_are_for_their_owner_alone(sqlite_place: DatabaseLocation) -> None:
-    with closing(sqlite_place.open()) as database:
+@pytest.mark.usefixtures("permissive_umask")
+def test_files_are_accessible_only_to_their_owner(sqlite_location: DatabaseLocation) -> None:
+    with closing(sqlite_location.open()) as database:
         database.write_now(add, "a")
-        assert {each.name: each.stat().st_mode & 0o777 for each in sqlite_place.folder.iterdir()} == {
+        assert {path.name: path.stat().st_mode & 0o777 for path in sqlite_location.folder.iterdir()} == {
             "meshfleet.sqlite": 0o600,
             "meshfleet.sqlite-wal": 0o600,
             "meshfleet.sqlite-shm": 0o600,
@@ -79,18 +79,18 @@ def test_a_directory_may_have_any_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()
     open_database("sqlite", folder).close()
-    assert [each.name for each in folder.iterdir()] == ["meshfleet.sqlite"]
+    assert [path.name for path in folder.iterdir()] == ["meshfleet.sqlite"]
 
 
-def _spoil_nothing(path: Path) -> None:
+def _create_directory(path: Path) -> None:
     path.mkdir()
 
 
-def _spoil_all(path: Path) -> None:
+def _write_garbage(path: Path) -> None:
     path.write_bytes(b"no database at all" * 1000)
 
 
-def _spoil_its_middle(path: Path) -> None:
+def _damage_middle(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE filler AS SELECT randomblob(100000)")
         connection.commit()
@@ -99,67 +99,66 @@ def _spoil_its_middle(path: Path) -> None:
         file.write(b"\xff" * 3000)
 
 
-@pytest.mark.parametrize("spoil", [_spoil_nothing, _spoil_all, _spoil_its_middle])
-def test_what_is_no_database_is_refused_with_an_error_of_ours(
-    sqlite_place: DatabaseLocation, spoil: Callable[[Path], None]
+@pytest.mark.parametrize("damage", [_create_directory, _write_garbage, _damage_middle])
+def test_an_invalid_database_file_raises_our_error(
+    sqlite_location: DatabaseLocation, damage: Callable[[Path], None]
 ) -> None:
-    spoil(sqlite_place.folder / "meshfleet.sqlite")
+    damage(sqlite_location.folder / "meshfleet.sqlite")
     with pytest.raises(FleetError):
-        sqlite_place.open()
+        sqlite_location.open()
 
 
-# --- Its settings ---
+# --- Settings ---
 
 
 async def _gather_pragmas(database: Database) -> list[dict[str, object]]:
-    all_there = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
-    def look(connection: Connection) -> dict[str, object]:
-        all_there.wait(PATIENCE)
-        return pragmas(connection)
+    def read_in_parallel(connection: Connection) -> dict[str, object]:
+        barrier.wait(PATIENCE)
+        return read_pragmas(connection)
 
-    return list(await asyncio.gather(*(database.read(look) for _ in range(4))))
+    return list(await asyncio.gather(*(database.read(read_in_parallel) for _ in range(4))))
 
 
-def test_every_connection_is_set_up(file: Path) -> None:
-    with closing(
-        Database(in_file.create_sqlite_engines(file))
-    ) as database:  # `sqlite_database` does not wait for the disk
-        assert database.write_now(pragmas) == _PRAGMAS
+def test_every_connection_has_its_settings(file: Path) -> None:
+    # A database of its own: `sqlite_database` does not sync to the disk.
+    with closing(Database(in_file.create_sqlite_engines(file))) as database:
+        assert database.write_now(read_pragmas) == _PRAGMAS
         assert asyncio.run(_gather_pragmas(database)) == [_PRAGMAS] * 4
 
 
-# --- One writer ---
+# --- Single writer ---
 
 
-def _raise_counter(connection: Connection) -> None:
-    found = connection.scalar(select(secret.c.value).where(secret.c.name == "counter"))
-    number = 0 if found is None else int(found)
+def _increment_counter(connection: Connection) -> None:
+    value = connection.scalar(select(secret.c.value).where(secret.c.name == "counter"))
+    number = 0 if value is None else int(value)
     connection.execute(secret.delete())
     connection.execute(insert(secret).values(name="counter", value=b"%d" % (number + 1)))
 
 
-async def _raise_often(database: Database) -> None:
-    await asyncio.gather(*(database.write(_raise_counter) for _ in range(50)))
+async def _increment_in_parallel(database: Database) -> None:
+    await asyncio.gather(*(database.write(_increment_counter) for _ in range(50)))
 
 
 @pytest.mark.usefixtures("file")
-def test_no_writer_works_on_what_another_one_changes(sqlite_database: Database) -> None:
-    asyncio.run(_raise_often(sqlite_database))
+def test_writers_do_not_overwrite_changes_of_each_other(sqlite_database: Database) -> None:
+    asyncio.run(_increment_in_parallel(sqlite_database))
     assert sqlite_database.read_now(lambda connection: connection.scalar(select(secret.c.value))) == b"50"
 
 
-# --- Other programs ---
+# --- Other processes ---
 
 
-def test_a_program_that_holds_the_lock_shortly_is_waited_for(file: Path) -> None:
+def test_a_write_waits_for_a_short_lock_of_another_process(file: Path) -> None:
     engines = in_file.create_sqlite_engines(file)
-    begins = threading.Event()
-    event.listen(engines.writers, "checkout", lambda *_: begins.set())
-    with closing(Database(engines)) as database, closing(_holding(file)) as other:
+    has_started = threading.Event()
+    event.listen(engines.writers, "checkout", lambda *_: has_started.set())
+    with closing(Database(engines)) as database, closing(_hold_write_lock(file)) as other:
 
         def release() -> None:
-            assert begins.wait(PATIENCE)
+            assert has_started.wait(PATIENCE)
             assert [database.read_now(texts) for _ in range(20)] == [[]] * 20
             other.execute("COMMIT")
 
@@ -170,22 +169,24 @@ def test_a_program_that_holds_the_lock_shortly_is_waited_for(file: Path) -> None
         assert database.read_now(texts) == ["a"]
 
 
-def _holding(file: Path) -> sqlite3.Connection:
-    """Another program, which holds the lock of writers."""
+def _hold_write_lock(file: Path) -> sqlite3.Connection:
+    """Open a connection like another process, and hold the write lock."""
     other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     return other
 
 
-def test_a_program_that_holds_the_lock_for_long_is_told(file: Path) -> None:
+def test_a_long_lock_of_another_process_raises_database_unavailable(file: Path) -> None:
     engines = in_file.create_sqlite_engines(file)
-    event.listen(engines.writers, "connect", lambda made, _: made.execute("PRAGMA busy_timeout = 50"))
-    with closing(Database(engines)) as impatient, closing(_holding(file)) as other:
+    event.listen(
+        engines.writers, "connect", lambda connection, _: connection.execute("PRAGMA busy_timeout = 50")
+    )
+    with closing(Database(engines)) as database, closing(_hold_write_lock(file)) as other:
         with pytest.raises(DatabaseUnavailable, match="database is locked"):
-            impatient.write_now(add, "a")
-        assert impatient.read_now(texts) == []
+            database.write_now(add, "a")
+        assert database.read_now(texts) == []
         other.execute("ROLLBACK")
-        assert impatient.write_now(add, "a") == "a"
+        assert database.write_now(add, "a") == "a"
 
 
 _WRITER = """
@@ -201,8 +202,8 @@ for line in sys.stdin:
 """
 
 
-def test_what_was_committed_survives_a_process_that_is_killed(sqlite_place: DatabaseLocation) -> None:
-    command = [sys.executable, "-c", _WRITER, str(sqlite_place.folder)]
+def test_committed_rows_survive_a_killed_process(sqlite_location: DatabaseLocation) -> None:
+    command = [sys.executable, "-c", _WRITER, str(sqlite_location.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
@@ -210,6 +211,6 @@ def test_what_was_committed_survives_a_process_that_is_killed(sqlite_place: Data
             writer.stdin.write(f"{text}\n".encode())
             assert writer.stdout.readline() == b"done\n"
         writer.send_signal(signal.SIGKILL)
-    assert (sqlite_place.folder / "meshfleet.sqlite-wal").stat().st_size > 0
-    with closing(sqlite_place.open()) as database:
+    assert (sqlite_location.folder / "meshfleet.sqlite-wal").stat().st_size > 0
+    with closing(sqlite_location.open()) as database:
         assert database.read_now(texts) == ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""The tables hold together: what belongs to a row goes with it, or keeps it."""
+"""Foreign keys between tables: dependent rows are deleted with their row, or protect it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEVICE |= {"beta": 0, "hardware": "0.0.0", "connected": False, "connected_at": 
 
 def _fill(connection: Connection) -> None:
     connection.execute(
-        insert(account).values(username="a", password="hash", role="admin", created_at=0)  # noqa: S106 # nobody's
+        insert(account).values(username="a", password="hash", role="admin", created_at=0)  # noqa: S106 # not a real password
     )
     connection.execute(insert(session).values(id="s", username="a", created_at=0, expires_at=0))
     connection.execute(insert(device).values(_DEVICE))
@@ -33,27 +33,29 @@ def _fill(connection: Connection) -> None:
 
 
 def _counts(connection: Connection) -> dict[str, int]:
-    counted = {
-        name: connection.scalar(select(func.count()).select_from(metadata.tables[name])) for name in _ALL
+    counts = {
+        name: connection.scalar(select(func.count()).select_from(metadata.tables[name])) for name in _TABLES
     }
-    return {name: number for name, number in counted.items() if number}
+    return {name: count for name, count in counts.items() if count}
 
 
-_ALL = ("account", "session", "device", "device_state", "label", "device_label", "gateway")
+_TABLES = ("account", "session", "device", "device_state", "label", "device_label", "gateway")
 
 
 @pytest.mark.parametrize(
-    ("gone", "left"),
+    ("deleted_table", "remaining_tables"),
     [
         ("account", {"device", "device_state", "label", "device_label"}),
         ("device", {"account", "session", "label"}),
         ("label", {"account", "session", "device", "device_state"}),
     ],
 )
-def test_what_belongs_to_a_row_goes_with_it(database: Database, gone: str, left: set[str]) -> None:
+def test_dependent_rows_are_deleted_with_their_row(
+    database: Database, deleted_table: str, remaining_tables: set[str]
+) -> None:
     database.write_now(_fill)
-    database.write_now(lambda connection: connection.execute(metadata.tables[gone].delete()))
-    assert database.read_now(_counts) == dict.fromkeys(left, 1)
+    database.write_now(lambda connection: connection.execute(metadata.tables[deleted_table].delete()))
+    assert database.read_now(_counts) == dict.fromkeys(remaining_tables, 1)
 
 
 def test_a_claimed_gateway_cannot_lose_its_device(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""What hypothesis makes up: every id, topic, report, request and response that the protocol allows."""
+"""Hypothesis strategies for all ids, topics, reports, requests and responses that the protocol allows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ exts = st.dictionaries(texts, json_values, max_size=4)
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A field that may be absent."""
+    """Return a strategy for an optional field."""
     return st.just(UNSET) | strategy
 
 
@@ -84,23 +84,23 @@ _BODIES: dict[Kind, st.SearchStrategy[reports.Report]] = {
 
 @st.composite
 def report_topics(draw: st.DrawFn, kind: Kind | None = None) -> ReportTopic:
-    """A topic for a report of this kind, or of any."""
+    """Draw a topic of a report of this kind, or of any kind."""
     kind = kind or draw(st.sampled_from(Kind))
-    return ReportTopic(draw(macs), draw(macs), kind, _drawn_identifier(draw, kind))
+    return ReportTopic(draw(macs), draw(macs), kind, _draw_identifier(draw, kind))
 
 
 @st.composite
 def any_reports(draw: st.DrawFn) -> tuple[ReportTopic, reports.Report]:
-    """A report and its topic."""
+    """Draw a report and its topic."""
     topic = draw(report_topics())
     return topic, draw(_BODIES[topic.kind])
 
 
 @st.composite
 def any_topics(draw: st.DrawFn) -> Topic:
-    """A topic of any sort."""
+    """Draw a topic of any type."""
     operation = draw(st.sampled_from(Operation))
-    identifier = _drawn_identifier(draw, operation)
+    identifier = _draw_identifier(draw, operation)
     gateway, device = draw(macs), draw(macs)
     topics: list[Topic] = [
         draw(report_topics()),
@@ -111,48 +111,50 @@ def any_topics(draw: st.DrawFn) -> Topic:
     return draw(st.sampled_from(topics))
 
 
-def _drawn_identifier(draw: st.DrawFn, word: Kind | Operation) -> Identifier | IdentifierName | None:
-    if not word.has_identifier:
+def _draw_identifier(draw: st.DrawFn, keyword: Kind | Operation) -> Identifier | IdentifierName | None:
+    if not keyword.has_identifier:
         return None
-    return draw(identifier_names) if word.is_decoded else draw(identifiers)
+    return draw(identifier_names) if keyword.is_decoded else draw(identifiers)
 
 
-_common: dict[str, st.SearchStrategy[Any]] = {
+_common_fields: dict[str, st.SearchStrategy[Any]] = {
     "id": maybe(texts.map(RequestId)),
     "priority": st.sampled_from(Priority),
 }
-_reach: dict[str, st.SearchStrategy[Any]] = {
-    **_common,
+_access_fields: dict[str, st.SearchStrategy[Any]] = {
+    **_common_fields,
     "extender_id": maybe(macs),
     "access_type": maybe(st.sampled_from(AccessType)),
     "public_key": maybe(st.binary(max_size=65).map(Secret)),
     "key": maybe(st.binary(max_size=32).map(Secret)),
 }
-_written = st.none() | st.binary(min_size=1, max_size=40).map(lambda raw: Hex(raw.hex()))
+_written_values = st.none() | st.binary(min_size=1, max_size=40).map(lambda raw: Hex(raw.hex()))
 
 _REQUESTS: dict[Operation, st.SearchStrategy[requests.Request]] = {
-    Operation.APIVERSION: st.builds(requests.ApiVersionRequest, **_common),
-    Operation.READ: st.builds(requests.ReadRequest, **_reach),
-    Operation.READ_DECODED: st.builds(requests.ReadRequest, **_reach),
-    Operation.WRITE: st.builds(requests.WriteRequest, value=_written, **_reach),
+    Operation.APIVERSION: st.builds(requests.ApiVersionRequest, **_common_fields),
+    Operation.READ: st.builds(requests.ReadRequest, **_access_fields),
+    Operation.READ_DECODED: st.builds(requests.ReadRequest, **_access_fields),
+    Operation.WRITE: st.builds(requests.WriteRequest, value=_written_values, **_access_fields),
     Operation.WRITE_DECODED: st.builds(
-        requests.WriteDecodedRequest, value=json_values, ext=maybe(exts), **_reach
+        requests.WriteDecodedRequest, value=json_values, ext=maybe(exts), **_access_fields
     ),
-    Operation.ACK: st.builds(requests.AckRequest, time=times, type=st.sampled_from(AckType), **_common),
+    Operation.ACK: st.builds(
+        requests.AckRequest, time=times, type=st.sampled_from(AckType), **_common_fields
+    ),
     Operation.ACK_DECODED: st.builds(
-        requests.AckRequest, time=times, type=st.sampled_from(AckType), **_common
+        requests.AckRequest, time=times, type=st.sampled_from(AckType), **_common_fields
     ),
 }
 
 
 @st.composite
 def any_requests(draw: st.DrawFn) -> tuple[Operation, requests.Request]:
-    """A request and its operation."""
+    """Draw a request and its operation."""
     operation = draw(st.sampled_from(Operation))
     return operation, draw(_REQUESTS[operation])
 
 
-_answer: dict[str, st.SearchStrategy[Any]] = {
+_response_fields: dict[str, st.SearchStrategy[Any]] = {
     "time": times,
     "status": wholes,
     "response_time": maybe(st.integers(0, 2**53) | st.floats(0, 10**9)),
@@ -165,34 +167,36 @@ _answer: dict[str, st.SearchStrategy[Any]] = {
 }
 
 _RESPONSES: dict[Operation, st.SearchStrategy[responses.Response]] = {
-    Operation.APIVERSION: st.builds(responses.ApiVersionResponse, version=versions, **_answer),
-    Operation.READ: st.builds(responses.ReadResponse, value=hexes, **_answer),
+    Operation.APIVERSION: st.builds(responses.ApiVersionResponse, version=versions, **_response_fields),
+    Operation.READ: st.builds(responses.ReadResponse, value=hexes, **_response_fields),
     Operation.READ_DECODED: st.builds(
-        responses.ReadDecodedResponse, value=json_values, ext=maybe(exts), **_answer
+        responses.ReadDecodedResponse, value=json_values, ext=maybe(exts), **_response_fields
     ),
-    Operation.WRITE: st.builds(responses.Response, **_answer),
-    Operation.WRITE_DECODED: st.builds(responses.Response, **_answer),
+    Operation.WRITE: st.builds(responses.Response, **_response_fields),
+    Operation.WRITE_DECODED: st.builds(responses.Response, **_response_fields),
 }
 
 
 @st.composite
 def any_responses(draw: st.DrawFn) -> tuple[Operation, responses.Response]:
-    """A response and its operation."""
+    """Draw a response and its operation."""
     operation = draw(st.sampled_from(sorted(_RESPONSES)))
     return operation, draw(_RESPONSES[operation])
 
 
 @st.composite
 def damaged(draw: st.DrawFn, payload: bytes) -> bytes:
-    """The payload cut, with bits flipped, or with bytes put in."""
-    at = draw(st.integers(0, max(0, len(payload) - 1)))
+    """Draw a damaged payload: truncated, with a flipped bit, or with inserted bytes."""
+    position = draw(st.integers(0, max(0, len(payload) - 1)))
     return draw(
         st.sampled_from(
             [
-                payload[:at],
-                payload[at:],
-                payload[:at] + bytes([payload[at] ^ 1 << draw(st.integers(0, 7))]) + payload[at + 1 :],
-                payload[:at] + draw(st.binary(min_size=1, max_size=4)) + payload[at:],
+                payload[:position],
+                payload[position:],
+                payload[:position]
+                + bytes([payload[position] ^ 1 << draw(st.integers(0, 7))])
+                + payload[position + 1 :],
+                payload[:position] + draw(st.binary(min_size=1, max_size=4)) + payload[position:],
             ]
         )
     )

@@ -1,4 +1,4 @@
-"""Acks: which sample, and what is to become of it and the older ones."""
+"""Acks: the sample they acknowledge, and their effect on it and on older samples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _decode(operation: Operation, fields: dict[str, Any]) -> AckRequest:
 
 @pytest.mark.rule("ack-1", "ack-2", "ack-3", "ack-4")
 @each_row("operation", ACKS)
-def test_an_ack_is_read_and_written_to_the_letter(operation: Operation) -> None:
+def test_an_ack_is_decoded_and_encoded_exactly(operation: Operation) -> None:
     payload = b'{"time":"2020-11-04T10:07:20.585Z","type":1,"id":"a-1","priority":0}'
     ack = AckRequest(time=AT, type=AckType.BACKFILL, id=RequestId("a-1"), priority=Priority.LOWEST)
     assert requests.decode_request(operation, payload) == ack
@@ -41,7 +41,7 @@ def test_an_ack_is_read_and_written_to_the_letter(operation: Operation) -> None:
 
 @pytest.mark.rule("ack-1")
 @each_row(
-    ("end", "topic"),
+    ("suffix", "topic"),
     [
         ("ack/8800", RequestTopic(MAC, MAC, Operation.ACK, Identifier("8800"))),
         (
@@ -51,13 +51,13 @@ def test_an_ack_is_read_and_written_to_the_letter(operation: Operation) -> None:
     ],
 )
 def test_a_raw_sample_is_acknowledged_by_its_identifier_and_a_decoded_one_by_its_name(
-    end: str, topic: RequestTopic
+    suffix: str, topic: RequestTopic
 ) -> None:
-    assert TopicCodec().parse(f"mt/gateway/{MAC}/request/{MAC}/{end}") == topic
+    assert TopicCodec().parse(f"mt/gateway/{MAC}/request/{MAC}/{suffix}") == topic
 
 
 @pytest.mark.rule("ack-1")
-def test_a_raw_ack_takes_no_name() -> None:
+def test_a_raw_ack_does_not_accept_a_name() -> None:
     with pytest.raises(MalformedIdentifier):
         TopicCodec().parse(f"mt/gateway/{MAC}/request/{MAC}/ack/temperature")
 
@@ -90,7 +90,7 @@ WRONG: dict[str, list[Any]] = {
 @pytest.mark.rule("ack-2", "ack-3", "ack-4")
 @each_row(("field", "wrong"), [(field, wrong) for field in WRONG for wrong in WRONG[field]])
 @each_row("operation", ACKS)
-def test_a_wrong_parameter_is_rejected_by_its_name(operation: Operation, field: str, wrong: Any) -> None:
+def test_an_error_names_the_wrong_parameter(operation: Operation, field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _decode(operation, PLAIN | {field: wrong})
     assert rejected.value.field == field
@@ -98,7 +98,7 @@ def test_a_wrong_parameter_is_rejected_by_its_name(operation: Operation, field: 
 
 @pytest.mark.rule("ack-3")
 @each_row(
-    ("number", "meaning"),
+    ("number", "expected"),
     [
         (0, AckType.ACK),
         (1, AckType.BACKFILL),
@@ -108,15 +108,21 @@ def test_a_wrong_parameter_is_rejected_by_its_name(operation: Operation, field: 
     ],
 )
 @each_row("operation", ACKS)
-def test_there_are_three_types_of_ack(operation: Operation, number: float, meaning: AckType) -> None:
-    assert _decode(operation, PLAIN | {"type": number}).type is meaning
+def test_there_are_three_types_of_ack(operation: Operation, number: float, expected: AckType) -> None:
+    assert _decode(operation, PLAIN | {"type": number}).type is expected
 
 
 @pytest.mark.rule("ack-4")
 @each_row("operation", ACKS)
-def test_an_ack_has_priority_2_unless_it_says_otherwise(operation: Operation) -> None:
+def test_the_default_priority_of_an_ack_is_2(operation: Operation) -> None:
     assert _decode(operation, PLAIN).priority == 2
-    assert [_decode(operation, PLAIN | {"priority": n}).priority for n in range(5)] == [0, 1, 2, 3, 4]
+    assert [_decode(operation, PLAIN | {"priority": number}).priority for number in range(5)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 @pytest.mark.rule("ack-2", "ack-10")
@@ -133,7 +139,7 @@ def test_an_ack_has_priority_2_unless_it_says_otherwise(operation: Operation) ->
     ],
 )
 @each_row("kind", [Kind.MEASUREMENT, Kind.EVENT])
-def test_an_ack_carries_the_time_of_its_sample_cut_to_milliseconds(
+def test_an_ack_has_the_time_of_its_sample_truncated_to_milliseconds(
     kind: Kind, sample: str, acknowledged: str
 ) -> None:
     report = reports.decode_report(kind, f'{{"time":"{sample}","seq":1,"value":"00"}}'.encode())
@@ -144,9 +150,9 @@ def test_an_ack_carries_the_time_of_its_sample_cut_to_milliseconds(
 
 @pytest.mark.rule("ack-2", "ack-10")
 @given(st.integers(0, 999_999), st.integers(-23 * 60, 23 * 60))
-def test_an_ack_is_written_in_whole_milliseconds_of_utc(micros: int, minutes: int) -> None:
-    there = timezone(timedelta(minutes=minutes))
-    time = AT.replace(microsecond=micros).astimezone(there)
+def test_the_time_of_an_ack_is_encoded_as_utc_in_whole_milliseconds(micros: int, minutes: int) -> None:
+    zone = timezone(timedelta(minutes=minutes))
+    time = AT.replace(microsecond=micros).astimezone(zone)
     written = json.loads(requests.encode_request(AckRequest(time=time, type=AckType.ERASE_ALL)))
     assert written == {"time": f"2020-11-04T10:07:20.{micros // 1000:03}Z", "type": 2}
 
@@ -154,26 +160,26 @@ def test_an_ack_is_written_in_whole_milliseconds_of_utc(micros: int, minutes: in
 @pytest.mark.rule("ack-2", "ack-10")
 @each_row("time", ["2020-11-04T10:07:20.5859999Z", "2020-11-04T11:07:20.585+01:00"])
 @each_row("operation", ACKS)
-def test_an_ack_of_another_client_is_read_to_the_millisecond(operation: Operation, time: str) -> None:
+def test_the_time_of_a_received_ack_is_truncated_to_milliseconds(operation: Operation, time: str) -> None:
     ack = _decode(operation, PLAIN | {"time": time})
     assert (ack.time, ack.time.tzinfo) == (AT, UTC)
 
 
 @each_row("operation", ACKS)
-def test_an_ack_looks_at_no_parameter_of_other_operations(operation: Operation) -> None:
+def test_an_ack_ignores_parameters_of_other_operations(operation: Operation) -> None:
     fields = PLAIN | {"value": 0, "ext": 0, "extenderId": 0, "accessType": 0, "publicKey": 0, "key": 0}
     assert _decode(operation, fields) == AckRequest(time=AT, type=AckType.BACKFILL)
 
 
 @pytest.mark.rule("request-25")
 @each_row("operation", Operation)
-def test_acks_alone_are_never_answered(operation: Operation) -> None:
+def test_only_acks_have_no_response(operation: Operation) -> None:
     assert operation.is_answered == (operation not in ACKS)
 
 
 @pytest.mark.rule("version-8")
 @each_row("operation", ACKS)
-def test_acks_came_with_2_4_0(operation: Operation) -> None:
+def test_acks_are_supported_since_2_4_0(operation: Operation) -> None:
     ack = AckRequest(time=AT, type=AckType.ACK)
     requests.check_request_supported(operation, ack, Version(2, 4, 0))
     with pytest.raises(GatewayTooOld):

@@ -1,4 +1,4 @@
-"""Versions of the messaging: what came with which, row by row, and what is refused to an older gateway."""
+"""Interface versions: the features of each, and what older gateways are not sent."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from tests.row_tables import each_row
 TIME = "2020-11-04T10:07:20.585Z"
 NOW = parse_time(TIME)
 EXTENDER = Mac("0123456789ab")
-ANSWERED = [operation for operation in Operation if operation.is_answered]
-REACHING = [Operation.READ, Operation.READ_DECODED, Operation.WRITE, Operation.WRITE_DECODED]
+WITH_RESPONSE = [operation for operation in Operation if operation.is_answered]
+DEVICE_OPERATIONS = [Operation.READ, Operation.READ_DECODED, Operation.WRITE, Operation.WRITE_DECODED]
 
 # A version, and one just below it. Betas of a version come before it.
-BEFORE = {
+PREDECESSORS = {
     "1.1.1": "1.1.1-beta.255",
     "1.2.0": "1.1.99999",
     "1.3.0": "1.2.99999",
@@ -54,8 +54,8 @@ TABLE: list[tuple[str, InterfacePart, list[Any], list[str | None]]] = [
     ("1.1.1", "configuration", [None], ["mode"]),
     ("1.2.0", "configuration", [None], ["topicPrefix", "disableSubscribe"]),
     ("1.3.0", "report", [Kind.HEARTBEAT], ["lastCount"]),
-    ("2.0.0", "response", REACHING, ["responseTime", "origin", "route"]),
-    ("2.0.0", "response", ANSWERED, ["extenderId", "extenderRoute"]),
+    ("2.0.0", "response", DEVICE_OPERATIONS, ["responseTime", "origin", "route"]),
+    ("2.0.0", "response", WITH_RESPONSE, ["extenderId", "extenderRoute"]),
     ("2.0.0", "request", [Operation.WRITE_DECODED], ["ext"]),
     (
         "2.0.1",
@@ -63,8 +63,8 @@ TABLE: list[tuple[str, InterfacePart, list[Any], list[str | None]]] = [
         [Operation.APIVERSION],
         ["responseTime", "origin", "route"],
     ),
-    ("2.1.0", "request", REACHING, ["extenderId"]),
-    ("2.2.0", "request", REACHING, ["accessType", "publicKey", "key"]),
+    ("2.1.0", "request", DEVICE_OPERATIONS, ["extenderId"]),
+    ("2.2.0", "request", DEVICE_OPERATIONS, ["accessType", "publicKey", "key"]),
     ("2.4.0", "request", [Operation.ACK, Operation.ACK_DECODED], [None]),
 ]
 
@@ -72,32 +72,32 @@ TABLE: list[tuple[str, InterfacePart, list[Any], list[str | None]]] = [
 @pytest.mark.rule("version-1", "version-2", "version-3", "version-4")
 @pytest.mark.rule("version-5", "version-6", "version-7", "version-8")
 @each_row(
-    ("version", "part", "of", "field"),
+    ("version", "part", "message", "field"),
     [
-        (version, part, of, field)
-        for version, part, words, fields in TABLE
-        for of in words
+        (version, part, message, field)
+        for version, part, messages, fields in TABLE
+        for message in messages
         for field in fields
     ],
 )
 def test_a_feature_exists_from_its_version_on_and_not_just_below(
-    version: str, part: InterfacePart, of: Kind | Operation | None, field: str | None
+    version: str, part: InterfacePart, message: Kind | Operation | None, field: str | None
 ) -> None:
-    at, below = Version.parse(version), Version.parse(BEFORE[version])
-    assert find_first_version(part, of, field) == at
-    assert is_supported(part, of, field, at)
-    assert is_supported(part, of, field, LATEST_VERSION)
-    assert not is_supported(part, of, field, below)
+    at, below = Version.parse(version), Version.parse(PREDECESSORS[version])
+    assert find_first_version(part, message, field) == at
+    assert is_supported(part, message, field, at)
+    assert is_supported(part, message, field, LATEST_VERSION)
+    assert not is_supported(part, message, field, below)
 
 
-def test_the_table_holds_nothing_else() -> None:
-    told = {(part, field) for _, part, _, fields in TABLE for field in fields}
-    assert {(feature.part, feature.field) for feature in FEATURES} == told
+def test_the_table_contains_no_other_features() -> None:
+    expected = {(part, field) for _, part, _, fields in TABLE for field in fields}
+    assert {(feature.part, feature.field) for feature in FEATURES} == expected
     assert max(feature.since for feature in FEATURES) == LATEST_VERSION
 
 
 @each_row(
-    ("part", "of", "field"),
+    ("part", "message", "field"),
     [
         ("report", Kind.HEARTBEAT, "seq"),
         ("report", Kind.RSSI, "lastCount"),
@@ -108,11 +108,11 @@ def test_the_table_holds_nothing_else() -> None:
         ("request", Operation.APIVERSION, "priority"),
     ],
 )
-def test_what_has_no_row_has_always_been_there(
-    part: InterfacePart, of: Kind | Operation, field: str | None
+def test_a_feature_without_a_row_has_always_existed(
+    part: InterfacePart, message: Kind | Operation, field: str | None
 ) -> None:
-    assert find_first_version(part, of, field) is None
-    assert is_supported(part, of, field, Version(0, 0, 0))
+    assert find_first_version(part, message, field) is None
+    assert is_supported(part, message, field, Version(0, 0, 0))
 
 
 @pytest.mark.rule("version-4", "version-5")
@@ -126,9 +126,11 @@ def test_what_has_no_row_has_always_been_there(
         ("2.0.1", "apiversion", set()),
     ],
 )
-def test_a_response_lacks_the_fields_that_are_newer(version: str, operation: str, missing: set[str]) -> None:
+def test_a_response_to_an_old_version_lacks_newer_fields(
+    version: str, operation: str, missing: set[str]
+) -> None:
     kind = responses.ApiVersionResponse if operation == "apiversion" else responses.ReadResponse
-    answer = kind(
+    response = kind(
         time=NOW,
         status=0,
         response_time=12,
@@ -138,35 +140,35 @@ def test_a_response_lacks_the_fields_that_are_newer(version: str, operation: str
         extender_route="c",
     )
     given_version = Version.parse(version)
-    written = responses.encode_response(Operation(operation), answer, version=given_version)
-    gated = {"responseTime", "origin", "route", "extenderId", "extenderRoute"}
+    written = responses.encode_response(Operation(operation), response, version=given_version)
+    versioned = {"responseTime", "origin", "route", "extenderId", "extenderRoute"}
     assert list_unsupported_fields("response", Operation(operation), given_version) == missing
-    assert set(msgspec.json.decode(written)) == {"time", "status"} | gated - missing
+    assert set(msgspec.json.decode(written)) == {"time", "status"} | versioned - missing
 
 
 @pytest.mark.rule("version-3")
-@each_row(("version", "there"), [("1.2.99999", False), ("1.3.0", True), ("2.4.0", True)])
-def test_a_heartbeat_tells_its_last_count_from_1_3_0_on(version: str, *, there: bool) -> None:
+@each_row(("version", "has_field"), [("1.2.99999", False), ("1.3.0", True), ("2.4.0", True)])
+def test_a_heartbeat_has_last_count_since_1_3_0(version: str, *, has_field: bool) -> None:
     heartbeat = reports.Heartbeat(time=NOW, seq=1, status=0, last_count=2)
     written = reports.encode_report(Kind.HEARTBEAT, heartbeat, version=Version.parse(version))
-    assert ("lastCount" in msgspec.json.decode(written)) == there
+    assert ("lastCount" in msgspec.json.decode(written)) == has_field
 
 
 @each_row("part", ["report", "request", "response"])
-def test_without_a_version_nothing_is_newer(part: InterfacePart) -> None:
-    for word in (*Kind, *Operation):
+def test_without_a_version_all_fields_are_supported(part: InterfacePart) -> None:
+    for message in (*Kind, *Operation):
         assert (
-            list_unsupported_fields(part, word, None)
-            == list_unsupported_fields(part, word, LATEST_VERSION)
+            list_unsupported_fields(part, message, None)
+            == list_unsupported_fields(part, message, LATEST_VERSION)
             == frozenset()
         )
 
 
 @given(versions, versions, st.sampled_from(FEATURES))
-def test_what_a_version_has_every_newer_one_has(one: Version, other: Version, feature: Feature) -> None:
-    _, part, of, field = feature
+def test_every_feature_is_also_in_newer_versions(one: Version, other: Version, feature: Feature) -> None:
+    _, part, message, field = feature
     older, newer = sorted([one, other])
-    assert is_supported(part, of, field, older) <= is_supported(part, of, field, newer)
+    assert is_supported(part, message, field, older) <= is_supported(part, message, field, newer)
 
 
 PARAMETERS: list[tuple[str, dict[str, object]]] = [
@@ -175,8 +177,12 @@ PARAMETERS: list[tuple[str, dict[str, object]]] = [
     ("2.2.0", {"publicKey": "00ff"}),
     ("2.2.0", {"key": "00ff"}),
 ]
-GATED = [
-    *((version, operation, given) for version, given in PARAMETERS for operation in REACHING),
+VERSIONED = [
+    *(
+        (version, operation, parameters)
+        for version, parameters in PARAMETERS
+        for operation in DEVICE_OPERATIONS
+    ),
     ("2.0.0", Operation.WRITE_DECODED, {"ext": {"a": 1}}),
 ]
 
@@ -184,20 +190,20 @@ GATED = [
 @pytest.mark.rule("version-4", "version-6", "version-7")
 @each_row(
     ("version", "operation", "given_parameter"),
-    GATED,
+    VERSIONED,
 )
-def test_a_newer_parameter_is_refused_to_an_older_gateway_and_not_looked_at_by_it(
+def test_a_newer_parameter_is_not_sent_to_an_older_gateway_which_would_ignore_it(
     version: str, operation: Operation, given_parameter: dict[str, object]
 ) -> None:
-    at, below = Version.parse(version), Version.parse(BEFORE[version])
+    at, below = Version.parse(version), Version.parse(PREDECESSORS[version])
     payload = msgspec.json.encode(given_parameter)
-    asked, bare = requests.decode_request(operation, payload), requests.decode_request(operation, b"{}")
-    assert requests.decode_request(operation, payload, version=at) == asked != bare
+    request, bare = requests.decode_request(operation, payload), requests.decode_request(operation, b"{}")
+    assert requests.decode_request(operation, payload, version=at) == request != bare
     assert requests.decode_request(operation, payload, version=below) == bare
-    requests.check_request_supported(operation, asked, at)
+    requests.check_request_supported(operation, request, at)
     requests.check_request_supported(operation, bare, below)
     with pytest.raises(GatewayTooOld) as caught:
-        requests.check_request_supported(operation, asked, below)
+        requests.check_request_supported(operation, request, below)
     (name,) = given_parameter
     assert str(caught.value) == f"{name} in {operation} needs API version {at}; the gateway has {below}"
     assert (caught.value.feature, caught.value.since, caught.value.version) == (
@@ -210,7 +216,7 @@ def test_a_newer_parameter_is_refused_to_an_older_gateway_and_not_looked_at_by_i
 @pytest.mark.rule("version-8")
 @each_row("operation", [Operation.ACK, Operation.ACK_DECODED])
 @each_row("below", ["1.2.0", "2.3.99999", "2.4.0-beta.255"])
-def test_an_ack_is_refused_to_a_gateway_before_2_4_0(operation: Operation, below: str) -> None:
+def test_an_ack_is_not_sent_to_a_gateway_before_2_4_0(operation: Operation, below: str) -> None:
     ack = requests.AckRequest(time=NOW, type=AckType.ACK)
     requests.check_request_supported(operation, ack, Version(2, 4, 0))
     with pytest.raises(GatewayTooOld) as caught:
@@ -218,12 +224,12 @@ def test_an_ack_is_refused_to_a_gateway_before_2_4_0(operation: Operation, below
     assert str(caught.value) == f"{operation} needs API version 2.4.0; the gateway has {below}"
 
 
-@each_row("operation", [Operation.APIVERSION, *REACHING])
-def test_an_operation_with_its_oldest_parameters_is_refused_to_nobody(operation: Operation) -> None:
+@each_row("operation", [Operation.APIVERSION, *DEVICE_OPERATIONS])
+def test_an_operation_with_its_oldest_parameters_is_supported_by_every_version(operation: Operation) -> None:
     check_operation_supported(operation, frozenset({"id", "priority", "value"}), Version(0, 0, 0))
 
 
-def test_the_operation_is_told_before_its_parameters_and_these_in_order() -> None:
+def test_an_error_names_the_operation_first_then_the_parameters_in_order() -> None:
     with pytest.raises(GatewayTooOld, match=r"^ack needs"):
         check_operation_supported(Operation.ACK, frozenset({"extenderId"}), ASSUMED_VERSION)
     with pytest.raises(GatewayTooOld, match=r"^accessType in read needs"):
@@ -232,10 +238,10 @@ def test_the_operation_is_told_before_its_parameters_and_these_in_order() -> Non
         )
 
 
-def test_a_refusal_does_not_show_the_key() -> None:
-    asked = requests.ReadRequest(key=Secret(b"\xaa" * 16), access_type=AccessType.LEGACY)
+def test_an_unsupported_parameter_error_does_not_show_the_key() -> None:
+    request = requests.ReadRequest(key=Secret(b"\xaa" * 16), access_type=AccessType.LEGACY)
     with pytest.raises(GatewayTooOld) as caught:
-        requests.check_request_supported(Operation.READ, asked, ASSUMED_VERSION)
+        requests.check_request_supported(Operation.READ, request, ASSUMED_VERSION)
     assert "aaaa" not in repr(caught.value)
 
 
@@ -243,18 +249,18 @@ def test_a_refusal_does_not_show_the_key() -> None:
 @each_row(
     ("text", "version"), [("2.4.0", LATEST_VERSION), ("1.2.0", ASSUMED_VERSION), ("2.0", Version(2, 0, 0))]
 )
-def test_a_gateway_tells_its_version_as_a_dotted_text(text: str, version: Version) -> None:
+def test_a_gateway_reports_its_version_as_dotted_text(text: str, version: Version) -> None:
     payload = msgspec.json.encode({"time": TIME, "status": 0, "version": text})
-    answer = responses.decode_response(Operation.APIVERSION, payload)
-    assert isinstance(answer, responses.ApiVersionResponse)
-    assert answer.version == version
-    written = msgspec.json.decode(responses.encode_response(Operation.APIVERSION, answer))
+    response = responses.decode_response(Operation.APIVERSION, payload)
+    assert isinstance(response, responses.ApiVersionResponse)
+    assert response.version == version
+    written = msgspec.json.decode(responses.encode_response(Operation.APIVERSION, response))
     assert written["version"] == str(version)
 
 
 @pytest.mark.rule("version-9")
 @each_row("version", ["", "two", "2", "2.4.0.0.0"])
-def test_a_version_that_is_no_dotted_text_is_rejected(version: str) -> None:
+def test_a_version_that_is_not_dotted_text_is_rejected(version: str) -> None:
     with pytest.raises(MalformedVersion) as caught:
         responses.decode_response(
             Operation.APIVERSION, msgspec.json.encode({"time": TIME, "status": 0, "version": version})
@@ -263,10 +269,10 @@ def test_a_version_that_is_no_dotted_text_is_rejected(version: str) -> None:
 
 
 @pytest.mark.rule("version-19")
-def test_a_value_grown_at_its_end_is_read_as_before_with_the_rest_behind() -> None:
+def test_a_value_with_added_bytes_is_decoded_as_before_with_a_remainder() -> None:
     assert BUILTIN_CATALOGUE.decode("8800", bytes.fromhex("1234")).value == 46.60
-    grown = BUILTIN_CATALOGUE.decode("8800", bytes.fromhex("1234c0ffee"))
-    assert (grown.value, grown.ext) == (46.60, {"rest": "c0ffee"})
+    decoded = BUILTIN_CATALOGUE.decode("8800", bytes.fromhex("1234c0ffee"))
+    assert (decoded.value, decoded.ext) == (46.60, {"rest": "c0ffee"})
 
 
 @pytest.mark.rule("version-19")
@@ -279,7 +285,7 @@ def test_a_value_grown_at_its_end_is_read_as_before_with_the_rest_behind() -> No
         "mt/gateway/0123456789ab/log",
     ],
 )
-def test_a_topic_of_a_newer_version_is_our_error_and_nothing_worse(text: str) -> None:
+def test_a_topic_of_a_newer_version_raises_our_error(text: str) -> None:
     with pytest.raises(WireError):
         TopicCodec().parse(text)
 
@@ -295,5 +301,5 @@ def test_a_topic_of_a_newer_version_is_our_error_and_nothing_worse(text: str) ->
         rest.device_label_path(DeviceId("bmac-0123456789ab"), "roof"),
     ],
 )
-def test_a_path_of_the_rest_interface_starts_with_the_version_v1(path: str) -> None:
+def test_a_rest_path_starts_with_the_version_v1(path: str) -> None:
     assert path.startswith("/api/v1/")

@@ -1,4 +1,4 @@
-"""What is said of a value that cannot be there: which could."""
+"""Messages about invalid enumeration values list the allowed ones."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ LONG = "x" * 10_000
 @each_row(
     ("kind", "body", "field", "reason"),
     [
-        (NewJob, JOB | {"method": "post"}, "method", "is none of download, broadcast, nordic-dfu"),
-        (NewJob, JOB | {"onNewerJob": LONG}, "onNewerJob", "is none of queue, reject, supersede"),
+        (NewJob, JOB | {"method": "post"}, "method", "must be one of download, broadcast, nordic-dfu"),
+        (NewJob, JOB | {"onNewerJob": LONG}, "onNewerJob", "must be one of queue, reject, supersede"),
         (
             NewJob,
             JOB | {"abort": [{"percent": 1}, {"percent": 1, "type": "SOME"}]},
             "abort[1].type",
-            "is none of ALL, FAILED, REJECTED, TIMED_OUT",
+            "must be one of ALL, FAILED, REJECTED, TIMED_OUT",
         ),
         (
             NewUser,
-            {"username": "somebody", "password": "x", "role": "king"},
+            {"username": "alice", "password": "x", "role": "king"},
             "role",
-            "is none of viewer, operator, admin",
+            "must be one of viewer, operator, admin",
         ),
         (
             NewRequest,
             {"operation": "dance"},
             "operation",
-            f"is none of {', '.join(Operation)}",
+            f"must be one of {', '.join(Operation)}",
         ),
     ],
 )
-def test_a_fault_names_the_values_that_can_be(
+def test_an_error_in_a_body_lists_the_allowed_values(
     kind: type[RequestBody], body: dict[str, Any], field: str, reason: str
 ) -> None:
     with pytest.raises(MalformedPayload) as caught:
@@ -55,18 +55,18 @@ def test_a_fault_names_the_values_that_can_be(
     assert (caught.value.field, caught.value.reason) == (field, reason)
 
 
-def test_so_does_that_of_a_message() -> None:
-    with pytest.raises(MalformedPayload, match="accessType: is none of unprovisioned, legacy"):
+def test_an_error_in_a_message_lists_the_allowed_values() -> None:
+    with pytest.raises(MalformedPayload, match="accessType: must be one of unprovisioned, legacy"):
         requests.decode_request(Operation.READ, b'{"id": "1", "accessType": "open"}')
 
 
-class Crowded(msgspec.Struct):
-    """Fields of which one can have more values than fit into a sentence."""
+class ManyChoices(msgspec.Struct):
+    """Fields with the maximum number of listed values, and with one more."""
 
     few: Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]
     many: Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]
 
 
-def test_too_many_values_are_not_told() -> None:
-    assert explain_invalid_choice(Crowded, "few") == f"is none of {', '.join(map(str, range(20)))}"
-    assert explain_invalid_choice(Crowded, "many") == "is none of its values"
+def test_too_many_values_are_not_listed() -> None:
+    assert explain_invalid_choice(ManyChoices, "few") == f"must be one of {', '.join(map(str, range(20)))}"
+    assert explain_invalid_choice(ManyChoices, "many") == "is not an allowed value"

@@ -1,4 +1,4 @@
-"""The closed sets of the protocol, and the tree of our errors."""
+"""Enumerations of the protocol, and the hierarchy of errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origi
 from tests.row_tables import each_row
 
 
-def _tree(error: type[FleetError]) -> list[type[FleetError]]:
-    return [error, *(below for child in error.__subclasses__() for below in _tree(child))]
+def _list_subclasses(error: type[FleetError]) -> list[type[FleetError]]:
+    return [
+        error,
+        *(descendant for child in error.__subclasses__() for descendant in _list_subclasses(child)),
+    ]
 
 
-ERRORS = _tree(FleetError)
+ERRORS = _list_subclasses(FleetError)
 
 
 def test_there_are_eleven_kinds() -> None:
@@ -64,7 +67,7 @@ def test_one_operation_has_no_identifier_and_the_decoded_ones_have_a_name(operat
 
 
 @each_row("operation", Operation)
-def test_only_acks_are_never_answered(operation: Operation) -> None:
+def test_only_acks_have_no_response(operation: Operation) -> None:
     assert operation.is_answered == (operation.value not in {"ack", "ack-decoded"})
 
 
@@ -78,15 +81,15 @@ def test_only_acks_are_never_answered(operation: Operation) -> None:
         (Kind.HEARTBEAT, Kind.HEARTBEAT),
     ],
 )
-def test_both_forms_of_a_kind_count_as_the_raw_one(kind: Kind, raw: Kind) -> None:
+def test_both_forms_of_a_kind_have_the_same_raw_kind(kind: Kind, raw: Kind) -> None:
     assert kind.raw_kind is raw
     assert raw.raw_kind is raw
 
 
-@each_row("word", [*Kind, *Operation])
-def test_a_word_finds_what_is_stored_under_its_text(word: Kind | Operation) -> None:
-    assert hash(word) == hash(word.value)
-    assert {word.value: "found"}[word] == "found"
+@each_row("keyword", [*Kind, *Operation])
+def test_a_keyword_equals_its_text_as_a_dictionary_key(keyword: Kind | Operation) -> None:
+    assert hash(keyword) == hash(keyword.value)
+    assert {keyword.value: "found"}[keyword] == "found"
 
 
 def test_priorities_count_from_lowest_to_highest() -> None:
@@ -99,7 +102,7 @@ def test_priorities_count_from_lowest_to_highest() -> None:
     }
 
 
-def test_an_answer_has_one_of_four_origins() -> None:
+def test_a_response_has_one_of_four_origins() -> None:
     assert {origin.name: origin.value for origin in Origin} == {
         "CONNECTED": 0,
         "UNCONNECTED": 1,
@@ -117,7 +120,7 @@ def test_there_are_two_types_of_access() -> None:
 
 
 @pytest.mark.rule("response-20")
-def test_each_status_has_the_meaning_of_the_table() -> None:
+def test_each_status_has_its_documented_name() -> None:
     assert [(status.value, status.name) for status in Status] == [
         (0, "OK"),
         (1, "FAILED"),
@@ -140,14 +143,14 @@ def test_no_two_errors_have_the_same_code() -> None:
 
 
 @each_row("error", ERRORS)
-def test_an_error_has_a_code_in_small_words_and_a_status_that_http_knows(error: type[FleetError]) -> None:
+def test_an_error_has_a_lower_case_code_and_an_http_error_status(error: type[FleetError]) -> None:
     assert error.code.replace("-", "").isalpha()
     assert error.code == error.code.lower()
     assert 400 <= error.http <= 599
 
 
-@each_row("error", _tree(WireError))
-def test_every_error_of_the_wire_names_the_field_and_the_reason(error: type[WireError]) -> None:
+@each_row("error", _list_subclasses(WireError))
+def test_every_wire_error_names_the_field_and_the_reason(error: type[WireError]) -> None:
     raised = error("seq", "is missing")
     assert (raised.field, raised.reason, str(raised)) == ("seq", "is missing", "seq: is missing")
 
@@ -166,7 +169,7 @@ def test_an_error_keeps_its_code_and_its_http_status(error: type[FleetError], co
 
 
 @given(st.text() | st.binary() | st.text(min_size=60, max_size=200) | st.lists(st.text(), max_size=50))
-def test_foreign_input_is_shown_printable_and_cut(given_input: object) -> None:
+def test_quoted_input_is_printable_and_truncated(given_input: object) -> None:
     assert len(quote_input(given_input)) <= 61
     assert quote_input(given_input).isprintable()
 
@@ -189,17 +192,15 @@ def test_foreign_input_is_shown_printable_and_cut(given_input: object) -> None:
         (["secret"], "an array"),
     ],
 )
-def test_input_is_shown_in_full_when_short_and_by_its_beginning_or_sort_when_not(
-    value: object, quoted: str
-) -> None:
+def test_short_input_is_quoted_in_full_and_long_input_is_truncated(value: object, quoted: str) -> None:
     assert quote_input(value) == quoted
 
 
-def test_a_number_that_python_refuses_to_write_is_shown_by_its_sort() -> None:
+def test_a_number_that_python_refuses_to_format_is_described() -> None:
     assert quote_input(10**5000) == quote_input(-(10**60)) == "a very large number"
 
 
-def test_a_word_outside_its_set_is_not_repeated_in_full() -> None:
+def test_an_invalid_enumeration_value_is_not_repeated_in_full() -> None:
     with pytest.raises(MalformedPayload) as caught:
         requests.decode_request(Operation.READ, msgspec.json.encode({"accessType": "a" * 50_000}))
     assert caught.value.field == "accessType"

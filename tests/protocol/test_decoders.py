@@ -1,4 +1,4 @@
-"""Several threads that decode the same type for the first time: each of many processes does it once."""
+"""Several threads decode the same type for the first time, in many processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "meshfleet"
 
-_FIRST = """
+_DECODE_IN_THREADS = """
 import collections, contextlib, os, sys, threading
 from msgspec import MsgspecError
 from meshfleet.errors import FleetError
@@ -24,68 +24,70 @@ JOB = (
     b'{"name": "x", "firmwareId": "fw-1", "targets": {"all": true}, "gate": {"successPercent": 95},'
     b' "waves": [{"percent": 5}]}'
 )
-NO_JOB = JOB.replace(b"95", b'"many"')
-WAYS = {
-    "decoder": (lambda given: get_decoder(StoredJobRequest).decode(given), JOB, NO_JOB),
-    "body": (lambda given: decode_body(NewJob, given), JOB, NO_JOB),
+INVALID_JOB = JOB.replace(b"95", b'"many"')
+CASES = {
+    "decoder": (lambda data: get_decoder(StoredJobRequest).decode(data), JOB, INVALID_JOB),
+    "body": (lambda data: decode_body(NewJob, data), JOB, INVALID_JOB),
     "request": (
-        lambda given: requests.build_request(Operation.READ, given),
+        lambda data: requests.build_request(Operation.READ, data),
         {"priority": 1},
         {"priority": 7},
     ),
 }
 
 
-def begin(way, good, bad):
+def decode_in_thread(decode, good, bad):
     barrier.wait()
-    way(good)
+    decode(good)
     with contextlib.suppress(MsgspecError, FleetError):
-        way(bad)
-        print("is taken", file=sys.stderr)
-    way(good)
+        decode(bad)
+        print("invalid input was accepted", file=sys.stderr)
+    decode(good)
 
 
-for name, way in WAYS.items():
-    ended = collections.Counter()
+for name, case in CASES.items():
+    exit_codes = collections.Counter()
     for _ in range(25):
         child = os.fork()
         if child == 0:
             sys.setswitchinterval(1e-6)
             barrier = threading.Barrier(6)
-            threads = [threading.Thread(target=begin, args=way) for _ in range(6)]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join()
+            threads = [threading.Thread(target=decode_in_thread, args=case) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
             os._exit(0)
-        ended[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])] += 1
-    print(name, dict(ended))
+        exit_codes[os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])] += 1
+    print(name, dict(exit_codes))
 """
 
 
-def test_a_type_is_learned_by_one_thread_at_a_time() -> None:
-    done = subprocess.run([sys.executable, "-c", _FIRST], capture_output=True, text=True, check=True)
-    assert done.stdout == "decoder {0: 25}\nbody {0: 25}\nrequest {0: 25}\n", done.stderr[-2000:]
-    assert done.stderr == ""
+def test_a_type_is_inspected_by_one_thread_at_a_time() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _DECODE_IN_THREADS], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "decoder {0: 25}\nbody {0: 25}\nrequest {0: 25}\n", result.stderr[-2000:]
+    assert result.stderr == ""
 
 
-def test_structs_are_learned_nowhere_else() -> None:
-    """`decode(…, type=Struct)` and `convert` have whoever comes first learn it, while others may come."""
-    found = [
+def test_structs_are_inspected_nowhere_else() -> None:
+    """Find calls of `decode(…, type=Struct)` and `convert`, which inspect a struct without the lock."""
+    calls = [
         (str(path.relative_to(SOURCE)), ast.unparse(call))
         for path in SOURCE.rglob("*.py")
         if any(
             name in (text := path.read_text("utf-8")) for name in ("msgspec.convert", "msgspec.json.decode")
         )
         for call in ast.walk(ast.parse(text))
-        if isinstance(call, ast.Call) and _learns(call)
+        if isinstance(call, ast.Call) and _inspects_struct(call)
     ]
-    assert found == [("protocol/payload.py", "msgspec.convert(known, kind)")]  # It has asked for a decoder.
+    assert calls == [("protocol/payload.py", "msgspec.convert(values, kind)")]  # it gets a decoder first
 
 
-def _learns(call: ast.Call) -> bool:
+def _inspects_struct(call: ast.Call) -> bool:
     if ast.unparse(call.func) == "msgspec.convert":
         return True
-    kinds = [each.value for each in call.keywords if each.arg == "type"]
-    names = {each.id for kind in kinds for each in ast.walk(kind) if isinstance(each, ast.Name)}
+    types = [keyword.value for keyword in call.keywords if keyword.arg == "type"]
+    names = {node.id for value in types for node in ast.walk(value) if isinstance(node, ast.Name)}
     return ast.unparse(call.func) == "msgspec.json.decode" and not names <= {*dir(builtins), "Any"}

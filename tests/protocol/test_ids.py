@@ -1,4 +1,4 @@
-"""Ids: what is one, what is none, and how each is spelled."""
+"""Ids: valid and invalid texts, and their formatting."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_twelve_lowercase_hex_digits_are_a_mac(mac: Mac) -> None:
         *[" 0123456789ab", "0123456789ab\n", "0123456789AB", "bmac-0123456789ab", "0123456789a\u0665"],
     ],
 )
-def test_any_other_text_is_no_mac(text: str) -> None:
+def test_any_other_text_is_not_a_mac(text: str) -> None:
     with pytest.raises(MalformedMac) as caught:
         parse_mac(text)
     assert caught.value.field == "mac"
@@ -112,7 +112,7 @@ def test_any_other_text_is_no_mac(text: str) -> None:
 @pytest.mark.rule("id-3")
 @each_row("kind", [Kind.DFU, Kind.RSSI])
 @each_row("written", ["0123456789AB", "0123456789aB", "0123456789ab"])
-def test_a_mac_in_a_payload_is_read_in_either_case_and_kept_in_lower_case(kind: Kind, written: str) -> None:
+def test_a_mac_in_a_payload_is_converted_to_lower_case(kind: Kind, written: str) -> None:
     payload = msgspec.json.encode({"time": TIME, "parent": written, "rssi": -58})
     report = reports.decode_report(kind, payload)
     assert isinstance(report, reports.Dfu | reports.Rssi)
@@ -134,14 +134,14 @@ def test_a_device_id_is_bmac_and_the_mac(mac: Mac) -> None:
         *["bmac0123456789ab", "mac-0123456789ab", "bmac-0123456789ab\n", " bmac-0123456789ab"],
     ],
 )
-def test_any_other_text_is_no_device_id(text: str) -> None:
+def test_any_other_text_is_not_a_device_id(text: str) -> None:
     with pytest.raises(MalformedDeviceId) as caught:
         parse_device_id(text)
     assert caught.value.field == "id"
 
 
 @pytest.mark.rule("id-6")
-def test_a_gateway_has_a_device_id_as_a_device_has_one() -> None:
+def test_a_gateway_has_a_device_id_like_any_device() -> None:
     topic = ReportTopic(G, G, Kind.HEARTBEAT)
     assert to_device_id(topic.gateway) == to_device_id(topic.device) == "bmac-0123456789ab"
 
@@ -160,7 +160,7 @@ def test_a_device_in_dfu_mode_advertises_its_mac_plus_one(mac: str, advertised: 
     "text",
     ["00", "05", "7e", "80", "ff", "8000", "ef10", "beef", "9999", "80ff", "00ef", "ee8001", "ffffffff"],
 )
-def test_any_one_to_four_bytes_are_an_identifier(text: str) -> None:
+def test_one_to_four_bytes_are_an_identifier(text: str) -> None:
     assert is_identifier(text)
     assert parse_identifier(text) == text
 
@@ -173,7 +173,7 @@ def test_any_one_to_four_bytes_are_an_identifier(text: str) -> None:
         *["7E", "EF10", "Ef10", "BEEF", "0x05", "05\n", " 05", "gg", "temperature", "0\u0665"],
     ],
 )
-def test_any_other_text_is_no_identifier(text: str) -> None:
+def test_any_other_text_is_not_an_identifier(text: str) -> None:
     assert not is_identifier(text)
     with pytest.raises(MalformedIdentifier) as caught:
         parse_identifier(text)
@@ -189,12 +189,12 @@ def test_bytes_are_an_identifier_when_there_are_one_to_four(raw: bytes) -> None:
 
 @pytest.mark.rule("id-10")
 @each_row("kind", ["property", "measurement", "event"])
-def test_an_identifier_cannot_mean_one_thing_as_a_property_and_another_as_something_else(kind: str) -> None:
+def test_an_identifier_cannot_have_two_definitions_for_different_kinds(kind: str) -> None:
     table = (
         "id | name | dictionary | kind | type | unit | access | ext | note\n"
         f"8800 | one | 1 | property | u8 | | r | | \n8800 | other | 1 | {kind} | u16 | | r | | "
     )
-    with pytest.raises(MalformedCatalogue, match="8800 is in line 2 already"):
+    with pytest.raises(MalformedCatalogue, match="8800 is already in line 2"):
         IdentifierCatalogue.parse(table, "two.table")
 
 
@@ -205,7 +205,7 @@ def test_any_text_that_fits_into_a_topic_is_an_identifier_name(name: str) -> Non
 
 
 @each_row("text", ["", "a/b", "+", "#", "a+", "#a", "a\x00", "a\nb", "\t", "\x7f", "a" * 129])
-def test_text_that_does_not_fit_into_a_topic_is_no_identifier_name(text: str) -> None:
+def test_text_that_does_not_fit_into_a_topic_is_not_an_identifier_name(text: str) -> None:
     with pytest.raises(MalformedIdentifier) as caught:
         parse_identifier_name(text)
     assert caught.value.field == "identifier"
@@ -214,11 +214,11 @@ def test_text_that_does_not_fit_into_a_topic_is_no_identifier_name(text: str) ->
 @pytest.mark.rule("id-13")
 @given(texts)
 @example(' Ab\t"\\/\n\x00ü ')
-def test_a_request_id_of_any_content_comes_back_unchanged(text: str) -> None:
-    asked = requests.decode_request(Operation.WRITE, msgspec.json.encode({"id": text}))
-    answer = responses.Response(time=parse_time(TIME), status=0, id=asked.id)
-    assert msgspec.json.decode(requests.encode_request(asked))["id"] == text
-    assert msgspec.json.decode(responses.encode_response(Operation.WRITE, answer))["id"] == text
+def test_a_request_id_of_any_content_is_unchanged_in_the_response(text: str) -> None:
+    request = requests.decode_request(Operation.WRITE, msgspec.json.encode({"id": text}))
+    response = responses.Response(time=parse_time(TIME), status=0, id=request.id)
+    assert msgspec.json.decode(requests.encode_request(request))["id"] == text
+    assert msgspec.json.decode(responses.encode_response(Operation.WRITE, response))["id"] == text
 
 
 @pytest.mark.rule("id-14")
@@ -235,7 +235,7 @@ def test_a_version_is_dotted_numbers_and_a_missing_last_one_is_0(text: str, part
         *["2.4.0-rc.1", "2.4.0-beta", "2.4.0-beta.", "2.4.0beta.1", "2.4-beta.1", "2.4.\u0662"],
     ],
 )
-def test_any_other_text_is_no_version(text: str) -> None:
+def test_any_other_text_is_not_a_version(text: str) -> None:
     with pytest.raises(MalformedVersion) as caught:
         Version.parse(text)
     assert caught.value.field == "version"
@@ -243,7 +243,7 @@ def test_any_other_text_is_no_version(text: str) -> None:
 
 @pytest.mark.rule("id-14", "id-16")
 @given(versions)
-def test_a_version_reads_as_it_is_written(version: Version) -> None:
+def test_a_formatted_version_is_parsed_to_the_same_version(version: Version) -> None:
     assert Version.parse(str(version)) == version
     assert repr(version) == f"Version('{version}')"
 
@@ -262,9 +262,9 @@ def test_a_beta_has_no_number_outside_1_to_255(beta: str) -> None:
 
 
 @pytest.mark.rule("id-15", "id-17")
-def test_a_row_of_versions_ascends() -> None:
-    row = ["2.3.9", "2.4.0-beta.9", "2.4.0-beta.10", "2.4.0", "2.4.9", "2.4.10", "2.10.0", "10.0.0"]
-    assert [str(version) for version in sorted(map(Version.parse, reversed(row)))] == row
+def test_versions_are_ordered() -> None:
+    ascending = ["2.3.9", "2.4.0-beta.9", "2.4.0-beta.10", "2.4.0", "2.4.9", "2.4.10", "2.10.0", "10.0.0"]
+    assert [str(version) for version in sorted(map(Version.parse, reversed(ascending)))] == ascending
 
 
 def _naive_key(text: str) -> tuple[list[int], float]:
@@ -286,7 +286,7 @@ def test_a_model_number_is_four_uppercase_hex_digits(text: str, number: int) -> 
 
 @pytest.mark.rule("id-29")
 @each_row("text", ["", "15", "0000F", "0x0F", "00 F", "000G", "000F\n", "001\u0665", "00\ufb00"])
-def test_any_other_text_is_no_model_number(text: str) -> None:
+def test_any_other_text_is_not_a_model_number(text: str) -> None:
     with pytest.raises(MalformedModelNumber) as caught:
         parse_model_number(text)
     assert caught.value.field == "modelNumber"
@@ -294,7 +294,7 @@ def test_any_other_text_is_no_model_number(text: str) -> None:
 
 @pytest.mark.rule("id-31")
 @each_row(("raw", "text"), [("0102", "1.2"), ("0a00", "10.0"), ("0000", "0.0")])
-def test_a_hardware_version_has_two_parts_on_the_messaging_side(raw: str, text: str) -> None:
+def test_a_hardware_version_in_messages_has_two_parts(raw: str, text: str) -> None:
     assert BUILTIN_CATALOGUE.decode("8002", bytes.fromhex(raw)).value == text
     assert BUILTIN_CATALOGUE["hardware-version"].note == "0.0: unknown"
 
@@ -304,6 +304,6 @@ def test_a_version_survives_a_copy() -> None:
         assert copy.deepcopy(Version.parse(text)) == Version.parse(text)
 
 
-def test_no_beta_beyond_255_can_be_made() -> None:
-    with pytest.raises(ValueError, match="up to 255"):
+def test_a_beta_number_above_255_is_refused() -> None:
+    with pytest.raises(ValueError, match="between 0 and 255"):
         Version(2, 4, 0, 256)

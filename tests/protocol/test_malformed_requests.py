@@ -1,4 +1,4 @@
-"""What gateways and services need beyond reading and writing: answers to what is no proper request."""
+"""Malformed requests and bodies: response topics, ids and errors."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ GATEWAY = Mac("d0cf5e000001")
 DEVICE = Mac("d0cf5e0000a1")
 
 
-@each_row("tail", ["reboot", "reboot/8800", "read", "read/zz", "read/8800", "x/y/z"])
-def test_any_request_has_a_place_for_its_answer(tail: str) -> None:
+@each_row("suffix", ["reboot", "reboot/8800", "read", "read/zz", "read/8800", "x/y/z"])
+def test_any_request_has_a_response_topic(suffix: str) -> None:
     topics = TopicCodec("site")
-    asked = f"site/mt/gateway/{GATEWAY}/request/{DEVICE}/{tail}"
+    request_topic = f"site/mt/gateway/{GATEWAY}/request/{DEVICE}/{suffix}"
     assert (
-        topics.format_response_topic(asked, GATEWAY) == f"site/mt/gateway/{GATEWAY}/response/{DEVICE}/{tail}"
+        topics.format_response_topic(request_topic, GATEWAY)
+        == f"site/mt/gateway/{GATEWAY}/response/{DEVICE}/{suffix}"
     )
 
 
-def test_a_request_to_all_gateways_is_answered_by_each_on_its_own_topic() -> None:
-    asked = f"mt/gateways/request/{EVERY_GATEWAY}/reboot"
+def test_each_gateway_responds_to_a_broadcast_on_its_own_topic() -> None:
+    request_topic = f"mt/gateways/request/{EVERY_GATEWAY}/reboot"
     assert (
-        TopicCodec().format_response_topic(asked, GATEWAY)
+        TopicCodec().format_response_topic(request_topic, GATEWAY)
         == f"mt/gateway/{GATEWAY}/response/{GATEWAY}/reboot"
     )
-    asked = f"mt/gateways/request/{DEVICE}/reboot"
+    request_topic = f"mt/gateways/request/{DEVICE}/reboot"
     assert (
-        TopicCodec().format_response_topic(asked, GATEWAY) == f"mt/gateway/{GATEWAY}/response/{DEVICE}/reboot"
+        TopicCodec().format_response_topic(request_topic, GATEWAY)
+        == f"mt/gateway/{GATEWAY}/response/{DEVICE}/reboot"
     )
 
 
@@ -64,12 +66,12 @@ def test_a_request_to_all_gateways_is_answered_by_each_on_its_own_topic() -> Non
         "",
     ],
 )
-def test_what_is_no_request_to_this_gateway_has_no_answer(topic: str) -> None:
+def test_a_topic_that_is_not_a_request_to_this_gateway_has_no_response_topic(topic: str) -> None:
     assert TopicCodec().format_response_topic(topic, GATEWAY) is None
 
 
 @each_row(
-    ("data", "found"),
+    ("data", "request_id"),
     [
         (b'{"id":"7","priority":9}', "7"),
         (b'{"id":""}', ""),
@@ -81,14 +83,14 @@ def test_what_is_no_request_to_this_gateway_has_no_answer(topic: str) -> None:
         (b"\xff", None),
     ],
 )
-def test_the_id_of_a_malformed_request_is_read_where_it_can_be(data: bytes, found: str | None) -> None:
-    assert requests.decode_request_id(data) == found
+def test_the_id_of_a_malformed_request_is_decoded_if_possible(data: bytes, request_id: str | None) -> None:
+    assert requests.decode_request_id(data) == request_id
 
 
-def test_nothing_answers_an_ack() -> None:
-    answer = responses.Response(time=parse_time("2020-11-04T10:07:20Z"), status=0)
-    with pytest.raises(TypeError, match="ack is not answered"):
-        responses.encode_response(Operation.ACK, answer)
+def test_an_ack_has_no_response() -> None:
+    response = responses.Response(time=parse_time("2020-11-04T10:07:20Z"), status=0)
+    with pytest.raises(TypeError, match="is not the response to ack"):
+        responses.encode_response(Operation.ACK, response)
 
 
 @pytest.mark.rule("rest-5")
@@ -103,7 +105,7 @@ def test_nothing_answers_an_ack() -> None:
         (b'{"name":' + b"[" * 60000, "name"),
     ],
 )
-def test_a_body_that_is_none_is_rejected_by_our_error(data: bytes, field: str) -> None:
+def test_an_invalid_body_raises_our_error(data: bytes, field: str) -> None:
     with pytest.raises(MalformedPayload) as refused:
         rest.decode_body(rest.FriendlyName, data)
     assert refused.value.field == field
@@ -118,14 +120,14 @@ def test_max_results_is_a_number_from_1_to_1000() -> None:
 
 
 @each_row("identifier", ["9804", "8200", "8005", "8120"])
-def test_a_foreign_name_is_cut_and_escaped_in_an_error(identifier: str) -> None:
+def test_an_unknown_field_name_is_truncated_and_escaped_in_an_error(identifier: str) -> None:
     with pytest.raises(UnencodableValue) as refused:
         BUILTIN_CATALOGUE.encode(identifier, {"\x1b[31m" + "x" * 60000: 1})
     assert len(str(refused.value)) < 200
     assert "\x1b" not in str(refused.value)
 
 
-def test_a_foreign_name_of_an_extension_is_cut_and_escaped_too() -> None:
+def test_an_unknown_extension_name_is_truncated_and_escaped_in_an_error() -> None:
     for identifier in ("8810", "8800"):
         with pytest.raises(UnencodableValue) as refused:
             BUILTIN_CATALOGUE.encode(identifier, 1, {"\x1b[31m" + "x" * 60000: 1})
@@ -133,9 +135,9 @@ def test_a_foreign_name_of_an_extension_is_cut_and_escaped_too() -> None:
         assert "\x1b" not in str(refused.value)
 
 
-def test_an_extension_that_is_no_object_is_refused() -> None:
+def test_an_extension_that_is_not_an_object_is_refused() -> None:
     with pytest.raises(UnencodableValue) as refused:
-        BUILTIN_CATALOGUE.encode("temperature", 0, [1])  # type: ignore[arg-type] # tried on purpose
+        BUILTIN_CATALOGUE.encode("temperature", 0, [1])  # type: ignore[arg-type] # invalid on purpose
     assert refused.value.field == "ext"
 
 
@@ -148,5 +150,5 @@ def test_an_extension_that_is_no_object_is_refused() -> None:
     ],
 )
 def test_errors_can_be_sent_to_another_process(error: FleetError) -> None:
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 # our own bytes
-    assert (type(again), str(again)) == (type(error), str(error))
+    copied = pickle.loads(pickle.dumps(error))  # noqa: S301 # pickled one line above
+    assert (type(copied), str(copied)) == (type(error), str(error))

@@ -1,4 +1,4 @@
-"""A report is written the same by the fast way and by the careful one, whatever it holds."""
+"""The fast and the complete encoder of reports produce the same bytes."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from meshfleet.protocol.reports import Report
 
-_ZONES = [UTC, timezone.utc, timezone(timedelta()), ZoneInfo("UTC"), ZoneInfo("Europe/London")]  # noqa: UP017 # all names
+_ZONES = [UTC, timezone.utc, timezone(timedelta()), ZoneInfo("UTC"), ZoneInfo("Europe/London")]  # noqa: UP017 # every spelling of UTC
 _offsets = st.integers(-86_399, 86_399).map(lambda seconds: timezone(timedelta(seconds=seconds)))
-# Mostly times of the fast way, so that the rest of the report is looked at there.
+# Mostly times of the fast encoder, so that the other fields are tested there.
 _zones = st.just(UTC) | st.just(UTC) | st.sampled_from(_ZONES) | _offsets
 # Whole seconds, whole milliseconds, and digits beyond them.
 _millis = st.integers(0, 999).map(lambda millis: millis * 1000)
 _micros = _millis | _millis | st.just(0) | st.integers(0, 999_999)
 _times = st.builds(
     lambda time, micros: time.replace(microsecond=micros),
-    st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=_zones),  # noqa: DTZ001 # the zones follow
+    st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=_zones),  # noqa: DTZ001 # zones are given by `timezones`
     _micros,
 )
 _versions = st.none() | st.sampled_from([Version(1, 2, 0), Version(1, 3, 0), LATEST_VERSION]) | versions
 
 
 @st.composite
-def _written_reports(draw: st.DrawFn) -> tuple[Kind, Report]:
+def _encoded_reports(draw: st.DrawFn) -> tuple[Kind, Report]:
     topic, report = draw(any_reports())
     if isinstance(report, reports.Property | reports.Measurement | reports.Event) and report.value:
-        cased = draw(st.sampled_from([report.value, report.value.upper(), report.value.title()]))
-        report = msgspec.structs.replace(report, value=Hex(cased))
+        value = draw(st.sampled_from([report.value, report.value.upper(), report.value.title()]))
+        report = msgspec.structs.replace(report, value=Hex(value))
     return topic.kind, msgspec.structs.replace(report, time=draw(_times))
 
 
-def _carefully(kind: Kind, report: Report, version: Version | None) -> bytes:
+def _encode_completely(kind: Kind, report: Report, version: Version | None) -> bytes:
     return payload.encode_payload(
         report, excluded=api_versions.list_unsupported_fields("report", kind, version)
     )
 
 
-@given(_written_reports(), _versions)
+@given(_encoded_reports(), _versions)
 @example((Kind.PROPERTY_DECODED, reports.PropertyDecoded(time=AT.replace(microsecond=0), value="000Z")), None)
 @example((Kind.PROPERTY_DECODED, reports.PropertyDecoded(time=AT.replace(microsecond=7), value="000Z")), None)
 @example((Kind.PROPERTY_DECODED, reports.PropertyDecoded(time=AT, value="000Z")), LATEST_VERSION)
@@ -63,19 +63,19 @@ def _carefully(kind: Kind, report: Report, version: Version | None) -> bytes:
 @example((Kind.MEASUREMENT, reports.Measurement(time=AT, seq=0, value=Hex("c0fFee"))), LATEST_VERSION)
 @example((Kind.EVENT, reports.Event(time=AT, seq=0, value=Hex("AA"))), LATEST_VERSION)
 @example((Kind.RSSI, EXAMPLES[Kind.RSSI][1]), LATEST_VERSION)
-def test_both_ways_write_the_same_bytes(made: tuple[Kind, Report], version: Version | None) -> None:
-    kind, report = made
-    assert reports.encode_report(kind, report, version=version) == _carefully(kind, report, version)
+def test_both_encoders_produce_the_same_bytes(drawn: tuple[Kind, Report], version: Version | None) -> None:
+    kind, report = drawn
+    assert reports.encode_report(kind, report, version=version) == _encode_completely(kind, report, version)
 
 
 @each_row("kind", Kind)
 @each_row("version", [None, Version(1, 2, 0), LATEST_VERSION])
 @each_row("micros", [0, 1, 999, 1000, 585_000, 585_001, 999_999])
-def test_each_kind_is_written_the_same_at_any_microsecond(
+def test_each_kind_is_encoded_the_same_at_any_microsecond(
     kind: Kind, version: Version | None, micros: int
 ) -> None:
     report = msgspec.structs.replace(EXAMPLES[kind][1], time=AT.replace(microsecond=micros))
-    assert reports.encode_report(kind, report, version=version) == _carefully(kind, report, version)
+    assert reports.encode_report(kind, report, version=version) == _encode_completely(kind, report, version)
 
 
 @pytest.mark.rule("id-22", "id-23")
@@ -92,21 +92,21 @@ def test_each_kind_is_written_the_same_at_any_microsecond(
         (AT.replace(year=1), b"0001-11-04T10:07:20.585Z"),
     ],
 )
-def test_a_time_is_written_in_utc_with_three_digits(kind: Kind, time: datetime, written: bytes) -> None:
+def test_a_time_is_encoded_in_utc_with_three_digits(kind: Kind, time: datetime, written: bytes) -> None:
     report = msgspec.structs.replace(EXAMPLES[kind][1], time=time)
     assert reports.encode_report(kind, report).startswith(b'{"time":"%b",' % written)
 
 
 @each_row("kind", Kind)
 @each_row("micros", [0, 585_000])
-def test_a_time_without_an_offset_is_not_written(kind: Kind, micros: int) -> None:
+def test_a_time_without_an_offset_is_refused(kind: Kind, micros: int) -> None:
     naive = AT.replace(microsecond=micros, tzinfo=None)
-    with pytest.raises(ValueError, match="without an offset"):
+    with pytest.raises(ValueError, match="has no UTC offset"):
         reports.encode_report(kind, msgspec.structs.replace(EXAMPLES[kind][1], time=naive))
 
 
 @each_row("kind", Kind)
-def test_a_time_outside_of_the_calendar_is_not_written(kind: Kind) -> None:
+def test_a_time_outside_the_supported_years_is_refused(kind: Kind) -> None:
     early = datetime(1, 1, 1, 0, 0, 0, 585_000, tzinfo=timezone(timedelta(hours=1)))
     with pytest.raises(MalformedTime):
         reports.encode_report(kind, msgspec.structs.replace(EXAMPLES[kind][1], time=early))
@@ -114,18 +114,18 @@ def test_a_time_outside_of_the_calendar_is_not_written(kind: Kind) -> None:
 
 @each_row("time", [AT, AT.replace(microsecond=0)])
 @each_row("value", ["\ud800", ["\udfff"], {"\ud83d": 1}])
-def test_text_that_utf_8_cannot_say_is_not_written(time: datetime, value: object) -> None:
+def test_text_that_utf_8_cannot_encode_is_refused(time: datetime, value: object) -> None:
     with pytest.raises(MalformedPayload, match="UTF-8"):
         reports.encode_report(Kind.PROPERTY_DECODED, reports.PropertyDecoded(time=time, value=value))
 
 
-def test_a_parent_that_can_reach_the_device_is_not_remarked_upon() -> None:
+def test_unreachable_is_omitted_if_it_is_false() -> None:
     report = msgspec.structs.replace(EXAMPLES[Kind.RSSI][1], unreachable=False)
     assert b"unreachable" not in reports.encode_report(Kind.RSSI, report)
 
 
 @each_row("kind", Kind)
-def test_a_kind_is_not_written_with_the_report_of_another(kind: Kind) -> None:
+def test_a_kind_is_not_encoded_with_the_report_of_another(kind: Kind) -> None:
     other = Kind.DFU if kind is not Kind.DFU else Kind.RSSI
-    with pytest.raises(TypeError, match=f"{kind} is not reported with"):
+    with pytest.raises(TypeError, match=f"is not the payload of {kind}"):
         reports.encode_report(kind, EXAMPLES[other][1])

@@ -1,7 +1,7 @@
-"""The same report in other spellings is the same report; what is no report at all is our error.
+"""Tolerated spellings of reports are decoded to the same report; other payloads raise our error.
 
-Reports have a fast way and a careful way through the code. Which one a payload takes depends on its spelling
-and, for parents, on what came before: so every spelling is read twice.
+Reports have a fast and a complete decoder. Which one handles a payload depends on its spelling and, for
+parents, on earlier reports: so every spelling is decoded twice.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ RECORDED: list[tuple[Kind, bytes, Report]] = [
         reports.MeasurementError(time=AT, seq=255, error=99),
     ),
     (
-        Kind.EVENT,  # as a published sample quotes it
+        Kind.EVENT,  # `seq` in quotes, as in a published sample
         b'{"time":"2020-11-04T10:07:20.585Z","seq":"4"}',
         reports.Event(time=AT, seq=4),
     ),
@@ -95,54 +95,54 @@ RECORDED: list[tuple[Kind, bytes, Report]] = [
 ]
 
 
-def _read(kind: Kind, payload: bytes) -> Report:
-    """Read a payload twice, and see that it is the same report with its time in UTC."""
-    first, again = reports.decode_report(kind, payload), reports.decode_report(kind, payload)
-    assert first == again
-    assert first.time.tzinfo is again.time.tzinfo is UTC
+def _decode_twice(kind: Kind, payload: bytes) -> Report:
+    """Decode a payload twice, and check that both reports are equal, with their time in UTC."""
+    first, second = reports.decode_report(kind, payload), reports.decode_report(kind, payload)
+    assert first == second
+    assert first.time.tzinfo is second.time.tzinfo is UTC
     return first
 
 
 @pytest.mark.rule("report-14", "report-16", "report-17", "report-18")
 @each_row(("kind", "payload", "report"), RECORDED)
-def test_recorded_messages_decode_the_same_for_ever(kind: Kind, payload: bytes, report: Report) -> None:
-    assert _read(kind, payload) == report
+def test_recorded_messages_are_decoded_the_same_forever(kind: Kind, payload: bytes, report: Report) -> None:
+    assert _decode_twice(kind, payload) == report
 
 
-_WHOLES = {"status", "lastCount", "rssi", "channel", "error", "errorExt"}
+_WHOLE_NUMBERS = {"status", "lastCount", "rssi", "channel", "error", "errorExt"}
 
 
-def _time_otherwise(draw: st.DrawFn, text: str) -> str:
-    """The same millisecond elsewhere on earth, with more digits behind it."""
+def _respell_time(draw: st.DrawFn, text: str) -> str:
+    """Return the same millisecond with another offset and more digits."""
     minutes = draw(st.integers(-23 * 60 - 59, 23 * 60 + 59))
-    there = datetime.fromisoformat(text) + timedelta(minutes=minutes)
-    finer = draw(st.sampled_from(["", "0", "9", "49", "999", "5000", "9999", "999999", "9" * 40]))
+    local_time = datetime.fromisoformat(text) + timedelta(minutes=minutes)
+    more_digits = draw(st.sampled_from(["", "0", "9", "49", "999", "5000", "9999", "999999", "9" * 40]))
     size = f"{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
     offset = ("-" if minutes < 0 else "+") + draw(st.sampled_from([size, size.replace(":", "")]))
     zone = offset if minutes else draw(st.sampled_from(["Z", "", "+00", "+00:00"]))
-    return there.isoformat(timespec="milliseconds")[:-6] + finer + zone
+    return local_time.isoformat(timespec="milliseconds")[:-6] + more_digits + zone
 
 
-def _cased(draw: st.DrawFn, text: str) -> str:
+def _change_case(draw: st.DrawFn, text: str) -> str:
     return "".join(draw(st.sampled_from([digit, digit.upper()])) for digit in text)
 
 
-def _otherwise(draw: st.DrawFn, kind: Kind, field: str, value: Any) -> Any:
+def _respell_field(draw: st.DrawFn, kind: Kind, field: str, value: Any) -> Any:
     if field == "time":
-        return _time_otherwise(draw, value)
+        return _respell_time(draw, value)
     if field == "parent" or (field == "value" and not kind.is_decoded):
-        return _cased(draw, value)
+        return _change_case(draw, value)
     if field == "seq":
         return draw(st.sampled_from([value, float(value), str(value)]))
-    return draw(st.sampled_from([value, float(value)])) if field in _WHOLES else value
+    return draw(st.sampled_from([value, float(value)])) if field in _WHOLE_NUMBERS else value
 
 
 @st.composite
-def spelled_otherwise(draw: st.DrawFn) -> tuple[Kind, Report, bytes]:
-    """A report, and a payload that says the same in a way that gateways may choose."""
+def respelled_reports(draw: st.DrawFn) -> tuple[Kind, Report, bytes]:
+    """Draw a report, and a payload with the same meaning in a tolerated spelling."""
     topic, report = draw(any_reports())
     plain = json.loads(reports.encode_report(topic.kind, report))
-    fields = {name: _otherwise(draw, topic.kind, name, value) for name, value in plain.items()}
+    fields = {name: _respell_field(draw, topic.kind, name, value) for name, value in plain.items()}
     unknown = draw(st.dictionaries(texts.map("x-{}".format), json_values, max_size=3))
     shuffled = dict(draw(st.permutations(sorted((fields | unknown).items()))))
     separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", "\r\n:")]))
@@ -150,18 +150,18 @@ def spelled_otherwise(draw: st.DrawFn) -> tuple[Kind, Report, bytes]:
     return topic.kind, report, draw(st.sampled_from(["", "\n ", "\t"])).encode() + text.encode()
 
 
-def _with_bytes(report: Report) -> Report:
-    """The report with its hex in one case, to compare bytes and not texts."""
+def _normalize_hex(report: Report) -> Report:
+    """Return the report with its hex in lower case, to compare bytes and not texts."""
     if isinstance(report, reports.Property | reports.Measurement | reports.Event) and report.value:
         return msgspec.structs.replace(report, value=Hex(report.value.lower()))
     return report
 
 
 @pytest.mark.rule("report-16", "report-17", "report-18")
-@given(spelled_otherwise())
-def test_a_report_in_any_tolerated_spelling_is_the_same_report(made: tuple[Kind, Report, bytes]) -> None:
-    kind, report, payload = made
-    assert _with_bytes(_read(kind, payload)) == report
+@given(respelled_reports())
+def test_a_report_in_any_tolerated_spelling_is_the_same_report(drawn: tuple[Kind, Report, bytes]) -> None:
+    kind, report, payload = drawn
+    assert _normalize_hex(_decode_twice(kind, payload)) == report
 
 
 FINE_TIMES = [("5859999", 585), ("999999999", 999), ("5855", 585), ("585999", 585), ("0009999", 0)]
@@ -180,33 +180,33 @@ FINE_TIMES = [("5859999", 585), ("999999999", 999), ("5855", 585), ("585999", 58
         b'{"time":"2020-11-04T12:07:20.%b+02:00","seq":1,"status":0}',
     ],
 )
-def test_digits_beyond_the_millisecond_are_cut(shape: bytes, digits: str, millis: int) -> None:
+def test_digits_beyond_the_millisecond_are_truncated(shape: bytes, digits: str, millis: int) -> None:
     time = SECOND + timedelta(milliseconds=millis)
     expected = reports.Heartbeat(time=time, seq=1, status=0)
-    assert _read(Kind.HEARTBEAT, shape % digits.encode()) == expected
+    assert _decode_twice(Kind.HEARTBEAT, shape % digits.encode()) == expected
 
 
 @pytest.mark.rule("id-23")
 @each_row("time", [rb"20\u002e5859999Z", rb"20.\u0035859999Z", rb"20.585999\u0039Z"])
-def test_digits_beyond_the_millisecond_are_cut_when_the_time_is_escaped(time: bytes) -> None:
+def test_digits_beyond_the_millisecond_are_truncated_in_an_escaped_time(time: bytes) -> None:
     payload = b'{"time":"2020-11-04T10:07:%b","seq":1,"status":0}' % time
-    assert _read(Kind.HEARTBEAT, payload) == reports.Heartbeat(time=AT, seq=1, status=0)
+    assert _decode_twice(Kind.HEARTBEAT, payload) == reports.Heartbeat(time=AT, seq=1, status=0)
 
 
 @pytest.mark.rule("id-23")
 @each_row("time", ["2020-11-04T10:07:20.5859999Z", "2020-11-04T12:07:20.585+02:00"])
 @each_row("length", [20, 23, 40])
-def test_a_text_in_front_of_the_time_does_not_change_how_it_is_read(length: int, time: str) -> None:
+def test_a_text_before_the_time_does_not_change_how_it_is_decoded(length: int, time: str) -> None:
     text = "Z" * length
     payload = f'{{"value":"{text}","time":"{time}"}}'.encode()
-    assert _read(Kind.PROPERTY_DECODED, payload) == reports.PropertyDecoded(time=AT, value=text)
+    assert _decode_twice(Kind.PROPERTY_DECODED, payload) == reports.PropertyDecoded(time=AT, value=text)
 
 
 @pytest.mark.rule("report-28")
 @each_row("kind", Kind)
-def test_a_payload_of_64_kib_is_read_and_one_byte_more_is_rejected(kind: Kind) -> None:
+def test_a_payload_of_64_kib_is_decoded_and_one_byte_more_is_rejected(kind: Kind) -> None:
     payload, report = EXAMPLES[kind]
-    assert _read(kind, payload.ljust(LIMIT)) == report
+    assert _decode_twice(kind, payload.ljust(LIMIT)) == report
     with pytest.raises(PayloadTooLarge):
         reports.decode_report(kind, payload.ljust(LIMIT + 1))
 
@@ -236,16 +236,16 @@ def _with_field(value: bytes) -> bytes:
         pytest.param(_with_field(b"1,"), id="a comma too many"),
         pytest.param(_with_field(b"01"), id="a leading zero"),
         pytest.param(_with_field(b"NaN"), id="NaN"),
-        pytest.param(_with_field(b'"\xff"'), id="a byte that is no UTF-8"),
+        pytest.param(_with_field(b'"\xff"'), id="a byte that is not UTF-8"),
         pytest.param(_with_field(b'"\xc0\xaf"'), id="an overlong character"),
         pytest.param(_with_field(b'"\xed\xa0\x80"'), id="a surrogate in UTF-8"),
-        pytest.param(_with_field(b'{"\xff":1}'), id="a name that is no UTF-8"),
+        pytest.param(_with_field(b'{"\xff":1}'), id="a name that is not UTF-8"),
         pytest.param(_with_field(b'"\\ud800"'), id="half a surrogate pair"),
         pytest.param(_with_field(b'"\\udc00x"'), id="the other half"),
         pytest.param(_with_field(b'"\n"'), id="a bare line feed"),
     ],
 )
-def test_what_is_no_json_object_in_utf_8_is_rejected(kind: Kind, payload: bytes) -> None:
+def test_a_payload_that_is_not_a_json_object_in_utf_8_is_rejected(kind: Kind, payload: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         reports.decode_report(kind, payload)
     assert rejected.value.field == "payload"
@@ -253,7 +253,7 @@ def test_what_is_no_json_object_in_utf_8_is_rejected(kind: Kind, payload: bytes)
 
 @pytest.mark.rule("report-20")
 @each_row("value", [b'"\xff"', b'{"\xff":1}', b'"\\ud800"', b"nul", b"[" * 30_000])
-def test_a_decoded_value_that_is_no_json_is_rejected(value: bytes) -> None:
+def test_a_decoded_value_that_is_not_json_is_rejected(value: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         reports.decode_report(
             Kind.PROPERTY_DECODED, b'{"time":"2020-11-04T10:07:20.585Z","value":' + value + b"}"
@@ -271,7 +271,7 @@ def test_a_decoded_value_that_is_no_json_is_rejected(value: bytes) -> None:
         pytest.param(b'{"x":' * 9_000 + b"1" + b"}" * 9_000, id="a deep object"),
     ],
 )
-def test_json_that_is_more_than_we_can_hold_is_rejected(kind: Kind, value: bytes) -> None:
+def test_json_beyond_our_limits_is_rejected(kind: Kind, value: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         reports.decode_report(kind, EXAMPLES[kind][0][:-1] + b',"x":' + value + b"}")
     assert rejected.value.field == "payload"
@@ -280,9 +280,9 @@ def test_json_that_is_more_than_we_can_hold_is_rejected(kind: Kind, value: bytes
 @each_row("number", [2**53 + 2, 2**64, 10**400, -(10**400)])
 def test_a_decoded_number_keeps_all_its_digits(number: int) -> None:
     payload = f'{{"time":"2020-11-04T10:07:20.585Z","value":{number}}}'.encode()
-    assert _read(Kind.PROPERTY_DECODED, payload) == reports.PropertyDecoded(time=AT, value=number)
+    assert _decode_twice(Kind.PROPERTY_DECODED, payload) == reports.PropertyDecoded(time=AT, value=number)
 
 
-def test_of_a_field_that_comes_twice_the_last_counts() -> None:
+def test_the_last_of_repeated_fields_wins() -> None:
     payload = b'{"time":"2020-11-04T10:07:20.585Z","seq":1,"value":"00","seq":"2","value":"01"}'
-    assert _read(Kind.MEASUREMENT, payload) == reports.Measurement(time=AT, seq=2, value=Hex("01"))
+    assert _decode_twice(Kind.MEASUREMENT, payload) == reports.Measurement(time=AT, seq=2, value=Hex("01"))

@@ -1,4 +1,4 @@
-"""Each kind of report: one example to the letter, what it must hold, and what it may not."""
+"""Each kind of report: an exact example, required and optional fields, and invalid values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 AT = datetime(2020, 11, 4, 10, 7, 20, 585_000, tzinfo=UTC)
 PARENT = Mac("c4bd6a010203")
-FAILED = reports.MeasurementError(time=AT, seq=7, error=9, error_ext=-2)
+FAILED_MEASUREMENT = reports.MeasurementError(time=AT, seq=7, error=9, error_ext=-2)
 
 EXAMPLES: dict[Kind, tuple[bytes, Report]] = {
     Kind.HEARTBEAT: (
@@ -69,11 +69,11 @@ EXAMPLES: dict[Kind, tuple[bytes, Report]] = {
     ),
     Kind.MEASUREMENT_ERROR: (
         b'{"time":"2020-11-04T10:07:20.585Z","seq":7,"error":9,"errorExt":-2}',
-        FAILED,
+        FAILED_MEASUREMENT,
     ),
     Kind.MEASUREMENT_ERROR_DECODED: (
         b'{"time":"2020-11-04T10:07:20.585Z","seq":7,"error":9,"errorExt":-2}',
-        FAILED,
+        FAILED_MEASUREMENT,
     ),
     Kind.EVENT: (
         b'{"time":"2020-11-04T10:07:20.585Z","seq":4,"value":"10"}',
@@ -100,8 +100,8 @@ REQUIRED = {
 }
 ATTRIBUTES = {"lastCount": "last_count", "errorExt": "error_ext"}
 
-NO_WHOLE: list[Any] = [None, True, "0", 1.5, [], {}, 2**53 + 2, -(2**53) - 2, 10**400]
-NO_HEX: list[Any] = [None, False, 10, 1.5, [], {}, "1", "123", "0x12", "gg", "12 34", "\u0661\u0662"]
+NOT_A_WHOLE_NUMBER: list[Any] = [None, True, "0", 1.5, [], {}, 2**53 + 2, -(2**53) - 2, 10**400]
+NOT_HEX: list[Any] = [None, False, 10, 1.5, [], {}, "1", "123", "0x12", "gg", "12 34", "\u0661\u0662"]
 WRONG: dict[str, list[Any]] = {
     "time": [None, True, 1604484440, 1.5, [], {}, "", "now", "2020-11-04", "2020-11-31T10:07:20Z"],
     "seq": [None, True, 1.5, [], {}, "", "x", "-1", "1.0", " 1", "0x1", "256", 256, -1, 10**400],
@@ -118,28 +118,28 @@ WRONG: dict[str, list[Any]] = {
         "c4bd6a01020g",
         "c4:bd:6a:01:02:03",
     ],
-    "status": NO_WHOLE,
-    "lastCount": [*NO_WHOLE, -1],
-    "rssi": NO_WHOLE,
-    "error": NO_WHOLE,
-    "errorExt": NO_WHOLE,
+    "status": NOT_A_WHOLE_NUMBER,
+    "lastCount": [*NOT_A_WHOLE_NUMBER, -1],
+    "rssi": NOT_A_WHOLE_NUMBER,
+    "error": NOT_A_WHOLE_NUMBER,
+    "errorExt": NOT_A_WHOLE_NUMBER,
     "channel": [None, True, "37", 37.5, [], {}, 36, 40, 0],
     "unreachable": [None, 0, 1, "false", 1.5, [], {}],
-    "value": NO_HEX,
+    "value": NOT_HEX,
     "ext": [None, True, "x", 1, 1.5, []],
 }
 
 
-def _fields(kind: Kind) -> dict[str, Any]:
+def _example_fields(kind: Kind) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(EXAMPLES[kind][0])
     return fields
 
 
-def _optional(kind: Kind) -> list[str]:
-    return [field for field in _fields(kind) if field not in REQUIRED[kind]]
+def _optional_fields(kind: Kind) -> list[str]:
+    return [field for field in _example_fields(kind) if field not in REQUIRED[kind]]
 
 
-def _cannot_be(kind: Kind, field: str) -> list[Any]:
+def _invalid_values(kind: Kind, field: str) -> list[Any]:
     return [] if field == "value" and kind.is_decoded else WRONG[field]
 
 
@@ -150,14 +150,14 @@ def _decode(kind: Kind, fields: dict[str, Any]) -> Report:
 @pytest.mark.rule("report-1", "report-2", "report-3", "report-4", "report-5", "report-6", "report-7")
 @pytest.mark.rule("report-8", "report-9", "report-10", "report-11", "report-13")
 @each_row("kind", Kind)
-def test_a_report_of_each_kind_is_read_field_by_field(kind: Kind) -> None:
+def test_a_report_of_each_kind_is_decoded_field_by_field(kind: Kind) -> None:
     payload, report = EXAMPLES[kind]
     assert reports.decode_report(kind, payload) == report
     assert type(reports.decode_report(kind, payload)) is type(report)
 
 
 @each_row("kind", Kind)
-def test_a_report_of_each_kind_is_written_to_the_letter(kind: Kind) -> None:
+def test_a_report_of_each_kind_is_encoded_exactly(kind: Kind) -> None:
     payload, report = EXAMPLES[kind]
     assert reports.encode_report(kind, report) == payload
 
@@ -166,7 +166,7 @@ def test_a_report_of_each_kind_is_written_to_the_letter(kind: Kind) -> None:
 @pytest.mark.rule("report-8", "report-9", "report-10", "report-11", "report-13", "report-21")
 @each_row(("kind", "field"), [(kind, field) for kind in Kind for field in REQUIRED[kind]])
 def test_a_report_without_a_required_field_is_rejected(kind: Kind, field: str) -> None:
-    fields = _fields(kind)
+    fields = _example_fields(kind)
     del fields[field]
     with pytest.raises(MalformedPayload) as rejected:
         _decode(kind, fields)
@@ -175,9 +175,9 @@ def test_a_report_without_a_required_field_is_rejected(kind: Kind, field: str) -
 
 @pytest.mark.rule("report-3", "report-4", "report-5", "report-7", "report-8", "report-9")
 @pytest.mark.rule("report-10", "report-11", "report-14", "report-15")
-@each_row(("kind", "field"), [(kind, field) for kind in Kind for field in _optional(kind)])
-def test_a_report_without_an_optional_field_is_read(kind: Kind, field: str) -> None:
-    fields = _fields(kind)
+@each_row(("kind", "field"), [(kind, field) for kind in Kind for field in _optional_fields(kind)])
+def test_a_report_without_an_optional_field_is_decoded(kind: Kind, field: str) -> None:
+    fields = _example_fields(kind)
     del fields[field]
     absent = False if field == "unreachable" else UNSET
     expected = msgspec.structs.replace(EXAMPLES[kind][1], **{ATTRIBUTES.get(field, field): absent})
@@ -192,30 +192,30 @@ def test_a_report_without_an_optional_field_is_read(kind: Kind, field: str) -> N
     [
         pytest.param(kind, field, wrong, id=f"{kind}-{field}-{str(wrong)[:20]}")
         for kind in Kind
-        for field in _fields(kind)
-        for wrong in _cannot_be(kind, field)
+        for field in _example_fields(kind)
+        for wrong in _invalid_values(kind, field)
     ],
 )
-def test_an_ill_typed_field_is_rejected_by_its_name(kind: Kind, field: str, wrong: Any) -> None:
+def test_an_error_names_the_invalid_field(kind: Kind, field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
-        _decode(kind, _fields(kind) | {field: wrong})
+        _decode(kind, _example_fields(kind) | {field: wrong})
     assert rejected.value.field == field
 
 
 @pytest.mark.rule("report-5", "report-7", "report-11", "report-52")
 @given(
-    st.sampled_from([kind for kind in Kind if "value" in _fields(kind) and kind.is_decoded]),
+    st.sampled_from([kind for kind in Kind if "value" in _example_fields(kind) and kind.is_decoded]),
     json_values,
     exts,
 )
 def test_a_decoded_value_is_any_json_and_null_too(kind: Kind, value: Any, ext: dict[str, Any]) -> None:
-    fields = _fields(kind) | {"value": value, "ext": ext}
+    fields = _example_fields(kind) | {"value": value, "ext": ext}
     assert _decode(kind, fields) == msgspec.structs.replace(EXAMPLES[kind][1], value=value, ext=ext)
 
 
 @pytest.mark.rule("report-52")
-def test_a_null_value_is_not_an_absent_one() -> None:
-    fields = _fields(Kind.EVENT_DECODED)
+def test_a_null_value_differs_from_an_absent_one() -> None:
+    fields = _example_fields(Kind.EVENT_DECODED)
     absent = reports.EventDecoded(time=AT, seq=4, ext={"isTransition": True})
     assert _decode(Kind.EVENT_DECODED, fields | {"value": None}) != absent
 
@@ -223,14 +223,14 @@ def test_a_null_value_is_not_an_absent_one() -> None:
 @pytest.mark.rule("report-39")
 @given(wholes)
 def test_a_heartbeat_status_is_any_whole_number(status: int) -> None:
-    fields = _fields(Kind.HEARTBEAT) | {"status": status}
+    fields = _example_fields(Kind.HEARTBEAT) | {"status": status}
     assert _decode(Kind.HEARTBEAT, fields) == reports.Heartbeat(time=AT, seq=135, status=status, last_count=3)
 
 
 @pytest.mark.rule("report-40")
 @given(st.sampled_from(Status) | wholes, wholes)
 def test_a_measurement_error_is_a_status_or_any_other_number(error: int, error_ext: int) -> None:
-    fields = _fields(Kind.MEASUREMENT_ERROR) | {"error": int(error), "errorExt": error_ext}
+    fields = _example_fields(Kind.MEASUREMENT_ERROR) | {"error": int(error), "errorExt": error_ext}
     expected = reports.MeasurementError(time=AT, seq=7, error=error, error_ext=error_ext)
     assert _decode(Kind.MEASUREMENT_ERROR, fields) == expected
 
@@ -240,7 +240,7 @@ def test_a_measurement_error_is_a_status_or_any_other_number(error: int, error_e
 @each_row("kind", [Kind.DFU, Kind.RSSI])
 def test_an_rssi_is_a_number_of_either_sign(kind: Kind, rssi: int) -> None:
     expected = msgspec.structs.replace(EXAMPLES[kind][1], rssi=rssi)
-    assert _decode(kind, _fields(kind) | {"rssi": rssi}) == expected
+    assert _decode(kind, _example_fields(kind) | {"rssi": rssi}) == expected
 
 
 @pytest.mark.rule("report-42")
@@ -254,8 +254,8 @@ def test_the_gateway_itself_may_be_the_parent(gateway: Mac) -> None:
 
 @pytest.mark.rule("report-19")
 @each_row("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
-def test_a_raw_value_longer_than_its_layout_is_read_and_the_rest_is_its_extension(kind: Kind) -> None:
-    report = _decode(kind, _fields(kind) | {"value": "fbebc0ffee"})
+def test_extra_bytes_of_a_raw_value_are_decoded_as_its_extension(kind: Kind) -> None:
+    report = _decode(kind, _example_fields(kind) | {"value": "fbebc0ffee"})
     assert isinstance(report, reports.Property | reports.Measurement | reports.Event)
     assert report.value == "fbebc0ffee"
     decoded = BUILTIN_CATALOGUE.decode("8800", parse_hex(report.value))
@@ -264,22 +264,22 @@ def test_a_raw_value_longer_than_its_layout_is_read_and_the_rest_is_its_extensio
 
 @pytest.mark.rule("id-26")
 @each_row("kind", [Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT])
-def test_a_raw_value_is_written_in_lower_case(kind: Kind) -> None:
-    report = _decode(kind, _fields(kind) | {"value": "C0FFee"})
+def test_a_raw_value_is_encoded_in_lower_case(kind: Kind) -> None:
+    report = _decode(kind, _example_fields(kind) | {"value": "C0FFee"})
     assert json.loads(reports.encode_report(kind, report))["value"] == "c0ffee"
 
 
 @pytest.mark.rule("report-14")
-@each_row(("version", "written"), [("1.2.0", False), ("1.3.0", True), ("2.4.0", True)])
-def test_a_gateway_before_1_3_0_sends_no_last_count(version: str, *, written: bool) -> None:
+@each_row(("version", "has_field"), [("1.2.0", False), ("1.3.0", True), ("2.4.0", True)])
+def test_a_gateway_before_1_3_0_sends_no_last_count(version: str, *, has_field: bool) -> None:
     report = EXAMPLES[Kind.HEARTBEAT][1]
     payload = reports.encode_report(Kind.HEARTBEAT, report, version=Version.parse(version))
-    assert (b"lastCount" in payload) == written
+    assert (b"lastCount" in payload) == has_field
 
 
 @pytest.mark.rule("report-24", "report-25", "report-26", "report-27")
 @each_row(
-    ("end", "error"),
+    ("suffix", "error"),
     [
         ("c4bd6a04050/heartbeat", MalformedMac),
         ("C4BD6A040506/heartbeat", MalformedMac),
@@ -293,6 +293,6 @@ def test_a_gateway_before_1_3_0_sends_no_last_count(version: str, *, written: bo
         ("c4bd6a040506/measurement/8800/8800", MalformedTopic),
     ],
 )
-def test_a_report_on_a_malformed_topic_is_rejected(end: str, error: type[WireError]) -> None:
+def test_a_report_on_a_malformed_topic_is_rejected(suffix: str, error: type[WireError]) -> None:
     with pytest.raises(error):
-        TopicCodec().parse(f"mt/gateway/c4bd6a010203/device/{end}")
+        TopicCodec().parse(f"mt/gateway/c4bd6a010203/device/{suffix}")

@@ -1,4 +1,4 @@
-"""Requests: every operation with every parameter, and what a gateway of each version makes of it."""
+"""Requests: every operation with every parameter, decoded by gateways of each version."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 EXTENDER = Mac("c4bd6a0a0b0c")
 KEY = "00112233445566778899aabbccddeeff"
 PUBLIC_KEY = "04" + "5e" * 64
-REACH = (
+ACCESS_JSON = (
     b'"extenderId":"C4BD6A0A0B0C","accessType":"unprovisioned",'
     b'"publicKey":"' + PUBLIC_KEY.encode() + b'","key":"' + KEY.encode() + b'"'
 )
-REACHED: dict[str, Any] = {
+ACCESS_FIELDS: dict[str, Any] = {
     "id": RequestId("a-1"),
     "priority": Priority.HIGHEST,
     "extender_id": EXTENDER,
@@ -51,15 +51,15 @@ EXAMPLES: dict[Operation, tuple[bytes, Request]] = {
         b'{"id":"a-1","priority":4}',
         ApiVersionRequest(id=RequestId("a-1"), priority=Priority.HIGHEST),
     ),
-    Operation.READ: (b'{"id":"a-1","priority":4,%b}' % REACH, ReadRequest(**REACHED)),
-    Operation.READ_DECODED: (b'{"id":"a-1","priority":4,%b}' % REACH, ReadRequest(**REACHED)),
+    Operation.READ: (b'{"id":"a-1","priority":4,%b}' % ACCESS_JSON, ReadRequest(**ACCESS_FIELDS)),
+    Operation.READ_DECODED: (b'{"id":"a-1","priority":4,%b}' % ACCESS_JSON, ReadRequest(**ACCESS_FIELDS)),
     Operation.WRITE: (
-        b'{"value":"00ff","id":"a-1","priority":4,%b}' % REACH,
-        WriteRequest(value=Hex("00ff"), **REACHED),
+        b'{"value":"00ff","id":"a-1","priority":4,%b}' % ACCESS_JSON,
+        WriteRequest(value=Hex("00ff"), **ACCESS_FIELDS),
     ),
     Operation.WRITE_DECODED: (
-        b'{"value":[1,"x"],"ext":{"y":null},"id":"a-1","priority":4,%b}' % REACH,
-        WriteDecodedRequest(value=[1, "x"], ext={"y": None}, **REACHED),
+        b'{"value":[1,"x"],"ext":{"y":null},"id":"a-1","priority":4,%b}' % ACCESS_JSON,
+        WriteDecodedRequest(value=[1, "x"], ext={"y": None}, **ACCESS_FIELDS),
     ),
 }
 DEFAULTS: dict[Operation, Request] = {
@@ -69,29 +69,29 @@ DEFAULTS: dict[Operation, Request] = {
     Operation.WRITE: WriteRequest(value=None),
     Operation.WRITE_DECODED: WriteDecodedRequest(value=None, ext=UNSET),
 }
-NEEDED: dict[Operation, dict[str, Any]] = {
+REQUIRED_FIELDS: dict[Operation, dict[str, Any]] = {
     operation: {} if operation.is_answered else {"time": "2020-11-04T10:07:20.585Z", "type": 0}
     for operation in Operation
 }
-REACHING = [Operation.READ, Operation.READ_DECODED, Operation.WRITE, Operation.WRITE_DECODED]
+DEVICE_OPERATIONS = [Operation.READ, Operation.READ_DECODED, Operation.WRITE, Operation.WRITE_DECODED]
 
 
 def _decode(operation: Operation, **fields: Any) -> Any:
-    return requests.decode_request(operation, json.dumps(NEEDED[operation] | fields).encode())
+    return requests.decode_request(operation, json.dumps(REQUIRED_FIELDS[operation] | fields).encode())
 
 
-def _told(error: BaseException | None) -> str:
-    """All that an error and what led to it tell to whoever prints them."""
+def _format_chain(error: BaseException | None) -> str:
+    """Return the texts of an error and its causes."""
     if error is None:
         return ""
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return f"{error} {error!r} {_told(before)}"
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return f"{error} {error!r} {_format_chain(cause)}"
 
 
 @pytest.mark.rule("request-1", "request-3", "request-5", "request-8", "request-10", "request-11")
 @pytest.mark.rule("request-12", "request-13", "request-20", "request-21", "request-22", "request-23")
 @each_row("operation", EXAMPLES)
-def test_a_request_with_every_parameter_is_read_and_written_to_the_letter(operation: Operation) -> None:
+def test_a_request_with_every_parameter_is_decoded_and_encoded_exactly(operation: Operation) -> None:
     payload, request = EXAMPLES[operation]
     assert requests.decode_request(operation, payload) == request
     assert requests.encode_request(request) == payload
@@ -109,7 +109,7 @@ def test_a_request_without_parameters_has_the_defaults(operation: Operation, pay
 @pytest.mark.rule("request-1")
 @each_row("payload", [b" ", b"null", b"[]", b'"x"', b"{", b'{"id":"\xff"}', b"{}{}", b"\x00"])
 @each_row("operation", Operation)
-def test_what_is_no_json_object_is_no_request(operation: Operation, payload: bytes) -> None:
+def test_a_payload_that_is_not_a_json_object_is_rejected(operation: Operation, payload: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         requests.decode_request(operation, payload)
     assert rejected.value.field == "payload"
@@ -117,13 +117,13 @@ def test_what_is_no_json_object_is_no_request(operation: Operation, payload: byt
 
 @pytest.mark.rule("request-8")
 @each_row("field", ["extenderId", "accessType", "publicKey", "key", "value", "ext"])
-def test_apiversion_looks_at_the_common_parameters_only(field: str) -> None:
+def test_apiversion_uses_only_the_common_parameters(field: str) -> None:
     assert _decode(Operation.APIVERSION, **{field: 0}) == ApiVersionRequest()
 
 
 @pytest.mark.rule("request-3")
 @given(st.sampled_from(Operation), texts)
-def test_an_id_is_any_text_and_stays_as_it_is(operation: Operation, text: str) -> None:
+def test_an_id_is_any_text_and_is_unchanged(operation: Operation, text: str) -> None:
     request = _decode(operation, id=text)
     assert request.id == text
     assert json.loads(requests.encode_request(request))["id"] == text
@@ -132,7 +132,7 @@ def test_an_id_is_any_text_and_stays_as_it_is(operation: Operation, text: str) -
 @pytest.mark.rule("request-5")
 @each_row("number", [0, 1, 2, 3, 4, 0.0, 2.0, 4.0])
 @each_row("operation", Operation)
-def test_every_operation_takes_a_priority_from_0_to_4(operation: Operation, number: float) -> None:
+def test_every_operation_accepts_a_priority_from_0_to_4(operation: Operation, number: float) -> None:
     assert _decode(operation, priority=number).priority is Priority(int(number))
 
 
@@ -142,39 +142,39 @@ def test_a_request_without_priority_has_priority_2(operation: Operation) -> None
     assert _decode(operation).priority == 2
 
 
-NO_TEXT: list[Any] = [None, True, 1, 1.5, [], {}]
+NOT_TEXT: list[Any] = [None, True, 1, 1.5, [], {}]
 WRONG: dict[str, list[Any]] = {
-    "id": NO_TEXT,
+    "id": NOT_TEXT,
     "priority": [None, True, "2", -1, 5, 2.5, [], {}, 10**400],
-    "extenderId": [*NO_TEXT, "", "c4bd6a0a0b0", "c4bd6a0a0b0g", "c4-bd-6a-0a-0b-0c"],
-    "accessType": [*NO_TEXT, "", "Legacy", "provisioned"],
-    "publicKey": [*NO_TEXT, "5", "5e5", "xx"],
-    "key": [*NO_TEXT, "5", "5e5", "xx"],
+    "extenderId": [*NOT_TEXT, "", "c4bd6a0a0b0", "c4bd6a0a0b0g", "c4-bd-6a-0a-0b-0c"],
+    "accessType": [*NOT_TEXT, "", "Legacy", "provisioned"],
+    "publicKey": [*NOT_TEXT, "5", "5e5", "xx"],
+    "key": [*NOT_TEXT, "5", "5e5", "xx"],
 }
 
 
 @pytest.mark.rule("request-3", "request-5", "request-20", "request-21", "request-22", "request-23")
 @each_row(("field", "wrong"), [(field, wrong) for field in WRONG for wrong in WRONG[field]])
-@each_row("operation", REACHING)
-def test_a_wrong_parameter_is_rejected_by_its_name(operation: Operation, field: str, wrong: Any) -> None:
+@each_row("operation", DEVICE_OPERATIONS)
+def test_an_error_names_the_wrong_parameter(operation: Operation, field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _decode(operation, **{field: wrong})
     assert rejected.value.field == field
 
 
-NO_HEX: list[Any] = [True, 0, 1.5, [], {}, "0", "abc", "0x00", "zz"]
-NO_OBJECT: list[Any] = [None, True, 0, 1.5, [], "", "x"]
+NOT_HEX: list[Any] = [True, 0, 1.5, [], {}, "0", "abc", "0x00", "zz"]
+NOT_AN_OBJECT: list[Any] = [None, True, 0, 1.5, [], "", "x"]
 
 
 @pytest.mark.rule("request-12", "request-13")
 @each_row(
     ("operation", "field", "wrong"),
     [
-        *((Operation.WRITE, "value", wrong) for wrong in NO_HEX),
-        *((Operation.WRITE_DECODED, "ext", wrong) for wrong in NO_OBJECT),
+        *((Operation.WRITE, "value", wrong) for wrong in NOT_HEX),
+        *((Operation.WRITE_DECODED, "ext", wrong) for wrong in NOT_AN_OBJECT),
     ],
 )
-def test_a_wrong_value_or_ext_is_rejected_by_its_name(operation: Operation, field: str, wrong: Any) -> None:
+def test_an_error_names_a_wrong_value_or_ext(operation: Operation, field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
         _decode(operation, **{field: wrong})
     assert rejected.value.field == field
@@ -182,18 +182,18 @@ def test_a_wrong_value_or_ext_is_rejected_by_its_name(operation: Operation, fiel
 
 @pytest.mark.rule("request-14")
 @each_row("value", ["c0ffee", "C0FFEE", "c0FFee"])
-def test_a_value_to_write_is_read_in_either_case(value: str) -> None:
+def test_a_value_to_write_is_accepted_in_any_case(value: str) -> None:
     assert bytes.fromhex(_decode(Operation.WRITE, value=value).value) == b"\xc0\xff\xee"
 
 
 @pytest.mark.rule("id-26")
-def test_a_value_is_written_in_lower_case() -> None:
+def test_a_value_is_encoded_in_lower_case() -> None:
     assert requests.encode_request(WriteRequest(value=Hex("C0FFee"))) == b'{"value":"c0ffee"}'
 
 
 @pytest.mark.rule("request-15", "request-16", "request-17")
 @each_row(
-    ("operation", "fields", "written"),
+    ("operation", "fields", "expected"),
     [
         (Operation.WRITE, {}, None),
         (Operation.WRITE, {"value": None}, None),
@@ -206,49 +206,53 @@ def test_a_value_is_written_in_lower_case() -> None:
         (Operation.WRITE_DECODED, {"value": []}, []),
     ],
 )
-def test_null_is_written_for_nothing_and_only_for_nothing(
-    operation: Operation, fields: dict[str, Any], written: Any
+def test_null_is_written_only_for_a_missing_value(
+    operation: Operation, fields: dict[str, Any], expected: Any
 ) -> None:
     request = _decode(operation, **fields)
-    assert request.value == written
+    assert request.value == expected
     assert requests.decode_request(operation, requests.encode_request(request)) == request
 
 
 @pytest.mark.rule("request-13")
 @given(json_values, exts)
-def test_write_decoded_takes_any_json_and_any_object_beside_it(value: Any, ext: dict[str, Any]) -> None:
+def test_write_decoded_accepts_any_json_value_and_any_extension(value: Any, ext: dict[str, Any]) -> None:
     assert _decode(Operation.WRITE_DECODED, value=value, ext=ext) == WriteDecodedRequest(value=value, ext=ext)
 
 
 @pytest.mark.rule("request-19")
-def test_ext_goes_behind_the_value_of_an_identifier_that_has_extensions_and_of_no_other() -> None:
-    moved = _decode(Operation.WRITE_DECODED, value=16, ext={"transitionCounter": 3, "isTransition": True})
-    assert BUILTIN_CATALOGUE.encode("motion", moved.value, moved.ext).hex() == "100000000301"
+def test_ext_is_encoded_only_for_an_identifier_with_extensions() -> None:
+    request = _decode(Operation.WRITE_DECODED, value=16, ext={"transitionCounter": 3, "isTransition": True})
+    assert BUILTIN_CATALOGUE.encode("motion", request.value, request.ext).hex() == "100000000301"
     with pytest.raises(UnencodableValue) as refused:
-        BUILTIN_CATALOGUE.encode("temperature", moved.value, moved.ext)
+        BUILTIN_CATALOGUE.encode("temperature", request.value, request.ext)
     assert refused.value.field.startswith("ext")
 
 
 @pytest.mark.rule("request-20", "id-27")
 @each_row("text", ["c4bd6a0a0b0c", "C4BD6A0A0B0C", "C4bd6a0A0b0c"])
-@each_row("operation", REACHING)
-def test_an_extender_is_read_in_either_case_and_written_in_upper(operation: Operation, text: str) -> None:
+@each_row("operation", DEVICE_OPERATIONS)
+def test_an_extender_id_is_accepted_in_any_case_and_encoded_in_upper_case(
+    operation: Operation, text: str
+) -> None:
     request = _decode(operation, extenderId=text)
     assert request.extender_id == EXTENDER
     assert json.loads(requests.encode_request(request)) == {"extenderId": "C4BD6A0A0B0C"}
 
 
 @pytest.mark.rule("request-21")
-@each_row("word", ["unprovisioned", "legacy"])
-@each_row("operation", REACHING)
-def test_there_are_two_access_types(operation: Operation, word: str) -> None:
-    assert _decode(operation, accessType=word).access_type is AccessType(word)
+@each_row("access_type", ["unprovisioned", "legacy"])
+@each_row("operation", DEVICE_OPERATIONS)
+def test_there_are_two_access_types(operation: Operation, access_type: str) -> None:
+    assert _decode(operation, accessType=access_type).access_type is AccessType(access_type)
 
 
 @pytest.mark.rule("request-22", "request-23")
 @each_row("field", ["publicKey", "key"])
-@each_row("operation", REACHING)
-def test_a_key_is_read_in_either_case_and_shown_only_in_the_payload(operation: Operation, field: str) -> None:
+@each_row("operation", DEVICE_OPERATIONS)
+def test_a_key_is_accepted_in_any_case_and_shown_only_in_the_payload(
+    operation: Operation, field: str
+) -> None:
     request = _decode(operation, **{field: KEY.upper()})
     assert json.loads(requests.encode_request(request)) == {field: KEY}
     for shown in (repr(request), str(request), pretty_repr(request), f"{request}"):
@@ -257,17 +261,17 @@ def test_a_key_is_read_in_either_case_and_shown_only_in_the_payload(operation: O
 
 @each_row("field", ["publicKey", "key"])
 @each_row("wrong", [KEY[:-1], KEY + "zz", [KEY], {KEY: KEY}, int(KEY[2:20])])
-def test_an_error_about_a_key_does_not_tell_it(field: str, wrong: Any) -> None:
+def test_an_error_about_a_key_does_not_contain_it(field: str, wrong: Any) -> None:
     with pytest.raises((MalformedHex, MalformedPayload)) as rejected:
         _decode(Operation.READ, **{field: wrong})
-    assert KEY[2:20] not in _told(rejected.value)
+    assert KEY[2:20] not in _format_chain(rejected.value)
 
 
-@each_row("end", [b',"id":"\xff"}', b',"id":"\\ud800"}', b',"id":1e999}', b',"id":1}', b"}x", b""])
-def test_an_error_about_a_payload_with_a_key_does_not_tell_it(end: bytes) -> None:
+@each_row("suffix", [b',"id":"\xff"}', b',"id":"\\ud800"}', b',"id":1e999}', b',"id":1}', b"}x", b""])
+def test_an_error_about_a_payload_does_not_contain_its_key(suffix: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
-        requests.decode_request(Operation.READ, b'{"key":"%b"%b' % (KEY.encode(), end))
-    assert KEY not in _told(rejected.value)
+        requests.decode_request(Operation.READ, b'{"key":"%b"%b' % (KEY.encode(), suffix))
+    assert KEY not in _format_chain(rejected.value)
 
 
 @each_row("field", ["accessType", "extenderId"])
@@ -287,7 +291,7 @@ def test_an_error_repeats_only_the_beginning_of_a_long_text(field: str) -> None:
         ("2.1.0", Operation.READ_DECODED, ["accessType", "publicKey", "key"]),
     ],
 )
-def test_an_older_gateway_does_not_even_look_at_newer_parameters(
+def test_an_older_gateway_ignores_newer_parameters(
     version: str, operation: Operation, ignored: list[str]
 ) -> None:
     payload = json.dumps(dict.fromkeys(ignored, 0)).encode()
@@ -299,6 +303,6 @@ def test_an_older_gateway_does_not_even_look_at_newer_parameters(
 
 @each_row("version", ["2.2.0", "2.4.0", "3.0.0"])
 @each_row("operation", EXAMPLES)
-def test_a_newer_gateway_reads_every_parameter(version: str, operation: Operation) -> None:
+def test_a_newer_gateway_decodes_every_parameter(version: str, operation: Operation) -> None:
     payload, request = EXAMPLES[operation]
     assert requests.decode_request(operation, payload, version=Version.parse(version)) == request

@@ -1,4 +1,4 @@
-"""Responses: what every answer has, what each operation adds, and what older gateways leave out."""
+"""Responses: common fields, fields of each operation, and fields that older gateways omit."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ EXAMPLES: dict[Operation, tuple[bytes, Response]] = {
     Operation.WRITE: (COMMON + b"}", Response(**FIELDS)),
     Operation.WRITE_DECODED: (COMMON + b"}", Response(**FIELDS)),
 }
-WANTED = {Operation.APIVERSION: "version", Operation.READ: "value", Operation.READ_DECODED: "value"}
+REQUIRED_FIELDS = {Operation.APIVERSION: "version", Operation.READ: "value", Operation.READ_DECODED: "value"}
 
 
-def _fields(operation: Operation) -> dict[str, Any]:
+def _example_fields(operation: Operation) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(EXAMPLES[operation][0])
     return fields
 
@@ -64,7 +64,7 @@ def _decode(operation: Operation, fields: dict[str, Any]) -> Response:
 @pytest.mark.rule("response-1", "response-2", "response-3", "response-4", "response-6", "response-14")
 @pytest.mark.rule("response-15", "response-16", "response-17", "response-18", "version-9")
 @each_row("operation", EXAMPLES)
-def test_a_response_with_every_field_is_read_and_written_to_the_letter(operation: Operation) -> None:
+def test_a_response_with_every_field_is_decoded_and_encoded_exactly(operation: Operation) -> None:
     payload, response = EXAMPLES[operation]
     assert responses.decode_response(operation, payload) == response
     assert type(responses.decode_response(operation, payload)) is type(response)
@@ -75,7 +75,7 @@ def test_a_response_with_every_field_is_read_and_written_to_the_letter(operation
 @each_row("field", ["time", "status"])
 @each_row("operation", EXAMPLES)
 def test_a_response_without_time_or_status_is_rejected(operation: Operation, field: str) -> None:
-    fields = _fields(operation)
+    fields = _example_fields(operation)
     del fields[field]
     with pytest.raises(MalformedPayload) as rejected:
         _decode(operation, fields)
@@ -84,15 +84,17 @@ def test_a_response_without_time_or_status_is_rejected(operation: Operation, fie
 
 @each_row("operation", EXAMPLES)
 def test_all_other_common_fields_may_be_absent(operation: Operation) -> None:
-    needed = {"time", "status", WANTED.get(operation)}
-    fields = {name: value for name, value in _fields(operation).items() if name in needed}
+    required = {"time", "status", REQUIRED_FIELDS.get(operation)}
+    fields = {name: value for name, value in _example_fields(operation).items() if name in required}
     assert json.loads(responses.encode_response(operation, _decode(operation, fields))) == fields
 
 
 @pytest.mark.rule("response-14", "response-15", "response-16")
-@each_row(("operation", "field"), WANTED.items())
-def test_a_success_without_what_was_asked_for_is_rejected(operation: Operation, field: str) -> None:
-    fields = _fields(operation)
+@each_row(("operation", "field"), REQUIRED_FIELDS.items())
+def test_a_successful_response_without_the_requested_value_is_rejected(
+    operation: Operation, field: str
+) -> None:
+    fields = _example_fields(operation)
     del fields[field]
     for success in (0, 0.0):
         with pytest.raises(MalformedPayload) as rejected:
@@ -102,26 +104,28 @@ def test_a_success_without_what_was_asked_for_is_rejected(operation: Operation, 
 
 @pytest.mark.rule("response-19")
 @each_row("status", [1, 9, 11, 200, -1])
-@each_row(("operation", "field"), WANTED.items())
-def test_a_failure_without_what_was_asked_for_is_read(operation: Operation, field: str, status: int) -> None:
-    fields = _fields(operation) | {"status": status}
+@each_row(("operation", "field"), REQUIRED_FIELDS.items())
+def test_a_failed_response_without_the_requested_value_is_decoded(
+    operation: Operation, field: str, status: int
+) -> None:
+    fields = _example_fields(operation) | {"status": status}
     del fields[field]
     assert _decode(operation, fields).status == status
 
 
-NO_TEXT: list[Any] = [None, True, 1, 1.5, [], {}]
+NOT_TEXT: list[Any] = [None, True, 1, 1.5, [], {}]
 WRONG: dict[str, list[Any]] = {
-    "time": [*NO_TEXT, "", "now", "2020-11-04"],
+    "time": [*NOT_TEXT, "", "now", "2020-11-04"],
     "status": [None, True, "0", 0.5, [], {}, 2**53 + 2, 10**400],
     "responseTime": [None, True, "1", -1, -0.5, [], {}],
     "origin": [None, False, "0", 0.5, [], {}, -1, 2, 15, 17, 31, 33, 64, 10**400],
-    "id": NO_TEXT,
-    "errorMessage": NO_TEXT,
-    "route": NO_TEXT,
-    "extenderId": NO_TEXT,
-    "extenderRoute": NO_TEXT,
-    "version": [*NO_TEXT, "", "2", "2.x.0", "two"],
-    "value": [*NO_TEXT, "0", "0x00", "zz"],
+    "id": NOT_TEXT,
+    "errorMessage": NOT_TEXT,
+    "route": NOT_TEXT,
+    "extenderId": NOT_TEXT,
+    "extenderRoute": NOT_TEXT,
+    "version": [*NOT_TEXT, "", "2", "2.x.0", "two"],
+    "value": [*NOT_TEXT, "0", "0x00", "zz"],
     "ext": [None, True, "x", 1, 1.5, []],
 }
 
@@ -133,14 +137,14 @@ WRONG: dict[str, list[Any]] = {
     [
         pytest.param(operation, field, wrong, id=f"{operation}-{field}-{str(wrong)[:20]}")
         for operation in EXAMPLES
-        for field in _fields(operation)
+        for field in _example_fields(operation)
         for wrong in WRONG[field]
         if (operation, field) != (Operation.READ_DECODED, "value")
     ],
 )
-def test_an_ill_typed_field_is_rejected_by_its_name(operation: Operation, field: str, wrong: Any) -> None:
+def test_an_error_names_the_invalid_field(operation: Operation, field: str, wrong: Any) -> None:
     with pytest.raises(WireError) as rejected:
-        _decode(operation, _fields(operation) | {field: wrong})
+        _decode(operation, _example_fields(operation) | {field: wrong})
     assert rejected.value.field == field
 
 
@@ -158,7 +162,7 @@ def test_an_ill_typed_field_is_rejected_by_its_name(operation: Operation, field:
 )
 @each_row("operation", EXAMPLES)
 def test_there_are_four_origins(operation: Operation, number: float, origin: Origin) -> None:
-    assert _decode(operation, _fields(operation) | {"origin": number}).origin is origin
+    assert _decode(operation, _example_fields(operation) | {"origin": number}).origin is origin
     assert len(Origin) == 4
 
 
@@ -180,14 +184,14 @@ def test_there_are_four_origins(operation: Operation, number: float, origin: Ori
         (11, Status.ACCESS_DENIED),
     ],
 )
-def test_a_status_of_the_table_has_its_name(code: int, status: Status) -> None:
-    assert _decode(Operation.WRITE, _fields(Operation.WRITE) | {"status": code}).status == status
+def test_a_documented_status_has_its_name(code: int, status: Status) -> None:
+    assert _decode(Operation.WRITE, _example_fields(Operation.WRITE) | {"status": code}).status == status
 
 
 @pytest.mark.rule("response-21")
 @given(st.sampled_from(sorted(EXAMPLES)), wholes)
-def test_any_other_status_passes_untouched(operation: Operation, status: int) -> None:
-    response = _decode(operation, _fields(operation) | {"status": status})
+def test_any_other_status_is_unchanged(operation: Operation, status: int) -> None:
+    response = _decode(operation, _example_fields(operation) | {"status": status})
     assert response.status == status
     assert json.loads(responses.encode_response(operation, response))["status"] == status
 
@@ -195,15 +199,15 @@ def test_any_other_status_passes_untouched(operation: Operation, status: int) ->
 @pytest.mark.rule("response-3")
 @each_row("number", [0, 7, 12.5, 60_000.0])
 def test_a_response_time_is_a_number_of_milliseconds(number: float) -> None:
-    fields = _fields(Operation.WRITE) | {"responseTime": number}
+    fields = _example_fields(Operation.WRITE) | {"responseTime": number}
     assert _decode(Operation.WRITE, fields).response_time == number
 
 
 @pytest.mark.rule("response-6", "response-13")
 @given(texts, texts, texts)
 def test_a_route_and_a_message_are_any_text(route: str, extender_route: str, message: str) -> None:
-    told = {"route": route, "extenderRoute": extender_route, "errorMessage": message}
-    response = _decode(Operation.WRITE, _fields(Operation.WRITE) | told)
+    fields = {"route": route, "extenderRoute": extender_route, "errorMessage": message}
+    response = _decode(Operation.WRITE, _example_fields(Operation.WRITE) | fields)
     assert (response.route, response.extender_route, response.error_message) == (
         route,
         extender_route,
@@ -213,8 +217,10 @@ def test_a_route_and_a_message_are_any_text(route: str, extender_route: str, mes
 
 @pytest.mark.rule("response-16", "response-17")
 @given(json_values, exts)
-def test_a_decoded_value_is_any_json_with_any_object_beside_it(value: Any, ext: dict[str, Any]) -> None:
-    response = _decode(Operation.READ_DECODED, _fields(Operation.READ_DECODED) | {"value": value, "ext": ext})
+def test_a_decoded_value_is_any_json_value_with_any_extension(value: Any, ext: dict[str, Any]) -> None:
+    response = _decode(
+        Operation.READ_DECODED, _example_fields(Operation.READ_DECODED) | {"value": value, "ext": ext}
+    )
     assert response == ReadDecodedResponse(value=value, ext=ext, **FIELDS)
 
 
@@ -225,7 +231,7 @@ def test_a_decoded_value_without_extensions_has_no_ext() -> None:
 
 
 @pytest.mark.rule("id-26")
-def test_a_raw_value_is_written_in_lower_case() -> None:
+def test_a_raw_value_is_encoded_in_lower_case() -> None:
     response = ReadResponse(time=AT, status=0, value=Hex("C0FFee"))
     assert json.loads(responses.encode_response(Operation.READ, response))["value"] == "c0ffee"
 
@@ -233,7 +239,7 @@ def test_a_raw_value_is_written_in_lower_case() -> None:
 @pytest.mark.rule("response-18", "request-25")
 @each_row("operation", [Operation.WRITE, Operation.WRITE_DECODED])
 def test_the_response_to_a_write_has_no_value(operation: Operation) -> None:
-    response = _decode(operation, _fields(operation) | {"value": "00", "ext": 0, "version": 0})
+    response = _decode(operation, _example_fields(operation) | {"value": "00", "ext": 0, "version": 0})
     assert response == Response(**FIELDS)
 
 
@@ -243,7 +249,7 @@ SINCE_2_0_1 = {"responseTime", "origin", "route"}
 
 @pytest.mark.rule("response-3", "response-4", "version-4", "version-5")
 @each_row(
-    ("version", "lacks", "apiversion_lacks"),
+    ("version", "missing_fields", "missing_apiversion_fields"),
     [
         ("1.2.0", SINCE_2_0_0, SINCE_2_0_0),
         ("2.0.0", set(), SINCE_2_0_1),
@@ -252,11 +258,11 @@ SINCE_2_0_1 = {"responseTime", "origin", "route"}
     ],
 )
 @each_row("operation", EXAMPLES)
-def test_an_older_gateway_leaves_out_the_newer_fields(
-    operation: Operation, version: str, lacks: set[str], apiversion_lacks: set[str]
+def test_an_older_gateway_omits_newer_fields(
+    operation: Operation, version: str, missing_fields: set[str], missing_apiversion_fields: set[str]
 ) -> None:
     payload, response = EXAMPLES[operation]
-    missing = apiversion_lacks if operation is Operation.APIVERSION else lacks
+    missing = missing_apiversion_fields if operation is Operation.APIVERSION else missing_fields
     written = json.loads(responses.encode_response(operation, response, version=Version.parse(version)))
     assert written == {name: value for name, value in json.loads(payload).items() if name not in missing}
 
@@ -269,7 +275,7 @@ def test_there_is_no_response_to_an_ack(operation: Operation) -> None:
 
 @each_row("payload", [b"", b"[]", b"null", b"{", COMMON + b',"x":"\xff"}'])
 @each_row("operation", EXAMPLES)
-def test_what_is_no_json_object_is_no_response(operation: Operation, payload: bytes) -> None:
+def test_a_payload_that_is_not_a_json_object_is_rejected(operation: Operation, payload: bytes) -> None:
     with pytest.raises(MalformedPayload) as rejected:
         responses.decode_response(operation, payload)
     assert rejected.value.field == "payload"

@@ -1,4 +1,4 @@
-"""Times: read in every spelling of ISO 8601, kept in whole milliseconds of UTC, written in one spelling."""
+"""Times: parsed in every spelling of ISO 8601, truncated to milliseconds of UTC, formatted in one way."""
 
 from __future__ import annotations
 
@@ -17,29 +17,27 @@ from tests.row_tables import each_row
 
 DIGITS = st.text("0123456789", min_size=1, max_size=30)
 ZONES = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-# Far enough from both ends that no offset leads out of the calendar, and four digits in strftime.
-SECONDS = st.datetimes(datetime(1001, 1, 1), datetime(9998, 1, 1)).map(  # noqa: DTZ001 # zones follow
+# Far enough from both ends that no offset leaves the supported years, and four digits in strftime.
+SECONDS = st.datetimes(datetime(1001, 1, 1), datetime(9998, 1, 1)).map(  # noqa: DTZ001 # zones are added later
     lambda time: time.replace(microsecond=0)
 )
 
 
 @pytest.mark.rule("id-18", "id-19", "id-20", "id-23")
 @given(SECONDS, DIGITS, ZONES)
-def test_any_digits_and_any_offset_are_read_as_the_instant_cut_to_milliseconds(
+def test_any_digits_and_any_offset_are_parsed_to_milliseconds_of_utc(
     second: datetime, digits: str, zone: timezone
 ) -> None:
     millis = int(digits.ljust(3, "0")[:3])
     offset = second.replace(tzinfo=zone).isoformat()[19:]
-    read = parse_time(f"{second.isoformat()}.{digits}{offset}")
-    assert read == second.replace(microsecond=millis * 1000, tzinfo=zone)
-    assert read.tzinfo is UTC
+    time = parse_time(f"{second.isoformat()}.{digits}{offset}")
+    assert time == second.replace(microsecond=millis * 1000, tzinfo=zone)
+    assert time.tzinfo is UTC
 
 
 @pytest.mark.rule("id-18", "id-19", "id-20")
 @given(SECONDS, st.sampled_from(["", "Z", "z", "+00:00", "+0000", "+00", "-00:00"]))
-def test_without_digits_and_without_an_offset_a_time_is_whole_seconds_of_utc(
-    second: datetime, zone: str
-) -> None:
+def test_a_time_without_digits_and_offset_is_in_whole_seconds_of_utc(second: datetime, zone: str) -> None:
     assert parse_time(second.isoformat() + zone) == second.replace(tzinfo=UTC)
 
 
@@ -48,7 +46,7 @@ def test_without_digits_and_without_an_offset_a_time_is_whole_seconds_of_utc(
 @each_row("date", ["%Y-%m-%d", "%G-W%V-%u", "%Y-%j"])
 @each_row("clock", ["%H:%M:%S", "%H:%M", "%H"])
 @each_row("separator", ["T", "t", " "])
-def test_dates_of_the_calendar_of_weeks_and_of_days_are_read_in_both_forms(
+def test_calendar_week_and_ordinal_dates_are_parsed_in_both_forms(
     date: str, clock: str, separator: str, time: datetime
 ) -> None:
     time = time.replace(second=0) if "S" not in clock else time
@@ -65,8 +63,8 @@ def test_the_finest_part_may_have_a_decimal_point_or_comma(
     clock: str, unit: int, time: datetime, digits: str, mark: str
 ) -> None:
     millis = int(Fraction(f"0.{digits}") * unit)
-    whole = parse_time(time.strftime(f"%Y-%m-%dT{clock}"))
-    assert parse_time(time.strftime(f"%Y-%m-%dT{clock}{mark}{digits}")) == whole + timedelta(
+    without_fraction = parse_time(time.strftime(f"%Y-%m-%dT{clock}"))
+    assert parse_time(time.strftime(f"%Y-%m-%dT{clock}{mark}{digits}")) == without_fraction + timedelta(
         milliseconds=millis
     )
 
@@ -96,26 +94,26 @@ def test_the_finest_part_may_have_a_decimal_point_or_comma(
         ("2020-02-29t00:00:00z", "2020-02-29T00:00:00.000Z"),
     ],
 )
-def test_the_other_spellings_of_iso_8601_are_read(text: str, written: str) -> None:
+def test_other_spellings_of_iso_8601_are_parsed(text: str, written: str) -> None:
     assert format_time(parse_time(text)) == written
 
 
 @pytest.mark.rule("id-19", "id-23")
 @each_row("digits", ["585", "5859", "5859999", "585999999", "585" + "9" * 4997, "585" + "0" * 4997])
-def test_digits_beyond_the_millisecond_are_cut_and_never_rounded(digits: str) -> None:
+def test_digits_beyond_the_millisecond_are_truncated_not_rounded(digits: str) -> None:
     assert format_time(parse_time(f"2020-11-04T10:07:20.{digits}Z")) == "2020-11-04T10:07:20.585Z"
 
 
 @pytest.mark.rule("id-23")
 @each_row("text", ["1969-12-31T23:59:59.9999Z", "0001-01-01T00:00:00.9999Z"])
-def test_a_time_before_1970_is_cut_in_the_same_way(text: str) -> None:
+def test_a_time_before_1970_is_truncated_in_the_same_way(text: str) -> None:
     assert parse_time(text).microsecond == 999_000
     assert from_millis(to_millis(parse_time(text))) == parse_time(text)
 
 
 @pytest.mark.rule("id-21", "id-23")
 @each_row("text", ["2020-11-04T10,0000002777777777777778Z", "2020-11-04T10:00.00001666666666667Z"])
-def test_a_fraction_just_past_a_millisecond_is_cut_to_that_millisecond(text: str) -> None:
+def test_a_fraction_just_past_a_millisecond_is_truncated_to_it(text: str) -> None:
     assert format_time(parse_time(text)) == "2020-11-04T10:00:00.001Z"
 
 
@@ -154,7 +152,7 @@ def test_a_fraction_just_past_a_millisecond_is_cut_to_that_millisecond(text: str
         *["202\uff10-11-04T10:07:20Z", "2020-11-04T10:07:20.\u0665Z", "2020-11-04T10:07:20+0\u0661:00"],
     ],
 )
-def test_text_of_another_shape_is_no_time(text: str) -> None:
+def test_text_of_another_form_is_rejected(text: str) -> None:
     with pytest.raises(MalformedTime, match="is not an ISO 8601 date and time") as caught:
         parse_time(text)
     assert caught.value.field == "time"
@@ -174,14 +172,14 @@ def test_text_of_another_shape_is_no_time(text: str) -> None:
         *["9999-12-31T23:59:59.999-00:01", "9999-12-31T24:00Z", "9999-12-31T23:59:60Z", "9999-W52-7T00Z"],
     ],
 )
-def test_a_time_that_no_calendar_or_clock_shows_is_rejected(text: str) -> None:
-    with pytest.raises(MalformedTime, match="is not a time that exists") as caught:
+def test_a_time_that_does_not_exist_is_rejected(text: str) -> None:
+    with pytest.raises(MalformedTime, match="is not a valid date and time") as caught:
         parse_time(text, "timestamp")
     assert caught.value.field == "timestamp"
 
 
 @each_row("text", ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z"])
-def test_the_first_and_the_last_time_are_read_and_written(text: str) -> None:
+def test_the_first_and_the_last_time_are_parsed_and_formatted(text: str) -> None:
     assert format_time(parse_time(text)) == text
     assert format_time(from_millis(to_millis(parse_time(text)))) == text
 
@@ -191,7 +189,7 @@ def test_the_first_and_the_last_time_are_read_and_written(text: str) -> None:
     | st.text("0123456789-:TWZ+.,\u0663", max_size=30)
     | st.from_regex(r"[09]\d{3}-\d\d-\d\dT\d\d.*\Z")
 )
-def test_arbitrary_text_is_a_time_or_rejected_by_our_error(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_raises_our_error(text: str) -> None:
     with suppress(WireError):
         assert parse_time(text).microsecond % 1000 == 0
 
@@ -208,25 +206,25 @@ def test_long_or_hostile_text_is_not_repeated_in_full(hostile: str) -> None:
 
 
 @pytest.mark.rule("id-22", "id-23")
-@given(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=ZONES))  # noqa: DTZ001 # zones follow
-def test_we_write_utc_with_three_digits_and_a_z(time: datetime) -> None:
+@given(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=ZONES))  # noqa: DTZ001 # zones are given by `timezones`
+def test_a_time_is_formatted_in_utc_with_three_digits_and_z(time: datetime) -> None:
     written = format_time(time)
-    cut = time.replace(microsecond=time.microsecond // 1000 * 1000)
+    truncated = time.replace(microsecond=time.microsecond // 1000 * 1000)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", written)
-    assert datetime.fromisoformat(written) == parse_time(written) == cut
+    assert datetime.fromisoformat(written) == parse_time(written) == truncated
 
 
-def test_a_time_without_an_offset_is_never_written() -> None:
-    with pytest.raises(ValueError, match="without an offset"):
-        format_time(datetime(2020, 11, 4))  # noqa: DTZ001 # that is the mistake
+def test_a_time_without_an_offset_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no UTC offset"):
+        format_time(datetime(2020, 11, 4))  # noqa: DTZ001 # naive on purpose
 
 
 @given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
-def test_milliseconds_since_1970_become_a_time_and_the_same_milliseconds_again(millis: int) -> None:
+def test_milliseconds_since_1970_survive_a_round_trip(millis: int) -> None:
     assert to_millis(from_millis(millis)) == millis
     assert from_millis(millis) == from_millis(0) + timedelta(milliseconds=millis)
 
 
-def test_finer_times_count_to_the_millisecond_that_has_begun() -> None:
+def test_microseconds_are_rounded_down() -> None:
     assert to_millis(datetime(1970, 1, 1, 0, 0, 0, 1999, tzinfo=UTC)) == 1
     assert to_millis(datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)) == -1

@@ -1,4 +1,4 @@
-"""Whoever sends what cannot be is told so in words for people, not in those of our tools."""
+"""Validation errors are reported in plain words, not in those of msgspec."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ JOB = {"name": "All", "firmwareId": "fw-1", "targets": {"all": True}}
 
 @pytest.mark.rule("rest-5")
 @each_row(
-    ("kind", "body", "field", "said"),
+    ("kind", "body", "field", "message"),
     [
-        (NewRequest, READ | {"priority": 9}, "priority", "is more than 4"),
-        (NewRequest, READ | {"priority": -1}, "priority", "is less than 0"),
-        (NewRequest, READ | {"priority": "high"}, "priority", "is a text, not a number"),
-        (NewRequest, READ | {"timeoutMs": 1.5}, "timeoutMs", "is a number, not a whole number"),
-        (NewRequest, READ | {"timeoutMs": 99}, "timeoutMs", "is less than 100"),
-        (NewRequest, [], "body", "is a list, not an object"),
-        (NewJob, JOB | {"name": ""}, "name", "is empty"),
-        (NewJob, JOB | {"name": "x" * 201}, "name", "has more than 200 characters"),
-        (NewJob, JOB | {"waves": [{"percent": 0}]}, "waves[0].percent", "is not more than 0"),
-        (NewJob, JOB | {"waves": [{"count": 1}] * 51}, "waves", "has more than 50 items"),
-        (NewJob, JOB | {"stage": 1}, "stage", "is a whole number, not true or false"),
-        (NewJob, JOB | {"deadline": 5}, "deadline", "is a whole number, not a text or null"),
+        (NewRequest, READ | {"priority": 9}, "priority", "must be at most 4"),
+        (NewRequest, READ | {"priority": -1}, "priority", "must be at least 0"),
+        (NewRequest, READ | {"priority": "high"}, "priority", "must be a number, not a string"),
+        (NewRequest, READ | {"timeoutMs": 1.5}, "timeoutMs", "must be a whole number, not a number"),
+        (NewRequest, READ | {"timeoutMs": 99}, "timeoutMs", "must be at least 100"),
+        (NewRequest, [], "body", "must be an object, not an array"),
+        (NewJob, JOB | {"name": ""}, "name", "must not be empty"),
+        (NewJob, JOB | {"name": "x" * 201}, "name", "must have at most 200 characters"),
+        (NewJob, JOB | {"waves": [{"percent": 0}]}, "waves[0].percent", "must be more than 0"),
+        (NewJob, JOB | {"waves": [{"count": 1}] * 51}, "waves", "must have at most 50 items"),
+        (NewJob, JOB | {"stage": 1}, "stage", "must be a boolean, not a whole number"),
+        (NewJob, JOB | {"deadline": 5}, "deadline", "must be a string or null, not a whole number"),
         (
             NewJob,
             JOB | {"targets": {"filter": {"Label": 1}}},
             "targets.filter.Label",
-            "is a whole number, not a text or a list",
+            "must be a string or an array, not a whole number",
         ),
     ],
 )
-def test_a_field_that_cannot_be_so_is_told_plainly(
-    kind: type[RequestBody], body: Any, field: str, said: str
+def test_an_invalid_field_has_a_plain_message(
+    kind: type[RequestBody], body: Any, field: str, message: str
 ) -> None:
     with pytest.raises(MalformedPayload) as raised:
         decode_body(kind, json.dumps(body).encode())
-    assert (raised.value.field, raised.value.reason) == (field, said)
+    assert (raised.value.field, raised.value.reason) == (field, message)
 
 
 @each_row(
-    ("kind", "value", "said"),
+    ("kind", "value", "message"),
     [
-        (Annotated[str, Meta(pattern="^a$")], "b", "is not spelt as it must be"),
-        (Annotated[str, Meta(min_length=2)], "b", "has fewer than 2 characters"),
-        (Annotated[dict[str, int], Meta(max_length=1)], {"a": 1, "b": 2}, "has more than 1 fields"),
-        (Annotated[float, Meta(lt=0.5)], 1.0, "is not less than 0.5"),
-        (Annotated[float, Meta(le=1e300)], 1.5e300, "is more than 1e+300"),
-        (Annotated[int, Meta(le=2**53)], 2**54, "is more than 9007199254740992"),
+        (Annotated[str, Meta(pattern="^a$")], "b", "does not match the required format"),
+        (Annotated[str, Meta(min_length=2)], "b", "must have at least 2 characters"),
+        (Annotated[dict[str, int], Meta(max_length=1)], {"a": 1, "b": 2}, "must have at most 1 fields"),
+        (Annotated[float, Meta(lt=0.5)], 1.0, "must be less than 0.5"),
+        (Annotated[float, Meta(le=1e300)], 1.5e300, "must be at most 1e+300"),
+        (Annotated[int, Meta(le=2**53)], 2**54, "must be at most 9007199254740992"),
     ],
 )
-def test_every_limit_that_a_field_may_have_has_its_words(kind: Any, value: object, said: str) -> None:
+def test_every_kind_of_limit_has_a_plain_message(kind: Any, value: object, message: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(value, kind)
-    assert explain_validation_error(str(raised.value)) == said
+    assert explain_validation_error(str(raised.value)) == message
 
 
-def test_what_nobody_has_words_for_stays_as_it_is() -> None:
+def test_an_unknown_message_is_unchanged() -> None:
     assert explain_validation_error("Invalid RFC3339 encoded datetime") == "Invalid RFC3339 encoded datetime"

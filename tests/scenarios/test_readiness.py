@@ -56,7 +56,7 @@ async def test_a_database_that_refuses_a_flush_is_told_until_it_takes_it(
         await service.disconnect_all()
         code, errors = service.stop()
     assert (code, "DELETE" in errors) == (0, False), errors
-    assert "what was coalesced cannot be written: UndefinedTable" in errors
+    assert "device states cannot be written: UndefinedTable" in errors
 
 
 @pytest.mark.rule("rest-160")

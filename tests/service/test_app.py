@@ -164,7 +164,7 @@ def test_a_service_does_not_start_on_a_newer_database(address: str, tmp_path: Pa
 
 def test_a_service_does_not_start_without_its_database_server(tmp_path: Path) -> None:
     address = "postgresql://user:hush-hush@127.0.0.1:1/x"
-    _assert_start_fails(tmp_path / "data", address, "the database does not answer")
+    _assert_start_fails(tmp_path / "data", address, "the database is unavailable")
 
 
 def test_a_missing_database_permission_is_reported_in_one_line(address: str, tmp_path: Path) -> None:

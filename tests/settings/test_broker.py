@@ -120,7 +120,7 @@ def test_a_prefix_of_topics_is_taken_as_it_is(text: str) -> None:
 def test_what_cannot_stand_in_front_of_topics_is_refused(text: str) -> None:
     ((field, message),) = faults({"MESHFLEET_TOPIC_PREFIX": text})
     assert field == "MESHFLEET_TOPIC_PREFIX"
-    assert message.endswith(" cannot stand in front of a topic")
+    assert message.endswith(" is not a valid topic prefix")
 
 
 # --- Limits ---

@@ -25,9 +25,10 @@ __all__ = ["Database", "connect_database", "explain_driver_errors", "open_databa
 
 
 def open_database(address: str, folder: Path, *, stop: Event | None = None) -> Database:
-    """Open `sqlite`, which is a file in that folder, or a `postgresql://` server, and bring it up to date.
+    """Open the SQLite file in `folder` (address `sqlite`) or a `postgresql://` server; migrate its schema.
 
-    Who waits for another program that does the same gives up when `stop` is set.
+    While another process migrates the same server, this waits; it raises DatabaseUnavailable if `stop` is
+    set.
     """
     database = connect_database(address, folder)
     try:
@@ -39,7 +40,10 @@ def open_database(address: str, folder: Path, *, stop: Event | None = None) -> D
 
 
 def connect_database(address: str, folder: Path) -> Database:
-    """Prepare connections to a database without changing it; a server is not asked yet."""
+    """Create the connection pools of a database.
+
+    Does not connect to a server and does not migrate the schema.
+    """
     return Database(
         sqlite.create_sqlite_engines(folder / "meshfleet.sqlite")
         if address == "sqlite"
@@ -48,17 +52,19 @@ def connect_database(address: str, folder: Path) -> Database:
 
 
 def upgrade_database(database: Database, stop: Event) -> None:
-    """Bring a database up to date; wait while another program does that, until `stop` is set."""
+    """Migrate the schema. While another process migrates it, wait until it is done or `stop` is set."""
     with explain_driver_errors():
         database.write_now(migrate_schema, stop)
 
 
 @contextmanager
 def explain_driver_errors() -> Iterator[None]:
-    """Turn errors of the driver into `UnusableDatabase` with its words."""
+    """Raise driver errors as `UnusableDatabase` with the message of the driver."""
     try:
         yield
     except DBAPIError as exc:
         raise UnusableDatabase(f"the database cannot be used: {describe_driver_error(exc)}") from exc
-    except AssertionError as exc:  # what SQLAlchemy says when it cannot read the version of a server
-        raise UnusableDatabase("PostgreSQL 15 or newer is needed; this is another server") from exc
+    except AssertionError as exc:  # SQLAlchemy raises it if it cannot parse the version of a server
+        raise UnusableDatabase(
+            "PostgreSQL 15 or newer is required; the server did not report a PostgreSQL version"
+        ) from exc

@@ -1,7 +1,7 @@
-"""The database: where queries run, and in which transaction.
+"""Database connections: worker threads, transactions, retries and advisory locks.
 
-Stores are plain functions that take a `Connection`. Here they run in threads, so that the event loop never
-waits: readers side by side, and on SQLite one writer, who never waits for a lock.
+Stores are plain functions that take a `Connection`. They run in threads, so that the event loop never blocks:
+readers in parallel, and on SQLite a single writer, which never waits for another writer of this process.
 """
 
 from __future__ import annotations
@@ -28,46 +28,49 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 _DATABASE_FAILURES: Final = (OperationalError, InternalError, PoolTimeout)
-"""Of the database, not of whoever asks. A server that only reads, since another took over, is among them."""
+"""Failures of the database, not of a query.
+
+They include writes to a server that has become read-only after a failover.
+"""
 
 MAX_ATTEMPTS: Final = 5
-"""For a transaction that PostgreSQL ends because two of them stood in each other's way."""
+"""Attempts for a transaction that PostgreSQL aborts because of a conflict with another one."""
 
 _CONFLICT_SQLSTATES: Final = {"40001", "40P01", "23503"}
-"""Serialization failure, deadlock, and a row that went while another began to refer to it."""
+"""Serialization failure, deadlock, and a foreign key to a row that was deleted concurrently."""
 
 _UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 _MESSAGE_FIELD: Final = ord("M")
-"""The field of an error of PostgreSQL that says what is wrong."""
+"""Field code of the message text in a PostgreSQL error."""
 
 _LOCK_WAIT_SECONDS: Final = 2.0
-"""Seconds in which a server notices that a program was killed, and drops its locks. The server waits for the
-next query of that connection, so it learns of its end at once: within milliseconds, if it is not busy."""
+"""Seconds to wait for a lock held by a killed process.
+
+The server usually notices the closed connection and releases the lock within milliseconds.
+"""
 
 _LOCK_POLL_SECONDS: Final = 0.05
-"""Seconds between two looks."""
+"""Seconds between two attempts to acquire a lock."""
 
 
 class WriteConflict(Exception):
-    """Another process wrote what this transaction was about to write: it is to run again."""
+    """Signal that another process wrote the same data: the transaction runs again."""
 
 
 class Engines(NamedTuple):
-    """How to get connections: for reading, and for writing."""
+    """SQLAlchemy engines for reading and for writing, and the sizes of their thread pools."""
 
     readers: Engine
     writers: Engine
     reader_threads: int
-    """How many threads read."""
     writer_threads: int
-    """How many threads write."""
 
 
 class Database:
-    """An open database. `read` and `write` run a store's function and give back what it returns."""
+    """Open database. `read` and `write` run a function in a transaction and return its result."""
 
     def __init__(self, engines: Engines, *, max_attempts: int = MAX_ATTEMPTS) -> None:
-        """`tries` is how often a transaction runs that meets others, before it fails."""
+        """Create the thread pools. `max_attempts` limits how often a conflicting transaction runs."""
         self._engines = engines
         self._max_attempts = max_attempts
         self._readers = ThreadPoolExecutor(engines.reader_threads, "db.read")
@@ -75,7 +78,7 @@ class Database:
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether it is SQLite, not PostgreSQL."""
+        """Whether the database is SQLite; otherwise it is PostgreSQL."""
         return self._engines.writers.dialect.name == "sqlite"
 
     async def read(
@@ -84,7 +87,7 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Run a function that changes nothing; it sees one moment of the database."""
+        """Run a function that only reads; it sees one consistent snapshot of the database."""
         task = partial(self.read_now, work, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._readers, task)
 
@@ -94,9 +97,9 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Run a function in a transaction, which is committed when this returns, whole or not at all.
+        """Run a function in a transaction, which is committed as a whole before this returns.
 
-        The function may run more than once. Who cancels this does not stop it: it may still be committed.
+        The function may run more than once. Canceling the caller does not stop it: it may still be committed.
         """
         task = partial(self.write_now, work, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._writers, task)
@@ -107,7 +110,7 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """`read` for programs without an event loop."""
+        """Run `read` in the calling thread, for programs without an event loop."""
         try:
             with self._engines.readers.connect() as connection:
                 return work(connection, *args, **kwargs)
@@ -120,27 +123,30 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """`write` for programs without an event loop."""
-        for tries_left in reversed(range(self._max_attempts)):
+        """Run `write` in the calling thread, for programs without an event loop."""
+        for attempts_left in reversed(range(self._max_attempts)):
             try:
                 with self._engines.writers.begin() as connection:
                     return work(connection, *args, **kwargs)
             except (IntegrityError, WriteConflict, *_DATABASE_FAILURES) as exc:
-                if tries_left and _is_conflict(exc):
+                if attempts_left and _is_conflict(exc):
                     continue
                 if isinstance(exc, IntegrityError):
                     raise
                 if _is_conflict(exc):
-                    raise DatabaseUnavailable("the database is too busy") from exc
+                    raise DatabaseUnavailable(
+                        "the database is too busy: the transaction kept conflicting with others"
+                    ) from exc
                 raise _unavailable(exc) from exc
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     @contextmanager
     def hold_advisory_lock(self, lock: int) -> Iterator[bool]:
-        """Hold an advisory lock of a server while the block runs. Give False if another program holds it.
+        """Hold a PostgreSQL advisory lock while the block runs. Yield False if another process holds it.
 
-        A file belongs to one service anyway. The lock lasts as long as a connection of its own. That of a
-        program that was killed may outlive it for a moment, so a lock that is taken is tried again.
+        On SQLite it always yields True: the file belongs to one service. The lock lasts as long as a
+        dedicated connection. The lock of a killed process may outlive it for a moment, so acquiring is
+        retried.
         """
         if self.is_sqlite:
             yield True
@@ -150,13 +156,13 @@ class Database:
                 connection = stack.enter_context(self._engines.writers.connect())
                 connection.execution_options(isolation_level="AUTOCOMMIT")
                 connection.detach()
-                is_ours = _acquire_lock(connection, lock)
+                is_acquired = _acquire_lock(connection, lock)
             except _DATABASE_FAILURES as exc:
                 raise _unavailable(exc) from exc
-            yield is_ours
+            yield is_acquired
 
     def close(self) -> None:
-        """Let running work end, then close all connections."""
+        """Wait for running work, then close all connections."""
         self._writers.shutdown()
         self._readers.shutdown()
         self._engines.readers.dispose()
@@ -164,16 +170,16 @@ class Database:
 
 
 def _acquire_lock(connection: Connection, lock: int) -> bool:
-    until = time.monotonic() + _LOCK_WAIT_SECONDS
+    deadline = time.monotonic() + _LOCK_WAIT_SECONDS
     while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar():
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             return False
         time.sleep(_LOCK_POLL_SECONDS)
     return True
 
 
 def _is_conflict(exc: Exception) -> bool:
-    """Whether another try may succeed."""
+    """Return whether the transaction may succeed if it runs again."""
     return (
         isinstance(exc, WriteConflict)
         or getattr(getattr(exc, "orig", None), "sqlstate", None) in _CONFLICT_SQLSTATES
@@ -181,20 +187,20 @@ def _is_conflict(exc: Exception) -> bool:
 
 
 def is_duplicate_error(exc: IntegrityError) -> bool:
-    """Whether a row was refused because there is one like it already."""
+    """Return whether a row was refused because its key exists, not because of a concurrent transaction."""
     return not _is_conflict(exc)
 
 
 def _unavailable(exc: Exception) -> DatabaseUnavailable:
     return DatabaseUnavailable(
-        f"the database does not answer: {describe_driver_error(exc)}", classify_error(exc)
+        f"the database is unavailable: {describe_driver_error(exc)}", classify_error(exc)
     )
 
 
 def describe_driver_error(exc: Exception) -> str:
-    """Put what the driver says on one line, without the statement and its values, which may be secret."""
+    """Return the driver's message on one line, without the statement and its values, which may be secret."""
     reason = exc.orig if isinstance(exc, DBAPIError) else exc
-    diagnosis = getattr(reason, "diag", None)  # of PostgreSQL, whose text goes on with the statement
+    diagnosis = getattr(reason, "diag", None)  # PostgreSQL only; str() would append the statement
     text = getattr(diagnosis, "message_primary", None) or str(reason)
     if _UNREADABLE in text and hasattr(reason, "pgresult"):
         text = _decode_server_message(reason) or text.replace(_UNREADABLE, "?")
@@ -202,10 +208,10 @@ def describe_driver_error(exc: Exception) -> str:
 
 
 def _decode_server_message(error: Any) -> str | None:
-    """Read a message of a server that is not UTF-8 throughout; show what cannot be read by its bytes.
+    """Return a PostgreSQL error message with invalid UTF-8 bytes escaped, or None if it has no raw message.
 
-    A server cuts long names after 63 bytes, be it within a character, and sends what comes before the login
-    in an encoding that it does not tell. psycopg replaces all that it cannot read by the same character.
+    A server truncates long names to 63 bytes, even within a character, and before the login it sends messages
+    in an unknown encoding. psycopg replaces every invalid byte by the same character.
     """
     raw = None
     if error.pgresult is not None:

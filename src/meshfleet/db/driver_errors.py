@@ -1,4 +1,4 @@
-"""Which condition an error of the database or of the disk stands for, by its code and never by its text."""
+"""Classification of database and disk errors by their code, never by their text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SQLITE: Final = {
     sqlite3.SQLITE_BUSY: ReadinessCode.DATABASE_LOCKED,
     sqlite3.SQLITE_LOCKED: ReadinessCode.DATABASE_LOCKED,
 }
-"""By primary result code."""
+"""Readiness code by primary result code."""
 
 _POSTGRESQL: Final = {
     "53100": ReadinessCode.DISK_FULL,
@@ -24,7 +24,7 @@ _POSTGRESQL: Final = {
     "42P01": ReadinessCode.SCHEMA,  # undefined_table
     "42703": ReadinessCode.SCHEMA,  # undefined_column
 }
-"""By SQLSTATE."""
+"""Readiness code by SQLSTATE."""
 
 _ERRNO: Final = {
     errno.ENOSPC: ReadinessCode.DISK_FULL,
@@ -34,18 +34,18 @@ _ERRNO: Final = {
 }
 
 _PRIMARY_CODE_MASK: Final = 0xFF
-"""The bits of an extended result code of SQLite that are its primary code."""
+"""Bits of an extended SQLite result code that hold the primary code."""
 
 
 def classify_error(exc: Exception) -> ReadinessCode:
-    """Classify an error. What no code tells more about counts as a database that cannot be reached."""
+    """Return the readiness code of an error; DATABASE_UNREACHABLE if its code is not listed here."""
     if isinstance(exc, DatabaseUnavailable):
         return exc.readiness_problem.code
     reason = exc.orig if isinstance(exc, DBAPIError) else exc
     if isinstance(reason, OSError):
-        found = _ERRNO.get(reason.errno or 0)
+        code = _ERRNO.get(reason.errno or 0)
     elif isinstance(reason, sqlite3.Error):
-        found = _SQLITE.get(getattr(reason, "sqlite_errorcode", 0) & _PRIMARY_CODE_MASK)
+        code = _SQLITE.get(getattr(reason, "sqlite_errorcode", 0) & _PRIMARY_CODE_MASK)
     else:
-        found = _POSTGRESQL.get(getattr(reason, "sqlstate", None) or "")
-    return found or ReadinessCode.DATABASE_UNREACHABLE
+        code = _POSTGRESQL.get(getattr(reason, "sqlstate", None) or "")
+    return code or ReadinessCode.DATABASE_UNREACHABLE

@@ -1,4 +1,4 @@
-"""PostgreSQL, for more than one machine."""
+"""Engines for a PostgreSQL server, which several machines can share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CONNECTIONS: Final = 8
 
 _SESSION_OPTIONS: Final = {
     "timezone": "UTC",
-    # A plan made for any value is slow for most: a filter may select ten devices or a million.
+    # A generic plan is slow for most values: a filter may select ten devices or a million.
     "plan_cache_mode": "force_custom_plan",
-    "jit": "off",  # compiling takes longer than our queries, and so does starting helpers
+    "jit": "off",  # compiling takes longer than the queries, and so does starting parallel workers
     "max_parallel_workers_per_gather": "0",
-    "random_page_cost": "1.1",  # what is asked for often is in memory, or on a disk without a head
+    "random_page_cost": "1.1",  # frequently used pages are in memory, or on an SSD
     "statement_timeout": "30s",
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "60s",
@@ -31,17 +31,17 @@ _KEEPALIVE_OPTIONS: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""A server whose machine vanished is noticed within a minute, not within hours."""
+"""TCP settings by which the loss of the server's machine is detected within a minute instead of hours."""
 
 
 def create_postgresql_engines(address: str) -> Engines:
-    """Prepare connections to a server; nobody is asked yet."""
+    """Create the connection pool of a server without connecting yet."""
     try:
         engine = _engine(make_url(address).set(drivername="postgresql+psycopg"))
     except (ArgumentError, ValueError):
         # Without its cause: the address may hold a password.
         raise WrongSettings([Fault("database", "is not a URL such as postgresql://user@host/name")]) from None
-    # Readers see one moment, as on SQLite: a page is found by one query and fetched by another.
+    # Readers see one snapshot, as on SQLite: one query finds the ids of a page, another loads its rows.
     readers = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return Engines(readers=readers, writers=engine, reader_threads=_CONNECTIONS, writer_threads=_CONNECTIONS)
 
@@ -53,12 +53,12 @@ def _engine(url: URL) -> Engine:
         pool_size=_CONNECTIONS,
         max_overflow=0,
         pool_timeout=10,
-        pool_pre_ping=True,  # a server that was restarted is noticed before, not by, a query
-        hide_parameters=True,  # hashes and secrets are among them, and no log may hold those
+        pool_pre_ping=True,  # detects a restarted server before a query fails
+        hide_parameters=True,  # they include hashes and secrets, which must not be logged
         connect_args={
             "options": options,
             "connect_timeout": 10,
-            "client_encoding": "utf8",  # else texts come in the database's own encoding, or as bytes
+            "client_encoding": "utf8",  # otherwise texts arrive in the encoding of the database, or as bytes
             "application_name": "meshfleet",
             **_KEEPALIVE_OPTIONS,
         },

@@ -1,4 +1,4 @@
-"""The history of the schema: bringing a database to what this program needs."""
+"""Schema migration: upgrades a database to the schema of this version."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _MIGRATION_LOCK: Final = 0x6D657368
-"""Any number, as long as it is the same in all versions of this program."""
+"""Advisory lock key; any number, but the same in all versions of Meshfleet."""
 
 _LOCK_POLL_SECONDS: Final = 0.05
-"""Seconds between two tries."""
+"""Seconds between two attempts to acquire the lock."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 _OLDEST_POSTGRESQL: Final = 15
 _OLDEST_SQLITE: Final = (3, 34)
-"""The first that can search for parts of names."""
+"""First version with the trigram index for substring searches."""
 
 
 def migrate_schema(connection: Connection, stop: Event) -> None:
-    """Bring a database up to date. Safe to do again, and for two programs at once: the second waits.
+    """Upgrade the schema to this version. Idempotent; of two processes the second waits for the first.
 
-    Who waits gives up when `stop` is set. Runs in the transaction of `connection`: whatever fails leaves the
-    database as it was.
+    A waiting process raises DatabaseUnavailable when `stop` is set. Runs in the transaction of `connection`:
+    after a failure the database is unchanged.
     """
     _check_server_version(connection)
     if connection.dialect.name == "postgresql":
@@ -46,9 +46,12 @@ def migrate_schema(connection: Connection, stop: Event) -> None:
 
 
 def run_migrations(connection: Connection, revision: str = "head") -> None:
-    """Run the missing migrations up to this one. Alembic is loaded here, as a database is rarely old."""
-    from alembic import command  # noqa: PLC0415
-    from alembic.config import Config  # noqa: PLC0415
+    """Run the missing migrations up to `revision`.
+
+    Imports Alembic only here, as most starts do not need it.
+    """
+    from alembic import command  # noqa: PLC0415 # loaded only when needed
+    from alembic.config import Config  # noqa: PLC0415 # loaded only when needed
 
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
@@ -58,48 +61,51 @@ def run_migrations(connection: Connection, revision: str = "head") -> None:
 
 
 def _wait_for_lock(connection: Connection, stop: Event) -> None:
-    """Wait for our turn by asking again and again: a query that waits could not be stopped."""
+    """Acquire the migration lock by polling: a query that waits for the lock could not be stopped."""
     while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_MIGRATION_LOCK})").scalar():
         if stop.wait(_LOCK_POLL_SECONDS):
-            raise DatabaseUnavailable("stopped while another program brings the database up to date")
+            raise DatabaseUnavailable("stopped while another process was migrating the database")
 
 
 def is_schema_current(connection: Connection) -> bool:
-    """Whether a database is exactly what this program needs."""
+    """Return whether the schema has exactly the newest revision of this version."""
     return _revision(connection) == _revisions()[-1]
 
 
 def _revision(connection: Connection) -> str | None:
-    """Return the newest migration that a database has; Alembic keeps it in a table of one row."""
+    """Return the revision of the database, which Alembic keeps in a table of one row; None without one."""
     if not inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    return found
+    revision: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    return revision
 
 
 @cache
 def _revisions() -> tuple[str, ...]:
-    """Return all migrations of this program, which are numbered: m0001_first.py is 0001."""
-    return tuple(sorted(each.name[1:5] for each in (_MIGRATIONS / "versions").glob("m[0-9]*_*.py")))
+    """Return all revisions of this version in order; the file m0001_first.py is revision 0001."""
+    return tuple(sorted(file.name[1:5] for file in (_MIGRATIONS / "versions").glob("m[0-9]*_*.py")))
 
 
 def _check_server_version(connection: Connection) -> None:
     version = connection.dialect.server_version_info or ()
     if connection.dialect.name == "postgresql" and version < (_OLDEST_POSTGRESQL,):
-        raise UnusableDatabase(f"PostgreSQL {_OLDEST_POSTGRESQL} or newer is needed; this is {version[0]}")
+        raise UnusableDatabase(
+            f"PostgreSQL {_OLDEST_POSTGRESQL} or newer is required; the server is {version[0]}"
+        )
     if connection.dialect.name == "sqlite" and version < _OLDEST_SQLITE:
-        raise UnusableDatabase("SQLite 3.34 or newer is needed")
+        raise UnusableDatabase("SQLite 3.34 or newer is required")
 
 
 def _check_revision(connection: Connection) -> None:
-    current = _revision(connection)
-    taken = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
-    if current is None and taken:
+    revision = _revision(connection)
+    existing_tables = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
+    if revision is None and existing_tables:
         raise UnusableDatabase(
-            f"somebody else's tables are in the way: {', '.join(taken)}; give Meshfleet a database of its own"
+            f"the database contains tables of another program: {', '.join(existing_tables)}; "
+            "give Meshfleet a database of its own"
         )
-    if current is not None and current not in _revisions():
+    if revision is not None and revision not in _revisions():
         raise UnusableDatabase(
-            f"the database was used by a newer Meshfleet (its schema is {current}); "
+            f"the database was used by a newer Meshfleet (its schema is {revision}); "
             "run that version, or restore a backup made before"
         )

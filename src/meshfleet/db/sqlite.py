@@ -1,4 +1,4 @@
-"""SQLite: one file, one writer, readers beside it."""
+"""Engines for SQLite: one file, one writer, parallel readers."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _READERS: Final = 4
 
 _PRAGMA_ATTEMPTS: Final = 100
 _PRAGMA_RETRY_SECONDS: Final = 0.02
-"""Seconds."""
+"""Seconds between two attempts to set a pragma."""
 
 _PRAGMAS: Final = {
-    "busy_timeout": 10_000,  # milliseconds; another program, such as a backup, may hold the lock
+    "busy_timeout": 10_000,  # milliseconds; another process, such as a backup, may hold the lock
     "journal_mode": "WAL",
-    "synchronous": "FULL",  # what is acknowledged survives a power cut
-    "wal_autocheckpoint": 8000,  # pages; those that change all the time are written back once for many times
+    "synchronous": "FULL",  # acknowledged data survives a power cut
+    "wal_autocheckpoint": 8000,  # pages; a frequently changed page is written back once for many changes
     "foreign_keys": "ON",
     "trusted_schema": "OFF",
     "cache_size": -262_144,  # KiB
-    "mmap_size": 2**31,  # bytes; rows that lie anywhere are read in half the time
+    "mmap_size": 2**31,  # bytes; halves the time of random reads
     "temp_store": "MEMORY",
 }
 
 
 def create_sqlite_engines(path: Path) -> Engines:
-    """Open a file, or make it; only its owner can read it."""
+    """Open or create the database file, readable only by its owner."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as exc:
@@ -56,31 +56,35 @@ def _engine(path: Path, begin: str, *, size: int) -> Engine:
         url,
         pool_size=size,
         max_overflow=0,
-        hide_parameters=True,  # hashes and secrets are among them, and no log may hold those
+        hide_parameters=True,  # they include hashes and secrets, which must not be logged
         connect_args={"check_same_thread": False},
     )
 
     @event.listens_for(engine, "connect")
-    def set_up(connection: Any, _record: object) -> None:
-        # The driver would begin transactions by itself, but not before a read or a change of tables.
+    def configure_connection(connection: Any, _record: object) -> None:
+        # By default the driver begins transactions itself, but not before reads or schema changes.
         connection.isolation_level = None
         for name, value in _PRAGMAS.items():
             _set_pragma(connection, f"PRAGMA {name} = {value}")
 
     @event.listens_for(engine, "begin")
-    def start(connection: Connection) -> None:
+    def begin_transaction(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
     return engine
 
 
 def _set_pragma(connection: Any, pragma: str) -> None:
-    """Set up a connection. Of two that make WAL of a new file one is refused at once, without waiting."""
-    for tries_left in reversed(range(_PRAGMA_ATTEMPTS)):
+    """Run a PRAGMA, with retries.
+
+    Of two connections that switch a new file to WAL at the same time, one fails at once despite
+    `busy_timeout`.
+    """
+    for attempts_left in reversed(range(_PRAGMA_ATTEMPTS)):
         try:
             connection.execute(pragma)
         except sqlite3.OperationalError:
-            if not tries_left:
+            if not attempts_left:
                 raise
             time.sleep(_PRAGMA_RETRY_SECONDS)
         else:

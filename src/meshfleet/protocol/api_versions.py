@@ -1,4 +1,4 @@
-"""What exists since which version of the messaging interface, in one table."""
+"""Table of the interface version that introduced each field, parameter and operation."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ InterfacePart = Literal["report", "request", "response", "configuration"]
 
 LATEST_VERSION: Final = Version(2, 4, 0)
 ASSUMED_VERSION: Final = Version(1, 2, 0)
-"""What a gateway counts as until it has told its version (version-11)."""
+"""Version assumed for a gateway until it has reported its own (version-11)."""
 
 
 class Feature(NamedTuple):
-    """A field, parameter or operation and the version that brought it."""
+    """Field, parameter or operation, and the version that introduced it."""
 
     since: Version
     part: InterfacePart
     message: Kind | Operation | None
-    """The kind or operation it belongs to; None: all of them, unless a row of their own says otherwise."""
+    """Kind or operation it belongs to; None: all of them, unless they have a row of their own."""
     field: str | None
     """None: the operation itself."""
 
 
-def _row(since: str, part: InterfacePart, of: Kind | Operation | None, *fields: str | None) -> list[Feature]:
-    return [Feature(Version.parse(since), part, of, field) for field in fields]
+def _row(
+    since: str, part: InterfacePart, message: Kind | Operation | None, *fields: str | None
+) -> list[Feature]:
+    return [Feature(Version.parse(since), part, message, field) for field in fields]
 
 
 FEATURES: Final = (
@@ -43,22 +45,22 @@ FEATURES: Final = (
     *_row("2.4.0", "request", Operation.ACK, None),
     *_row("2.4.0", "request", Operation.ACK_DECODED, None),
 )
-"""version-1 to version-8. What has no row has always been there."""
+"""Features added by version-1 to version-8. A feature without a row has always existed."""
 
-_SINCE = {feature[1:]: feature.since for feature in FEATURES}
+_FIRST_VERSIONS = {feature[1:]: feature.since for feature in FEATURES}
 
 
 def find_first_version(
     part: InterfacePart, message: Kind | Operation | None, field: str | None
 ) -> Version | None:
-    """The version that brought a field or, with None as field, an operation; None: always there."""
-    return _SINCE.get((part, message, field)) or _SINCE.get((part, None, field))
+    """Return the version that introduced a field or, with field None, an operation; None: always existed."""
+    return _FIRST_VERSIONS.get((part, message, field)) or _FIRST_VERSIONS.get((part, None, field))
 
 
 def is_supported(
     part: InterfacePart, message: Kind | Operation | None, field: str | None, version: Version
 ) -> bool:
-    """Whether a gateway of this version knows the field or operation."""
+    """Return whether a gateway of this version knows the field or operation."""
     return (find_first_version(part, message, field) or version) <= version
 
 
@@ -66,7 +68,7 @@ def is_supported(
 def list_unsupported_fields(
     part: InterfacePart, message: Kind | Operation, version: Version | None
 ) -> frozenset[str]:
-    """The fields that a gateway of this version does not have (version-14, version-15)."""
+    """Return the fields that a gateway of this version does not know (version-14, version-15)."""
     if version is None:
         return frozenset()
     names = {
@@ -76,9 +78,9 @@ def list_unsupported_fields(
 
 
 def check_operation_supported(operation: Operation, parameters: frozenset[str], version: Version) -> None:
-    """Refuse what the gateway does not know, before anything is sent (version-12)."""
+    """Raise `GatewayTooOld` if the gateway lacks the operation or a parameter (version-12)."""
     for name in (None, *sorted(parameters)):
-        first = find_first_version("request", operation, name)
-        if first and version < first:
-            what = str(operation) if name is None else f"{name} in {operation}"
-            raise GatewayTooOld(what, first, version)
+        first_version = find_first_version("request", operation, name)
+        if first_version and version < first_version:
+            feature = str(operation) if name is None else f"{name} in {operation}"
+            raise GatewayTooOld(feature, first_version, version)

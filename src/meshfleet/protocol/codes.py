@@ -1,14 +1,14 @@
-"""The closed sets of the protocol: kinds, operations, and the numbers that stand for something."""
+"""Enumerations of the protocol: kinds, operations and numeric codes."""
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 
-# How far an update of firmware is, as 8120, 8125 and 8130 tell it (firmware-4 to firmware-6).
+# Progress of a firmware update, as reported by 8120, 8125 and 8130 (firmware-4 to firmware-6).
 
 
 class UpdateState(IntEnum):
-    """What is being done; decoded, its name in lower case (firmware-5)."""
+    """State of an update on a device; its decoded form is the name in lower case (firmware-5)."""
 
     IDLE = 0
     FETCHING = 1
@@ -21,7 +21,7 @@ class UpdateState(IntEnum):
 
 
 class UpdateErrorCode(IntEnum):
-    """Why an update failed (firmware-6)."""
+    """Reason of a failed update (firmware-6)."""
 
     NONE = 0
     NO_IMAGE = 1
@@ -35,7 +35,7 @@ class UpdateErrorCode(IntEnum):
 
 
 class Kind(StrEnum):
-    """What a report reports, as its topic says it (report-1 to report-11)."""
+    """Kind of a report, as in its topic (report-1 to report-11)."""
 
     HEARTBEAT = "heartbeat"
     DFU = "dfu"
@@ -49,27 +49,27 @@ class Kind(StrEnum):
     EVENT = "event"
     EVENT_DECODED = "event-decoded"
 
-    # Enum hashes by its name in Python code; these are dictionary keys on the hot path.
+    # An Enum computes the hash of its name in Python code; kinds are dictionary keys on the hot path.
     __hash__ = str.__hash__
 
     @property
     def is_decoded(self) -> bool:
-        """Whether the topic carries a name and the payload a JSON value."""
+        """Whether the topic has a name and the payload a JSON value, instead of hex."""
         return self.endswith("-decoded")
 
     @property
     def raw_kind(self) -> Kind:
-        """The kind that both forms of a sample count as (report-37)."""
+        """Kind under which both forms of a sample are stored (report-37)."""
         return Kind(self.removesuffix("-decoded"))
 
     @property
     def has_identifier(self) -> bool:
-        """Whether the topic carries an identifier (topic-12 to topic-14)."""
+        """Whether the topic has an identifier (topic-12 to topic-14)."""
         return self not in (Kind.HEARTBEAT, Kind.DFU, Kind.RSSI)
 
 
 class Operation(StrEnum):
-    """What a request asks for, as its topic says it."""
+    """Operation of a request, as in its topic."""
 
     APIVERSION = "apiversion"
     READ = "read"
@@ -83,22 +83,22 @@ class Operation(StrEnum):
 
     @property
     def is_decoded(self) -> bool:
-        """Whether the topic carries a name and the payload a JSON value."""
+        """Whether the topic has a name and the payload a JSON value, instead of hex."""
         return self.endswith("-decoded")
 
     @property
     def has_identifier(self) -> bool:
-        """Whether the topic carries an identifier (topic-17 to topic-19)."""
+        """Whether the topic has an identifier (topic-17 to topic-19)."""
         return self is not Operation.APIVERSION
 
     @property
     def is_answered(self) -> bool:
-        """Whether a response comes at all (ack-5)."""
+        """Whether the gateway sends a response (ack-5)."""
         return self not in (Operation.ACK, Operation.ACK_DECODED)
 
 
 class Priority(IntEnum):
-    """How the mesh routes a request and its response (request-5)."""
+    """Priority with which the mesh routes a request and its response (request-5)."""
 
     LOWEST = 0
     LOW = 1
@@ -108,36 +108,36 @@ class Priority(IntEnum):
 
 
 class Origin(IntEnum):
-    """Who answered (response-4)."""
+    """Sender of a response (response-4)."""
 
     CONNECTED = 0
-    """The connected target itself."""
+    """Connected target itself."""
     UNCONNECTED = 1
-    """The unconnected target, through an extender."""
+    """Unconnected target, through an extender."""
     EXTENDER = 16
-    """The extender, instead of the unconnected target."""
+    """Extender, on behalf of the unconnected target."""
     GATEWAY = 32
-    """The gateway, instead of the target."""
+    """Gateway, on behalf of the target."""
 
 
 class AckType(IntEnum):
-    """What an ack does to the samples that the device still holds (ack-3)."""
+    """Effect of an ack on the samples that the device still stores (ack-3)."""
 
     ACK = 0
     BACKFILL = 1
-    """Acknowledge, and send what is older, newest first."""
+    """Acknowledge, and request older samples, newest first."""
     ERASE_ALL = 2
 
 
 class AccessType(StrEnum):
-    """How a device outside the secure network is reached (request-21)."""
+    """Access to a device outside the secure network (request-21)."""
 
     UNPROVISIONED = "unprovisioned"
     LEGACY = "legacy"
 
 
 class Status(IntEnum):
-    """The statuses with a meaning here; others pass through as plain numbers (response-20, response-21)."""
+    """Statuses with a meaning in this code; others are passed on as numbers (response-20, response-21)."""
 
     OK = 0
     FAILED = 1
@@ -147,9 +147,9 @@ class Status(IntEnum):
     NOT_SUPPORTED = 5
     INVALID_VALUE = 6
     ACCESS_NOT_ALLOWED = 7
-    """Reading what is write-only, or writing what is read-only."""
+    """Read of a write-only property, or write of a read-only one."""
     BUSY = 8
     TIMEOUT = 9
     UNREACHABLE = 10
     ACCESS_DENIED = 11
-    """A wrong key or access type."""
+    """Wrong key or access type."""

@@ -1,8 +1,8 @@
-"""Decoders of our types, made by one thread at a time.
+"""Cache of msgspec decoders, each created by one thread at a time.
 
-msgspec learns what a struct is made of when it first decodes one, and shows to other threads what it has not
-finished: if they decode the same struct at that moment, the whole process crashes. That takes a struct which
-holds others, or an enum. So whoever decodes such a one asks here first, as several threads may do it.
+msgspec inspects a struct when its first decoder is created, and other threads can see the unfinished result:
+if they decode the same struct at that moment, the process crashes. It happens with structs that contain
+structs or enums. Code that decodes them in several threads must get its decoder here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from msgspec.json import Decoder
 
 _Value = TypeVar("_Value")
 
-_learning = Lock()
-_known: dict[type, Decoder[Any]] = {}
+_lock = Lock()
+_decoders: dict[type, Decoder[Any]] = {}
 
 
 def get_decoder(kind: type[_Value]) -> Decoder[_Value]:
-    """The decoder of a type."""
-    found = _known.get(kind)
-    if found is None:
-        with _learning:
-            found = _known.setdefault(kind, Decoder(kind))
-    return found
+    """Return the decoder of a type, creating it under a lock."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        with _lock:
+            decoder = _decoders.setdefault(kind, Decoder(kind))
+    return decoder

@@ -1,9 +1,9 @@
-"""Diagnostics: an older connection of gateways, on which they ask for the firmware image they are to use.
+"""Diagnostics topics, on which gateways request the location of a firmware image.
 
-    meshtech/diagnostics/{g}/server-command/firmware      the gateway asks
-    meshtech/diagnostics/{g}/server-response/firmware     the service answers
+    meshtech/diagnostics/{g}/server-command/firmware      request of the gateway
+    meshtech/diagnostics/{g}/server-response/firmware     response of the service
 
-No topic prefix stands in front of these (topic-9).
+These topics have no prefix (topic-9).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from meshfleet.protocol.ids import Mac
 from meshfleet.protocol.payload import Payload
 
 QUESTION_FILTER: Final = "meshtech/diagnostics/+/server-command/firmware"
-"""The filter for the questions of all gateways."""
+"""Topic filter for the firmware requests of all gateways."""
 
-_QUESTION = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-command/firmware")
-_ANSWER = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-response/firmware")
+_QUESTION_TOPIC = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-command/firmware")
+_ANSWER_TOPIC = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-response/firmware")
 
 
 class FirmwareType(IntEnum):
-    """How an image is packed (firmware-17)."""
+    """Packaging of a firmware image (firmware-17)."""
 
     NORDIC_PACKAGE = 1
     RAUC_BUNDLE = 2
@@ -48,7 +48,7 @@ Sha256Field = Annotated[HexField, Meta(min_length=64, max_length=64)]
 
 
 class FirmwareQuestion(Payload, frozen=True, kw_only=True):
-    """Where is the image for this model in this version? (firmware-16)."""
+    """Request for the image of a model in a version (firmware-16)."""
 
     model_number: ModelNumberField
     version: VersionField
@@ -56,80 +56,80 @@ class FirmwareQuestion(Payload, frozen=True, kw_only=True):
 
 
 class FirmwareAnswer(Payload, frozen=True, kw_only=True):
-    """Here it is (firmware-19)."""
+    """Response with the location of the image (firmware-19)."""
 
     uri: str
     file_name: str
     firmware_type: FirmwareTypeField
     sha256: Sha256Field | UnsetType = UNSET
-    """Of what is behind the uri, as is the size: something to check a download against (firmware-35)."""
+    """Hash and size of the file at `uri`, to verify the download (firmware-35)."""
     size: CountField | UnsetType = UNSET
 
 
 def format_question_topic(gateway: Mac) -> str:
-    """Where this gateway asks."""
+    """Return the topic on which this gateway requests firmware."""
     return f"meshtech/diagnostics/{gateway}/server-command/firmware"
 
 
 def format_answer_topic(gateway: Mac) -> str:
-    """Where this gateway waits for the answer."""
+    """Return the topic on which this gateway expects the response."""
     return f"meshtech/diagnostics/{gateway}/server-response/firmware"
 
 
 def parse_question_topic(topic: str) -> Mac:
-    """Read which gateway asks."""
-    found = _QUESTION.fullmatch(topic)
-    if found is None:
-        raise MalformedTopic("topic", f"{quote_input(topic)} is not the question of a gateway for firmware")
-    return Mac(found[1])
+    """Return the gateway of a request topic."""
+    match = _QUESTION_TOPIC.fullmatch(topic)
+    if match is None:
+        raise MalformedTopic("topic", f"{quote_input(topic)} is not a firmware request topic")
+    return Mac(match[1])
 
 
 def parse_answer_topic(topic: str) -> Mac:
-    """Read which gateway is answered."""
-    found = _ANSWER.fullmatch(topic)
-    if found is None:
-        raise MalformedTopic("topic", f"{quote_input(topic)} is not the answer to a gateway about firmware")
-    return Mac(found[1])
+    """Return the gateway of a response topic."""
+    match = _ANSWER_TOPIC.fullmatch(topic)
+    if match is None:
+        raise MalformedTopic("topic", f"{quote_input(topic)} is not a firmware response topic")
+    return Mac(match[1])
 
 
 def encode_question(question_id: str, question: FirmwareQuestion) -> bytes:
-    """Write a question."""
+    """Encode a firmware request."""
     return msgspec.json.encode({"id": question_id, "params": payload.to_json_object(question)})
 
 
 def decode_question(data: bytes) -> tuple[str, FirmwareQuestion]:
-    """Read a question and its id (firmware-15)."""
+    """Decode a firmware request. Return its id and parameters (firmware-15)."""
     envelope = payload.decode_object(data)
-    return _id(envelope), payload.build_payload(FirmwareQuestion, _object(envelope, "params"))
+    return _get_id(envelope), payload.build_payload(FirmwareQuestion, _get_object(envelope, "params"))
 
 
 def encode_answer(question_id: str, answer: FirmwareAnswer | None) -> bytes:
-    """Write the answer to a question; None: there is no such image (firmware-18)."""
+    """Encode the response to a firmware request; None: no such image exists (firmware-18)."""
     if answer is None:
         return msgspec.json.encode({"id": question_id, "success": False})
     return msgspec.json.encode({"id": question_id, "success": True, "result": payload.to_json_object(answer)})
 
 
 def decode_answer(data: bytes) -> tuple[str, FirmwareAnswer | None]:
-    """Read an answer and the id of its question; None: there is no such image."""
+    """Decode a response. Return the id of the request and the location; None: no such image exists."""
     envelope = payload.decode_object(data)
     success = envelope.get("success")
     if not isinstance(success, bool):
-        raise MalformedPayload("success", "is not there as a boolean")
-    return _id(envelope), payload.build_payload(
-        FirmwareAnswer, _object(envelope, "result")
+        raise MalformedPayload("success", "is missing or not a boolean")
+    return _get_id(envelope), payload.build_payload(
+        FirmwareAnswer, _get_object(envelope, "result")
     ) if success else None
 
 
-def _id(envelope: dict[str, Json]) -> str:
+def _get_id(envelope: dict[str, Json]) -> str:
     question_id = envelope.get("id")
     if not isinstance(question_id, str):
-        raise MalformedPayload("id", "is not there as a string")
+        raise MalformedPayload("id", "is missing or not a string")
     return question_id
 
 
-def _object(envelope: dict[str, Json], field: str) -> dict[str, Json]:
+def _get_object(envelope: dict[str, Json], field: str) -> dict[str, Json]:
     value = envelope.get(field)
     if not isinstance(value, dict):
-        raise MalformedPayload(field, "is not there as an object")
+        raise MalformedPayload(field, "is missing or not an object")
     return value

@@ -1,7 +1,7 @@
-"""The field types of payloads: what a struct declares, msgspec checks, and a gateway may spell differently.
+"""Field types of payloads.
 
-A field type is a Python type with its limits and, where the protocol allows more than one spelling or asks
-for a certain one, a `Spelling`.
+A field type is a Python type with its limits, which msgspec checks, and a `FieldCodec` where the protocol
+accepts several spellings or requires a particular one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Json = Any
-"""What a decoded value may be: any JSON value."""
+"""Any JSON value."""
 
 
 class FieldCodec(NamedTuple):
-    """How a field is read from JSON beyond its plain form, and how it is written."""
+    """Conversion of a field from and to JSON, beyond what msgspec does itself."""
 
     decode: Callable[[Any, str], Any]
-    """Takes the JSON value and the field's name. What it cannot help with it returns as it is."""
+    """Function of the JSON value and the field name; a value that it does not convert is unchanged."""
 
     encode: Callable[[Any], Any] | None = None
 
@@ -41,11 +41,11 @@ def _decode_integer(value: Any, _field: str) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-_QUOTED = re.compile(r"[0-9]{1,9}")
+_QUOTED_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def _decode_sequence(value: Any, field: str) -> Any:
-    if isinstance(value, str) and _QUOTED.fullmatch(value):
+    if isinstance(value, str) and _QUOTED_NUMBER.fullmatch(value):
         return int(value)
     return _decode_integer(value, field)
 
@@ -70,48 +70,48 @@ def _decode_hex_or_null(value: Any, field: str) -> Any:
 
 
 def _decode_secret(value: Any, field: str) -> Secret:
-    return Secret(parse_hex(_text(value, field), field))
+    return Secret(parse_hex(_require_string(value, field), field))
 
 
 def _decode_version(value: Any, field: str) -> Version:
-    return Version.parse(_text(value, field), field)
+    return Version.parse(_require_string(value, field), field)
 
 
 def _decode_model_number(value: Any, field: str) -> ModelNumber:
-    return parse_model_number(_text(value, field), field)
+    return parse_model_number(_require_string(value, field), field)
 
 
-def _text(value: Any, field: str) -> str:
-    """For types of ours: msgspec would complain with a name that nobody outside knows."""
+def _require_string(value: Any, field: str) -> str:
+    """Return the value if it is a string. msgspec's own error would name an internal type."""
     if not isinstance(value, str):
         raise MalformedPayload(field, "is not a string")
     return value
 
 
 INTEGER_CODEC = FieldCodec(_decode_integer)
-"""A whole number may be written `2.0` (report-17)."""
+"""Codec of whole numbers, which may be written `2.0` (report-17)."""
 
 TimeField = Annotated[datetime, Meta(tz=True), FieldCodec(_decode_time, format_time)]
-"""UTC in whole milliseconds (id-18 to id-23)."""
+"""UTC time in whole milliseconds (id-18 to id-23)."""
 
-# JSON numbers are exact up to 2^53 in every reader; nothing in the protocol comes near it.
+# Every JSON reader handles integers up to 2^53 exactly; the protocol needs no larger ones.
 IntegerField = Annotated[int, Meta(ge=-(2**53), le=2**53), INTEGER_CODEC]
 CountField = Annotated[int, Meta(ge=0, le=2**53), INTEGER_CODEC]
 ChannelField = Annotated[int, Meta(ge=37, le=39), INTEGER_CODEC]
-"""The BLE advertising channel (report-23)."""
+"""BLE advertising channel (report-23)."""
 
 SequenceField = Annotated[int, Meta(ge=0, le=255), FieldCodec(_decode_sequence)]
-"""A sequence number; a published sample quotes it, so consumers take both (report-16, report-22)."""
+"""Sequence number. Published samples have it in quotes, so both forms are accepted (report-16, report-22)."""
 
 MacField = Annotated[Mac, FieldCodec(_decode_mac)]
-"""A MAC inside a payload: read in either case (id-3)."""
+"""MAC in a payload, accepted in upper and lower case (id-3)."""
 
 ExtenderIdField = Annotated[Mac, FieldCodec(_decode_mac, str.upper)]
-"""The MAC of an extender: written in upper case (id-27)."""
+"""MAC of an extender, written in upper case (id-27)."""
 
 HexField = Annotated[Hex, FieldCodec(_decode_hex, str.lower)]
 HexOrNullField = Annotated[Hex | None, FieldCodec(_decode_hex_or_null, str.lower)]
-"""A value to write; empty text is NULL (request-15)."""
+"""Value to write; an empty string is NULL (request-15)."""
 
 SecretField = Annotated[Secret, FieldCodec(_decode_secret, Secret.reveal)]
 ModelNumberField = Annotated[ModelNumber, FieldCodec(_decode_model_number)]

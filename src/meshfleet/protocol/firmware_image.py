@@ -1,16 +1,16 @@
-"""Firmware images as they are downloaded: bare, or in a Nordic distribution package.
+"""Firmware images as downloaded: bare, or in a Nordic DFU package.
 
 A package is a zip with a `manifest.json`, which names for each part of the firmware a `bin_file`, the bytes
-that go over the air, and a `dat_file` for the bootloader. The older form of it also tells in
-`init_packet_data` what the part is for and what it must look like: `firmware_crc16`, or `firmware_length` and
-`firmware_hash`. The newer form has all that, signed, in the `dat_file` alone: the bootloader's affair.
+that are sent over the air, and a `dat_file` for the bootloader. The older form also describes the part in
+`init_packet_data`: its target and `firmware_crc16`, or `firmware_length` and `firmware_hash`. The newer form
+has all that, signed, in the `dat_file` only, which is checked by the bootloader.
 
 The older form also has an `application_version`. Its four bytes are those in which devices report their
-version (major, minor, patch, beta), as `pack` writes them. A number below 1.0.0 in this reading may as well
-be a counter or decimal digits of another tool, and all ones mean that it was not set: these say no version.
-The newer form has a number that only grows, in the `dat_file`.
+version (major, minor, patch, beta), as `build_package` writes them. A number below 1.0.0 in this reading may
+as well be a counter or decimal digits of another tool, and all ones mean that it was not set: these contain
+no version. The newer form has an ever-increasing number in the `dat_file`.
 
-Images come from outside. Nothing is unpacked to disk, and no more than `MAX_SIZE` to memory.
+Images are untrusted input. Nothing is unpacked to disk, and at most `MAX_PACKAGE_BYTES` to memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hashlib import sha256
 from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
-from zlib import error as ZlibError  # noqa: N812 # it is a class
+from zlib import error as ZlibError  # noqa: N812 # a class, despite its name
 
 import msgspec
 from msgspec import Meta, Struct
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-# Bare firmware images: the bytes that a Cortex-M chip runs, without a package around them.
+# Bare firmware images: the code of a Cortex-M chip without a package around it.
 
 MIN_BARE_IMAGE_BYTES: Final = 256
-"""Bytes: 16 words of the core, the interrupts of the smallest chip (32 words), and some code."""
+"""Smallest bare image: 16 core vectors, the interrupts of the smallest chip (32 words), and some code."""
 
 MAX_BARE_IMAGE_BYTES: Final = 1024 * 1024
-"""Bytes: the flash of the largest chip."""
+"""Largest bare image: the flash of the largest chip."""
 
 _RAM: Final = 0x20000000
 _RAM_END: Final = _RAM + 512 * 1024
@@ -58,11 +58,11 @@ _HANDLERS: Final = {
     14: "PendSV",
     15: "SysTick",
 }
-"""The exceptions of the core besides reset. The words between them are reserved and may hold anything."""
+"""Exceptions of the core besides reset. The words between them are reserved and may have any value."""
 
 
 def check_bare_image(image: bytes) -> list[str]:
-    """Return what keeps a file from being a bare image, in plain words; an empty list: nothing."""
+    """Return the reasons why a file is not a bare image, in plain words; an empty list if it is one."""
     if len(image) < MIN_BARE_IMAGE_BYTES:
         return [f"it has {len(image)} bytes; a bare image has at least {MIN_BARE_IMAGE_BYTES}"]
     if len(image) > MAX_BARE_IMAGE_BYTES:
@@ -73,50 +73,50 @@ def check_bare_image(image: bytes) -> list[str]:
 def _check_vectors(words: tuple[int, ...], size: int) -> Iterator[str]:
     stack, reset = words[:2]
     if not _RAM < stack <= _RAM_END or stack % 4:
-        yield f"its initial stack pointer {stack:#010x} is no address in RAM"
+        yield f"its initial stack pointer {stack:#010x} is not an address in RAM"
     if not _is_code(reset):
-        yield f"its reset vector {reset:#010x} is no address of code in flash"
+        yield f"its reset vector {reset:#010x} is not a code address in flash"
     handlers = {number: words[number] for number in _HANDLERS if words[number]}
     for number, address in handlers.items():
         if not _is_code(address):
             name = f"exception {number} ({_HANDLERS[number]})"
-            yield f"its vector {address:#010x} of {name} is no address of code in flash"
-    # The application may begin anywhere in flash, but all its handlers are inside it.
-    code = [address for address in (reset, *handlers.values()) if _is_code(address)]
-    if code and max(code) - min(code) >= size:
+            yield f"its vector {address:#010x} of {name} is not a code address in flash"
+    # The application may start anywhere in flash, but all its handlers are within it.
+    code_addresses = [address for address in (reset, *handlers.values()) if _is_code(address)]
+    if code_addresses and max(code_addresses) - min(code_addresses) >= size:
         yield f"its vectors are farther apart than its {size} bytes"
 
 
 def _is_code(address: int) -> bool:
-    """Tell whether a vector points to Thumb code in flash, behind the vector table."""
+    """Return whether a vector points to Thumb code in flash, behind the vector table."""
     return address % 2 == 1 and _VECTOR_TABLE.size < address < MAX_BARE_IMAGE_BYTES
 
 
 MAX_PACKAGE_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of a package, packed and unpacked: far more than the flash of any device."""
+"""Maximum size of a package, packed and unpacked: far more than the flash of any device."""
 
 MAX_BINARY_BYTES: Final = MAX_PACKAGE_BYTES - 4096
-"""Bytes of a single part: the rest is for manifest, init packet and what the zip itself takes."""
+"""Maximum size of a single part; the difference is for the manifest, the init packet and zip overhead."""
 
 _MAX_ENTRIES: Final = 64
 _MAX_NAME: Final = 255
 _MANIFEST: Final = "manifest.json"
-_ZIP: Final = b"PK"
-_ENTRY: Final = b"PK\x01\x02"
+_ZIP_SIGNATURE: Final = b"PK"
+_ENTRY_SIGNATURE: Final = b"PK\x01\x02"
 _ENCRYPTED: Final = 0x1
 
 _FIRST_VERSION: Final = 0x01000000
-"""The least `application_version` that says a version: 1.0.0."""
+"""Lowest `application_version` that is a version: 1.0.0."""
 _NO_VERSION: Final = 0xFFFFFFFF
 _ANY: Final = 0xFFFF
-"""As device type or revision: for all of them."""
+"""Device type or revision that means "any"."""
 _ANY_SOFTDEVICE: Final = 0xFFFE
 _CRC_START: Final = 0xFFFF
 _DFU_VERSION: Final = 0.7
 _HAS_HASH: Final = 1
-"""The form of init packet that comes with `_DFU_VERSION`."""
+"""Format of the init packet that belongs to `_DFU_VERSION`."""
 
-_BROKEN = (
+_ZIP_ERRORS = (
     BadZipFile,
     ZlibError,
     struct.error,
@@ -127,20 +127,20 @@ _BROKEN = (
     RuntimeError,
     ValueError,
 )
-"""What zipfile raises for broken zips, depending on where they are broken."""
+"""Exceptions that zipfile raises for a damaged zip, depending on where it is damaged."""
 
 
 class ImageInfo(Struct, frozen=True):
-    """A firmware image that is whole as far as it can tell."""
+    """Properties of a firmware image whose checks have passed."""
 
     size: int
-    """Bytes that go over the air."""
+    """Number of bytes that are sent over the air."""
     sha256: bytes
-    """Of the file as it was downloaded."""
+    """Hash of the file as downloaded."""
     model_number: ModelNumber | None
-    """The model that it says it is for."""
+    """Model given in the image; None: any or not given."""
     version: Version | None = None
-    """The version that it says it is."""
+    """Version given in the image; None: not given."""
 
 
 class _InitPacket(Struct, frozen=True):
@@ -169,73 +169,77 @@ class _Manifest(Struct, frozen=True):
 
 
 def is_zip(data: bytes) -> bool:
-    """Whether an image begins as a package does; else it is a bare one."""
-    return data.startswith(_ZIP)
+    """Return whether a file starts like a package; otherwise it is a bare image."""
+    return data.startswith(_ZIP_SIGNATURE)
 
 
 def inspect_image(data: bytes) -> ImageInfo:
-    """Look into an image, and check what can be checked."""
+    """Read the properties of an image and verify them. Raise MalformedImage if a check fails."""
     if not data:
         raise MalformedImage("image", "is empty")
     digest = sha256(data).digest()
     if not is_zip(data):
         return ImageInfo(len(data), digest, None)
     files = _unzip(data)
-    parts = _parts(files)
-    size = sum(_checked_size(part, files) for part in parts)
-    types = (part.init_packet_data.device_type for part in parts)
-    number = next((number for number in types if number not in (None, _ANY)), None)
-    version = _version(parts[0].init_packet_data)
-    return ImageInfo(size, digest, None if number is None else format_model_number(number), version)
+    parts = _list_parts(files)
+    size = sum(_check_part(part, files) for part in parts)
+    device_types = (part.init_packet_data.device_type for part in parts)
+    device_type = next((device_type for device_type in device_types if device_type not in (None, _ANY)), None)
+    version = _parse_version(parts[0].init_packet_data)
+    return ImageInfo(size, digest, None if device_type is None else format_model_number(device_type), version)
 
 
 def build_package(binary: bytes, *, model_number: ModelNumber, version: Version) -> bytes:
-    """Make the package of an application; the same one every time."""
+    """Build the package of an application. The same input gives the same bytes."""
     if not 0 < len(binary) <= MAX_BINARY_BYTES:
-        raise MalformedImage("image", f"has {len(binary)} bytes; a package takes 1 to {MAX_BINARY_BYTES}")
-    device, number, digest = int(model_number, 16), _version_number(version), sha256(binary).digest()
-    told = {
-        "application_version": number,
+        raise MalformedImage("image", f"has {len(binary)} bytes; a package holds 1 to {MAX_BINARY_BYTES}")
+    device_type, version_number, digest = (
+        int(model_number, 16),
+        _pack_version(version),
+        sha256(binary).digest(),
+    )
+    init_packet = {
+        "application_version": version_number,
         "device_revision": _ANY,
-        "device_type": device,
+        "device_type": device_type,
         "ext_packet_id": _HAS_HASH,
         "firmware_hash": digest.hex(),
         "firmware_length": len(binary),
         "softdevice_req": [_ANY_SOFTDEVICE],
     }
-    part = {"bin_file": "application.bin", "dat_file": "application.dat", "init_packet_data": told}
+    part = {"bin_file": "application.bin", "dat_file": "application.dat", "init_packet_data": init_packet}
     manifest = {"manifest": {"application": part, "dfu_version": _DFU_VERSION}}
-    start = struct.pack("<HHIHH", device, _ANY, number, 1, _ANY_SOFTDEVICE)
+    packet_header = struct.pack("<HHIHH", device_type, _ANY, version_number, 1, _ANY_SOFTDEVICE)
     return _zip(
         {
             "application.bin": binary,
-            "application.dat": start + struct.pack("<II32s", _HAS_HASH, len(binary), digest),
+            "application.dat": packet_header + struct.pack("<II32s", _HAS_HASH, len(binary), digest),
             _MANIFEST: msgspec.json.format(msgspec.json.encode(manifest), indent=4),
         }
     )
 
 
-def _version(told: _InitPacket) -> Version | None:
-    """Read the version of the first part, the application where there is one."""
-    number = told.application_version
+def _parse_version(init_packet: _InitPacket) -> Version | None:
+    """Return the version of a part; None if it contains none."""
+    number = init_packet.application_version
     if not isinstance(number, int) or not _FIRST_VERSION <= number < _NO_VERSION:
         return None
     return Version(*number.to_bytes(4))
 
 
-def _version_number(version: Version) -> int:
-    """The bytes in which a device reports its version, as one number."""
+def _pack_version(version: Version) -> int:
+    """Return the four version bytes as one number."""
     try:
         return int.from_bytes((*version[:3], version.beta), "big")
     except ValueError as exc:
-        raise MalformedVersion("version", f"{version} has a part beyond 255") from exc
+        raise MalformedVersion("version", f"{version} has a number above 255") from exc
 
 
 def _zip(files: Mapping[str, bytes]) -> bytes:
     packed = BytesIO()
     with ZipFile(packed, "w") as archive:
         for name, content in files.items():
-            entry = ZipInfo(name)  # of 1980, for want of a date
+            entry = ZipInfo(name)  # without a date: the default of 1980 keeps the result reproducible
             entry.create_system, entry.external_attr = 3, 0o644 << 16
             archive.writestr(entry, content)
     return packed.getvalue()
@@ -244,76 +248,82 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
 def _unzip(data: bytes) -> dict[str, bytes]:
     if len(data) > MAX_PACKAGE_BYTES:
         raise MalformedImage("image", f"has {len(data)} bytes; a package has at most {MAX_PACKAGE_BYTES}")
-    if data.count(_ENTRY) > _MAX_ENTRIES:
+    if data.count(_ENTRY_SIGNATURE) > _MAX_ENTRIES:
         raise MalformedImage("image", f"has more than {_MAX_ENTRIES} files")
     try:
         with ZipFile(BytesIO(data)) as archive:
             entries = archive.infolist()
             _check_entries(entries)
-            return {entry.filename: _read(archive, entry) for entry in entries}
-    except _BROKEN as exc:
-        raise MalformedImage("image", "is a zip that cannot be read") from exc
+            return {entry.filename: _read_entry(archive, entry) for entry in entries}
+    except _ZIP_ERRORS as exc:
+        raise MalformedImage("image", "is a damaged zip") from exc
 
 
 def _check_entries(entries: list[ZipInfo]) -> None:
-    """Refuse what we will not read, before anything is unpacked."""
+    """Reject unsupported entries before anything is unpacked."""
     for entry in entries:
-        if not _is_sane(entry.filename):
-            _reject(entry.filename, "is no name for a file")
+        if not _is_valid_name(entry.filename):
+            _reject(entry.filename, "is not a valid file name")
         if entry.flag_bits & _ENCRYPTED:
             _reject(entry.filename, "is encrypted")
         if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            _reject(entry.filename, "is compressed in a way that packages are not")
+            _reject(entry.filename, "uses an unsupported compression method")
     if len({entry.filename for entry in entries}) < len(entries):
-        raise MalformedImage("image", "has two files of one name")
+        raise MalformedImage("image", "contains two files with the same name")
     if sum(entry.file_size for entry in entries) > MAX_PACKAGE_BYTES:
         raise MalformedImage("image", f"unpacks to more than {MAX_PACKAGE_BYTES} bytes")
 
 
-def _is_sane(name: str) -> bool:
-    steps = name.removesuffix("/").split("/")
+def _is_valid_name(name: str) -> bool:
+    segments = name.removesuffix("/").split("/")
     return (
-        len(name) <= _MAX_NAME and name.isprintable() and "\\" not in name and not {"", ".", ".."} & {*steps}
+        len(name) <= _MAX_NAME
+        and name.isprintable()
+        and "\\" not in name
+        and not {"", ".", ".."} & {*segments}
     )
 
 
-def _read(archive: ZipFile, entry: ZipInfo) -> bytes:
-    # zipfile compares the checksum at the end, so it is asked for a byte more than there should be.
+def _read_entry(archive: ZipFile, entry: ZipInfo) -> bytes:
+    # zipfile checks the CRC only at the end of the file, so one more byte than expected is read.
     with archive.open(entry) as file:
         content = file.read(entry.file_size + 1)
     if len(content) != entry.file_size:
-        _reject(entry.filename, "is not as long as the zip says")
+        _reject(entry.filename, "does not have the length given in the zip")
     return content
 
 
-def _parts(files: Mapping[str, bytes]) -> list[_ManifestPart]:
-    """The parts of the firmware, the application first."""
+def _list_parts(files: Mapping[str, bytes]) -> list[_ManifestPart]:
+    """Return the parts of the firmware, the application first."""
     if _MANIFEST not in files:
         _reject(_MANIFEST, "is missing")
     try:
-        told = get_decoder(_Manifest).decode(files[_MANIFEST]).manifest
+        manifest = get_decoder(_Manifest).decode(files[_MANIFEST]).manifest
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise MalformedImage(_MANIFEST, f"cannot be read: {exc}") from exc
-    parts = [told.application, told.softdevice_bootloader, told.softdevice, told.bootloader]
-    there = [part for part in parts if part is not None]
-    if not there:
-        _reject(_MANIFEST, "names no firmware")
-    return there
+    parts = [manifest.application, manifest.softdevice_bootloader, manifest.softdevice, manifest.bootloader]
+    present = [part for part in parts if part is not None]
+    if not present:
+        _reject(_MANIFEST, "lists no firmware")
+    return present
 
 
-def _checked_size(part: _ManifestPart, files: Mapping[str, bytes]) -> int:
+def _check_part(part: _ManifestPart, files: Mapping[str, bytes]) -> int:
     for name in filter(None, (part.bin_file, part.dat_file)):
         if name not in files:
-            _reject(name, "is in the manifest and not in the zip")
-    binary, told = files.get(part.bin_file, b""), part.init_packet_data
+            _reject(name, "is listed in the manifest but missing in the zip")
+    binary, init_packet = files.get(part.bin_file, b""), part.init_packet_data
     if not binary:
         _reject(part.bin_file, "is empty")
-    if told.firmware_length not in (None, len(binary)):
-        _reject(part.bin_file, f"has {len(binary)} bytes, and not {quote_input(told.firmware_length)}")
-    if told.firmware_crc16 not in (None, crc_hqx(binary, _CRC_START)):
-        _reject(part.bin_file, "has not the checksum of the manifest")
-    if told.firmware_hash is not None and told.firmware_hash.lower() != sha256(binary).hexdigest():
-        _reject(part.bin_file, "has not the hash of the manifest")
+    if init_packet.firmware_length not in (None, len(binary)):
+        _reject(part.bin_file, f"has {len(binary)} bytes, not {quote_input(init_packet.firmware_length)}")
+    if init_packet.firmware_crc16 not in (None, crc_hqx(binary, _CRC_START)):
+        _reject(part.bin_file, "does not match the checksum in the manifest")
+    if (
+        init_packet.firmware_hash is not None
+        and init_packet.firmware_hash.lower() != sha256(binary).hexdigest()
+    ):
+        _reject(part.bin_file, "does not match the hash in the manifest")
     return len(binary)
 
 

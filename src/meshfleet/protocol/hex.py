@@ -1,4 +1,4 @@
-"""Bytes as hex text, the way payloads carry raw values and keys."""
+"""Bytes as hex text: the form of raw values and keys in payloads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NewType, final
 from meshfleet.errors.protocol import MalformedHex
 
 Hex = NewType("Hex", str)
-"""An even number of hex digits, in the case in which they came. Compare bytes, not texts."""
+"""Even number of hex digits in their original case. Compare the bytes, not the text."""
 
 
 def parse_hex(text: str, field: str = "value") -> bytes:
-    """Read hex in either case. The text is never repeated in the error: it may be a key."""
+    """Parse hex in upper or lower case. The error never contains the text: it may be a key."""
     try:
         return unhexlify(text)
     except ValueError as exc:
@@ -20,13 +20,13 @@ def parse_hex(text: str, field: str = "value") -> bytes:
 
 
 def format_hex(raw: bytes) -> Hex:
-    """Write bytes as we always do: in lower case (id-26)."""
+    """Format bytes as lower-case hex (id-26)."""
     return Hex(raw.hex())
 
 
 @final
 class Secret:
-    """A key on its way through. It shows itself to nobody but the payload it is written to (request-32)."""
+    """Key that is hidden from logs and errors and revealed only to its payload (request-32)."""
 
     __slots__ = ("_raw",)
 
@@ -34,7 +34,7 @@ class Secret:
         self._raw = raw
 
     def reveal(self) -> Hex:
-        """Hand out the key as hex."""
+        """Return the key as hex."""
         return format_hex(self._raw)
 
     def __repr__(self) -> str:

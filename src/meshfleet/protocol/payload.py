@@ -1,7 +1,7 @@
-"""Payloads: a JSON object in UTF-8 to a struct and back.
+"""Conversion of payloads, JSON objects in UTF-8, to structs and back.
 
-`read` accepts every spelling that the protocol tolerates and names the field of whatever it rejects.
-It is the careful way; reports have a fast way in front of it.
+`decode_payload` accepts every spelling that the protocol tolerates and names the field that it rejects. It is
+the complete but slow decoder; reports have a fast one that falls back to it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 MAX_PAYLOAD_BYTES = 64 * 1024
-"""Bytes; anything longer is rejected unread (report-28)."""
+"""Maximum size of a payload; a longer one is rejected without being decoded (report-28)."""
 
 
 MAX_NESTING_DEPTH = 128
-"""Objects and arrays within each other. Python's own limit depends on its version and on who calls."""
+"""Maximum nesting of objects and arrays. Python's own limit depends on its version and on the call stack."""
 
 
 class Payload(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
-    """What all payloads share. `read` drops unknown fields; the fast way of reports leaves them to it.
+    """Base class of all payloads. `build_payload` drops unknown fields, the fast decoder rejects them.
 
-    Payloads are written by `write`: msgspec by itself would spell times and versions in its own way. Only the
-    fast way of reports asks it to, and puts that right.
+    Payloads are encoded by `encode_payload`: msgspec alone would format times and versions differently. Only
+    `encode_report` uses msgspec directly, and corrects the time.
     """
 
 
@@ -51,74 +51,74 @@ class _Field(NamedTuple):
 
 
 def decode_payload(kind: type[PayloadT], payload: bytes, *, excluded: Collection[str] = ()) -> PayloadT:
-    """Read a payload with all that is tolerated, or raise a `WireError` that names the field."""
+    """Decode a payload in any tolerated spelling, or raise a `WireError` that names the field."""
     return build_payload(kind, decode_object(payload), excluded=excluded)
 
 
 def build_payload(kind: type[PayloadT], given: dict[str, Any], *, excluded: Collection[str] = ()) -> PayloadT:
-    """Make a payload of an object that is read already; fields in `without` are not looked at."""
-    known = {}
-    for field in _fields(kind):
+    """Build a payload from a decoded object. Fields in `excluded` are ignored."""
+    values = {}
+    for field in _list_fields(kind):
         if field.name in given and field.name not in excluded:
             value = given[field.name]
-            known[field.name] = field.decode(value, field.name) if field.decode else value
-    get_decoder(kind)  # what it has learned serves here too
+            values[field.name] = field.decode(value, field.name) if field.decode else value
+    get_decoder(kind)  # inspects the struct under a lock, for `convert` too
     try:
-        return msgspec.convert(known, kind)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as exc:
         raise to_malformed_payload(kind, exc) from None
 
 
 def decode_object(payload: bytes) -> dict[str, Any]:
-    """Read a payload as far as every payload is alike: a JSON object in UTF-8, and not too long."""
+    """Decode a payload as a JSON object, and check its size, UTF-8 and nesting."""
     if len(payload) > MAX_PAYLOAD_BYTES:
-        raise PayloadTooLarge("payload", f"has {len(payload)} bytes; {MAX_PAYLOAD_BYTES} are allowed")
-    # msgspec does not look at the bytes of fields it skips, so UTF-8 is checked for the whole text.
+        raise PayloadTooLarge("payload", f"has {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
+    # msgspec does not validate the bytes of skipped fields, so UTF-8 is checked for the whole text.
     text = decode_utf8(payload)
     try:
-        given = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(text)
     except msgspec.DecodeError as exc:
         raise MalformedPayload("payload", f"cannot be read as JSON: {exc}") from exc
     except RecursionError:
         raise MalformedPayload("payload", "is nested too deeply") from None
-    if not isinstance(given, dict):
+    if not isinstance(decoded, dict):
         raise MalformedPayload("payload", "is not a JSON object")
-    if text.count("[") + text.count("{") > MAX_NESTING_DEPTH and _is_deep(given):
+    if text.count("[") + text.count("{") > MAX_NESTING_DEPTH and _is_deep(decoded):
         raise MalformedPayload("payload", "is nested too deeply")
-    return given
+    return decoded
 
 
-def _is_deep(given: Any) -> bool:
-    level = [given]
+def _is_deep(value: Any) -> bool:
+    level = [value]
     for _ in range(MAX_NESTING_DEPTH):
-        inner = (part.values() if isinstance(part, dict) else part for part in level)
-        level = [part for parts in inner for part in parts if isinstance(part, dict | list)]
+        contents = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [item for items in contents for item in items if isinstance(item, dict | list)]
     return bool(level)
 
 
 def decode_utf8(payload: bytes) -> str:
-    """Read text that may hold a key."""
-    # Python's own error holds the whole payload, and there may be a key in it: it is not kept as a cause.
+    """Decode text that may contain a key, without repeating it in an error."""
+    # Python's own error contains the whole payload, maybe with a key: it is not kept as the cause.
     with suppress(UnicodeDecodeError):
         return str(payload, "utf-8")
     raise MalformedPayload("payload", "is not UTF-8")
 
 
 def encode_payload(body: Payload, *, excluded: Collection[str] = ()) -> bytes:
-    """Write a payload; what is absent, at its default, or named in `without` is left out.
+    """Encode a payload without unset fields, defaults, and the fields in `excluded`.
 
-    The payload is trusted to be one: limits are checked where values enter, which is when they are read.
+    Values are not checked again: their limits are checked when they are decoded or built.
     """
     try:
         return msgspec.json.encode(to_json_object(body, excluded=excluded))
     except UnicodeEncodeError:
-        raise MalformedPayload("payload", "holds text that UTF-8 cannot say") from None
+        raise MalformedPayload("payload", "contains text that cannot be encoded as UTF-8") from None
 
 
 def to_json_object(body: Payload, *, excluded: Collection[str] = ()) -> dict[str, Any]:
-    """Make the object to write of a payload."""
+    """Return the JSON object of a payload."""
     fields = {}
-    for field in _fields(type(body)):
+    for field in _list_fields(type(body)):
         value = getattr(body, field.attribute)
         if value is UNSET or value == field.default or field.name in excluded:
             continue
@@ -127,7 +127,7 @@ def to_json_object(body: Payload, *, excluded: Collection[str] = ()) -> dict[str
 
 
 @cache
-def _fields(kind: type[Payload]) -> tuple[_Field, ...]:
+def _list_fields(kind: type[Payload]) -> tuple[_Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
         _Field(info.name, info.encode_name, info.default, *(_find_codec(hints[info.name]) or (None, None)))
@@ -136,38 +136,38 @@ def _fields(kind: type[Payload]) -> tuple[_Field, ...]:
 
 
 def _find_codec(hint: Any) -> FieldCodec | None:
-    """The spelling of a field type, be it optional or not."""
+    """Return the codec of a field type, whether it is optional or not."""
     if get_origin(hint) is Annotated:
         return next((extra for extra in hint.__metadata__ if isinstance(extra, FieldCodec)), None)
     return next(filter(None, map(_find_codec, get_args(hint))), None)
 
 
-_AT = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
-_INSIDE = r"(?: - at `\$\.?(?P<place>[^`]*)`)?"
-_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`" + _INSIDE)
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*?)`" + _INSIDE, re.DOTALL)
+_ERROR_AT_FIELD = re.compile(r"(?P<reason>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
+_PATH = r"(?: - at `\$\.?(?P<place>[^`]*)`)?"
+_MISSING_FIELD = re.compile(r"Object missing required field `(?P<field>[^`]*)`" + _PATH)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<field>.*?)`" + _PATH, re.DOTALL)
 
 
-def _within(place: str | None, field: str) -> str:
+def _join_path(place: str | None, field: str) -> str:
     return f"{place}.{field}" if place else field
 
 
 def to_malformed_payload(kind: type[Struct], exc: msgspec.ValidationError) -> MalformedPayload:
-    """Turn msgspec's sentence about a struct into our error: it carries the field only as text."""
+    """Convert an error of msgspec, which names the field only in its text, to a `MalformedPayload`."""
     text = str(exc)
-    if missing := _MISSING.fullmatch(text):
-        return MalformedPayload(_within(missing["place"], missing["field"]), "is missing")
-    if unknown := _UNKNOWN.fullmatch(text):
+    if missing := _MISSING_FIELD.fullmatch(text):
+        return MalformedPayload(_join_path(missing["place"], missing["field"]), "is missing")
+    if unknown := _UNKNOWN_FIELD.fullmatch(text):
         return MalformedPayload(
-            _within(unknown["place"], quote_name(unknown["field"])), "is not a field here"
+            _join_path(unknown["place"], quote_name(unknown["field"])), "is not a known field"
         )
-    if at := _AT.fullmatch(text):
-        # That sentence repeats what was sent, however long it is, and not what could be.
-        is_choice = at["reason"].startswith("Invalid enum value")
+    if error := _ERROR_AT_FIELD.fullmatch(text):
+        # msgspec repeats the value, however long it is, and does not list the allowed values.
+        is_choice = error["reason"].startswith("Invalid enum value")
         return MalformedPayload(
-            at["field"],
-            explain_invalid_choice(kind, at["field"])
+            error["field"],
+            explain_invalid_choice(kind, error["field"])
             if is_choice
-            else explain_validation_error(at["reason"]),
+            else explain_validation_error(error["reason"]),
         )
     return MalformedPayload("payload", explain_validation_error(text))

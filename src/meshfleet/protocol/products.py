@@ -1,6 +1,6 @@
-"""What is known of products: what they are called, and how their firmware is updated.
+"""Known products: their names, and the update methods of their firmware.
 
-A product is its model number, and where one number serves several, the variant (id-30).
+A product is identified by its model number and, where several share one, by its variant (id-30).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _NAMES: Final = {
 
 
 class NamedProduct(NamedTuple):
-    """A product whose name is known."""
+    """Product with a known name."""
 
     model: ModelNumber
     variant: int | None
-    """None: the model number alone tells it."""
+    """None: the model number is unique to the product."""
     name: str
 
 
 class UpdateMethod(StrEnum):
-    """A way of updating firmware."""
+    """Method of a firmware update."""
 
     DOWNLOAD = "download"
     BROADCAST = "broadcast"
@@ -50,7 +50,7 @@ class UpdateMethod(StrEnum):
 
 _ALL_METHODS: Final = frozenset(UpdateMethod)
 _WITHOUT_BROADCAST: Final = frozenset({UpdateMethod.DOWNLOAD, UpdateMethod.NORDIC_DFU})
-"""Who never holds a link hears no broadcast."""
+"""Methods of models that never keep a connection and so cannot receive broadcasts."""
 _WITHOUT_NORDIC_DFU: Final = frozenset({UpdateMethod.DOWNLOAD, UpdateMethod.BROADCAST})
 
 _UPDATE_METHODS: Final = {
@@ -67,16 +67,16 @@ _UPDATE_METHODS: Final = {
 }
 
 _NRF51: Final = frozenset({"000F"})
-"""Models that keep their MAC in DFU mode, and are sent there by their gateway."""
+"""Models that keep their MAC in DFU mode and are switched to it by their gateway."""
 
 
 def get_update_methods(model: ModelNumber) -> frozenset[UpdateMethod]:
-    """The ways in which a model can be updated; of one that is not known here, all."""
+    """Return the update methods of a model; all methods for an unknown model."""
     return _UPDATE_METHODS.get(model, _ALL_METHODS)
 
 
 def get_default_update_method(model: ModelNumber) -> UpdateMethod:
-    """The way that a model is updated unless somebody wants another (firmware-32)."""
+    """Return the update method of a model unless another is requested (firmware-32)."""
     return (
         UpdateMethod.DOWNLOAD
         if UpdateMethod.DOWNLOAD in get_update_methods(model)
@@ -85,22 +85,22 @@ def get_default_update_method(model: ModelNumber) -> UpdateMethod:
 
 
 def is_nrf51(model: ModelNumber) -> bool:
-    """Whether it is built on an nRF51 (firmware-14, firmware-26)."""
+    """Return whether the model is built on an nRF51 (firmware-14, firmware-26)."""
     return model in _NRF51
 
 
 def format_product_code(model: ModelNumber, variant: int = 0) -> str:
-    """A product as documents name it: `0018`, or `0011-04` where there are variants."""
+    """Return the product code: `0018`, or `0011-04` with a variant."""
     return model if variant in _NO_VARIANT else f"{model}-{variant:02d}"
 
 
 def list_named_products() -> Iterator[NamedProduct]:
-    """All products whose names are known, by their numbers."""
+    """List the products with known names, by product code."""
     for code, name in sorted(_NAMES.items()):
         model, _, variant = code.partition("-")
         yield NamedProduct(ModelNumber(model), int(variant) if variant else None, name)
 
 
 def find_product_name(model: ModelNumber, variant: int = 0) -> str | None:
-    """What a product is called; None: it is not known here."""
+    """Return the name of a product; None if it is unknown."""
     return _NAMES.get(format_product_code(model, variant)) or _NAMES.get(model)

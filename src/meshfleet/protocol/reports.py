@@ -1,4 +1,4 @@
-"""What a report of each kind holds."""
+"""Reports that gateways publish about devices: a struct, a decoder and the encoding for each kind."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac, Version
 
 
-# `time` stands first in all of them: reading and writing know its place.
+# `time` is the first field of every report: decoding and encoding rely on its position.
 
 
 class Heartbeat(Payload, frozen=True, kw_only=True):
-    """A device is alive (report-1)."""
+    """Sign of life of a device (report-1)."""
 
     time: TimeField
     seq: SequenceField
     status: IntegerField
-    """0 is fine; anything else is a device error or warning."""
+    """0 is OK; any other value is an error or warning of the device."""
     last_count: CountField | UnsetType = UNSET
-    """How many copies of the previous heartbeat were heard."""
+    """Number of received copies of the previous heartbeat."""
 
 
 class Dfu(Payload, frozen=True, kw_only=True):
-    """A device advertises in DFU mode (report-2)."""
+    """Device that advertises in DFU mode (report-2)."""
 
     time: TimeField
     parent: MacField
@@ -54,7 +54,7 @@ class Dfu(Payload, frozen=True, kw_only=True):
 
 
 class Rssi(Payload, frozen=True, kw_only=True):
-    """How well a mesh node hears a device (report-3)."""
+    """Signal strength with which a mesh node receives a device (report-3)."""
 
     time: TimeField
     parent: MacField
@@ -62,11 +62,11 @@ class Rssi(Payload, frozen=True, kw_only=True):
     channel: ChannelField | UnsetType = UNSET
     seq: SequenceField | UnsetType = UNSET
     unreachable: bool = False
-    """The device cannot be reached through this parent."""
+    """Whether the device cannot be reached through this parent."""
 
 
 class Property(Payload, frozen=True, kw_only=True):
-    """The raw value of a property (report-4)."""
+    """Raw value of a property (report-4)."""
 
     time: TimeField
     value: HexField
@@ -74,7 +74,7 @@ class Property(Payload, frozen=True, kw_only=True):
 
 
 class PropertyDecoded(Payload, frozen=True, kw_only=True):
-    """The value of a property (report-5)."""
+    """Decoded value of a property (report-5)."""
 
     time: TimeField
     value: Json
@@ -83,7 +83,7 @@ class PropertyDecoded(Payload, frozen=True, kw_only=True):
 
 
 class Measurement(Payload, frozen=True, kw_only=True):
-    """A raw measured sample (report-6)."""
+    """Raw sample of a measurement (report-6)."""
 
     time: TimeField
     seq: SequenceField
@@ -91,7 +91,7 @@ class Measurement(Payload, frozen=True, kw_only=True):
 
 
 class MeasurementDecoded(Payload, frozen=True, kw_only=True):
-    """A measured sample (report-7)."""
+    """Decoded sample of a measurement (report-7)."""
 
     time: TimeField
     seq: SequenceField
@@ -100,7 +100,7 @@ class MeasurementDecoded(Payload, frozen=True, kw_only=True):
 
 
 class MeasurementError(Payload, frozen=True, kw_only=True):
-    """A measurement that failed; raw and decoded reports look the same (report-8, report-9)."""
+    """Failed measurement; raw and decoded reports have the same form (report-8, report-9)."""
 
     time: TimeField
     seq: SequenceField
@@ -109,7 +109,7 @@ class MeasurementError(Payload, frozen=True, kw_only=True):
 
 
 class Event(Payload, frozen=True, kw_only=True):
-    """Something happened; some events carry a raw value (report-10)."""
+    """Event; some events have a raw value (report-10)."""
 
     time: TimeField
     seq: SequenceField
@@ -117,7 +117,7 @@ class Event(Payload, frozen=True, kw_only=True):
 
 
 class EventDecoded(Payload, frozen=True, kw_only=True):
-    """Something happened; some events carry a value (report-11)."""
+    """Event; some events have a decoded value (report-11)."""
 
     time: TimeField
     seq: SequenceField
@@ -153,11 +153,11 @@ REPORT_TYPES: Final[Mapping[Kind, type[Report]]] = {
 }
 
 
-# Reading reports. The hottest code of the wire.
+# Decoding reports: the hottest code of the protocol.
 
 
 def decode_report(kind: Kind, data: bytes) -> Report:
-    """Read the payload of a report of this kind."""
+    """Decode the payload of a report of this kind."""
     return REPORT_DECODERS[kind](data)
 
 
@@ -166,44 +166,45 @@ _JsonT = TypeVar("_JsonT", PropertyDecoded, MeasurementDecoded, EventDecoded)
 _RawT = TypeVar("_RawT", Property, Measurement)
 _ParentT = TypeVar("_ParentT", Dfu, Rssi)
 
-# A plain time is one that msgspec reads as we would. It keeps offsets, and rounds what is finer than
-# microseconds, where we want UTC cut to milliseconds. In compact JSON with `time` in front, a `Z` at its
-# place leaves room for just three digits and proves that the time is plain; else the digits are looked for.
-# (A `time` that comes twice can slip through: report-53. Looking for it would cost a third of the whole.)
+# A plain time is one that msgspec decodes as this module does. msgspec keeps offsets and rounds digits beyond
+# microseconds, while times here are UTC truncated to milliseconds. In compact JSON that starts with `time`, a
+# `Z` at its expected position leaves space for exactly three digits and proves that the time is plain;
+# otherwise the text is searched for more digits. (A repeated `time` can slip through: report-53. Checking for
+# it would cost a third of the whole decoder.)
 _Z: Final = ord("Z")
 _Z_AT: Final = len('{"time":"2020-11-04T10:07:20.585')
 _T: Final = ord("t")
 _T_AT: Final = len('{"')
-_FINER = re.compile(rb"\.\d{4}")
+_FINER_THAN_MILLIS = re.compile(rb"\.\d{4}")
 
-# What the fast way may raise: either a tolerated spelling or an error, which the careful way will tell apart.
+# Exceptions of the fast decoder: a tolerated spelling or an error; the complete decoder determines which.
 _NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
 
 
 def _is_plain(data: bytes, time: datetime) -> bool:
-    # An escape may hide digits.
-    return time.tzinfo is UTC and not _FINER.search(data) and b"\\" not in data
+    # An escape sequence may hide digits.
+    return time.tzinfo is UTC and not _FINER_THAN_MILLIS.search(data) and b"\\" not in data
 
 
-# Shorter than anything too deep: every level takes two bytes.
-_SHORT: Final = 2 * MAX_NESTING_DEPTH
+# Shorter than any payload that is too deep: every level takes two bytes.
+_MAX_SHALLOW_BYTES: Final = 2 * MAX_NESTING_DEPTH
 
 
 def _is_flat(data: bytes) -> bool:
     return len(data) <= MAX_PAYLOAD_BYTES and data.count(b"[") + data.count(b"{") <= MAX_NESTING_DEPTH
 
 
-# The decoders below differ in a line. They are written out: a call more would cost a tenth of the whole.
+# The decoders below differ in one line. They are not shared: one more call would cost a tenth of the time.
 
 
-def _decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
-    """For numbers only: no text but the time can hold a `Z`."""
-    fast = msgspec.json.Decoder(kind).decode
+def _build_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
+    """Build the decoder of a report with numbers only: no text but the time can contain a `Z`."""
+    decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _ReportT:
         try:
             if len(data) <= MAX_PAYLOAD_BYTES:
-                report = fast(data)
+                report = decode_plain(data)
                 if data[_Z_AT] == _Z or _is_plain(data, report.time):
                     return report
         except _NOT_PLAIN:
@@ -213,14 +214,17 @@ def _decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
     return decode
 
 
-def _json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
-    """For any JSON value: it may be deep, and may hold a `Z`, which counts only where `time` comes first."""
-    fast = msgspec.json.Decoder(kind).decode
+def _build_json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
+    """Build the decoder of a report with any JSON value.
+
+    The value may be deep, and may contain a `Z`, which counts only if `time` comes first.
+    """
+    decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _JsonT:
         try:
-            if len(data) <= _SHORT or _is_flat(data):
-                report = fast(data)
+            if len(data) <= _MAX_SHALLOW_BYTES or _is_flat(data):
+                report = decode_plain(data)
                 if (data[_Z_AT] == _Z and data[_T_AT] == _T) or _is_plain(data, report.time):
                     return report
         except _NOT_PLAIN:
@@ -230,14 +234,14 @@ def _json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
     return decode
 
 
-def _raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
-    """For a raw value, which must be hex and so holds no `Z`."""
-    fast = msgspec.json.Decoder(kind).decode
+def _build_raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
+    """Build the decoder of a report with a raw value, which must be hex and so contains no `Z`."""
+    decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _RawT:
         try:
             if len(data) <= MAX_PAYLOAD_BYTES:
-                report = fast(data)
+                report = decode_plain(data)
                 unhexlify(report.value)
                 if data[_Z_AT] == _Z or _is_plain(data, report.time):
                     return report
@@ -248,14 +252,14 @@ def _raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
     return decode
 
 
-def _event_decoder() -> Callable[[bytes], Event]:
-    """For a raw value that may be missing."""
-    fast = msgspec.json.Decoder(Event).decode
+def _build_event_decoder() -> Callable[[bytes], Event]:
+    """Build the decoder of an event, whose raw value is optional."""
+    decode_plain = msgspec.json.Decoder(Event).decode
 
     def decode(data: bytes) -> Event:
         try:
             if len(data) <= MAX_PAYLOAD_BYTES:
-                report = fast(data)
+                report = decode_plain(data)
                 if report.value is not UNSET:
                     unhexlify(report.value)
                 if data[_Z_AT] == _Z or _is_plain(data, report.time):
@@ -267,82 +271,80 @@ def _event_decoder() -> Callable[[bytes], Event]:
     return decode
 
 
-def _parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
-    """For a parent, which must be a MAC."""
-    fast = msgspec.json.Decoder(kind).decode
+def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
+    """Build the decoder of a report with a parent, which must be a MAC."""
+    decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _ParentT:
         try:
             if len(data) <= MAX_PAYLOAD_BYTES:
-                report = fast(data)
-                if report.parent in _PARENTS and (data[_Z_AT] == _Z or _is_plain(data, report.time)):
+                report = decode_plain(data)
+                if report.parent in _KNOWN_PARENTS and (data[_Z_AT] == _Z or _is_plain(data, report.time)):
                     return report
         except _NOT_PLAIN:
             pass
         report = payload.decode_payload(kind, data)
-        _remember_parent(report.parent)
+        _add_known_parent(report.parent)
         return report
 
     return decode
 
 
-_PARENTS: set[Mac] = set()
-"""MACs seen as parents, known to be well-formed: a mesh has few of them, and each reports for ever."""
+_KNOWN_PARENTS: set[Mac] = set()
+"""Valid MACs seen as parents: a mesh has few of them, and each appears in many reports."""
 
-_MAX_PARENTS: Final = 1 << 17
+_MAX_KNOWN_PARENTS: Final = 1 << 17
 
 
-def _remember_parent(parent: Mac) -> None:
-    if len(_PARENTS) >= _MAX_PARENTS:
-        _PARENTS.clear()
-    _PARENTS.add(parent)
+def _add_known_parent(parent: Mac) -> None:
+    if len(_KNOWN_PARENTS) >= _MAX_KNOWN_PARENTS:
+        _KNOWN_PARENTS.clear()
+    _KNOWN_PARENTS.add(parent)
 
 
 REPORT_DECODERS: Final[Mapping[Kind, Callable[[bytes], Report]]] = {
-    Kind.HEARTBEAT: _decoder(Heartbeat),
-    Kind.DFU: _parent_decoder(Dfu),
-    Kind.RSSI: _parent_decoder(Rssi),
-    Kind.PROPERTY: _raw_decoder(Property),
-    Kind.PROPERTY_DECODED: _json_decoder(PropertyDecoded),
-    Kind.MEASUREMENT: _raw_decoder(Measurement),
-    Kind.MEASUREMENT_DECODED: _json_decoder(MeasurementDecoded),
-    Kind.MEASUREMENT_ERROR: _decoder(MeasurementError),
-    Kind.MEASUREMENT_ERROR_DECODED: _decoder(MeasurementError),
-    Kind.EVENT: _event_decoder(),
-    Kind.EVENT_DECODED: _json_decoder(EventDecoded),
+    Kind.HEARTBEAT: _build_decoder(Heartbeat),
+    Kind.DFU: _build_parent_decoder(Dfu),
+    Kind.RSSI: _build_parent_decoder(Rssi),
+    Kind.PROPERTY: _build_raw_decoder(Property),
+    Kind.PROPERTY_DECODED: _build_json_decoder(PropertyDecoded),
+    Kind.MEASUREMENT: _build_raw_decoder(Measurement),
+    Kind.MEASUREMENT_DECODED: _build_json_decoder(MeasurementDecoded),
+    Kind.MEASUREMENT_ERROR: _build_decoder(MeasurementError),
+    Kind.MEASUREMENT_ERROR_DECODED: _build_decoder(MeasurementError),
+    Kind.EVENT: _build_event_decoder(),
+    Kind.EVENT_DECODED: _build_json_decoder(EventDecoded),
 }
-"""One decoder per kind. A hot loop takes the decoder of a topic's kind from here."""
+"""Decoder of each kind. A hot loop looks up the decoder once for each topic."""
 
 
-# Writing reports: what an emulated gateway does ten thousand times a second.
+# Encoding reports: an emulated gateway does this ten thousand times a second.
 
 _encode = msgspec.json.Encoder().encode
 
 
 _RAW_KINDS: Final = frozenset({Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT})
-"""The kinds with a raw value. The names of their fields have no capitals."""
+"""Kinds with a raw value. Their field names have no capital letters."""
 
 
 def encode_report(kind: Kind, report: Report, *, version: Version | None = None) -> bytes:
-    """Write a report; for a gateway of an older version without the fields it does not know."""
+    """Encode a report; with `version`, without the fields that a gateway of that version does not know."""
     if type(report) is not REPORT_TYPES[kind]:
-        raise TypeError(f"{kind} is not reported with {type(report).__name__}")
-    if version is not None and (without := api_versions.list_unsupported_fields("report", kind, version)):
-        return payload.encode_payload(report, excluded=without)
-    # Only UTC itself: msgspec rounds offsets to minutes, and writes `Z` for one of ten seconds.
+        raise TypeError(f"{type(report).__name__} is not the payload of {kind}")
+    if version is not None and (excluded := api_versions.list_unsupported_fields("report", kind, version)):
+        return payload.encode_payload(report, excluded=excluded)
+    # Only for UTC itself: msgspec rounds offsets to minutes, and writes `Z` for an offset of ten seconds.
     if report.time.tzinfo is UTC:
         try:
             data = _encode(report)
         except UnicodeEncodeError:
             return payload.encode_payload(report)
-        # A whole second has no fraction, so a field's name is at that place; a finer time has a digit there.
+        # A whole second has no fraction, so a field name is at that position; a finer time has a digit there.
         data = data.replace(b"000Z", b"Z", 1)
         if data[_Z_AT] == _Z and (kind not in _RAW_KINDS or data[_Z_AT + 1 :].islower()):
             return data
     return payload.encode_payload(report)
 
-
-# Reports: what gateways publish of devices.
 
 __all__ = [
     "REPORT_DECODERS",

@@ -1,7 +1,7 @@
-"""Which response belongs to which request.
+"""Matching of responses to requests.
 
-A response belongs to a request when gateway, device, operation, identifier and id all agree (request-27).
-Whoever asks brings time and connection: here nobody waits, and nobody sends.
+A response belongs to a request if gateway, device, operation, identifier and id are equal (request-27). The
+tracker has no clock and no connection: the caller waits and sends.
 """
 
 from __future__ import annotations
@@ -18,69 +18,75 @@ if TYPE_CHECKING:
     from meshfleet.protocol.topics import ResponseTopic
 
 MAX_OPEN_REQUESTS: Final = 20_000
-"""Requests that may wait for their answers."""
+"""Maximum number of requests that wait for a response."""
 
 _MAX_CLOSED_REQUESTS: Final = 10_000
-"""Requests that are over and still recognised; what comes later than that counts as somebody else's."""
+"""Number of closed requests still recognized; responses to older ones count as foreign."""
 
 
 class ResponseMatch(StrEnum):
-    """What a response is to us (request-28)."""
+    """Relation of a response to the tracked requests (request-28)."""
 
     ANSWER = "answer"
-    """The one that somebody waits for."""
+    """Response to an open request."""
     REPEATED = "repeated"
-    """It was answered before."""
+    """Response to a request that was answered before."""
     LATE = "late"
-    """Nobody waits for it any more."""
+    """Response to a request that is no longer waiting."""
     FOREIGN = "foreign"
-    """The answer to a request of somebody else (request-29), or to none at all."""
+    """Response to a request of another client (request-29), or to none."""
 
 
 class RequestTracker:
-    """Pairs responses with requests. Owns no clock and no connection: the caller brings both."""
+    """Matcher of responses to requests. It has no clock and no connection: the caller provides both."""
 
     def __init__(self, id_prefix: str, *, max_open: int = MAX_OPEN_REQUESTS) -> None:
-        """`name` is in front of all our ids: nobody else has it."""
-        self._name = id_prefix
+        """Create a tracker. `id_prefix`, the start of all its request ids, must be unique to this client."""
+        self._id_prefix = id_prefix
         self._max_open = max_open
         self._numbers = count(1)
         self._open: dict[RequestId, ResponseTopic] = {}
         self._closed: OrderedDict[RequestId, tuple[ResponseTopic, ResponseMatch]] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many requests wait for their answers."""
+        """Return the number of requests that wait for a response."""
         return len(self._open)
 
     def new_id(self) -> RequestId:
-        """An id that nobody else has, and that is never given again (request-26)."""
-        # With zeros in front, so that those of one moment sort as they were given.
-        return RequestId(f"{self._name}-{next(self._numbers):08}")
+        """Return a request id that no other client uses and that is never reused (request-26)."""
+        # Padded with zeros, so that the ids sort in the order of their creation.
+        return RequestId(f"{self._id_prefix}-{next(self._numbers):08}")
 
     def open(self, expected: ResponseTopic, request_id: RequestId | None = None) -> RequestId:
-        """Expect an answer there; gives the id that it will have: a new one, unless one is given."""
+        """Track a request and the topic of its response. Return its id, a new one unless given.
+
+        Raises `TooManyRequests` if the limit is reached.
+        """
         self.check_capacity()
         request_id = request_id or self.new_id()
         self._open[request_id] = expected
         return request_id
 
     def check_capacity(self) -> None:
-        """Raise `TooManyRequests` if no more can be opened."""
+        """Raise `TooManyRequests` if no more requests can be opened."""
         if len(self._open) >= self._max_open:
-            raise TooManyRequests(f"{self._max_open} requests wait for their answers")
+            raise TooManyRequests(f"{self._max_open} requests are waiting for a response")
 
     def match_response(self, topic: ResponseTopic, request_id: RequestId | None) -> ResponseMatch:
-        """A response came. If it is the answer, its request is over."""
+        """Classify a received response. If it answers an open request, that request is closed."""
         if request_id is None:
             return ResponseMatch.FOREIGN
         if self._open.get(request_id) == topic:
             self._close(request_id, ResponseMatch.REPEATED)
             return ResponseMatch.ANSWER
-        expected, fate = self._closed.get(request_id, (None, ResponseMatch.FOREIGN))
-        return fate if expected == topic else ResponseMatch.FOREIGN
+        expected, match = self._closed.get(request_id, (None, ResponseMatch.FOREIGN))
+        return match if expected == topic else ResponseMatch.FOREIGN
 
     def abandon(self, request_id: RequestId) -> bool:
-        """Stop waiting for an answer. Return False if it has come, or was given up before."""
+        """Stop waiting for a response.
+
+        Return False if it was received, or the request was abandoned before.
+        """
         if request_id not in self._open:
             return False
         self._close(request_id, ResponseMatch.LATE)

@@ -1,4 +1,4 @@
-"""Requests: what clients ask of gateways and, through them, of devices."""
+"""Requests of clients to gateways and, through them, to devices."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ AckTypeField = Annotated[AckType, INTEGER_CODEC]
 
 
 class ApiVersionRequest(Payload, frozen=True, kw_only=True):
-    """Which version does the gateway speak? (request-8)."""
+    """Request for the interface version of the gateway (request-8)."""
 
     id: RequestId | UnsetType = UNSET
     priority: PriorityField = Priority.MEDIUM
 
 
 class ReadRequest(Payload, frozen=True, kw_only=True):
-    """Read a property, raw or decoded (request-10, request-11)."""
+    """Request to read a property, raw or decoded (request-10, request-11)."""
 
     id: RequestId | UnsetType = UNSET
     priority: PriorityField = Priority.MEDIUM
@@ -50,7 +50,7 @@ class ReadRequest(Payload, frozen=True, kw_only=True):
 
 
 class WriteRequest(Payload, frozen=True, kw_only=True):
-    """Write a property as hex; None writes NULL (request-12, request-15)."""
+    """Request to write a property as hex; None writes NULL (request-12, request-15)."""
 
     value: HexOrNullField = None
     id: RequestId | UnsetType = UNSET
@@ -62,7 +62,10 @@ class WriteRequest(Payload, frozen=True, kw_only=True):
 
 
 class WriteDecodedRequest(Payload, frozen=True, kw_only=True):
-    """Write a property as JSON; None writes NULL, an empty text does not (request-13, request-16 and -17)."""
+    """Request to write a property as JSON; None writes NULL, an empty string does not.
+
+    (request-13, request-16 and -17)
+    """
 
     value: Json = None
     ext: dict[str, Json] | UnsetType = UNSET
@@ -75,7 +78,7 @@ class WriteDecodedRequest(Payload, frozen=True, kw_only=True):
 
 
 class AckRequest(Payload, frozen=True, kw_only=True):
-    """Acknowledge a timestamped sample, raw or decoded; never answered (ack-1 to ack-4)."""
+    """Acknowledgment of a timestamped sample, raw or decoded; it has no response (ack-1 to ack-4)."""
 
     time: TimeField
     type: AckTypeField
@@ -99,42 +102,45 @@ _REQUEST_TYPES: Final[Mapping[Operation, type[Request]]] = {
 def decode_request(
     operation: Operation, data: bytes, *, version: Version = api_versions.LATEST_VERSION
 ) -> Request:
-    """Read the payload of a request as a gateway of this version does: newer parameters are not looked at.
+    """Decode the payload of a request like a gateway of this version: newer parameters are ignored.
 
-    The field of an error tells what to answer: `value` and `ext` are a wrong value, all else a wrong request.
+    The field of an error determines the status of the response: INVALID_VALUE for `value` and `ext`,
+    INVALID_REQUEST for all others.
     """
     unknown = api_versions.list_unsupported_fields("request", operation, version)
     return payload.decode_payload(_REQUEST_TYPES[operation], data or b"{}", excluded=unknown)
 
 
 def build_request(operation: Operation, parameters: dict[str, Json]) -> Request:
-    """Make a request of its parameters, spelled as in a payload and checked as there."""
+    """Build a request from parameters with the names and the checks of a payload."""
     return payload.build_payload(_REQUEST_TYPES[operation], parameters)
 
 
 def decode_request_id(data: bytes) -> RequestId | None:
-    """Read the id of a request that may be malformed otherwise: its answer should carry it (response-22)."""
+    """Return the id of a request that may be malformed: its error response must contain it (response-22)."""
     try:
-        given = payload.decode_object(data or b"{}").get("id")
+        request_id = payload.decode_object(data or b"{}").get("id")
     except WireError:
         return None
-    return RequestId(given) if isinstance(given, str) else None
+    return RequestId(request_id) if isinstance(request_id, str) else None
 
 
 def encode_request(request: Request) -> bytes:
-    """Write the payload of a request."""
+    """Encode the payload of a request."""
     return payload.encode_payload(request)
 
 
 def check_request_supported(operation: Operation, request: Request, version: Version) -> None:
-    """Raise `GatewayTooOld` when a gateway of this version lacks the operation or a parameter used."""
-    used = frozenset(
-        name for attribute, name in _names(type(request)) if getattr(request, attribute) is not UNSET
+    """Raise `GatewayTooOld` if a gateway of this version lacks the operation or a parameter used."""
+    used_parameters = frozenset(
+        name
+        for attribute, name in _parameter_names(type(request))
+        if getattr(request, attribute) is not UNSET
     )
-    api_versions.check_operation_supported(operation, used, version)
+    api_versions.check_operation_supported(operation, used_parameters, version)
 
 
 @cache
-def _names(kind: type[Request]) -> tuple[tuple[str, str], ...]:
-    """The parameters of a request, each with how it is spelled. msgspec takes long to tell them."""
+def _parameter_names(kind: type[Request]) -> tuple[tuple[str, str], ...]:
+    """Return the parameters of a request as (attribute, name) pairs. Cached: msgspec is slow to list them."""
     return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))

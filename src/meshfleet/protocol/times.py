@@ -1,7 +1,7 @@
-"""Times on the wire: written in one spelling, read in all of ISO 8601, always UTC in whole milliseconds.
+"""Times in messages: written in one format, read in all of ISO 8601, always UTC in whole milliseconds.
 
-The protocol has no finer time than the millisecond, so what is finer is cut when it is read: two reports of
-one sample, one written with three digits and one with seven, are the same sample (id-18 to id-23).
+The protocol has millisecond resolution, so finer digits are truncated when a time is read: two reports of a
+sample, one with three and one with seven fractional digits, are the same sample (id-18 to id-23).
 """
 
 from __future__ import annotations
@@ -28,83 +28,85 @@ _BASIC = (
 _END = r"(?:[.,](?P<fraction>\d+))?(?P<zone>[Zz]|[+\u2212-]\d\d(?::?\d\d)?)?"
 _PATTERNS = tuple(re.compile(form + _END, re.ASCII) for form in (_EXTENDED, _BASIC))
 
-# More digits than anybody writes, and few enough to calculate with: a hostile fraction may have thousands.
+# More digits than needed, and few enough to calculate with: a hostile fraction may have thousands.
 _FRACTION_DIGITS = 100
 
 
 def format_time(time: datetime) -> str:
-    """Spell a time as we always do: UTC, exactly three fractional digits, `Z`."""
+    """Format a time as UTC with exactly three fractional digits and `Z`."""
     if time.tzinfo is None:
-        raise ValueError("a time without an offset: Python would take it for the time of this machine")
+        raise ValueError("the time has no UTC offset: Python would interpret it as local time")
     try:
         return time.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
     except OverflowError as exc:
-        raise MalformedTime("time", "lies outside of the calendar") from exc
+        raise MalformedTime("time", "is outside the years 1 to 9999") from exc
 
 
 def parse_time(text: str, field: str = "time") -> datetime:
-    """Read any date with time of ISO 8601; without an offset it is UTC."""
-    found = next(filter(None, (pattern.fullmatch(text) for pattern in _PATTERNS)), None)
-    if found is None:
+    """Parse any ISO 8601 date with time; without an offset it is UTC."""
+    match = next(filter(None, (pattern.fullmatch(text) for pattern in _PATTERNS)), None)
+    if match is None:
         raise MalformedTime(field, f"{quote_input(text)} is not an ISO 8601 date and time")
     try:
-        return _date(found) + _time_of_day(found) - _offset(found["zone"])
+        return _parse_date(match) + _parse_time_of_day(match) - _parse_offset(match["zone"])
     except (ValueError, OverflowError) as exc:
-        raise MalformedTime(field, f"{quote_input(text)} is not a time that exists") from exc
+        raise MalformedTime(field, f"{quote_input(text)} is not a valid date and time") from exc
 
 
 def parse_millis(text: str, field: str = "time") -> int:
-    """The same in milliseconds since 1970."""
+    """Parse any ISO 8601 date with time. Return milliseconds since 1970."""
     return to_millis(parse_time(text, field))
 
 
 def to_millis(time: datetime) -> int:
-    """Milliseconds since 1970, the form in which times are stored and compared."""
+    """Return the milliseconds since 1970: the form in which times are stored and compared."""
     return (time - _EPOCH) // _MILLISECOND
 
 
 def from_millis(millis: int) -> datetime:
-    """Turn milliseconds since 1970 into a time."""
+    """Return the time of milliseconds since 1970."""
     return _EPOCH + millis * _MILLISECOND
 
 
 def format_millis(millis: int) -> str:
-    """Spell a time that is stored as we always do."""
+    """Format a stored time like `format_time`."""
     return format_time(from_millis(millis))
 
 
-def _date(found: re.Match[str]) -> datetime:
-    year = int(found["year"])
-    if found["week"]:
-        day = datetime.fromisocalendar(year, int(found["week"]), int(found["weekday"]))
-    elif found["ordinal"]:
-        day = datetime.fromordinal(date(year, 1, 1).toordinal() + int(found["ordinal"]) - 1)
+def _parse_date(match: re.Match[str]) -> datetime:
+    year = int(match["year"])
+    if match["week"]:
+        day = datetime.fromisocalendar(year, int(match["week"]), int(match["weekday"]))
+    elif match["ordinal"]:
+        day = datetime.fromordinal(date(year, 1, 1).toordinal() + int(match["ordinal"]) - 1)
         if day.year != year:
             raise ValueError
     else:
-        day = datetime(year, int(found["month"]), int(found["day"]))  # noqa: DTZ001 # UTC follows
+        day = datetime(year, int(match["month"]), int(match["day"]))  # noqa: DTZ001 # UTC follows
     return day.replace(tzinfo=UTC)
 
 
-def _time_of_day(found: re.Match[str]) -> timedelta:
-    hour, minute, second = (int(found[part] or 0) for part in ("hour", "minute", "second"))
-    finest = next(
-        unit for part, unit in (("second", 1000), ("minute", 60_000), ("hour", 3_600_000)) if found[part]
+def _parse_time_of_day(match: re.Match[str]) -> timedelta:
+    hour, minute, second = (int(match[part] or 0) for part in ("hour", "minute", "second"))
+    unit_millis = next(
+        millis_per_unit
+        for part, millis_per_unit in (("second", 1000), ("minute", 60_000), ("hour", 3_600_000))
+        if match[part]
     )
-    digits = (found["fraction"] or "0")[:_FRACTION_DIGITS]
-    millis = int(digits) * finest // 10 ** len(digits)
-    midnight = (hour, minute, second, millis) == (24, 0, 0, 0)
-    leap_second = (minute, second) == (59, 60)
-    if (hour > 23 and not midnight) or minute > 59 or (second > 59 and not leap_second):  # noqa: PLR2004 # a clock
+    digits = (match["fraction"] or "0")[:_FRACTION_DIGITS]
+    millis = int(digits) * unit_millis // 10 ** len(digits)
+    is_midnight = (hour, minute, second, millis) == (24, 0, 0, 0)
+    is_leap_second = (minute, second) == (59, 60)
+    if (hour > 23 and not is_midnight) or minute > 59 or (second > 59 and not is_leap_second):  # noqa: PLR2004 # units of a clock
         raise ValueError
     return timedelta(hours=hour, minutes=minute, seconds=second, milliseconds=millis)
 
 
-def _offset(zone: str | None) -> timedelta:
+def _parse_offset(zone: str | None) -> timedelta:
     if zone is None or zone in "Zz":
         return timedelta()
     hours, minutes = int(zone[1:3]), int(zone[3:].removeprefix(":") or 0)
-    if hours > 23 or minutes > 59:  # noqa: PLR2004 # a clock
+    if hours > 23 or minutes > 59:  # noqa: PLR2004 # units of a clock
         raise ValueError
-    size = timedelta(hours=hours, minutes=minutes)
-    return size if zone[0] == "+" else -size
+    offset = timedelta(hours=hours, minutes=minutes)
+    return offset if zone[0] == "+" else -offset

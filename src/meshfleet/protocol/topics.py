@@ -1,11 +1,11 @@
-"""Topics, read and spelled in one place.
+"""Parsing and formatting of topics.
 
     mt/gateway/{g}/device/{d}/<kind>[/<identifier>]            a report
     mt/gateway/{g}/request/{d}/<operation>[/<identifier>]      a request to one gateway
     mt/gateways/request/{d}/<operation>[/<identifier>]         a request to all gateways
     mt/gateway/{g}/response/{d}/<operation>[/<identifier>]     a response
 
-The topic types know nothing of a prefix; `Topics` puts it in front and takes it off.
+The topic types do not contain a prefix; `TopicCodec` adds and removes it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 TOPIC_CACHE_SIZE: Final = 1 << 17
-"""Topics that one `Topics` remembers; a gateway repeats its few topics for ever."""
+"""Number of topics in the cache of a `TopicCodec`; a gateway repeats its few topics all the time."""
 
 _IDENTIFIER_CACHE_SIZE: Final = 1 << 12
-"""There are some dozens of them; this many only if somebody makes them up."""
+"""Size of the identifier caches. There are a few dozen identifiers; only a hostile client uses more."""
 
 AnyIdentifier = Identifier | IdentifierName
 
 
 class ReportTopic(Struct, frozen=True, gc=False):
-    """Where a gateway reports something of a device; of itself with device = gateway."""
+    """Topic of a report about a device; device = gateway for a report about the gateway itself."""
 
     gateway: Mac
     device: Mac
@@ -52,11 +52,11 @@ class ReportTopic(Struct, frozen=True, gc=False):
     identifier: AnyIdentifier | None = None
 
     def __str__(self) -> str:
-        return f"mt/gateway/{self.gateway}/device/{self.device}/{self.kind}{_tail(self.identifier)}"
+        return f"mt/gateway/{self.gateway}/device/{self.device}/{self.kind}{_suffix(self.identifier)}"
 
 
 class RequestTopic(Struct, frozen=True, gc=False):
-    """Where a client asks one gateway something about a device; about itself with device = gateway."""
+    """Topic of a request to one gateway about a device; device = gateway for the gateway itself."""
 
     gateway: Mac
     device: Mac
@@ -64,31 +64,31 @@ class RequestTopic(Struct, frozen=True, gc=False):
     identifier: AnyIdentifier | None = None
 
     def to_response_topic(self) -> ResponseTopic:
-        """Where the answer is published: the same end (topic-4)."""
+        """Return the topic of the response: it has the same ending (topic-4)."""
         return ResponseTopic(self.gateway, self.device, self.operation, self.identifier)
 
     def __str__(self) -> str:
-        return f"mt/gateway/{self.gateway}/request/{self.device}/{self.operation}{_tail(self.identifier)}"
+        return f"mt/gateway/{self.gateway}/request/{self.device}/{self.operation}{_suffix(self.identifier)}"
 
 
 class BroadcastTopic(Struct, frozen=True, gc=False):
-    """Where a client asks all gateways; with device = `EVERY_GATEWAY` each about itself."""
+    """Topic of a request to all gateways; device = `EVERY_GATEWAY` for each gateway itself."""
 
     device: Mac
     operation: Operation
     identifier: AnyIdentifier | None = None
 
     def to_request_topic(self, gateway: Mac) -> RequestTopic:
-        """Give the request as this gateway understands it (topic-11)."""
+        """Return the request as this gateway handles it (topic-11)."""
         device = gateway if self.device == EVERY_GATEWAY else self.device
         return RequestTopic(gateway, device, self.operation, self.identifier)
 
     def __str__(self) -> str:
-        return f"mt/gateways/request/{self.device}/{self.operation}{_tail(self.identifier)}"
+        return f"mt/gateways/request/{self.device}/{self.operation}{_suffix(self.identifier)}"
 
 
 class ResponseTopic(Struct, frozen=True, gc=False):
-    """Where a gateway answers."""
+    """Topic of a response."""
 
     gateway: Mac
     device: Mac
@@ -96,88 +96,91 @@ class ResponseTopic(Struct, frozen=True, gc=False):
     identifier: AnyIdentifier | None = None
 
     def __str__(self) -> str:
-        return f"mt/gateway/{self.gateway}/response/{self.device}/{self.operation}{_tail(self.identifier)}"
+        return f"mt/gateway/{self.gateway}/response/{self.device}/{self.operation}{_suffix(self.identifier)}"
 
 
 Topic = ReportTopic | RequestTopic | BroadcastTopic | ResponseTopic
 
 
 class TopicCodec:
-    """The topics below one prefix, read once per distinct topic."""
+    """Parser and formatter of the topics below one prefix; each distinct topic is parsed once."""
 
     def __init__(self, prefix: str = "", *, identifier_names: Container[str] = ()) -> None:
-        """`names` are the catalogue's: only they may stand in `measurement-error/{name}` (topic-16)."""
+        """Create a codec.
+
+        Only `identifier_names` are accepted as names in `measurement-error/{name}` (topic-16).
+        """
         if prefix and not _PREFIX.fullmatch(prefix):
-            raise MalformedTopic("prefix", f"{quote_input(prefix)} cannot stand in front of a topic")
-        self._front = f"{prefix}/" if prefix else ""
-        self._names = identifier_names
-        self._shape = re.compile(re.escape(self._front) + _SHAPE)
-        self._request = re.compile(re.escape(self._front) + _REQUEST)
+            raise MalformedTopic("prefix", f"{quote_input(prefix)} is not a valid topic prefix")
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._identifier_names = identifier_names
+        self._shape = re.compile(re.escape(self._prefix) + _SHAPE)
+        self._request = re.compile(re.escape(self._prefix) + _REQUEST)
         self.parse: Callable[[str], Topic] = lru_cache(TOPIC_CACHE_SIZE)(self.parse_uncached)
 
     def format_topic(self, topic: Topic) -> str:
-        """Write a topic with the prefix in front (topic-7)."""
-        return f"{self._front}{topic}"
+        """Format a topic with the prefix (topic-7)."""
+        return f"{self._prefix}{topic}"
 
     def format_response_topic(self, text: str, gateway: Mac) -> str | None:
-        """Spell where this gateway answers a request that `parse` does not know; None: it is no request.
+        """Return the topic of this gateway's response to a request that `parse` rejects; None: not a request.
 
-        Operations of later versions, and mistakes, are answered too (response-24).
+        Unknown operations, such as those of later versions, also get a response (response-24).
         """
-        found = self._request.fullmatch(text)
-        if found is None or found[1] not in {None, gateway}:
+        match = self._request.fullmatch(text)
+        if match is None or match[1] not in {None, gateway}:
             return None
-        device = gateway if found[1] is None and found[2] == EVERY_GATEWAY else found[2]
-        return f"{self._front}mt/gateway/{gateway}/response/{device}/{found[3]}"
+        device = gateway if match[1] is None and match[2] == EVERY_GATEWAY else match[2]
+        return f"{self._prefix}mt/gateway/{gateway}/response/{device}/{match[3]}"
 
     def parse_uncached(self, text: str) -> Topic:
-        """Read a topic anew, or raise a `WireError` that names the part at fault."""
-        found = self._shape.fullmatch(text)
-        if found is None:
-            raise _explain_malformed(text, self._front)
-        groups: tuple[Any, ...] = found.groups()  # the shape has made sure of the MACs
-        gateway, way, device, word, identifier = groups
+        """Parse a topic without the cache, or raise a `WireError` that names the invalid part."""
+        match = self._shape.fullmatch(text)
+        if match is None:
+            raise _explain_malformed(text, self._prefix)
+        groups: tuple[Any, ...] = match.groups()  # the pattern has checked the MACs
+        gateway, direction, device, keyword, identifier = groups
         if gateway is None:
-            return BroadcastTopic(device, *_operation(word, identifier))
-        if way == "device":
-            return self._report(gateway, device, word, identifier)
-        kind = RequestTopic if way == "request" else ResponseTopic
-        return kind(gateway, device, *_operation(word, identifier))
+            return BroadcastTopic(device, *_parse_operation(keyword, identifier))
+        if direction == "device":
+            return self._parse_report(gateway, device, keyword, identifier)
+        topic_type = RequestTopic if direction == "request" else ResponseTopic
+        return topic_type(gateway, device, *_parse_operation(keyword, identifier))
 
-    def _report(self, gateway: Mac, device: Mac, word: str, identifier: str | None) -> ReportTopic:
-        if (known := _KINDS.get(word)) is None:
-            raise MalformedTopic("kind", f"{quote_input(word)} is not a kind of report")
-        kind, checked = known
-        if kind is Kind.MEASUREMENT_ERROR and identifier and self._is_name(identifier):
-            kind, checked = _KINDS[Kind.MEASUREMENT_ERROR_DECODED]
-        return ReportTopic(gateway, device, kind, checked(identifier))
+    def _parse_report(self, gateway: Mac, device: Mac, keyword: str, identifier: str | None) -> ReportTopic:
+        if (entry := _KINDS.get(keyword)) is None:
+            raise MalformedTopic("kind", f"{quote_input(keyword)} is not a report kind")
+        kind, parse_identifier_part = entry
+        if kind is Kind.MEASUREMENT_ERROR and identifier and self._is_identifier_name(identifier):
+            kind, parse_identifier_part = _KINDS[Kind.MEASUREMENT_ERROR_DECODED]
+        return ReportTopic(gateway, device, kind, parse_identifier_part(identifier))
 
-    def _is_name(self, text: str) -> bool:
-        return text in self._names and not is_identifier(text)
+    def _is_identifier_name(self, text: str) -> bool:
+        return text in self._identifier_names and not is_identifier(text)
 
     def report_filter(self, gateway: Mac | None = None) -> str:
-        """Spell the filter for the reports of one gateway, or of all."""
-        return f"{self._front}mt/gateway/{gateway or '+'}/device/#"
+        """Return the filter for the reports of one gateway, or of all."""
+        return f"{self._prefix}mt/gateway/{gateway or '+'}/device/#"
 
     def response_filter(self, gateway: Mac | None = None) -> str:
-        """Spell the filter for the responses of one gateway, or of all."""
-        return f"{self._front}mt/gateway/{gateway or '+'}/response/#"
+        """Return the filter for the responses of one gateway, or of all."""
+        return f"{self._prefix}mt/gateway/{gateway or '+'}/response/#"
 
     def request_filter(self, gateway: Mac) -> str:
-        """Spell the filter for the requests to one gateway."""
-        return f"{self._front}mt/gateway/{gateway}/request/#"
+        """Return the filter for the requests to one gateway."""
+        return f"{self._prefix}mt/gateway/{gateway}/request/#"
 
     def broadcast_filter(self) -> str:
-        """Spell the filter for what goes to all gateways; more than requests may come there one day."""
-        return f"{self._front}mt/gateways/#"
+        """Return the filter for messages to all gateways; it matches more than requests."""
+        return f"{self._prefix}mt/gateways/#"
 
 
-# Up to 128 characters in levels that are not empty, as in names; `$` in front belongs to the broker.
+# At most 128 characters in non-empty levels, as in names; a leading `$` is reserved for the broker.
 _PREFIX = re.compile(
     r"(?!\$)(?!.{129})[^/+#\x00-\x1f\x7f\ud800-\udfff]+(?:/[^/+#\x00-\x1f\x7f\ud800-\udfff]+)*"
 )
 
-# One match reads a well-formed topic; what is wrong with any other is found out only then.
+# One match parses a well-formed topic; the reason of a mismatch is determined only afterwards.
 _SHAPE = (
     r"mt/(?:gateway/([0-9a-f]{12})/(device|request|response)|gateways/request)"
     r"/([0-9a-f]{12})/([^/]+)(?:/([^/]+))?"
@@ -186,13 +189,13 @@ _SHAPE = (
 _REQUEST = r"mt/(?:gateway/([0-9a-f]{12})|gateways)/request/([0-9a-f]{12})/([^+#\x00]+)"
 
 
-def _explain_malformed(text: str, front: str) -> WireError:
-    """Say why a topic has not the shape of one."""
-    if not text.startswith(front):
+def _explain_malformed(text: str, prefix: str) -> WireError:
+    """Return the error for a topic that does not match the pattern."""
+    if not text.startswith(prefix):
         return MalformedTopic(
-            "topic", f"{quote_input(text)} does not start with the prefix {quote_input(front)}"
+            "topic", f"{quote_input(text)} does not start with the prefix {quote_input(prefix)}"
         )
-    match text.removeprefix(front).split("/"):
+    match text.removeprefix(prefix).split("/"):
         case ["mt", "gateway", gateway, "device" | "request" | "response", device, *_]:
             macs = {"gateway": gateway, "device": device}
         case ["mt", "gateways", "request", device, *_]:
@@ -209,49 +212,52 @@ def _explain_malformed(text: str, front: str) -> WireError:
     )
 
 
-def _operation(word: str, identifier: str | None) -> tuple[Operation, AnyIdentifier | None]:
-    if (known := _OPERATIONS.get(word)) is None:
-        raise MalformedTopic("operation", f"{quote_input(word)} is not an operation")
-    operation, checked = known
-    return operation, checked(identifier)
+def _parse_operation(keyword: str, identifier: str | None) -> tuple[Operation, AnyIdentifier | None]:
+    if (entry := _OPERATIONS.get(keyword)) is None:
+        raise MalformedTopic("operation", f"{quote_input(keyword)} is not an operation")
+    operation, parse_identifier_part = entry
+    return operation, parse_identifier_part(identifier)
 
 
-def _no_identifier(text: str | None) -> None:
+def _reject_identifier(text: str | None) -> None:
     if text is not None:
-        raise MalformedIdentifier("identifier", f"{quote_input(text)} stands where none belongs")
+        raise MalformedIdentifier(
+            "identifier", f"{quote_input(text)} is not allowed: this kind or operation has no identifier"
+        )
 
 
 @lru_cache(_IDENTIFIER_CACHE_SIZE)
-def _raw_identifier(text: str | None) -> Identifier:
-    return parse_identifier(_given(text))
+def _parse_raw_identifier(text: str | None) -> Identifier:
+    return parse_identifier(_require_identifier(text))
 
 
 @lru_cache(_IDENTIFIER_CACHE_SIZE)
-def _identifier_name(text: str | None) -> IdentifierName:
-    return parse_identifier_name(_given(text))
+def _parse_identifier_name(text: str | None) -> IdentifierName:
+    return parse_identifier_name(_require_identifier(text))
 
 
-def _given(text: str | None) -> str:
+def _require_identifier(text: str | None) -> str:
     if text is None:
         raise MalformedIdentifier("identifier", "is missing")
     return text
 
 
-_WordT = TypeVar("_WordT", Kind, Operation)
-_Check = Callable[[str | None], AnyIdentifier | None]
+_KeywordT = TypeVar("_KeywordT", Kind, Operation)
+_IdentifierParser = Callable[[str | None], AnyIdentifier | None]
 
 
-def _words(words: type[_WordT]) -> dict[str, tuple[_WordT, _Check]]:
-    """Give each word that may stand in a topic, with what checks the identifier that the word asks for."""
-    named: dict[bool, _Check] = {True: _identifier_name, False: _raw_identifier}
+def _keyword_table(keywords: type[_KeywordT]) -> dict[str, tuple[_KeywordT, _IdentifierParser]]:
+    """Return each keyword of a topic level with the parser of the identifier that follows it."""
+    parsers: dict[bool, _IdentifierParser] = {True: _parse_identifier_name, False: _parse_raw_identifier}
     return {
-        str(word): (word, named[word.is_decoded] if word.has_identifier else _no_identifier) for word in words
+        str(keyword): (keyword, parsers[keyword.is_decoded] if keyword.has_identifier else _reject_identifier)
+        for keyword in keywords
     }
 
 
-_KINDS = _words(Kind)
-_OPERATIONS = _words(Operation)
+_KINDS = _keyword_table(Kind)
+_OPERATIONS = _keyword_table(Operation)
 
 
-def _tail(identifier: str | None) -> str:
+def _suffix(identifier: str | None) -> str:
     return "" if identifier is None else f"/{identifier}"

@@ -1,4 +1,4 @@
-"""What msgspec says of a value that it does not take, in words for people."""
+"""Plain-language messages for values that msgspec rejects."""
 
 from __future__ import annotations
 
@@ -14,92 +14,103 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
 
-# The values that a field can have, where these are some words or numbers.
+# Messages that list the allowed values of an enumeration.
 
 _MAX_LISTED_VALUES: Final = 20
-"""Values that fit into a sentence."""
+"""Maximum number of values listed in a message."""
 
 _STEP: Final = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
-"""Of a place as msgspec writes it: the name of a field, or `[…]` into an array or object."""
+"""Step of a msgspec path: a field name, or `[…]` for an element of an array or object."""
 
 
 def explain_invalid_choice(kind: type[Struct], place: str) -> str:
-    """What to say of a value that cannot be there."""
-    types: list[inspect.Type] = [_type(kind)]
+    """Return the message for a value at `place` that is not in the enumeration of its field."""
+    candidates: list[inspect.Type] = [_inspect_type(kind)]
     for step in _STEP.findall(place):
-        types = [inner for each in types for inner in _inside(each, step)]
-    known = [str(value) for each in types for choice in _plain(each) for value in _values(choice)]
+        candidates = [inner_type for candidate in candidates for inner_type in _enter_type(candidate, step)]
+    choices = [
+        str(value)
+        for candidate in candidates
+        for choice in _flatten_type(candidate)
+        for value in _list_choices(choice)
+    ]
     return (
-        f"is none of {', '.join(known)}" if 0 < len(known) <= _MAX_LISTED_VALUES else "is none of its values"
+        f"must be one of {', '.join(choices)}"
+        if 0 < len(choices) <= _MAX_LISTED_VALUES
+        else "is not an allowed value"
     )
 
 
 @cache
-def _type(kind: type[Struct]) -> inspect.Type:
+def _inspect_type(kind: type[Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def _plain(kind: inspect.Type) -> Iterable[inspect.Type]:
-    """The types that a type can be."""
+def _flatten_type(kind: inspect.Type) -> Iterable[inspect.Type]:
+    """Return the alternatives of a union, without metadata."""
     match kind:
         case inspect.UnionType():
-            return (inner for each in kind.types for inner in _plain(each))
+            return (inner_type for member in kind.types for inner_type in _flatten_type(member))
         case inspect.Metadata():
-            return _plain(kind.type)
+            return _flatten_type(kind.type)
     return (kind,)
 
 
-def _inside(kind: inspect.Type, step: str) -> Iterable[inspect.Type]:
-    for each in _plain(kind):
-        match each:
+def _enter_type(kind: inspect.Type, step: str) -> Iterable[inspect.Type]:
+    for member in _flatten_type(kind):
+        match member:
             case inspect.StructType():
-                yield from (field.type for field in each.fields if field.encode_name == step)
+                yield from (field.type for field in member.fields if field.encode_name == step)
             case inspect.ListType() | inspect.VarTupleType():
-                yield each.item_type
+                yield member.item_type
             case inspect.DictType():
-                yield each.value_type
+                yield member.value_type
 
 
-def _values(kind: inspect.Type) -> Iterable[object]:
+def _list_choices(kind: inspect.Type) -> Iterable[object]:
     match kind:
         case inspect.EnumType():
-            return (each.value for each in kind.cls)
+            return (member.value for member in kind.cls)
         case inspect.LiteralType():
             return kind.values
     return ()
 
 
-_TYPE: Final = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<given>[^`]*)`")
+_TYPE: Final = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<given>[^`]*)`")
 _BOUND: Final = re.compile(r"Expected `[^`]*` (?P<sign>[<>]=?) (?P<limit>[-+.0-9e]+)")
-_LENGTH: Final = re.compile(r"Expected `(?P<kind>[^`]*)` of length (?P<sign>[<>]=) (?P<limit>\d+)")
+_LENGTH: Final = re.compile(r"Expected `(?P<type>[^`]*)` of length (?P<sign>[<>]=) (?P<limit>\d+)")
 _PATTERN: Final = re.compile(r"Expected `[^`]*` matching regex .*", re.DOTALL)
 
-_TYPES: Final[Mapping[str, str]] = {
+_TYPE_NAMES: Final[Mapping[str, str]] = {
     "int": "a whole number",
     "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "array": "a list",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "an array",
     "object": "an object",
     "datetime": "a time",
 }
 
-_SIGNS: Final = {"<=": "is more than", ">=": "is less than", "<": "is not less than", ">": "is not more than"}
-"""What is wrong with a number that should be so."""
+_BOUNDS: Final = {
+    "<=": "must be at most",
+    ">=": "must be at least",
+    "<": "must be less than",
+    ">": "must be more than",
+}
 
-_PARTS: Final = {"str": "characters", "array": "items", "object": "fields"}
+_LENGTH_UNITS: Final = {"str": "characters", "array": "items", "object": "fields"}
 
 
 def explain_validation_error(reason: str) -> str:
-    """The same, to be read behind the name of a field; what we do not know is left as it is."""
-    if found := _TYPE.fullmatch(reason):
-        wanted = " or ".join(_TYPES.get(each, each) for each in found["wanted"].split(" | "))
-        return f"is {_TYPES.get(found['given'], found['given'])}, not {wanted}"
-    if found := _BOUND.fullmatch(reason):
-        return f"{_SIGNS[found['sign']]} {found['limit'].removesuffix('.0')}"
-    if found := _LENGTH.fullmatch(reason):
-        if found["sign"] == ">=" and found["limit"] == "1":
-            return "is empty"
-        many = "more" if found["sign"] == "<=" else "fewer"
-        return f"has {many} than {found['limit']} {_PARTS.get(found['kind'], 'parts')}"
-    return "is not spelt as it must be" if _PATTERN.fullmatch(reason) else reason
+    """Return a plain message for an error of msgspec, to follow a field name; other errors are unchanged."""
+    if match := _TYPE.fullmatch(reason):
+        expected = " or ".join(_TYPE_NAMES.get(name, name) for name in match["expected"].split(" | "))
+        return f"must be {expected}, not {_TYPE_NAMES.get(match['given'], match['given'])}"
+    if match := _BOUND.fullmatch(reason):
+        return f"{_BOUNDS[match['sign']]} {match['limit'].removesuffix('.0')}"
+    if match := _LENGTH.fullmatch(reason):
+        if match["sign"] == ">=" and match["limit"] == "1":
+            return "must not be empty"
+        bound = "at most" if match["sign"] == "<=" else "at least"
+        return f"must have {bound} {match['limit']} {_LENGTH_UNITS.get(match['type'], 'parts')}"
+    return "does not match the required format" if _PATTERN.fullmatch(reason) else reason

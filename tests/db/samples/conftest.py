@@ -1,4 +1,4 @@
-"""Stores for tests, on SQLite and on PostgreSQL."""
+"""Fixtures of sample stores on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def trial(database: Database, tmp_path: Path) -> Iterator[StoreHarness]:
-    """An empty store, on each of the two databases."""
-    with StoreHarness(database, tmp_path) as made:
-        yield made
+def harness(database: Database, tmp_path: Path) -> Iterator[StoreHarness]:
+    """Create an empty store, on each of the two databases."""
+    with StoreHarness(database, tmp_path) as harness:
+        yield harness
 
 
 @pytest.fixture
-def files(sqlite_database: Database, tmp_path: Path) -> Iterator[StoreHarness]:
-    """An empty store on SQLite, which is what has files."""
-    with StoreHarness(sqlite_database, tmp_path) as made:
-        yield made
+def sqlite_harness(sqlite_database: Database, tmp_path: Path) -> Iterator[StoreHarness]:
+    """Create an empty store on SQLite, which has segment files."""
+    with StoreHarness(sqlite_database, tmp_path) as harness:
+        yield harness
     sqlite_database.close()
 
 
 @pytest.fixture
-def tables(postgresql_database: Database, tmp_path: Path) -> Iterator[StoreHarness]:
-    """An empty store on PostgreSQL, which is what has partitions."""
-    with StoreHarness(postgresql_database, tmp_path) as made:
-        yield made
+def postgresql_harness(postgresql_database: Database, tmp_path: Path) -> Iterator[StoreHarness]:
+    """Create an empty store on PostgreSQL, which has partitions."""
+    with StoreHarness(postgresql_database, tmp_path) as harness:
+        yield harness
     postgresql_database.close()

@@ -1,4 +1,4 @@
-"""A store on trial: it is written to, dropped and opened again, and asked what it has."""
+"""Harness of a sample store: writes, reads, and opens it again."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ALL_TIME = {"since": -(2**60), "until": 2**60}
 ALL_KINDS = frozenset(SampleKind)
 
 SMALL_LIMITS = CompactionLimits(memtable_samples=1, merge_count=1000)
-"""Whatever is there is written out, and stays apart."""
+"""Limits with which everything is flushed and nothing is merged."""
 
 
 class StoreHarness:
-    """A store that forgets whatever is not safe as often as the test wants."""
+    """Sample store that a test can close and open again at any time."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
@@ -53,19 +53,19 @@ class StoreHarness:
         return SqliteSampleStore(self.database, self.folder, self.retention, now=self.now, limits=self.limits)
 
     def reopen(self, *, limits: CompactionLimits | None = None, retention: Retention | None = None) -> None:
-        """What is in memory alone is lost, as when the program ends."""
+        """Open the store again: everything that was only in memory is lost."""
         self.store.close()
         self.limits = self.limits if limits is None else limits
         self.retention = self.retention if retention is None else retention
         self.store = self._open()
 
     def commit(self, rows: SampleRows) -> None:
-        """Write and commit."""
+        """Write and commit rows."""
         number = self.database.write_now(self.store.write, rows, self.now)
         self.store.publish_committed(number, rows)
 
     def write_without_commit(self, rows: SampleRows) -> None:
-        """Write, and do not commit."""
+        """Write rows and roll back."""
 
         def write(connection: Connection) -> None:
             self.store.write(connection, rows, self.now)
@@ -74,44 +74,44 @@ class StoreHarness:
         self.database.write_now(write)
 
     async def maintain(self, *, after: int = 0) -> None:
-        """Let the store put itself in order some milliseconds later."""
+        """Run maintenance after some milliseconds."""
         self.now += after
         await self.store.maintain(self.now)
 
     async def read(self, device: int = DEVICE, **values: Any) -> list[StoredSample]:
-        """All that is there, or some of it."""
+        """Read all samples of a device, or those that match the given fields of a query."""
         return await self.store.read(build_query(device, **values), list)
 
     async def times(self, device: int = DEVICE, **values: Any) -> list[int]:
-        """When the samples are from."""
+        """Return the times of the samples."""
         return [sample.time for sample in await self.read(device, **values)]
 
     def count(self, table: str) -> int:
-        """How many rows a table has."""
-        return self.database.read_now(_count, table)
+        """Count the rows of a table."""
+        return self.database.read_now(_count_rows, table)
 
     @property
     def segment_files(self) -> list[str]:
-        """The files in the folder."""
-        return sorted(place.name for place in self.folder.iterdir() if place.is_file())
+        """Names of the files in the segment directory."""
+        return sorted(path.name for path in self.folder.iterdir() if path.is_file())
 
     @property
     def quarantined_files(self) -> list[str]:
-        """The files that the database did not know when it was opened."""
-        return sorted(place.name for place in self.folder.glob("unknown/*"))
+        """Names of the files that were not registered when the store was opened."""
+        return sorted(path.name for path in self.folder.glob("unknown/*"))
 
     @property
     def registered_files(self) -> list[str]:
-        """The files that the database knows."""
-        return sorted(f"{number:08d}.samples" for number in self.database.read_now(_numbers))
+        """Names of the files that are registered in the database."""
+        return sorted(f"{number:08d}.samples" for number in self.database.read_now(_list_segment_numbers))
 
 
 def build_query(device: int = DEVICE, **values: Any) -> SampleQuery:
-    """A question for everything, or for less."""
+    """Return a query for everything, narrowed by the given fields."""
     return SampleQuery(device=device, **({"kinds": ALL_KINDS} | ALL_TIME | values))
 
 
-def build_row(  # noqa: PLR0913 # by name
+def build_row(  # noqa: PLR0913 # keyword-only
     time: int = NOON,
     number: float | None = 1.0,
     *,
@@ -122,24 +122,24 @@ def build_row(  # noqa: PLR0913 # by name
     raw: bytes | None = None,
     more: SampleExtras | None = None,
 ) -> SampleRow:
-    """A row of any device."""
+    """Build a row of any device."""
     return time, int(kind), identifier, seq, gateway, number, raw, more
 
 
 def build_stray_row(time: int = NOON, number: float | None = 1.0, **values: Any) -> SampleRow:
-    """A row whose time is not believed."""
+    """Build a row with an implausible time."""
     return build_row(time, number, more=SampleExtras(clock=1), **values)
 
 
 def to_samples(rows: Iterable[SampleRow]) -> list[StoredSample]:
-    """Rows as they are read."""
-    return [StoredSample(*each) for each in rows]
+    """Convert rows to samples as they are read."""
+    return [StoredSample(*row) for row in rows]
 
 
-def _count(connection: Connection, table: str) -> int:
-    (count,) = connection.exec_driver_sql(f"SELECT count(*) FROM {table}").one()  # noqa: S608 # of a test
+def _count_rows(connection: Connection, table: str) -> int:
+    (count,) = connection.exec_driver_sql(f"SELECT count(*) FROM {table}").one()  # noqa: S608 # a test's own table name
     return int(count)
 
 
-def _numbers(connection: Connection) -> list[int]:
+def _list_segment_numbers(connection: Connection) -> list[int]:
     return [number for (number,) in connection.exec_driver_sql("SELECT id FROM sample_segment")]

@@ -1,4 +1,4 @@
-"""Made-up samples and questions. There are few identities, so that the same ones come again."""
+"""Hypothesis strategies for samples and queries. There are few identities, so that duplicates occur."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 MIDNIGHT = NOON - NOON % DAY
 
 TIMES = [
-    *(MIDNIGHT + day * DAY + near for day in (-1, 0, 1) for near in (-1, 0, 1)),
+    *(MIDNIGHT + day * DAY + offset for day in (-1, 0, 1) for offset in (-1, 0, 1)),
     NOON,
     *(0, -1, DAY, -DAY - 1),
     -315_619_200_000,  # 1960
     4_102_444_799_999,  # the end of 2099
 ]
 FAR_TIMES = [-62_135_596_800_000, 253_402_300_799_999]
-"""The first and the last moment that a report can name; nobody believes them."""
+"""First and last time that a report can have; both are implausible."""
 IDENTIFIERS = [0x8800, -1, 2**48 - 1, -(2**62)]
 SEQS = [NO_SEQ, 0, 255]
 CLOCKS = [None, None, None, 1, 2, 3]
@@ -45,8 +45,8 @@ identities = st.tuples(
 )
 
 
-def _row(number: int) -> SampleRow:
-    """A row for each number: one draw is many times faster than one for each field."""
+def _build_row(number: int) -> SampleRow:
+    """Build a row from one number: drawing one number is many times faster than one for each field."""
     gateway = 0xD0CF5E000000 + number % 1009
     number, kind = divmod(number, len(SampleKind))
     number, identifier = divmod(number, len(IDENTIFIERS))
@@ -54,28 +54,28 @@ def _row(number: int) -> SampleRow:
     number, value = divmod(number, len(VALUES))
     number, clock = divmod(number, len(CLOCKS))
     number, more = divmod(number, len(MORES))
-    moments = TIMES if CLOCKS[clock] is None else TIMES + FAR_TIMES
-    rest = _marked(MORES[more], CLOCKS[clock])
+    possible_times = TIMES if CLOCKS[clock] is None else TIMES + FAR_TIMES
+    extras = _add_clock_flag(MORES[more], CLOCKS[clock])
     return (
-        moments[number % len(moments)],
+        possible_times[number % len(possible_times)],
         kind,
         IDENTIFIERS[identifier],
         SEQS[seq],
         gateway,
         *VALUES[value],
-        rest,
+        extras,
     )
 
 
-def _marked(more: SampleExtras | None, clock: int | None) -> SampleExtras | None:
+def _add_clock_flag(more: SampleExtras | None, clock: int | None) -> SampleExtras | None:
     if clock is None:
         return more
-    some = more or SampleExtras()
-    return SampleExtras(some.text, some.ext, some.error, some.error_ext, clock, some.shift)
+    extras = more or SampleExtras()
+    return SampleExtras(extras.text, extras.ext, extras.error, extras.error_ext, clock, extras.shift)
 
 
-rows = st.integers(0, 2**32).map(_row)
-"""Rows, now and then with a time that is not believed."""
+rows = st.integers(0, 2**32).map(_build_row)
+"""Rows, some of them with an implausible time."""
 
 batches = st.dictionaries(devices, st.lists(rows, min_size=1, max_size=8), max_size=3)
 
@@ -83,7 +83,7 @@ moments = st.sampled_from([*TIMES, *FAR_TIMES, *ALL_TIME.values()])
 
 
 def sample_queries() -> st.SearchStrategy[SampleQuery]:
-    """Any question."""
+    """Return a strategy for any query."""
     values: dict[str, Any] = {
         "device": devices,
         "kinds": st.sampled_from([*map(frozenset, ((), (1,), (0, 3, 5))), frozenset(SampleKind)]),

@@ -1,4 +1,4 @@
-"""Chunks and scans: values in, values out."""
+"""Blocks, the memtable and scans without I/O."""
 
 from __future__ import annotations
 
@@ -36,83 +36,89 @@ if TYPE_CHECKING:
 
     from meshfleet.db.samples import SampleQuery, SampleRow
 
-some_rows = st.lists(strategies.rows, max_size=12)
+row_lists = st.lists(strategies.rows, max_size=12)
 
 
 def is_stray(sample: StoredSample) -> bool:
     return sample.more is not None and sample.more.clock is not None
 
 
-# --- Chunks ---
+# --- Blocks ---
 
 
-@given(st.lists(some_rows, max_size=5))
-def test_a_chunk_has_what_was_added_in_the_order_in_which_it_came(parts: list[list[SampleRow]]) -> None:
-    chunk = Block()
+@given(st.lists(row_lists, max_size=5))
+def test_a_block_keeps_the_added_samples_in_order(parts: list[list[SampleRow]]) -> None:
+    block = Block()
     added: list[SampleRow] = []
     for part in parts:
-        chunk.add(part)
+        block.add(part)
         added += part
-        assert decode_block(bytes(chunk)) == to_samples(added)
-    assert chunk.count == len(added)
+        assert decode_block(bytes(block)) == to_samples(added)
+    assert block.count == len(added)
 
 
 @each_row("count", [0, 1, 15, 16, 255, 256, 65_535, 65_536])
-def test_a_chunk_may_be_of_any_length(count: int) -> None:
-    chunk = Block()
-    chunk.add([build_row(time) for time in range(count)])
-    assert [each.time for each in decode_block(bytes(chunk))] == list(range(count))
+def test_a_block_may_have_any_length(count: int) -> None:
+    block = Block()
+    block.add([build_row(time) for time in range(count)])
+    assert [sample.time for sample in decode_block(bytes(block))] == list(range(count))
 
 
-@given(some_rows)
-def test_what_is_packed_is_unpacked_the_same(rows: list[SampleRow]) -> None:
-    given_samples = to_samples(rows)
+@given(row_lists)
+def test_encoded_blocks_are_decoded_unchanged(rows: list[SampleRow]) -> None:
+    samples = to_samples(rows)
     assert [
-        each for _, _, data in encode_blocks(given_samples) for each in decode_block(bytes(data))
-    ] == given_samples
+        sample for _, _, data in encode_blocks(samples) for sample in decode_block(bytes(data))
+    ] == samples
 
 
 @each_row(
     "count", [0, 1, MAX_BLOCK_SAMPLES - 1, MAX_BLOCK_SAMPLES, MAX_BLOCK_SAMPLES + 1, 3 * MAX_BLOCK_SAMPLES]
 )
-def test_packs_are_as_long_as_they_may_be_and_tell_their_times(count: int) -> None:
-    packs = list(encode_blocks(to_samples(build_row(time) for time in range(count))))
-    assert len(packs) == -(-count // MAX_BLOCK_SAMPLES)
-    for index, (first, last, data) in enumerate(packs):
-        times = [each.time for each in decode_block(bytes(data))]
+def test_encoded_blocks_have_the_maximum_length_and_their_time_range(count: int) -> None:
+    blocks = list(encode_blocks(to_samples(build_row(time) for time in range(count))))
+    assert len(blocks) == -(-count // MAX_BLOCK_SAMPLES)
+    for index, (first, last, data) in enumerate(blocks):
+        times = [sample.time for sample in decode_block(bytes(data))]
         assert times == list(range(index * MAX_BLOCK_SAMPLES, min(count, (index + 1) * MAX_BLOCK_SAMPLES)))
         assert (first, last) == (times[0], times[-1])
 
 
-@given(some_rows, st.booleans())
-def test_of_several_with_one_identity_the_first_stays(rows: list[SampleRow], newest_first: bool) -> None:  # noqa: FBT001 # drawn
-    found = sort_unique_samples(to_samples(rows), newest_first=newest_first)
-    firsts = {each.identity: each for each in reversed(to_samples(rows))}
-    assert found == [firsts[identity] for identity in sorted(firsts, reverse=newest_first)]
+@given(row_lists, st.booleans())
+def test_the_first_sample_of_an_identity_is_kept(rows: list[SampleRow], newest_first: bool) -> None:  # noqa: FBT001 # drawn by Hypothesis
+    kept = sort_unique_samples(to_samples(rows), newest_first=newest_first)
+    first_by_identity = {sample.identity: sample for sample in reversed(to_samples(rows))}
+    assert kept == [
+        first_by_identity[identity] for identity in sorted(first_by_identity, reverse=newest_first)
+    ]
 
 
-# --- The head ---
+# --- Memtable ---
 
 
 @given(st.lists(strategies.batches, max_size=4))
-def test_the_head_has_each_sample_under_its_day_and_strays_apart(
+def test_the_memtable_stores_samples_by_day_and_strays_separately(
     batches: list[dict[int, list[SampleRow]]],
 ) -> None:
-    head = Memtable()
+    memtable = Memtable()
     for number, batch in enumerate(batches, 1):
-        head.add(number, batch)
+        memtable.add(number, batch)
     for device in {device for batch in batches for device in batch}:
-        came = [each for batch in batches for each in to_samples(batch.get(device, ()))]
-        for day, chunk in head.device_blocks(device).items():
-            there = [None if is_stray(each) else each.time // DAY_MS for each in came]
-            assert decode_block(chunk) == [each for each, its in zip(came, there, strict=True) if its == day]
-        assert sum(len(decode_block(chunk)) for chunk in head.device_blocks(device).values()) == len(came)
-    assert sum(map(head.count_samples, head.days)) == head.sample_count
+        received = [sample for batch in batches for sample in to_samples(batch.get(device, ()))]
+        for day, block in memtable.device_blocks(device).items():
+            days = [None if is_stray(sample) else sample.time // DAY_MS for sample in received]
+            assert decode_block(block) == [
+                sample for sample, its_day in zip(received, days, strict=True) if its_day == day
+            ]
+        assert sum(len(decode_block(block)) for block in memtable.device_blocks(device).values()) == len(
+            received
+        )
+    assert sum(map(memtable.count_samples, memtable.days)) == memtable.sample_count
 
 
-def test_a_chunk_of_the_head_says_when_its_samples_can_be_from() -> None:
-    head = Memtable()
-    head.add(
+def test_blocks_of_the_memtable_have_the_time_range_of_their_day() -> None:
+    memtable = Memtable()
+    memtable.add(
         1,
         {
             DEVICE: [
@@ -123,68 +129,75 @@ def test_a_chunk_of_the_head_says_when_its_samples_can_be_from() -> None:
             ]
         },
     )
-    for day in head.days:
-        for device, part, first, last, data in head.day_blocks(day):
+    for day in memtable.days:
+        for device, part, first, last, data in memtable.day_blocks(day):
             assert (device, part) == (DEVICE, 0)
-            assert all(first <= each.time <= last for each in decode_block(bytes(data)))
+            assert all(first <= sample.time <= last for sample in decode_block(bytes(data)))
             assert day is None or (first // DAY_MS, last // DAY_MS) == (day, day)
 
 
-def test_a_chunk_of_the_head_that_is_large_is_put_in_order_and_divided() -> None:
-    head = Memtable()
-    head.add(
+def test_a_large_block_of_the_memtable_is_sorted_and_split() -> None:
+    memtable = Memtable()
+    memtable.add(
         1,
         {
             DEVICE: [build_row(time) for time in range(2 * MAX_BLOCK_SAMPLES, 0, -1)],
             OTHER: [build_row(2), build_row(1)],
         },
     )
-    head.add(2, {DEVICE: [build_row(time, 2.0) for time in range(2 * MAX_BLOCK_SAMPLES + 1)]})
-    chunks = {(device, part): (first, last, data) for device, part, first, last, data in head.day_blocks(0)}
-    assert list(chunks) == [(DEVICE, 0), (DEVICE, 1), (DEVICE, 2), (OTHER, 0)]
-    assert [chunks[DEVICE, part][:2] for part in range(3)] == [
+    memtable.add(2, {DEVICE: [build_row(time, 2.0) for time in range(2 * MAX_BLOCK_SAMPLES + 1)]})
+    blocks = {
+        (device, part): (first, last, data) for device, part, first, last, data in memtable.day_blocks(0)
+    }
+    assert list(blocks) == [(DEVICE, 0), (DEVICE, 1), (DEVICE, 2), (OTHER, 0)]
+    assert [blocks[DEVICE, part][:2] for part in range(3)] == [
         (0, MAX_BLOCK_SAMPLES - 1),
         (MAX_BLOCK_SAMPLES, 2 * MAX_BLOCK_SAMPLES - 1),
         (2 * MAX_BLOCK_SAMPLES, 2 * MAX_BLOCK_SAMPLES),
     ]
-    found = [each for part in range(3) for each in decode_block(chunks[DEVICE, part][2])]
-    assert [each.time for each in found] == list(range(2 * MAX_BLOCK_SAMPLES + 1))
-    assert [each.number for each in found[:2]] == [2.0, 1.0]
-    assert [each.time for each in decode_block(chunks[OTHER, 0][2])] == [2, 1]
+    samples = [sample for part in range(3) for sample in decode_block(blocks[DEVICE, part][2])]
+    assert [sample.time for sample in samples] == list(range(2 * MAX_BLOCK_SAMPLES + 1))
+    assert [sample.number for sample in samples[:2]] == [2.0, 1.0]
+    assert [sample.time for sample in decode_block(blocks[OTHER, 0][2])] == [2, 1]
 
 
 # --- Scans ---
 
 
-@given(some_rows, strategies.sample_queries())
-def test_a_scan_gives_what_is_wanted_in_order_and_once(rows: list[SampleRow], asked: SampleQuery) -> None:
-    came = to_samples(rows)
-    strays = [each for each in came if is_stray(each)]
+@given(row_lists, strategies.sample_queries())
+def test_a_scan_returns_matching_samples_in_order_without_duplicates(
+    rows: list[SampleRow], query: SampleQuery
+) -> None:
+    received = to_samples(rows)
+    strays = [sample for sample in received if is_stray(sample)]
     days: dict[int, list[StoredSample]] = {}
-    for each in came:
-        if not is_stray(each):
-            days.setdefault(each.time // DAY_MS, []).append(each)
-    best = {each.identity: each for each in reversed(strays)}
-    best |= {each.identity: each for day in days.values() for each in reversed(day)}
-    expected = [best[identity] for identity in sorted(best, reverse=asked.newest_first)]
+    for sample in received:
+        if not is_stray(sample):
+            days.setdefault(sample.time // DAY_MS, []).append(sample)
+    expected_by_identity = {sample.identity: sample for sample in reversed(strays)}
+    expected_by_identity |= {sample.identity: sample for day in days.values() for sample in reversed(day)}
+    expected = [
+        expected_by_identity[identity]
+        for identity in sorted(expected_by_identity, reverse=query.newest_first)
+    ]
 
-    def ordered(some: list[StoredSample]) -> list[StoredSample]:
-        return sort_unique_samples(filter(asked.matches, some), newest_first=asked.newest_first)
+    def filter_and_sort(samples: list[StoredSample]) -> list[StoredSample]:
+        return sort_unique_samples(filter(query.matches, samples), newest_first=query.newest_first)
 
-    found = scan_days(asked, days, lambda day: ordered(days[day]), ordered(strays))
-    assert list(found) == list(filter(asked.matches, expected))
+    scanned = scan_days(query, days, lambda day: filter_and_sort(days[day]), filter_and_sort(strays))
+    assert list(scanned) == list(filter(query.matches, expected))
 
 
 @given(strategies.rows, strategies.sample_queries())
-def test_what_is_wanted_is_within_the_bounds(each: SampleRow, asked: SampleQuery) -> None:
-    since, until = asked.time_range
-    assert asked.since <= since
-    assert until <= asked.until
-    (sample,) = to_samples([each])
-    assert since <= sample.time < until or not asked.matches(sample)
+def test_matching_samples_are_within_the_time_range(row: SampleRow, query: SampleQuery) -> None:
+    since, until = query.time_range
+    assert query.since <= since
+    assert until <= query.until
+    (sample,) = to_samples([row])
+    assert since <= sample.time < until or not query.matches(sample)
 
 
-def test_bounds_begin_with_the_time_after_which_more_is_wanted() -> None:
+def test_the_time_range_starts_at_the_last_sample_of_the_previous_page() -> None:
     after = (50, 1, 1, 1)
     assert build_query(since=10, until=90, after=after).time_range == (50, 90)
     assert build_query(since=10, until=90, after=after, newest_first=True).time_range == (10, 51)
@@ -192,44 +205,48 @@ def test_bounds_begin_with_the_time_after_which_more_is_wanted() -> None:
     assert build_query(since=10, until=40, after=after, newest_first=True).time_range == (10, 40)
 
 
-@pytest.mark.parametrize(("newest_first", "first"), [(False, 0), (True, 9)])
-def test_a_scan_loads_no_day_before_it_is_needed(newest_first: bool, first: int) -> None:  # noqa: FBT001 # a case
+@pytest.mark.parametrize(("newest_first", "first_day"), [(False, 0), (True, 9)])
+def test_a_scan_loads_no_day_before_it_is_needed(newest_first: bool, first_day: int) -> None:  # noqa: FBT001 # a parameter
     loaded = []
 
-    def load(day: int) -> Iterator[StoredSample]:
+    def load_day(day: int) -> Iterator[StoredSample]:
         loaded.append(day)
         yield StoredSample(*build_row(day * DAY_MS))
 
-    found = scan_days(build_query(newest_first=newest_first), range(10), load, ())
-    assert next(found).time == first * DAY_MS
-    assert set(loaded) <= {first, abs(first - 1)}
+    scanned = scan_days(build_query(newest_first=newest_first), range(10), load_day, ())
+    assert next(scanned).time == first_day * DAY_MS
+    assert set(loaded) <= {first_day, abs(first_day - 1)}
 
 
-def test_a_scan_loads_no_day_in_which_nothing_is_wanted() -> None:
+def test_a_scan_loads_no_day_outside_the_time_range() -> None:
     loaded = []
 
-    def load(day: int) -> list[StoredSample]:
+    def load_day(day: int) -> list[StoredSample]:
         loaded.append(day)
         return []
 
-    assert list(scan_days(build_query(since=2 * DAY_MS, until=4 * DAY_MS), range(10), load, ())) == []
+    assert list(scan_days(build_query(since=2 * DAY_MS, until=4 * DAY_MS), range(10), load_day, ())) == []
     identity = (3 * DAY_MS, 1, 1, 1)
     assert (
-        list(scan_days(build_query(since=2 * DAY_MS, until=5 * DAY_MS, after=identity), range(10), load, ()))
+        list(
+            scan_days(
+                build_query(since=2 * DAY_MS, until=5 * DAY_MS, after=identity), range(10), load_day, ()
+            )
+        )
         == []
     )
-    asked = build_query(since=2 * DAY_MS, until=5 * DAY_MS, after=identity, newest_first=True)
-    assert list(scan_days(asked, range(10), load, ())) == []
+    query = build_query(since=2 * DAY_MS, until=5 * DAY_MS, after=identity, newest_first=True)
+    assert list(scan_days(query, range(10), load_day, ())) == []
     assert loaded == [2, 3, 3, 4, 3, 2]
 
 
 # --- Retention ---
 
 
-def test_a_kind_is_expired_from_the_moment_on_at_which_it_was_kept_long_enough() -> None:
+def test_a_kind_expires_at_the_end_of_its_retention() -> None:
     retention = {0: 10, 1: None, 3: 20}
-    every = frozenset({0, 1, 2, 3})
-    assert find_expired_kinds(retention, every, NOON, NOON + 9) == frozenset()
-    assert find_expired_kinds(retention, every, NOON, NOON + 10) == {0}
-    assert find_expired_kinds(retention, every, NOON, NOON + 20) == {0, 3}
+    all_kinds = frozenset({0, 1, 2, 3})
+    assert find_expired_kinds(retention, all_kinds, NOON, NOON + 9) == frozenset()
+    assert find_expired_kinds(retention, all_kinds, NOON, NOON + 10) == {0}
+    assert find_expired_kinds(retention, all_kinds, NOON, NOON + 20) == {0, 3}
     assert find_expired_kinds(retention, frozenset({1, 3}), NOON, NOON + 10**15) == {3}

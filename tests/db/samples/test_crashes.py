@@ -1,4 +1,4 @@
-"""The program may end at any moment: files and database are copied at every step, and opened again."""
+"""Crashes at any time: files and database are copied at every step, and opened again."""
 
 from __future__ import annotations
 
@@ -32,76 +32,80 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-NAME = "meshfleet.sqlite"
+DATABASE_NAME = "meshfleet.sqlite"
 
 PATIENCE = 30.0
-"""Seconds until something must have happened; reached only when it is broken."""
+"""Seconds until an expected event must have happened; reached only by a defect."""
 
 
 class SnapshotRecorder:
-    """Takes pictures of a data directory before and after each step that changes something."""
+    """Copies a data directory before and after each step that changes it."""
 
-    def __init__(self, source: Path, album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pictures: list[Path] = []
+    def __init__(self, source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.snapshots: list[Path] = []
         self._source = source
-        self._album = album
+        self._target = target
         self._monkeypatch = monkeypatch
         self._last: object = None
 
-    async def record_steps(self, deed: Coroutine[Any, Any, None]) -> list[Path]:
-        """Watch something from its beginning to its end."""
-        for thing, name in (
+    async def record_steps(self, action: Coroutine[Any, Any, None]) -> list[Path]:
+        """Run an action and record its steps."""
+        for owner, name in (
             (segments, "_publish_file"),
             (segments, "write_segment"),
             (Database, "write"),
             (Path, "rename"),
             (Path, "unlink"),
         ):
-            self._watch(thing, name)
-        await deed
+            self._record_calls(owner, name)
+        await action
         self._monkeypatch.undo()
-        return self.pictures
+        return self.snapshots
 
-    def _watch(self, thing: Any, name: str) -> None:
-        """Take pictures around a function or a method; what it does stays as it is."""
-        real: Callable[..., Any] = getattr(thing, name)
+    def _record_calls(self, owner: Any, name: str) -> None:
+        """Record snapshots around a function or method; its behavior is unchanged."""
+        real: Callable[..., Any] = getattr(owner, name)
 
-        async def later(*args: Any) -> Any:
+        async def finish(*args: Any) -> Any:
             result = await real(*args)
-            self._take()
+            self._take_snapshot()
             return result
 
-        def step(*args: Any, **kwargs: Any) -> Any:
-            self._take()
+        def call_recorded(*args: Any, **kwargs: Any) -> Any:
+            self._take_snapshot()
             if asyncio.iscoroutinefunction(real):
-                return later(*args)
+                return finish(*args)
             result = real(*args, **kwargs)
-            self._take()
+            self._take_snapshot()
             return result
 
-        self._monkeypatch.setattr(thing, name, step)
+        self._monkeypatch.setattr(owner, name, call_recorded)
 
-    def _take(self) -> None:
-        parts = [self._source / NAME, self._source / f"{NAME}-wal", *(self._source / "samples").iterdir()]
-        scene = sorted((each, each.stat().st_size, each.stat().st_mtime_ns) for each in parts)
-        if scene == self._last:
+    def _take_snapshot(self) -> None:
+        parts = [
+            self._source / DATABASE_NAME,
+            self._source / f"{DATABASE_NAME}-wal",
+            *(self._source / "samples").iterdir(),
+        ]
+        state = sorted((path, path.stat().st_size, path.stat().st_mtime_ns) for path in parts)
+        if state == self._last:
             return
-        self._last = scene
-        picture = self._album / str(len(self.pictures))
-        picture.mkdir(parents=True)
-        for name in (NAME, f"{NAME}-wal"):
-            shutil.copy(self._source / name, picture / name)
-        shutil.copytree(self._source / "samples", picture / "samples")
-        self.pictures.append(picture)
+        self._last = state
+        snapshot = self._target / str(len(self.snapshots))
+        snapshot.mkdir(parents=True)
+        for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
+            shutil.copy(self._source / name, snapshot / name)
+        shutil.copytree(self._source / "samples", snapshot / "samples")
+        self.snapshots.append(snapshot)
 
 
 @pytest.fixture
-def camera(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SnapshotRecorder:
-    return SnapshotRecorder(tmp_path, tmp_path / "album", monkeypatch)
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SnapshotRecorder:
+    return SnapshotRecorder(tmp_path, tmp_path / "snapshots", monkeypatch)
 
 
-def batch(step: int) -> SampleRows:
-    """Samples of two devices and days, one of them as before."""
+def build_batch(step: int) -> SampleRows:
+    """Build samples of two devices and several days, one of them the same in every step."""
     rows = [
         build_row(NOON - DAY),
         build_row(NOON + step, float(step)),
@@ -111,176 +115,183 @@ def batch(step: int) -> SampleRows:
     return {DEVICE: rows, OTHER: rows[:2]}
 
 
-async def everything(trial: StoreHarness) -> list[list[StoredSample]]:
-    return [await trial.read(device) for device in (DEVICE, OTHER)]
+async def read_all(harness: StoreHarness) -> list[list[StoredSample]]:
+    return [await harness.read(device) for device in (DEVICE, OTHER)]
 
 
 async def assert_recovers(
-    picture: Path, expected: list[list[StoredSample]], limits: CompactionLimits
+    snapshot: Path, expected: list[list[StoredSample]], limits: CompactionLimits
 ) -> None:
-    """The picture has all samples, goes on having them, and nothing else is left lying about."""
-    database = Database(in_file.create_sqlite_engines(picture / NAME))
+    """Open a snapshot: all samples are there, also after maintenance, and no files are left over."""
+    database = Database(in_file.create_sqlite_engines(snapshot / DATABASE_NAME))
     try:
-        with StoreHarness(database, picture) as after:
-            assert await everything(after) == expected
-            assert after.segment_files == after.registered_files
-            after.reopen(limits=limits)
-            await after.maintain(after=DAY)
-            assert await everything(after) == expected
-            assert after.segment_files == after.registered_files
-            assert after.count("sample_journal") == 0
+        with StoreHarness(database, snapshot) as harness:
+            assert await read_all(harness) == expected
+            assert harness.segment_files == harness.registered_files
+            harness.reopen(limits=limits)
+            await harness.maintain(after=DAY)
+            assert await read_all(harness) == expected
+            assert harness.segment_files == harness.registered_files
+            assert harness.count("sample_journal") == 0
     finally:
         database.close()
 
 
-async def test_a_program_that_ends_while_it_writes_out_loses_nothing(
-    files: StoreHarness, camera: SnapshotRecorder
+async def test_a_crash_during_a_flush_loses_nothing(
+    sqlite_harness: StoreHarness, recorder: SnapshotRecorder
 ) -> None:
     for step in range(3):
-        files.commit(batch(step))
-    expected = await everything(files)
-    pictures = await camera.record_steps(files.maintain())
-    assert len(pictures) > 5
-    for picture in pictures:
-        await assert_recovers(picture, expected, SMALL_LIMITS)
+        sqlite_harness.commit(build_batch(step))
+    expected = await read_all(sqlite_harness)
+    snapshots = await recorder.record_steps(sqlite_harness.maintain())
+    assert len(snapshots) > 5
+    for snapshot in snapshots:
+        await assert_recovers(snapshot, expected, SMALL_LIMITS)
 
 
-async def test_a_program_that_ends_while_it_merges_loses_nothing(
-    files: StoreHarness, camera: SnapshotRecorder
+async def test_a_crash_during_a_merge_loses_nothing(
+    sqlite_harness: StoreHarness, recorder: SnapshotRecorder
 ) -> None:
     limits = CompactionLimits(memtable_samples=1, merge_count=3)
     for step in range(3):
-        files.commit(batch(step))
-        await files.maintain()
-    expected = await everything(files)
-    files.reopen(limits=limits)
-    pictures = await camera.record_steps(files.maintain())
-    assert len(files.segment_files) == 4
-    assert len(pictures) > 15
-    for picture in pictures:
-        await assert_recovers(picture, expected, limits)
+        sqlite_harness.commit(build_batch(step))
+        await sqlite_harness.maintain()
+    expected = await read_all(sqlite_harness)
+    sqlite_harness.reopen(limits=limits)
+    snapshots = await recorder.record_steps(sqlite_harness.maintain())
+    assert len(sqlite_harness.segment_files) == 4
+    assert len(snapshots) > 15
+    for snapshot in snapshots:
+        await assert_recovers(snapshot, expected, limits)
 
 
-async def test_what_is_left_of_an_interrupted_write_goes_and_nothing_else_does(files: StoreHarness) -> None:
-    files.commit(batch(1))
-    await files.maintain()
-    known = files.segment_files
+async def test_only_leftovers_of_an_interrupted_write_are_deleted(sqlite_harness: StoreHarness) -> None:
+    sqlite_harness.commit(build_batch(1))
+    await sqlite_harness.maintain()
+    registered = sqlite_harness.segment_files
     for name in ("00000099.unfinished", "notes.txt", "notes.samples"):
-        (files.folder / name).write_bytes(b"half of it")
-    files.reopen()
-    assert files.segment_files == sorted([*known, "notes.txt", "notes.samples"])
-    assert files.quarantined_files == []
+        (sqlite_harness.folder / name).write_bytes(b"half of it")
+    sqlite_harness.reopen()
+    assert sqlite_harness.segment_files == sorted([*registered, "notes.txt", "notes.samples"])
+    assert sqlite_harness.quarantined_files == []
 
 
-async def test_what_the_database_knew_once_goes_and_what_it_never_knew_is_put_aside(
-    files: StoreHarness, caplog: pytest.LogCaptureFixture
+async def test_replaced_segments_are_deleted_and_unknown_ones_are_quarantined(
+    sqlite_harness: StoreHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2))
+    sqlite_harness.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2))
     for step in range(2):
-        files.commit(batch(step))
-        await files.maintain()
-    known = files.segment_files
-    assert "00000001.samples" not in known
-    (files.folder / "00000001.samples").write_bytes(b"merged into another one")
-    files.reopen()
-    assert (files.segment_files, files.quarantined_files, caplog.records) == (known, [], [])
+        sqlite_harness.commit(build_batch(step))
+        await sqlite_harness.maintain()
+    registered = sqlite_harness.segment_files
+    assert "00000001.samples" not in registered
+    (sqlite_harness.folder / "00000001.samples").write_bytes(b"merged into another one")
+    sqlite_harness.reopen()
+    assert (sqlite_harness.segment_files, sqlite_harness.quarantined_files, caplog.records) == (
+        registered,
+        [],
+        [],
+    )
     for content in (b"one", b"another"):
-        (files.folder / "00000098.samples").write_bytes(content)
-        files.reopen()
-    assert (files.segment_files, files.quarantined_files) == (
-        known,
+        (sqlite_harness.folder / "00000098.samples").write_bytes(content)
+        sqlite_harness.reopen()
+    assert (sqlite_harness.segment_files, sqlite_harness.quarantined_files) == (
+        registered,
         ["00000098.1.samples", "00000098.samples"],
     )
-    aside = files.folder / "unknown"
-    assert [(aside / name).read_bytes() for name in files.quarantined_files] == [b"another", b"one"]
-    assert aside.stat().st_mode & 0o777 == 0o700
+    quarantine = sqlite_harness.folder / "unknown"
+    assert [(quarantine / name).read_bytes() for name in sqlite_harness.quarantined_files] == [
+        b"another",
+        b"one",
+    ]
+    assert quarantine.stat().st_mode & 0o777 == 0o700
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
-    files.reopen(limits=SMALL_LIMITS)
-    files.commit({DEVICE: [build_row(NOON)]})
-    await files.maintain()
-    assert files.segment_files == [*known, "00000099.samples"]
+    sqlite_harness.reopen(limits=SMALL_LIMITS)
+    sqlite_harness.commit({DEVICE: [build_row(NOON)]})
+    await sqlite_harness.maintain()
+    assert sqlite_harness.segment_files == [*registered, "00000099.samples"]
 
 
-async def test_an_older_database_that_is_put_back_alone_costs_no_file(
-    files: StoreHarness, tmp_path: Path
+async def test_restoring_only_an_older_database_loses_no_segment_file(
+    sqlite_harness: StoreHarness, tmp_path: Path
 ) -> None:
-    """And all is there again when the newer one comes back."""
+    """Check also that all samples are available again when the newer database is restored."""
     older, newer = tmp_path / "older", tmp_path / "newer"
-    files.commit(batch(0))
-    await files.maintain()
+    sqlite_harness.commit(build_batch(0))
+    await sqlite_harness.maintain()
     older.mkdir()
-    for name in (NAME, f"{NAME}-wal"):
+    for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
         shutil.copy(tmp_path / name, older / name)
     for step in range(1, 4):
-        files.commit(batch(step))
-        await files.maintain()
-    expected = await everything(files)
+        sqlite_harness.commit(build_batch(step))
+        await sqlite_harness.maintain()
+    expected = await read_all(sqlite_harness)
     newer.mkdir()
-    for name in (NAME, f"{NAME}-wal"):
+    for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
         shutil.copy(tmp_path / name, newer / name)
-    shutil.copytree(files.folder, older / "samples")
+    shutil.copytree(sqlite_harness.folder, older / "samples")
 
-    database = Database(in_file.create_sqlite_engines(older / NAME))
-    with StoreHarness(database, older) as back:
-        assert (len(back.segment_files), back.segment_files) == (4, back.registered_files)
-        assert sorted(back.segment_files + back.quarantined_files) == files.segment_files
-        back.commit(batch(9))
-        await back.maintain()
-        assert not {*back.segment_files} & {*back.quarantined_files}
+    database = Database(in_file.create_sqlite_engines(older / DATABASE_NAME))
+    with StoreHarness(database, older) as restored:
+        assert (len(restored.segment_files), restored.segment_files) == (4, restored.registered_files)
+        assert sorted(restored.segment_files + restored.quarantined_files) == sqlite_harness.segment_files
+        restored.commit(build_batch(9))
+        await restored.maintain()
+        assert not {*restored.segment_files} & {*restored.quarantined_files}
     database.close()
 
-    for place in (older / "samples" / "unknown").iterdir():
-        place.rename(older / "samples" / place.name)
+    for path in (older / "samples" / "unknown").iterdir():
+        path.rename(older / "samples" / path.name)
     (older / "samples").rename(newer / "samples")
-    database = Database(in_file.create_sqlite_engines(newer / NAME))
-    with StoreHarness(database, newer) as again:
-        assert await everything(again) == expected
-        assert again.segment_files == files.segment_files
-        assert len(again.quarantined_files) == 4
+    database = Database(in_file.create_sqlite_engines(newer / DATABASE_NAME))
+    with StoreHarness(database, newer) as reopened:
+        assert await read_all(reopened) == expected
+        assert reopened.segment_files == sqlite_harness.segment_files
+        assert len(reopened.quarantined_files) == 4
     database.close()
 
 
-async def test_a_program_that_is_told_to_end_while_it_writes_out_leaves_nothing(
-    files: StoreHarness, monkeypatch: pytest.MonkeyPatch
+async def test_closing_the_store_during_a_flush_leaves_no_files(
+    sqlite_harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.commit(batch(1))
-    asked, may_write = threading.Event(), threading.Event()
-    real = segments.write_segment
+    sqlite_harness.commit(build_batch(1))
+    has_started, may_write = threading.Event(), threading.Event()
+    real_write = segments.write_segment
 
-    def write(*args: Any) -> None:
-        if files.segment_files:  # one of several is there
-            asked.set()
+    def write_when_allowed(*args: Any) -> None:
+        if sqlite_harness.segment_files:  # the first of several is written
+            has_started.set()
             assert may_write.wait(PATIENCE)
-        real(*args)
+        real_write(*args)
 
-    monkeypatch.setattr(segments, "write_segment", write)
-    tending = asyncio.create_task(files.maintain())
-    assert await asyncio.to_thread(asked.wait, PATIENCE)
-    tending.cancel()
-    await asyncio.wait([tending])
+    monkeypatch.setattr(segments, "write_segment", write_when_allowed)
+    maintenance = asyncio.create_task(sqlite_harness.maintain())
+    assert await asyncio.to_thread(has_started.wait, PATIENCE)
+    maintenance.cancel()
+    await asyncio.wait([maintenance])
     may_write.set()
-    files.store.close()
-    assert (files.segment_files, files.registered_files) == ([], [])
+    sqlite_harness.store.close()
+    assert (sqlite_harness.segment_files, sqlite_harness.registered_files) == ([], [])
 
 
-async def test_upkeep_that_is_cancelled_at_any_moment_is_done_the_next_time(files: StoreHarness) -> None:
-    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2))
+async def test_canceled_maintenance_is_completed_the_next_time(sqlite_harness: StoreHarness) -> None:
+    sqlite_harness.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2))
     expected: list[list[StoredSample]] = []
     for step in range(12):
-        files.commit(batch(step))
-        expected = await everything(files)
-        tending = asyncio.create_task(files.maintain())
+        sqlite_harness.commit(build_batch(step))
+        expected = await read_all(sqlite_harness)
+        maintenance = asyncio.create_task(sqlite_harness.maintain())
         for _ in range(step):
             await asyncio.sleep(0)
-        tending.cancel()
-        await asyncio.wait([tending])
-        assert await everything(files) == expected
+        maintenance.cancel()
+        await asyncio.wait([maintenance])
+        assert await read_all(sqlite_harness) == expected
         if step % 3 == 2:
-            files.reopen()
-            assert await everything(files) == expected
-    await files.maintain()
-    assert await everything(files) == expected
-    files.reopen()
-    assert files.segment_files == files.registered_files
-    assert files.count("sample_journal") == 0
-    assert await everything(files) == expected
+            sqlite_harness.reopen()
+            assert await read_all(sqlite_harness) == expected
+    await sqlite_harness.maintain()
+    assert await read_all(sqlite_harness) == expected
+    sqlite_harness.reopen()
+    assert sqlite_harness.segment_files == sqlite_harness.registered_files
+    assert sqlite_harness.count("sample_journal") == 0
+    assert await read_all(sqlite_harness) == expected

@@ -1,4 +1,4 @@
-"""Samples that are far larger than usual do not pile up in memory."""
+"""Unusually large samples do not accumulate in memory."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_a_head_with_many_bytes_is_written_out_however_few_samples_it_has(files: StoreHarness) -> None:
-    files.reopen(limits=CompactionLimits(memtable_samples=1000, memtable_bytes=50_000))
-    files.commit({DEVICE: [build_row(NOON, raw=bytes(40_000))]})
-    await files.maintain()
-    assert files.segment_files == []
-    files.commit({DEVICE: [build_row(NOON + 1, raw=bytes(40_000))]})
-    await files.maintain()
-    assert len(files.segment_files) == 1
-    assert await files.times() == [NOON, NOON + 1]
-
-
-async def test_who_writes_waits_while_a_head_has_twice_the_bytes_that_it_may_have(
-    files: StoreHarness,
+async def test_a_memtable_with_many_bytes_is_flushed_however_few_samples_it_has(
+    sqlite_harness: StoreHarness,
 ) -> None:
-    files.reopen(limits=CompactionLimits(memtable_samples=1000, memtable_bytes=50_000))
-    await files.store.wait_for_capacity()
-    files.commit({DEVICE: [build_row(NOON + number, raw=bytes(40_000)) for number in range(3)]})
-    waiting = asyncio.create_task(files.store.wait_for_capacity())
+    sqlite_harness.reopen(limits=CompactionLimits(memtable_samples=1000, memtable_bytes=50_000))
+    sqlite_harness.commit({DEVICE: [build_row(NOON, raw=bytes(40_000))]})
+    await sqlite_harness.maintain()
+    assert sqlite_harness.segment_files == []
+    sqlite_harness.commit({DEVICE: [build_row(NOON + 1, raw=bytes(40_000))]})
+    await sqlite_harness.maintain()
+    assert len(sqlite_harness.segment_files) == 1
+    assert await sqlite_harness.times() == [NOON, NOON + 1]
+
+
+async def test_writers_wait_while_the_memtable_has_twice_its_maximum_bytes(
+    sqlite_harness: StoreHarness,
+) -> None:
+    sqlite_harness.reopen(limits=CompactionLimits(memtable_samples=1000, memtable_bytes=50_000))
+    await sqlite_harness.store.wait_for_capacity()
+    sqlite_harness.commit({DEVICE: [build_row(NOON + number, raw=bytes(40_000)) for number in range(3)]})
+    waiting = asyncio.create_task(sqlite_harness.store.wait_for_capacity())
     done, _ = await asyncio.wait([waiting], timeout=0.1)
     assert not done
-    await files.maintain()
+    await sqlite_harness.maintain()
     await waiting

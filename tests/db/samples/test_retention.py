@@ -1,4 +1,4 @@
-"""What nobody wants any more goes, and nothing else does."""
+"""Exactly the samples whose retention has ended are deleted."""
 
 from __future__ import annotations
 
@@ -34,142 +34,154 @@ pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 PROPERTY, MEASUREMENT, EVENT = SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT
 LINK = SampleKind.LINK
-ALIKE: Retention = {int(kind): 10 * DAY for kind in SampleKind}
-"""Every kind for ten days."""
+SAME_RETENTION: Retention = {int(kind): 10 * DAY for kind in SampleKind}
+"""Ten days for every kind."""
 
 
-def leaves(connection: Connection) -> int:
-    """How many partitions have samples of a day."""
+def count_partitions(connection: Connection) -> int:
+    """Count the partitions that have samples."""
     query = "SELECT count(DISTINCT tableoid) FROM sample"
     return int(connection.exec_driver_sql(query).scalar_one())
 
 
-def places(trial: StoreHarness) -> int:
-    """How many files or partitions there are that have samples."""
-    return len(trial.segment_files) if trial.database.is_sqlite else trial.database.read_now(leaves)
+def count_containers(harness: StoreHarness) -> int:
+    """Count the files or partitions that have samples."""
+    return (
+        len(harness.segment_files)
+        if harness.database.is_sqlite
+        else harness.database.read_now(count_partitions)
+    )
 
 
-async def at(trial: StoreHarness, now: int) -> list[int]:
-    """The times of what is there when the store was tended at a moment."""
-    trial.now = now
-    await trial.maintain()
-    return await trial.times()
+async def maintain_at(harness: StoreHarness, now: int) -> list[int]:
+    """Run maintenance at a time. Return the times of the remaining samples."""
+    harness.now = now
+    await harness.maintain()
+    return await harness.times()
 
 
-async def test_a_day_goes_as_a_whole_when_its_end_is_old_enough(trial: StoreHarness) -> None:
-    trial.reopen(retention=ALIKE)
+async def test_a_day_is_deleted_as_a_whole_when_its_end_has_expired(harness: StoreHarness) -> None:
+    harness.reopen(retention=SAME_RETENTION)
     times = [MIDNIGHT - 1, MIDNIGHT, MIDNIGHT + DAY - 1, MIDNIGHT + DAY]
-    trial.commit({DEVICE: [build_row(time) for time in times], OTHER: [build_row(MIDNIGHT)]})
-    assert await at(trial, MIDNIGHT) == times
-    assert places(trial) == 3
-    assert await at(trial, MIDNIGHT + 10 * DAY - 1) == times
-    trial.reopen()
-    assert await at(trial, MIDNIGHT + 10 * DAY) == times[1:]
-    trial.reopen()
-    assert await at(trial, MIDNIGHT + 11 * DAY - 1) == times[1:]
-    trial.reopen()
-    assert await at(trial, MIDNIGHT + 11 * DAY) == times[3:]
-    assert await trial.times(OTHER) == []
-    assert places(trial) == 1
-    if trial.database.is_sqlite:
-        assert trial.segment_files == trial.registered_files
+    harness.commit({DEVICE: [build_row(time) for time in times], OTHER: [build_row(MIDNIGHT)]})
+    assert await maintain_at(harness, MIDNIGHT) == times
+    assert count_containers(harness) == 3
+    assert await maintain_at(harness, MIDNIGHT + 10 * DAY - 1) == times
+    harness.reopen()
+    assert await maintain_at(harness, MIDNIGHT + 10 * DAY) == times[1:]
+    harness.reopen()
+    assert await maintain_at(harness, MIDNIGHT + 11 * DAY - 1) == times[1:]
+    harness.reopen()
+    assert await maintain_at(harness, MIDNIGHT + 11 * DAY) == times[3:]
+    assert await harness.times(OTHER) == []
+    assert count_containers(harness) == 1
+    if harness.database.is_sqlite:
+        assert harness.segment_files == harness.registered_files
 
 
-async def test_each_kind_goes_when_it_is_old_enough_and_some_never(trial: StoreHarness) -> None:
-    trial.reopen(retention={PROPERTY: None, MEASUREMENT: 10 * DAY, EVENT: 20 * DAY, LINK: 5 * DAY})
+async def test_each_kind_has_its_own_retention_and_some_are_kept_forever(harness: StoreHarness) -> None:
+    harness.reopen(retention={PROPERTY: None, MEASUREMENT: 10 * DAY, EVENT: 20 * DAY, LINK: 5 * DAY})
     rows = [build_row(NOON, kind=kind) for kind in SampleKind]
-    trial.commit({DEVICE: rows})
-    await trial.maintain()
+    harness.commit({DEVICE: rows})
+    await harness.maintain()
     kept = set(SampleKind)
-    for age, gone in ((5, LINK), (10, MEASUREMENT), (20, EVENT), (40_000, None)):
-        trial.now = MIDNIGHT + DAY + age * DAY
-        await trial.maintain()
-        kept -= {gone} if gone is not None else set()
-        assert await trial.read() == to_samples(each for each in rows if each[1] in kept)
+    for age, expired_kind in ((5, LINK), (10, MEASUREMENT), (20, EVENT), (40_000, None)):
+        harness.now = MIDNIGHT + DAY + age * DAY
+        await harness.maintain()
+        kept -= {expired_kind} if expired_kind is not None else set()
+        assert await harness.read() == to_samples(row for row in rows if row[1] in kept)
     assert kept == {PROPERTY, SampleKind.MEASUREMENT_ERROR, SampleKind.HEARTBEAT}
 
 
-async def test_of_two_with_one_identity_the_first_stays_when_others_beside_it_go(files: StoreHarness) -> None:
-    """The file of the first one is written anew; that of the second has nothing that goes."""
-    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=3), retention={MEASUREMENT: DAY})
+async def test_the_first_duplicate_is_kept_when_its_segment_is_rewritten(
+    sqlite_harness: StoreHarness,
+) -> None:
+    """Rewrite the segment of the first duplicate; that of the second contains nothing expired."""
+    sqlite_harness.reopen(
+        limits=CompactionLimits(memtable_samples=1, merge_count=3), retention={MEASUREMENT: DAY}
+    )
     for number in (1.0, 2.0):
         for step in range(3):
             rows = [build_row(NOON, number, kind=PROPERTY), build_row(NOON + step, kind=EVENT)]
-            files.commit({DEVICE: [*rows, build_row(NOON + step)] if number == 1.0 else rows})
-            await files.maintain()
-    assert len(files.segment_files) == 2
-    first, second = files.segment_files
-    await files.maintain(after=3 * DAY)
-    assert first not in files.segment_files
-    assert second in files.segment_files
+            sqlite_harness.commit({DEVICE: [*rows, build_row(NOON + step)] if number == 1.0 else rows})
+            await sqlite_harness.maintain()
+    assert len(sqlite_harness.segment_files) == 2
+    first, second = sqlite_harness.segment_files
+    await sqlite_harness.maintain(after=3 * DAY)
+    assert first not in sqlite_harness.segment_files
+    assert second in sqlite_harness.segment_files
     for _ in range(2):
-        assert await files.read(kinds=frozenset({PROPERTY})) == to_samples(
+        assert await sqlite_harness.read(kinds=frozenset({PROPERTY})) == to_samples(
             [build_row(NOON, 1.0, kind=PROPERTY)]
         )
-        files.reopen(limits=SMALL_LIMITS)
-    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2))
-    await files.maintain()
-    assert len(files.segment_files) == 1
-    assert await files.read(kinds=frozenset({PROPERTY})) == to_samples([build_row(NOON, 1.0, kind=PROPERTY)])
+        sqlite_harness.reopen(limits=SMALL_LIMITS)
+    sqlite_harness.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2))
+    await sqlite_harness.maintain()
+    assert len(sqlite_harness.segment_files) == 1
+    assert await sqlite_harness.read(kinds=frozenset({PROPERTY})) == to_samples(
+        [build_row(NOON, 1.0, kind=PROPERTY)]
+    )
 
 
-async def test_a_day_of_which_nothing_is_left_has_no_place_any_more(files: StoreHarness) -> None:
-    files.reopen(retention={MEASUREMENT: DAY, PROPERTY: None})
-    files.commit({DEVICE: [build_row(NOON)]})
+async def test_an_empty_day_has_no_segment(sqlite_harness: StoreHarness) -> None:
+    sqlite_harness.reopen(retention={MEASUREMENT: DAY, PROPERTY: None})
+    sqlite_harness.commit({DEVICE: [build_row(NOON)]})
     for day in range(5):
-        await at(files, NOON + day * DAY)
-    assert (files.segment_files, files.registered_files) == ([], [])
+        await maintain_at(sqlite_harness, NOON + day * DAY)
+    assert (sqlite_harness.segment_files, sqlite_harness.registered_files) == ([], [])
 
 
-async def test_without_a_word_about_it_everything_is_kept(trial: StoreHarness) -> None:
-    trial.reopen(retention=dict.fromkeys(SampleKind))
-    trial.commit({DEVICE: [build_row(0), build_stray_row(1), build_row(NOON)]})
+async def test_without_retention_everything_is_kept(harness: StoreHarness) -> None:
+    harness.reopen(retention=dict.fromkeys(SampleKind))
+    harness.commit({DEVICE: [build_row(0), build_stray_row(1), build_row(NOON)]})
     for year in range(3):
-        assert await at(trial, NOON + year * 40_000 * DAY) == [0, 1, NOON]
+        assert await maintain_at(harness, NOON + year * 40_000 * DAY) == [0, 1, NOON]
 
 
-async def test_late_samples_of_a_day_that_is_cleaned_already_go_as_well(trial: StoreHarness) -> None:
-    trial.reopen(retention={MEASUREMENT: DAY})
-    trial.commit({DEVICE: [build_row(NOON), build_row(NOON, kind=PROPERTY)]})
-    assert await at(trial, NOON + 5 * DAY) == [NOON]
-    trial.commit({DEVICE: [build_row(NOON + 1), build_row(NOON + 2, kind=PROPERTY)]})
-    await at(trial, NOON + 6 * DAY)
-    assert await at(trial, NOON + 7 * DAY) == [NOON, NOON + 2]
+async def test_late_samples_of_a_day_that_was_cleaned_are_deleted_too(harness: StoreHarness) -> None:
+    harness.reopen(retention={MEASUREMENT: DAY})
+    harness.commit({DEVICE: [build_row(NOON), build_row(NOON, kind=PROPERTY)]})
+    assert await maintain_at(harness, NOON + 5 * DAY) == [NOON]
+    harness.commit({DEVICE: [build_row(NOON + 1), build_row(NOON + 2, kind=PROPERTY)]})
+    await maintain_at(harness, NOON + 6 * DAY)
+    assert await maintain_at(harness, NOON + 7 * DAY) == [NOON, NOON + 2]
 
 
-async def test_late_samples_of_a_day_that_went_go_as_well(trial: StoreHarness) -> None:
-    trial.reopen(retention=ALIKE)
-    trial.commit({DEVICE: [build_row(NOON)]})
-    assert await at(trial, NOON + 20 * DAY) == []
-    trial.commit({DEVICE: [build_row(NOON + 1), build_row(NOON + 19 * DAY)]})
-    assert await trial.times() == [NOON + 1, NOON + 19 * DAY]
-    assert await at(trial, NOON + 21 * DAY) == [NOON + 19 * DAY]
+async def test_late_samples_of_a_deleted_day_are_deleted_too(harness: StoreHarness) -> None:
+    harness.reopen(retention=SAME_RETENTION)
+    harness.commit({DEVICE: [build_row(NOON)]})
+    assert await maintain_at(harness, NOON + 20 * DAY) == []
+    harness.commit({DEVICE: [build_row(NOON + 1), build_row(NOON + 19 * DAY)]})
+    assert await harness.times() == [NOON + 1, NOON + 19 * DAY]
+    assert await maintain_at(harness, NOON + 21 * DAY) == [NOON + 19 * DAY]
 
 
 @pytest.mark.parametrize("time", [NOON - 9000 * DAY, NOON + 9000 * DAY])
-async def test_the_age_of_a_stray_counts_from_when_it_came(trial: StoreHarness, time: int) -> None:
-    trial.reopen(retention={MEASUREMENT: 10 * DAY})
-    trial.commit({DEVICE: [build_stray_row(time), build_stray_row(time, kind=PROPERTY)]})
-    assert await at(trial, NOON) == [time, time]
-    trial.reopen()
-    assert await at(trial, NOON + 10 * DAY - 1) == [time, time]
-    trial.reopen()
-    assert await at(trial, NOON + 10 * DAY) == [time]
-    assert [each.kind for each in await trial.read()] == [PROPERTY]
+async def test_the_age_of_a_stray_counts_from_its_arrival(harness: StoreHarness, time: int) -> None:
+    harness.reopen(retention={MEASUREMENT: 10 * DAY})
+    harness.commit({DEVICE: [build_stray_row(time), build_stray_row(time, kind=PROPERTY)]})
+    assert await maintain_at(harness, NOON) == [time, time]
+    harness.reopen()
+    assert await maintain_at(harness, NOON + 10 * DAY - 1) == [time, time]
+    harness.reopen()
+    assert await maintain_at(harness, NOON + 10 * DAY) == [time]
+    assert [sample.kind for sample in await harness.read()] == [PROPERTY]
 
 
-async def test_merging_strays_lets_none_go_too_early(files: StoreHarness) -> None:
-    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=2), retention=ALIKE)
+async def test_merged_strays_are_not_deleted_too_early(sqlite_harness: StoreHarness) -> None:
+    sqlite_harness.reopen(
+        limits=CompactionLimits(memtable_samples=1, merge_count=2), retention=SAME_RETENTION
+    )
     for day in range(8):
-        files.commit({DEVICE: [build_stray_row(day)]})
-        await at(files, NOON + day * DAY)
-    assert await at(files, NOON + 10 * DAY - 1) == list(range(8))
-    assert set(await at(files, NOON + 17 * DAY - 1)) >= {7}
-    assert await at(files, NOON + 17 * DAY) == []
-    assert files.segment_files == []
+        sqlite_harness.commit({DEVICE: [build_stray_row(day)]})
+        await maintain_at(sqlite_harness, NOON + day * DAY)
+    assert await maintain_at(sqlite_harness, NOON + 10 * DAY - 1) == list(range(8))
+    assert set(await maintain_at(sqlite_harness, NOON + 17 * DAY - 1)) >= {7}
+    assert await maintain_at(sqlite_harness, NOON + 17 * DAY) == []
+    assert sqlite_harness.segment_files == []
 
 
-anything = given(
+any_history = given(
     st.lists(st.tuples(st.integers(0, 6), st.sampled_from(SampleKind)), max_size=8),
     st.fixed_dictionaries({kind: st.none() | st.integers(0, 8) for kind in SampleKind}),
     st.lists(st.integers(1, 60), min_size=1, max_size=4),
@@ -177,42 +189,46 @@ anything = given(
 
 
 @settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
-@anything
-async def test_exactly_what_is_too_old_goes(
-    files: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
+@any_history
+async def test_exactly_the_expired_samples_are_deleted(
+    sqlite_harness: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
 ) -> None:
-    await _grow_old(files, rows, days, steps)
+    await _check_retention(sqlite_harness, rows, days, steps)
 
 
 @pytest.mark.part("fuzz")
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@anything
-async def test_exactly_what_is_too_old_goes_over_a_long_search(
-    files: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
+@any_history
+async def test_exactly_the_expired_samples_are_deleted_in_a_long_search(
+    sqlite_harness: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
 ) -> None:
-    await _grow_old(files, rows, days, steps)
+    await _check_retention(sqlite_harness, rows, days, steps)
 
 
-async def _grow_old(
-    files: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
+async def _check_retention(
+    sqlite_harness: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
 ) -> None:
     def clear(connection: Connection) -> None:
         for table in ("sample_segment", "sample_journal"):
-            connection.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608 # our own names
+            connection.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608 # constant names
 
-    files.database.write_now(clear)
-    files.now = MIDNIGHT
-    retention = {kind: None if kept is None else kept * DAY for kind, kept in days.items()}
-    files.reopen(retention=retention, limits=CompactionLimits(memtable_samples=1, merge_count=2))
+    sqlite_harness.database.write_now(clear)
+    sqlite_harness.now = MIDNIGHT
+    retention = {
+        kind: None if retention_days is None else retention_days * DAY
+        for kind, retention_days in days.items()
+    }
+    sqlite_harness.reopen(retention=retention, limits=CompactionLimits(memtable_samples=1, merge_count=2))
     for day, kind in rows:
-        files.commit({DEVICE: [build_row(MIDNIGHT + day * DAY, kind=kind)]})
-        await files.maintain()
+        sqlite_harness.commit({DEVICE: [build_row(MIDNIGHT + day * DAY, kind=kind)]})
+        await sqlite_harness.maintain()
     for step in steps:
-        await files.maintain(after=step * 6 * HOUR)
+        await sqlite_harness.maintain(after=step * 6 * HOUR)
         expected = {
             (day, kind)
             for day, kind in rows
-            if (kept := retention[kind]) is None or MIDNIGHT + (day + 1) * DAY + kept > files.now
+            if (retention_ms := retention[kind]) is None
+            or MIDNIGHT + (day + 1) * DAY + retention_ms > sqlite_harness.now
         }
-        found = [((each.time - MIDNIGHT) // DAY, each.kind) for each in await files.read()]
-        assert found == sorted(expected)
+        remaining = [((sample.time - MIDNIGHT) // DAY, sample.kind) for sample in await sqlite_harness.read()]
+        assert remaining == sorted(expected)

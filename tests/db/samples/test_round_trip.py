@@ -1,4 +1,4 @@
-"""A store gives back exactly what was written, whatever happens to it meanwhile."""
+"""A store returns exactly what was written, in spite of maintenance, restarts and duplicates."""
 
 from __future__ import annotations
 
@@ -35,104 +35,111 @@ pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 
 class Model:
-    """What a store should have."""
+    """Expected content of a store."""
 
     def __init__(self) -> None:
-        self._believed: dict[tuple[int, SampleIdentity], StoredSample] = {}
+        self._plausible: dict[tuple[int, SampleIdentity], StoredSample] = {}
         self._strays: dict[tuple[int, SampleIdentity], StoredSample] = {}
 
-    def put(self, rows: SampleRows) -> None:
-        """The first that came stays."""
-        for device, new in rows.items():
-            for sample in to_samples(new):
+    def add(self, rows: SampleRows) -> None:
+        """Add rows; the first sample of an identity wins."""
+        for device, device_rows in rows.items():
+            for sample in to_samples(device_rows):
                 is_stray = sample.more is not None and sample.more.clock is not None
-                side = self._strays if is_stray else self._believed
-                side.setdefault((device, sample.identity), sample)
+                target = self._strays if is_stray else self._plausible
+                target.setdefault((device, sample.identity), sample)
 
-    def read(self, wanted: SampleQuery) -> list[StoredSample]:
-        """One whose time is believed goes before one whose time is not."""
-        everything = self._strays | self._believed
-        found = [each for (device, _), each in everything.items() if device == wanted.device]
-        ordered = sorted(found, key=lambda each: each.identity, reverse=wanted.newest_first)
-        return [each for each in ordered if _holds(wanted, each)]
+    def read(self, query: SampleQuery) -> list[StoredSample]:
+        """Return the matching samples; a plausible one wins over a stray."""
+        samples = self._strays | self._plausible
+        of_device = [sample for (device, _), sample in samples.items() if device == query.device]
+        ordered = sorted(of_device, key=lambda sample: sample.identity, reverse=query.newest_first)
+        return [sample for sample in ordered if _matches(query, sample)]
 
 
-def _holds(wanted: SampleQuery, sample: StoredSample) -> bool:
-    after, identity = wanted.after, sample.identity
+def _matches(query: SampleQuery, sample: StoredSample) -> bool:
+    after, identity = query.after, sample.identity
     return (
-        wanted.since <= sample.time < wanted.until
-        and sample.kind in wanted.kinds
-        and wanted.identifier in {None, sample.identifier}
-        and (after is None or (identity < after if wanted.newest_first else identity > after))
+        query.since <= sample.time < query.until
+        and sample.kind in query.kinds
+        and query.identifier in {None, sample.identifier}
+        and (after is None or (identity < after if query.newest_first else identity > after))
     )
 
 
-Deeds = list[tuple[str, Any]]
+Actions = list[tuple[str, Any]]
 
-_PUT, _AGAIN, _BACK, _TEND, _END, _UNSEEN = "put", "put again", "put back", "tend", "end", "end unseen"
+_WRITE, _WRITE_TWICE, _ROLL_BACK, _MAINTAIN, _REOPEN, _CRASH = (
+    "write",
+    "write twice",
+    "roll back",
+    "maintain",
+    "reopen",
+    "crash after commit",
+)
 
-deeds = st.lists(
-    st.tuples(st.sampled_from([_PUT, _AGAIN, _BACK, _UNSEEN]), strategies.batches)
-    | st.tuples(st.just(_PUT), strategies.batches)
-    | st.tuples(st.just(_TEND), st.sampled_from([0, 3_600_000, DAY]))
-    | st.tuples(st.just(_TEND), st.just(0))
-    | st.tuples(st.just(_END), st.none()),
+action_lists = st.lists(
+    st.tuples(st.sampled_from([_WRITE, _WRITE_TWICE, _ROLL_BACK, _CRASH]), strategies.batches)
+    | st.tuples(st.just(_WRITE), strategies.batches)
+    | st.tuples(st.just(_MAINTAIN), st.sampled_from([0, 3_600_000, DAY]))
+    | st.tuples(st.just(_MAINTAIN), st.just(0))
+    | st.tuples(st.just(_REOPEN), st.none()),
     min_size=4,
     max_size=14,
 )
 
 
-def _empty(connection: Connection) -> None:
+def _delete_samples(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("DELETE FROM sample_journal")
         connection.exec_driver_sql("DELETE FROM sample_segment")
         return
     connection.exec_driver_sql("TRUNCATE sample, sample_stray")
-    parts = connection.exec_driver_sql(
+    partitions = connection.exec_driver_sql(
         "SELECT relid::regclass::text FROM pg_partition_tree('sample') WHERE isleaf LIMIT 3"
     )
-    for (part,) in parts.all():
-        connection.exec_driver_sql(f"DROP TABLE {part}")
+    for (partition,) in partitions.all():
+        connection.exec_driver_sql(f"DROP TABLE {partition}")
 
 
-async def _do(trial: StoreHarness, model: Model, deed: str, what: Any) -> None:
-    match deed:
-        case "tend":
-            await trial.maintain(after=what)
-        case "end":
-            trial.reopen()
-        case "put back":
-            trial.write_without_commit(what)
-        case "end unseen":
-            trial.database.write_now(trial.store.write, what, trial.now)
-            trial.reopen()
-            model.put(what)
+async def _run_action(harness: StoreHarness, model: Model, action: str, argument: Any) -> None:
+    match action:
+        case "maintain":
+            await harness.maintain(after=argument)
+        case "reopen":
+            harness.reopen()
+        case "roll back":
+            harness.write_without_commit(argument)
+        case "crash after commit":
+            harness.database.write_now(harness.store.write, argument, harness.now)
+            harness.reopen()
+            model.add(argument)
         case _:
-            for _ in range(2 if deed == _AGAIN else 1):
-                trial.commit(what)
-            model.put(what)
+            for _ in range(2 if action == _WRITE_TWICE else 1):
+                harness.commit(argument)
+            model.add(argument)
 
 
-async def _live(trial: StoreHarness, deeds: Deeds, wanteds: list[SampleQuery]) -> None:
+async def _run_actions(harness: StoreHarness, actions: Actions, queries: list[SampleQuery]) -> None:
     model = Model()
-    for step, (deed, what) in enumerate(deeds):
-        await _do(trial, model, deed, what)
-        asked = wanteds[step % len(wanteds)]
-        assert await trial.store.read(asked, list) == model.read(asked)
-    for asked in (*wanteds, *map(build_query, (DEVICE, 0, 2**48 - 1))):
-        assert await trial.store.read(asked, list) == model.read(asked)
+    for step, (action, argument) in enumerate(actions):
+        await _run_action(harness, model, action, argument)
+        query = queries[step % len(queries)]
+        assert await harness.store.read(query, list) == model.read(query)
+    for query in (*queries, *map(build_query, (DEVICE, 0, 2**48 - 1))):
+        assert await harness.store.read(query, list) == model.read(query)
 
 
-def _live_anew(
-    trial: StoreHarness, limits: CompactionLimits, deeds: Deeds, wanteds: list[SampleQuery]
+def _run_on_empty_store(
+    harness: StoreHarness, limits: CompactionLimits, actions: Actions, queries: list[SampleQuery]
 ) -> None:
-    trial.database.write_now(_empty)
-    trial.now = NOON
-    trial.reopen(limits=limits)
-    asyncio.run(_live(trial, deeds, wanteds))
+    harness.database.write_now(_delete_samples)
+    harness.now = NOON
+    harness.reopen(limits=limits)
+    asyncio.run(_run_actions(harness, actions, queries))
 
 
-questions = st.lists(strategies.sample_queries(), min_size=1, max_size=8)
+query_lists = st.lists(strategies.sample_queries(), min_size=1, max_size=8)
 
 
 sizes = st.builds(CompactionLimits, memtable_samples=st.integers(1, 9), merge_count=st.integers(2, 3))
@@ -140,81 +147,81 @@ sizes = st.builds(CompactionLimits, memtable_samples=st.integers(1, 9), merge_co
 
 @pytest.mark.part("fuzz")
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
-@given(sizes, deeds, questions)
-def test_files_have_all_of_it_over_a_long_search(
-    files: StoreHarness, limits: CompactionLimits, deeds: Deeds, wanteds: list[SampleQuery]
+@given(sizes, action_lists, query_lists)
+def test_segments_return_what_was_written_in_a_long_search(
+    sqlite_harness: StoreHarness, limits: CompactionLimits, actions: Actions, queries: list[SampleQuery]
 ) -> None:
-    _live_anew(files, limits, deeds, wanteds)
-    assert files.segment_files == files.registered_files
+    _run_on_empty_store(sqlite_harness, limits, actions, queries)
+    assert sqlite_harness.segment_files == sqlite_harness.registered_files
 
 
 @settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
-@given(sizes, deeds, questions)
-def test_files_have_what_was_written_in_order_and_once_through_upkeep_and_restarts(
-    files: StoreHarness, limits: CompactionLimits, deeds: Deeds, wanteds: list[SampleQuery]
+@given(sizes, action_lists, query_lists)
+def test_segments_return_what_was_written_in_order_without_duplicates(
+    sqlite_harness: StoreHarness, limits: CompactionLimits, actions: Actions, queries: list[SampleQuery]
 ) -> None:
-    _live_anew(files, limits, deeds, wanteds)
-    assert files.segment_files == files.registered_files
+    _run_on_empty_store(sqlite_harness, limits, actions, queries)
+    assert sqlite_harness.segment_files == sqlite_harness.registered_files
 
 
 @settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))
-@given(deeds, questions)
-def test_tables_have_what_was_written_in_order_and_once_through_upkeep_and_restarts(
-    tables: StoreHarness, deeds: Deeds, wanteds: list[SampleQuery]
+@given(action_lists, query_lists)
+def test_partitions_return_what_was_written_in_order_without_duplicates(
+    postgresql_harness: StoreHarness, actions: Actions, queries: list[SampleQuery]
 ) -> None:
-    _live_anew(tables, SMALL_LIMITS, deeds, wanteds)
+    _run_on_empty_store(postgresql_harness, SMALL_LIMITS, actions, queries)
 
 
 @each_row("newest_first", [False, True])
-async def test_pages_are_together_what_there_is(trial: StoreHarness, *, newest_first: bool) -> None:
+async def test_pages_together_contain_all_samples(harness: StoreHarness, *, newest_first: bool) -> None:
     rows = [build_row(NOON + step * DAY // 4, kind=kind) for step in range(9) for kind in (1, 3)]
-    trial.commit({DEVICE: [*rows, *rows, build_stray_row(NOON + DAY // 3, kind=3)]})
-    await trial.maintain()
-    trial.commit({DEVICE: rows[:3]})
-    whole = await trial.read(newest_first=newest_first)
+    harness.commit({DEVICE: [*rows, *rows, build_stray_row(NOON + DAY // 3, kind=3)]})
+    await harness.maintain()
+    harness.commit({DEVICE: rows[:3]})
+    all_samples = await harness.read(newest_first=newest_first)
     pages: list[StoredSample] = []
-    asked = build_query(newest_first=newest_first)
-    for _ in range(len(whole)):
-        pages.append(await trial.store.read(asked, next))
-        asked = replace(asked, after=pages[-1].identity)
-    assert (len(whole), pages) == (19, whole)
-    assert await trial.store.read(asked, list) == []
+    query = build_query(newest_first=newest_first)
+    for _ in range(len(all_samples)):
+        pages.append(await harness.store.read(query, next))
+        query = replace(query, after=pages[-1].identity)
+    assert (len(all_samples), pages) == (19, all_samples)
+    assert await harness.store.read(query, list) == []
 
 
-async def test_the_first_that_came_stays_and_one_that_is_believed_goes_before_it(trial: StoreHarness) -> None:
-    trial.commit({DEVICE: [build_stray_row(number=1.0), build_stray_row(number=2.0)]})
-    assert [each.number for each in await trial.read()] == [1.0]
-    await trial.maintain()
-    trial.commit({DEVICE: [build_row(number=3.0), build_row(number=4.0)]})
-    trial.commit({DEVICE: [build_row(number=5.0), build_stray_row(number=6.0)]})
-    assert await trial.read() == to_samples([build_row(number=3.0)])
-    await trial.maintain(after=DAY)
-    assert await trial.read(newest_first=True) == to_samples([build_row(number=3.0)])
+async def test_the_first_sample_wins_and_a_plausible_one_wins_over_a_stray(harness: StoreHarness) -> None:
+    harness.commit({DEVICE: [build_stray_row(number=1.0), build_stray_row(number=2.0)]})
+    assert [sample.number for sample in await harness.read()] == [1.0]
+    await harness.maintain()
+    harness.commit({DEVICE: [build_row(number=3.0), build_row(number=4.0)]})
+    harness.commit({DEVICE: [build_row(number=5.0), build_stray_row(number=6.0)]})
+    assert await harness.read() == to_samples([build_row(number=3.0)])
+    await harness.maintain(after=DAY)
+    assert await harness.read(newest_first=True) == to_samples([build_row(number=3.0)])
 
 
-async def test_what_was_not_committed_is_not_there_and_may_come_again(trial: StoreHarness) -> None:
-    trial.write_without_commit({DEVICE: [build_row(), build_stray_row(NOON + 1)]})
-    assert await trial.read() == []
-    trial.commit({DEVICE: [build_row(), build_stray_row(NOON + 1)]})
-    trial.commit({DEVICE: [build_row(), build_stray_row(NOON + 1)]})
-    assert await trial.times() == [NOON, NOON + 1]
-    trial.reopen()
-    await trial.maintain()
-    assert await trial.times() == [NOON, NOON + 1]
+async def test_uncommitted_samples_are_not_stored_and_can_be_written_again(harness: StoreHarness) -> None:
+    harness.write_without_commit({DEVICE: [build_row(), build_stray_row(NOON + 1)]})
+    assert await harness.read() == []
+    harness.commit({DEVICE: [build_row(), build_stray_row(NOON + 1)]})
+    harness.commit({DEVICE: [build_row(), build_stray_row(NOON + 1)]})
+    assert await harness.times() == [NOON, NOON + 1]
+    harness.reopen()
+    await harness.maintain()
+    assert await harness.times() == [NOON, NOON + 1]
 
 
-async def test_nothing_is_written_for_nothing(trial: StoreHarness) -> None:
-    trial.commit({})
-    trial.commit({DEVICE: [build_row()]})
-    trial.commit({})
-    trial.reopen()
-    assert await trial.times() == [NOON]
+async def test_an_empty_batch_writes_nothing(harness: StoreHarness) -> None:
+    harness.commit({})
+    harness.commit({DEVICE: [build_row()]})
+    harness.commit({})
+    harness.reopen()
+    assert await harness.times() == [NOON]
 
 
-async def test_a_batch_that_nobody_saw_committed_is_there_after_a_restart(trial: StoreHarness) -> None:
-    """As when a program is told to end while it waits for the commit, and ends only a while later."""
-    trial.database.write_now(trial.store.write, {DEVICE: [build_row(NOON)]}, trial.now)
-    trial.commit({DEVICE: [build_row(NOON + 1)]})
-    await trial.maintain()
-    trial.reopen()
-    assert await trial.times() == [NOON, NOON + 1]
+async def test_a_batch_with_an_unconfirmed_commit_is_available_after_a_restart(harness: StoreHarness) -> None:
+    """Simulate a process that is stopped while it waits for the commit, and continues for a while."""
+    harness.database.write_now(harness.store.write, {DEVICE: [build_row(NOON)]}, harness.now)
+    harness.commit({DEVICE: [build_row(NOON + 1)]})
+    await harness.maintain()
+    harness.reopen()
+    assert await harness.times() == [NOON, NOON + 1]

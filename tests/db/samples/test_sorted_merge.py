@@ -1,4 +1,4 @@
-"""Sweeps: the same comes out as from all pieces at once, and none is loaded in vain."""
+"""Sorted merge: equal to sorting all samples at once, without loading unneeded blocks."""
 
 from __future__ import annotations
 
@@ -21,117 +21,123 @@ if TYPE_CHECKING:
     from meshfleet.db.samples import SampleRow, StoredSample
     from tests.db.samples.store_harness import StoreHarness
 
-loads = st.lists(st.lists(strategies.rows, max_size=8).map(to_samples), max_size=6)
+sample_lists = st.lists(st.lists(strategies.rows, max_size=8).map(to_samples), max_size=6)
 slacks = st.lists(st.integers(0, 2**40), min_size=6, max_size=6)
 
 
-def piece(load: list[StoredSample], slack: int = 0) -> BlockSource:
-    """A piece whose times are told with that much to spare."""
-    times = [each.time for each in load] or [0]
-    return BlockSource(min(times) - slack, max(times) + slack, lambda: load)
+def build_source(samples: list[StoredSample], slack: int = 0) -> BlockSource:
+    """Build a source whose time range is wider than its samples by `slack`."""
+    times = [sample.time for sample in samples] or [0]
+    return BlockSource(min(times) - slack, max(times) + slack, lambda: samples)
 
 
-@given(loads, slacks, st.booleans())
-def test_a_sweep_gives_the_same_as_sorting_everything(
-    loads: list[list[StoredSample]],
+@given(sample_lists, slacks, st.booleans())
+def test_a_merge_equals_sorting_all_samples(
+    sample_lists: list[list[StoredSample]],
     slacks: list[int],
-    newest_first: bool,  # noqa: FBT001 # drawn
+    newest_first: bool,  # noqa: FBT001 # drawn by Hypothesis
 ) -> None:
-    pieces = [piece(load, slack) for load, slack in zip(loads, slacks, strict=False)]
-    expected = sort_unique_samples(chain.from_iterable(loads), newest_first=newest_first)
-    assert list(merge_sources(pieces, newest_first=newest_first)) == expected
+    sources = [build_source(samples, slack) for samples, slack in zip(sample_lists, slacks, strict=False)]
+    expected = sort_unique_samples(chain.from_iterable(sample_lists), newest_first=newest_first)
+    assert list(merge_sources(sources, newest_first=newest_first)) == expected
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-def test_a_sweep_loads_a_piece_only_when_its_time_has_come(*, newest_first: bool) -> None:
+def test_a_merge_loads_a_source_only_when_its_time_is_reached(*, newest_first: bool) -> None:
     loaded: list[int] = []
 
-    def load(number: int) -> list[StoredSample]:
+    def load_source(number: int) -> list[StoredSample]:
         loaded.append(number)
         return to_samples([build_row(number * 10), build_row(number * 10 + 9)])
 
-    pieces = [BlockSource(number * 10, number * 10 + 9, partial(load, number)) for number in range(100)]
-    found = merge_sources(pieces, newest_first=newest_first)
+    sources = [
+        BlockSource(number * 10, number * 10 + 9, partial(load_source, number)) for number in range(100)
+    ]
+    merged = merge_sources(sources, newest_first=newest_first)
     assert loaded == []
     order = list(range(99, -1, -1)) if newest_first else list(range(100))
     for count in range(1, 101):
-        assert len(list(islice(found, 2))) == 2
+        assert len(list(islice(merged, 2))) == 2
         assert loaded == order[:count]
 
 
-def test_of_two_pieces_that_begin_at_one_moment_both_are_loaded_and_the_earlier_counts() -> None:
+def test_of_two_sources_with_the_same_start_the_first_one_wins() -> None:
     early, late = to_samples([build_row(5, 1.0)]), to_samples([build_row(5, 2.0)])
     for newest_first in (False, True):
-        assert list(merge_sources([piece(early), piece(late)], newest_first=newest_first)) == early
-        assert list(merge_sources([piece(late), piece(early)], newest_first=newest_first)) == late
+        assert (
+            list(merge_sources([build_source(early), build_source(late)], newest_first=newest_first)) == early
+        )
+        assert (
+            list(merge_sources([build_source(late), build_source(early)], newest_first=newest_first)) == late
+        )
 
 
-# --- Days of many samples ---
+# --- Days with many samples ---
 
 MANY = 10 * MAX_BLOCK_SAMPLES
 
 
-def rows_of_a_large_day() -> list[SampleRow]:
-    """In no order, as they may come."""
+def build_large_day() -> list[SampleRow]:
+    """Build the rows of a day in no particular order."""
     return [build_row(NOON + (step * 7919) % MANY) for step in range(MANY)]
 
 
 @pytest.fixture
-def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many samples each chunk of a file had that was unpacked."""
+def decoded_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the number of samples of each decoded block of a segment."""
     counts: list[int] = []
 
-    def count(data: bytes) -> list[StoredSample]:
-        found = decode_block(data)
-        counts.append(len(found))
-        return found
+    def decode_and_count(data: bytes) -> list[StoredSample]:
+        samples = decode_block(data)
+        counts.append(len(samples))
+        return samples
 
-    monkeypatch.setattr(segments, "decode_block", count)
+    monkeypatch.setattr(segments, "decode_block", decode_and_count)
     return counts
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("newest_first", [False, True])
-async def test_a_page_of_a_large_day_needs_few_chunks(
-    files: StoreHarness, unpacked: list[int], *, newest_first: bool
+async def test_a_page_of_a_large_day_decodes_few_blocks(
+    sqlite_harness: StoreHarness, decoded_counts: list[int], *, newest_first: bool
 ) -> None:
-    files.commit({DEVICE: rows_of_a_large_day()})
-    await files.maintain()
-    assert unpacked == []
-    asked = build_query(newest_first=newest_first)
-    first = await files.store.read(asked, next)
-    assert (first.time, unpacked) == (NOON + MANY - 1 if newest_first else NOON, [MAX_BLOCK_SAMPLES])
-    unpacked.clear()
+    sqlite_harness.commit({DEVICE: build_large_day()})
+    await sqlite_harness.maintain()
+    assert decoded_counts == []
+    query = build_query(newest_first=newest_first)
+    first = await sqlite_harness.store.read(query, next)
+    assert (first.time, decoded_counts) == (NOON + MANY - 1 if newest_first else NOON, [MAX_BLOCK_SAMPLES])
+    decoded_counts.clear()
     middle = (NOON + MANY // 2 + 5, first.kind, first.identifier, first.seq)
-    following = await files.store.read(build_query(newest_first=newest_first, after=middle), next)
-    assert (following.time, len(unpacked)) == (middle[0] + (-1 if newest_first else 1), 1)
-    unpacked.clear()
-    assert await files.times(newest_first=newest_first) == sorted(
+    following = await sqlite_harness.store.read(build_query(newest_first=newest_first, after=middle), next)
+    assert (following.time, len(decoded_counts)) == (middle[0] + (-1 if newest_first else 1), 1)
+    decoded_counts.clear()
+    assert await sqlite_harness.times(newest_first=newest_first) == sorted(
         range(NOON, NOON + MANY), reverse=newest_first
     )
-    assert unpacked == [MAX_BLOCK_SAMPLES] * 10
+    assert decoded_counts == [MAX_BLOCK_SAMPLES] * 10
 
 
 @pytest.mark.anyio
-async def test_large_days_that_are_merged_are_the_same_as_before(
-    files: StoreHarness, unpacked: list[int]
+async def test_merging_large_days_does_not_change_them(
+    sqlite_harness: StoreHarness, decoded_counts: list[int]
 ) -> None:
-    rows = rows_of_a_large_day()
+    rows = build_large_day()
     for part in (
         rows[: MANY // 2],
         rows[MANY // 3 :],
         [build_row(NOON + step, 7.0) for step in range(-3, 3)],
     ):
-        files.commit({DEVICE: part})
-        await files.maintain()
-    before = await files.read()
-    files.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=3))
-    await files.maintain()
-    assert len(files.segment_files) == 1
-    files.reopen(limits=SMALL_LIMITS)
-    assert await files.read() == before
-    assert [each.number for each in before[:5]] == [7.0, 7.0, 7.0, 1.0, 1.0]
-    assert [each.time for each in before] == list(range(NOON - 3, NOON + MANY))
-    unpacked.clear()
-    await files.store.read(build_query(since=NOON + MANY - 2), list)
-    assert len(unpacked) == 1
+        sqlite_harness.commit({DEVICE: part})
+        await sqlite_harness.maintain()
+    before = await sqlite_harness.read()
+    sqlite_harness.reopen(limits=CompactionLimits(memtable_samples=1, merge_count=3))
+    await sqlite_harness.maintain()
+    assert len(sqlite_harness.segment_files) == 1
+    sqlite_harness.reopen(limits=SMALL_LIMITS)
+    assert await sqlite_harness.read() == before
+    assert [sample.number for sample in before[:5]] == [7.0, 7.0, 7.0, 1.0, 1.0]
+    assert [sample.time for sample in before] == list(range(NOON - 3, NOON + MANY))
+    decoded_counts.clear()
+    await sqlite_harness.store.read(build_query(since=NOON + MANY - 2), list)
+    assert len(decoded_counts) == 1

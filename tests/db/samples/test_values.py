@@ -1,4 +1,4 @@
-"""Values at their limits come out as they went in, on both databases."""
+"""Extreme values are stored unchanged on both databases."""
 
 from __future__ import annotations
 
@@ -45,61 +45,61 @@ TEXTS = [
 ]
 
 LARGE = 64 * 1024
-"""Bytes of the largest payload."""
+"""Size of the largest payload in bytes."""
 
 
-async def test_numbers_at_their_limits_stay_what_they_are(trial: StoreHarness) -> None:
-    trial.commit({DEVICE: [build_row(NOON + step, number) for step, number in enumerate(NUMBERS)]})
+async def test_extreme_numbers_are_stored_unchanged(harness: StoreHarness) -> None:
+    harness.commit({DEVICE: [build_row(NOON + step, number) for step, number in enumerate(NUMBERS)]})
     for _ in range(2):
-        found = [each.number for each in await trial.read()]
-        assert found == NUMBERS
-        assert str(found[1]) == "-0.0"
-        trial.reopen()
-        await trial.maintain()
+        numbers = [sample.number for sample in await harness.read()]
+        assert numbers == NUMBERS
+        assert str(numbers[1]) == "-0.0"
+        harness.reopen()
+        await harness.maintain()
 
 
-async def test_what_is_no_number_stays_none(trial: StoreHarness) -> None:
-    trial.commit({DEVICE: [build_row(number=math.nan), build_row(NOON + 1, None)]})
-    await trial.maintain()
-    first, second = [each.number for each in await trial.read()]
+async def test_nan_and_none_are_stored_unchanged(harness: StoreHarness) -> None:
+    harness.commit({DEVICE: [build_row(number=math.nan), build_row(NOON + 1, None)]})
+    await harness.maintain()
+    first, second = [sample.number for sample in await harness.read()]
     assert first is not None
     assert math.isnan(first)
     assert second is None
 
 
-async def test_odd_texts_stay_what_they_are(trial: StoreHarness) -> None:
+async def test_unusual_texts_are_stored_unchanged(harness: StoreHarness) -> None:
     rows = [build_row(NOON + step, None, more=SampleExtras(text=text)) for step, text in enumerate(TEXTS)]
     rows += [
         build_row(NOON - 1 - step, None, more=SampleExtras(ext=text, clock=2))
         for step, text in enumerate(TEXTS)
     ]
-    trial.commit({DEVICE: rows})
+    harness.commit({DEVICE: rows})
     for _ in range(2):
-        assert await trial.read() == to_samples(sorted(rows, key=lambda each: each[0]))
-        trial.reopen()
-        await trial.maintain()
+        assert await harness.read() == to_samples(sorted(rows, key=lambda row: row[0]))
+        harness.reopen()
+        await harness.maintain()
 
 
-async def test_the_largest_values_stay_what_they_are(trial: StoreHarness) -> None:
-    everything = SampleExtras(
+async def test_the_largest_values_are_stored_unchanged(harness: StoreHarness) -> None:
+    extras = SampleExtras(
         "ä" * (LARGE // 2), "x" * LARGE, error=2**53, error_ext=-(2**53), clock=1, shift=-(2**60)
     )
     rows = [
-        build_row(raw=bytes(range(256)) * (LARGE // 256), more=everything),
+        build_row(raw=bytes(range(256)) * (LARGE // 256), more=extras),
         build_row(NOON + 1, raw=b"", more=SampleExtras(text="")),
         build_row(NOON + 2, identifier=2**63 - 1, seq=255, gateway=2**48 - 1),
         build_row(NOON + 3, identifier=-(2**63), seq=NO_SEQ, gateway=0),
     ]
-    trial.commit({2**48 - 1: rows, 0: rows})
+    harness.commit({2**48 - 1: rows, 0: rows})
     for _ in range(2):
         for device in (2**48 - 1, 0):
-            assert await trial.read(device) == to_samples(rows)
-        trial.reopen()
-        await trial.maintain()
+            assert await harness.read(device) == to_samples(rows)
+        harness.reopen()
+        await harness.maintain()
 
 
-async def test_many_samples_of_one_moment_are_told_apart_by_kind_identifier_and_seq(
-    trial: StoreHarness,
+async def test_samples_of_the_same_time_are_distinguished_by_kind_identifier_and_seq(
+    harness: StoreHarness,
 ) -> None:
     rows = [
         build_row(kind=kind, identifier=identifier, seq=seq)
@@ -107,7 +107,7 @@ async def test_many_samples_of_one_moment_are_told_apart_by_kind_identifier_and_
         for identifier in (-1, 0, 1)
         for seq in (NO_SEQ, 0, 1, 255)
     ]
-    trial.commit({DEVICE: rows[::-1]})
-    await trial.maintain()
-    assert await trial.read() == to_samples(rows)
-    assert await trial.read(identifier=-1, kinds=frozenset({3})) == to_samples(rows[36:40])
+    harness.commit({DEVICE: rows[::-1]})
+    await harness.maintain()
+    assert await harness.read() == to_samples(rows)
+    assert await harness.read(identifier=-1, kinds=frozenset({3})) == to_samples(rows[36:40])

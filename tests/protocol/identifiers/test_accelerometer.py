@@ -1,4 +1,4 @@
-"""The configuration of the accelerometer, whose thresholds take their scale from another field."""
+"""Configuration of the accelerometer, whose thresholds are scaled by another field."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def decode(raw: bytes) -> dict[str, Any]:
 
 
 def encode(**changes: Any) -> bytes:
-    """Write the example with these changes."""
+    """Encode the example with these changes."""
     return BUILTIN_CATALOGUE.encode("accelerometer-configuration", {**VALUE, **changes})
 
 
-def refusal(**changes: Any) -> tuple[str, str]:
-    """Field and reason, when the example with these changes is refused."""
+def refuse(**changes: Any) -> tuple[str, str]:
+    """Return the field and the reason with which the example with these changes is refused."""
     with pytest.raises(UnencodableValue) as refused:
         encode(**changes)
     return refused.value.field, refused.value.reason
 
 
 @pytest.mark.rule("value-43")
-def test_the_documented_example_is_read_and_written() -> None:
+def test_the_documented_example_is_decoded_and_encoded() -> None:
     assert BUILTIN_CATALOGUE.decode("8200", EXAMPLE) == DecodedValue(VALUE)
     assert encode() == EXAMPLE
 
@@ -63,7 +63,7 @@ def test_the_low_four_bits_are_the_rate(code: int, rate: int) -> None:
 
 @each_row(("code", "scale"), [*enumerate(SCALES)])
 @pytest.mark.rule("value-43")
-def test_full_scale_and_the_step_of_thresholds_go_together(code: int, scale: int) -> None:
+def test_the_step_of_thresholds_depends_on_the_full_scale(code: int, scale: int) -> None:
     value = decode(bytes([code << 4, 3, 0, 0, 0, 127, 0]))
     step = STEPS[code]
     assert (value["fullScale"], value["threshold1"], value["threshold2"]) == (scale, 3 * step, 127 * step)
@@ -94,10 +94,10 @@ def test_every_byte_has_its_field() -> None:
 @each_row(
     ("raw", "reason"),
     [
-        ("d32000030500", "has 6 bytes; 7 are needed"),
-        ("", "has 0 bytes; 7 are needed"),
-        ("0a000000000000", "10 is not the code of a rate"),
-        ("ff000000000000", "15 is not the code of a rate"),
+        ("d32000030500", "has 6 bytes; at least 7 are required"),
+        ("", "has 0 bytes; at least 7 are required"),
+        ("0a000000000000", "10 is not a rate code"),
+        ("ff000000000000", "15 is not a rate code"),
         ("00800000000000", "the highest bit of a threshold or duration is set"),
         ("00008000000000", "the highest bit of a threshold or duration is set"),
         ("00000000008000", "the highest bit of a threshold or duration is set"),
@@ -105,19 +105,19 @@ def test_every_byte_has_its_field() -> None:
     ],
 )
 @pytest.mark.rule("value-43")
-def test_bytes_that_mean_nothing_are_refused(raw: str, reason: str) -> None:
+def test_invalid_bytes_are_refused(raw: str, reason: str) -> None:
     with pytest.raises(UndecodableValue, match=reason):
         decode(bytes.fromhex(raw))
 
 
 @pytest.mark.rule("value-24")
-def test_what_stands_behind_the_seven_bytes_is_the_rest() -> None:
+def test_bytes_after_the_seven_are_the_remainder() -> None:
     assert BUILTIN_CATALOGUE.decode("8200", EXAMPLE + b"\xab") == DecodedValue(VALUE, {"rest": "ab"})
     assert BUILTIN_CATALOGUE.encode("8200", VALUE, {"rest": "ab"}) == EXAMPLE + b"\xab"
 
 
 @each_row(
-    ("changes", "at", "byte"),
+    ("changes", "index", "byte"),
     [
         ({"threshold1": 1030}, 1, 0x20),
         ({"threshold1": 1050.0}, 1, 0x21),
@@ -128,12 +128,12 @@ def test_what_stands_behind_the_seven_bytes_is_the_rest() -> None:
     ],
 )
 @pytest.mark.rule("value-43")
-def test_what_has_steps_is_rounded_to_the_nearest(changes: dict[str, Any], at: int, byte: int) -> None:
-    assert encode(**changes)[at] == byte
+def test_a_value_is_rounded_to_the_nearest_step(changes: dict[str, Any], index: int, byte: int) -> None:
+    assert encode(**changes)[index] == byte
 
 
 @each_row(
-    ("field", "most"),
+    ("field", "highest"),
     [
         ("threshold1", 127 * 32),
         ("threshold2", 127 * 32),
@@ -144,51 +144,52 @@ def test_what_has_steps_is_rounded_to_the_nearest(changes: dict[str, Any], at: i
     ],
 )
 @pytest.mark.rule("value-44")
-def test_more_than_fits_and_less_than_nothing_are_refused(field: str, most: int) -> None:
-    assert decode(encode(**{field: most}))[field] == most
-    for beyond in (most + 100, -100):
-        refused, reason = refusal(**{field: beyond})
-        assert refused == f"value.{field}"
-        assert f"{beyond} is not between 0 and {most}" in reason
+def test_values_out_of_range_are_refused(field: str, highest: int) -> None:
+    assert decode(encode(**{field: highest}))[field] == highest
+    for value in (highest + 100, -100):
+        field_path, reason = refuse(**{field: value})
+        assert field_path == f"value.{field}"
+        assert f"{value} is not between 0 and {highest}" in reason
 
 
 @each_row("field", VALUE)
 @each_row(
-    "junk", [None, "25", [], {}, math.nan, math.inf, -math.inf, -1e308, pytest.param(10**400, id="10**400")]
+    "invalid",
+    [None, "25", [], {}, math.nan, math.inf, -math.inf, -1e308, pytest.param(10**400, id="10**400")],
 )
-def test_junk_is_refused_in_every_field(field: str, junk: Any) -> None:
-    assert refusal(**{field: junk})[0] == f"value.{field}"
+def test_invalid_values_are_refused_in_every_field(field: str, invalid: Any) -> None:
+    assert refuse(**{field: invalid})[0] == f"value.{field}"
 
 
 @each_row("field", [name for name in VALUE if "interrupt" not in name])
 def test_a_boolean_is_not_a_number(field: str) -> None:
-    assert refusal(**{field: True})[0] == f"value.{field}"
+    assert refuse(**{field: True})[0] == f"value.{field}"
 
 
 @each_row("field", ["interrupt1", "interrupt2"])
 def test_a_number_is_not_a_boolean(field: str) -> None:
-    assert refusal(**{field: 1}) == (f"value.{field}", "1 is not a boolean")
+    assert refuse(**{field: 1}) == (f"value.{field}", "1 is not a boolean")
 
 
 @each_row(("field", "value"), [("outputDataRate", 26), ("fullScale", 3), ("duration1", 0.5)])
 @pytest.mark.rule("value-43")
-def test_what_no_code_or_count_stands_for_is_refused(field: str, value: float) -> None:
-    assert refusal(**{field: value})[0] == f"value.{field}"
+def test_a_value_without_a_code_is_refused(field: str, value: float) -> None:
+    assert refuse(**{field: value})[0] == f"value.{field}"
 
 
-def test_a_field_that_is_unknown_is_refused() -> None:
-    assert refusal(extra=1) == ("value.extra", "is not a field of this value")
+def test_an_unknown_field_is_refused() -> None:
+    assert refuse(extra=1) == ("value.extra", "is not a field of this value")
 
 
 @each_row("field", VALUE)
-def test_a_field_that_is_missing_is_refused(field: str) -> None:
+def test_a_missing_field_is_refused(field: str) -> None:
     with pytest.raises(UnencodableValue) as refused:
         BUILTIN_CATALOGUE.encode("8200", {name: VALUE[name] for name in VALUE if name != field})
     assert (refused.value.field, refused.value.reason) == (f"value.{field}", "is missing")
 
 
 @each_row("value", [None, [], "d3200003050000", 5])
-def test_what_is_not_an_object_is_refused(value: Any) -> None:
+def test_a_value_that_is_not_an_object_is_refused(value: Any) -> None:
     with pytest.raises(UnencodableValue, match="is not an object"):
         BUILTIN_CATALOGUE.encode("8200", value)
 
@@ -199,5 +200,5 @@ controls = st.builds(lambda rate, high: rate | high << 4, st.integers(0, 9), st.
 
 @given(st.tuples(controls, bits7, bits7, bits8, bits8, bits7, bits7).map(bytes))
 @pytest.mark.rule("value-43")
-def test_every_configuration_survives(raw: bytes) -> None:
+def test_every_configuration_survives_a_round_trip(raw: bytes) -> None:
     assert BUILTIN_CATALOGUE.encode("8200", decode(raw)) == raw

@@ -1,4 +1,4 @@
-"""The catalogue: every row of it, and what holds for the values of all."""
+"""The catalogue: every row, and conversions of the values of all identifiers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, DecodedValue, Iden
 from tests.examples import examples
 from tests.row_tables import each_row
 
-# Id, name, dictionary version, kind, access; unit; raw where the layout is not public.
-# Names of 8120 to 8131 and of the raw ones, and access where nobody says it, are ours.
+# Id, name, dictionary version, kind, access, unit; `raw` if the layout is not public. The names of 8120 to
+# 8131 and of the raw ones, and undocumented access, are our own.
 ROWS = """
 8000 model-number 1 property r
 8001 firmware-version 1 property r
@@ -88,11 +88,11 @@ every_decoded = each_row("entry", DECODED)
 
 @each_row("row", ROWS)
 @pytest.mark.rule("value-40", "value-41")
-def test_an_identifier_is_what_is_documented(row: str) -> None:
+def test_an_identifier_is_as_documented(row: str) -> None:
     entry = BUILTIN_CATALOGUE[row[:4]]
-    words = [entry.id, entry.name, str(entry.dictionary or "-"), "+".join(sorted(entry.kinds)), entry.access]
-    words += [entry.unit, "raw" if entry.layout is None else ""]
-    assert " ".join(filter(None, words)) == row
+    cells = [entry.id, entry.name, str(entry.dictionary or "-"), "+".join(sorted(entry.kinds)), entry.access]
+    cells += [entry.unit, "raw" if entry.layout is None else ""]
+    assert " ".join(filter(None, cells)) == row
 
 
 def test_the_catalogue_has_all_identifiers_in_order_and_no_others() -> None:
@@ -101,7 +101,7 @@ def test_the_catalogue_has_all_identifiers_in_order_and_no_others() -> None:
 
 
 @pytest.mark.rule("id-10")
-def test_an_identifier_alone_by_id_or_name_tells_its_meaning() -> None:
+def test_an_identifier_is_found_by_id_and_by_name() -> None:
     for entry in BUILTIN_CATALOGUE:
         assert (
             BUILTIN_CATALOGUE[entry.id]
@@ -111,26 +111,26 @@ def test_an_identifier_alone_by_id_or_name_tells_its_meaning() -> None:
         )
 
 
-@each_row("word", ["", "9999", "Temperature", "FF00", "0x8800", "temperature ", "\ud800"])
-def test_what_is_not_in_the_catalogue_is_not_found(word: str) -> None:
-    assert BUILTIN_CATALOGUE.find(word) is None
+@each_row("text", ["", "9999", "Temperature", "FF00", "0x8800", "temperature ", "\ud800"])
+def test_an_unknown_identifier_is_not_found(text: str) -> None:
+    assert BUILTIN_CATALOGUE.find(text) is None
     with pytest.raises(UnknownIdentifier):
-        BUILTIN_CATALOGUE.decode(word, b"\x00")
+        BUILTIN_CATALOGUE.decode(text, b"\x00")
 
 
 @each_row("entry", RAW_ONLY)
 @pytest.mark.rule("value-40")
 def test_a_value_of_unknown_layout_has_no_decoded_form(entry: IdentifierDefinition) -> None:
-    with pytest.raises(UnknownIdentifier, match="is known as raw only"):
+    with pytest.raises(UnknownIdentifier, match="has no known layout"):
         BUILTIN_CATALOGUE.decode(entry.id, b"\x00")
-    with pytest.raises(UnknownIdentifier, match="is known as raw only"):
+    with pytest.raises(UnknownIdentifier, match="has no known layout"):
         BUILTIN_CATALOGUE.encode(entry.id, 0)
 
 
 IMAGE = {"modelNumber": 1, "version": "1.2.3"}
 STATE = {"state": "idle", "percent": 0, "error": 0, **IMAGE}
 STATES: dict[str, dict[str, Any]] = {"8120": {}, "8125": {"done": 0, "total": 0}, "8130": {"mac": "0" * 12}}
-INTERVALS = [f"98{n:02}" for n in range(4, 8)]
+INTERVALS = [f"98{number:02}" for number in range(4, 8)]
 LIMITS: list[tuple[str, dict[str, Any], str, int, int]] = [
     ("8111", {"mac": "c8b1a2030405"}, "mode", 1, 5),
     ("8121", IMAGE, "type", 0, 1),
@@ -141,25 +141,25 @@ LIMITS: list[tuple[str, dict[str, Any], str, int, int]] = [
     ("8303", {"packets": 0, "interval": 0, "burst": 1}, "priority", 0, 4),
     ("8304", {"packets": 0, "interval": 0, "target": "0" * 12, "priority": 0}, "burst", 1, 255),
     ("8304", {"packets": 0, "interval": 0, "target": "0" * 12, "burst": 1}, "priority", 0, 4),
-    *((identifier, {**STATE, **more}, "percent", 0, 100) for identifier, more in STATES.items()),
-    *((identifier, {**STATE, **more}, "error", 0, 8) for identifier, more in STATES.items()),
+    *((identifier, {**STATE, **extra}, "percent", 0, 100) for identifier, extra in STATES.items()),
+    *((identifier, {**STATE, **extra}, "error", 0, 8) for identifier, extra in STATES.items()),
     *((identifier, {"denominator": 1}, "interval", 20, 10240) for identifier in INTERVALS),
     *((identifier, {"interval": 20}, "denominator", 1, 255) for identifier in INTERVALS),
 ]
 
 
-@each_row(("identifier", "others", "name", "low", "high"), LIMITS)
+@each_row(("identifier", "other_fields", "name", "low", "high"), LIMITS)
 @pytest.mark.rule("value-29", "value-31", "value-32", "value-33", "value-44")
 @pytest.mark.rule("firmware-3", "firmware-6", "firmware-7", "firmware-8", "firmware-11")
 def test_a_field_outside_its_limits_is_refused(
-    identifier: str, others: dict[str, Any], name: str, low: int, high: int
+    identifier: str, other_fields: dict[str, Any], name: str, low: int, high: int
 ) -> None:
     for number in (low, high):
-        raw = BUILTIN_CATALOGUE.encode(identifier, {**others, name: number})
+        raw = BUILTIN_CATALOGUE.encode(identifier, {**other_fields, name: number})
         assert BUILTIN_CATALOGUE.decode(identifier, raw).value[name] == number
     for number in (low - 1, high + 1):
         with pytest.raises(UnencodableValue, match=f"is not between {low} and {high}") as refused:
-            BUILTIN_CATALOGUE.encode(identifier, {**others, name: number})
+            BUILTIN_CATALOGUE.encode(identifier, {**other_fields, name: number})
         assert refused.value.field == f"value.{name}"
 
 
@@ -197,7 +197,7 @@ def test_a_value_outside_its_limits_is_refused(identifier: str, low: float, high
     ],
 )
 @pytest.mark.rule("value-44")
-def test_a_value_outside_its_limits_is_read_as_it_is(identifier: str, raw: str, value: Any) -> None:
+def test_a_value_outside_its_limits_is_decoded_unchanged(identifier: str, raw: str, value: Any) -> None:
     assert BUILTIN_CATALOGUE.decode(identifier, bytes.fromhex(raw)).value == value
 
 
@@ -218,7 +218,7 @@ def test_a_value_outside_its_limits_is_read_as_it_is(identifier: str, raw: str, 
     ],
 )
 @pytest.mark.rule("value-21", "value-24")
-def test_an_extension_that_would_be_read_as_something_else_is_refused(
+def test_an_extension_that_would_be_decoded_differently_is_refused(
     identifier: str, value: Any, ext: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(UnencodableValue) as refused:
@@ -226,32 +226,32 @@ def test_an_extension_that_would_be_read_as_something_else_is_refused(
     assert refused.value.field == field
 
 
-def few_bits(raw: bytes) -> bytes:
-    """Mostly small bytes: words that are known, flags, short counts, keys in order."""
+def make_plausible(raw: bytes) -> bytes:
+    """Return mostly small bytes: known enumeration values, flags, short counts, sorted keys."""
     return bytes(byte & 3 if byte < 0xF0 else byte for byte in raw)
 
 
-def chunks(entries: dict[int, bytes]) -> bytes:
-    """The bytes of a dictionary."""
+def encode_entries(entries: dict[int, bytes]) -> bytes:
+    """Encode the entries of a dictionary."""
     return b"".join(bytes([key, len(entries[key])]) + entries[key] for key in sorted(entries))
 
 
 raws = st.one_of(
     st.binary(max_size=24),
-    st.binary(max_size=24).map(few_bits),
+    st.binary(max_size=24).map(make_plausible),
     st.binary(min_size=65, max_size=67),
-    st.dictionaries(st.integers(0, 9), st.binary(max_size=6), max_size=4).map(chunks),
+    st.dictionaries(st.integers(0, 9), st.binary(max_size=6), max_size=4).map(encode_entries),
 )
 texts = st.text(st.characters(exclude_categories=()), max_size=9)
 words = st.sampled_from(["dfu", "idle", "1.2.3", "1.2.3-beta.4", "1.0", "c8b1a2030405", "ab", "A", "rest"])
 numbers = st.sampled_from([0, 1, -1, 46.6, 2**64, 10**400, -(10**400), 1e308, -1e308, inf, -inf, nan])
 scalars = st.none() | st.booleans() | numbers | st.integers() | st.floats() | words | texts
 objects = st.dictionaries(words | texts, scalars, max_size=3)
-junk: st.SearchStrategy[Any] = scalars | objects | st.lists(scalars | objects, max_size=3)
+invalid_values: st.SearchStrategy[Any] = scalars | objects | st.lists(scalars | objects, max_size=3)
 
 
 class Attempt(NamedTuple):
-    """What is tried to write."""
+    """Value and extension to encode."""
 
     value: Any
     ext: dict[str, Any] | None
@@ -259,8 +259,8 @@ class Attempt(NamedTuple):
     good_ext: bool
     part: int
 
-    def at(self, entry: IdentifierDefinition) -> tuple[Any, dict[str, Any] | None]:
-        """A value and an extension: junk, or good ones of which one part is junk."""
+    def build_for(self, entry: IdentifierDefinition) -> tuple[Any, dict[str, Any] | None]:
+        """Return a value and an extension: invalid, or valid with one invalid part."""
         value, ext = self.value, self.ext
         with suppress(UndecodableValue):
             decoded = entry.decode(self.raw)
@@ -271,11 +271,11 @@ class Attempt(NamedTuple):
         return value, ext
 
 
-attempts = st.builds(Attempt, junk, st.none() | objects, raws, st.booleans(), st.integers(0, 11))
+attempts = st.builds(Attempt, invalid_values, st.none() | objects, raws, st.booleans(), st.integers(0, 11))
 
 
-def written_again(entry: IdentifierDefinition, decoded: DecodedValue) -> DecodedValue | None:
-    """What comes back when it is written; None when it is beyond a limit, which only holds for writing."""
+def encode_and_decode(entry: IdentifierDefinition, decoded: DecodedValue) -> DecodedValue | None:
+    """Encode and decode a value; return None if it exceeds a limit, which applies only to encoding."""
     try:
         return entry.decode(entry.encode(decoded.value, decoded.ext))
     except UnencodableValue as refused:
@@ -288,7 +288,7 @@ def written_again(entry: IdentifierDefinition, decoded: DecodedValue) -> Decoded
 @given(raw=raws)
 @every_decoded
 @pytest.mark.rule("value-24", "value-44", "report-19")
-def test_bytes_are_refused_or_decoded_to_json_that_can_be_written_again(
+def test_bytes_are_refused_or_decoded_to_json_that_can_be_encoded_again(
     entry: IdentifierDefinition, raw: bytes
 ) -> None:
     try:
@@ -296,16 +296,16 @@ def test_bytes_are_refused_or_decoded_to_json_that_can_be_written_again(
     except UndecodableValue:
         return
     assert msgspec.json.encode(decoded)
-    assert written_again(entry, decoded) in (decoded, None)
+    assert encode_and_decode(entry, decoded) in (decoded, None)
 
 
 @settings(max_examples=examples(60))
 @given(attempt=attempts)
 @every_decoded
-def test_any_json_is_encoded_to_what_decodes_or_refused_by_our_error(
+def test_any_json_is_encoded_reversibly_or_raises_our_error(
     entry: IdentifierDefinition, attempt: Attempt
 ) -> None:
-    value, ext = attempt.at(entry)
+    value, ext = attempt.build_for(entry)
     try:
         raw = entry.encode(value, ext)
     except UnencodableValue:
@@ -316,6 +316,6 @@ def test_any_json_is_encoded_to_what_decodes_or_refused_by_our_error(
 
 @each_row("identifier", ["uptime", "temperature", "alarm", "device-mode", "8001", "8005", "8121"])
 @each_row("value", [10**5000, DEEP])
-def test_a_value_that_cannot_even_be_shown_is_refused(identifier: str, value: Any) -> None:
+def test_a_value_that_cannot_be_printed_is_refused(identifier: str, value: Any) -> None:
     with pytest.raises(UnencodableValue):
         BUILTIN_CATALOGUE.encode(identifier, value)

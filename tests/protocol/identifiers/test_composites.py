@@ -1,4 +1,4 @@
-"""Records, counted lists and dictionaries: what they are made of, and which part is to blame."""
+"""Records, counted lists and dictionaries: conversions, and errors that name the part."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ def encode(notation: str, value: Any) -> bytes:
     ],
 )
 @pytest.mark.rule("value-16", "value-17", "value-18", "value-19")
-def test_bytes_and_json_turn_into_each_other(notation: str, raw: str, value: Any) -> None:
+def test_bytes_and_json_are_converted_both_ways(notation: str, raw: str, value: Any) -> None:
     assert msgspec.json.encode(decode(notation, raw)) == msgspec.json.encode(value)
     assert encode(notation, value) == bytes.fromhex(raw)
 
 
-def test_a_field_that_is_absent_is_written_with_its_default() -> None:
+def test_a_missing_field_is_encoded_with_its_default() -> None:
     assert encode(TEST, {"packets": 500, "burst": 3}) == bytes.fromhex("01f40302")
 
 
 @pytest.mark.rule("value-20")
-def test_a_dictionary_is_written_in_the_order_of_its_keys() -> None:
+def test_a_dictionary_is_encoded_in_the_order_of_its_keys() -> None:
     assert encode(INFO, {"255": "00", "variant": 7, "1": "", "mac": A}) == bytes.fromhex(
         f"0006{A} 0100 020107 ff0100"
     )
 
 
 @each_row(
-    ("notation", "raw", "value", "read"),
+    ("notation", "raw", "value", "end"),
     [
         (TEST, "01f4030414ab", {"packets": 500, "burst": 3, "priority": 4, "msgSize": 20}, 5),
         ("{a?: u16, b?: u8}", "05", {}, 0),
@@ -80,22 +80,22 @@ def test_a_dictionary_is_written_in_the_order_of_its_keys() -> None:
     ],
 )
 @pytest.mark.rule("value-17", "value-24")
-def test_half_an_optional_field_is_left_unread(notation: str, raw: str, value: Any, read: int) -> None:
-    assert parse_layout(notation).decode(bytes.fromhex(raw), 0) == (value, read)
+def test_an_incomplete_optional_field_is_left_unread(notation: str, raw: str, value: Any, end: int) -> None:
+    assert parse_layout(notation).decode(bytes.fromhex(raw), 0) == (value, end)
 
 
 @each_row(
     ("notation", "raw", "reason"),
     [
-        (INTERVAL, "", "has 0 bytes; 3 are needed"),
-        (INTERVAL, "00c8", "has 2 bytes; 3 are needed"),
-        (TEST, "01f403", "has 3 bytes; 4 are needed"),
-        (TARGETS, "01", "has 1 bytes; 2 are needed"),
-        (TARGETS, f"0102{A}", "has 8 bytes; 14 are needed"),
+        (INTERVAL, "", "has 0 bytes; at least 3 are required"),
+        (INTERVAL, "00c8", "has 2 bytes; at least 3 are required"),
+        (TEST, "01f403", "has 3 bytes; at least 4 are required"),
+        (TARGETS, "01", "has 1 bytes; at least 2 are required"),
+        (TARGETS, f"0102{A}", "has 8 bytes; at least 14 are required"),
         ("{a: u8, on: bool}", "0102", "byte 2 is neither 0 nor 1"),
-        (INFO, "02", "has 1 bytes; 2 are needed"),
-        (INFO, "0202", "has 2 bytes; 4 are needed"),
-        (INFO, "020107 03", "has 4 bytes; 5 are needed"),
+        (INFO, "02", "has 1 bytes; at least 2 are required"),
+        (INFO, "0202", "has 2 bytes; at least 4 are required"),
+        (INFO, "020107 03", "has 4 bytes; at least 5 are required"),
     ],
 )
 @pytest.mark.rule("value-16", "value-17", "value-18", "value-19")
@@ -121,26 +121,26 @@ def test_a_dictionary_out_of_order_is_refused(raw: str) -> None:
         (INTERVAL, {"interval": 200, "denominator": None}, "value.denominator", "is missing"),
         (INTERVAL, {"interval": 200, "denominator": 1, "x": 1}, "value.x", "is not a field of this value"),
         (TEST, {"packets": 1, "burst": 1, "priority": None}, "value.priority", "is missing"),
-        (TEST, {"packets": 1, "burst": 1, "extra": 5}, "value.msgSize", "is missing in front of extra"),
+        (TEST, {"packets": 1, "burst": 1, "extra": 5}, "value.msgSize", "is missing before extra"),
         (TARGETS, {"type": 1, "targets": A}, "value.targets", "is not an array"),
         (TARGETS, {"type": 1, "targets": [A, "x"]}, "value.targets[1]", "is not an even number of hex"),
         (INFO, [], "value", "an array is not an object"),
         (INFO, {"variant": 256}, "value.variant", "is not between 0 and 255"),
-        (INFO, {"label": 5}, "value.label", "5 is not a text"),
-        (INFO, {"flag": True}, "value.flag", "only null fits"),
+        (INFO, {"label": 5}, "value.label", "5 is not a string"),
+        (INFO, {"flag": True}, "value.flag", "only null is accepted"),
         (INFO, {"serial": "00"}, "value.serial", "is not a field of this value"),
         (INFO, {"256": "00"}, "value.256", "is not a field of this value"),
         (INFO, {"-1": "00"}, "value.-1", "is not a field of this value"),
         (INFO, {"1": "0"}, "value.1", "is not an even number of hex digits"),
         (INFO, {"1": 5}, "value.1", "is not an even number of hex digits"),
         (INFO, {"1": None}, "value.1", "is not an even number of hex digits"),
-        (INFO, {"mac": A, "0": "00"}, "value.0", "is key 0 once more"),
-        (INFO, {"1": "", "01": ""}, "value.01", "is key 1 once more"),
-        (INFO, {"1": "00" * 256}, "value.1", "has 256 bytes; 255 are allowed"),
-        (INFO, {"label": "A" * 256}, "value.label", "has 256 bytes; 255 are allowed"),
+        (INFO, {"mac": A, "0": "00"}, "value.0", "repeats key 0"),
+        (INFO, {"1": "", "01": ""}, "value.01", "repeats key 1"),
+        (INFO, {"1": "00" * 256}, "value.1", "has 256 bytes; at most 255 are allowed"),
+        (INFO, {"label": "A" * 256}, "value.label", "has 256 bytes; at most 255 are allowed"),
     ],
 )
-def test_json_that_does_not_fit_is_refused_and_the_part_named(
+def test_json_that_does_not_fit_is_refused_with_the_name_of_the_part(
     notation: str, value: Any, field: str, reason: str
 ) -> None:
     with pytest.raises(UnencodableValue) as refused:
@@ -151,7 +151,7 @@ def test_json_that_does_not_fit_is_refused_and_the_part_named(
 
 @each_row("notation", [INTERVAL, INFO, "accelerometer"])
 @each_row("name", ["x" * 5000, "\ud800", "\x1b[2J"])
-def test_a_name_that_nobody_knows_is_refused_in_words_that_can_be_printed(notation: str, name: str) -> None:
+def test_the_error_for_an_unknown_name_is_short_and_printable(notation: str, name: str) -> None:
     with pytest.raises(UnencodableValue) as refused:
         encode(notation, {name: 0})
     assert str(refused.value).isprintable()
@@ -159,47 +159,47 @@ def test_a_name_that_nobody_knows_is_refused_in_words_that_can_be_printed(notati
 
 
 @pytest.mark.rule("value-18")
-def test_a_list_is_no_longer_than_its_count_can_tell() -> None:
+def test_the_length_of_a_list_is_limited_by_its_count() -> None:
     assert decode("[u8 u8]", encode("[u8 u8]", [7] * 255).hex()) == [7] * 255
     with pytest.raises(UnencodableValue) as refused:
         encode(TARGETS, {"type": 0, "targets": [A] * 256})
-    assert str(refused.value) == "value.targets: has 256 elements; 255 are allowed"
+    assert str(refused.value) == "value.targets: has 256 elements; at most 255 are allowed"
 
 
-SIZED = ["bool", "u8", "u16", "s8", "s16/100", "u48", "float", "mac", "hex(2)", "dotted(2)", "bit(3)"]
-SIZED += ["version4", "u8(a=0, b=1)"]
+FIXED_SIZE = ["bool", "u8", "u16", "s8", "s16/100", "u48", "float", "mac", "hex(2)", "dotted(2)", "bit(3)"]
+FIXED_SIZE += ["version4", "u8(a=0, b=1)"]
 OPEN_ENDED = ["text", "version", "[u8 u16]", "[u8 mac]"]
-ALONE = ["dictionary(0 a: u8, 2 b: text, 7 c: version4)", "accelerometer", *OPEN_ENDED]
+NOT_IN_RECORDS = ["dictionary(0 a: u8, 2 b: text, 7 c: version4)", "accelerometer", *OPEN_ENDED]
 
 
 @st.composite
 def notations(draw: st.DrawFn) -> str:
-    """Any layout without limits."""
-    parts = draw(st.lists(st.sampled_from(SIZED), min_size=1, max_size=4))
+    """Draw any layout without limits."""
+    parts = draw(st.lists(st.sampled_from(FIXED_SIZE), min_size=1, max_size=4))
     if draw(st.booleans()):
-        return draw(st.sampled_from([*SIZED, *ALONE]))
+        return draw(st.sampled_from([*FIXED_SIZE, *NOT_IN_RECORDS]))
     if draw(st.booleans()):
-        return _record([*parts, draw(st.sampled_from(OPEN_ENDED))])
-    return _record(parts, draw(st.integers(0, len(parts))))
+        return _format_record([*parts, draw(st.sampled_from(OPEN_ENDED))])
+    return _format_record(parts, draw(st.integers(0, len(parts))))
 
 
-def _record(parts: list[str], first_optional: int = 9) -> str:
-    marks = ["?" if n >= first_optional else "" for n in range(len(parts))]
-    return "{" + ", ".join(f"f{n}{marks[n]}: {part}" for n, part in enumerate(parts)) + "}"
+def _format_record(parts: list[str], first_optional: int = 9) -> str:
+    marks = ["?" if index >= first_optional else "" for index in range(len(parts))]
+    return "{" + ", ".join(f"f{index}{marks[index]}: {part}" for index, part in enumerate(parts)) + "}"
 
 
-raws = st.integers(0, 24).flatmap(lambda size: st.binary(min_size=size, max_size=size).map(few_bits))
+raws = st.integers(0, 24).flatmap(lambda size: st.binary(min_size=size, max_size=size).map(make_plausible))
 
 
-def few_bits(raw: bytes) -> bytes:
-    """Mostly small bytes: short counts, low keys, words that are known."""
+def make_plausible(raw: bytes) -> bytes:
+    """Return mostly small bytes: short counts, low keys, known enumeration values."""
     return bytes(byte & 3 if byte < 0xF0 else byte for byte in raw)
 
 
 @settings(max_examples=examples(150))
 @given(notations(), raws)
 @pytest.mark.rule("value-16", "value-17", "value-19")
-def test_whatever_layout_reads_a_value_writes_it_again(notation: str, raw: bytes) -> None:
+def test_a_decoded_value_can_be_encoded_with_any_layout(notation: str, raw: bytes) -> None:
     layout = parse_layout(notation)
     try:
         value, end = layout.decode(raw, 0)

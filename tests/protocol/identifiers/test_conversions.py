@@ -1,4 +1,4 @@
-"""Values of the identifiers as they are documented, raw and decoded, byte by byte."""
+"""Documented values of the identifiers, raw and decoded, byte by byte."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ UPSTREAM, DOWNSTREAM = "start-upstream-throughput-test", "start-downstream-throu
 STATES = ("idle", "fetching", "transferring", "verifying", "staged", "applying", "done", "failed")
 
 
-def assert_same(identifier: str, raw: str, value: Any, ext: dict[str, Any] | None = None) -> None:
-    """Decode and encode. As JSON, so that 1 is not true, nor a number a text."""
+def assert_converted(identifier: str, raw: str, value: Any, ext: dict[str, Any] | None = None) -> None:
+    """Decode and encode. Compare as JSON, where 1 is not true and a number is not a string."""
     decoded = BUILTIN_CATALOGUE.decode(identifier, bytes.fromhex(raw))
     assert msgspec.json.encode(decoded) == msgspec.json.encode(DecodedValue(value, ext))
     assert BUILTIN_CATALOGUE.encode(identifier, value, ext) == bytes.fromhex(raw)
@@ -59,8 +59,8 @@ def assert_same(identifier: str, raw: str, value: Any, ext: dict[str, Any] | Non
     ],
 )
 @pytest.mark.rule("value-1", "value-2", "value-3", "value-4", "value-5", "value-9", "value-39")
-def test_a_raw_value_and_its_json_turn_into_each_other(identifier: str, raw: str, value: Any) -> None:
-    assert_same(identifier, raw, value)
+def test_a_raw_value_and_its_json_are_converted_both_ways(identifier: str, raw: str, value: Any) -> None:
+    assert_converted(identifier, raw, value)
 
 
 @each_row(
@@ -73,20 +73,20 @@ def test_a_raw_value_and_its_json_turn_into_each_other(identifier: str, raw: str
     ],
 )
 @pytest.mark.rule("value-10", "value-26", "value-27", "value-28")
-def test_a_scaled_value_is_the_number_that_is_documented(identifier: str, raw: str, value: float) -> None:
-    assert_same(identifier, raw, value)
+def test_a_scaled_value_is_the_documented_number(identifier: str, raw: str, value: float) -> None:
+    assert_converted(identifier, raw, value)
 
 
 @each_row("identifier", ["soft-reset", "factory-reset", "request-property-reporting"])
 @pytest.mark.rule("value-2", "value-25")
-def test_a_command_without_a_value_is_written_as_no_bytes(identifier: str) -> None:
-    assert_same(identifier, "", None)
+def test_a_command_without_a_value_is_encoded_without_bytes(identifier: str) -> None:
+    assert_converted(identifier, "", None)
 
 
-@each_row(("raw", "word"), [("01", "dfu"), ("02", "connected"), ("03", "storage"), ("04", "unconnected")])
+@each_row(("raw", "mode"), [("01", "dfu"), ("02", "connected"), ("03", "storage"), ("04", "unconnected")])
 @pytest.mark.rule("value-11", "value-12")
-def test_a_device_mode_is_a_word(raw: str, word: str) -> None:
-    assert_same("device-mode", raw, word)
+def test_a_device_mode_is_a_keyword(raw: str, mode: str) -> None:
+    assert_converted("device-mode", raw, mode)
 
 
 @each_row(
@@ -99,8 +99,8 @@ def test_a_device_mode_is_a_word(raw: str, word: str) -> None:
     ],
 )
 @pytest.mark.rule("value-13", "value-14")
-def test_a_firmware_version_has_a_beta_or_none(raw: str, version: str) -> None:
-    assert_same("firmware-version", raw, version)
+def test_a_firmware_version_has_an_optional_beta(raw: str, version: str) -> None:
+    assert_converted("firmware-version", raw, version)
 
 
 @pytest.mark.rule("value-14")
@@ -111,7 +111,7 @@ def test_a_beta_of_0_is_a_production_version() -> None:
 @each_row(("raw", "version"), [("0103", "1.3"), ("0000", "0.0"), ("ff0a", "255.10")])
 @pytest.mark.rule("value-15")
 def test_a_hardware_version_has_two_parts(raw: str, version: str) -> None:
-    assert_same("hardware-version", raw, version)
+    assert_converted("hardware-version", raw, version)
 
 
 @each_row(
@@ -131,25 +131,25 @@ def test_a_hardware_version_has_two_parts(raw: str, version: str) -> None:
     ],
 )
 @pytest.mark.rule("value-16", "value-17", "value-29", "value-30", "value-31", "value-32", "value-33")
-def test_a_composite_and_its_object_turn_into_each_other(identifier: str, raw: str, value: Any) -> None:
-    assert_same(identifier, raw, value)
+def test_a_composite_and_its_object_are_converted_both_ways(identifier: str, raw: str, value: Any) -> None:
+    assert_converted(identifier, raw, value)
 
 
-@each_row(("identifier", "more"), [(UPSTREAM, {}), (DOWNSTREAM, {"target": MAC})])
+@each_row(("identifier", "extra"), [(UPSTREAM, {}), (DOWNSTREAM, {"target": MAC})])
 @pytest.mark.rule("value-31", "value-32")
-def test_a_throughput_test_without_a_priority_has_priority_2(identifier: str, more: dict[str, Any]) -> None:
-    raw = BUILTIN_CATALOGUE.encode(identifier, {"packets": 500, "interval": 20, "burst": 3, **more})
+def test_a_throughput_test_without_a_priority_has_priority_2(identifier: str, extra: dict[str, Any]) -> None:
+    raw = BUILTIN_CATALOGUE.encode(identifier, {"packets": 500, "interval": 20, "burst": 3, **extra})
     assert BUILTIN_CATALOGUE.decode(identifier, raw).value["priority"] == 2
 
 
 @each_row("raw", ["00", "01", "10", "11", "20"])
 @pytest.mark.rule("value-23")
 def test_a_motion_is_the_number_of_its_cause(raw: str) -> None:
-    assert_same("motion", raw, int(raw, 16))
+    assert_converted("motion", raw, int(raw, 16))
 
 
 @each_row(
-    ("behind", "ext"),
+    ("extension", "ext"),
     [
         ("00000007", {"transitionCounter": 7}),
         ("00000007 00", {"transitionCounter": 7, "isTransition": False}),
@@ -159,8 +159,8 @@ def test_a_motion_is_the_number_of_its_cause(raw: str) -> None:
     ],
 )
 @pytest.mark.rule("value-21", "value-22", "value-24", "report-19")
-def test_what_stands_behind_a_motion_is_its_extension(behind: str, ext: dict[str, Any]) -> None:
-    assert_same("motion", "10" + behind, 0x10, ext)
+def test_bytes_after_a_motion_are_its_extension(extension: str, ext: dict[str, Any]) -> None:
+    assert_converted("motion", "10" + extension, 0x10, ext)
 
 
 @each_row(("flags", "transition"), [("fe", False), ("ff", True)])
@@ -171,12 +171,12 @@ def test_only_bit_0_of_the_flags_of_a_motion_means_transition(flags: str, *, tra
 
 
 @pytest.mark.rule("id-25")
-def test_the_rest_is_taken_in_either_case() -> None:
+def test_the_remainder_is_accepted_in_any_case() -> None:
     assert BUILTIN_CATALOGUE.encode("temperature", 46.6, {"rest": "aBCd"}).hex() == "1234abcd"
 
 
 @pytest.mark.rule("value-14", "value-24")
-def test_a_release_with_bytes_behind_it_is_written_again() -> None:
+def test_a_release_with_a_remainder_survives_a_round_trip() -> None:
     decoded = BUILTIN_CATALOGUE.decode("firmware-version", bytes.fromhex("01020300 05"))
     assert (decoded.value, decoded.ext) == ("1.2.3", {"rest": "05"})
     assert BUILTIN_CATALOGUE.encode("firmware-version", decoded.value, decoded.ext).hex() == "0102030005"
@@ -210,16 +210,16 @@ def test_a_release_with_bytes_behind_it_is_written_again() -> None:
 @pytest.mark.rule("value-18", "firmware-1", "firmware-2", "firmware-3", "firmware-4", "firmware-7")
 @pytest.mark.rule("firmware-8", "firmware-10", "firmware-11", "firmware-12", "firmware-13")
 def test_a_firmware_value_is_a_flat_object(identifier: str, raw: str, value: Any) -> None:
-    assert_same(identifier, raw, value)
+    assert_converted(identifier, raw, value)
 
 
-@each_row(("number", "word"), [*enumerate(STATES)])
-@each_row(("identifier", "behind"), [("8120", ""), ("8125", "00000000"), ("8130", MAC)])
+@each_row(("number", "state"), [*enumerate(STATES)])
+@each_row(("identifier", "suffix"), [("8120", ""), ("8125", "00000000"), ("8130", MAC)])
 @pytest.mark.rule("firmware-5")
-def test_the_state_of_an_update_is_a_word(identifier: str, behind: str, number: int, word: str) -> None:
-    raw = bytes.fromhex(f"{number:02x}0000" + IMAGE_RAW + behind)
+def test_the_state_of_an_update_is_a_keyword(identifier: str, suffix: str, number: int, state: str) -> None:
+    raw = bytes.fromhex(f"{number:02x}0000" + IMAGE_RAW + suffix)
     value = BUILTIN_CATALOGUE.decode(identifier, raw).value
-    assert value["state"] == word
+    assert value["state"] == state
     assert BUILTIN_CATALOGUE.encode(identifier, value) == raw
 
 
@@ -227,13 +227,13 @@ def test_the_state_of_an_update_is_a_word(identifier: str, behind: str, number: 
 @pytest.mark.rule("firmware-6")
 def test_the_error_of_an_update_is_its_number(error: int) -> None:
     value = {"state": "failed", "percent": 100, "error": error, **IMAGE}
-    assert_same("firmware-update-state", f"0764{error:02x}" + IMAGE_RAW, value)
+    assert_converted("firmware-update-state", f"0764{error:02x}" + IMAGE_RAW, value)
 
 
-@each_row(("identifier", "behind"), [("8120", ""), ("8125", "00000000"), ("8130", MAC)])
+@each_row(("identifier", "suffix"), [("8120", ""), ("8125", "00000000"), ("8130", MAC)])
 @pytest.mark.rule("firmware-6", "value-44")
-def test_an_error_that_no_update_has_is_read_but_not_written(identifier: str, behind: str) -> None:
-    value = BUILTIN_CATALOGUE.decode(identifier, bytes.fromhex("076409" + IMAGE_RAW + behind)).value
+def test_an_unknown_update_error_is_decoded_but_not_encoded(identifier: str, suffix: str) -> None:
+    value = BUILTIN_CATALOGUE.decode(identifier, bytes.fromhex("076409" + IMAGE_RAW + suffix)).value
     assert value["error"] == 9
     with pytest.raises(UnencodableValue):
         BUILTIN_CATALOGUE.encode(identifier, value)
@@ -244,8 +244,8 @@ def test_an_error_that_no_update_has_is_read_but_not_written(identifier: str, be
     [("device-mode", "00"), ("device-mode", "05"), ("firmware-update-state", "080000" + IMAGE_RAW)],
 )
 @pytest.mark.rule("value-11", "value-12", "firmware-5")
-def test_a_number_without_a_word_has_no_decoded_form(identifier: str, raw: str) -> None:
-    with pytest.raises(UndecodableValue, match="stands for no word"):
+def test_a_number_without_a_keyword_has_no_decoded_form(identifier: str, raw: str) -> None:
+    with pytest.raises(UndecodableValue, match="is not a value of this enumeration"):
         BUILTIN_CATALOGUE.decode(identifier, bytes.fromhex(raw))
 
 
@@ -261,8 +261,8 @@ def test_production_info_is_a_dictionary_of_eight_known_keys() -> None:
         "chipVariant": 1,
         "chipPackage": 0x80000000,
     }
-    front = f"0006{MAC} 01020018 020104 030402040103 0441{KEY}"
-    assert_same("8005", front + "050400052832 060400000001 070480000000", value)
+    start = f"0006{MAC} 01020018 020104 030402040103 0441{KEY}"
+    assert_converted("8005", start + "050400052832 060400000001 070480000000", value)
 
 
 @each_row(
@@ -276,8 +276,8 @@ def test_production_info_is_a_dictionary_of_eight_known_keys() -> None:
     ],
 )
 @pytest.mark.rule("value-19", "value-38")
-def test_an_entry_of_unknown_key_or_form_is_hex_under_its_number(raw: str, value: Any) -> None:
-    assert_same("8005", raw, value)
+def test_an_entry_with_an_unknown_key_or_form_is_hex_under_its_number(raw: str, value: Any) -> None:
+    assert_converted("8005", raw, value)
 
 
 @each_row(

@@ -1,4 +1,4 @@
-"""The notation of layouts: every construct, every mistake, and whatever else somebody may write."""
+"""Notation of layouts: every construct, every mistake, and arbitrary text."""
 
 from __future__ import annotations
 
@@ -71,76 +71,76 @@ def test_blanks_do_not_matter(notation: str) -> None:
         ("U8", "'U8' is not a type"),
         ("raw", "'raw' is not a type"),
         ("5", "'5' is not a type"),
-        ("u8 u8", "the end expected, 'u8' found"),
-        ("u8}", "the end expected, '}' found"),
-        ("u8; u8", "'; u8' is not understood"),
-        ("u8/1.5", "'.5' is not understood"),
-        ("u8/", "a number expected, the end found"),
+        ("u8 u8", "expected the end, found 'u8'"),
+        ("u8}", "expected the end, found '}'"),
+        ("u8; u8", "'; u8' is not valid syntax"),
+        ("u8/1.5", "'.5' is not valid syntax"),
+        ("u8/", "expected a number, found the end"),
         ("u8/0", "cannot be divided by 0"),
         ("u8/-10", "cannot be divided by -10"),
-        ("u8 5", "'..' expected, the end found"),
-        ("u8 5..", "a number expected, the end found"),
-        ("u8 5..x", "a number expected, 'x' found"),
-        ("u8 0..256", "u8: 0..256 does not lie within 0..255"),
-        ("u8 -1..5", "u8: -1..5 does not lie within 0..255"),
-        ("s8 -129..0", "s8: -129..0 does not lie within -128..127"),
-        ("u8 9..5", "u8: 9..5 does not lie within 0..255"),
-        ("u8()", "a name expected, ')' found"),
-        ("u8(dfu)", "'=' expected, ')' found"),
-        ("u8(dfu=x)", "a number expected, 'x' found"),
-        ("u8(dfu=1", "')' expected, the end found"),
-        ("u8(dfu=1, dfu=2)", "'dfu' or 2 is there twice"),
-        ("u8(dfu=1, off=1)", "'off' or 1 is there twice"),
-        ("hex", "'(' expected, the end found"),
-        ("hex()", "a number expected, ')' found"),
+        ("u8 5", "expected '..', found the end"),
+        ("u8 5..", "expected a number, found the end"),
+        ("u8 5..x", "expected a number, found 'x'"),
+        ("u8 0..256", "u8: 0..256 is not within 0..255"),
+        ("u8 -1..5", "u8: -1..5 is not within 0..255"),
+        ("s8 -129..0", "s8: -129..0 is not within -128..127"),
+        ("u8 9..5", "u8: 9..5 is not within 0..255"),
+        ("u8()", "expected a name, found ')'"),
+        ("u8(dfu)", "expected '=', found ')'"),
+        ("u8(dfu=x)", "expected a number, found 'x'"),
+        ("u8(dfu=1", "expected ')', found the end"),
+        ("u8(dfu=1, dfu=2)", "'dfu' or 2 is used twice"),
+        ("u8(dfu=1, off=1)", "'off' or 1 is used twice"),
+        ("hex", "expected '(', found the end"),
+        ("hex()", "expected a number, found ')'"),
         ("hex(0)", "hex(0) is not between hex(1) and hex(255)"),
         ("hex(256)", "hex(256) is not between hex(1) and hex(255)"),
         ("dotted(9)", "dotted(9) is not between dotted(1) and dotted(8)"),
         ("bit(8)", "bit(8) is not between bit(0) and bit(7)"),
         ("bit(-1)", "bit(-1) is not between bit(0) and bit(7)"),
-        ("hex(\u0663)", "is not understood"),
-        ("{", "a name expected, the end found"),
-        ("{}", "a name expected, '}' found"),
-        ("{a}", "':' expected, '}' found"),
+        ("hex(\u0663)", "is not valid syntax"),
+        ("{", "expected a name, found the end"),
+        ("{}", "expected a name, found '}'"),
+        ("{a}", "expected ':', found '}'"),
         ("{a:}", "'}' is not a type"),
-        ("{a: u8", "'}' expected, the end found"),
-        ("{a: u8,}", "a name expected, '}' found"),
-        ("{1: u8}", "a name expected, '1' found"),
-        ("{a: u8, a: u8}", "'a' is there twice"),
-        ("{a?: u8, b: u8}", "'b' follows an optional field, so it is optional too"),
-        ("{a: text, b: u8}", "nothing can follow 'a', which has no fixed size"),
-        ("{a: version, b: u8}", "nothing can follow 'a', which has no fixed size"),
-        ("{a: [u8 u8], b: u8}", "nothing can follow 'a', which has no fixed size"),
-        ("{a?: text}", "'a': only a field of fixed size is optional"),
-        ("{a: u8, b?: [u8 u16]}", "'b': only a field of fixed size is optional"),
-        ("{a: void}", "'a': void is no part of a record"),
+        ("{a: u8", "expected '}', found the end"),
+        ("{a: u8,}", "expected a name, found '}'"),
+        ("{1: u8}", "expected a name, found '1'"),
+        ("{a: u8, a: u8}", "'a' is used twice"),
+        ("{a?: u8, b: u8}", "'b' follows an optional field, so it must be optional too"),
+        ("{a: text, b: u8}", "no field can follow 'a', which has no fixed size"),
+        ("{a: version, b: u8}", "no field can follow 'a', which has no fixed size"),
+        ("{a: [u8 u8], b: u8}", "no field can follow 'a', which has no fixed size"),
+        ("{a?: text}", "'a': only a field of fixed size can be optional"),
+        ("{a: u8, b?: [u8 u16]}", "'b': only a field of fixed size can be optional"),
+        ("{a: void}", "'a': void is not allowed in a record"),
         ("{a: {b: u8}}", "'{' is not a type here"),
         ("{a: dictionary(0 b: u8)}", "'dictionary' is not a type here"),
         ("[u8 {a: u8}]", "'{' is not a type here"),
         ("[u8 [u8 u8]]", "'[' is not a type here"),
         ("dictionary(0 a: dictionary(0 b: u8))", "'dictionary' is not a type here"),
-        ("{a: u8 = x}", "a number expected, 'x' found"),
-        ("{a?: u8 = 1}", "'a': only a number that is always there has a default"),
-        ("{a: mac = 1}", "'a': only a number that is always there has a default"),
+        ("{a: u8 = x}", "expected a number, found 'x'"),
+        ("{a?: u8 = 1}", "'a': only a required number can have a default"),
+        ("{a: mac = 1}", "'a': only a required number can have a default"),
         ("[", "the end is not a type"),
-        ("[mac mac]", "the count of a list is u8 or u16"),
-        ("[u8(a=1) mac]", "the count of a list is u8 or u16"),
+        ("[mac mac]", "the count of a list must be u8 or u16"),
+        ("[u8(a=1) mac]", "the count of a list must be u8 or u16"),
         ("[u8]", "']' is not a type"),
-        ("[u8 mac", "']' expected, the end found"),
-        ("[u8 text]", "the elements of a list need a fixed size"),
-        ("[u8 void]", "the elements of a list need a fixed size"),
-        ("dictionary", "'(' expected, the end found"),
-        ("dictionary()", "a number expected, ')' found"),
-        ("dictionary(a: u8)", "a number expected, 'a' found"),
-        ("dictionary(0: u8)", "a name expected, ':' found"),
-        ("dictionary(0 a u8)", "':' expected, 'u8' found"),
-        ("dictionary(0 a: u8, 0 b: u8)", "'b' or key 0 is there twice"),
+        ("[u8 mac", "expected ']', found the end"),
+        ("[u8 text]", "the elements of a list must have a fixed size"),
+        ("[u8 void]", "the elements of a list must have a fixed size"),
+        ("dictionary", "expected '(', found the end"),
+        ("dictionary()", "expected a number, found ')'"),
+        ("dictionary(a: u8)", "expected a number, found 'a'"),
+        ("dictionary(0: u8)", "expected a name, found ':'"),
+        ("dictionary(0 a u8)", "expected ':', found 'u8'"),
+        ("dictionary(0 a: u8, 0 b: u8)", "'b' or key 0 is used twice"),
         ("dictionary(256 a: u8)", "key 256 is not a byte"),
-        ("dictionary(0 a: u8, 1 a: u8)", "'a' or key 1 is there twice"),
-        ("dictionary(0 a: u8", "')' expected, the end found"),
+        ("dictionary(0 a: u8, 1 a: u8)", "'a' or key 1 is used twice"),
+        ("dictionary(0 a: u8", "expected ')', found the end"),
     ],
 )
-def test_a_mistake_is_told(notation: str, message: str) -> None:
+def test_a_mistake_is_explained(notation: str, message: str) -> None:
     with pytest.raises(NotationError) as mistake:
         parse_layout(notation)
     assert message in str(mistake.value)
@@ -149,19 +149,19 @@ def test_a_mistake_is_told(notation: str, message: str) -> None:
 @each_row(
     "notation",
     [
-        "{a: void, b: u8}",  # a cannot be missing and cannot be written
-        "[u32 u8]",  # four bytes that ask for four thousand million elements
+        "{a: void, b: u8}",  # `a` cannot be missing and cannot be encoded
+        "[u32 u8]",  # a count of four bytes allows four billion elements
         "[s8 mac]",
         "[u8 0..5 mac]",
         "[u8/10 mac]",  # a count is a plain number
-        "u8/10(a=1)",  # a word stands for a plain number
+        "u8/10(a=1)",  # a keyword represents a plain number
         "u8(a=300)",
         "u8 0..5(a=6)",
         "{a: u8 = 300}",
         "{a: u8 0..4 = 5}",
     ],
 )
-def test_a_layout_whose_values_cannot_be_written_and_read_again_is_a_mistake(notation: str) -> None:
+def test_a_layout_whose_values_do_not_survive_a_round_trip_is_a_mistake(notation: str) -> None:
     with pytest.raises(NotationError):
         parse_layout(notation)
 
@@ -202,18 +202,18 @@ NINES = "9" * 5000
         f"{{{'x' * 5000}: u8 = 300}}",
     ],
 )
-def test_a_mistake_of_any_length_is_told_in_few_words(notation: str) -> None:
+def test_a_mistake_of_any_length_has_a_short_message(notation: str) -> None:
     with pytest.raises(NotationError) as mistake:
         parse_layout(notation)
     assert len(str(mistake.value)) < 200
 
 
 def test_a_record_has_up_to_255_fields() -> None:
-    layout = parse_layout("{" + ", ".join(f"f{n}?: u8" for n in range(255)) + "}")
+    layout = parse_layout("{" + ", ".join(f"f{index}?: u8" for index in range(255)) + "}")
     value, end = layout.decode(bytes(200), 0)
     assert (len(value), end) == (200, 200)
     with pytest.raises(NotationError, match="at most 255 fields"):
-        parse_layout("{" + ", ".join(f"f{n}?: u8" for n in range(256)) + "}")
+        parse_layout("{" + ", ".join(f"f{index}?: u8" for index in range(256)) + "}")
 
 
 PIECES = (

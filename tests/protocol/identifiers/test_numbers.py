@@ -1,4 +1,4 @@
-"""Identifiers as numbers: what is stored says again how the identifier is spelled."""
+"""Numbers of identifiers can be converted back."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from meshfleet.protocol.identifiers.numbers import identifier_from_int, identifi
 from meshfleet.protocol.ids import Identifier
 from tests.protocol.strategies import identifiers
 
-# Few different bytes, so that pairs differ in nothing but leading zeros often enough.
-close = st.lists(st.sampled_from([0, 0, 0x05, 0x80, 0xEF]), min_size=1, max_size=4).map(
+# Few different bytes, so that pairs often differ only in leading zeros.
+similar_identifiers = st.lists(st.sampled_from([0, 0, 0x05, 0x80, 0xEF]), min_size=1, max_size=4).map(
     lambda raw: Identifier(bytes(raw).hex())
 )
 
 
 @pytest.mark.rule("id-32")
-@given(identifiers | close)
-def test_a_number_gives_its_identifier_back(identifier: Identifier) -> None:
+@given(identifiers | similar_identifiers)
+def test_a_number_is_converted_back_to_its_identifier(identifier: Identifier) -> None:
     number = identifier_to_int(identifier)
     assert identifier_from_int(number) == identifier
     assert 0 <= number < 2**63
 
 
 @pytest.mark.rule("id-32")
-@given(close, close)
-def test_two_identifiers_have_two_numbers(one: Identifier, other: Identifier) -> None:
+@given(similar_identifiers, similar_identifiers)
+def test_different_identifiers_have_different_numbers(one: Identifier, other: Identifier) -> None:
     assert (identifier_to_int(one) == identifier_to_int(other)) == (one == other)
 
 

@@ -1,4 +1,4 @@
-"""Tables of identifiers: how they may be written, and how their mistakes are told."""
+"""Identifier tables: valid forms, and errors that list all mistakes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ SOUND = "9900 | sound-level | - | measurement | u8 | dB | r | |"
 TILT = "9901 | tilt | 12 | property event | s16/10 | ° | rw | {count: u32} | 0: upright"
 
 
-def table(*rows: str, header: str = HEADER) -> str:
+def build_table(*rows: str, header: str = HEADER) -> str:
     return "\n".join((header, *rows))
 
 
-def mistakes(text: str, beside: IdentifierCatalogue | None = None) -> list[Mistake]:
-    """What is wrong with a table, alone or beside a catalogue."""
+def find_mistakes(text: str, existing: IdentifierCatalogue | None = None) -> list[Mistake]:
+    """Return the mistakes in a table, alone or added to an existing catalogue."""
     with pytest.raises(MalformedCatalogue) as refused:
-        (beside or IdentifierCatalogue([])).extended(text, "my.table")
+        (existing or IdentifierCatalogue([])).extended(text, "my.table")
     assert refused.value.source == "my.table"
     return [*refused.value.mistakes]
 
 
-def row(**cells: str) -> str:
-    """A good row but for these cells."""
-    good = dict(zip(TABLE_COLUMNS, map(str.strip, SOUND.split("|")), strict=True))
-    return " | ".join({**good, **cells}.values())
+def build_row(**cells: str) -> str:
+    """Build a valid row with these cells replaced."""
+    cells_by_column = dict(zip(TABLE_COLUMNS, map(str.strip, SOUND.split("|")), strict=True))
+    return " | ".join({**cells_by_column, **cells}.values())
 
 
 def test_a_row_is_an_entry() -> None:
-    entry = parse_identifier_table(table(SOUND, TILT), "my.table")[3]
+    entry = parse_identifier_table(build_table(SOUND, TILT), "my.table")[3]
     assert (entry.id, entry.name, entry.dictionary) == ("9901", "tilt", 12)
     assert entry.kinds == {IdentifierKind.PROPERTY, IdentifierKind.EVENT}
     assert (entry.type, entry.unit, entry.access, entry.note) == (
@@ -56,32 +56,32 @@ def test_a_row_is_an_entry() -> None:
 @pytest.mark.rule("value-41")
 def test_a_name_may_come_from_an_unknown_dictionary_version() -> None:
     assert [
-        entry.dictionary for entry in parse_identifier_table(table(SOUND, TILT), "my.table").values()
+        entry.dictionary for entry in parse_identifier_table(build_table(SOUND, TILT), "my.table").values()
     ] == [None, 12]
 
 
 @each_row("access", ["r", "w", "rw", "-"])
 def test_every_access_is_known(access: str) -> None:
-    assert parse_identifier_table(table(row(access=access)), "my.table")[2].access == access
+    assert parse_identifier_table(build_table(build_row(access=access)), "my.table")[2].access == access
 
 
 @each_row("kind", ["property", "measurement", "event", "command", "internal"])
 def test_every_kind_is_known(kind: str) -> None:
-    assert parse_identifier_table(table(row(kind=kind)), "my.table")[2].kinds == {kind}
+    assert parse_identifier_table(build_table(build_row(kind=kind)), "my.table")[2].kinds == {kind}
 
 
 @each_row(
     ("text", "lines"),
     [
         (HEADER, []),
-        (table(SOUND, TILT), [2, 3]),
-        (table(SOUND, TILT) + "\n", [2, 3]),
-        (table("", SOUND, "   ", "# a comment", "\t# another | with | bars", TILT), [3, 7]),
-        ("# first a comment\n\n" + table(SOUND), [4]),
-        (table(SOUND, TILT).replace("\n", "\r\n") + "\r\n", [2, 3]),
-        (table(SOUND, TILT).replace(" | ", "\t|\t"), [2, 3]),
-        (table(SOUND, TILT).replace(" | ", "|"), [2, 3]),
-        (table(SOUND + " # not a comment"), [2]),
+        (build_table(SOUND, TILT), [2, 3]),
+        (build_table(SOUND, TILT) + "\n", [2, 3]),
+        (build_table("", SOUND, "   ", "# a comment", "\t# another | with | bars", TILT), [3, 7]),
+        ("# first a comment\n\n" + build_table(SOUND), [4]),
+        (build_table(SOUND, TILT).replace("\n", "\r\n") + "\r\n", [2, 3]),
+        (build_table(SOUND, TILT).replace(" | ", "\t|\t"), [2, 3]),
+        (build_table(SOUND, TILT).replace(" | ", "|"), [2, 3]),
+        (build_table(SOUND + " # not a comment"), [2]),
     ],
 )
 def test_blanks_comments_and_line_endings_do_not_matter(text: str, lines: list[int]) -> None:
@@ -104,7 +104,7 @@ def test_blanks_comments_and_line_endings_do_not_matter(text: str, lines: list[i
 )
 @pytest.mark.rule("value-45")
 def test_a_table_without_its_header_is_refused(text: str, line: int) -> None:
-    assert mistakes(text)[0] == (line, f"the first line is not the header: {HEADER}")
+    assert find_mistakes(text)[0] == (line, f"the first line is not the header: {HEADER}")
 
 
 @each_row(
@@ -120,8 +120,8 @@ def test_a_table_without_its_header_is_refused(text: str, line: int) -> None:
         ({"name": "sound+"}, "name: 'sound+' is not the name of an identifier"),
         ({"name": "sound\tlevel"}, r"name: 'sound\tlevel' is not the name of an identifier"),
         ({"name": "x" * 129}, f"name: '{'x' * 59}… is not the name of an identifier"),
-        ({"name": "8800"}, "name: 8800 would be taken for an id"),
-        ({"name": "05"}, "name: 05 would be taken for an id"),
+        ({"name": "8800"}, "name: 8800 has the form of an id"),
+        ({"name": "05"}, "name: 05 has the form of an id"),
         ({"dictionary": ""}, "dictionary: '' is neither a number nor -"),
         ({"dictionary": "v4"}, "dictionary: 'v4' is neither a number nor -"),
         ({"dictionary": "-1"}, "dictionary: '-1' is neither a number nor -"),
@@ -137,50 +137,64 @@ def test_a_table_without_its_header_is_refused(text: str, line: int) -> None:
         ({"type": "u9"}, "type: 'u9' is not a type"),
         ({"type": "Raw"}, "type: 'Raw' is not a type"),
         ({"ext": "{a: u9}"}, "ext: 'u9' is not a type"),
-        ({"ext": "u8"}, "ext: an extension is a record of fields with fixed sizes"),
+        ({"ext": "u8"}, "ext: an extension must be a record of fixed-size fields"),
         ({"ext": "raw"}, "ext: 'raw' is not a type"),
-        ({"note": "a | b"}, "10 columns; 9 are needed"),
+        ({"note": "a | b"}, "10 columns; 9 are required"),
     ],
 )
 @pytest.mark.rule("value-45")
-def test_a_bad_cell_is_told_with_its_line_its_column_and_the_reason(
-    cells: dict[str, str], reason: str
-) -> None:
-    assert mistakes(table(TILT, "# a comment", row(**cells))) == [(4, reason)]
+def test_a_mistake_names_the_line_the_column_and_the_reason(cells: dict[str, str], reason: str) -> None:
+    assert find_mistakes(build_table(TILT, "# a comment", build_row(**cells))) == [(4, reason)]
 
 
-def test_an_extension_has_no_field_with_the_name_of_the_bytes_behind_it() -> None:
-    assert [line for line, _ in mistakes(table(row(ext="{rest: u8}")))] == [2]
+def test_an_extension_has_no_field_with_the_name_of_the_remainder() -> None:
+    assert [line for line, _ in find_mistakes(build_table(build_row(ext="{rest: u8}")))] == [2]
 
 
 @each_row("line", ["9900", "9900 | sound-level | - | property | u8 | dB | r |"])
 @pytest.mark.rule("value-45")
 def test_a_row_with_too_few_columns_is_refused(line: str) -> None:
-    assert mistakes(table(line)) == [(2, f"{line.count('|') + 1} columns; 9 are needed")]
+    assert find_mistakes(build_table(line)) == [(2, f"{line.count('|') + 1} columns; 9 are required")]
 
 
 @pytest.mark.rule("value-45", "id-10")
-def test_an_id_or_name_is_there_only_once_whatever_its_kind() -> None:
-    rows = [SOUND, row(kind="event"), row(id="9902", kind="property"), row(name="noise", type="text")]
-    assert mistakes(table(*rows)) == [
-        (3, "9900 is in line 2 already"),
-        (3, "sound-level is in line 2 already"),
-        (4, "sound-level is in line 2 already"),
-        (5, "9900 is in line 2 already"),
+def test_an_id_or_name_occurs_only_once_whatever_its_kind() -> None:
+    rows = [
+        SOUND,
+        build_row(kind="event"),
+        build_row(id="9902", kind="property"),
+        build_row(name="noise", type="text"),
+    ]
+    assert find_mistakes(build_table(*rows)) == [
+        (3, "9900 is already in line 2"),
+        (3, "sound-level is already in line 2"),
+        (4, "sound-level is already in line 2"),
+        (5, "9900 is already in line 2"),
     ]
 
 
 @pytest.mark.rule("value-45")
-def test_all_bad_rows_are_told_at_once() -> None:
-    text = table(row(id="x"), SOUND, "", row(type="u9"), "# fine", SOUND, row(access="x"), header="id | name")
-    assert [line for line, _ in mistakes(text)] == [1, 2, 5, 7, 7, 8]
+def test_mistakes_of_all_rows_are_reported_at_once() -> None:
+    text = build_table(
+        build_row(id="x"),
+        SOUND,
+        "",
+        build_row(type="u9"),
+        "# fine",
+        SOUND,
+        build_row(access="x"),
+        header="id | name",
+    )
+    assert [line for line, _ in find_mistakes(text)] == [1, 2, 5, 7, 7, 8]
 
 
 @pytest.mark.rule("value-45")
-def test_all_bad_cells_of_a_row_are_told_at_once() -> None:
-    found = mistakes(table(row(id="x", dictionary="?", kind="?", access="?", type="u9", ext="u8")))
-    assert {line for line, _ in found} == {2}
-    assert {reason.split(":")[0] for _, reason in found} == {
+def test_mistakes_of_all_cells_are_reported_at_once() -> None:
+    mistakes = find_mistakes(
+        build_table(build_row(id="x", dictionary="?", kind="?", access="?", type="u9", ext="u8"))
+    )
+    assert {line for line, _ in mistakes} == {2}
+    assert {reason.split(":")[0] for _, reason in mistakes} == {
         "id",
         "dictionary",
         "kind",
@@ -191,14 +205,14 @@ def test_all_bad_cells_of_a_row_are_told_at_once() -> None:
 
 
 @pytest.mark.rule("value-45")
-def test_mistakes_are_printed_one_to_a_line_with_the_file_in_front() -> None:
+def test_mistakes_are_printed_one_per_line_with_the_file_name() -> None:
     refused = MalformedCatalogue("my.table", [Mistake(2, "id: is bad"), Mistake(7, "kind: is missing")])
     assert str(refused) == "my.table:2: id: is bad\nmy.table:7: kind: is missing"
 
 
 @pytest.mark.rule("value-45")
-def test_a_table_of_the_users_adds_identifiers() -> None:
-    catalogue = BUILTIN_CATALOGUE.extended(table(SOUND, TILT), "my.table")
+def test_a_user_table_adds_identifiers() -> None:
+    catalogue = BUILTIN_CATALOGUE.extended(build_table(SOUND, TILT), "my.table")
     assert len(catalogue) == len(BUILTIN_CATALOGUE) + 2
     assert catalogue.decode("sound-level", b"\x41") == catalogue.decode("9900", b"\x41") == DecodedValue(65)
     assert catalogue["temperature"] is BUILTIN_CATALOGUE["temperature"]
@@ -206,8 +220,10 @@ def test_a_table_of_the_users_adds_identifiers() -> None:
 
 
 @pytest.mark.rule("value-45")
-def test_a_table_of_the_users_describes_a_known_identifier_anew() -> None:
-    catalogue = BUILTIN_CATALOGUE.extended(table(row(id="8800", name="heat", type="u16")), "my.table")
+def test_a_user_table_replaces_a_known_identifier() -> None:
+    catalogue = BUILTIN_CATALOGUE.extended(
+        build_table(build_row(id="8800", name="heat", type="u16")), "my.table"
+    )
     assert len(catalogue) == len(BUILTIN_CATALOGUE)
     assert catalogue.encode("heat", 0x1234) == catalogue.encode("8800", 0x1234) == b"\x12\x34"
     assert catalogue.find("temperature") is None
@@ -215,38 +231,40 @@ def test_a_table_of_the_users_describes_a_known_identifier_anew() -> None:
 
 
 @pytest.mark.rule("value-45")
-def test_a_raw_identifier_gets_a_layout_from_the_users_table() -> None:
+def test_a_user_table_adds_a_layout_to_a_raw_identifier() -> None:
     catalogue = BUILTIN_CATALOGUE.extended(
-        table(row(id="8204", name="still-after", type="u16", unit="s")), "my.table"
+        build_table(build_row(id="8204", name="still-after", type="u16", unit="s")), "my.table"
     )
     assert catalogue.decode("8204", b"\x00\x3c") == DecodedValue(60)
 
 
 def test_two_identifiers_may_swap_their_names() -> None:
-    rows = [row(id="8800", name="humidity"), row(id="8802", name="temperature")]
-    catalogue = BUILTIN_CATALOGUE.extended(table(*rows), "my.table")
+    rows = [build_row(id="8800", name="humidity"), build_row(id="8802", name="temperature")]
+    catalogue = BUILTIN_CATALOGUE.extended(build_table(*rows), "my.table")
     assert (catalogue["humidity"].id, catalogue["temperature"].id) == ("8800", "8802")
 
 
-def test_a_table_of_the_users_may_be_extended_again() -> None:
-    catalogue = BUILTIN_CATALOGUE.extended(table(SOUND), "my.table").extended(table(TILT), "other.table")
+def test_a_user_table_may_be_extended_again() -> None:
+    catalogue = BUILTIN_CATALOGUE.extended(build_table(SOUND), "my.table").extended(
+        build_table(TILT), "other.table"
+    )
     assert {"sound-level", "tilt", "temperature"} <= catalogue.names
 
 
 @pytest.mark.rule("value-45", "id-10")
-def test_a_name_that_another_identifier_has_already_is_a_mistake() -> None:
-    text = table(SOUND, row(id="9901", name="temperature"))
-    assert mistakes(text, BUILTIN_CATALOGUE) == [(3, "name: temperature is the name of 8800 already")]
+def test_a_name_of_another_identifier_is_a_mistake() -> None:
+    text = build_table(SOUND, build_row(id="9901", name="temperature"))
+    assert find_mistakes(text, BUILTIN_CATALOGUE) == [(3, "name: temperature is already the name of 8800")]
 
 
 @pytest.mark.rule("value-45")
-def test_a_name_that_is_taken_is_told_together_with_the_other_mistakes() -> None:
-    text = table(row(name="temperature"), row(id="9901", name="noise", type="u9"))
-    assert [line for line, _ in mistakes(text, BUILTIN_CATALOGUE)] == [2, 3]
+def test_a_name_conflict_is_reported_with_the_other_mistakes() -> None:
+    text = build_table(build_row(name="temperature"), build_row(id="9901", name="noise", type="u9"))
+    assert [line for line, _ in find_mistakes(text, BUILTIN_CATALOGUE)] == [2, 3]
 
 
-def test_an_extension_in_the_users_table_takes_what_a_value_takes() -> None:
-    text = table(row(ext="{level: s16/100, mac: mac}"))
+def test_an_extension_in_a_user_table_accepts_the_layouts_of_values() -> None:
+    text = build_table(build_row(ext="{level: s16/100, mac: mac}"))
     raw = IdentifierCatalogue.parse(text, "my.table").encode(
         "9900", 1, {"level": 46.604, "mac": "C8B1A2030405"}
     )
@@ -262,8 +280,8 @@ rows = st.lists(st.sampled_from(CELLS), max_size=10).map("|".join)
 
 @given(st.text() | st.lists(st.sampled_from([HEADER, SOUND, TILT]) | rows, max_size=5).map("\n".join))
 @example(HEADER + "\n" + "|" * 100_000)
-@example(HEADER + "\n" + row(type="[" * 5000))
-@example(HEADER + "\n" + row(name="\ud800"))
+@example(HEADER + "\n" + build_row(type="[" * 5000))
+@example(HEADER + "\n" + build_row(name="\ud800"))
 def test_any_text_is_a_table_or_a_list_of_mistakes(text: str) -> None:
     try:
         entries = parse_identifier_table(text, "my.table")

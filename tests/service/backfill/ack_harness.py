@@ -1,4 +1,4 @@
-"""Ingest with acknowledgements behind it, a clock that the test moves, and all that gateways would hear."""
+"""Ingest pipeline with acknowledgments, a clock set by the test, and the sent acks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tests.service.ingest.ingest_harness import IngestHarness
 
 TEMPERATURE: SeriesKey = (mac_to_number(D), 1, 0x8800)
-"""The series that most tests are about."""
+"""Series that most tests use."""
 
-_LOOKS = 100
-"""More than it ever takes until no hole is due."""
+_MAX_CHECKS = 100
+"""More checks than are ever needed until no gap is due."""
 
 
 class Ack(NamedTuple):
-    """What a gateway hears."""
+    """Ack as a gateway receives it."""
 
     topic: str
     time: str
@@ -36,159 +36,159 @@ class Ack(NamedTuple):
 
 
 class RecordingTransport:
-    """The carrier: it keeps what is sent."""
+    """Transport that records the sent messages."""
 
     def __init__(self) -> None:
         self.sent: list[Publish] = []
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """See `Carrier`."""
+        """Record the messages; see `Transport`."""
         self.sent += messages
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> None:
-        """Nobody says anything."""
+        """Ignore the subscription: no messages are received."""
 
     def connected_gateways(self) -> None:
-        """Nobody knows who is there."""
+        """Return None: the connected gateways are unknown."""
 
     def connection_number(self, gateway: str) -> None:
-        """See `gateways`."""
+        """Return None: connections are unknown."""
 
     def last_connection_number(self, gateway: str) -> None:
-        """See `gateways`."""
+        """Return None: connections are unknown."""
 
     async def send_urgent(self, message: Publish) -> None:
-        """See `Carrier`."""
+        """Ignore the message; see `Transport`."""
 
     @property
     def unavailable_reason(self) -> None:
-        """See `Carrier`."""
+        """None: the transport is always available."""
 
 
 class AckHarness:
-    """Two gateways that take acknowledgements, and a ledger of what they bring."""
+    """Two gateways that accept acks, and the acknowledger of their samples."""
 
-    def __init__(self, intake: IngestHarness) -> None:
-        self.ingest_harness = intake
+    def __init__(self, ingest_harness: IngestHarness) -> None:
+        self.ingest_harness = ingest_harness
         self.transport = RecordingTransport()
         self.acknowledger = self._start()
 
     def _start(self, prefix: str = "") -> SampleAcknowledger:
-        acks = SampleAcknowledger(self.transport, prefix=prefix, now=self.ingest_harness.now)
+        acknowledger = SampleAcknowledger(self.transport, prefix=prefix, now=self.ingest_harness.now)
         self.ingest_harness.ingest.acking_gateways = {mac_to_number(A), mac_to_number(B)}
-        self.ingest_harness.ingest.subscribe(acks)
-        return acks
+        self.ingest_harness.ingest.subscribe(acknowledger)
+        return acknowledger
 
     async def restart(self, *, after: int = SECOND) -> None:
-        """Be killed, and start again after so many milliseconds."""
+        """Simulate a crash, and a start after some milliseconds."""
         self.ingest_harness.now += after
         await self.ingest_harness.restart()
         self.acknowledger = self._start()
         self.acknowledger.restore(self.load_series())
 
     async def commit(self, *messages: Publish) -> list[Ack]:
-        """Let messages come as one batch; gives how they are acknowledged."""
+        """Commit messages as one batch. Return their acks."""
         self.transport.sent.clear()
         await self.ingest_harness.commit(*messages)
-        await eventually_async(lambda: not self.acknowledger.has_backlog, "the last acknowledgement")
-        return [_ack(each) for each in self.transport.sent]
+        await eventually_async(lambda: not self.acknowledger.has_backlog, "the last acknowledgment")
+        return [_decode_ack(message) for message in self.transport.sent]
 
-    async def commit_samples(self, *places: int, gateway: str = A, device: str = D) -> list[int]:
-        """Let samples come that are made a minute apart and counted; gives the types of their acks.
-
-        It is the moment of the newest.
-        """
-        self.ingest_harness.now = max(self.ingest_harness.now, sample_time(max(places)))
+    async def commit_samples(self, *indexes: int, gateway: str = A, device: str = D) -> list[int]:
+        """Commit samples made a minute apart, at the time of the newest. Return the types of their acks."""
+        self.ingest_harness.now = max(self.ingest_harness.now, sample_time(max(indexes)))
         messages = [
-            temperature(sample_time(each), gateway=gateway, device=device, seq=each % 256) for each in places
+            temperature(sample_time(index), gateway=gateway, device=device, seq=index % 256)
+            for index in indexes
         ]
         return [ack.type for ack in await self.commit(*messages)]
 
     async def check_gaps(self) -> None:
-        """Let a while pass, and look at all holes that are due."""
+        """Let some time pass, and check all due gaps."""
         self.ingest_harness.now += 11 * SECOND
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_CHECKS):
             before = self.gaps
             await check_due_gaps(
                 self.acknowledger, self.ingest_harness.store, lambda: self.ingest_harness.now
             )
             if self.gaps == before:
                 return
-        raise AssertionError("it does not end")
+        raise AssertionError("the checks do not end")
 
     @property
     def series(self) -> SeriesState:
-        """The series that most tests are about."""
+        """Series that most tests use."""
         return self.acknowledger.series[TEMPERATURE]
 
     @property
     def gaps(self) -> list[tuple[float, float]]:
-        """Where something is missing in it, by the places of samples."""
-        return [(sample_index(hole.since), sample_index(hole.until)) for hole in self.series.gaps or ()]
+        """Gaps of that series, by the indexes of samples."""
+        return [(sample_index(gap.since), sample_index(gap.until)) for gap in self.series.gaps or ()]
 
     @property
     def complete_up_to(self) -> float | None:
-        """The place of the sample up to which nothing is missing."""
+        """Index of the sample up to which nothing is missing."""
         until = complete_up_to([self.series], self.ingest_harness.now)
         return None if until is None else sample_index(until)
 
     def load_series(self) -> dict[SeriesKey, SeriesState]:
-        """What the database knows."""
+        """Load the series stored in the database."""
         return self.ingest_harness.database.read_now(store.load_series)
 
     def stored_complete_up_to(self) -> float | None:
-        """As `complete`, as clients are told."""
-        known = self.ingest_harness.database.read_now(store.list_series, mac_to_number(D), 0x8800)
-        until = complete_up_to(known, self.ingest_harness.now)
+        """Return `complete_up_to` of the stored series, as clients see it."""
+        stored = self.ingest_harness.database.read_now(store.list_series, mac_to_number(D), 0x8800)
+        until = complete_up_to(stored, self.ingest_harness.now)
         return None if until is None else sample_index(until)
 
     def close(self) -> None:
-        """Let running work end."""
+        """Wait for running work, then close the store."""
         self.ingest_harness.close()
 
 
-def sample_time(place_of_sample: int) -> int:
-    """When a sample was made."""
-    return NOON + place_of_sample * MINUTE
+def sample_time(index: int) -> int:
+    """Return the time of a sample."""
+    return NOON + index * MINUTE
 
 
 def sample_index(time: int) -> float:
-    """Which sample was made then."""
+    """Return the index of the sample with this time."""
     return (time - NOON) / MINUTE
 
 
-def _ack(message: Publish) -> Ack:
+def _decode_ack(message: Publish) -> Ack:
     assert (message.qos, message.retain) == (1, False)
-    told = json.loads(message.payload)
-    ack = Ack(message.topic, told.pop("time"), told.pop("type"))
-    assert told == {}
+    fields = json.loads(message.payload)
+    ack = Ack(message.topic, fields.pop("time"), fields.pop("type"))
+    assert fields == {}
     return ack
 
 
 def build_ack(end: str, time: int, type_: int = 0, *, gateway: str = A, device: str = D) -> Ack:
-    """An ack; `end` is the operation and the identifier."""
+    """Build an ack; `end` is the operation and the identifier."""
     return Ack(f"mt/gateway/{gateway}/request/{device}/{end}", format_time(time), type_)
 
 
-def to_rows(ledger: dict[SeriesKey, SeriesState]) -> dict[SeriesKey, tuple[object, ...]]:
-    """What tables have of a ledger."""
+def to_rows(series: dict[SeriesKey, SeriesState]) -> dict[SeriesKey, tuple[object, ...]]:
+    """Return the columns that tables have of the series."""
     return {
         key: (
-            each.time,
-            each.seq,
-            each.unfilled,
-            [(hole.since, hole.until, hole.found_at, hole.lost_at) for hole in each.gaps or ()],
+            state.time,
+            state.seq,
+            state.unfilled,
+            [(gap.since, gap.until, gap.found_at, gap.lost_at) for gap in state.gaps or ()],
         )
-        for key, each in ledger.items()
+        for key, state in series.items()
     }
 
 
-async def assert_flushed(ground: AckHarness) -> None:
-    """Write down what has changed; then the tables agree with what is remembered."""
-    await ground.ingest_harness.ingest.flush()
-    assert to_rows(ground.load_series()) == to_rows(ground.acknowledger.series)
-    holes = [hole for series in ground.acknowledger.series.values() for hole in series.gaps or ()]
-    counted = ground.acknowledger.gap_index
-    assert counted.lost == sum(hole.lost_at is not None for hole in holes)
-    assert counted.open == len(holes) - counted.lost
-    assert counted.unchecked == sum(not each.is_gap_checked for each in ground.acknowledger.series.values())
+async def assert_flushed(harness: AckHarness) -> None:
+    """Flush changes, and check that the tables and counts equal the series in memory."""
+    await harness.ingest_harness.ingest.flush()
+    assert to_rows(harness.load_series()) == to_rows(harness.acknowledger.series)
+    gaps = [gap for series in harness.acknowledger.series.values() for gap in series.gaps or ()]
+    counts = harness.acknowledger.gap_index
+    assert counts.lost == sum(gap.lost_at is not None for gap in gaps)
+    assert counts.open == len(gaps) - counts.lost
+    assert counts.unchecked == sum(
+        not series.is_gap_checked for series in harness.acknowledger.series.values()
+    )

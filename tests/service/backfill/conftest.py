@@ -1,4 +1,4 @@
-"""Samples that are acknowledged, on both databases."""
+"""Fixtures of ingest pipelines with acknowledgments."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Ingest knows only this one."""
+    """Return asyncio: ingest supports no other backend."""
     return "asyncio"
 
 
 @pytest.fixture
-def ground(database: Database, tmp_path: Path) -> Iterator[AckHarness]:
-    made = AckHarness(IngestHarness(database, tmp_path))
-    yield made
-    made.close()
+def harness(database: Database, tmp_path: Path) -> Iterator[AckHarness]:
+    harness = AckHarness(IngestHarness(database, tmp_path))
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
-def in_file(sqlite_database: Database, tmp_path: Path) -> Iterator[AckHarness]:
-    """For what has nothing to do with the database."""
-    made = AckHarness(IngestHarness(sqlite_database, tmp_path))
-    yield made
-    made.close()
+def sqlite_harness(sqlite_database: Database, tmp_path: Path) -> Iterator[AckHarness]:
+    """Create a pipeline on SQLite, for tests that do not depend on the database."""
+    harness = AckHarness(IngestHarness(sqlite_database, tmp_path))
+    yield harness
+    harness.close()
     sqlite_database.close()

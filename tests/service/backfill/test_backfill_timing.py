@@ -1,4 +1,4 @@
-"""When a series asks for what is missing, and when a hole is looked at."""
+"""When a series requests missing samples, and when a gap is checked."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from meshfleet.service.backfill.series import Gap, SeriesState
 from tests.row_tables import each_row
 from tests.service.backfill.test_series import FIRST, HOUR, MINUTE, SECOND
 
-# --- When to ask ---
+# --- Requests ---
 
 
 @pytest.mark.rule("ack-11", "ack-12")
-def test_an_outage_is_asked_about_once_if_it_was_after_the_last_time() -> None:
+def test_a_backfill_is_requested_once_after_an_outage() -> None:
     series = SeriesState(FIRST, 0, requested_at=FIRST)
     assert not series.needs_backfill(FIRST, FIRST + HOUR)
     assert not series.needs_backfill(FIRST + 1, FIRST + MINUTE - 1)
@@ -22,7 +22,7 @@ def test_an_outage_is_asked_about_once_if_it_was_after_the_last_time() -> None:
 
 
 @pytest.mark.rule("ack-16")
-def test_a_series_that_nobody_believes_is_not_asked_for_a_hole_that_is_still_open() -> None:
+def test_an_open_gap_of_a_series_without_gap_checks_is_not_requested() -> None:
     series = SeriesState(FIRST, 0, requested_at=FIRST, unfilled=2)
     series.append(FIRST + MINUTE, 2, FIRST)
     assert series.needs_backfill(0, FIRST + HOUR)
@@ -31,25 +31,25 @@ def test_a_series_that_nobody_believes_is_not_asked_for_a_hole_that_is_still_ope
     assert not series.needs_backfill(0, FIRST + HOUR)
 
 
-# --- When to look ---
+# --- Checks ---
 
 
 @each_row(
-    ("hole", "due_after"),
+    ("gap", "due_after"),
     [
         pytest.param(Gap(0, 1, FIRST), 10 * SECOND, id="new"),
-        pytest.param(Gap(0, 1, FIRST - HOUR, checked_at=FIRST), MINUTE, id="looked at"),
+        pytest.param(Gap(0, 1, FIRST - HOUR, checked_at=FIRST), MINUTE, id="checked"),
         pytest.param(
             Gap(0, 1, FIRST - HOUR, unchecked_arrivals=1, last_arrival_at=FIRST, checked_at=FIRST - MINUTE),
             2 * SECOND,
-            id="touched",
+            id="arrival",
         ),
         pytest.param(
             Gap(
                 0, 1, FIRST - HOUR, unchecked_arrivals=1, last_arrival_at=FIRST, checked_at=FIRST - 9 * SECOND
             ),
             SECOND,
-            id="touched again and again",
+            id="repeated arrivals",
         ),
         pytest.param(
             Gap(
@@ -62,22 +62,22 @@ def test_a_series_that_nobody_believes_is_not_asked_for_a_hole_that_is_still_ope
                 lost_at=FIRST,
             ),
             2 * SECOND + 1,
-            id="lost and touched",
+            id="arrival for a lost gap",
         ),
     ],
 )
-def test_a_hole_is_looked_at_soon_after_something_came_and_now_and_then(hole: Gap, due_after: int) -> None:
-    if hole.checked_at == FIRST - MINUTE:  # else the other limit comes first
-        hole.checked_at = FIRST - SECOND
-    assert not hole.is_due(FIRST + due_after - 1)
-    assert hole.is_due(FIRST + due_after)
+def test_a_gap_is_checked_soon_after_an_arrival_and_now_and_then(gap: Gap, due_after: int) -> None:
+    if gap.checked_at == FIRST - MINUTE:  # otherwise the other limit applies first
+        gap.checked_at = FIRST - SECOND
+    assert not gap.is_due(FIRST + due_after - 1)
+    assert gap.is_due(FIRST + due_after)
 
 
-def test_a_lost_hole_is_not_looked_at_until_something_comes() -> None:
+def test_a_lost_gap_is_not_checked_before_an_arrival() -> None:
     assert not Gap(0, 1, FIRST, checked_at=FIRST, lost_at=FIRST).is_due(FIRST + 1000 * HOUR)
 
 
 @each_row(("time", "is_inside"), [(1, False), (2, True), (8, True), (9, False), (0, False)])
-def test_only_what_lies_between_the_two_samples_belongs_into_a_hole(time: int, *, is_inside: bool) -> None:
+def test_only_samples_between_its_ends_belong_to_a_gap(time: int, *, is_inside: bool) -> None:
     series = SeriesState(9, 9, gaps=[Gap(1, 9, 0)])
     assert series.record_arrival(time, FIRST) == is_inside

@@ -1,4 +1,4 @@
-"""When series with holes are looked at, and that nobody waits for the holes of others."""
+"""Schedule of gap checks: times, and turns of the gateways."""
 
 from __future__ import annotations
 
@@ -17,74 +17,78 @@ if TYPE_CHECKING:
     from tests.service.backfill.ack_harness import AckHarness
 
 
-def key(device: int) -> SeriesKey:
+def build_key(device: int) -> SeriesKey:
     return device, 1, 0x8800
 
 
-def taken(agenda: CheckSchedule, now: int) -> list[int]:
-    """The devices that are due."""
-    agenda.advance(now)
-    found = []
-    while (each := agenda.pop_due()) is not None:
-        found.append(each[0][0])
-    return found
+def pop_devices(schedule: CheckSchedule, now: int) -> list[int]:
+    """Return the due devices in order."""
+    schedule.advance(now)
+    devices = []
+    while (due := schedule.pop_due()) is not None:
+        devices.append(due[0][0])
+    return devices
 
 
 def test_a_series_is_due_once_when_its_time_has_come() -> None:
-    agenda = CheckSchedule()
-    agenda.schedule(key(1), 7, 100)
-    agenda.schedule(key(2), 7, 50)
-    agenda.schedule(key(3), 7, None)
-    assert len(agenda) == 2
-    assert taken(agenda, 49) == []
-    assert taken(agenda, 100) == [2, 1]
-    assert (taken(agenda, 1000), len(agenda)) == ([], 0)
+    schedule = CheckSchedule()
+    schedule.schedule(build_key(1), 7, 100)
+    schedule.schedule(build_key(2), 7, 50)
+    schedule.schedule(build_key(3), 7, None)
+    assert len(schedule) == 2
+    assert pop_devices(schedule, 49) == []
+    assert pop_devices(schedule, 100) == [2, 1]
+    assert (pop_devices(schedule, 1000), len(schedule)) == ([], 0)
 
 
-def test_a_series_may_be_due_sooner_and_not_later_than_it_was_told() -> None:
-    agenda = CheckSchedule()
-    agenda.schedule(key(1), 7, 100)
-    agenda.schedule(key(1), 7, 200)
-    agenda.schedule(key(1), 7, 50)
-    assert taken(agenda, 50) == [1]
-    assert taken(agenda, 1000) == []
+def test_a_check_can_be_moved_to_an_earlier_time_only() -> None:
+    schedule = CheckSchedule()
+    schedule.schedule(build_key(1), 7, 100)
+    schedule.schedule(build_key(1), 7, 200)
+    schedule.schedule(build_key(1), 7, 50)
+    assert pop_devices(schedule, 50) == [1]
+    assert pop_devices(schedule, 1000) == []
 
 
-def test_what_is_dropped_is_not_looked_at() -> None:
-    agenda = CheckSchedule()
-    agenda.schedule(key(1), 7, 100)
-    agenda.schedule(key(2), 7, 100)
-    agenda.remove(key(1))
-    agenda.advance(100)
-    agenda.remove(key(2))
-    assert agenda.pop_due() is None
+def test_a_removed_series_is_not_checked() -> None:
+    schedule = CheckSchedule()
+    schedule.schedule(build_key(1), 7, 100)
+    schedule.schedule(build_key(2), 7, 100)
+    schedule.remove(build_key(1))
+    schedule.advance(100)
+    schedule.remove(build_key(2))
+    assert schedule.pop_due() is None
 
 
-def test_owners_have_their_turns_one_after_the_other() -> None:
-    agenda = CheckSchedule()
+def test_gateways_take_turns() -> None:
+    schedule = CheckSchedule()
     for device in range(10, 14):
-        agenda.schedule(key(device), 1, 0)
-    agenda.schedule(key(20), 2, 1)
-    agenda.schedule(key(30), 3, 1)
-    assert taken(agenda, 1) == [10, 20, 30, 11, 12, 13]
+        schedule.schedule(build_key(device), 1, 0)
+    schedule.schedule(build_key(20), 2, 1)
+    schedule.schedule(build_key(30), 3, 1)
+    assert pop_devices(schedule, 1) == [10, 20, 30, 11, 12, 13]
 
 
 @pytest.mark.anyio
-async def test_many_holes_of_a_gateway_keep_nobody_elses_from_being_looked_at(in_file: AckHarness) -> None:
-    devices = [f"c0ffee{each:06x}" for each in range(300)]
+async def test_many_gaps_of_one_gateway_do_not_delay_the_checks_of_others(sqlite_harness: AckHarness) -> None:
+    devices = [f"c0ffee{index:06x}" for index in range(300)]
     for device in devices:
         samples = [
-            build_report("event/8810", sample_time(each), seq=each, device=device, gateway=B)
-            for each in (0, 2)
+            build_report("event/8810", sample_time(index), seq=index, device=device, gateway=B)
+            for index in (0, 2)
         ]
-        await in_file.commit(*samples)
-    await in_file.commit_samples(0, 2)
-    in_file.ingest_harness.now += 2 * MINUTE
-    await in_file.commit_samples(1)
-    in_file.ingest_harness.now += MINUTE
+        await sqlite_harness.commit(*samples)
+    await sqlite_harness.commit_samples(0, 2)
+    sqlite_harness.ingest_harness.now += 2 * MINUTE
+    await sqlite_harness.commit_samples(1)
+    sqlite_harness.ingest_harness.now += MINUTE
     await check_due_gaps(
-        in_file.acknowledger, in_file.ingest_harness.store, lambda: in_file.ingest_harness.now
+        sqlite_harness.acknowledger,
+        sqlite_harness.ingest_harness.store,
+        lambda: sqlite_harness.ingest_harness.now,
     )
-    assert in_file.gaps == []
-    looked = [series for each, series in in_file.acknowledger.series.items() if each != TEMPERATURE]
-    assert sum(bool(hole.checked_at) for series in looked for hole in series.gaps or ()) == 99
+    assert sqlite_harness.gaps == []
+    other_series = [
+        series for key, series in sqlite_harness.acknowledger.series.items() if key != TEMPERATURE
+    ]
+    assert sum(bool(gap.checked_at) for series in other_series for gap in series.gaps or ()) == 99

@@ -1,4 +1,4 @@
-"""Devices that do not count as they should, and gateways that make devices up."""
+"""Devices with a faulty `seq`, and gateways that report invented devices."""
 
 from __future__ import annotations
 
@@ -18,104 +18,123 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("ack-16")]
 
-MADE_UP = 10_000
-DEAREST = 1_000
-"""Bytes that a series may take in memory."""
+INVENTED_SERIES = 10_000
+MAX_SERIES_BYTES = 1_000
+"""Maximum memory of a series in bytes."""
 
 
 @pytest.mark.parametrize(
-    "count",
-    [lambda _: 7, lambda n: 2 * n % 256, lambda n: -n % 256, lambda n: 0 if n % 2 else 255 - n % 128],
-    ids=["not at all", "by two", "backwards", "anyhow"],
+    "build_seq",
+    [
+        lambda _: 7,
+        lambda index: 2 * index % 256,
+        lambda index: -index % 256,
+        lambda index: 0 if index % 2 else 255 - index % 128,
+    ],
+    ids=["not at all", "by two", "backwards", "at random"],
 )
-async def test_a_device_that_does_not_count_is_found_out_and_left_in_peace(
-    in_file: AckHarness, count: Callable[[int], int]
+async def test_gap_checks_stop_for_a_device_with_a_faulty_seq(
+    sqlite_harness: AckHarness, build_seq: Callable[[int], int]
 ) -> None:
-    """For an hour or so it is asked for what it does not have."""
+    """Check that it is sent requests only for about an hour."""
     types = []
-    for each in range(140):
-        in_file.ingest_harness.now = sample_time(each)
-        types += [ack.type for ack in await in_file.commit(temperature(sample_time(each), seq=count(each)))]
-        await in_file.check_gaps()
-        assert len(in_file.series.gaps or ()) <= 32
+    for index in range(140):
+        sqlite_harness.ingest_harness.now = sample_time(index)
+        types += [
+            ack.type
+            for ack in await sqlite_harness.commit(temperature(sample_time(index), seq=build_seq(index)))
+        ]
+        await sqlite_harness.check_gaps()
+        assert len(sqlite_harness.series.gaps or ()) <= 32
     assert len(types) == 140
-    assert (in_file.series.is_gap_checked, in_file.complete_up_to) == (False, None)
+    assert (sqlite_harness.series.is_gap_checked, sqlite_harness.complete_up_to) == (False, None)
     assert 1 in types[:70]
     assert 1 not in types[100:]
-    assert len(await in_file.ingest_harness.samples()) == 140
+    assert len(await sqlite_harness.ingest_harness.samples()) == 140
 
 
 @pytest.mark.rule("ack-26")
-async def test_a_device_that_counts_again_is_found_out_too(in_file: AckHarness) -> None:
-    await in_file.commit_samples(0, 2)
-    in_file.ingest_harness.now += 60 * MINUTE
-    await in_file.check_gaps()
-    in_file.series.unfilled = 3
-    for each in range(110, 366):
-        await in_file.commit_samples(each)
-    assert not in_file.series.is_gap_checked
-    assert await in_file.commit_samples(366) == [0]
-    assert (in_file.series.is_gap_checked, in_file.gaps[-1], in_file.complete_up_to) == (True, (2, 365), 0)
-    assert (in_file.acknowledger.gap_index.lost, in_file.acknowledger.gap_index.unchecked) == (2, 0)
-    assert await in_file.commit_samples(368) == [1]
-    await in_file.ingest_harness.ingest.flush()
-    assert in_file.load_series()[TEMPERATURE].unfilled == 0
+async def test_gap_checks_start_again_when_seq_is_consecutive(sqlite_harness: AckHarness) -> None:
+    await sqlite_harness.commit_samples(0, 2)
+    sqlite_harness.ingest_harness.now += 60 * MINUTE
+    await sqlite_harness.check_gaps()
+    sqlite_harness.series.unfilled = 3
+    for index in range(110, 366):
+        await sqlite_harness.commit_samples(index)
+    assert not sqlite_harness.series.is_gap_checked
+    assert await sqlite_harness.commit_samples(366) == [0]
+    assert (sqlite_harness.series.is_gap_checked, sqlite_harness.gaps[-1], sqlite_harness.complete_up_to) == (
+        True,
+        (2, 365),
+        0,
+    )
+    assert (sqlite_harness.acknowledger.gap_index.lost, sqlite_harness.acknowledger.gap_index.unchecked) == (
+        2,
+        0,
+    )
+    assert await sqlite_harness.commit_samples(368) == [1]
+    await sqlite_harness.ingest_harness.ingest.flush()
+    assert sqlite_harness.load_series()[TEMPERATURE].unfilled == 0
 
 
-async def test_a_device_that_begins_again_at_0_has_a_hole_there_that_never_fills(in_file: AckHarness) -> None:
-    for each in range(20):
-        in_file.ingest_harness.now = sample_time(each)
-        await in_file.commit(temperature(sample_time(each), seq=each % 10))
-    await in_file.check_gaps()
-    assert (in_file.gaps, in_file.complete_up_to) == ([(9, 10)], 9)
-    in_file.ingest_harness.now += 60 * MINUTE
-    await in_file.check_gaps()
-    assert in_file.series.is_gap_checked
-    assert not in_file.series.expects_samples
+async def test_a_device_that_restarts_its_seq_has_one_gap_that_is_never_filled(
+    sqlite_harness: AckHarness,
+) -> None:
+    for index in range(20):
+        sqlite_harness.ingest_harness.now = sample_time(index)
+        await sqlite_harness.commit(temperature(sample_time(index), seq=index % 10))
+    await sqlite_harness.check_gaps()
+    assert (sqlite_harness.gaps, sqlite_harness.complete_up_to) == ([(9, 10)], 9)
+    sqlite_harness.ingest_harness.now += 60 * MINUTE
+    await sqlite_harness.check_gaps()
+    assert sqlite_harness.series.is_gap_checked
+    assert not sqlite_harness.series.expects_samples
 
 
-async def test_times_that_go_back_and_forth_do_no_harm(in_file: AckHarness) -> None:
-    """A device whose clock jumps by minutes: all is stored and acknowledged, and what is asked is bounded."""
+async def test_a_jumping_clock_is_harmless(sqlite_harness: AckHarness) -> None:
+    """Let a clock jump by minutes: all samples are stored and acknowledged, and requests are limited."""
     jumps = [0, 5, -3, 8, -8, 2, -1, 7]
     types = []
-    for each in range(100):
-        in_file.ingest_harness.now = sample_time(each)
-        time = sample_time(each) + jumps[each % len(jumps)] * MINUTE
-        types += [ack.type for ack in await in_file.commit(temperature(time, seq=each % 256))]
-        await in_file.check_gaps()
-        assert len(in_file.series.gaps or ()) <= 32
+    for index in range(100):
+        sqlite_harness.ingest_harness.now = sample_time(index)
+        time = sample_time(index) + jumps[index % len(jumps)] * MINUTE
+        types += [ack.type for ack in await sqlite_harness.commit(temperature(time, seq=index % 256))]
+        await sqlite_harness.check_gaps()
+        assert len(sqlite_harness.series.gaps or ()) <= 32
     assert len(types) == 100
-    assert len(await in_file.ingest_harness.samples()) == 100
-    await in_file.ingest_harness.ingest.flush()
+    assert len(await sqlite_harness.ingest_harness.samples()) == 100
+    await sqlite_harness.ingest_harness.ingest.flush()
 
 
-async def test_a_clock_that_was_ahead_for_once_is_forgiven(in_file: AckHarness) -> None:
-    await in_file.commit_samples(0, 1)
-    await in_file.commit(temperature(sample_time(10), seq=2))
-    for each in range(3, 12):
-        assert await in_file.commit_samples(each) == [0]
-        assert (in_file.gaps, in_file.complete_up_to) == ([], each)
+async def test_one_sample_ahead_of_the_clock_makes_no_gap(sqlite_harness: AckHarness) -> None:
+    await sqlite_harness.commit_samples(0, 1)
+    await sqlite_harness.commit(temperature(sample_time(10), seq=2))
+    for index in range(3, 12):
+        assert await sqlite_harness.commit_samples(index) == [0]
+        assert (sqlite_harness.gaps, sqlite_harness.complete_up_to) == ([], index)
 
 
-async def test_ten_thousand_made_up_series_are_acknowledged_written_and_cheap(ground: AckHarness) -> None:
-    """Nothing bounds their number but what bounds made-up devices; so each must be small."""
+async def test_ten_thousand_invented_series_are_acknowledged_and_need_little_memory(
+    harness: AckHarness,
+) -> None:
+    """Check the memory of a series: only the limits of invented devices bound their number."""
     messages = [
         build_report(
-            f"measurement/{0x8800 + each % 100:04x}",
+            f"measurement/{0x8800 + index % 100:04x}",
             NOON,
             seq=1,
             value="00",
-            device=f"c0ffee{each // 100:06x}",
+            device=f"c0ffee{index // 100:06x}",
         )
-        for each in range(MADE_UP)
+        for index in range(INVENTED_SERIES)
     ]
-    assert len(await ground.commit(*messages)) == MADE_UP, ground.ingest_harness.rejects()[0]
-    assert len(ground.acknowledger.series) == MADE_UP
+    assert len(await harness.commit(*messages)) == INVENTED_SERIES, harness.ingest_harness.rejects()[0]
+    assert len(harness.acknowledger.series) == INVENTED_SERIES
     size = sum(
         sys.getsizeof(part)
-        for key, series in ground.acknowledger.series.items()
+        for key, series in harness.acknowledger.series.items()
         for part in (key, *key, series, series.time, series.requested_at)
     )
-    assert (size + sys.getsizeof(ground.acknowledger.series)) / MADE_UP < DEAREST
-    await ground.ingest_harness.ingest.flush()
-    assert len(ground.load_series()) == MADE_UP
+    assert (size + sys.getsizeof(harness.acknowledger.series)) / INVENTED_SERIES < MAX_SERIES_BYTES
+    await harness.ingest_harness.ingest.flush()
+    assert len(harness.load_series()) == INVENTED_SERIES

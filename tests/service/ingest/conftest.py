@@ -1,4 +1,4 @@
-"""A pipeline on both databases."""
+"""Fixtures of ingest pipelines."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Ingest knows only this one."""
+    """Return asyncio: ingest supports no other backend."""
     return "asyncio"
 
 
 @pytest.fixture
-def pauses() -> IngestTimings:
-    """How long ingest waits."""
+def timings() -> IngestTimings:
+    """Return the intervals and timeouts of ingest."""
     return DEFAULT_TIMINGS
 
 
 @pytest.fixture
-def intake(database: Database, tmp_path: Path, pauses: IngestTimings) -> Iterator[IngestHarness]:
-    made = IngestHarness(database, tmp_path, timings=pauses)
-    yield made
-    made.close()
+def harness(database: Database, tmp_path: Path, timings: IngestTimings) -> Iterator[IngestHarness]:
+    harness = IngestHarness(database, tmp_path, timings=timings)
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
-def in_file(sqlite_database: Database, tmp_path: Path, pauses: IngestTimings) -> Iterator[IngestHarness]:
-    """For what has nothing to do with the database."""
-    made = IngestHarness(sqlite_database, tmp_path, timings=pauses)
-    yield made
-    made.close()
+def sqlite_harness(
+    sqlite_database: Database, tmp_path: Path, timings: IngestTimings
+) -> Iterator[IngestHarness]:
+    """Create a pipeline on SQLite, for tests that do not depend on the database."""
+    harness = IngestHarness(sqlite_database, tmp_path, timings=timings)
+    yield harness
+    harness.close()
     sqlite_database.close()

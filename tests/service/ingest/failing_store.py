@@ -1,4 +1,4 @@
-"""A store of samples that can be told to fail."""
+"""Sample store that fails on demand."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class FailingStore:
-    """The real store. It does its work, and then the database fails, or refuses what was written."""
+    """Wraps a real store: after its work is done, the database fails or refuses the rows."""
 
     def __init__(self, store: SampleStore) -> None:
         self.real = store
         self.failures = 0
-        """How many of the next writes fail."""
+        """Number of the next writes that fail."""
         self.refuses: Callable[[SampleRow], bool] = lambda _: False
-        """Which rows the database will never take."""
+        """Returns whether the database refuses a row."""
         self.on_write: Exception | None = None
-        """What each write ends with."""
-        self.on_tend: Exception | None = None
-        """The same for each time that it is tended."""
+        """Exception of every write; None: no failure."""
+        self.on_maintain: Exception | None = None
+        """Exception of every maintenance; None: no failure."""
         self.has_capacity = asyncio.Event()
         self.has_capacity.set()
 
@@ -63,8 +63,8 @@ class FailingStore:
 
     async def maintain(self, now: int) -> None:
         """See `SampleStore`."""
-        if self.on_tend is not None:
-            raise self.on_tend
+        if self.on_maintain is not None:
+            raise self.on_maintain
         await self.real.maintain(now)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A pipeline for tests, with a clock that the test moves, and what can be seen of it from outside."""
+"""Ingest pipeline for tests, with a clock set by the test and access to the stored rows."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ REPORTED_KINDS = frozenset(
 
 
 class IngestHarness:
-    """A pipeline on a database. `restart` is what a crash and a new start are to it."""
+    """Ingest pipeline on a database. `restart` simulates a crash and a new start."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # keyword-only
         self,
         database: Database,
         folder: Path,
@@ -51,101 +51,101 @@ class IngestHarness:
         timings: IngestTimings = DEFAULT_TIMINGS,
         max_per_flush: int = MAX_CLOSED_PER_FLUSH,
     ) -> None:
-        """`at_once`: how many minutes are told by one flush."""
+        """Create the pipeline. At most `max_per_flush` minutes are closed by one flush."""
         self.now = NOON
         self.database = database
         self._folder = folder
-        self._guests = admission
+        self._admission = admission
         self._owner = owner
-        self._pauses = timings
-        self._at_once = max_per_flush
+        self._timings = timings
+        self._max_per_flush = max_per_flush
         self.store, self.ingest = self._start()
 
     def _start(self) -> tuple[FailingStore, IngestPipeline]:
         store = FailingStore(open_sample_store(self.database, self._folder, {}, now=self.now))
-        made = IngestPipeline(
+        pipeline = IngestPipeline(
             self.database,
             store,
             prefix="",
-            admission=self._guests,
+            admission=self._admission,
             owner=self._owner,
-            rollups=Rollups(max_per_flush=self._at_once),
-            timings=self._pauses,
+            rollups=Rollups(max_per_flush=self._max_per_flush),
+            timings=self._timings,
             now=lambda: self.now,
         )
-        return store, made
+        return store, pipeline
 
     async def restart(self) -> None:
-        """Forget all that is only in memory, and go on."""
+        """Discard everything that is only in memory, and start again."""
         self.store.close()
         self.store, self.ingest = self._start()
         await self.ingest.restore()
 
     async def commit(self, *messages: Publish) -> None:
-        """Let messages come, as one batch."""
+        """Commit messages as one batch."""
         await self.ingest.commit(build_batch(messages))
 
     async def commit_flushed(self, *messages: Publish) -> None:
-        """Let messages come, and write down what they say of devices."""
+        """Commit messages, and write the device states."""
         await self.commit(*messages)
         await self.ingest.flush()
 
     def close(self) -> None:
-        """Let running work end."""
+        """Wait for running work, then close the store."""
         self.store.close()
 
-    # What can be seen
+    # Stored rows
 
     async def samples(self, mac: str = D, *, kinds: Iterable[int] = REPORTED_KINDS) -> list[StoredSample]:
-        """All samples of a device."""
-        wanted = SampleQuery(device=mac_to_number(mac), kinds=frozenset(kinds), since=_FIRST, until=_LAST)
-        return await self.store.read(wanted, list)
+        """Return all samples of a device."""
+        query = SampleQuery(device=mac_to_number(mac), kinds=frozenset(kinds), since=_FIRST, until=_LAST)
+        return await self.store.read(query, list)
 
     async def sample(self, mac: str = D) -> StoredSample:
-        """The only one."""
+        """Return the only sample of a device."""
         (only,) = await self.samples(mac)
         return only
 
     async def minutes(self, kind: SampleKind, mac: str = D) -> list[tuple[Any, ...]]:
-        """The roll-ups of a device: minute, of which parent, mean, and what is kept beside it."""
+        """Return the roll-ups of a device: minute, parent, mean and statistics."""
         return [
-            (each.time, each.identifier, each.number, msgspec.json.decode(each.more.ext))
-            for each in await self.samples(mac, kinds=[kind])
-            if each.more is not None and each.more.ext is not None
+            (sample.time, sample.identifier, sample.number, msgspec.json.decode(sample.more.ext))
+            for sample in await self.samples(mac, kinds=[kind])
+            if sample.more is not None and sample.more.ext is not None
         ]
 
     def select_rows(self, query: Select[Any]) -> list[Any]:
-        """What a query gives."""
+        """Return the rows of a query."""
         return self.database.read_now(lambda connection: list(connection.execute(query)))
 
     def device(self, mac: str = D) -> Any:
-        """What is known of a device; None: nothing."""
-        found = self.select_rows(select(device).where(device.c.id == mac_to_number(mac)))
-        return found[0] if found else None
+        """Return the row of a device; None if it is unknown."""
+        rows = self.select_rows(select(device).where(device.c.id == mac_to_number(mac)))
+        return rows[0] if rows else None
 
     def state(self, mac: str = D) -> Any:
-        """How a device is; None: nobody knows."""
-        found = self.select_rows(select(device_state).where(device_state.c.device == mac_to_number(mac)))
-        return found[0] if found else None
+        """Return the state of a device; None if it has none."""
+        rows = self.select_rows(select(device_state).where(device_state.c.device == mac_to_number(mac)))
+        return rows[0] if rows else None
 
     def gateway(self, mac: str = D) -> str | None:
-        """To which gateway a device belongs."""
-        known = self.device(mac)
-        return None if known is None or known.gateway is None else f"{known.gateway:012x}"
+        """Return the gateway to which a device belongs."""
+        row = self.device(mac)
+        return None if row is None or row.gateway is None else f"{row.gateway:012x}"
 
     def rejects(self) -> list[Any]:
-        """The list, the oldest first."""
+        """Return the stored rejects, the oldest first."""
         return self.select_rows(select(reject).order_by(reject.c.id))
 
     def foreign_names(self) -> dict[int, str]:
-        """Names that the catalogue does not know."""
+        """Return the stored names that are not in the catalogue."""
         return {row.number: row.name for row in self.select_rows(select(foreign_name))}
 
     def count_journal(self) -> int:
-        """How many batches of readings are not counted yet."""
+        """Count the journal entries."""
         return len(self.select_rows(select(reading_journal.c.id)))
 
 
 def build_batch(messages: Sequence[Publish]) -> ReportBatch:
-    """A batch with which the broker has nothing to remember."""
+    """Build a batch without changes of the broker."""
     return ReportBatch(messages, PendingChanges(), b"")

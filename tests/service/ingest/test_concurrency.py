@@ -1,4 +1,4 @@
-"""Several who write at once, and a pipeline that runs by itself."""
+"""Concurrent writers, and a running pipeline."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def pauses() -> IngestTimings:
+def timings() -> IngestTimings:
     return IngestTimings(poll_seconds=0.01)
 
 
 T = NOON - MINUTE
-DEVICES = [f"{0xC0FFEE100000 + 4 * place:012x}" for place in range(200)]
+DEVICES = [f"{0xC0FFEE100000 + 4 * index:012x}" for index in range(200)]
 
 
 @pytest.fixture
 def pair(postgresql_database: Database, tmp_path: Path) -> Iterator[tuple[IngestHarness, IngestHarness]]:
-    """Two pipelines on one server."""
-    both = IngestHarness(postgresql_database, tmp_path), IngestHarness(postgresql_database, tmp_path)
-    yield both
-    for each in both:
-        each.close()
+    """Create two pipelines on one server."""
+    harnesses = IngestHarness(postgresql_database, tmp_path), IngestHarness(postgresql_database, tmp_path)
+    yield harnesses
+    for harness in harnesses:
+        harness.close()
     postgresql_database.close()
 
 
-async def test_two_pipelines_can_write_the_same_devices_at_once(
+async def test_two_pipelines_can_write_the_same_devices_concurrently(
     pair: tuple[IngestHarness, IngestHarness],
 ) -> None:
     first, second = pair
     for turn in range(4):
         at = T + 10 * turn
         await first.commit(
-            *(heartbeat(at, turn, device=each) for each in DEVICES),
-            *(link(at, -50, P, device=each) for each in DEVICES),
+            *(heartbeat(at, turn, device=mac) for mac in DEVICES),
+            *(link(at, -50, P, device=mac) for mac in DEVICES),
         )
         await second.commit(
-            *(heartbeat(at + 5, turn + 10, device=each, gateway=B) for each in reversed(DEVICES)),
-            *(prop("8000", at, "2011", device=each, gateway=B) for each in reversed(DEVICES)),
-            *(temperature(at, device=each) for each in DEVICES),
+            *(heartbeat(at + 5, turn + 10, device=mac, gateway=B) for mac in reversed(DEVICES)),
+            *(prop("8000", at, "2011", device=mac, gateway=B) for mac in reversed(DEVICES)),
+            *(temperature(at, device=mac) for mac in DEVICES),
         )
         await asyncio.gather(first.ingest.flush(), second.ingest.flush())
     rows = first.select_rows(select(device_state))
@@ -71,12 +71,12 @@ async def test_the_same_sample_through_two_pipelines_is_stored_once(
     pair: tuple[IngestHarness, IngestHarness],
 ) -> None:
     first, second = pair
-    messages = [temperature(NOON + place) for place in range(50)]
+    messages = [temperature(NOON + index) for index in range(50)]
     await asyncio.gather(first.commit(*messages), second.commit(*reversed(messages)))
     assert len(await first.samples()) == 50
 
 
-async def test_of_two_pipelines_the_newest_and_loudest_counts(
+async def test_the_newest_status_and_strongest_parent_of_two_pipelines_win(
     pair: tuple[IngestHarness, IngestHarness],
 ) -> None:
     first, second = pair
@@ -88,44 +88,44 @@ async def test_of_two_pipelines_the_newest_and_loudest_counts(
     assert (state.status, state.parent, state.rssi, state.reported_at) == (2, mac_to_number(P), -40, T + 2)
 
 
-async def test_devices_may_be_forgotten_while_they_are_written(intake: IngestHarness) -> None:
-    async def forget() -> None:
-        for each in DEVICES[::10]:
-            await intake.database.write(registry.delete_device, Mac(each))
+async def test_devices_may_be_deleted_while_they_are_written(harness: IngestHarness) -> None:
+    async def delete_devices() -> None:
+        for mac in DEVICES[::10]:
+            await harness.database.write(registry.delete_device, Mac(mac))
 
     for turn in range(3):
-        await intake.commit(*(heartbeat(T + turn, turn, device=each) for each in DEVICES))
-        await asyncio.gather(intake.ingest.flush(), forget())
-    await intake.commit_flushed(*(heartbeat(T + 9, 9, device=each) for each in DEVICES))
-    states = intake.select_rows(select(device_state))
+        await harness.commit(*(heartbeat(T + turn, turn, device=mac) for mac in DEVICES))
+        await asyncio.gather(harness.ingest.flush(), delete_devices())
+    await harness.commit_flushed(*(heartbeat(T + 9, 9, device=mac) for mac in DEVICES))
+    states = harness.select_rows(select(device_state))
     assert {(row.status, row.reported_at) for row in states} == {(9, T + 9)}
     assert len(states) == len(DEVICES)
 
 
-async def test_a_running_pipeline_writes_what_it_learns_and_outlives_a_database_that_fails(
-    in_file: IngestHarness,
+async def test_a_running_pipeline_writes_states_and_survives_a_database_failure(
+    sqlite_harness: IngestHarness,
 ) -> None:
-    await in_file.commit(heartbeat(T, 3))
-    in_file.store.failures = 1
-    running = asyncio.create_task(in_file.ingest.run())
-    await eventually_async(lambda: in_file.state() is not None, "its state is written")
+    await sqlite_harness.commit(heartbeat(T, 3))
+    sqlite_harness.store.failures = 1
+    running = asyncio.create_task(sqlite_harness.ingest.run())
+    await eventually_async(lambda: sqlite_harness.state() is not None, "the state to be written")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (in_file.store.failures, in_file.state().status) == (0, 3)
+    assert (sqlite_harness.store.failures, sqlite_harness.state().status) == (0, 3)
 
 
-async def test_takes_and_flushes_at_once_lose_nothing(intake: IngestHarness) -> None:
-    async def take() -> None:
-        for place in range(20):
-            await intake.commit(heartbeat(T + place, place), temperature(T + place))
+async def test_concurrent_commits_and_flushes_lose_nothing(harness: IngestHarness) -> None:
+    async def commit_batches() -> None:
+        for index in range(20):
+            await harness.commit(heartbeat(T + index, index), temperature(T + index))
 
-    async def flush() -> None:
+    async def flush_repeatedly() -> None:
         for _ in range(10):
-            await intake.ingest.flush()
+            await harness.ingest.flush()
 
-    await asyncio.gather(take(), flush())
-    await intake.ingest.flush()
-    assert (intake.state().status, len(await intake.samples())) == (19, 20)
-    (count,) = intake.select_rows(select(func.count()).select_from(device))[0]
+    await asyncio.gather(commit_batches(), flush_repeatedly())
+    await harness.ingest.flush()
+    assert (harness.state().status, len(await harness.samples())) == (19, 20)
+    (count,) = harness.select_rows(select(func.count()).select_from(device))[0]
     assert count == 1

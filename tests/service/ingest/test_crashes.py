@@ -1,4 +1,4 @@
-"""Nothing is lost or counted twice, wherever the program or the database fails."""
+"""Nothing is lost or counted twice, wherever the process or the database fails."""
 
 from __future__ import annotations
 
@@ -24,93 +24,93 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 
 
-async def counts(intake: IngestHarness) -> list[tuple[int, int, int]]:
-    """Minute, count and last of all heartbeats, after all minutes were told."""
-    intake.now += 15 * MINUTE
-    await intake.ingest.flush()
-    found = await intake.minutes(SampleKind.HEARTBEAT)
-    return [(time, shown["count"], shown["last"]) for time, _, _, shown in found]
+async def count_heartbeats(harness: IngestHarness) -> list[tuple[int, int, int]]:
+    """Return minute, count and last status of all heartbeats, after all minutes are closed."""
+    harness.now += 15 * MINUTE
+    await harness.ingest.flush()
+    minutes = await harness.minutes(SampleKind.HEARTBEAT)
+    return [(time, summary["count"], summary["last"]) for time, _, _, summary in minutes]
 
 
-STEPS = ["take", "flush", "take again", "the minute ends", "flush", "flush again"]
+STEPS = ["commit", "flush", "commit again", "the minute ends", "flush", "flush again"]
 
 
-@pytest.mark.parametrize("crash", range(len(STEPS)), ids=lambda place: f"after {STEPS[place]} ({place})")
-async def test_a_crash_anywhere_changes_no_count(intake: IngestHarness, crash: int) -> None:
-    for place, step in enumerate(STEPS):
-        if step.startswith("take"):
-            intake.now += SECOND
-            await intake.commit(heartbeat(intake.now, place), link(intake.now, -50 - place))
+@pytest.mark.parametrize("crash", range(len(STEPS)), ids=lambda index: f"after {STEPS[index]} ({index})")
+async def test_a_crash_at_any_step_changes_no_count(harness: IngestHarness, crash: int) -> None:
+    for index, step in enumerate(STEPS):
+        if step.startswith("commit"):
+            harness.now += SECOND
+            await harness.commit(heartbeat(harness.now, index), link(harness.now, -50 - index))
         elif step.startswith("flush"):
-            await intake.ingest.flush()
+            await harness.ingest.flush()
         else:
-            intake.now = NOON + MINUTE + 10 * SECOND
-        if place == crash:
-            await intake.restart()
-    assert await counts(intake) == [(NOON, 2, 2)]
-    ((_, _, mean, shown),) = await intake.minutes(SampleKind.LINK)
-    assert (mean, shown["count"]) == (-51.0, 2)
-    assert intake.state().status == 2
-    assert intake.count_journal() == 0
+            harness.now = NOON + MINUTE + 10 * SECOND
+        if index == crash:
+            await harness.restart()
+    assert await count_heartbeats(harness) == [(NOON, 2, 2)]
+    ((_, _, mean, summary),) = await harness.minutes(SampleKind.LINK)
+    assert (mean, summary["count"]) == (-51.0, 2)
+    assert harness.state().status == 2
+    assert harness.count_journal() == 0
 
 
-async def test_a_minute_that_was_told_is_not_told_again_for_a_journal_that_stays(
-    intake: IngestHarness,
+async def test_a_committed_minute_is_not_counted_again_from_the_journal(
+    harness: IngestHarness,
 ) -> None:
-    """One batch has readings of two minutes: it is needed for the second when the first is over."""
-    intake.now = NOON + MINUTE + SECOND
-    await intake.commit(heartbeat(NOON, 1), heartbeat(NOON + MINUTE, 2))
-    intake.now = NOON + MINUTE + 10 * SECOND
-    await intake.ingest.flush()
-    assert intake.count_journal() == 1
-    await intake.restart()
-    assert await counts(intake) == [(NOON, 1, 1), (NOON + MINUTE, 1, 2)]
+    """Commit readings of two minutes in one batch: the journal keeps it for the second minute."""
+    harness.now = NOON + MINUTE + SECOND
+    await harness.commit(heartbeat(NOON, 1), heartbeat(NOON + MINUTE, 2))
+    harness.now = NOON + MINUTE + 10 * SECOND
+    await harness.ingest.flush()
+    assert harness.count_journal() == 1
+    await harness.restart()
+    assert await count_heartbeats(harness) == [(NOON, 1, 1), (NOON + MINUTE, 1, 2)]
 
 
-async def test_a_flush_that_fails_is_made_up_for(intake: IngestHarness) -> None:
-    await intake.commit(heartbeat(NOON, 1))
-    intake.now = NOON + 2 * MINUTE
+async def test_a_failed_flush_is_repeated(harness: IngestHarness) -> None:
+    await harness.commit(heartbeat(NOON, 1))
+    harness.now = NOON + 2 * MINUTE
     for _ in range(3):
-        intake.store.failures = 1
+        harness.store.failures = 1
         with pytest.raises(DatabaseUnavailable):
-            await intake.ingest.flush()
-    assert (intake.device(), intake.count_journal()) == (None, 1)
-    await intake.commit(heartbeat(NOON + 2 * MINUTE, 2))
-    await intake.ingest.flush()
-    assert (intake.state().status, intake.state().reported_at) == (2, NOON + 2 * MINUTE)
-    assert await counts(intake) == [(NOON, 1, 1), (NOON + 2 * MINUTE, 1, 2)]
+            await harness.ingest.flush()
+    assert (harness.device(), harness.count_journal()) == (None, 1)
+    await harness.commit(heartbeat(NOON + 2 * MINUTE, 2))
+    await harness.ingest.flush()
+    assert (harness.state().status, harness.state().reported_at) == (2, NOON + 2 * MINUTE)
+    assert await count_heartbeats(harness) == [(NOON, 1, 1), (NOON + 2 * MINUTE, 1, 2)]
 
 
-async def test_a_crash_after_a_flush_that_failed_loses_nothing(intake: IngestHarness) -> None:
-    await intake.commit(heartbeat(NOON, 1))
-    intake.now = NOON + 2 * MINUTE
-    intake.store.failures = 1
+async def test_a_crash_after_a_failed_flush_loses_nothing(harness: IngestHarness) -> None:
+    await harness.commit(heartbeat(NOON, 1))
+    harness.now = NOON + 2 * MINUTE
+    harness.store.failures = 1
     with pytest.raises(DatabaseUnavailable):
-        await intake.ingest.flush()
-    await intake.restart()
-    assert await counts(intake) == [(NOON, 1, 1)]
-    assert intake.state().status == 1
+        await harness.ingest.flush()
+    await harness.restart()
+    assert await count_heartbeats(harness) == [(NOON, 1, 1)]
+    assert harness.state().status == 1
 
 
-async def test_a_batch_that_fails_changes_nothing_and_counts_once_when_it_comes_again(
-    intake: IngestHarness,
+async def test_a_failed_batch_changes_nothing_and_counts_once_when_it_is_repeated(
+    harness: IngestHarness,
 ) -> None:
     messages = [heartbeat(NOON, 4), link(NOON, -50), temperature(NOON), temperature(NOON, "x", seq=9)]
     for _ in range(3):
-        intake.store.failures = 1
+        harness.store.failures = 1
         with pytest.raises(DatabaseUnavailable):
-            await intake.commit(*messages)
-        assert (intake.count_journal(), await intake.samples()) == (0, [])
-        assert (intake.ingest.counters.batches, intake.ingest.counters.reports) == (0, {})
-        await intake.ingest.flush()
-        assert intake.device() is None
-    await intake.commit_flushed(*messages)
-    assert len(await intake.samples()) == 2
-    assert intake.ingest.counters.reports.total() == 4
-    assert await counts(intake) == [(NOON, 1, 4)]
+            await harness.commit(*messages)
+        assert (harness.count_journal(), await harness.samples()) == (0, [])
+        assert (harness.ingest.counters.batches, harness.ingest.counters.reports) == (0, {})
+        await harness.ingest.flush()
+        assert harness.device() is None
+    await harness.commit_flushed(*messages)
+    assert len(await harness.samples()) == 2
+    assert harness.ingest.counters.reports.total() == 4
+    assert await count_heartbeats(harness) == [(NOON, 1, 4)]
 
 
-# --- Whatever happens ---
+# --- Any sequence of steps ---
 
 steps = st.lists(
     st.one_of(
@@ -120,34 +120,34 @@ steps = st.lists(
     ),
     max_size=14,
 )
-"""What happens; seconds that pass; heartbeats that come, at the first try or at the second."""
+"""Steps: an action, seconds that pass, or heartbeats and whether their first commit fails."""
 
 
-async def live(intake: IngestHarness, step: Any) -> list[Publish]:
-    """Let something happen, and tell which heartbeats were taken."""
+async def run_step(harness: IngestHarness, step: Any) -> list[Publish]:
+    """Run a step. Return the committed heartbeats."""
     if isinstance(step, int):
-        intake.now += step * SECOND
+        harness.now += step * SECOND
     elif step == "flush":
-        await intake.ingest.flush()
+        await harness.ingest.flush()
     elif step == "crash":
-        await intake.restart()
+        await harness.restart()
     elif step == "failing flush":
-        intake.store.failures = 1
+        harness.store.failures = 1
         with pytest.raises(DatabaseUnavailable):
-            await intake.ingest.flush()
+            await harness.ingest.flush()
     else:
-        return await beat(intake, *step)
+        return await commit_heartbeats(harness, *step)
     return []
 
 
-async def beat(intake: IngestHarness, fails: bool, statuses: list[int]) -> list[Publish]:  # noqa: FBT001 # drawn
-    messages = [heartbeat(intake.now + place, status) for place, status in enumerate(statuses)]
-    intake.now += len(messages)
-    if fails:
-        intake.store.failures = 1
+async def commit_heartbeats(harness: IngestHarness, has_failure: bool, statuses: list[int]) -> list[Publish]:  # noqa: FBT001 # drawn by Hypothesis
+    messages = [heartbeat(harness.now + index, status) for index, status in enumerate(statuses)]
+    harness.now += len(messages)
+    if has_failure:
+        harness.store.failures = 1
         with pytest.raises(DatabaseUnavailable):
-            await intake.commit(*messages)
-    await intake.commit(*messages)
+            await harness.commit(*messages)
+    await harness.commit(*messages)
     return messages
 
 
@@ -156,50 +156,50 @@ _runs = iter(range(10**6))
 
 @given(steps)
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_every_heartbeat_counts_once_whatever_happens(
-    in_file: IngestHarness, happening: list[Any]
+async def test_every_heartbeat_counts_once_in_any_sequence_of_steps(
+    sqlite_harness: IngestHarness, drawn_steps: list[Any]
 ) -> None:
-    # A time of its own for each run: they share a database.
-    in_file.now = begin = NOON + next(_runs) * 60 * MINUTE
+    # Each run has its own time range: they share a database.
+    sqlite_harness.now = start = NOON + next(_runs) * 60 * MINUTE
     expected: defaultdict[int, int] = defaultdict(int)
-    for step in happening:
-        taken = await live(in_file, step)
-        expected[in_file.now - in_file.now % MINUTE] += len(taken)
-    found = [(time, count) for time, count, _ in await counts(in_file) if time >= begin]
-    assert found == [(time, count) for time, count in sorted(expected.items()) if count]
+    for step in drawn_steps:
+        committed = await run_step(sqlite_harness, step)
+        expected[sqlite_harness.now - sqlite_harness.now % MINUTE] += len(committed)
+    counted = [(time, count) for time, count, _ in await count_heartbeats(sqlite_harness) if time >= start]
+    assert counted == [(time, count) for time, count in sorted(expected.items()) if count]
 
 
-# --- A restart alone ---
+# --- Restart ---
 
 
-async def test_samples_are_there_after_a_crash(intake: IngestHarness) -> None:
-    await intake.commit(temperature(NOON), temperature(NOON + 1, "warm"))
-    before = await intake.samples()
-    await intake.restart()
-    assert await intake.samples() == before
+async def test_samples_survive_a_crash(harness: IngestHarness) -> None:
+    await harness.commit(temperature(NOON), temperature(NOON + 1, "warm"))
+    before = await harness.samples()
+    await harness.restart()
+    assert await harness.samples() == before
     assert len(before) == 2
 
 
-async def test_a_device_of_which_only_samples_came_is_known_after_a_crash(intake: IngestHarness) -> None:
-    await intake.commit(temperature(NOON))
-    await intake.commit(temperature(NOON + 1))
-    await intake.restart()
-    await intake.ingest.flush()
-    assert (intake.gateway(), intake.state().reported_at) == (A, NOON)
-    assert intake.count_journal() == 0
+async def test_a_device_that_sent_only_samples_is_known_after_a_crash(harness: IngestHarness) -> None:
+    await harness.commit(temperature(NOON))
+    await harness.commit(temperature(NOON + 1))
+    await harness.restart()
+    await harness.ingest.flush()
+    assert (harness.gateway(), harness.state().reported_at) == (A, NOON)
+    assert harness.count_journal() == 0
 
 
-async def test_a_device_whose_first_batch_failed_is_known_after_a_crash_too(intake: IngestHarness) -> None:
-    intake.store.failures = 1
+async def test_a_device_whose_first_batch_failed_is_known_after_a_crash_too(harness: IngestHarness) -> None:
+    harness.store.failures = 1
     with pytest.raises(DatabaseUnavailable):
-        await intake.commit(temperature(NOON))
-    await intake.commit(temperature(NOON))
-    await intake.restart()
-    await intake.ingest.flush()
-    assert intake.device() is not None
+        await harness.commit(temperature(NOON))
+    await harness.commit(temperature(NOON))
+    await harness.restart()
+    await harness.ingest.flush()
+    assert harness.device() is not None
 
 
-async def test_another_program_goes_on_where_one_stopped(database: Database, tmp_path: Path) -> None:
+async def test_another_process_continues_where_the_first_stopped(database: Database, tmp_path: Path) -> None:
     first = IngestHarness(database, tmp_path)
     await first.commit(heartbeat(NOON, 3), link(NOON, -42))
     first.close()
@@ -207,5 +207,5 @@ async def test_another_program_goes_on_where_one_stopped(database: Database, tmp
     await second.ingest.restore()
     await second.ingest.flush()
     assert (second.state().status, second.state().rssi) == (3, -42)
-    assert await counts(second) == [(NOON, 1, 3)]
+    assert await count_heartbeats(second) == [(NOON, 1, 3)]
     second.close()

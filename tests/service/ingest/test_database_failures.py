@@ -1,4 +1,4 @@
-"""Databases that are away, rows that they refuse, and what the broker has to remember."""
+"""Unavailable databases, refused rows, and changes of the broker in the same transaction."""
 
 from __future__ import annotations
 
@@ -27,149 +27,153 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-BAD = -273.16
+REFUSED_VALUE = -273.16
 
 
 class RecordingBatch(ReportBatch):
-    """A batch because of which the broker has to remember a word."""
+    """Batch with a change of the broker: it stores a label."""
 
     has_changes = True
 
-    def __init__(self, word: str, *messages: Publish) -> None:
+    def __init__(self, label_text: str, *messages: Publish) -> None:
         super().__init__(messages, PendingChanges(), b"")
-        self._word = word
-        self.tries = 0
+        self._label_text = label_text
+        self.attempts = 0
 
     def write_changes(self, transaction: Connection) -> None:
-        """See `Batch`."""
-        self.tries += 1
-        transaction.execute(label.insert().values(text=self._word, created_at=1))
+        """Store the label; see `ReportBatch`."""
+        self.attempts += 1
+        transaction.execute(label.insert().values(text=self._label_text, created_at=1))
 
 
-def remembered(intake: IngestHarness) -> list[str]:
-    return [row.text for row in intake.select_rows(select(label.c.text).order_by(label.c.text))]
+def list_labels(harness: IngestHarness) -> list[str]:
+    return [row.text for row in harness.select_rows(select(label.c.text).order_by(label.c.text))]
 
 
-def refuse(intake: IngestHarness) -> None:
-    intake.store.refuses = lambda row: row[5] == BAD
+def refuse_value(harness: IngestHarness) -> None:
+    harness.store.refuses = lambda row: row[5] == REFUSED_VALUE
 
 
-# --- What the broker has to remember ---
+# --- Changes of the broker ---
 
 
-async def test_what_the_broker_has_to_remember_is_committed_with_the_reports(intake: IngestHarness) -> None:
-    await intake.ingest.commit(RecordingBatch("first", temperature(NOON)))
-    await intake.ingest.commit(RecordingBatch("second"))
-    assert remembered(intake) == ["first", "second"]
-    assert len(await intake.samples()) == 1
+async def test_changes_of_the_broker_are_committed_with_the_reports(harness: IngestHarness) -> None:
+    await harness.ingest.commit(RecordingBatch("first", temperature(NOON)))
+    await harness.ingest.commit(RecordingBatch("second"))
+    assert list_labels(harness) == ["first", "second"]
+    assert len(await harness.samples()) == 1
 
 
-async def test_what_fails_is_not_remembered_and_is_with_the_next_try(intake: IngestHarness) -> None:
-    news = RecordingBatch("word", temperature(NOON), heartbeat(NOON))
-    intake.store.failures = 1
+async def test_changes_of_a_failed_batch_are_committed_with_the_next_attempt(harness: IngestHarness) -> None:
+    batch = RecordingBatch("word", temperature(NOON), heartbeat(NOON))
+    harness.store.failures = 1
     with pytest.raises(DatabaseUnavailable):
-        await intake.ingest.commit(news)
-    assert remembered(intake) == []
-    await intake.ingest.commit(news)
-    assert (remembered(intake), news.tries) == (["word"], 2)
+        await harness.ingest.commit(batch)
+    assert list_labels(harness) == []
+    await harness.ingest.commit(batch)
+    assert (list_labels(harness), batch.attempts) == (["word"], 2)
 
 
-async def test_a_batch_without_news_records_nothing(in_file: IngestHarness) -> None:
-    quiet = RecordingBatch("word", temperature(NOON))
-    quiet.has_changes = False
-    await in_file.ingest.commit(quiet)
-    assert (quiet.tries, remembered(in_file)) == (0, [])
-    assert len(await in_file.samples()) == 1
+async def test_a_batch_without_changes_of_the_broker_writes_none(sqlite_harness: IngestHarness) -> None:
+    batch = RecordingBatch("word", temperature(NOON))
+    batch.has_changes = False
+    await sqlite_harness.ingest.commit(batch)
+    assert (batch.attempts, list_labels(sqlite_harness)) == (0, [])
+    assert len(await sqlite_harness.samples()) == 1
 
 
-async def test_what_the_broker_wants_and_nobody_takes_loses_no_report(intake: IngestHarness) -> None:
-    """It is not a report that is at fault, so none is rejected, and all come again."""
-    await intake.ingest.commit(RecordingBatch("word"))
-    news = RecordingBatch("word", temperature(NOON))
+async def test_a_refused_change_of_the_broker_loses_no_report(harness: IngestHarness) -> None:
+    """Check that no report is rejected, as none is invalid: all are sent again."""
+    await harness.ingest.commit(RecordingBatch("word"))
+    batch = RecordingBatch("word", temperature(NOON))
     with pytest.raises(DatabaseUnavailable):
-        await intake.ingest.commit(news)
-    assert (await intake.samples(), intake.rejects()) == ([], [])
-    intake.database.write_now(lambda connection: connection.execute(label.delete()))
-    await intake.ingest.commit(news)
-    assert len(await intake.samples()) == 1
+        await harness.ingest.commit(batch)
+    assert (await harness.samples(), harness.rejects()) == ([], [])
+    harness.database.write_now(lambda connection: connection.execute(label.delete()))
+    await harness.ingest.commit(batch)
+    assert len(await harness.samples()) == 1
 
 
-# --- What a database refuses ---
+# --- Refused rows ---
 
 
 @pytest.mark.rule("report-29", "report-30", "report-31")
-async def test_a_refused_report_is_rejected_alone(intake: IngestHarness) -> None:
-    refuse(intake)
-    good = [temperature(NOON + place) for place in range(20)]
-    bad = temperature(NOON, BAD, seq=9)
-    await intake.ingest.commit(RecordingBatch("word", *good[:7], bad, *good[7:], heartbeat(NOON, 2)))
-    assert [each.time for each in await intake.samples()] == [NOON + place for place in range(20)]
-    (row,) = intake.rejects()
-    assert (row.topic, row.payload) == (bad.topic, bad.payload)
-    assert "refuses" in row.reason
-    assert remembered(intake) == ["word"]
-    figures = intake.ingest.counters
-    assert (figures.reports.total(), figures.rejects.total(), figures.samples) == (21, 1, 20)
-    shown = {each.name: each.value for told in IngestMetrics(figures).collect() for each in told.samples}
-    assert shown["meshfleet_lag_seconds_count"] == shown["meshfleet_batches_total"] > 0
-    await intake.ingest.flush()
-    assert intake.state().status == 2
+async def test_a_refused_report_is_rejected_alone(harness: IngestHarness) -> None:
+    refuse_value(harness)
+    valid = [temperature(NOON + index) for index in range(20)]
+    refused = temperature(NOON, REFUSED_VALUE, seq=9)
+    await harness.ingest.commit(RecordingBatch("word", *valid[:7], refused, *valid[7:], heartbeat(NOON, 2)))
+    assert [sample.time for sample in await harness.samples()] == [NOON + index for index in range(20)]
+    (row,) = harness.rejects()
+    assert (row.topic, row.payload) == (refused.topic, refused.payload)
+    assert "refused by the database" in row.reason
+    assert list_labels(harness) == ["word"]
+    counters = harness.ingest.counters
+    assert (counters.reports.total(), counters.rejects.total(), counters.samples) == (21, 1, 20)
+    values = {
+        sample.name: sample.value for metric in IngestMetrics(counters).collect() for sample in metric.samples
+    }
+    assert values["meshfleet_lag_seconds_count"] == values["meshfleet_batches_total"] > 0
+    await harness.ingest.flush()
+    assert harness.state().status == 2
 
 
-async def test_several_may_be_refused_also_all(intake: IngestHarness) -> None:
-    refuse(intake)
-    await intake.commit(*(temperature(NOON + place, BAD if place % 3 == 0 else 1.0) for place in range(10)))
-    assert (len(await intake.samples()), len(intake.rejects())) == (6, 4)
-    await intake.commit(temperature(NOON, BAD, device=E))
-    assert (len(await intake.samples(E)), len(intake.rejects())) == (0, 5)
+async def test_several_or_all_reports_may_be_refused(harness: IngestHarness) -> None:
+    refuse_value(harness)
+    await harness.commit(
+        *(temperature(NOON + index, REFUSED_VALUE if index % 3 == 0 else 1.0) for index in range(10))
+    )
+    assert (len(await harness.samples()), len(harness.rejects())) == (6, 4)
+    await harness.commit(temperature(NOON, REFUSED_VALUE, device=E))
+    assert (len(await harness.samples(E)), len(harness.rejects())) == (0, 5)
 
 
-async def test_of_two_messages_that_are_alike_both_are_rejected(intake: IngestHarness) -> None:
-    refuse(intake)
-    bad = temperature(NOON, BAD)
-    await intake.commit(bad, temperature(NOON, BAD), temperature(NOON + 1))
-    assert (len(await intake.samples()), len(intake.rejects())) == (1, 2)
+async def test_two_equal_refused_messages_are_both_rejected(harness: IngestHarness) -> None:
+    refuse_value(harness)
+    refused = temperature(NOON, REFUSED_VALUE)
+    await harness.commit(refused, temperature(NOON, REFUSED_VALUE), temperature(NOON + 1))
+    assert (len(await harness.samples()), len(harness.rejects())) == (1, 2)
 
 
-async def test_readings_beside_a_refused_report_count_once_even_when_the_database_goes(
-    intake: IngestHarness,
+async def test_readings_in_a_batch_with_a_refused_report_count_once_despite_outages(
+    harness: IngestHarness,
 ) -> None:
-    refuse(intake)
-    messages = [heartbeat(NOON, 1), temperature(NOON, BAD), link(NOON, -50), temperature(NOON + 1)]
-    for failing in range(1, 4):
-        await _take_and_fail_later(intake, messages, after=failing)
-    await intake.commit(*messages)
-    intake.now += 2 * MINUTE
-    await intake.ingest.flush()
-    ((_, _, _, shown),) = await intake.minutes(SampleKind.HEARTBEAT, D)
-    assert shown["count"] == 1
-    assert (len(await intake.samples()), len(intake.rejects())) == (1, 1)
+    refuse_value(harness)
+    messages = [heartbeat(NOON, 1), temperature(NOON, REFUSED_VALUE), link(NOON, -50), temperature(NOON + 1)]
+    for failing_call in range(1, 4):
+        await _commit_and_fail_later(harness, messages, after=failing_call)
+    await harness.commit(*messages)
+    harness.now += 2 * MINUTE
+    await harness.ingest.flush()
+    ((_, _, _, summary),) = await harness.minutes(SampleKind.HEARTBEAT, D)
+    assert summary["count"] == 1
+    assert (len(await harness.samples()), len(harness.rejects())) == (1, 1)
 
 
-async def _take_and_fail_later(intake: IngestHarness, messages: Sequence[Publish], *, after: int) -> None:
-    """Let the database go in the middle of the search for a refused report."""
+async def _commit_and_fail_later(harness: IngestHarness, messages: Sequence[Publish], *, after: int) -> None:
+    """Let the database fail during the search for a refused report."""
     calls = 0
 
-    def row_by_row(row: tuple[object, ...]) -> bool:
+    def refuse_and_fail(row: tuple[object, ...]) -> bool:
         nonlocal calls
-        calls += row[5] == BAD
+        calls += row[5] == REFUSED_VALUE
         if calls == after:
-            intake.store.failures = 1
-        return row[5] == BAD
+            harness.store.failures = 1
+        return row[5] == REFUSED_VALUE
 
-    intake.store.refuses = row_by_row
+    harness.store.refuses = refuse_and_fail
     with pytest.raises(DatabaseUnavailable):
-        await intake.commit(*messages)
-    assert (intake.count_journal(), intake.rejects(), await intake.samples()) == (0, [], [])
-    intake.store.failures = 0
-    refuse(intake)
+        await harness.commit(*messages)
+    assert (harness.count_journal(), harness.rejects(), await harness.samples()) == (0, [], [])
+    harness.store.failures = 0
+    refuse_value(harness)
 
 
-# --- Turns ---
+# --- Cooperative scheduling ---
 
 
-class Marked:
-    """A message that tells when its topic is read."""
+class RecordingMessage:
+    """Message that records when its topic is read."""
 
     payload = b""
 
@@ -179,23 +183,23 @@ class Marked:
 
     @property
     def topic(self) -> str:
-        """Looks like any other."""
+        """Topic of no gateway."""
         self.read_at.append(len(self._turns))
-        return "of/nobody"
+        return "some/topic"
 
 
-async def test_a_large_batch_lets_others_have_their_turns(in_file: IngestHarness) -> None:
+async def test_a_large_batch_does_not_block_other_tasks(sqlite_harness: IngestHarness) -> None:
     turns: list[int] = []
 
-    async def another() -> None:
+    async def count_turns() -> None:
         while True:
             turns.append(1)
             await asyncio.sleep(0)
 
-    first, last = Marked(turns), Marked(turns)
-    messages = [temperature(NOON + place) for place in range(40_000)]
-    task = asyncio.create_task(another())
-    await in_file.ingest.commit(build_batch(cast("list[Publish]", [first, *messages, last])))
+    first, last = RecordingMessage(turns), RecordingMessage(turns)
+    messages = [temperature(NOON + index) for index in range(40_000)]
+    task = asyncio.create_task(count_turns())
+    await sqlite_harness.ingest.commit(build_batch(cast("list[Publish]", [first, *messages, last])))
     task.cancel()
     assert last.read_at[0] - first.read_at[0] >= 40
-    assert in_file.ingest.counters.samples == 40_000
+    assert sqlite_harness.ingest.counters.samples == 40_000

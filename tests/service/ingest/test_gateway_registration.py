@@ -1,4 +1,4 @@
-"""Gateways that register themselves, and what is kept of the passwords of the others."""
+"""Gateways that register themselves, and password hashes of claimed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.both_databases
 A, B, C = (Mac(f"02005e00000{number}") for number in "123")
 
 
-def numbers(*macs: Mac) -> set[int]:
+def to_numbers(*macs: Mac) -> set[int]:
     return {mac_to_int(mac) for mac in macs}
 
 
@@ -31,83 +31,87 @@ def claim(database: Database, mac: Mac) -> str:
     return database.write_now(store.claim_gateway, mac, name=None, by=COMMAND_LINE, now=1)
 
 
-def audited(database: Database) -> list[tuple[str, str, str]]:
+def list_audit(database: Database) -> list[tuple[str, str, str]]:
     query = select(audit.c.actor, audit.c.action, audit.c.target).order_by(audit.c.id)
     return database.read_now(lambda connection: [tuple(row) for row in connection.execute(query)])
 
 
-# --- Registering ---
+# --- Registration ---
 
 
 @pytest.mark.rule("rest-79")
 def test_a_gateway_that_registers_itself_is_claimed_without_a_password(database: Database) -> None:
-    database.write_now(register_gateways, numbers(A, B), 5)
-    assert database.read_now(list_claimed_gateways) == numbers(A, B)
-    shown = database.read_now(store.load_gateway, A)
-    assert (shown.mac, shown.device_id, shown.friendly_name) == (A, to_device_id(A), "Device 0001")
+    database.write_now(register_gateways, to_numbers(A, B), 5)
+    assert database.read_now(list_claimed_gateways) == to_numbers(A, B)
+    gateway_view = database.read_now(store.load_gateway, A)
+    assert (gateway_view.mac, gateway_view.device_id, gateway_view.friendly_name) == (
+        A,
+        to_device_id(A),
+        "Device 0001",
+    )
     assert database.read_now(store.load_password_digests, [A, B]) == {}
     assert database.read_now(store.load_broker_hashes) == {A: None, B: None}
 
 
-def test_each_is_a_device_and_a_row_of_the_audit_log(database: Database) -> None:
-    database.write_now(register_gateways, numbers(B, A), 5)
+def test_each_registered_gateway_has_a_device_and_an_audit_entry(database: Database) -> None:
+    database.write_now(register_gateways, to_numbers(B, A), 5)
     query = select(device.c.id, device.c.created_at).order_by(device.c.id)
-    found = database.read_now(lambda connection: [tuple(row) for row in connection.execute(query)])
-    assert found == [(mac_to_int(A), 5), (mac_to_int(B), 5)]
-    assert audited(database) == [
+    rows = database.read_now(lambda connection: [tuple(row) for row in connection.execute(query)])
+    assert rows == [(mac_to_int(A), 5), (mac_to_int(B), 5)]
+    assert list_audit(database) == [
         ("program: service", "gateway.register", to_device_id(A)),
         ("program: service", "gateway.register", to_device_id(B)),
     ]
 
 
-def test_who_is_claimed_stays_as_it_is(database: Database) -> None:
+def test_a_claimed_gateway_is_unchanged(database: Database) -> None:
     claim(database, A)
     before = database.read_now(store.load_password_digests, [A])
     for _ in range(2):
-        database.write_now(register_gateways, numbers(A, B), 5)
-    assert database.read_now(list_claimed_gateways) == numbers(A, B)
+        database.write_now(register_gateways, to_numbers(A, B), 5)
+    assert database.read_now(list_claimed_gateways) == to_numbers(A, B)
     assert database.read_now(store.load_password_digests, [A, B]) == before
-    assert [action for _, action, _ in audited(database)] == ["gateway.claim", "gateway.register"]
+    assert [action for _, action, _ in list_audit(database)] == ["gateway.claim", "gateway.register"]
 
 
 def test_a_released_gateway_registers_again(database: Database) -> None:
-    database.write_now(register_gateways, numbers(A), 5)
+    database.write_now(register_gateways, to_numbers(A), 5)
     database.write_now(store.release_gateway, A, by=COMMAND_LINE, now=6)
     assert database.read_now(list_claimed_gateways) == set()
-    database.write_now(register_gateways, numbers(A), 7)
-    assert database.read_now(list_claimed_gateways) == numbers(A)
+    database.write_now(register_gateways, to_numbers(A), 7)
+    assert database.read_now(list_claimed_gateways) == to_numbers(A)
 
 
-def test_the_address_of_all_gateways_is_nobodys(database: Database) -> None:
-    database.write_now(register_gateways, numbers(EVERY_GATEWAY, A), 5)
-    assert database.read_now(list_claimed_gateways) == numbers(A)
+def test_the_address_of_all_gateways_is_not_registered(database: Database) -> None:
+    database.write_now(register_gateways, to_numbers(EVERY_GATEWAY, A), 5)
+    assert database.read_now(list_claimed_gateways) == to_numbers(A)
 
 
-def test_nobody_is_registered_without_a_change(database: Database) -> None:
+def test_registering_no_gateways_changes_nothing(database: Database) -> None:
     database.write_now(register_gateways, set(), 5)
-    assert (database.read_now(list_claimed_gateways), audited(database)) == (set(), [])
+    assert (database.read_now(list_claimed_gateways), list_audit(database)) == (set(), [])
 
 
-def test_thousands_can_come_at_once(database: Database) -> None:
+def test_thousands_of_gateways_can_register_at_once(database: Database) -> None:
     many = {mac_to_int(A) + number for number in range(3000)}
     database.write_now(register_gateways, many, 5)
     assert database.read_now(list_claimed_gateways) == many
 
 
-# --- Passwords for another broker ---
+# --- Passwords for an external broker ---
 
 
 def matches_hash(hashed: str | None, password: str) -> bool:
-    """Whether mosquitto would let this password in: its format, read by hand."""
+    """Return whether mosquitto would accept this password, by parsing its hash format."""
     assert hashed is not None
-    empty, kind, rounds, salt, made = hashed.split("$")
+    empty, kind, rounds, salt, digest = hashed.split("$")
     assert (empty, kind, rounds) == ("", "7", "101")
-    assert (len(base64.b64decode(salt)), len(base64.b64decode(made))) == (12, 64)
-    found = hashlib.pbkdf2_hmac("sha512", password.encode(), base64.b64decode(salt), int(rounds))
-    return found == base64.b64decode(made)
+    assert (len(base64.b64decode(salt)), len(base64.b64decode(digest))) == (12, 64)
+    expected = hashlib.pbkdf2_hmac("sha512", password.encode(), base64.b64decode(salt), int(rounds))
+    return expected == base64.b64decode(digest)
 
 
-def test_a_claim_is_kept_as_another_broker_checks_it(database: Database) -> None:
+def test_the_hash_of_a_claim_is_stored_for_an_external_broker(database: Database) -> None:
     passwords = {mac: claim(database, mac) for mac in (C, A)}
     hashes = database.read_now(store.load_broker_hashes)
     assert list(hashes) == [A, C]
@@ -115,16 +119,16 @@ def test_a_claim_is_kept_as_another_broker_checks_it(database: Database) -> None
     assert not matches_hash(hashes[A], passwords[C])
 
 
-def test_a_rotation_is_kept_too_also_of_who_registered_itself(database: Database) -> None:
-    database.write_now(register_gateways, numbers(A), 5)
+def test_the_hash_of_a_rotated_password_is_stored_also_for_a_registered_gateway(database: Database) -> None:
+    database.write_now(register_gateways, to_numbers(A), 5)
     password = database.write_now(store.rotate_password, A, by=COMMAND_LINE, now=6)
     assert matches_hash(database.read_now(store.load_broker_hashes)[A], password)
-    again = database.write_now(store.rotate_password, A, by=COMMAND_LINE, now=7)
-    assert matches_hash(database.read_now(store.load_broker_hashes)[A], again)
+    new_password = database.write_now(store.rotate_password, A, by=COMMAND_LINE, now=7)
+    assert matches_hash(database.read_now(store.load_broker_hashes)[A], new_password)
     assert not matches_hash(database.read_now(store.load_broker_hashes)[A], password)
 
 
-def test_two_that_share_a_password_would_not_share_a_hash(database: Database) -> None:
+def test_every_hash_has_its_own_salt(database: Database) -> None:
     claim(database, A)
     before = database.read_now(store.load_broker_hashes)[A]
     salts = {str(before).split("$")[3]}
@@ -134,7 +138,7 @@ def test_two_that_share_a_password_would_not_share_a_hash(database: Database) ->
     assert len(salts) == 6
 
 
-def test_no_password_itself_is_kept(database: Database) -> None:
+def test_no_plain_password_is_stored(database: Database) -> None:
     password = claim(database, A)
     row = database.read_now(lambda connection: tuple(connection.execute(select(gateway)).one()))
     assert password not in str(row)

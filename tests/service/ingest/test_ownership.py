@@ -1,4 +1,4 @@
-"""Two programs on one server: who was overtaken writes nothing more."""
+"""Two processes on one server: the one that lost ownership writes nothing more."""
 
 from __future__ import annotations
 
@@ -25,23 +25,27 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def first(postgresql_database: Database, tmp_path: Path) -> Iterator[IngestHarness]:
     owner = postgresql_database.write_now(take_ownership)
-    made = IngestHarness(postgresql_database, tmp_path, owner=owner, timings=IngestTimings(poll_seconds=0.01))
-    yield made
-    made.close()
+    harness = IngestHarness(
+        postgresql_database, tmp_path, owner=owner, timings=IngestTimings(poll_seconds=0.01)
+    )
+    yield harness
+    harness.close()
     postgresql_database.close()
 
 
 @pytest.fixture
 async def second(first: IngestHarness, tmp_path: Path) -> AsyncIterator[IngestHarness]:
-    """One that takes over after the first has taken something, and before it could write all of it down."""
+    """Create a second process, which takes ownership before the first one has flushed."""
     await first.commit(heartbeat(NOON, 3), temperature(NOON))
-    made = IngestHarness(first.database, tmp_path, owner=first.database.write_now(take_ownership))
-    await made.ingest.restore()
-    yield made
-    made.close()
+    harness = IngestHarness(first.database, tmp_path, owner=first.database.write_now(take_ownership))
+    await harness.ingest.restore()
+    yield harness
+    harness.close()
 
 
-async def test_who_was_overtaken_takes_nothing(first: IngestHarness, second: IngestHarness) -> None:
+async def test_a_process_that_lost_ownership_commits_nothing(
+    first: IngestHarness, second: IngestHarness
+) -> None:
     malformed = heartbeat(NOON, device=E, seq=300)
     for message in (temperature(NOON + 1), heartbeat(NOON + 1), temperature(NOON, device=E), malformed):
         with pytest.raises(UnusableDatabase, match="another Meshfleet"):
@@ -51,7 +55,9 @@ async def test_who_was_overtaken_takes_nothing(first: IngestHarness, second: Ing
     assert first.ingest.counters.batches == 1
 
 
-async def test_who_was_overtaken_flushes_nothing(first: IngestHarness, second: IngestHarness) -> None:
+async def test_a_process_that_lost_ownership_flushes_nothing(
+    first: IngestHarness, second: IngestHarness
+) -> None:
     first.now += 10 * MINUTE
     with pytest.raises(UnusableDatabase, match="another Meshfleet"):
         await first.ingest.flush()
@@ -59,14 +65,16 @@ async def test_who_was_overtaken_flushes_nothing(first: IngestHarness, second: I
     assert len(await second.samples(kinds=range(6))) == 1
 
 
-async def test_who_was_overtaken_ends(first: IngestHarness, second: IngestHarness) -> None:
+async def test_a_process_that_lost_ownership_stops(first: IngestHarness, second: IngestHarness) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(first.ingest.run(), 30)
     assert caught.group_contains(UnusableDatabase, match="another Meshfleet")
     assert second.count_journal() == 1
 
 
-async def test_who_took_over_has_what_the_first_one_took(first: IngestHarness, second: IngestHarness) -> None:
+async def test_the_new_owner_has_the_reports_of_the_first(
+    first: IngestHarness, second: IngestHarness
+) -> None:
     second.now += SECOND
     await second.commit_flushed(temperature(NOON + SECOND))
     with pytest.raises(UnusableDatabase):

@@ -1,4 +1,4 @@
-"""Whatever comes: reports that the wire can write are taken, and nothing else ever stops a batch."""
+"""Property tests: every valid report is accepted, and no other message stops a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ shared = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
-BEGIN = datetime.fromtimestamp(NOON / 1000, UTC)
+START = datetime.fromtimestamp(NOON / 1000, UTC)
 
 known_names: st.SearchStrategy[AnyIdentifier] = st.sampled_from(sorted(BUILTIN_CATALOGUE.names)).map(
     IdentifierName
@@ -43,49 +43,47 @@ known_identifiers: st.SearchStrategy[AnyIdentifier] = st.sampled_from(
 
 
 @st.composite
-def written(draw: st.DrawFn) -> Publish:
-    """A report as a gateway would write it, of what the catalogue knows or not."""
+def encoded_reports(draw: st.DrawFn) -> Publish:
+    """Draw an encoded report, of identifiers in the catalogue or not."""
     topic, report = draw(strategies.any_reports())
     if topic.kind.has_identifier and draw(st.booleans()):
-        known = draw(known_names if topic.kind.is_decoded else known_identifiers)
-        topic = ReportTopic(topic.gateway, topic.device, topic.kind, known)
-    if draw(st.booleans()):  # else nearly all times are unbelievable
-        report = replace(report, time=BEGIN + timedelta(milliseconds=draw(st.integers(-DAY, MINUTE))))
+        identifier = draw(known_names if topic.kind.is_decoded else known_identifiers)
+        topic = ReportTopic(topic.gateway, topic.device, topic.kind, identifier)
+    if draw(st.booleans()):  # otherwise nearly all times are implausible
+        report = replace(report, time=START + timedelta(milliseconds=draw(st.integers(-DAY, MINUTE))))
     return Publish(str(topic), reports.encode_report(topic.kind, report), qos=1)
 
 
-@given(st.lists(written(), max_size=12))
+@given(st.lists(encoded_reports(), max_size=12))
 @shared
-async def test_every_report_that_can_be_written_is_taken(
-    intake: IngestHarness, messages: list[Publish]
-) -> None:
-    figures = intake.ingest.counters
-    reports_before = figures.reports.total()
-    await intake.commit_flushed(*messages)
-    assert intake.rejects() == []
-    assert figures.rejects == {}
-    assert figures.reports.total() == reports_before + len(messages)
+async def test_every_valid_report_is_accepted(harness: IngestHarness, messages: list[Publish]) -> None:
+    counters = harness.ingest.counters
+    reports_before = counters.reports.total()
+    await harness.commit_flushed(*messages)
+    assert harness.rejects() == []
+    assert counters.rejects == {}
+    assert counters.reports.total() == reports_before + len(messages)
 
 
 _devices = count(1)
 
 
-@given(written())
+@given(encoded_reports())
 @settings(shared, max_examples=examples(60))
 async def test_a_sample_has_the_time_and_the_gateway_of_its_report(
-    in_file: IngestHarness, message: Publish
+    sqlite_harness: IngestHarness, message: Publish
 ) -> None:
-    # A device of its own for each run: they share a database.
+    # Each run has its own device: they share a database.
     device = f"{next(_devices):012x}"
-    front, gateway, way, _, word, *rest = message.topic.split("/", 1)[1].split("/", 5)
-    topic = "/".join(("mt", front, gateway, way, device, word, *rest))
-    await in_file.commit(Publish(topic, message.payload))
-    found = [(format_time(each.time), each.gateway) for each in await in_file.samples(device)]
+    level, gateway, direction, _, kind, *identifier_levels = message.topic.split("/", 1)[1].split("/", 5)
+    topic = "/".join(("mt", level, gateway, direction, device, kind, *identifier_levels))
+    await sqlite_harness.commit(Publish(topic, message.payload))
+    samples = [(format_time(sample.time), sample.gateway) for sample in await sqlite_harness.samples(device)]
     time = message.payload[len('{"time":"') :][:24].decode()
-    assert found == ([(time, int(gateway, 16))] if Kind(word).has_identifier else [])
+    assert samples == ([(time, int(gateway, 16))] if Kind(kind).has_identifier else [])
 
 
-# --- Anything ---
+# --- Arbitrary messages ---
 
 topics = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0+#"), min_size=1, max_size=60),
@@ -96,7 +94,7 @@ topics = st.one_of(
         st.integers(0, 40),
     ),
 )
-"""Every topic that a broker lets through."""
+"""Topics that a broker accepts."""
 
 json_texts = st.sampled_from(
     [
@@ -117,9 +115,9 @@ json_texts = st.sampled_from(
 
 
 @st.composite
-def anything(draw: st.DrawFn) -> Publish:
-    """A message that may be a report."""
-    message = draw(written())
+def any_messages(draw: st.DrawFn) -> Publish:
+    """Draw a message that may be a report."""
+    message = draw(encoded_reports())
     topic = draw(st.one_of(st.just(message.topic), topics))
     payload = draw(
         st.one_of(
@@ -131,19 +129,17 @@ def anything(draw: st.DrawFn) -> Publish:
     return Publish(topic, payload, qos=draw(st.integers(0, 1)))
 
 
-def counted(intake: IngestHarness) -> int:
-    figures = intake.ingest.counters
-    return figures.reports.total() + figures.rejects.total()
+def count_messages(harness: IngestHarness) -> int:
+    counters = harness.ingest.counters
+    return counters.reports.total() + counters.rejects.total()
 
 
 @pytest.mark.rule("report-30", "report-31")
-@given(st.lists(anything(), max_size=25))
+@given(st.lists(any_messages(), max_size=25))
 @settings(shared, max_examples=examples(30))
-async def test_whatever_comes_each_message_is_a_report_or_a_reject(
-    intake: IngestHarness, messages: list[Publish]
-) -> None:
-    intake.now += MINUTE  # a new quota
-    before, batches = counted(intake), intake.ingest.counters.batches
-    await intake.commit_flushed(*messages)
-    assert counted(intake) == before + len(messages)
-    assert intake.ingest.counters.batches == batches + 1
+async def test_every_message_is_a_report_or_a_reject(harness: IngestHarness, messages: list[Publish]) -> None:
+    harness.now += MINUTE  # a new quota
+    before, batches = count_messages(harness), harness.ingest.counters.batches
+    await harness.commit_flushed(*messages)
+    assert count_messages(harness) == before + len(messages)
+    assert harness.ingest.counters.batches == batches + 1

@@ -1,4 +1,4 @@
-"""A store that fails, or that has no room: it is told, nothing ends, and nothing is lost."""
+"""Failures and missing capacity of the sample store: they are reported, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,112 +25,118 @@ pytestmark = pytest.mark.anyio
 
 
 class InsufficientPrivilege(Exception):
-    """As drivers have them: what it says is not for strangers."""
+    """Error of a driver, whose text must not be shown."""
 
 
-def refused() -> ProgrammingError:
-    """What nobody has thought of."""
+def build_unexpected_error() -> ProgrammingError:
+    """Build an error for which there is no special handling."""
     return ProgrammingError("DELETE FROM secrets", {"value": "topsecret"}, InsufficientPrivilege("topsecret"))
 
 
 @pytest.fixture
-def room() -> float:
-    """Seconds that a batch waits for room."""
+def capacity_timeout() -> float:
+    """Return the seconds that a batch waits for capacity."""
     return DEFAULT_TIMINGS.capacity_timeout_seconds
 
 
 @pytest.fixture
-def pauses(room: float) -> IngestTimings:
-    return IngestTimings(poll_seconds=0.01, max_backoff_seconds=0.02, capacity_timeout_seconds=room)
+def timings(capacity_timeout: float) -> IngestTimings:
+    return IngestTimings(
+        poll_seconds=0.01, max_backoff_seconds=0.02, capacity_timeout_seconds=capacity_timeout
+    )
 
 
-impatient = pytest.mark.parametrize("room", [0.02])
+short_timeout = pytest.mark.parametrize("capacity_timeout", [0.02])
 
 
 @asynccontextmanager
-async def running(intake: IngestHarness) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(intake.ingest.run())
+async def running(harness: IngestHarness) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(harness.ingest.run())
     yield task
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def complaint(readiness: Readiness) -> str:
+def read_problem(readiness: Readiness) -> str:
     (trouble,) = readiness.list_troubles()
     return trouble.detail
 
 
 @pytest.mark.rule("rest-160")
 @pytest.mark.parametrize(
-    ("place", "words"),
-    [("on_tend", "samples cannot be put in order"), ("on_write", "what was coalesced cannot be written")],
+    ("failure", "message"),
+    [
+        ("on_maintain", "maintenance of the sample store failed"),
+        ("on_write", "device states cannot be written"),
+    ],
 )
-async def test_what_nobody_has_thought_of_ends_nothing_and_is_told_until_it_is_over(
-    intake: IngestHarness, place: str, words: str
+async def test_an_unexpected_error_is_reported_until_it_is_over_and_stops_nothing(
+    harness: IngestHarness, failure: str, message: str
 ) -> None:
     readiness = Readiness()
-    readiness.add_check(intake.ingest)
-    await intake.commit(heartbeat(NOON, 3))
-    setattr(intake.store, place, refused())
-    async with running(intake) as task:
-        await until(lambda: intake.ingest.trouble is not None or task.done())
-        told = complaint(readiness)
-        assert words in told
-        assert "InsufficientPrivilege" in told
-        assert not any(secret in told for secret in ("topsecret", "DELETE", "secrets"))
-        setattr(intake.store, place, None)
-        await until(lambda: intake.ingest.trouble is None or task.done())
+    readiness.add_check(harness.ingest)
+    await harness.commit(heartbeat(NOON, 3))
+    setattr(harness.store, failure, build_unexpected_error())
+    async with running(harness) as task:
+        await until(lambda: harness.ingest.trouble is not None or task.done())
+        detail = read_problem(readiness)
+        assert message in detail
+        assert "InsufficientPrivilege" in detail
+        assert not any(secret in detail for secret in ("topsecret", "DELETE", "secrets"))
+        setattr(harness.store, failure, None)
+        await until(lambda: harness.ingest.trouble is None or task.done())
         assert readiness.list_troubles() == []
-        await until(lambda: intake.device() is not None)
+        await until(lambda: harness.device() is not None)
         assert not task.done()
-    assert intake.state().status == 3
+    assert harness.state().status == 3
 
 
-async def test_of_two_troubles_one_is_told_after_the_other(in_file: IngestHarness) -> None:
-    in_file.store.on_tend, in_file.store.on_write = OSError("the disk is full"), refused()
-    async with running(in_file):
-        await until(lambda: "coalesced" in str(in_file.ingest.trouble))
-        in_file.store.on_write = None
-        await until(lambda: "the disk is full" in str(in_file.ingest.trouble))
-        in_file.store.on_tend = None
-        await until(lambda: in_file.ingest.trouble is None)
+async def test_of_two_problems_one_is_reported_after_the_other(sqlite_harness: IngestHarness) -> None:
+    sqlite_harness.store.on_maintain = OSError("the disk is full")
+    sqlite_harness.store.on_write = build_unexpected_error()
+    async with running(sqlite_harness):
+        await until(lambda: "device states" in str(sqlite_harness.ingest.trouble))
+        sqlite_harness.store.on_write = None
+        await until(lambda: "the disk is full" in str(sqlite_harness.ingest.trouble))
+        sqlite_harness.store.on_maintain = None
+        await until(lambda: sqlite_harness.ingest.trouble is None)
 
 
-# --- No room ---
+# --- Capacity ---
 
 
-@impatient
-async def test_a_batch_for_which_there_is_no_room_is_given_back_and_stored_once_later(
-    intake: IngestHarness,
+@short_timeout
+async def test_a_batch_without_capacity_is_refused_and_stored_once_later(
+    harness: IngestHarness,
 ) -> None:
-    waiting = build_batch([temperature(NOON), heartbeat(NOON, 3)])
-    intake.store.has_capacity.clear()
+    batch = build_batch([temperature(NOON), heartbeat(NOON, 3)])
+    harness.store.has_capacity.clear()
     for _ in range(2):
-        with pytest.raises(DatabaseUnavailable, match="not written out fast enough"):
-            await asyncio.wait_for(intake.ingest.commit(waiting), 30)
-    assert (await intake.samples(), intake.count_journal(), intake.ingest.counters.batches) == ([], 0, 0)
-    intake.store.has_capacity.set()
-    await intake.ingest.commit(waiting)
-    await intake.ingest.flush()
-    assert (len(await intake.samples()), intake.ingest.counters.batches) == (1, 1)
-    assert intake.state().status == 3
+        with pytest.raises(DatabaseUnavailable, match="not flushed fast enough"):
+            await asyncio.wait_for(harness.ingest.commit(batch), 30)
+    assert (await harness.samples(), harness.count_journal(), harness.ingest.counters.batches) == ([], 0, 0)
+    harness.store.has_capacity.set()
+    await harness.ingest.commit(batch)
+    await harness.ingest.flush()
+    assert (len(await harness.samples()), harness.ingest.counters.batches) == (1, 1)
+    assert harness.state().status == 3
 
 
-@impatient
-async def test_who_waits_for_room_learns_why_there_is_none(in_file: IngestHarness) -> None:
-    in_file.store.on_tend = OSError("the disk is full")
-    in_file.store.has_capacity.clear()
-    async with running(in_file):
-        await until(lambda: in_file.ingest.trouble is not None)
+@short_timeout
+async def test_a_capacity_timeout_reports_the_underlying_problem(sqlite_harness: IngestHarness) -> None:
+    sqlite_harness.store.on_maintain = OSError("the disk is full")
+    sqlite_harness.store.has_capacity.clear()
+    async with running(sqlite_harness):
+        await until(lambda: sqlite_harness.ingest.trouble is not None)
         with pytest.raises(DatabaseUnavailable, match="the disk is full"):
-            await asyncio.wait_for(in_file.commit(temperature(NOON)), 30)
+            await asyncio.wait_for(sqlite_harness.commit(temperature(NOON)), 30)
 
 
-async def test_a_batch_waits_a_while_for_room(in_file: IngestHarness) -> None:
-    in_file.store.has_capacity.clear()
-    taking = asyncio.create_task(in_file.commit(temperature(NOON)))
+async def test_a_batch_waits_for_capacity(sqlite_harness: IngestHarness) -> None:
+    sqlite_harness.store.has_capacity.clear()
+    commit = asyncio.create_task(sqlite_harness.commit(temperature(NOON)))
     await asyncio.sleep(0)
-    assert not taking.done()
-    in_file.store.has_capacity.set()
-    await taking
-    assert len(await in_file.samples()) == 1
+    assert not commit.done()
+    sqlite_harness.store.has_capacity.set()
+    await commit
+    assert len(await sqlite_harness.samples()) == 1

@@ -1,4 +1,4 @@
-"""Whatever follows ingest: what is committed stays committed, and everybody else goes on."""
+"""Subscribers of ingest: their failures affect neither the commit nor each other."""
 
 from __future__ import annotations
 
@@ -22,54 +22,56 @@ pytestmark = pytest.mark.anyio
 
 
 class RecordingSubscriber:
-    """A follower, and what it has to write; it may break at any place."""
+    """Subscriber that records its calls and raises at a given one."""
 
-    def __init__(self, breaks_at: str = "") -> None:
-        self._breaks_at = breaks_at
+    def __init__(self, fails_at: str = "") -> None:
+        self._fails_at = fails_at
         self.seen: list[str] = []
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """See `Follower`."""
-        self._do("follow")
+        """Record the kinds of the reports; see `CommitSubscriber`."""
+        self._fail_if_requested("on_commit")
         self.seen += batch.report_kinds
 
-    def prepare_flush(self, states: PendingStates, now: int) -> RecordingSubscriber:  # noqa: ARG002 # as followers are asked
-        """See `Follower`."""
-        self._do("collect")
+    def prepare_flush(self, states: PendingStates, now: int) -> RecordingSubscriber:  # noqa: ARG002 # required by the protocol
+        """Return this subscriber as its own flush part."""
+        self._fail_if_requested("prepare_flush")
         return self
 
-    def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # the same
-        """See `Entry`."""
+    def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # required by the protocol
+        """Record the added devices; see `FlushPart`."""
         self.seen += [f"{device:012x}" for device in added]
 
     def on_flushed(self) -> None:
-        """See `Entry`."""
-        self._do("written")
+        """Record the commit; see `FlushPart`."""
+        self._fail_if_requested("on_flushed")
         self.seen.append("written")
 
-    def _do(self, what: str) -> None:
-        if what == self._breaks_at:
-            raise KeyError(what)
+    def _fail_if_requested(self, method: str) -> None:
+        if method == self._fails_at:
+            raise KeyError(method)
 
 
-async def test_a_follower_sees_what_is_committed_and_writes_with_the_notes(intake: IngestHarness) -> None:
-    watcher = RecordingSubscriber()
-    intake.ingest.subscribe(watcher)
-    await intake.commit_flushed(heartbeat(NOON), temperature(NOON))
-    assert watcher.seen == ["heartbeat", "measurement-decoded", D, "written"]
-    await intake.commit_flushed(heartbeat(NOON + SECOND))
-    assert watcher.seen[4:] == ["heartbeat", "written"]
-
-
-@pytest.mark.parametrize("place", ["follow", "collect", "written"])
-async def test_a_follower_that_breaks_breaks_nothing_else(
-    intake: IngestHarness, caplog: pytest.LogCaptureFixture, place: str
+async def test_a_subscriber_receives_committed_reports_and_writes_with_the_flush(
+    harness: IngestHarness,
 ) -> None:
-    broken, sound = RecordingSubscriber(place), RecordingSubscriber()
-    intake.ingest.subscribe(broken)
-    intake.ingest.subscribe(sound)
-    await intake.commit_flushed(heartbeat(NOON, 3), temperature(NOON))
-    assert sound.seen == ["heartbeat", "measurement-decoded", D, "written"]
-    assert (len(await intake.samples()), intake.state().status, intake.ingest.trouble) == (1, 3, None)
-    assert ("could not be followed" in caplog.text, intake.ingest.counters.subscriber_failures) == (True, 1)
-    assert mac_to_number(D) == intake.state().device
+    subscriber = RecordingSubscriber()
+    harness.ingest.subscribe(subscriber)
+    await harness.commit_flushed(heartbeat(NOON), temperature(NOON))
+    assert subscriber.seen == ["heartbeat", "measurement-decoded", D, "written"]
+    await harness.commit_flushed(heartbeat(NOON + SECOND))
+    assert subscriber.seen[4:] == ["heartbeat", "written"]
+
+
+@pytest.mark.parametrize("method", ["on_commit", "prepare_flush", "on_flushed"])
+async def test_a_failing_subscriber_affects_nothing_else(
+    harness: IngestHarness, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    failing, working = RecordingSubscriber(method), RecordingSubscriber()
+    harness.ingest.subscribe(failing)
+    harness.ingest.subscribe(working)
+    await harness.commit_flushed(heartbeat(NOON, 3), temperature(NOON))
+    assert working.seen == ["heartbeat", "measurement-decoded", D, "written"]
+    assert (len(await harness.samples()), harness.state().status, harness.ingest.trouble) == (1, 3, None)
+    assert ("a subscriber failed" in caplog.text, harness.ingest.counters.subscriber_failures) == (True, 1)
+    assert mac_to_number(D) == harness.state().device

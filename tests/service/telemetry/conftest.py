@@ -1,4 +1,4 @@
-"""A running service for each module of tests and each database."""
+"""Fixtures of running services, one for each module and database."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["service", "sqlite_of_module"]
 
 
 @pytest.fixture(scope="module")
-def in_blocks(request: pytest.FixtureRequest) -> Iterator[RunningService]:
-    """A service that reads a few samples at a time."""
+def chunked_service(request: pytest.FixtureRequest) -> Iterator[RunningService]:
+    """Run a service that reads a few samples at a time."""
     database = fresh_database(request, "sqlite")
     with run_service(database, blocks=ChunkSizes(csv_lines=5, series_samples=20, link_minutes=7)) as service:
         yield service

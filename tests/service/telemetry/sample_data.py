@@ -1,4 +1,4 @@
-"""Samples for tests, and how they get into the store of a running service."""
+"""Samples for tests, and requests to a running service."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ AT = 1_700_000_000_000
 """2023-11-14T22:13:20.000Z"""
 
 MINUTE = 60_000
-_PAGES = 1000
-"""More than any list here has."""
+_MAX_PAGES = 1000
+"""More pages than any list in these tests has."""
 
 GATEWAY = 0xD0CF5E000001
 
 
-def build_sample(  # noqa: PLR0913 # by name
+def build_sample(  # noqa: PLR0913 # keyword-only
     time: int = AT,
     number: float | None = None,
     *,
@@ -37,50 +37,50 @@ def build_sample(  # noqa: PLR0913 # by name
     raw: bytes | None = None,
     more: SampleExtras | None = None,
 ) -> StoredSample:
-    """A sample of some device."""
+    """Build a sample of any device."""
     return StoredSample(time, kind, identifier, seq, GATEWAY, number, raw, more)
 
 
 def store_samples(service: RunningService, device: str, *samples: StoredSample) -> None:
-    """Let a device have these samples."""
-    rows: Any = {int(device.removeprefix("bmac-"), 16): [astuple(each) for each in samples]}
+    """Store samples of a device."""
+    rows: Any = {int(device.removeprefix("bmac-"), 16): [astuple(sample) for sample in samples]}
     number = service.database.write_now(service.samples.write, rows, service.clock())
     service.samples.publish_committed(number, rows)
 
 
 def learn_name(service: RunningService, name: str) -> int:
-    """The number of a name that the catalogue does not know."""
+    """Store a name that is not in the catalogue. Return its number."""
     number = identifier_to_int(IdentifierName(name))
 
-    def learn(connection: Connection) -> None:
+    def insert_name(connection: Connection) -> None:
         connection.execute(foreign_name.insert().values(number=number, name=name))
 
-    service.database.write_now(learn)
+    service.database.write_now(insert_name)
     return number
 
 
 def get_json(service: RunningService, path: str, **query: Any) -> Any:
-    """What a viewer is answered."""
-    answer = service.viewer.get(path, params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    """Return the response to a viewer's GET request as JSON."""
+    response = service.viewer.get(path, params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def get_all_pages(service: RunningService, path: str, **query: Any) -> list[dict[str, Any]]:
-    """The items of all pages."""
+    """Return the items of all pages."""
     items: list[dict[str, Any]] = []
     token: dict[str, str] = {}
-    for _ in range(_PAGES):
+    for _ in range(_MAX_PAGES):
         page = get_json(service, path, **query, **token)
         items += page["items"]
         if page["nextToken"] is None:
             return items
         token = {"NextToken": page["nextToken"]}
-    raise AssertionError("this list has no end")
+    raise AssertionError("the list does not end")
 
 
 def list_faults(answer: httpx.Response) -> list[str]:
-    """The fields that a refusal names."""
+    """Return the fields that a 400 response names."""
     assert answer.status_code == 400, answer.text
     assert answer.headers["Content-Type"] == "application/problem+json"
-    return [each["field"] for each in answer.json()["errors"]]
+    return [error["field"] for error in answer.json()["errors"]]

@@ -1,4 +1,4 @@
-"""Samples as CSV: all of them in one stream, which any program and any spreadsheet can read."""
+"""CSV export of samples: all of them in one stream, readable by any program and spreadsheet."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from tests.service.http.running_service import RunningService
 
 _PATIENCE = 60.0
-"""Seconds until a server must have noticed; reached only when it is broken."""
+"""Seconds until the server must have reacted; reached only by a defect."""
 
 HEADER = "time,kind,identifier,name,seq,value,raw,ext,error,errorExt,gateway,clock"
 CSV = {"Accept": "text/csv"}
 MANY = 20_000
 
 
-def path(device: str) -> str:
+def samples_path(device: str) -> str:
     return f"/api/v1/devices/{device}/samples"
 
 
-def sheet(service: RunningService, device: str, **query: Any) -> list[dict[str, str]]:
-    """The rows of a sheet, as a program reads it that takes nothing but RFC 4180."""
-    answer = service.viewer.get(path(device), params=query, headers=CSV)
-    assert answer.status_code == 200, answer.text
-    text = answer.content.decode()
+def get_rows(service: RunningService, device: str, **query: Any) -> list[dict[str, str]]:
+    """Return the rows of a CSV file, parsed strictly by RFC 4180."""
+    response = service.viewer.get(samples_path(device), params=query, headers=CSV)
+    assert response.status_code == 200, response.text
+    text = response.content.decode()
     assert text.endswith("\r\n")
     rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     assert ",".join(rows[0]) == HEADER
@@ -56,8 +56,8 @@ def sheet(service: RunningService, device: str, **query: Any) -> list[dict[str, 
 
 
 @pytest.fixture(scope="module")
-def busy(service: RunningService) -> str:
-    """A device with very many samples, over some days."""
+def large_device(service: RunningService) -> str:
+    """Create a device with very many samples, over some days."""
     device = service.new_device()
     store_samples(
         service, device, *(build_sample(AT + 20_000 * number, number / 4) for number in range(MANY))
@@ -66,47 +66,47 @@ def busy(service: RunningService) -> str:
 
 
 @pytest.mark.rule("rest-84")
-def test_a_sheet_is_utf_8_with_the_fields_in_its_first_line_and_a_name_for_its_file(
+def test_a_csv_file_is_utf_8_with_a_header_line_and_a_file_name(
     service: RunningService,
 ) -> None:
     device = service.new_device()
-    answer = service.viewer.get(path(device), headers=CSV)
-    assert answer.headers["Content-Type"] == "text/csv; header=present; charset=utf-8"
+    response = service.viewer.get(samples_path(device), headers=CSV)
+    assert response.headers["Content-Type"] == "text/csv; header=present; charset=utf-8"
     mac = device.removeprefix("bmac-")
-    assert answer.headers["Content-Disposition"] == f'attachment; filename="samples-{mac}.csv"'
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert answer.content == f"{HEADER}\r\n".encode()
+    assert response.headers["Content-Disposition"] == f'attachment; filename="samples-{mac}.csv"'
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.content == f"{HEADER}\r\n".encode()
 
 
 @pytest.mark.rule("rest-84", "rest-187")
-def test_a_sheet_has_all_samples_the_oldest_first(service: RunningService, busy: str) -> None:
-    rows = sheet(service, busy)
+def test_a_csv_file_has_all_samples_the_oldest_first(service: RunningService, large_device: str) -> None:
+    rows = get_rows(service, large_device)
     assert [row["time"] for row in rows] == [format_millis(AT + 20_000 * number) for number in range(MANY)]
     assert [float(row["value"]) for row in rows] == [number / 4 for number in range(MANY)]
 
 
 @pytest.fixture(scope="module")
-def few(in_blocks: RunningService) -> str:
-    """A device with some samples, in many blocks."""
-    device = in_blocks.new_device()
+def small_device(chunked_service: RunningService) -> str:
+    """Create a device with some samples, in many chunks."""
+    device = chunked_service.new_device()
     store_samples(
-        in_blocks, device, *(build_sample(AT + 20_000 * number, number / 4) for number in range(200))
+        chunked_service, device, *(build_sample(AT + 20_000 * number, number / 4) for number in range(200))
     )
     return device
 
 
 @pytest.mark.rule("rest-84")
 @each_row("count", [1, 4, 5, 6, 10, 11, 100])
-def test_it_does_not_matter_in_which_blocks_it_is_read(
-    in_blocks: RunningService, few: str, count: int
+def test_the_chunks_do_not_change_the_result(
+    chunked_service: RunningService, small_device: str, count: int
 ) -> None:
     end = AT + 20_000 * (count + 1)
-    rows = sheet(in_blocks, few, From=format_millis(AT + 1), To=format_millis(end))
+    rows = get_rows(chunked_service, small_device, From=format_millis(AT + 1), To=format_millis(end))
     assert [float(row["value"]) for row in rows] == [number / 4 for number in range(1, count + 1)]
 
 
 @pytest.mark.rule("rest-84")
-def test_a_sheet_and_the_pages_say_the_same(service: RunningService) -> None:
+def test_csv_rows_and_json_items_are_equal(service: RunningService) -> None:
     device, name = service.new_device(), service.new_name('soil, "moisture" é')
     number = learn_name(service, name)
     store_samples(
@@ -129,31 +129,33 @@ def test_a_sheet_and_the_pages_say_the_same(service: RunningService) -> None:
         ),
     )
 
-    def as_cells(row: dict[str, Any]) -> dict[str, str]:
+    def to_cells(row: dict[str, Any]) -> dict[str, str]:
         return {
             field: "" if value is None else str(value)
             for field, value in row.items()
             if field not in {"value", "ext"}
         }
 
-    listed, rows = get_all_pages(service, path(device))[::-1], sheet(service, device)
+    items, rows = get_all_pages(service, samples_path(device))[::-1], get_rows(service, device)
     assert len(rows) == 5
-    for row, cells in zip(listed, rows, strict=True):
+    for item, cells in zip(items, rows, strict=True):
         for field in ("value", "ext"):
             cell = cells.pop(field)
-            assert (json.loads(cell) if cell else None) == row[field]
-        assert cells == as_cells(row)
+            assert (json.loads(cell) if cell else None) == item[field]
+        assert cells == to_cells(item)
 
 
 @pytest.mark.rule("rest-84")
-def test_a_sheet_has_the_same_filters(service: RunningService) -> None:
+def test_a_csv_file_has_the_same_filters(service: RunningService) -> None:
     device = service.new_device()
     store_samples(
-        service, device, *(build_sample(AT + each, each, kind=SampleKind(each % 4)) for each in range(40))
+        service, device, *(build_sample(AT + index, index, kind=SampleKind(index % 4)) for index in range(40))
     )
-    store_samples(service, device, *(build_sample(AT + each, -each, identifier=0x8802) for each in range(40)))
+    store_samples(
+        service, device, *(build_sample(AT + index, -index, identifier=0x8802) for index in range(40))
+    )
     query = {"Kind": ["event", "property"], "Identifier": "temperature"}
-    rows = sheet(service, device, **query, From=format_millis(AT + 3), To=format_millis(AT + 12))
+    rows = get_rows(service, device, **query, From=format_millis(AT + 3), To=format_millis(AT + 12))
     assert [row["value"] for row in rows] == ["3", "4", "7", "8", "11"]
 
 
@@ -163,7 +165,7 @@ def test_no_name_is_a_formula(service: RunningService, name: str) -> None:
     device, unique = service.new_device(), service.new_name(name)
     number = learn_name(service, unique.replace("/", "|"))
     store_samples(service, device, build_sample(identifier=number, number=1))
-    (row,) = sheet(service, device)
+    (row,) = get_rows(service, device)
     assert row["name"] == "'" + unique.replace("/", "|")
 
 
@@ -172,7 +174,7 @@ def test_no_name_is_a_formula(service: RunningService, name: str) -> None:
 def test_no_value_is_a_formula(service: RunningService, text: str) -> None:
     device = service.new_device()
     store_samples(service, device, build_sample(more=SampleExtras(text=json.dumps(text))))
-    (row,) = sheet(service, device)
+    (row,) = get_rows(service, device)
     assert row["value"].startswith('"')
     assert json.loads(row["value"]) == text
 
@@ -189,10 +191,13 @@ def test_no_value_is_a_formula(service: RunningService, text: str) -> None:
         ({"From": "2024-01-01T00Z", "To": "2023-01-01T00Z"}, ["From"]),
     ],
 )
-def test_a_sheet_has_no_pages_and_refuses_what_a_list_refuses(
+def test_a_csv_file_has_no_pages_and_the_same_errors_as_a_list(
     service: RunningService, query: dict[str, Any], fields: list[str]
 ) -> None:
-    assert list_faults(service.viewer.get(path(service.new_device()), params=query, headers=CSV)) == fields
+    assert (
+        list_faults(service.viewer.get(samples_path(service.new_device()), params=query, headers=CSV))
+        == fields
+    )
 
 
 @pytest.mark.rule("rest-185")
@@ -218,128 +223,147 @@ def test_a_sheet_has_no_pages_and_refuses_what_a_list_refuses(
         ("text/csv;q=nan", "csv"),
     ],
 )
-def test_who_names_csv_gets_csv_and_everybody_else_json(
+def test_only_an_accept_header_that_prefers_csv_returns_csv(
     service: RunningService, accept: str, media: str
 ) -> None:
-    answer = service.viewer.get(path(service.new_device()), headers={"Accept": accept})
-    assert answer.status_code == 200
-    assert answer.headers["Content-Type"].partition(";")[0].rpartition("/")[2] == media
+    response = service.viewer.get(samples_path(service.new_device()), headers={"Accept": accept})
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].partition(";")[0].rpartition("/")[2] == media
 
 
 @pytest.mark.rule("rest-185")
-def test_who_names_nothing_gets_json(service: RunningService) -> None:
+def test_without_an_accept_header_json_is_returned(service: RunningService) -> None:
     with connect_raw(service) as connection:
-        connection.send(build_head(f"GET {path(service.new_device())}", build_bearer_header(service)))
-        answer = connection.read()
-    assert answer is not None
-    assert answer.json() == {"items": [], "nextToken": None}
+        connection.send(build_head(f"GET {samples_path(service.new_device())}", build_bearer_header(service)))
+        response = connection.read()
+    assert response is not None
+    assert response.json() == {"items": [], "nextToken": None}
 
 
-class Interrupted:
-    """Reads as the store does, until something happens at the third block."""
+class FailingReads:
+    """Replaces the reads of the store; the third read fails."""
 
     def __init__(self, service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
         self._read = service.samples.read
         self._reads = 0
         monkeypatch.setattr(service.samples, "read", self.read)
-        self.waits, self.stopped = threading.Event(), threading.Event()
+        self.is_waiting, self.is_stopped = threading.Event(), threading.Event()
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Any]) -> Any:
         self._reads += 1
-        return await (self._read(query, consume) if self._reads < 3 else self.happen())
+        return await (self._read(query, consume) if self._reads < 3 else self.fail())
 
-    async def happen(self) -> None:
-        raise DatabaseUnavailable("it went away")
+    async def fail(self) -> None:
+        raise DatabaseUnavailable("connection lost")
 
 
-class Endless(Interrupted):
-    """It takes for ever."""
+class EndlessReads(FailingReads):
+    """Replaces the reads of the store; the third read never ends."""
 
-    async def happen(self) -> None:
-        self.waits.set()
+    async def fail(self) -> None:
+        self.is_waiting.set()
         try:
             await asyncio.Event().wait()
         finally:
-            self.stopped.set()
+            self.is_stopped.set()
 
 
 @pytest.mark.rule("rest-84")
-def test_a_client_that_goes_away_ends_its_sheet(
-    in_blocks: RunningService, few: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_disconnect_of_the_client_stops_its_csv_export(
+    chunked_service: RunningService,
+    small_device: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    reading = Endless(in_blocks, monkeypatch)
-    with in_blocks.viewer.stream("GET", path(few), headers=CSV) as answer:
-        chunks = answer.iter_bytes()
+    reads = EndlessReads(chunked_service, monkeypatch)
+    with chunked_service.viewer.stream("GET", samples_path(small_device), headers=CSV) as response:
+        chunks = response.iter_bytes()
         assert next(chunks).startswith(HEADER.encode())
-        assert reading.waits.wait(_PATIENCE)
-        assert not reading.stopped.is_set()
-    assert reading.stopped.wait(_PATIENCE)
-    assert in_blocks.viewer.get("/api/v1/auth/me").status_code == 200
+        assert reads.is_waiting.wait(_PATIENCE)
+        assert not reads.is_stopped.is_set()
+    assert reads.is_stopped.wait(_PATIENCE)
+    assert chunked_service.viewer.get("/api/v1/auth/me").status_code == 200
     assert caplog.records == []
 
 
 @pytest.mark.rule("rest-84")
-def test_a_sheet_that_cannot_be_finished_does_not_look_finished(
-    in_blocks: RunningService, few: str, monkeypatch: pytest.MonkeyPatch
+def test_an_incomplete_csv_export_does_not_look_complete(
+    chunked_service: RunningService, small_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Interrupted(in_blocks, monkeypatch)
+    FailingReads(chunked_service, monkeypatch)
     with pytest.raises(httpx.RemoteProtocolError):
-        in_blocks.viewer.get(path(few), headers=CSV)
+        chunked_service.viewer.get(samples_path(small_device), headers=CSV)
 
 
 @pytest.mark.rule("rest-84")
-def test_a_sheet_that_cannot_be_begun_is_a_problem(
-    in_blocks: RunningService, few: str, monkeypatch: pytest.MonkeyPatch
+def test_a_csv_export_that_cannot_start_returns_a_problem(
+    chunked_service: RunningService, small_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading = Interrupted(in_blocks, monkeypatch)
-    monkeypatch.setattr(in_blocks.samples, "read", lambda *_: reading.happen())
-    answer = in_blocks.viewer.get(path(few), headers=CSV)
-    assert (answer.status_code, answer.json()["code"]) == (503, "database-unavailable")
+    reads = FailingReads(chunked_service, monkeypatch)
+    monkeypatch.setattr(chunked_service.samples, "read", lambda *_: reads.fail())
+    response = chunked_service.viewer.get(samples_path(small_device), headers=CSV)
+    assert (response.status_code, response.json()["code"]) == (503, "database-unavailable")
 
 
-class Awaiting(Interrupted):
-    """The first block comes only when the client has gone."""
+class DelayedReads(FailingReads):
+    """Replaces the reads of the store; the first read waits until the client has disconnected."""
 
     def __init__(self, service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(service, monkeypatch)
-        self.gone = threading.Event()
+        self.is_disconnected = threading.Event()
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Any]) -> Any:
-        self.waits.set()
-        await asyncio.to_thread(self.gone.wait, _PATIENCE)
+        self.is_waiting.set()
+        await asyncio.to_thread(self.is_disconnected.wait, _PATIENCE)
         return await super().read(query, consume)
 
 
-def answered(service: RunningService) -> int:
-    """How many requests for samples have come to their end."""
+def count_responses(service: RunningService) -> int:
+    """Count the completed requests for samples."""
     lines = service.viewer.get("/metrics").text.splitlines()
     counts = [line for line in lines if "request_seconds_count" in line and "{device_id}/samples" in line]
     return sum(round(float(line.rpartition(" ")[2])) for line in counts)
 
 
 @pytest.mark.rule("rest-84")
-def test_the_log_tells_nothing_of_a_client_that_leaves_before_its_sheet_begins(
-    in_blocks: RunningService, few: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_disconnect_before_a_csv_export_starts_is_not_logged(
+    chunked_service: RunningService,
+    small_device: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    reading, before = Awaiting(in_blocks, monkeypatch), answered(in_blocks)
-    with connect_raw(in_blocks) as connection:
-        connection.send(build_head(f"GET {path(few)}", build_bearer_header(in_blocks), "Accept: text/csv"))
-        assert reading.waits.wait(_PATIENCE)
+    reads, before = DelayedReads(chunked_service, monkeypatch), count_responses(chunked_service)
+    with connect_raw(chunked_service) as connection:
+        connection.send(
+            build_head(
+                f"GET {samples_path(small_device)}", build_bearer_header(chunked_service), "Accept: text/csv"
+            )
+        )
+        assert reads.is_waiting.wait(_PATIENCE)
         connection.hang_up()
-    reading.gone.set()
-    eventually(lambda: answered(in_blocks) > before, "the end of the request")
+    reads.is_disconnected.set()
+    eventually(lambda: count_responses(chunked_service) > before, "the end of the request")
     assert caplog.records == []
 
 
 @pytest.mark.rule("rest-84")
-def test_sheets_that_nobody_takes_keep_no_thread_from_others(in_blocks: RunningService) -> None:
-    """There are more of them than threads to read with, each longer than what waits in a connection."""
-    device, text = in_blocks.new_device(), json.dumps("x" * 100_000)
+def test_unread_csv_exports_do_not_block_threads(chunked_service: RunningService) -> None:
+    """Start more exports than there are reader threads, each larger than the buffers of a connection."""
+    device, text = chunked_service.new_device(), json.dumps("x" * 100_000)
     store_samples(
-        in_blocks, device, *(build_sample(AT + each, more=SampleExtras(text=text)) for each in range(100))
+        chunked_service,
+        device,
+        *(build_sample(AT + index, more=SampleExtras(text=text)) for index in range(100)),
     )
     with ExitStack() as stack:
         for _ in range(12):
-            stream = in_blocks.viewer.stream("GET", path(device), headers=CSV)
+            stream = chunked_service.viewer.stream("GET", samples_path(device), headers=CSV)
             assert stack.enter_context(stream).status_code == 200
-        assert len(get_all_pages(in_blocks, path(device), MaxResults=10, From=format_millis(AT + 75))) == 25
+        assert (
+            len(
+                get_all_pages(
+                    chunked_service, samples_path(device), MaxResults=10, From=format_millis(AT + 75)
+                )
+            )
+            == 25
+        )

@@ -19,19 +19,19 @@ from tests.service.telemetry.sample_data import AT, MINUTE, build_sample, get_js
 if TYPE_CHECKING:
     from tests.service.http.running_service import RunningService
 
-BEGIN = AT - AT % MINUTE
-HOUR = {"From": format_millis(BEGIN), "To": format_millis(BEGIN + 60 * MINUTE)}
+START = AT - AT % MINUTE
+HOUR = {"From": format_millis(START), "To": format_millis(START + 60 * MINUTE)}
 
 
-def path(device: str) -> str:
+def links_path(device: str) -> str:
     return f"/api/v1/devices/{device}/links"
 
 
-def minute(
+def build_minute(
     at: int, *readings: int, parent: str | int = P, gateway: str = A, unreachable: bool = False
 ) -> StoredSample:
-    """A minute as it is kept, with these readings a second after another."""
-    kept = MinuteSummary(
+    """Build a stored minute whose readings are a second apart."""
+    summary = MinuteSummary(
         count=len(readings),
         min=min(readings),
         max=max(readings),
@@ -39,34 +39,36 @@ def minute(
         last_at=at + 1000 * (len(readings) - 1),
         unreachable=unreachable,
     )
-    heard_by = mac_to_number(parent) if isinstance(parent, str) else parent
+    parent_number = mac_to_number(parent) if isinstance(parent, str) else parent
     mean = sum(readings) / len(readings)
-    more = SampleExtras(ext=msgspec.json.encode(kept).decode())
-    return StoredSample(at, SampleKind.LINK, heard_by, NO_SEQ, mac_to_number(gateway), mean, None, more)
+    extras = SampleExtras(ext=msgspec.json.encode(summary).decode())
+    return StoredSample(
+        at, SampleKind.LINK, parent_number, NO_SEQ, mac_to_number(gateway), mean, None, extras
+    )
 
 
-def bucket(time: int, count: int, *numbers: float | None) -> dict[str, Any]:
+def build_bucket(time: int, count: int, *numbers: float | None) -> dict[str, Any]:
     low, mean, high, last = numbers
     return {"time": format_millis(time), "min": low, "mean": mean, "max": high, "count": count, "last": last}
 
 
 @pytest.mark.rule("rest-87", "rest-88")
-def test_a_link_tells_its_last_reading_and_all_readings_in_buckets(service: RunningService) -> None:
+def test_a_link_has_its_last_reading_and_all_readings_in_buckets(service: RunningService) -> None:
     device = service.new_device()
     store_samples(
         service,
         device,
-        *(minute(BEGIN + each * MINUTE, -50, -70, -60) for each in range(9)),
-        minute(BEGIN + 9 * MINUTE, -88),
-        minute(BEGIN + 10 * MINUTE, -44, -40, gateway=B, unreachable=True),
+        *(build_minute(START + index * MINUTE, -50, -70, -60) for index in range(9)),
+        build_minute(START + 9 * MINUTE, -88),
+        build_minute(START + 10 * MINUTE, -44, -40, gateway=B, unreachable=True),
     )
-    answer = get_json(service, path(device), **HOUR, Points=6)
-    assert answer == {
+    response = get_json(service, links_path(device), **HOUR, Points=6)
+    assert response == {
         "items": [
             {
                 "parent": P,
                 "rssi": -40,
-                "seenAt": format_millis(BEGIN + 10 * MINUTE + 1000),
+                "seenAt": format_millis(START + 10 * MINUTE + 1000),
                 "unreachable": True,
                 "mean": pytest.approx((27 * -60 - 88 - 84) / 30),
                 "min": -88,
@@ -74,81 +76,82 @@ def test_a_link_tells_its_last_reading_and_all_readings_in_buckets(service: Runn
                 "count": 30,
                 "gateway": B,
                 "series": [
-                    bucket(BEGIN, 28, -88, -61, -50, -88),
-                    bucket(BEGIN + 10 * MINUTE, 2, -44, -42, -40, -40),
+                    build_bucket(START, 28, -88, -61, -50, -88),
+                    build_bucket(START + 10 * MINUTE, 2, -44, -42, -40, -40),
                 ],
             }
         ]
     }
-    (link,) = answer["items"]
-    first = ["parent", "rssi", "seenAt", "unreachable", "mean", "min", "max", "count"]
-    assert list(link) == [*first, "gateway", "series"]
+    (link,) = response["items"]
+    first_fields = ["parent", "rssi", "seenAt", "unreachable", "mean", "min", "max", "count"]
+    assert list(link) == [*first_fields, "gateway", "series"]
     assert list(link["series"][0]) == ["time", "min", "mean", "max", "count", "last"]
 
 
 @pytest.mark.rule("rest-87")
-def test_who_heard_in_the_newest_minute_comes_first_and_best_within_it(service: RunningService) -> None:
+def test_links_are_sorted_by_their_newest_minute_then_by_signal(service: RunningService) -> None:
     device = service.new_device()
     store_samples(
         service,
         device,
-        minute(BEGIN, -30, parent=R),
-        minute(BEGIN + MINUTE, -80, parent=P),
-        minute(BEGIN + MINUTE, -99, -60, parent=Q),
+        build_minute(START, -30, parent=R),
+        build_minute(START + MINUTE, -80, parent=P),
+        build_minute(START + MINUTE, -99, -60, parent=Q),
     )
-    items = get_json(service, path(device), **HOUR)["items"]
-    assert [(each["parent"], each["rssi"]) for each in items] == [(Q, -60), (P, -80), (R, -30)]
+    items = get_json(service, links_path(device), **HOUR)["items"]
+    assert [(item["parent"], item["rssi"]) for item in items] == [(Q, -60), (P, -80), (R, -30)]
 
 
 @pytest.mark.rule("rest-88")
-def test_a_series_of_a_link_breaks_where_it_was_not_heard_and_others_were(service: RunningService) -> None:
+def test_a_gap_of_one_link_is_independent_of_other_links(service: RunningService) -> None:
     device = service.new_device()
     store_samples(
         service,
         device,
-        *(minute(BEGIN + each * MINUTE, -50) for each in (*range(10), *range(40, 50))),
-        *(minute(BEGIN + each * MINUTE, -70, parent=Q) for each in range(60)),
+        *(build_minute(START + index * MINUTE, -50) for index in (*range(10), *range(40, 50))),
+        *(build_minute(START + index * MINUTE, -70, parent=Q) for index in range(60)),
     )
     counts = {
-        each["parent"]: [(bucket["time"], bucket["count"]) for bucket in each["series"]]
-        for each in get_json(service, path(device), **HOUR, Points=6)["items"]
+        item["parent"]: [(bucket["time"], bucket["count"]) for bucket in item["series"]]
+        for item in get_json(service, links_path(device), **HOUR, Points=6)["items"]
     }
-    times = [format_millis(BEGIN + each * 10 * MINUTE) for each in range(6)]
+    times = [format_millis(START + index * 10 * MINUTE) for index in range(6)]
     assert counts[P] == [(times[0], 10), (times[1], 0), (times[4], 10)]
-    assert counts[Q] == [(each, 10) for each in times]
+    assert counts[Q] == [(time, 10) for time in times]
 
 
 @pytest.mark.rule("rest-88")
-def test_links_are_those_of_the_time_that_is_asked_for_and_else_of_the_last_day(
+def test_links_are_of_the_requested_time_or_of_the_last_day(
     service: RunningService,
 ) -> None:
     device, now = service.new_device(), service.clock()
     store_samples(
         service,
         device,
-        minute(now - DAY_MS - 5 * MINUTE, -30, parent=R),
-        minute(now - DAY_MS + 5 * MINUTE, -40, parent=Q),
-        minute(now - 5 * MINUTE, -50),
-        minute(now + 5 * MINUTE, -60),
+        build_minute(now - DAY_MS - 5 * MINUTE, -30, parent=R),
+        build_minute(now - DAY_MS + 5 * MINUTE, -40, parent=Q),
+        build_minute(now - 5 * MINUTE, -50),
+        build_minute(now + 5 * MINUTE, -60),
     )
 
-    def heard(**query: Any) -> list[tuple[str, int]]:
-        return [(each["parent"], each["rssi"]) for each in get_json(service, path(device), **query)["items"]]
+    def list_links(**query: Any) -> list[tuple[str, int]]:
+        items = get_json(service, links_path(device), **query)["items"]
+        return [(item["parent"], item["rssi"]) for item in items]
 
-    assert heard() == [(P, -50), (Q, -40)]
-    assert heard(To=format_millis(now - 5 * MINUTE)) == [(Q, -40), (R, -30)]
-    assert heard(From=format_millis(now - 5 * MINUTE), To=format_millis(now + DAY_MS)) == [(P, -60)]
+    assert list_links() == [(P, -50), (Q, -40)]
+    assert list_links(To=format_millis(now - 5 * MINUTE)) == [(Q, -40), (R, -30)]
+    assert list_links(From=format_millis(now - 5 * MINUTE), To=format_millis(now + DAY_MS)) == [(P, -60)]
 
 
 @pytest.mark.rule("rest-88")
-def test_what_is_no_link_and_whose_time_is_not_believed_does_not_count(service: RunningService) -> None:
+def test_other_kinds_and_implausible_times_are_ignored(service: RunningService) -> None:
     device, other = service.new_device(), service.new_device()
     store_samples(
         service,
         device,
-        minute(BEGIN, -50),
+        build_minute(START, -50),
         StoredSample(
-            BEGIN,
+            START,
             SampleKind.LINK,
             mac_to_number(Q),
             NO_SEQ,
@@ -157,68 +160,77 @@ def test_what_is_no_link_and_whose_time_is_not_believed_does_not_count(service: 
             None,
             SampleExtras(clock=ClockFlag.PAST),
         ),
-        build_sample(BEGIN, 21.5),
-        replace(minute(BEGIN, 0, parent=0), kind=SampleKind.HEARTBEAT),
+        build_sample(START, 21.5),
+        replace(build_minute(START, 0, parent=0), kind=SampleKind.HEARTBEAT),
     )
-    store_samples(service, other, minute(BEGIN, -60, parent=R))
-    assert [each["parent"] for each in get_json(service, path(device), **HOUR)["items"]] == [P]
+    store_samples(service, other, build_minute(START, -60, parent=R))
+    items = get_json(service, links_path(device), **HOUR)["items"]
+    assert [item["parent"] for item in items] == [P]
 
 
 @pytest.mark.rule("rest-87")
-def test_of_many_parents_those_are_told_that_heard_last(service: RunningService) -> None:
+def test_of_many_parents_those_with_the_newest_minutes_are_returned(service: RunningService) -> None:
     device = service.new_device()
-    crowd = [
-        minute(BEGIN + each * MINUTE, -50, parent=0xC0FFEE00F100 + each)
-        for each in range(links.MAX_PARENTS + 5)
+    parents = [
+        build_minute(START + index * MINUTE, -50, parent=0xC0FFEE00F100 + index)
+        for index in range(links.MAX_PARENTS + 5)
     ]
-    store_samples(service, device, minute(BEGIN, -50), *crowd, minute(BEGIN + 58 * MINUTE, -70))
-    items = get_json(service, path(device), **HOUR)["items"]
-    newest = [f"{each.identifier:012x}" for each in reversed(crowd)]
-    assert [each["parent"] for each in items] == [P, *newest[: links.MAX_PARENTS - 1]]
+    store_samples(service, device, build_minute(START, -50), *parents, build_minute(START + 58 * MINUTE, -70))
+    items = get_json(service, links_path(device), **HOUR)["items"]
+    newest = [f"{parent.identifier:012x}" for parent in reversed(parents)]
+    assert [item["parent"] for item in items] == [P, *newest[: links.MAX_PARENTS - 1]]
 
 
 @pytest.mark.rule("rest-87")
-def test_of_many_parents_in_one_minute_those_are_told_that_heard_best(service: RunningService) -> None:
+def test_of_many_parents_in_one_minute_those_with_the_strongest_signal_are_returned(
+    service: RunningService,
+) -> None:
     device = service.new_device()
-    crowd = [
-        minute(BEGIN, -30 - each % 60, parent=0xC0FFEE00F100 + each * 7 % 61)
-        for each in range(links.MAX_PARENTS + 10)
+    parents = [
+        build_minute(START, -30 - index % 60, parent=0xC0FFEE00F100 + index * 7 % 61)
+        for index in range(links.MAX_PARENTS + 10)
     ]
-    store_samples(service, device, *crowd)
-    items = get_json(service, path(device), **HOUR)["items"]
-    assert [each["rssi"] for each in items] == [-30 - each for each in range(links.MAX_PARENTS)]
+    store_samples(service, device, *parents)
+    items = get_json(service, links_path(device), **HOUR)["items"]
+    assert [item["rssi"] for item in items] == [-30 - index for index in range(links.MAX_PARENTS)]
 
 
 @pytest.mark.rule("rest-87", "rest-88")
-def test_a_crowd_of_parents_takes_nothing_from_those_that_are_told(service: RunningService) -> None:
+def test_the_returned_parents_have_all_their_minutes_despite_many_others(service: RunningService) -> None:
     device = service.new_device()
-    crowd = range(0xC0FFEE00F100, 0xC0FFEE00F100 + links.MAX_PARENTS + 10)
-    minutes = (minute(BEGIN + each * MINUTE, -50, parent=parent) for each in range(30) for parent in crowd)
+    parents = range(0xC0FFEE00F100, 0xC0FFEE00F100 + links.MAX_PARENTS + 10)
+    minutes = (
+        build_minute(START + index * MINUTE, -50, parent=parent) for index in range(30) for parent in parents
+    )
     store_samples(service, device, *minutes)
-    items = get_json(service, path(device), **HOUR, Points=60)["items"]
+    items = get_json(service, links_path(device), **HOUR, Points=60)["items"]
     assert len(items) == links.MAX_PARENTS
-    assert {sum(bucket["count"] for bucket in each["series"]) for each in items} == {30}
+    assert {sum(bucket["count"] for bucket in item["series"]) for item in items} == {30}
 
 
-def test_many_minutes_are_read_in_blocks_and_are_the_same(
-    service: RunningService, in_blocks: RunningService
+def test_the_chunks_of_a_read_do_not_change_the_links(
+    service: RunningService, chunked_service: RunningService
 ) -> None:
-    device, other = service.new_device(), in_blocks.new_device()
-    minutes = [minute(BEGIN + each * MINUTE, -50 - each, parent=p) for each in range(20) for p in (P, Q, R)]
+    device, other = service.new_device(), chunked_service.new_device()
+    minutes = [
+        build_minute(START + index * MINUTE, -50 - index, parent=parent)
+        for index in range(20)
+        for parent in (P, Q, R)
+    ]
     store_samples(service, device, *minutes)
-    store_samples(in_blocks, other, *minutes)
-    whole = get_json(service, path(device), **HOUR, Points=7)
-    assert [sum(each["count"] for each in link["series"]) for link in whole["items"]] == [20, 20, 20]
-    assert get_json(in_blocks, path(other), **HOUR, Points=7) == whole
+    store_samples(chunked_service, other, *minutes)
+    expected = get_json(service, links_path(device), **HOUR, Points=7)
+    assert [sum(bucket["count"] for bucket in link["series"]) for link in expected["items"]] == [20, 20, 20]
+    assert get_json(chunked_service, links_path(other), **HOUR, Points=7) == expected
 
 
 @pytest.mark.rule("rest-88")
-def test_points_are_three_hundred_unless_set(service: RunningService) -> None:
+def test_the_default_number_of_points_is_300(service: RunningService) -> None:
     device = service.new_device()
-    store_samples(service, device, *(minute(BEGIN + each * MINUTE, -50) for each in range(1440)))
-    day = {"From": format_millis(BEGIN), "To": format_millis(BEGIN + DAY_MS)}
+    store_samples(service, device, *(build_minute(START + index * MINUTE, -50) for index in range(1440)))
+    day = {"From": format_millis(START), "To": format_millis(START + DAY_MS)}
     assert [
-        len(get_json(service, path(device), **day, **points)["items"][0]["series"])
+        len(get_json(service, links_path(device), **day, **points)["items"][0]["series"])
         for points in ({}, {"Points": 2000}, {"Points": 1})
     ] == [300, 1440, 1]
 
@@ -233,16 +245,16 @@ def test_points_are_three_hundred_unless_set(service: RunningService) -> None:
         ({"From": "x", "To": "y", "Points": "2001"}, ["To", "From", "Points"]),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_by_name(
+def test_invalid_parameters_are_refused_by_name(
     service: RunningService, query: dict[str, Any], fields: list[str]
 ) -> None:
-    assert list_faults(service.viewer.get(path(service.new_device()), params=query)) == fields
+    assert list_faults(service.viewer.get(links_path(service.new_device()), params=query)) == fields
 
 
-def test_a_device_that_nobody_heard_has_no_links_and_an_unknown_one_is_not_found(
+def test_a_device_without_links_has_an_empty_list_and_an_unknown_one_is_not_found(
     service: RunningService,
 ) -> None:
-    assert get_json(service, path(service.new_device())) == {"items": []}
+    assert get_json(service, links_path(service.new_device())) == {"items": []}
     for unknown in ("bmac-0123456789ab", "bmac-xyz"):
-        assert service.viewer.get(path(unknown)).status_code == 404
-    assert service.anonymous.get(path(service.new_device())).status_code == 401
+        assert service.viewer.get(links_path(unknown)).status_code == 404
+    assert service.anonymous.get(links_path(service.new_device())).status_code == 401

@@ -1,1 +1,1 @@
-"""The history of the schema, for Alembic."""
+"""Alembic migrations of the schema."""

@@ -1,4 +1,4 @@
-"""How Alembic runs our migrations: on the connection, and in the transaction, of `schema.migrate`."""
+"""Alembic environment: runs the migrations on the connection and in the transaction of `migrate_schema`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Chunks: samples of one device as bytes.
+"""Blocks: samples of one device, encoded as bytes.
 
-A chunk is a MessagePack array of samples. It grows at its end while it is in memory; how many there are is
-written at its front when it is read or stored.
+A block is a MessagePack array of samples. In memory it grows at its end; the number of samples is written to
+its header when it is read or stored.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import SampleRow
 
 _ARRAY_HEADER: Final = b"\xdd\0\0\0\0"
-"""An array, with its length in four bytes."""
+"""Header of a MessagePack array whose length has four bytes."""
 
 MAX_BLOCK_SAMPLES: Final = 2048
-"""Samples in a chunk that is stored for good: few enough to pass over those that are not asked for."""
+"""Maximum samples in a stored block: small enough that a reader can skip blocks outside its time range."""
 
 _encoder = msgspec.msgpack.Encoder()
 _append = _encoder.encode_into
@@ -31,14 +31,14 @@ _decode = msgspec.msgpack.Decoder(list[StoredSample]).decode
 
 
 BlockRow = tuple[int, int, int, int, bytearray]
-"""Device, part, the times of the first and the last sample, and the samples; as a segment has it.
+"""Row of a segment: device, part, times of the first and the last sample, encoded samples.
 
-As a bytearray: for bytes, SQLite's driver first looks for somebody who would make something else of them.
+The samples are a bytearray: for bytes, SQLite's driver first searches for a registered adapter.
 """
 
 
 class Block:
-    """A chunk that grows."""
+    """Block in memory, to which samples are appended."""
 
     __slots__ = ("_data", "count")
 
@@ -47,39 +47,39 @@ class Block:
         self._data = bytearray(_ARRAY_HEADER)
 
     def add(self, rows: Sequence[SampleRow]) -> int:
-        """Add samples in the order in which they come; gives how many bytes they take."""
+        """Append samples in the order of `rows`. Return the number of bytes added."""
         data = self._data
-        before = len(data)
+        old_size = len(data)
         for row in rows:
             _append(row, data, -1)
         self.count += len(rows)
-        return len(data) - before
+        return len(data) - old_size
 
     def __bytes__(self) -> bytes:
         return bytes(self.data)
 
     @property
     def data(self) -> bytearray:
-        """Itself, which may still grow."""
+        """Encoded samples: the internal buffer, which may still grow."""
         self._data[1:5] = self.count.to_bytes(4)
         return self._data
 
 
 def decode_block(block: bytes | bytearray) -> list[StoredSample]:
-    """The samples of a chunk."""
+    """Decode the samples of a block."""
     return _decode(block)
 
 
 def encode_blocks(samples: Iterable[StoredSample]) -> Iterator[tuple[int, int, bytearray]]:
-    """Chunks of samples that are in order, with the times of the first and the last of each."""
+    """Encode sorted samples in blocks; yield the times of the first and the last sample with each block."""
     source = iter(samples)
-    while part := list(islice(source, MAX_BLOCK_SAMPLES)):
-        yield part[0].time, part[-1].time, bytearray(_encode(part))
+    while block := list(islice(source, MAX_BLOCK_SAMPLES)):
+        yield block[0].time, block[-1].time, bytearray(_encode(block))
 
 
 def sort_unique_samples(samples: Iterable[StoredSample], *, newest_first: bool = False) -> list[StoredSample]:
-    """Samples in order, each once; of two with the same identity the first that came (report-36)."""
-    found: dict[tuple[int, int, int, int], StoredSample] = {}
+    """Sort samples by identity and drop duplicates: the first received sample wins (report-36)."""
+    by_identity: dict[tuple[int, int, int, int], StoredSample] = {}
     for sample in samples:
-        found.setdefault(sample.identity, sample)
-    return [found[identity] for identity in sorted(found, reverse=newest_first)]
+        by_identity.setdefault(sample.identity, sample)
+    return [by_identity[identity] for identity in sorted(by_identity, reverse=newest_first)]

@@ -1,6 +1,6 @@
-"""The head: samples that are in the journal and in no segment yet, as readers find them.
+"""Memtable: samples that are in the journal but not yet in a segment, as readers find them.
 
-Everything here is done by the event loop's thread, but for reading one that is no longer written to.
+Only the thread of the event loop writes to a memtable. Other threads may read it once it is frozen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import SampleRow, SampleRows
 
 Day = int | None
-"""Days since 1970; None for samples whose own time is not believed."""
+"""Days since 1970; None for samples whose time is implausible."""
 
 
 _MIN_TIME: Final = -(2**62)
@@ -31,61 +31,67 @@ _MAX_TIME: Final = 2**62
 
 
 class Memtable:
-    """Samples by day and device."""
+    """Samples in memory, in one block for each day and device."""
 
     def __init__(self) -> None:
         self.days: dict[Day, dict[int, Block]] = {}
         self.sample_count = 0
         self.byte_size = 0
-        """Bytes that they take."""
+        """Encoded size of all samples."""
         self.batches: list[int] = []
-        """The numbers of those that are in here. One that nobody saw committed is in the journal alone."""
+        """Numbers of the journal batches in this memtable.
+
+        A batch whose commit was not confirmed is only in the journal.
+        """
 
     def add(self, number: int, rows: SampleRows) -> None:
-        """Take a batch over."""
-        for device, new in rows.items():
-            if len(new) == 1:
-                self.byte_size += self._block(_day_of(new[0]), device).add(new)
+        """Add the samples of the committed batch `number`."""
+        for device, device_rows in rows.items():
+            if len(device_rows) == 1:
+                self.byte_size += self._block(_day_of(device_rows[0]), device).add(device_rows)
             else:
-                for day, part in _split_by_day(new):
-                    self.byte_size += self._block(day, device).add(part)
-            self.sample_count += len(new)
+                for day, day_rows in _split_by_day(device_rows):
+                    self.byte_size += self._block(day, device).add(day_rows)
+            self.sample_count += len(device_rows)
         self.batches.append(number)
 
     def _block(self, day: Day, device: int) -> Block:
-        chunks = self.days.get(day)
-        if chunks is None:
-            chunks = self.days[day] = {}
-        chunk = chunks.get(device)
-        if chunk is None:
-            chunk = chunks[device] = Block()
-        return chunk
+        blocks = self.days.get(day)
+        if blocks is None:
+            blocks = self.days[day] = {}
+        block = blocks.get(device)
+        if block is None:
+            block = blocks[device] = Block()
+        return block
 
     def day_blocks(self, day: Day) -> Iterator[BlockRow]:
-        """The chunks of a day as a segment has them; samples are as they came, unless they are many."""
+        """Yield the blocks of a day as segment rows, ordered by device.
+
+        A block keeps the order of arrival; only one with too many samples is sorted and split.
+        """
         first, last = (_MIN_TIME, _MAX_TIME) if day is None else (day * DAY_MS, (day + 1) * DAY_MS - 1)
-        chunks = self.days[day]
-        for device in sorted(chunks):
-            chunk = chunks[device]
-            if chunk.count <= MAX_BLOCK_SAMPLES:
-                yield device, 0, first, last, chunk.data
+        blocks = self.days[day]
+        for device in sorted(blocks):
+            block = blocks[device]
+            if block.count <= MAX_BLOCK_SAMPLES:
+                yield device, 0, first, last, block.data
                 continue
-            for part, (begin, end, data) in enumerate(
-                encode_blocks(sort_unique_samples(decode_block(chunk.data)))
+            for part, (block_first, block_last, data) in enumerate(
+                encode_blocks(sort_unique_samples(decode_block(block.data)))
             ):
-                yield device, part, begin, end, data
+                yield device, part, block_first, block_last, data
 
     def count_samples(self, day: Day) -> int:
-        """How many samples a day has."""
-        return sum(chunk.count for chunk in self.days[day].values())
+        """Count the samples of a day, including duplicates."""
+        return sum(block.count for block in self.days[day].values())
 
     def device_blocks(self, device: int) -> dict[Day, bytes]:
-        """A copy of the chunks of one device."""
-        return {day: bytes(chunks[device]) for day, chunks in self.days.items() if device in chunks}
+        """Return a copy of the blocks of one device, by day."""
+        return {day: bytes(blocks[device]) for day, blocks in self.days.items() if device in blocks}
 
 
 def _split_by_day(rows: Sequence[SampleRow]) -> Iterator[tuple[Day, Sequence[SampleRow]]]:
-    """Rows sorted out by day. Nearly always all are of the same."""
+    """Group rows by day. Nearly always all rows are of the same day."""
     first = _day_of(rows[0])
     if all(_day_of(row) == first for row in rows):
         yield first, rows
@@ -95,5 +101,5 @@ def _split_by_day(rows: Sequence[SampleRow]) -> Iterator[tuple[Day, Sequence[Sam
 
 
 def _day_of(row: SampleRow) -> Day:
-    more = row[7]
-    return row[0] // DAY_MS if more is None or more.clock is None else None
+    extras = row[7]
+    return row[0] // DAY_MS if extras is None or extras.clock is None else None

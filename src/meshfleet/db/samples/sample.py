@@ -1,4 +1,4 @@
-"""What is kept of a report: plain values, the same in every store."""
+"""Stored samples, their retention, and the interface of the sample stores."""
 
 from __future__ import annotations
 
@@ -13,125 +13,123 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-# How long samples are kept.
-
 Retention: TypeAlias = Mapping[int, int | None]
-"""Milliseconds for each kind; None: for ever."""
+"""Retention in milliseconds by sample kind; None means forever."""
 
 
 def decode_kind_mask(mask: int) -> frozenset[int]:
-    """Kinds that are given as bits."""
+    """Return the sample kinds whose bits are set."""
     return frozenset(kind for kind in range(mask.bit_length()) if mask >> kind & 1)
 
 
 def find_expired_kinds(
     retention: Retention, kinds: AbstractSet[int], age_from: int, now: int
 ) -> frozenset[int]:
-    """Which of some kinds nobody wants any more."""
+    """Return the kinds whose retention has ended at `now`, counted from `age_from`."""
     return frozenset(
         kind for kind in kinds if (kept := retention.get(kind)) is not None and age_from + kept <= now
     )
 
 
 DAY_MS: Final = 86_400_000
-"""Milliseconds."""
+"""Milliseconds in a day."""
 
 NO_SEQ: Final = -1
-"""Stands for the `seq` of a sample that came without one (report-35)."""
+"""Placeholder for the `seq` of a sample without one (report-35)."""
 
 
 class SampleKind(IntEnum):
-    """The kinds of samples, as they are stored."""
+    """Kind of a sample, as stored."""
 
     PROPERTY = 0
     MEASUREMENT = 1
     MEASUREMENT_ERROR = 2
     EVENT = 3
     LINK = 4
-    """How well a parent heard a device in one minute; its identifier is the parent's MAC."""
+    """Link quality between a device and its parent in one minute; the identifier is the MAC of the parent."""
     HEARTBEAT = 5
-    """The heartbeats of one minute."""
+    """Number of heartbeats in one minute."""
 
 
 ALL_KINDS_MASK: Final = (1 << len(SampleKind)) - 1
-"""A bit for each."""
+"""Bit mask of all kinds."""
 
 
 class ClockFlag(IntEnum):
-    """Why a sample is not stored by the day of its time: that time cannot be right."""
+    """Reason why a sample is not stored under the day of its time: that time is implausible."""
 
     FUTURE = 1
     PAST = 2
     CORRECTED = 3
-    """It cannot be right, but corrected by the offset of the gateway's clock it is believed."""
+    """Implausible as reported, but plausible after correction by the offset of the gateway's clock."""
 
 
 class SampleExtras(Struct, array_like=True, frozen=True, gc=False):
-    """What few samples have."""
+    """Fields that only few samples have."""
 
     text: str | None = None
-    """The value as JSON, where it is no number, or not only one."""
+    """Value as JSON, unless it is just a number."""
     ext: str | None = None
-    """As JSON."""
+    """Extension fields as JSON."""
     error: int | None = None
     error_ext: int | None = None
     clock: int | None = None
     shift: int | None = None
-    """Milliseconds that correct the time; None: the clock of the gateway was right, or not known."""
+    """Correction of the time in milliseconds; None: the gateway's clock is right, or its offset unknown."""
 
     @property
     def has_plausible_time(self) -> bool:
-        """Whether the time, corrected if need be, can be right."""
+        """Whether the time, corrected if necessary, is plausible."""
         return self.clock is None or self.clock == ClockFlag.CORRECTED
 
 
 class StoredSample(Struct, array_like=True, frozen=True, gc=False):
-    """A sample of one device. The first four fields are its identity, and sort it."""
+    """Sample of one device. The first four fields are its identity and sort order."""
 
     time: int
     """Milliseconds since 1970."""
     kind: int
     identifier: int
-    """The hex identifier as a number; a name that no catalogue knows is a negative one."""
+    """Hex identifier as a number; negative for a name that is not in the catalogue."""
     seq: int
     gateway: int
     number: float | int | None
-    """The value, if it is a number; true and false are 1 and 0."""
+    """Numeric value; 1 and 0 for true and false; None if the value is not a number."""
     raw: bytes | None
     more: SampleExtras | None
 
     @property
     def identity(self) -> SampleIdentity:
-        """By what it is recognised when it comes again."""
+        """Key by which a repeated sample is recognized."""
         return self.time, self.kind, self.identifier, self.seq
 
 
 SampleIdentity: TypeAlias = tuple[int, int, int, int]
 
 SampleRow: TypeAlias = tuple[int, int, int, int, int, float | int | None, bytes | None, SampleExtras | None]
-"""A `Sample` as a tuple of its fields. On the way in there are too many of them for anything more."""
+"""Fields of a `StoredSample` as a tuple. On the ingest path there are too many rows for objects."""
 
 SampleRows: TypeAlias = Mapping[int, Sequence[SampleRow]]
 """New samples by device."""
 
 
 class SampleQuery(Struct, frozen=True, kw_only=True):
-    """Which samples of a device are asked for; all that is given must hold."""
+    """Filter for the samples of one device; a sample must match every given field."""
 
     device: int
     kinds: frozenset[int]
     identifier: int | None = None
     since: int
-    """Milliseconds; a sample of this very moment is among them."""
+    """Start in milliseconds, inclusive."""
     until: int
-    """Milliseconds; a sample of this very moment is not."""
+    """End in milliseconds, exclusive."""
     newest_first: bool = False
     after: SampleIdentity | None = None
-    """Only those that follow this one in the order that is asked for."""
+    """Only samples after this one in the requested order."""
 
     @property
     def time_range(self) -> tuple[int, int]:
-        """`since` and `until`, without what lies before `after` in the order that is asked for."""
+        """Start and end of the query, narrowed by `after`."""
         if self.after is None:
             return self.since, self.until
         if self.newest_first:
@@ -139,7 +137,7 @@ class SampleQuery(Struct, frozen=True, kw_only=True):
         return max(self.since, self.after[0]), self.until
 
     def matches(self, sample: StoredSample) -> bool:
-        """Whether a sample is among them."""
+        """Return whether a sample matches the filter."""
         if not self.since <= sample.time < self.until or sample.kind not in self.kinds:
             return False
         if self.identifier is not None and sample.identifier != self.identifier:
@@ -153,35 +151,36 @@ Result = TypeVar("Result")
 
 
 SampleConsumer: TypeAlias = Callable[[Iterator[StoredSample]], Result]
-"""What is done with samples, in a thread. They come one by one, in order, each once.
+"""Function that reads a query's samples in a worker thread: in the requested order, without duplicates.
 
-It may be done again from the beginning, when something moved while it was done.
+It may be called again from the start if a segment was replaced while it was reading.
 """
 
 
 class SampleStore(Protocol):
-    """Where samples are."""
+    """Store for the samples of all devices."""
 
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:
-        """Store samples with the transaction; those that are there already stay as they are.
+        """Write samples within the transaction; samples that exist already are unchanged.
 
-        Gives a number for `committed`. Nothing else may be written between the two.
+        Return the number to pass to `publish_committed` after the commit. No other batch may be written in
+        between.
         """
 
     def publish_committed(self, number: int, rows: SampleRows) -> None:
-        """Let readers see what was written, now that it is committed."""
+        """Make a batch visible to readers after its transaction was committed."""
 
     async def wait_for_capacity(self) -> None:
-        """Wait until more may be written: what is written must be put in order at some time."""
+        """Wait until more samples may be written, while flushing lags behind."""
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
-        """Go through the samples that are wanted."""
+        """Call `consume` with the samples that match `query`. Return its result."""
 
     async def ensure_capacity(self, now: int) -> None:
-        """Do what soon will be waited for: that part of `tend` that must not wait for the rest of it."""
+        """Run the part of `maintain` that writers may soon have to wait for."""
 
     async def maintain(self, now: int) -> None:
-        """Put in order what was written, and remove what nobody wants any more."""
+        """Flush and compact what was written, and delete samples whose retention has ended."""
 
     def close(self) -> None:
-        """Let running work end."""
+        """Wait for running work, then release all resources."""

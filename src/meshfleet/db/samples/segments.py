@@ -1,7 +1,7 @@
-"""Segments: files with samples of one day, ordered by device and time, that are written once.
+"""Segments: files of samples of one day, ordered by device and time, written once.
 
-Each is an SQLite file with a chunk or more of each device. What belongs together more closely is merged into
-larger files from time to time, so that there are never many; what is too old is removed with its file.
+Each is an SQLite file with one or more blocks for each device. Segments of a day are merged into larger ones,
+so that there are never many; expired samples are removed with their file.
 """
 
 from __future__ import annotations
@@ -46,46 +46,46 @@ _CREATE_TABLE: Final = """CREATE TABLE chunk (
 ) WITHOUT ROWID"""
 
 _ROWS_PER_STATEMENT: Final = 100
-"""Rows in one statement."""
+"""Rows inserted by one statement."""
 
 _UNSAFE_PRAGMAS: Final = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -16384")
-"""While a file is made nobody needs it; before anybody does, it is on the disk as a whole."""
+"""Settings for writing a segment: it is not used before it is complete and synced to the disk."""
 
 
 _StoredBlock = tuple[int, int, int, int, bytes | None, Path]
-"""Device, part, first, last, samples if they are read already, and the file that has them."""
+"""Device, part, first and last time, samples (None if not loaded yet), and the path of the file."""
 
 
 class Segment(NamedTuple):
-    """A file, as the database knows it."""
+    """Segment file as registered in the database."""
 
     number: int
     day: Day
     level: int
-    """How often its samples were merged."""
+    """Number of merges its samples have been through."""
     samples: int
     kinds: int
-    """A bit for each kind that may be in it."""
+    """Bit mask of the kinds that may be in it."""
     written_at: int
     origin: int
-    """The lowest number among those it was made of: what came first counts."""
+    """Lowest number of its source segments: the oldest sample of an identity wins."""
 
 
 class SegmentMissing(Exception):
-    """A segment was merged into another one, or is too old, since somebody began to read."""
+    """Signal that a segment was merged or expired while it was being read."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path.name} is gone")
+        super().__init__(f"{path.name} no longer exists")
         self.path = path
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Where a segment is."""
+    """Return the path of the segment with this number."""
     return folder / f"{number:08d}.samples"
 
 
 def write_segment(path: Path, rows: Iterable[BlockRow]) -> None:
-    """Make a file of chunks, which come in order. It is there whole or not at all."""
+    """Write blocks, which are in order, to a new file. After a failure the file does not exist."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -99,60 +99,65 @@ def write_segment(path: Path, rows: Iterable[BlockRow]) -> None:
             file.execute("COMMIT")
         _publish_file(unfinished, path)
     except BaseException:
-        # A full disk is tried again and again, and must not get fuller by that.
-        for each in (unfinished, path):
-            each.unlink(missing_ok=True)
+        # After a failure on a full disk this is retried: leftovers would fill the disk further.
+        for file_path in (unfinished, path):
+            file_path.unlink(missing_ok=True)
         raise
 
 
 def _insert_blocks(file: sqlite3.Connection, rows: Iterable[BlockRow]) -> None:
     """Insert many rows with each statement.
 
-    Between two of them the driver hands Python's lock to whoever wants it, and a busy event loop gives it
-    back late.
+    Between two statements the driver releases the GIL, and a busy event loop returns it late.
     """
     source = iter(rows)
-    while some := list(islice(source, _ROWS_PER_STATEMENT)):
-        places = ", ".join(["(?, ?, ?, ?, ?)"] * len(some))
-        file.execute(f"INSERT INTO chunk VALUES {places}", list(chain.from_iterable(some)))  # noqa: S608
+    while batch := list(islice(source, _ROWS_PER_STATEMENT)):
+        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(batch))
+        file.execute(f"INSERT INTO chunk VALUES {placeholders}", list(chain.from_iterable(batch)))  # noqa: S608 # only placeholders
 
 
 def find_block_sources(path: Path, device: int, since: int, until: int) -> list[BlockSource]:
-    """The samples of a device that may lie between two times, chunk by chunk."""
+    """Return the blocks of a device that may have samples between two times."""
     with _open_segment(path) as file:
         query = "SELECT part, first, last FROM chunk WHERE device = ? AND last >= ? AND first < ?"
-        found = file.execute(query, (device, since, until)).fetchall()
-        if len(found) == 1:  # as nearly always; it is read while the file is open anyway
-            ((part, first, last),) = found
+        blocks = file.execute(query, (device, since, until)).fetchall()
+        if len(blocks) == 1:  # nearly always; load it while the file is open
+            ((part, first, last),) = blocks
             return [BlockSource(first, last, partial(_decode_block, path, _select_block(file, device, part)))]
-    return [BlockSource(first, last, partial(_load_block, path, device, part)) for part, first, last in found]
+    return [
+        BlockSource(first, last, partial(_load_block, path, device, part)) for part, first, last in blocks
+    ]
 
 
 class SegmentMerger:
-    """The chunks of several files together, but for the samples of some kinds; and what came out."""
+    """Merged blocks of several segments without the samples of dropped kinds, and counts of the result."""
 
     def __init__(self, paths: Sequence[Path], dropped_kinds: frozenset[int]) -> None:
-        self._places = paths
-        self._without = dropped_kinds
+        self._paths = paths
+        self._dropped_kinds = dropped_kinds
         self.samples = 0
         self.kinds = 0
 
     def __iter__(self) -> Iterator[BlockRow]:
-        chunks = merge(*map(_read_blocks, self._places), key=itemgetter(0))
-        for device, found in groupby(chunks, key=itemgetter(0)):
-            for part, (first, last, data) in enumerate(encode_blocks(self._merge_device(list(found)))):
+        blocks = merge(*map(_read_blocks, self._paths), key=itemgetter(0))
+        for device, device_blocks in groupby(blocks, key=itemgetter(0)):
+            for part, (first, last, data) in enumerate(
+                encode_blocks(self._merge_device(list(device_blocks)))
+            ):
                 yield device, part, first, last, data
 
-    def _merge_device(self, found: Sequence[_StoredBlock]) -> Iterable[StoredSample]:
-        if len(found) <= len(self._places):  # few: then all at once takes less time
-            return self._keep_samples(sort_unique_samples(chain.from_iterable(map(_decode_stored, found))))
-        swept = merge_sources(BlockSource(each[2], each[3], partial(_decode_stored, each)) for each in found)
-        blocks = iter(lambda: list(islice(swept, MAX_BLOCK_SAMPLES)), [])
-        return chain.from_iterable(map(self._keep_samples, blocks))
+    def _merge_device(self, blocks: Sequence[_StoredBlock]) -> Iterable[StoredSample]:
+        if len(blocks) <= len(self._paths):  # few blocks: sorting all at once is faster
+            return self._keep_samples(sort_unique_samples(chain.from_iterable(map(_decode_stored, blocks))))
+        merged = merge_sources(
+            BlockSource(block[2], block[3], partial(_decode_stored, block)) for block in blocks
+        )
+        chunks = iter(lambda: list(islice(merged, MAX_BLOCK_SAMPLES)), [])
+        return chain.from_iterable(map(self._keep_samples, chunks))
 
     def _keep_samples(self, samples: list[StoredSample]) -> list[StoredSample]:
-        """Those that are kept."""
-        kept = [sample for sample in samples if sample.kind not in self._without]
+        """Return the samples whose kind is kept, and count them."""
+        kept = [sample for sample in samples if sample.kind not in self._dropped_kinds]
         self.samples += len(kept)
         for kind in {sample.kind for sample in kept}:
             self.kinds |= 1 << kind
@@ -160,7 +165,10 @@ class SegmentMerger:
 
 
 def _read_blocks(path: Path) -> Iterator[_StoredBlock]:
-    """All of a file by device. The first of a device, nearly always the only one, is read at once."""
+    """Yield the blocks of a file by device.
+
+    Only the first block of a device, nearly always the only one, is loaded.
+    """
     with _open_segment(path) as file:
         query = "SELECT device, part, first, last, CASE part WHEN 0 THEN samples END FROM chunk"
         for row in file.execute(f"{query} ORDER BY device, part"):
@@ -168,8 +176,8 @@ def _read_blocks(path: Path) -> Iterator[_StoredBlock]:
 
 
 def _decode_stored(stored: _StoredBlock) -> list[StoredSample]:
-    device, part, _, _, chunk, place = stored
-    return _load_block(place, device, part) if chunk is None else _decode_block(place, chunk)
+    device, part, _, _, data, path = stored
+    return _load_block(path, device, part) if data is None else _decode_block(path, data)
 
 
 def _load_block(path: Path, device: int, part: int) -> list[StoredSample]:
@@ -177,65 +185,65 @@ def _load_block(path: Path, device: int, part: int) -> list[StoredSample]:
         return decode_block(_select_block(file, device, part))
 
 
-def _decode_block(path: Path, chunk: bytes) -> list[StoredSample]:
+def _decode_block(path: Path, data: bytes) -> list[StoredSample]:
     try:
-        return decode_block(chunk)
+        return decode_block(data)
     except msgspec.MsgspecError as exc:
         raise _classify_failure(path, exc) from exc
 
 
 def _select_block(file: sqlite3.Connection, device: int, part: int) -> bytes:
     query = "SELECT samples FROM chunk WHERE device = ? AND part = ?"
-    (chunk,) = file.execute(query, (device, part)).fetchone()
-    return bytes(chunk)
+    (data,) = file.execute(query, (device, part)).fetchone()
+    return bytes(data)
 
 
 @contextmanager
 def _open_segment(path: Path) -> Iterator[sqlite3.Connection]:
-    """A file for reading, which nobody will ever change."""
-    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    """Open a segment for reading; it never changes."""
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
-        # Closed wherever the last one lets go of it, such as of an error on its way to another thread.
-        with closing(sqlite3.connect(address, uri=True, check_same_thread=False)) as file:
+        # The connection may be closed in another thread, for instance with an error passed to that thread.
+        with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as file:
             yield file
     except (sqlite3.DatabaseError, msgspec.MsgspecError) as exc:
         raise _classify_failure(path, exc) from exc
 
 
 def _classify_failure(path: Path, exc: Exception) -> Exception:
-    """What is wrong with a file: that it is not there, that it is damaged, or nothing but the moment."""
+    """Return SegmentMissing, SamplesDamaged, or DatabaseUnavailable for an error that may pass."""
     if not path.exists():
         return SegmentMissing(path)
     if _is_temporary(exc):
-        return DatabaseUnavailable(f"{path.name} cannot be read now: {exc}")
+        return DatabaseUnavailable(f"{path.name} cannot be read at the moment: {exc}")
     return SamplesDamaged(path, exc)
 
 
 def _is_temporary(exc: Exception) -> bool:
-    """Whether a file may be all right: there are too many open files, or the disk does not answer.
+    """Return whether the file may be intact: there are too many open files, or the disk does not respond.
 
-    A file without the table is damaged, although that is an operational error as well.
+    A file without the table is damaged, although SQLite reports that as an operational error too.
     """
     return isinstance(exc, sqlite3.OperationalError) and exc.sqlite_errorcode != sqlite3.SQLITE_ERROR
 
 
 def _publish_file(unfinished: Path, path: Path) -> None:
-    """Let a file be on the disk before its name is."""
+    """Sync a finished file to the disk, then rename it."""
     sync_path(unfinished)
     unfinished.rename(path)
     sync_path(path.parent)
 
 
 def sync_path(path: Path) -> None:
-    """Let a file, or what a folder has, be on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Sync a file or the entries of a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
-# The folder of segments: how it is made, and what becomes of files in it that the database does not know.
+# The directory of segments: its creation, and cleanup of files that are not registered in the database.
 
 _log = logging.getLogger(__name__)
 
@@ -243,29 +251,30 @@ _QUARANTINE_FOLDER: Final = "unknown"
 
 
 def prepare_segment_folder(folder: Path) -> None:
-    """Make the folder, and let it be on the disk before anything is in it."""
+    """Create the directory of segments and sync its entry to the disk."""
     folder.mkdir(mode=0o700, exist_ok=True)
     sync_path(folder.parent)
 
 
 def clean_segment_folder(folder: Path, known: Iterable[Segment], highest: int) -> int:
-    """Remove what is of no use; gives the first number that no file has, or ever had.
+    """Delete files that are no longer needed. Return the first number that no segment has or had.
 
-    `highest` is the highest number that the database ever knew. A file with a number up to that one was
-    replaced by others. One above it may be what a crash has left, but also the only copy of its samples,
-    where an older database was put back: it is put aside.
+    `highest` is the highest number ever registered. An unregistered file up to that number was replaced by
+    others. A file above it is left over from a crash, or the only copy of its samples if an older database
+    was restored: it is moved to the quarantine directory.
     """
-    for place in folder.glob("*.unfinished"):
-        place.unlink()
-    needed = {each.number for each in known}
-    unknown = [place for place in _list_segment_files(folder) if _segment_number(place) not in needed]
-    above = [place for place in unknown if _segment_number(place) > highest]
-    for place in unknown:
-        if _segment_number(place) <= highest:
-            place.unlink()
-    _quarantine(folder / _QUARANTINE_FOLDER, above)
+    for path in folder.glob("*.unfinished"):
+        path.unlink()
+    registered = {segment.number for segment in known}
+    unregistered = [path for path in _list_segment_files(folder) if _segment_number(path) not in registered]
+    unknown = [path for path in unregistered if _segment_number(path) > highest]
+    for path in unregistered:
+        if _segment_number(path) <= highest:
+            path.unlink()
+    _quarantine(folder / _QUARANTINE_FOLDER, unknown)
     return (
-        max([highest, *needed, *map(_segment_number, _list_segment_files(folder / _QUARANTINE_FOLDER))]) + 1
+        max([highest, *registered, *map(_segment_number, _list_segment_files(folder / _QUARANTINE_FOLDER))])
+        + 1
     )
 
 
@@ -273,32 +282,31 @@ def _quarantine(quarantine: Path, paths: list[Path]) -> None:
     if not paths:
         return
     quarantine.mkdir(mode=0o700, exist_ok=True)
-    for place in paths:
-        place.rename(_unused_path(quarantine / place.name))
+    for path in paths:
+        path.rename(_unused_path(quarantine / path.name))
     sync_path(quarantine)
     sync_path(quarantine.parent)
     _log.warning(
-        "%d files with samples are unknown to the database, and were moved to %s. If an older copy of the"
-        " database was put back: stop the service, put back the newer one, and move them to where they were."
-        " If the service, or its machine, just ended in the middle of its work: their samples are stored"
-        " elsewhere, and they may be deleted.",
+        "%d segment files are not registered in the database and were moved to %s. If an older copy of the"
+        " database was restored: stop the service, restore the newer copy, and move the files back. If the"
+        " service or its machine crashed: their samples are stored elsewhere, and you may delete the files.",
         len(paths),
         quarantine,
     )
 
 
 def _unused_path(path: Path) -> Path:
-    """A name that nothing has: none of them may be the only copy that another one replaces."""
-    copies = 0
-    free = path
-    while free.exists():
-        copies += 1
-        free = path.with_name(f"{path.stem}.{copies}{path.suffix}")
-    return free
+    """Return an unused name: an existing file may be the only copy of its samples."""
+    suffix_number = 0
+    candidate = path
+    while candidate.exists():
+        suffix_number += 1
+        candidate = path.with_name(f"{path.stem}.{suffix_number}{path.suffix}")
+    return candidate
 
 
 def _list_segment_files(folder: Path) -> list[Path]:
-    """Files with names that are ours."""
+    """List the files that are named like segments."""
     return list(folder.glob("[0-9]" * 8 + "*.samples"))
 
 

@@ -1,6 +1,6 @@
-"""Going through pieces of a device's samples in order, where each is loaded only when its time has come.
+"""Lazy merge of a device's samples, in which each block is loaded only when its time is reached.
 
-A day of one device may be far more than fits into memory, and who wants its first page wants little of it.
+One day of a device may not fit into memory, and a reader of its first page needs only a small part of it.
 """
 
 from __future__ import annotations
@@ -19,69 +19,69 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import SampleIdentity, SampleQuery, StoredSample
 
 
-# Going through samples day by day: nobody waits for a year in order to see its last hour.
-
-
 def scan_days(
     query: SampleQuery,
     days: Iterable[int],
     load: Callable[[int], Iterable[StoredSample]],
     strays: Iterable[StoredSample],
 ) -> Iterator[StoredSample]:
-    """What is wanted, in order, each once. `load` gives what is wanted of a day, in order, and so are strays.
+    """Yield the samples of a query day by day, in the requested order, without duplicates.
 
-    A stray is a sample whose own time was not believed when it came; it stands where its time says.
+    `load` returns the matching samples of a day. `strays` are matching samples whose time was implausible
+    when received. Both are in the requested order; a stray is placed by its time.
     """
-    backwards = query.newest_first
+    is_descending = query.newest_first
     since, until = query.time_range
     first, last = since // DAY_MS, (until - 1) // DAY_MS
-    inside = sorted((day for day in set(days) if first <= day <= last), reverse=backwards)
+    queried_days = sorted((day for day in set(days) if first <= day <= last), reverse=is_descending)
 
-    def by_day() -> Iterator[StoredSample]:
-        for day in inside:
+    def load_days() -> Iterator[StoredSample]:
+        for day in queried_days:
             yield from load(day)
 
-    together = merge(by_day(), strays, key=attrgetter("identity"), reverse=backwards)
-    for _, same in groupby(together, key=attrgetter("identity")):
-        yield next(same)
+    merged = merge(load_days(), strays, key=attrgetter("identity"), reverse=is_descending)
+    for _, duplicates in groupby(merged, key=attrgetter("identity")):
+        yield next(duplicates)
 
 
 class BlockSource(NamedTuple):
-    """Samples that are somewhere, in any order."""
+    """Samples to load, in any order, and their time range."""
 
     first: int
-    """No sample is older than this, in milliseconds,"""
+    """Lower bound of the times, in milliseconds."""
     last: int
-    """and none is younger than this."""
+    """Upper bound of the times, in milliseconds."""
     load: Callable[[], Iterable[StoredSample]]
 
 
 def merge_sources(sources: Iterable[BlockSource], *, newest_first: bool = False) -> Iterator[StoredSample]:
-    """The samples of all pieces in order, each once: of two with one identity that of the earlier piece.
+    """Yield the samples of all sources in order, without duplicates: the earlier source of an identity wins.
 
-    What is in memory are the pieces that overlap at the time that has been reached.
+    Only the sources that overlap at the current time are in memory.
     """
-    place = _descending_key if newest_first else _ascending_key
-    waiting = [(-each.last if newest_first else each.first, rank, each) for rank, each in enumerate(sources)]
-    waiting.sort(reverse=True, key=lambda each: each[:2])
-    begun: list[tuple[SampleIdentity, int, StoredSample, Iterator[StoredSample]]] = []
-    told: SampleIdentity | None = None
-    while waiting or begun:
-        while waiting and (not begun or waiting[-1][0] <= begun[0][0][0]):
-            _, rank, piece = waiting.pop()
-            rest = iter(sort_unique_samples(piece.load(), newest_first=newest_first))
-            if (sample := next(rest, None)) is not None:
-                heappush(begun, (place(sample), rank, sample, rest))
-        if not begun:
+    sort_key = _descending_key if newest_first else _ascending_key
+    pending = [
+        (-source.last if newest_first else source.first, rank, source) for rank, source in enumerate(sources)
+    ]
+    pending.sort(reverse=True, key=lambda entry: entry[:2])
+    active: list[tuple[SampleIdentity, int, StoredSample, Iterator[StoredSample]]] = []
+    yielded: SampleIdentity | None = None
+    while pending or active:
+        while pending and (not active or pending[-1][0] <= active[0][0][0]):
+            _, rank, source = pending.pop()
+            remaining = iter(sort_unique_samples(source.load(), newest_first=newest_first))
+            if (sample := next(remaining, None)) is not None:
+                heappush(active, (sort_key(sample), rank, sample, remaining))
+        if not active:
             continue
-        reached, rank, sample, rest = begun[0]
-        if reached != told:
+        key, rank, sample, remaining = active[0]
+        if key != yielded:
             yield sample
-            told = reached
-        if (following := next(rest, None)) is None:
-            heappop(begun)
+            yielded = key
+        if (next_sample := next(remaining, None)) is None:
+            heappop(active)
         else:
-            heapreplace(begun, (place(following), rank, following, rest))
+            heapreplace(active, (sort_key(next_sample), rank, next_sample, remaining))
 
 
 def _ascending_key(sample: StoredSample) -> SampleIdentity:

@@ -1,9 +1,9 @@
-"""Samples on SQLite: a journal, a head and segments.
+"""Sample store on SQLite: a journal, a memtable and segments.
 
-A batch goes into the journal, as one row, in the transaction that commits it; then into the head, where
-readers find it. When the head is full it is written out as segments, and its rows of the journal go. So
-every sample is in the journal or in a segment, whatever happens, and nothing is written twice in vain: a
-table with a row for each sample would cost several times as much.
+Each batch is one row of the journal, written in the transaction that commits it; after the commit it is added
+to the memtable, where readers find it. A full memtable is flushed to segments, and its journal rows are
+deleted. So every sample is always in the journal or in a segment. A table with a row for each sample would
+cost several times as much.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_MEMTABLE_AGE_MS: Final = DAY_MS
-"""Milliseconds after which a head is written out however few samples it has."""
+"""Milliseconds after which a memtable is flushed, however few samples it has."""
 
 _TOP_LEVEL: Final = 4
-"""The level above which nothing is merged."""
+"""Level whose segments are not merged further."""
 
 _READER_THREADS: Final = 4
 
 _READ_ATTEMPTS: Final = 10
-"""For a reader who finds that segments went while it read."""
+"""Attempts of a reader whose segments are replaced while it reads."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(
@@ -70,21 +70,21 @@ _decode = msgspec.msgpack.Decoder(
 
 
 class CompactionLimits(NamedTuple):
-    """How much is collected before it is put in order."""
+    """Thresholds for flushing the memtable and merging segments."""
 
     memtable_samples: int = 200_000
-    """Samples in a head that is to be written out."""
+    """Samples at which the memtable is flushed."""
     memtable_bytes: int = 64 * 1024 * 1024
-    """Bytes in a head that is to be written out: samples are small, unless somebody means harm."""
+    """Bytes at which the memtable is flushed; reached first only if samples are unusually large."""
     merge_count: int = 8
-    """Segments of one day and level that become one of the next."""
+    """Segments of one day and level that are merged into one of the next level."""
 
 
 _DEFAULT_LIMITS: Final = CompactionLimits()
 
 
 class SqliteSampleStore:
-    """The samples of a service on SQLite. Only one program uses them at a time."""
+    """Sample store on SQLite, used by only one process at a time."""
 
     def __init__(
         self,
@@ -102,34 +102,34 @@ class SqliteSampleStore:
         self._memtable = Memtable()
         self._memtable_started_at = now
         self._frozen_memtable: Memtable | None = None
-        """A head that is being written out."""
+        """Memtable that is being flushed; None if no flush is running."""
         self._flushed_segments: dict[Day, Segment] = {}
-        """What was made of that head, until the database knows of it: a try that fails leaves no litter."""
+        """Segments flushed but not yet registered in the database: a retry reuses them."""
         self._merged_segments: dict[tuple[int, ...], Segment] = {}
-        """The same for what was made of segments, by their numbers."""
+        """Merged segments not yet registered in the database, by the numbers of their source segments."""
         self._unregistered_files: set[Path] = set()
-        """Files that the database was never told of."""
+        """Files that are not registered in the database."""
         self._damaged_files: set[Path] = set()
         self._flush_lock = asyncio.Lock()
         self._has_capacity = asyncio.Event()
         self._has_capacity.set()
         self._is_closed = False
         self._reader_pool = ThreadPoolExecutor(_READER_THREADS, "samples.read")
-        self._compaction_pool = ThreadPoolExecutor(2, "samples.keep")
+        self._compaction_pool = ThreadPoolExecutor(2, "samples.compact")
         prepare_segment_folder(folder)
         self._segments: tuple[Segment, ...] = database.read_now(_load_segments)
         self._next_number = clean_segment_folder(
             folder, self._segments, database.read_now(_load_highest_number)
         )
         self._last_batch = 0
-        """The number of the last batch. None comes again, or a batch could be taken for one that may go."""
+        """Number of the last batch. Never reused: a flush would delete the journal row of a newer batch."""
         for number, batch in database.read_now(_load_journal):
             self._memtable.add(number, _decode(batch))
             self._last_batch = number
 
     # Writing
 
-    def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:  # noqa: ARG002 # known later, in `tend`
+    def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:  # noqa: ARG002 # used by the PostgreSQL store
         """See `SampleStore`."""
         if rows:
             self._last_batch += 1
@@ -152,54 +152,59 @@ class SqliteSampleStore:
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
         """See `SampleStore`."""
-        # Before the segments: what goes from here to there meanwhile is seen twice, and not never.
-        heads = [
-            head.device_blocks(query.device)
-            for head in (self._frozen_memtable, self._memtable)
-            if head is not None
+        # Copy the memtables before listing the segments: samples flushed meanwhile are read twice, never
+        # lost.
+        memtable_blocks = [
+            memtable.device_blocks(query.device)
+            for memtable in (self._frozen_memtable, self._memtable)
+            if memtable is not None
         ]
-        work = asyncio.get_running_loop().run_in_executor
-        return await work(self._reader_pool, self._read, query, heads, consume)
+        run = asyncio.get_running_loop().run_in_executor
+        return await run(self._reader_pool, self._read, query, memtable_blocks, consume)
 
     def _read(
-        self, wanted: SampleQuery, heads: Sequence[dict[Day, bytes]], use: SampleConsumer[Result]
+        self, query: SampleQuery, memtable_blocks: Sequence[dict[Day, bytes]], consume: SampleConsumer[Result]
     ) -> Result:
-        for tries_left in reversed(range(_READ_ATTEMPTS)):
+        for attempts_left in reversed(range(_READ_ATTEMPTS)):
             try:
-                return use(self._scan(wanted, heads))
+                return consume(self._scan(query, memtable_blocks))
             except SegmentMissing as exc:
-                if not tries_left:
+                if not attempts_left:
                     raise SamplesDamaged(exc.path, exc) from exc
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
-    def _scan(self, wanted: SampleQuery, heads: Sequence[dict[Day, bytes]]) -> Iterator[StoredSample]:
-        by_day: defaultdict[Day, list[Segment]] = defaultdict(list)
+    def _scan(
+        self, query: SampleQuery, memtable_blocks: Sequence[dict[Day, bytes]]
+    ) -> Iterator[StoredSample]:
+        segments_by_day: defaultdict[Day, list[Segment]] = defaultdict(list)
         for segment in self._segments:
-            by_day[segment.day].append(segment)
+            segments_by_day[segment.day].append(segment)
 
-        def load(day: Day) -> Iterator[StoredSample]:
-            found = self._block_sources(
-                wanted, by_day.get(day, ()), [head[day] for head in heads if day in head]
+        def load_day(day: Day) -> Iterator[StoredSample]:
+            sources = self._block_sources(
+                query,
+                segments_by_day.get(day, ()),
+                [blocks[day] for blocks in memtable_blocks if day in blocks],
             )
-            return merge_sources(found, newest_first=wanted.newest_first)
+            return merge_sources(sources, newest_first=query.newest_first)
 
-        days = {day for day in chain(by_day, *heads) if day is not None}
-        return scan_days(wanted, days, load, load(None))
+        days = {day for day in chain(segments_by_day, *memtable_blocks) if day is not None}
+        return scan_days(query, days, load_day, load_day(None))
 
     def _block_sources(
-        self, wanted: SampleQuery, stored: Iterable[Segment], heads: Iterable[bytes]
+        self, query: SampleQuery, day_segments: Iterable[Segment], blocks: Iterable[bytes]
     ) -> Iterator[BlockSource]:
-        """What may be wanted of one day, in the order in which it came."""
-        since, until = wanted.time_range
-        for segment in stored:
-            for piece in segments.find_block_sources(
-                self._segment_path(segment), wanted.device, since, until
+        """Yield the blocks of one day that may match the query, in the order in which they were written."""
+        since, until = query.time_range
+        for segment in day_segments:
+            for source in segments.find_block_sources(
+                self._segment_path(segment), query.device, since, until
             ):
-                yield piece._replace(load=partial(_filter_samples, wanted, piece.load))
-        for chunk in heads:
-            yield BlockSource(since, until, partial(_filter_samples, wanted, partial(decode_block, chunk)))
+                yield source._replace(load=partial(_filter_samples, query, source.load))
+        for block in blocks:
+            yield BlockSource(since, until, partial(_filter_samples, query, partial(decode_block, block)))
 
-    # Keeping order
+    # Maintenance
 
     async def ensure_capacity(self, now: int) -> None:
         """See `SampleStore`."""
@@ -222,19 +227,19 @@ class SqliteSampleStore:
             await self._replace(group, frozenset(), level=group[0].level + 1)
         for segment in self._segments:
             kinds = decode_kind_mask(segment.kinds)
-            gone = find_expired_kinds(self._retention, kinds, _retention_start(segment), now)
-            if gone == kinds:
+            expired = find_expired_kinds(self._retention, kinds, _retention_start(segment), now)
+            if expired == kinds:
                 await self._drop(segment)
-            elif gone and self._segment_path(segment) not in self._damaged_files:
-                await self._replace([segment], gone, level=segment.level)
+            elif expired and self._segment_path(segment) not in self._damaged_files:
+                await self._replace([segment], expired, level=segment.level)
 
     def close(self) -> None:
         """See `SampleStore`."""
         self._is_closed = True
         self._compaction_pool.shutdown()
         self._reader_pool.shutdown()
-        for place in self._unregistered_files:
-            place.unlink(missing_ok=True)
+        for path in self._unregistered_files:
+            path.unlink(missing_ok=True)
 
     def _is_flush_due(self, now: int) -> bool:
         return self._is_full() or (
@@ -243,76 +248,80 @@ class SqliteSampleStore:
         )
 
     def _is_full(self, *, times: int = 1) -> bool:
-        """Whether the head has what it may have, or so many times as much."""
+        """Return whether the memtable has reached `times` its limit of samples or bytes."""
         limits = self._limits
         return (
             self._memtable.sample_count >= times * limits.memtable_samples
             or self._memtable.byte_size >= times * limits.memtable_bytes
         )
 
-    async def _flush_memtable(self, head: Memtable, now: int) -> None:
-        for day in head.days.keys() - self._flushed_segments.keys():
-            number = await self._write_segment(head.day_blocks(day))
+    async def _flush_memtable(self, memtable: Memtable, now: int) -> None:
+        for day in memtable.days.keys() - self._flushed_segments.keys():
+            number = await self._write_segment(memtable.day_blocks(day))
             self._flushed_segments[day] = Segment(
-                number, day, 0, head.count_samples(day), ALL_KINDS_MASK, now, number
+                number, day, 0, memtable.count_samples(day), ALL_KINDS_MASK, now, number
             )
-        await self._register(list(self._flushed_segments.values()), (), head.batches)
+        await self._register(list(self._flushed_segments.values()), (), memtable.batches)
         self._flushed_segments = {}
 
     async def _drop(self, segment: Segment) -> None:
         await self._register((), [segment])
         self._segment_path(segment).unlink(missing_ok=True)
 
-    async def _replace(self, old: Sequence[Segment], without: frozenset[int], *, level: int) -> None:
-        """Make one segment of several, but for what nobody wants any more."""
-        numbers = tuple(each.number for each in old)
+    async def _replace(
+        self, sources: Sequence[Segment], dropped_kinds: frozenset[int], *, level: int
+    ) -> None:
+        """Merge segments into one without the samples of the dropped kinds, and delete the old files."""
+        numbers = tuple(segment.number for segment in sources)
         try:
             if numbers not in self._merged_segments:
-                self._merged_segments[numbers] = await self._merge(old, without, level=level)
+                self._merged_segments[numbers] = await self._merge(sources, dropped_kinds, level=level)
         except (SamplesDamaged, SegmentMissing) as exc:
-            _log.error("a segment stays as it is: %s", exc)
+            _log.error("a damaged segment is not compacted: %s", exc)
             self._damaged_files.add(exc.path)
             return
-        await self._register([self._merged_segments[numbers]], old)
+        await self._register([self._merged_segments[numbers]], sources)
         del self._merged_segments[numbers]
-        for each in old:
-            self._segment_path(each).unlink(missing_ok=True)
+        for segment in sources:
+            self._segment_path(segment).unlink(missing_ok=True)
 
-    async def _merge(self, old: Sequence[Segment], without: frozenset[int], *, level: int) -> Segment:
-        chunks = segments.SegmentMerger([self._segment_path(each) for each in old], without)
-        number = await self._write_segment(chunks)
-        written_at = max(each.written_at for each in old)
-        origin = min(each.origin for each in old)
-        return Segment(number, old[0].day, level, chunks.samples, chunks.kinds, written_at, origin)
+    async def _merge(
+        self, sources: Sequence[Segment], dropped_kinds: frozenset[int], *, level: int
+    ) -> Segment:
+        merger = segments.SegmentMerger([self._segment_path(segment) for segment in sources], dropped_kinds)
+        number = await self._write_segment(merger)
+        written_at = max(segment.written_at for segment in sources)
+        origin = min(segment.origin for segment in sources)
+        return Segment(number, sources[0].day, level, merger.samples, merger.kinds, written_at, origin)
 
-    async def _write_segment(self, chunks: Iterable[BlockRow]) -> int:
-        """Write a file, and give its number."""
+    async def _write_segment(self, rows: Iterable[BlockRow]) -> int:
+        """Write a segment file. Return its number."""
         number, self._next_number = self._next_number, self._next_number + 1
-        place = segments.segment_path(self._folder, number)
-        self._unregistered_files.add(place)
-        work = asyncio.get_running_loop().run_in_executor
-        await work(self._compaction_pool, segments.write_segment, place, self._stop_when_closed(chunks))
+        path = segments.segment_path(self._folder, number)
+        self._unregistered_files.add(path)
+        run = asyncio.get_running_loop().run_in_executor
+        await run(self._compaction_pool, segments.write_segment, path, self._stop_when_closed(rows))
         return number
 
-    def _stop_when_closed(self, chunks: Iterable[BlockRow]) -> Iterator[BlockRow]:
-        """Nobody waits for a file that is made in order to be of use later."""
-        for chunk in chunks:
+    def _stop_when_closed(self, rows: Iterable[BlockRow]) -> Iterator[BlockRow]:
+        """Yield the rows; raise InterruptedError once the store is closed, as the file is not needed then."""
+        for row in rows:
             if self._is_closed:
-                raise InterruptedError("the samples are closed")
-            yield chunk
+                raise InterruptedError("the sample store is closed")
+            yield row
 
     async def _register(
         self, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int] = ()
     ) -> None:
-        """Let the database know, in one transaction, where samples are now."""
+        """Add `new` and remove `old` segments and journal batches in one transaction."""
         self._unregistered_files.difference_update(map(self._segment_path, new))
         await self._database.write(_register_segments, new, old, batches)
-        gone = {each.number for each in old}
-        left = (each for each in self._segments if each.number not in gone)
-        self._segments = tuple(sorted((*left, *new), key=attrgetter("origin")))
+        removed = {segment.number for segment in old}
+        remaining = (segment for segment in self._segments if segment.number not in removed)
+        self._segments = tuple(sorted((*remaining, *new), key=attrgetter("origin")))
 
     def _find_merge_group(self) -> list[Segment]:
-        """Segments that should be one."""
+        """Return segments of one day and level that are to be merged; empty if there are none."""
         groups: defaultdict[tuple[Day, int], list[Segment]] = defaultdict(list)
         for segment in self._segments:
             if segment.level < _TOP_LEVEL and self._segment_path(segment) not in self._damaged_files:
@@ -323,14 +332,12 @@ class SqliteSampleStore:
         return segments.segment_path(self._folder, segment.number)
 
 
-def _filter_samples(
-    wanted: SampleQuery, load: Callable[[], Iterable[StoredSample]]
-) -> Iterator[StoredSample]:
-    return filter(wanted.matches, load())
+def _filter_samples(query: SampleQuery, load: Callable[[], Iterable[StoredSample]]) -> Iterator[StoredSample]:
+    return filter(query.matches, load())
 
 
 def _retention_start(segment: Segment) -> int:
-    """From when on the age of a segment's youngest sample counts."""
+    """Return the time from which the age of a segment's newest sample counts."""
     return segment.written_at if segment.day is None else (segment.day + 1) * DAY_MS
 
 
@@ -340,7 +347,7 @@ def _load_segments(connection: Connection) -> tuple[Segment, ...]:
 
 
 def _load_highest_number(connection: Connection) -> int:
-    """The highest number that a segment ever had."""
+    """Return the highest number that a segment ever had."""
     query = "SELECT seq FROM sqlite_sequence WHERE name = 'sample_segment'"
     return connection.exec_driver_sql(query).scalar() or 0
 
@@ -353,10 +360,10 @@ def _load_journal(connection: Connection) -> list[tuple[int, bytes]]:
 def _register_segments(
     connection: Connection, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int]
 ) -> None:
-    """May run again when nobody knows whether it was committed."""
+    """Update the segment list and the journal. Idempotent: it runs again if its commit was not confirmed."""
     for statement, values in (
         ("INSERT OR REPLACE INTO sample_segment VALUES (?, ?, ?, ?, ?, ?, ?)", list(map(tuple, new))),
-        ("DELETE FROM sample_segment WHERE id = ?", [(each.number,) for each in old]),
+        ("DELETE FROM sample_segment WHERE id = ?", [(segment.number,) for segment in old]),
         ("DELETE FROM sample_journal WHERE id = ?", [(number,) for number in batches]),
     ):
         if values:

@@ -1,8 +1,8 @@
-"""The tables, for both databases.
+"""Tables of both databases.
 
-Times are milliseconds since 1970 in UTC. A gateway or device is its MAC read as a number: it sorts like the
-MAC, is short in every index, and needs no second table to give it a number. Text that decides an order is
-compared by code point, so that both databases give the same order.
+Times are milliseconds since 1970 in UTC. The id of a gateway or device is its MAC as a number: it sorts like
+the MAC, is small in every index, and needs no mapping table. Text that is sorted is compared by code point,
+so that both databases return the same order.
 """
 
 from meshfleet.db.tables.accounts import account, api_key, audit, secret, session

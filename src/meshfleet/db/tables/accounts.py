@@ -1,4 +1,4 @@
-"""Who may come in, and what everybody changed."""
+"""Tables of accounts, login sessions, API keys and the audit log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ secret = Table(
     Column("name", Text, primary_key=True),
     Column("value", LargeBinary, nullable=False),
 )
-"""What signs tokens. Every process of one service uses the same."""
+"""Keys that sign tokens, shared by all processes of a service."""
 
 account = Table(
     "account",
@@ -38,7 +38,7 @@ session = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
 )
-"""A login and the tokens refreshed from it. Without its row none of them holds."""
+"""Logins and the tokens refreshed from them. Without its row none of a login's tokens is valid."""
 
 api_key = Table(
     "api_key",
@@ -66,5 +66,5 @@ audit = Table(
     Index(None, "actor", "time", "id"),
     Index(None, "action", "time", "id"),
     Index(None, "target", "time", "id"),
-    sqlite_autoincrement=True,  # a number is never given twice, not even after the newest row is gone
+    sqlite_autoincrement=True,  # ids are never reused, not even after the newest row is deleted
 )

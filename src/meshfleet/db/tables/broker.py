@@ -1,4 +1,4 @@
-"""What the embedded broker remembers."""
+"""Tables of the embedded broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlalchemy import (
 from meshfleet.db.tables.columns import RowId, metadata
 
 broker_owner = Table("broker_owner", metadata, Column("token", LargeBinary, primary_key=True))
-"""The one process whose broker writes to the following tables."""
+"""Token of the process whose broker may write to the broker tables."""
 
 broker_session = Table(
     "broker_session",
@@ -27,7 +27,7 @@ broker_session = Table(
     Column("client_id", Text, nullable=False),
     Column("left_at", BigInteger),
 )
-"""Sessions of MQTT clients that outlive their connections. `left_at` is null while the client is there."""
+"""Persistent sessions of MQTT clients. `left_at` is NULL while the client is connected."""
 
 broker_subscription = Table(
     "broker_subscription",
@@ -48,9 +48,9 @@ broker_message = Table(
     Column("retain", Boolean, nullable=False),
     Column("until", BigInteger),
 )
-"""Messages that wait for clients, in the order of `position`, from which the packet id follows.
+"""Queued messages of MQTT clients, ordered by `position`, which determines the packet id.
 
-After `until` a message is no longer wanted.
+After `until` a message has expired; NULL: it does not expire.
 """
 
 broker_received = Table(
@@ -60,7 +60,7 @@ broker_received = Table(
     Column("packet_id", Integer, primary_key=True),
     sqlite_with_rowid=False,
 )
-"""Messages at QoS 2 that came and were not released: if one comes again, it is the same."""
+"""Packet ids of QoS 2 messages that were received and not yet released: a repeated one is a duplicate."""
 
 broker_retained = Table(
     "broker_retained",

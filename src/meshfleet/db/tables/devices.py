@@ -1,4 +1,4 @@
-"""Devices, and what is known of them."""
+"""Tables of devices, their reported state, labels and gateways."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ device = Table(
     Column("connected_at", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "model", "id"),
-    # Versions belong to models: two that never meet would each select many, and together none.
+    # Versions belong to models: a model and a version may each match many rows, and none together.
     Index(None, "model", "firmware", "id"),
     Index(None, "model", "hardware", "id"),
     Index(None, "firmware", "hardware", "id"),
@@ -44,15 +44,15 @@ device = Table(
     Index(None, "hardware", "id"),
     Index(None, "gateway", "id"),
     Index(None, "connected", "id"),
-    # What lists are sorted by, and what they are selected by, so that most rows need not be fetched.
+    # Sort columns with the filter columns, so that most rows need not be loaded.
     Index("ix_device_by_connectivity", "connected", "connected_at", "id", "model", "firmware", "hardware"),
     Index("ix_device_by_name", "name_key", "id", "model", "firmware", "hardware", "connected"),
     Index("ix_device_initial", text("substr(name_key, 1, 1)"), "id"),
     Index("ix_device_initials", text("substr(name_key, 1, 2)"), "id"),
 )
-"""What changes seldom: its columns are what lists select and sort by.
+"""Rarely changed columns of devices, by which lists are filtered and sorted.
 
-`name_key` is the name as searches compare it. `connected_at` tells since when `connected` is as it is.
+`name_key` is the name as searches compare it. `connected_at` is the time of the last change of `connected`.
 """
 
 device_state = Table(
@@ -67,7 +67,7 @@ device_state = Table(
     Column("parent", BigInteger),
     Column("rssi", SmallInteger),
     Column("battery", SmallInteger),
-    # When each of these was true: what comes late moves nothing back.
+    # Time of each reported value: a late report does not overwrite a newer value.
     Column("status_at", BigInteger),
     Column("radio_at", BigInteger),
     Column("battery_at", BigInteger),
@@ -78,14 +78,14 @@ device_state = Table(
     Column("hardware_at", BigInteger),
     Column("rhythm", BigInteger),
     Column("radio_gateway", BigInteger),
-    # Room in every page, so that a change stays on its page and touches no index.
+    # Free space in every page, so that an update stays on its page and touches no index.
     postgresql_with={"fillfactor": 70},
 )
-"""What changes with every report: no index but the key.
+"""Columns of devices that change with every report; no index but the key.
 
-`gateway_at` tells when it was last heard through the gateway that it belongs to, `rhythm` how many
-milliseconds usually pass between two of its heartbeats. `parent`, `rssi` and `radio_gateway`, which brought
-both, are of one reading at `radio_at`.
+`gateway_at` is the time of the last report through the device's current gateway, `rhythm` the usual interval
+between two heartbeats in milliseconds. `parent`, `rssi` and `radio_gateway`, which reported both, belong to
+one reading at `radio_at`.
 """
 
 connectivity = Table(
@@ -100,7 +100,7 @@ connectivity = Table(
     Index(None, "device", "id"),
     sqlite_autoincrement=True,
 )
-"""When devices were connected, and why no longer. A device may be forgotten; this stays until it is old."""
+"""Connects and disconnects of devices with their cause. Rows outlive a deleted device until they expire."""
 
 label = Table(
     "label",
@@ -131,8 +131,8 @@ gateway = Table(
     Column("broker_hash", Text),
     Column("clock_offset", BigInteger),
 )
-"""Claimed gateways. Each is a device too, and connected when that is.
+"""Claimed gateways. Each is also a device, whose `connected` applies to it.
 
-`broker_hash` is the password as another broker checks it; who registered by itself has none of both.
-`clock_offset` is how many milliseconds its clock is ahead of ours; null: not known.
+`broker_hash` is the password hash for an external broker; both are NULL for a gateway that registered itself.
+`clock_offset` is how many milliseconds the gateway's clock is ahead of the service's; NULL: unknown.
 """

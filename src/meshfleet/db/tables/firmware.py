@@ -1,4 +1,4 @@
-"""Firmware and its images."""
+"""Tables of firmware records and images."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ firmware = Table(
     UniqueConstraint("model", "version"),
     Index(None, "created_at", "id"),
 )
-"""Records of images. `hardware` is a JSON list of versions with three parts, empty for any."""
+"""Firmware records. `hardware` is a JSON list of three-part versions; an empty list means any."""
 
 image_chunk = Table(
     "image_chunk",
@@ -48,4 +48,4 @@ image_chunk = Table(
     Column("place", Integer, primary_key=True),
     Column("content", LargeBinary, nullable=False),
 )
-"""Images on PostgreSQL, in pieces (rest-174); beside SQLite they are files."""
+"""Firmware images in pieces on PostgreSQL (rest-174); with SQLite they are files."""

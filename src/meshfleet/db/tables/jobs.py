@@ -1,4 +1,4 @@
-"""Update jobs."""
+"""Tables of update jobs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ job_draft = Table(
     metadata,
     Column("id", RowId, primary_key=True, autoincrement=True),
     Column("created_at", BigInteger, nullable=False),
-    sqlite_autoincrement=True,  # what a broken-off draft left behind must never belong to another job
+    sqlite_autoincrement=True,  # leftovers of an aborted draft must never belong to another job
 )
-"""Jobs whose targets are being written down. Nobody sees them; the number will be that of the job.
+"""Jobs whose targets are still being stored. They are not visible; the id becomes the id of the job.
 
-With 0 as `created_at`: a draft that was broken off, or a deleted job, of which rows are still to be removed.
+`created_at` is 0 for an aborted draft or a deleted job whose rows are still to be removed.
 """
 
 _IS_OPEN = text("finished_at IS NULL")
@@ -60,20 +60,20 @@ job = Table(
     Column("digest", Text),
     Index("ix_job_open", "id", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
 )
-"""Jobs.
+"""Update jobs.
 
-`body` is the order as JSON, `waves` the waves as they fell, and `wave` the number of the one that runs.
-`armed` holds the counts from which abort criteria count, since somebody has resumed the job. `paced_until`
-is up to when the rate is used up; `queue_until` ends the patience with what was never begun.
+`body` is the job request as JSON, `waves` the planned waves, `wave` the number of the current one. `armed`
+holds the counts from which the abort criteria count since the job was last resumed. `paced_until` is the time
+up to which the rate limit is used up. At `queue_until` executions that have not started time out.
 """
 
 _ACTIVE_STATES = ("DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING")
 
 
 def active_condition(state: str = "state") -> str:
-    """Whether an execution is under way, in statements: word for word as in the indexes of only these.
+    """Return the SQL condition of active executions, with exactly the text of the partial indexes.
 
-    One by one, not as a list: of that SQLite makes a table, for each row that changes and each such index.
+    It is a chain of ORs: for an IN list SQLite builds a table for each changed row and each such index.
     """
     return "(" + " OR ".join(f"{state} = '{each}'" for each in _ACTIVE_STATES) + ")"
 
@@ -122,7 +122,7 @@ execution = Table(
     Column("final_until", BigInteger),
     Index(None, "job", "state", "device"),
     Index("ix_execution_queue", "job", "wave", "due", sqlite_where=_IS_QUEUED, postgresql_where=_IS_QUEUED),
-    # A device is in one update at a time, whatever any program believes (rest-142).
+    # The database ensures that a device is in one update at a time, also with several processes (rest-142).
     Index(
         "ix_execution_active",
         "device",
@@ -143,18 +143,18 @@ execution = Table(
     Index("ix_execution_again", "expires", sqlite_where=_IS_RETRY, postgresql_where=_IS_RETRY),
     sqlite_with_rowid=False,
 )
-"""The part of one device in a job.
+"""Execution of a job for one device.
 
-`due` tells when to look at it again; of one that was never looked at it is its place in the queue, which is
-before any time. `wave` is -1 for who was left out from the beginning. `ask` is the request that is on its
-way for it. `expires` ends its state, `total_until` all states together. `beat_at` is the last heartbeat that
-was counted, by the clock of whoever reported it; `beats` how many good ones came in a row, and `is_read`
-tells that the version was read back and is the right one.
+`due` is the time of the next check; before the first check it is the position in the queue, which is less
+than any time. `wave` is -1 for a device that was excluded at creation. `ask` is the id of the pending
+request. `expires` is the deadline of the current state, `total_until` of the whole execution. `beat_at` is
+the time of the last counted heartbeat, by the clock of the reporting gateway; `beats` is the number of good
+heartbeats in a row. `is_read` is set once the device has returned the expected version.
 
-While nothing can be sent to its gateway, `suspended_at` holds since when its clocks stand still, and
-`outage_left` for how many milliseconds they still may (NULL: as long as the job lets executions queue).
-`resumed_at` is when they last went on after an outage. `final_until` ends the wait for the answer to the last
-question before it is given up.
+While the gateway is unreachable, `suspended_at` is the time since which the deadlines are suspended, and
+`outage_left` the milliseconds for which they still may be (NULL: as long as the job lets executions queue).
+`resumed_at` is the end of the last outage. `final_until` is the deadline for the response to the last request
+before the execution fails.
 """
 
 tally = Table(
@@ -166,7 +166,7 @@ tally = Table(
     Column("count", Integer, nullable=False),
     sqlite_with_rowid=False,
 )
-"""How many executions are in which state, written with every transition."""
+"""Number of executions in each state, updated with every transition."""
 
 evidence = Table(
     "evidence",
@@ -181,7 +181,7 @@ evidence = Table(
     Index(None, "job", "device", "id"),
     sqlite_autoincrement=True,
 )
-"""Reports and responses that moved executions, or came too late to do so. `content` is JSON."""
+"""Reports and responses that caused a transition or came too late for one. `content` is JSON."""
 
 transition = Table(
     "transition",
@@ -200,7 +200,7 @@ transition = Table(
     Index(None, "job", "device", "id"),
     sqlite_autoincrement=True,
 )
-"""Every step of every execution, and of jobs themselves, which have no device."""
+"""Transitions of executions, and of jobs (`device` is NULL)."""
 
 job_outbox = Table(
     "job_outbox",
@@ -218,10 +218,10 @@ job_outbox = Table(
     Column("taken_until", BigInteger, index=True),
     Index(None, "job", "device"),
 )
-"""Requests of jobs that are to be sent, or were sent and are not answered.
+"""Requests of jobs that are to be sent, or were sent and have no response yet.
 
-A runner that sends one says until when it waits for the answer; what is older was left behind by one that
-has ended, and nobody knows whether it was sent.
+A runner that sends one sets `taken_until`, the time until which it waits for the response. After that time
+the runner has ended, and whether the request was sent is unknown.
 """
 
 job_engine = Table(
@@ -230,7 +230,7 @@ job_engine = Table(
     Column("id", SmallInteger, primary_key=True, autoincrement=False),
     Column("alive_at", BigInteger, nullable=False),
 )
-"""One row: when a program last ran the jobs of this database, by the clock that timeouts use."""
+"""One row: the last time at which a process ran the jobs of this database, by the clock of the deadlines."""
 
 pace = Table(
     "pace",
@@ -240,4 +240,4 @@ pace = Table(
     Column("rate", Integer, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Bytes per second that a gateway brings to a device in one way of updating, as measured."""
+"""Measured transfer rate in bytes per second, by gateway and update method."""

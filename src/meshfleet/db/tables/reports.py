@@ -1,4 +1,4 @@
-"""What ingest and acknowledgements keep beside the samples."""
+"""Tables of ingest and backfill other than the samples."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ reading_journal = Table(
     metadata,
     Column("id", RowId, primary_key=True, autoincrement=True),
     Column("readings", LargeBinary, nullable=False),
-    sqlite_autoincrement=True,  # what is written meanwhile must never have a number that is to be forgotten
+    sqlite_autoincrement=True,  # never reused: a new row must not get an id that is about to be deleted
 )
-"""Heartbeats and readings of the radio, until they are in states and roll-ups."""
+"""Heartbeats and radio readings until they are merged into device state and roll-ups."""
 
 foreign_name = Table(
     "foreign_name",
@@ -21,7 +21,7 @@ foreign_name = Table(
     Column("number", RowId, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),
 )
-"""Names of identifiers that the catalogue does not know, by the number that stands for each in samples."""
+"""Names of identifiers that are not in the catalogue, by the number that represents them in samples."""
 
 series = Table(
     "series",
@@ -34,9 +34,9 @@ series = Table(
     Column("unfilled", SmallInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Series whose samples are acknowledged: the newest sample of each, and how many holes in turn never filled.
+"""Series with acknowledged samples: the newest sample, and the number of consecutive gaps never filled.
 
-Written every other second, so it may lag behind the samples, which decide.
+Written every few seconds, so it may lag behind the samples, which are authoritative.
 """
 
 hole = Table(
@@ -51,9 +51,9 @@ hole = Table(
     Column("lost_at", BigInteger),
     sqlite_with_rowid=False,
 )
-"""Where samples of a series are missing: between the times of two that are there, in the order of `seq`.
+"""Gaps: missing samples of a series between the times of two existing ones, in the order of `seq`.
 
-`lost_at` tells since when nobody expects them any more.
+`lost_at` is the time at which the missing samples were given up; NULL: they are still expected.
 """
 
 reject = Table(
@@ -68,4 +68,4 @@ reject = Table(
     Index(None, "gateway", "id"),
     sqlite_autoincrement=True,
 )
-"""The newest reports that could not be taken."""
+"""Newest reports that could not be processed."""

@@ -1,4 +1,4 @@
-"""Requests to devices."""
+"""Table of requests to devices."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ request = Table(
     Index(None, "device", "requested_at", "id"),
     Index("ix_request_open", "id", sqlite_where=_OPEN, postgresql_where=_OPEN),
 )
-"""Requests that somebody sent to devices, and what became of them. Never with a key of a mesh (request-31).
+"""Requests of users to devices and their results. Never contains a mesh key (request-31).
 
-`asked`, `answer` and `problem` are JSON as it is shown. `key` is the idempotency key with whose it is, and
-`digest` the request that came with it, both as hashes.
+`asked`, `answer` and `problem` are JSON as the REST API returns it. `key` is the hash of the idempotency key
+and its account, `digest` the hash of the request that was sent with it.
 """

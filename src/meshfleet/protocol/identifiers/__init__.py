@@ -1,8 +1,7 @@
-"""The catalogue of identifiers, and the conversion of their values between raw bytes and JSON.
+"""Catalogue of identifiers, and conversion of their values between raw bytes and JSON.
 
-`identifiers.table` is the built-in catalogue as data; users add tables of the same form. The columns
-`type` and `ext` are written in a small notation (`notation`), which is compiled to layouts (`layouts`,
-`composites`).
+`identifiers.table` is the built-in catalogue as data; users can add tables of the same form. The columns
+`type` and `ext` use a small notation (`notation`), which is compiled to layouts (`layouts`, `composites`).
 """
 
 from meshfleet.protocol.identifiers.catalogue import BUILTIN_CATALOGUE, IdentifierCatalogue

@@ -1,4 +1,4 @@
-"""The catalogue: identifiers by id and by name."""
+"""Catalogue of identifiers by id and by name, and parser of identifier tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import IdentifierName
 
 
-# Tables of identifiers: comments behind `#`, a header, then a line for each, its columns between `|`.
+# Tables of identifiers: `#` comments, a header, then a line for each identifier with columns between `|`.
 
 TABLE_COLUMNS: Final = ("id", "name", "dictionary", "kind", "type", "unit", "access", "ext", "note")
 
@@ -34,30 +34,30 @@ TABLE_COLUMNS: Final = ("id", "name", "dictionary", "kind", "type", "unit", "acc
 def parse_identifier_table(
     text: str, source: str, *, existing: Iterable[IdentifierDefinition] = ()
 ) -> dict[int, IdentifierDefinition]:
-    """Read a table into its entries by line. All mistakes are told at once, in one `MalformedCatalogue`.
+    """Parse a table. Return its entries by line number; raise `MalformedCatalogue` with all mistakes at once.
 
-    Where it adds to the entries `beside` it, no name may come to stand for two identifiers.
+    If it is added to the `existing` entries, no name may belong to two identifiers.
     """
     entries: dict[int, IdentifierDefinition] = {}
     mistakes: list[Mistake] = []
-    lines = _lines(text)
+    lines = _split_lines(text)
     line, header = next(lines, (1, []))
     if header != list(TABLE_COLUMNS):
         mistakes.append(Mistake(line, f"the first line is not the header: {' | '.join(TABLE_COLUMNS)}"))
     for line, cells in lines:
-        found = _entry(cells)
-        if isinstance(found, IdentifierDefinition):
-            entries[line] = found
+        result = _parse_entry(cells)
+        if isinstance(result, IdentifierDefinition):
+            entries[line] = result
         else:
-            mistakes += [Mistake(line, reason) for reason in found]
+            mistakes += [Mistake(line, reason) for reason in result]
     mistakes += _find_conflicts(entries, existing)
     if mistakes:
         raise MalformedCatalogue(source, sorted(mistakes))
     return entries
 
 
-def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Number the lines that say something, and split them."""
+def _split_lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the cells of each line that is neither empty nor a comment."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             yield number, [cell.strip() for cell in line.split("|")]
@@ -66,120 +66,126 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
 def _find_conflicts(
     entries: Mapping[int, IdentifierDefinition], existing: Iterable[IdentifierDefinition]
 ) -> Iterator[Mistake]:
-    seen: dict[str, int] = {}
+    lines_by_key: dict[str, int] = {}
     for line, entry in entries.items():
-        for word in (entry.id, entry.name):
-            if seen.setdefault(word, line) != line:
-                yield Mistake(line, f"{word} is in line {seen[word]} already")
-    ours = {entry.name: entry.id for entry in existing if entry.id not in seen}
+        for key in (entry.id, entry.name):
+            if lines_by_key.setdefault(key, line) != line:
+                yield Mistake(line, f"{key} is already in line {lines_by_key[key]}")
+    ids_by_name = {entry.name: entry.id for entry in existing if entry.id not in lines_by_key}
     for line, entry in entries.items():
-        if entry.name in ours:
-            yield Mistake(line, f"name: {entry.name} is the name of {ours[entry.name]} already")
+        if entry.name in ids_by_name:
+            yield Mistake(line, f"name: {entry.name} is already the name of {ids_by_name[entry.name]}")
 
 
-def _entry(cells: list[str]) -> IdentifierDefinition | list[str]:
-    """Make an entry of a row, or give all that is wrong with it."""
+def _parse_entry(cells: list[str]) -> IdentifierDefinition | list[str]:
+    """Parse a row. Return its entry, or a list of all mistakes in it."""
     if len(cells) != len(TABLE_COLUMNS):
-        return [f"{len(cells)} columns; {len(TABLE_COLUMNS)} are needed"]
+        return [f"{len(cells)} columns; {len(TABLE_COLUMNS)} are required"]
     row = dict(zip(TABLE_COLUMNS, cells, strict=True))
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     mistakes: list[str] = []
-    for column, read in _CELL_PARSERS.items():
+    for column, parse_cell in _CELL_PARSERS.items():
         try:
-            found[column] = read(row[column])
+            values[column] = parse_cell(row[column])
         except (WireError, ValueError) as exc:
             reason = exc.reason if isinstance(exc, WireError) else exc
             mistakes.append(f"{column}: {reason}")
     if mistakes:
         return mistakes
     return IdentifierDefinition(
-        id=found["id"],
-        name=found["name"],
-        dictionary=found["dictionary"],
-        kinds=found["kind"],
+        id=values["id"],
+        name=values["name"],
+        dictionary=values["dictionary"],
+        kinds=values["kind"],
         type=row["type"],
         unit=row["unit"],
-        access=found["access"],
+        access=values["access"],
         ext=row["ext"],
         note=row["note"],
-        layout=found["type"],
-        extension=found["ext"],
+        layout=values["type"],
+        extension=values["ext"],
     )
 
 
-def _name(text: str) -> IdentifierName:
+def _parse_name(text: str) -> IdentifierName:
     if is_identifier(text):
-        raise ValueError(f"{text} would be taken for an id")
+        raise ValueError(f"{text} has the form of an id")
     return parse_identifier_name(text)
 
 
-def _dictionary(text: str) -> int | None:
+def _parse_dictionary(text: str) -> int | None:
     if text == "-":
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 6):  # noqa: PLR2004 # more than there will ever be
+    if not (text.isascii() and text.isdigit() and len(text) < 6):  # noqa: PLR2004 # far above any dictionary version
         raise ValueError(f"{quote_input(text)} is neither a number nor -")
     return int(text)
 
 
-def _kinds(text: str) -> frozenset[IdentifierKind]:
-    words = text.split()
-    if unknown := [word for word in words if word not in set(IdentifierKind)]:
+def _parse_kinds(text: str) -> frozenset[IdentifierKind]:
+    names = text.split()
+    if unknown := [name for name in names if name not in set(IdentifierKind)]:
         raise ValueError(f"{quote_input(unknown[0])} is not one of {', '.join(IdentifierKind)}")
-    if not words:
+    if not names:
         raise ValueError("is missing")
-    return frozenset(map(IdentifierKind, words))
+    return frozenset(map(IdentifierKind, names))
 
 
-def _access(text: str) -> IdentifierAccess:
+def _parse_access(text: str) -> IdentifierAccess:
     if text not in set(IdentifierAccess):
         raise ValueError(f"{quote_input(text)} is not one of {', '.join(IdentifierAccess)}")
     return IdentifierAccess(text)
 
 
-def _layout(text: str) -> Layout | None:
+def _parse_type(text: str) -> Layout | None:
     return None if text == "raw" else parse_layout(text)
 
 
-def _extension(text: str) -> RecordLayout | None:
-    """Any of an extension's fields may be missing: older devices send fewer."""
+def _parse_extension(text: str) -> RecordLayout | None:
+    """Parse the layout of an extension. All its fields become optional: older devices send fewer."""
     if not text:
         return None
     layout = parse_layout(text)
     if not isinstance(layout, RecordLayout) or not layout.is_fixed:
-        raise NotationError("an extension is a record of fields with fixed sizes")
+        raise NotationError("an extension must be a record of fixed-size fields")
     if REMAINDER_KEY in layout.names:
-        raise NotationError(f"{REMAINDER_KEY} is the name of what follows the extension")
+        raise NotationError(f"{REMAINDER_KEY} is reserved for the bytes after the extension")
     return layout.with_optional_fields()
 
 
 _CELL_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "id": parse_identifier,
-    "name": _name,
-    "dictionary": _dictionary,
-    "kind": _kinds,
-    "type": _layout,
-    "access": _access,
-    "ext": _extension,
+    "name": _parse_name,
+    "dictionary": _parse_dictionary,
+    "kind": _parse_kinds,
+    "type": _parse_type,
+    "access": _parse_access,
+    "ext": _parse_extension,
 }
 
 
 class IdentifierCatalogue:
-    """Identifiers by id and by name."""
+    """Catalogue of identifiers by id and by name."""
 
     def __init__(self, entries: Iterable[IdentifierDefinition]) -> None:
         self._by_id = {entry.id: entry for entry in entries}
         self._by_name = {entry.name: entry for entry in self}
-        self._by_either: dict[str, IdentifierDefinition] = {
-            word: entry for entry in self for word in (entry.id, entry.name)
+        self._by_key: dict[str, IdentifierDefinition] = {
+            key: entry for entry in self for key in (entry.id, entry.name)
         }
 
     @classmethod
     def parse(cls, text: str, source: str) -> IdentifierCatalogue:
-        """Read a table; `source` is its name in error messages. All mistakes are told at once."""
+        """Parse a table; `source` is its name in errors.
+
+        Raise `MalformedCatalogue` with all mistakes at once.
+        """
         return cls(parse_identifier_table(text, source).values())
 
     def extended(self, text: str, source: str) -> IdentifierCatalogue:
-        """Add a table of the user's. An identifier that is there already is described anew by it."""
+        """Return a catalogue with a user's table added.
+
+        An entry replaces the existing one with the same id.
+        """
         return IdentifierCatalogue([*self, *parse_identifier_table(text, source, existing=self).values()])
 
     def __iter__(self) -> Iterator[IdentifierDefinition]:
@@ -190,29 +196,29 @@ class IdentifierCatalogue:
 
     @property
     def names(self) -> KeysView[IdentifierName]:
-        """All names."""
+        """Names of all identifiers."""
         return self._by_name.keys()
 
     def find(self, text: str) -> IdentifierDefinition | None:
-        """Find an identifier by its id or its name."""
-        return self._by_either.get(text)
+        """Return the identifier with this id or name; None if it is unknown."""
+        return self._by_key.get(text)
 
     def __getitem__(self, text: str) -> IdentifierDefinition:
         try:
-            return self._by_either[text]
+            return self._by_key[text]
         except KeyError:
             raise UnknownIdentifier("identifier", f"{quote_input(text)} is not in the catalogue") from None
 
     def decode(self, identifier: str, raw: bytes) -> DecodedValue:
-        """Turn a raw value of this identifier into JSON."""
+        """Decode a raw value of this identifier to JSON."""
         return self[identifier].decode(raw)
 
     def encode(self, identifier: str, value: Json, ext: dict[str, Json] | None = None) -> bytes:
-        """Turn JSON into a raw value of this identifier."""
+        """Encode a JSON value of this identifier."""
         return self[identifier].encode(value, ext)
 
 
-# The table is part of the program, like a module, and is read when this one is.
+# The table is part of the package, like a module, and is loaded with this one.
 BUILTIN_CATALOGUE: Final = IdentifierCatalogue.parse(
     (resources.files(__package__) / "identifiers.table").read_text("utf-8"), "identifiers.table"
 )

@@ -1,4 +1,4 @@
-"""One identifier: what it is called, means and looks like in bytes."""
+"""Definition of one identifier: its name, meaning and binary layout."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Identifier, IdentifierName
 
 REMAINDER_KEY: Final = "rest"
-"""The name in `ext` of bytes behind all that is known, as hex (value-24)."""
+"""Key in `ext` for unknown trailing bytes, as hex (value-24)."""
 
 
 class IdentifierKind(StrEnum):
-    """What an identifier is on a device."""
+    """Role of an identifier on a device."""
 
     PROPERTY = "property"
     MEASUREMENT = "measurement"
     EVENT = "event"
     COMMAND = "command"
-    """A property that acts when it is written."""
+    """Property that triggers an action when written."""
     INTERNAL = "internal"
-    """Used inside the mesh, never reported."""
+    """Used only within the mesh and never reported."""
 
 
 class IdentifierAccess(StrEnum):
-    """What requests may do with an identifier."""
+    """Access that requests have to an identifier."""
 
     READ = "r"
     WRITE = "w"
@@ -44,24 +44,24 @@ class IdentifierAccess(StrEnum):
 
 
 class DecodedValue(Struct, frozen=True, gc=False):
-    """A raw value in JSON."""
+    """Raw value as JSON."""
 
     value: Json
     ext: dict[str, Json] | None = None
-    """What stands behind the value (value-21)."""
+    """Fields of the extension after the value (value-21); None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentifierDefinition:
-    """One identifier."""
+    """Identifier with the layout of its values."""
 
     id: Identifier
     name: IdentifierName
     dictionary: int | None
-    """The dictionary version that brought the name; None: not known."""
+    """Dictionary version that introduced the name; None: unknown."""
     kinds: frozenset[IdentifierKind]
     type: str
-    """The layout in the table's notation; `raw`: not known."""
+    """Layout in the notation of the table; `raw`: unknown."""
     unit: str
     access: IdentifierAccess
     ext: str
@@ -70,21 +70,25 @@ class IdentifierDefinition:
     extension: RecordLayout | None
 
     def decode(self, raw: bytes) -> DecodedValue:
-        """Turn a raw value into JSON, with what stands behind it as `ext` (value-21)."""
+        """Decode a raw value to JSON, and the bytes after it to `ext` (value-21)."""
         if self.layout is None:
-            raise UnknownIdentifier("identifier", f"{self.name} ({self.id}) is known as raw only")
-        value, at = self.layout.decode(raw, 0)
-        if at == len(raw):
+            raise UnknownIdentifier(
+                "identifier", f"{self.name} ({self.id}) has no known layout, only raw values"
+            )
+        value, offset = self.layout.decode(raw, 0)
+        if offset == len(raw):
             return DecodedValue(value)
-        ext, at = self.extension.decode(raw, at) if self.extension else ({}, at)
-        if at < len(raw):
-            ext[REMAINDER_KEY] = raw[at:].hex()
+        ext, offset = self.extension.decode(raw, offset) if self.extension else ({}, offset)
+        if offset < len(raw):
+            ext[REMAINDER_KEY] = raw[offset:].hex()
         return DecodedValue(value, ext)
 
     def encode(self, value: Json, ext: dict[str, Json] | None = None) -> bytes:
-        """Turn JSON into a raw value."""
+        """Encode a JSON value and its extension. Raise UnencodableValue if they do not fit the layout."""
         if self.layout is None:
-            raise UnknownIdentifier("identifier", f"{self.name} ({self.id}) is known as raw only")
+            raise UnknownIdentifier(
+                "identifier", f"{self.name} ({self.id}) has no known layout, only raw values"
+            )
         if not isinstance(ext, dict | None):
             raise UnencodableValue("ext", f"{quote_input(ext)} is not an object")
         if not ext:
@@ -93,21 +97,23 @@ class IdentifierDefinition:
         return raw + self._encode_extension(raw, ext)
 
     def _encode_extension(self, raw: bytes, ext: dict[str, Json]) -> bytes:
-        """Write an extension behind a value, if it can be told from the value again."""
-        known = {name: part for name, part in ext.items() if name != REMAINDER_KEY}
-        rest = ext.get(REMAINDER_KEY, "")
-        if not isinstance(rest, str):
+        """Encode the extension of a value; raise UnencodableValue if it could not be decoded again."""
+        fields = {name: value for name, value in ext.items() if name != REMAINDER_KEY}
+        remainder = ext.get(REMAINDER_KEY, "")
+        if not isinstance(remainder, str):
             raise UnencodableValue(f"ext.{REMAINDER_KEY}", "is not hex")
-        if known and self.extension is None:
-            raise UnencodableValue(join_field_path("ext", min(known)), f"{self.name} has no such extension")
+        if fields and self.extension is None:
+            raise UnencodableValue(
+                join_field_path("ext", min(fields)), f"{self.name} has no such extension field"
+            )
         try:
-            tail = self.extension.encode(known, "ext") if self.extension is not None and known else b""
-            tail += parse_hex(rest, f"ext.{REMAINDER_KEY}")
-            again = self.decode(raw + tail).ext or {}
+            extension = self.extension.encode(fields, "ext") if self.extension is not None and fields else b""
+            extension += parse_hex(remainder, f"ext.{REMAINDER_KEY}")
+            decoded = self.decode(raw + extension).ext or {}
         except (MalformedHex, UndecodableValue) as exc:
             raise UnencodableValue(
                 "ext" if isinstance(exc, UndecodableValue) else exc.field, exc.reason
             ) from exc
-        if again.keys() != ext.keys() or again.get(REMAINDER_KEY, "") != rest.lower():
-            raise UnencodableValue("ext", "would be read as something else behind this value")
-        return tail
+        if decoded.keys() != ext.keys() or decoded.get(REMAINDER_KEY, "") != remainder.lower():
+            raise UnencodableValue("ext", "would be decoded differently after this value")
+        return extension

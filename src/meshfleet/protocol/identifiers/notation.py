@@ -1,12 +1,12 @@
-"""The notation of layouts in identifier tables.
+"""Notation of layouts in identifier tables, and its parser.
 
 void bool u8 u16 u32 u48 s8 s16 s32 float text mac version version4 accelerometer
-hex(65)                       so many bytes, as hex
-dotted(2)                     so many bytes, as 1.0
-bit(0)                        a byte of flags, of which this one is known
+hex(65)                       that many bytes, as hex
+dotted(2)                     that many bytes, as 1.0
+bit(0)                        a byte of flags with this known bit
 s16/100                       a scaled number
 u16 20..10240                 a number with limits for writing, in units of the raw number
-u8(dfu=1, connected=2)        numbers that stand for words
+u8(dfu=1, connected=2)        numbers that represent keywords
 {interval: u16, priority: u8 = 2, msgSize?: u8}
                               a record; `= 2` is written when absent, `?` marks fields a value may end before
 [u8 mac]                      a counted list: the type of the count, the type of the elements
@@ -66,230 +66,231 @@ _SIZED_LAYOUTS: Final[Mapping[str, tuple[Callable[[int], Layout], int, int]]] = 
     "dotted": (DottedLayout, 1, 8),
     "bit": (FlagLayout, 0, 7),
 }
-"""What takes a number in brackets, and between which."""
+"""Layouts with a number in parentheses, and its lowest and highest value."""
 
 
 _TOKEN = re.compile(r"\s*(?:(-?[0-9]+|[A-Za-z][A-Za-z0-9]*)|(\.\.|[{}()\[\],:=?/]))")
 
 
 class NotationError(ValueError):
-    """A layout that is not written as it should be."""
+    """Syntax error in the notation of a layout."""
 
 
 def parse_layout(text: str) -> Layout:
-    """Turn the notation into a layout, or raise `NotationError`."""
-    reader = _Reader(text)
-    layout = reader.layout()
-    reader.expect("")
+    """Parse the notation of a layout, or raise `NotationError`."""
+    parser = _Parser(text)
+    layout = parser.parse_layout()
+    parser.expect("")
     return layout
 
 
-class _Reader:
-    """Reads the notation from left to right, one token ahead."""
+class _Parser:
+    """Recursive descent parser of the notation with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = _tokens(text)
-        self._next = 0
+        self._tokens = _tokenize(text)
+        self._position = 0
 
     @property
     def _token(self) -> str:
-        return self._tokens[self._next]
+        return self._tokens[self._position]
 
-    def _take(self) -> str:
+    def _next_token(self) -> str:
         token = self._token
-        self._next += bool(token)
+        self._position += bool(token)
         return token
 
-    def _took(self, token: str) -> bool:
-        found = self._token == token
-        self._next += found
-        return found
+    def _accept(self, token: str) -> bool:
+        is_match = self._token == token
+        self._position += is_match
+        return is_match
 
     def expect(self, token: str) -> None:
-        """Step over a token that must come now; the empty one is the end."""
+        """Consume a token that must come next; the empty one is the end. Raise NotationError otherwise."""
         if self._token != token:
-            raise NotationError(f"{_quote_token(token)} expected, {_quote_token(self._token)} found")
-        self._take()
+            raise NotationError(f"expected {_quote_token(token)}, found {_quote_token(self._token)}")
+        self._next_token()
 
-    def layout(self) -> Layout:
-        """Read the layout of a whole value."""
-        if self._took("{"):
-            return RecordLayout(self._fields())
-        if self._took("dictionary"):
-            return DictionaryLayout(self._entries())
-        return self._part()
+    def parse_layout(self) -> Layout:
+        """Parse the layout of a whole value."""
+        if self._accept("{"):
+            return RecordLayout(self._parse_fields())
+        if self._accept("dictionary"):
+            return DictionaryLayout(self._parse_entries())
+        return self._parse_part()
 
-    def _part(self) -> Layout:
-        """Read what may be part of a record."""
-        if self._took("["):
-            return self._list()
-        return self._scalar()
+    def _parse_part(self) -> Layout:
+        """Parse a layout that may be part of a record."""
+        if self._accept("["):
+            return self._parse_list()
+        return self._parse_scalar()
 
-    def _scalar(self) -> Layout:
-        word = self._take()
-        if word in _NUMBER_LAYOUTS:
-            return self._number(word)
-        if word in _SIMPLE_LAYOUTS:
-            return _SIMPLE_LAYOUTS[word]()
-        if word in _SIZED_LAYOUTS:
-            return self._sized(word)
-        here = " here" if word in {"{", "[", "dictionary"} else ""
-        raise NotationError(f"{_quote_token(word)} is not a type{here}")
+    def _parse_scalar(self) -> Layout:
+        name = self._next_token()
+        if name in _NUMBER_LAYOUTS:
+            return self._parse_number(name)
+        if name in _SIMPLE_LAYOUTS:
+            return _SIMPLE_LAYOUTS[name]()
+        if name in _SIZED_LAYOUTS:
+            return self._parse_sized(name)
+        here = " here" if name in {"{", "[", "dictionary"} else ""
+        raise NotationError(f"{_quote_token(name)} is not a type{here}")
 
-    def _int(self) -> int:
-        token = self._take()
+    def _parse_int(self) -> int:
+        token = self._next_token()
         if not token.lstrip("-").isdigit():
-            raise NotationError(f"a number expected, {_quote_token(token)} found")
-        if len(token) > _LONGEST_NUMBER:
-            raise NotationError(f"{_quote_token(token)} has more than {_LONGEST_NUMBER} digits")
+            raise NotationError(f"expected a number, found {_quote_token(token)}")
+        if len(token) > _MAX_NUMBER_LENGTH:
+            raise NotationError(f"{_quote_token(token)} has more than {_MAX_NUMBER_LENGTH} digits")
         return int(token)
 
-    def _name(self) -> str:
-        token = self._take()
+    def _parse_name(self) -> str:
+        token = self._next_token()
         if not token[:1].isalpha():
-            raise NotationError(f"a name expected, {_quote_token(token)} found")
-        if len(token) > _LONGEST_NAME:
-            raise NotationError(f"{_quote_token(token)} has more than {_LONGEST_NAME} characters")
+            raise NotationError(f"expected a name, found {_quote_token(token)}")
+        if len(token) > _MAX_NAME_LENGTH:
+            raise NotationError(f"{_quote_token(token)} has more than {_MAX_NAME_LENGTH} characters")
         return token
 
-    def _sized(self, word: str) -> Layout:
+    def _parse_sized(self, name: str) -> Layout:
         self.expect("(")
-        size = self._int()
+        size = self._parse_int()
         self.expect(")")
-        make, least, most = _SIZED_LAYOUTS[word]
-        if not least <= size <= most:
-            raise NotationError(f"{word}({size}) is not between {word}({least}) and {word}({most})")
-        return make(size)
+        create_layout, min_size, max_size = _SIZED_LAYOUTS[name]
+        if not min_size <= size <= max_size:
+            raise NotationError(f"{name}({size}) is not between {name}({min_size}) and {name}({max_size})")
+        return create_layout(size)
 
-    def _number(self, word: str) -> NumberLayout | EnumLayout:
-        size, signed = _NUMBER_LAYOUTS[word]
-        scale = self._int() if self._took("/") else 1
+    def _parse_number(self, name: str) -> NumberLayout | EnumLayout:
+        size, signed = _NUMBER_LAYOUTS[name]
+        scale = self._parse_int() if self._accept("/") else 1
         if scale < 1:
             raise NotationError(f"a number cannot be divided by {scale}")
-        limits = self._limits() if self._token.lstrip("-").isdigit() else None
+        limits = self._parse_limits() if self._token.lstrip("-").isdigit() else None
         try:
             number = NumberLayout(size, signed=signed, scale=scale, limits=limits)
         except ValueError as exc:
-            raise NotationError(f"{word}: {exc}") from exc
-        if not self._took("("):
+            raise NotationError(f"{name}: {exc}") from exc
+        if not self._accept("("):
             return number
         if scale != 1:
-            raise NotationError("a scaled number stands for no word")
-        return self._words(number)
+            raise NotationError("a scaled number cannot represent keywords")
+        return self._parse_keywords(number)
 
-    def _limits(self) -> tuple[int, int]:
-        low = self._int()
+    def _parse_limits(self) -> tuple[int, int]:
+        low = self._parse_int()
         self.expect("..")
-        return low, self._int()
+        return low, self._parse_int()
 
-    def _words(self, number: NumberLayout) -> EnumLayout:
-        words: dict[str, int] = {}
+    def _parse_keywords(self, number: NumberLayout) -> EnumLayout:
+        keywords: dict[str, int] = {}
         while True:
-            word = self._name()
+            keyword = self._parse_name()
             self.expect("=")
-            code = self._int()
-            if word in words or code in words.values():
-                raise NotationError(f"{_quote_token(word)} or {code} is there twice")
-            words[word] = code
-            if not self._took(","):
+            code = self._parse_int()
+            if keyword in keywords or code in keywords.values():
+                raise NotationError(f"{_quote_token(keyword)} or {code} is used twice")
+            keywords[keyword] = code
+            if not self._accept(","):
                 self.expect(")")
-                return _build_checked(lambda: EnumLayout(number, words))
+                return _build_checked(lambda: EnumLayout(number, keywords))
 
-    def _list(self) -> ListLayout:
-        count, element = self._scalar(), self._scalar()
-        if not isinstance(count, NumberLayout) or count.size > _LARGEST_COUNT or not count.is_plain:
-            raise NotationError("the count of a list is u8 or u16")
+    def _parse_list(self) -> ListLayout:
+        count, element = self._parse_scalar(), self._parse_scalar()
+        if not isinstance(count, NumberLayout) or count.size > _MAX_COUNT_BYTES or not count.is_plain:
+            raise NotationError("the count of a list must be u8 or u16")
         if not isinstance(element, FixedLayout):
-            raise NotationError("the elements of a list need a fixed size")
+            raise NotationError("the elements of a list must have a fixed size")
         self.expect("]")
         return ListLayout(count, element)
 
-    def _fields(self) -> list[RecordField]:
+    def _parse_fields(self) -> list[RecordField]:
         fields: list[RecordField] = []
         while True:
-            field = self._field()
+            field = self._parse_field()
             if any(field.name == other.name for other in fields):
-                raise NotationError(f"{_quote_token(field.name)} is there twice")
-            if len(fields) == _MOST_FIELDS:
-                raise NotationError(f"a record has at most {_MOST_FIELDS} fields")
+                raise NotationError(f"{_quote_token(field.name)} is used twice")
+            if len(fields) == _MAX_FIELDS:
+                raise NotationError(f"a record has at most {_MAX_FIELDS} fields")
             if fields:
                 _check_order(fields[-1], field)
             fields.append(field)
-            if not self._took(","):
+            if not self._accept(","):
                 self.expect("}")
                 return fields
 
-    def _field(self) -> RecordField:
-        name = self._name()
-        optional = self._took("?")
+    def _parse_field(self) -> RecordField:
+        name = self._parse_name()
+        optional = self._accept("?")
         self.expect(":")
-        layout = self._part()
+        layout = self._parse_part()
         if isinstance(layout, VoidLayout):
-            raise NotationError(f"{_quote_token(name)}: void is no part of a record")
+            raise NotationError(f"{_quote_token(name)}: void is not allowed in a record")
         if optional and not isinstance(layout, FixedLayout):
-            raise NotationError(f"{_quote_token(name)}: only a field of fixed size is optional")
-        default = self._int() if self._took("=") else None
+            raise NotationError(f"{_quote_token(name)}: only a field of fixed size can be optional")
+        default = self._parse_int() if self._accept("=") else None
         if default is not None:
             if optional or not isinstance(layout, NumberLayout):
-                raise NotationError(f"{_quote_token(name)}: only a number that is always there has a default")
+                raise NotationError(f"{_quote_token(name)}: only a required number can have a default")
             _build_checked(lambda: layout.encode(default, name))
         return RecordField(name, layout, optional, default)
 
-    def _entries(self) -> dict[int, tuple[str, Layout]]:
+    def _parse_entries(self) -> dict[int, tuple[str, Layout]]:
         self.expect("(")
         entries: dict[int, tuple[str, Layout]] = {}
         while True:
-            key = self._int()
-            name = self._name()
+            key = self._parse_int()
+            name = self._parse_name()
             self.expect(":")
             if key in entries or any(name == other for other, _ in entries.values()):
-                raise NotationError(f"{_quote_token(name)} or key {key} is there twice")
-            if not 0 <= key <= _LARGEST_KEY:
+                raise NotationError(f"{_quote_token(name)} or key {key} is used twice")
+            if not 0 <= key <= _MAX_KEY:
                 raise NotationError(f"key {key} is not a byte")
-            entries[key] = (name, self._scalar())
-            if not self._took(","):
+            entries[key] = (name, self._parse_scalar())
+            if not self._accept(","):
                 self.expect(")")
                 return entries
 
 
-_LARGEST_COUNT: Final = 2
-"""Bytes: a longer count could not be believed anyway."""
+_MAX_COUNT_BYTES: Final = 2
+"""Maximum size of a count in bytes; a larger count would be implausible."""
 
-_LARGEST_KEY: Final = 255
-_MOST_FIELDS: Final = 255
-_LONGEST_NAME: Final = 64
-_LONGEST_NUMBER: Final = 15
+_MAX_KEY: Final = 255
+_MAX_FIELDS: Final = 255
+_MAX_NAME_LENGTH: Final = 64
+_MAX_NUMBER_LENGTH: Final = 15
 
 
 def _check_order(last: RecordField, field: RecordField) -> None:
     if not isinstance(last.layout, FixedLayout):
-        raise NotationError(f"nothing can follow {_quote_token(last.name)}, which has no fixed size")
+        raise NotationError(f"no field can follow {_quote_token(last.name)}, which has no fixed size")
     if last.optional and not field.optional:
-        raise NotationError(f"{_quote_token(field.name)} follows an optional field, so it is optional too")
+        raise NotationError(
+            f"{_quote_token(field.name)} follows an optional field, so it must be optional too"
+        )
 
 
 _BuiltT = TypeVar("_BuiltT")
 
 
-def _build_checked(make: Callable[[], _BuiltT]) -> _BuiltT:
-    """Make something of the notation's numbers; one that does not fit is a mistake in the notation."""
+def _build_checked(build: Callable[[], _BuiltT]) -> _BuiltT:
+    """Call `build`; raise NotationError if a number of the notation does not fit its layout."""
     try:
-        return make()
+        return build()
     except UnencodableValue as exc:
         raise NotationError(str(exc)) from exc
 
 
-def _tokens(text: str) -> list[str]:
-    tokens, at = [], 0
+def _tokenize(text: str) -> list[str]:
+    tokens, position = [], 0
     text = text.rstrip()
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise NotationError(
-                f"{quote_input(text[at : at + _MAX_QUOTED_CHARACTERS].strip())} is not understood"
-            )
-        tokens.append(found[1] or found[2])
-        at = found.end()
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            unknown = text[position : position + _MAX_QUOTED_CHARACTERS].strip()
+            raise NotationError(f"{quote_input(unknown)} is not valid syntax")
+        tokens.append(match[1] or match[2])
+        position = match.end()
     return [*tokens, ""]
 
 

@@ -1,8 +1,8 @@
-"""Acknowledges samples end to end, after the commit (ack-7 to ack-17, ack-21).
+"""End-to-end acknowledgment of samples after their commit (ack-7 to ack-17, ack-21).
 
-A device keeps its samples until they are acknowledged, and sends what it still has when an ack asks for it.
-So nothing is lost as long as the device has it, whatever fails on the way: the radio, the gateway, the
-network, this service.
+A device keeps its samples until they are acknowledged, and sends them again when an ack requests a backfill.
+So no sample is lost while the device has it, whatever fails: the radio, the gateway, the network, this
+service.
 """
 
 from __future__ import annotations
@@ -33,11 +33,8 @@ if TYPE_CHECKING:
     from meshfleet.service.transport import Transport
 
 
-# What the ledger has to write down, every other second.
-
-
 class SeriesFlush:
-    """Series, and their holes, on their way to the database."""
+    """Changed series and gaps to write at a flush."""
 
     def __init__(
         self,
@@ -49,60 +46,60 @@ class SeriesFlush:
         self._gaps = gaps
         self._removed = removed
 
-    def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # none of ours
-        """Write them."""
-        store.delete_series(connection, self._removed)  # first: some may have begun again
+    def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # new devices have no series
+        """Write the changes in the transaction of the flush."""
+        store.delete_series(connection, self._removed)  # first: a removed series may have started again
         store.upsert_series(connection, self._rows, self._gaps)
 
     def on_flushed(self) -> None:
-        """Nothing else waits for it."""
+        """Do nothing: no state depends on the commit."""
 
 
-# Series whose clock nobody believes: they are asked for what is missing, and not in the ledger.
+# Series with implausible clocks: missing samples are requested, but gaps are not recorded.
 
 _MAX_IMPLAUSIBLE_SERIES: Final = 20_000
-"""How many are remembered; beyond that, those that were not heard for the longest are forgotten."""
+"""Maximum number of these series; beyond it the one without a sample for the longest time is dropped."""
 
 
 class _ImplausibleSeries(Struct, gc=False):
     seq: int
     requested_at: int = 0
-    """When a backfill was last asked for; 0: never, so it is asked for what came before we knew of it."""
+    """Time of the last backfill request; 0: never, so samples from before the first one are requested."""
     has_gap: bool = False
 
 
 class ImplausibleClocks:
-    """Remembers how far they have counted."""
+    """Last sequence number of each series with an implausible clock."""
 
     def __init__(self) -> None:
         self._by_series: dict[SeriesKey, _ImplausibleSeries] = {}
 
     def __len__(self) -> int:
-        """How many are remembered."""
+        """Return the number of tracked series."""
         return len(self._by_series)
 
     def needs_backfill(self, key: SeriesKey, seq: int, outage: int, now: int) -> bool:
-        """A sample came; tells whether to ask for what is missing before it (ack-11, ack-12)."""
-        stray = self._by_series.pop(key, None)
-        if stray is None:
+        """Record a sample. Return whether to request the samples missing before it (ack-11, ack-12)."""
+        series = self._by_series.pop(key, None)
+        if series is None:
             self._add(key, seq)
             return False
-        self._by_series[key] = stray  # as the one that was heard last
-        if not is_seq_ahead(seq, stray.seq):
-            return False  # of a backfill, or once more (ack-21)
-        stray.has_gap = stray.has_gap or (seq - stray.seq) % SEQ_CYCLE != 1
-        stray.seq = seq
-        if now - stray.requested_at < BACKFILL_INTERVAL_MS or not (
-            stray.has_gap or stray.requested_at < outage
+        self._by_series[key] = series  # moved to the end: it has the newest sample
+        if not is_seq_ahead(seq, series.seq):
+            return False  # part of a backfill, or a duplicate (ack-21)
+        series.has_gap = series.has_gap or (seq - series.seq) % SEQ_CYCLE != 1
+        series.seq = seq
+        if now - series.requested_at < BACKFILL_INTERVAL_MS or not (
+            series.has_gap or series.requested_at < outage
         ):
             return False
-        stray.requested_at, stray.has_gap = now, False
+        series.requested_at, series.has_gap = now, False
         return True
 
     def rewind_clock(self, now: int) -> None:
-        """Take nothing for later than now: the clock of this machine was set back."""
-        for stray in self._by_series.values():
-            stray.requested_at = min(stray.requested_at, now)
+        """Limit all times to now: the clock of this machine was set back."""
+        for series in self._by_series.values():
+            series.requested_at = min(series.requested_at, now)
 
     def _add(self, key: SeriesKey, seq: int) -> None:
         if len(self._by_series) >= _MAX_IMPLAUSIBLE_SERIES:
@@ -112,68 +109,70 @@ class ImplausibleClocks:
 
 _QOS: Final = 1
 _SAMPLES_PER_SLICE: Final = 500
-"""Samples that are acknowledged in one go."""
+"""Samples that are acknowledged before other tasks get a turn."""
 _MAX_BACKLOG: Final = 200
-"""Portions that may wait; if there are more, the next batch has to."""
+"""Maximum number of waiting slices; if there are more, the next batch waits."""
 _CONNECT_DELAY_MS: Final = 1_000
-"""Milliseconds after which a new connection is noticed. What begins in that time has missed nothing."""
+"""Milliseconds until a new connection is noticed. A series that starts within them has missed nothing."""
 _MAX_GATEWAYS: Final = 50_000
-"""Gateways of which it is remembered when they connected; beyond that, those are forgotten that are there
-the longest: they were asked long ago."""
+"""Maximum number of gateways whose time of connection is stored.
+
+Beyond it the longest connected one is dropped: its series have requested their backfill long ago.
+"""
 _MAX_TIME_TEXTS: Final = 4096
-"""How many seconds have their spelling remembered: most samples are of the last few."""
+"""Maximum number of cached timestamps in seconds: most samples are of the last few."""
 
 
 class SampleAcknowledger:
-    """Acknowledges samples, and keeps the ledger of what is missing."""
+    """Sender of sample acks, and record of the gaps in each series."""
 
     def __init__(self, transport: Transport, *, prefix: str, now: int) -> None:
         self._transport = transport
         self._topic_prefix = f"{prefix}/mt/gateway/" if prefix else "mt/gateway/"
         self._started_at = self._collected_at = now
         self._connected_at: dict[int, int] = {}
-        """When gateways connected: what they had to say before may be lost."""
+        """Time at which each gateway connected: reports from before may be lost."""
         self._time_texts: dict[int, str] = {}
         self.series: dict[SeriesKey, SeriesState] = {}
         self.gap_index = GapIndex()
         self.check_schedule = CheckSchedule()
-        """When their holes are to be looked at."""
+        """Times of the next gap checks."""
         self._implausible_clocks = ImplausibleClocks()
         self._changed_series: set[SeriesKey] = set()
         self._changed_gaps: set[SeriesKey] = set()
         self._removed_series: set[SeriesKey] = set()
-        """Series, those whose holes, and those whose end are not written down yet."""
+        """Series to write at the next flush: changed, with changed gaps, and removed."""
         self._backlog: deque[tuple[ParsedBatch, int]] = deque()
-        """Portions of committed drafts that are to be acknowledged."""
+        """Slices of committed batches to acknowledge: the batch, and the index of the first sample."""
         self._is_sending = False
         self.counts = AckCounters()
 
     def restore(self, stored: Mapping[SeriesKey, SeriesState]) -> None:
-        """Go on with what was known before a start.
+        """Continue with the series stored before a start.
 
-        Each hole is looked at soon: what filled it may not have been written down. And nobody could fill it
-        while we were away, so it has its time from now on.
+        Every gap is checked soon, as the sample that filled it may not be recorded. No sample could arrive
+        while the service was down, so each gap gets its full time again.
         """
         self.series.update(stored)
         for key, series in stored.items():
             series.trusted_time = min(series.time, self._started_at)
-            for hole in series.gaps or ():
-                hole.last_arrival_at, hole.unchecked_arrivals = self._started_at, 1
+            for gap in series.gaps or ():
+                gap.last_arrival_at, gap.unchecked_arrivals = self._started_at, 1
             self.gap_index.update(key, series)
             self.check_schedule.schedule(key, key[0], series.due_at)
 
     def gateway_reconnected(self, gateway: int, now: int) -> None:
-        """A gateway has a new connection, since a moment ago."""
+        """Record that a gateway has a new connection, since a moment ago."""
         self._connected_at.pop(gateway, None)
         self._connected_at[gateway] = now - _CONNECT_DELAY_MS
         if len(self._connected_at) > _MAX_GATEWAYS:
             del self._connected_at[next(iter(self._connected_at))]
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """A draft is committed: its samples are acknowledged, many of them in portions."""
+        """Acknowledge the samples of a committed batch, in slices."""
         if batch.unacked_samples:
             self._backlog.extend(
-                (batch, begin) for begin in range(0, len(batch.unacked_samples), _SAMPLES_PER_SLICE)
+                (batch, start) for start in range(0, len(batch.unacked_samples), _SAMPLES_PER_SLICE)
             )
             if not self._is_sending:
                 self._send_next()
@@ -181,11 +180,11 @@ class SampleAcknowledger:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether something is committed and not acknowledged yet."""
+        """Whether committed samples are not acknowledged yet."""
         return bool(self._backlog)
 
     def _send_next(self) -> None:
-        """Acknowledge a portion; others have their turn before the next."""
+        """Acknowledge one slice; other tasks get a turn before the next."""
         if self._backlog:
             self._acknowledge(*self._backlog.popleft())
         self._is_sending = bool(self._backlog)
@@ -193,52 +192,56 @@ class SampleAcknowledger:
             asyncio.get_running_loop().call_soon(self._send_next)
 
     def _limit_backlog(self) -> None:
-        """Acknowledge those that are too many to wait."""
+        """Acknowledge slices at once while too many are waiting."""
         while len(self._backlog) > _MAX_BACKLOG:
             self._acknowledge(*self._backlog.popleft())
 
-    def _acknowledge(self, batch: ParsedBatch, begin: int) -> None:
+    def _acknowledge(self, batch: ParsedBatch, start: int) -> None:
         now, earliest, latest = batch.now, batch.earliest, batch.latest
         messages = []
-        for device, path, row in batch.unacked_samples[begin : begin + _SAMPLES_PER_SLICE]:
+        for device, path, row in batch.unacked_samples[start : start + _SAMPLES_PER_SLICE]:
             time, kind, identifier, seq, gateway, _, _, _ = row
             if earliest <= time <= latest:
-                sort = self._record_sample((device, kind, identifier), time, seq, gateway, now)
-            else:  # nobody believes it, and it tells nothing of the series
-                sort = self._record_implausible((device, kind, identifier), seq, gateway, now)
-            messages.append(self._build_ack(device, path, time, gateway, sort))
+                ack_type = self._record_sample((device, kind, identifier), time, seq, gateway, now)
+            else:  # an implausible time says nothing about the series
+                ack_type = self._record_implausible((device, kind, identifier), seq, gateway, now)
+            messages.append(self._build_ack(device, path, time, gateway, ack_type))
         self.counts.sent += len(messages)
         self._transport.send(messages)
 
-    def prepare_flush(self, states: PendingStates, now: int) -> SeriesFlush:  # noqa: ARG002 # they tell nothing of series
-        """Hand over the series that changed since the last time."""
+    def prepare_flush(self, states: PendingStates, now: int) -> SeriesFlush:  # noqa: ARG002 # states do not affect series
+        """Return the series that changed since the last flush."""
         if now < self._collected_at:
             self._rewind_clock(now)
         self._collected_at = now
         changed, self._changed_series = self._changed_series, set()
-        rewritten, self._changed_gaps = self._changed_gaps, set()
-        gone, self._removed_series = self._removed_series, set()
+        gap_keys, self._changed_gaps = self._changed_gaps, set()
+        removed, self._removed_series = self._removed_series, set()
         return SeriesFlush(
-            [(*key, each.time, each.seq, each.unfilled) for key in changed for each in (self.series[key],)],
-            {key: [_to_gap_row(hole) for hole in self.series[key].gaps or ()] for key in rewritten},
-            gone,
+            [
+                (*key, series.time, series.seq, series.unfilled)
+                for key in changed
+                for series in (self.series[key],)
+            ],
+            {key: [_to_gap_row(gap) for gap in self.series[key].gaps or ()] for key in gap_keys},
+            removed,
         )
 
     def update_gap(self, key: SeriesKey, gap: Gap, remaining: Iterable[tuple[int, int]], at: int) -> None:
-        """What was left of a hole at a moment, by the samples that were stored."""
+        """Replace a checked gap by the ranges still missing at the time `at`, according to stored samples."""
         series = self.series[key]
-        if not any(each is gap for each in series.gaps or ()):
-            return  # it has become part of a larger one
+        if not any(current is gap for current in series.gaps or ()):
+            return  # it was merged into a larger gap
         series.replace_gap(gap, remaining, at)
         self._mark_gaps_changed(key)
 
     def drop_gap(self, key: SeriesKey, gap: Gap, now: int) -> None:
-        """A hole is where nothing is kept any more."""
+        """Drop a gap in a range whose samples have expired."""
         self.series[key].drop_gap(gap, now)
         self._mark_gaps_changed(key)
 
     def remove_series(self, key: SeriesKey) -> None:
-        """A series is over: nothing of it is kept, and nothing comes."""
+        """Remove a series that has ended: its samples have expired, and no new ones arrive."""
         del self.series[key]
         self.gap_index.update(key, None)
         self.check_schedule.remove(key)
@@ -247,13 +250,13 @@ class SampleAcknowledger:
         self._removed_series.add(key)
 
     def _mark_gaps_changed(self, key: SeriesKey) -> None:
-        """The holes of a series have changed."""
+        """Count the changed gaps of a series, and write them at the next flush."""
         self.gap_index.update(key, self.series[key])
         self._changed_series.add(key)
         self._changed_gaps.add(key)
 
     def _rewind_clock(self, now: int) -> None:
-        """Take nothing that we did for later than now: the clock of this machine was set back."""
+        """Limit all times to now: the clock of this machine was set back."""
         self._started_at = min(self._started_at, now)
         self._connected_at = {gateway: min(at, now) for gateway, at in self._connected_at.items()}
         self._implausible_clocks.rewind_clock(now)
@@ -263,25 +266,24 @@ class SampleAcknowledger:
             self.check_schedule.schedule(key, key[0], series.due_at)
 
     def _record_sample(self, key: SeriesKey, time: int, seq: int, gateway: int, now: int) -> AckType:
-        """Put a sample into the ledger, and tell how to acknowledge it."""
+        """Record a sample in its series. Return the type of its ack."""
         series = self.series.get(key)
         if series is None:
-            self.series[key] = SeriesState(
-                time, seq, requested_at=now, backfill_interval=0
-            )  # it begins here (ack-13)
+            # A series starts with its first sample (ack-13).
+            self.series[key] = SeriesState(time, seq, requested_at=now, backfill_interval=0)
             self._changed_series.add(key)
             return AckType.ACK
         if time > series.time or (time == series.time and (seq - series.seq) % SEQ_CYCLE == 1):
             if not series.is_gap_checked and series.regain_trust(seq, now):
                 self._mark_gaps_changed(key)
-            missing = series.append(time, seq, now)
+            has_gap = series.append(time, seq, now)
         elif series.is_clock_reset(time, seq, now):
-            missing = series.append_after_reset(time, seq, now)
+            has_gap = series.append_after_reset(time, seq, now)
         else:
             if series.gaps and series.record_arrival(time, now):
                 self.check_schedule.schedule(key, gateway, series.due_at)
-            return AckType.ACK  # of a backfill, or out of order, or once more (ack-21)
-        if missing:
+            return AckType.ACK  # part of a backfill, out of order, or a duplicate (ack-21)
+        if has_gap:
             self.counts.gaps += 1
             self.check_schedule.schedule(key, gateway, series.due_at)
             self._mark_gaps_changed(key)
@@ -294,7 +296,7 @@ class SampleAcknowledger:
         return AckType.ACK
 
     def _record_implausible(self, key: SeriesKey, seq: int, gateway: int, now: int) -> AckType:
-        """Tell how to acknowledge a sample whose clock nobody believes."""
+        """Return the ack type of a sample with an implausible time."""
         outage = max(self._started_at, self._connected_at.get(gateway, 0))
         if self._implausible_clocks.needs_backfill(key, seq, outage, now):
             self.counts.backfills += 1
@@ -308,12 +310,12 @@ class SampleAcknowledger:
         return Publish(topic, f'{{"time":"{text}.{millis:03d}Z","type":{ack_type:d}}}'.encode(), _QOS)
 
     def _format_seconds(self, seconds: int) -> str:
-        """A time without its milliseconds. The same ones come again and again."""
+        """Format a time without its milliseconds, and cache it: the same seconds occur again and again."""
         if len(self._time_texts) >= _MAX_TIME_TEXTS:
             self._time_texts.clear()
         text = self._time_texts[seconds] = from_millis(seconds * 1000).isoformat()[:19]
         return text
 
 
-def _to_gap_row(hole: Gap) -> GapRow:
-    return hole.since, hole.until, hole.found_at, hole.lost_at
+def _to_gap_row(gap: Gap) -> GapRow:
+    return gap.since, gap.until, gap.found_at, gap.lost_at

@@ -1,4 +1,4 @@
-"""Looks up whether holes are filled: what is stored decides, not what we remember of it."""
+"""Checks whether gaps are filled, by reading the stored samples."""
 
 from __future__ import annotations
 
@@ -27,53 +27,53 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CHECK_SECONDS: Final = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 _CHECKS_PER_EXPIRY: Final = 3600
-"""Looks between two times that old holes are forgotten."""
+"""Checks between two removals of expired gaps."""
 _MAX_GAPS_PER_CHECK: Final = 100
-"""Holes that are looked at then: ingest goes first."""
+"""Maximum number of gaps in one check: ingest has priority."""
 _SERIES_PER_SLICE: Final = 1_000
-"""Series that are gone through in one go when old holes are forgotten."""
+"""Series processed before other tasks get a turn, while expired gaps are removed."""
 _SILENT_MS: Final = 30 * 86_400_000
-"""Milliseconds without a sample after which a series may be over: no device keeps samples for longer."""
+"""Milliseconds without a sample after which a series may have ended: no device keeps samples for longer."""
 _READ_FAILURES: Final = (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error)
 
 
 async def run_gap_checks(
     acknowledger: SampleAcknowledger, samples: SampleStore, retention: Retention, now: Now
 ) -> None:
-    """Look at holes that are due until cancelled."""
-    for look in itertools.count(1):
+    """Check due gaps, and remove expired ones, until canceled."""
+    for check in itertools.count(1):
         await asyncio.sleep(_CHECK_SECONDS)
         try:
             await check_due_gaps(acknowledger, samples, now)
         except _READ_FAILURES as exc:
-            _log.warning("holes cannot be looked at: %s", type(exc).__name__)
-        if look % _CHECKS_PER_EXPIRY == 0:
+            _log.warning("gaps cannot be checked: %s; the check is retried", type(exc).__name__)
+        if check % _CHECKS_PER_EXPIRY == 0:
             await drop_expired_gaps(acknowledger, retention, now())
 
 
 async def check_due_gaps(acknowledger: SampleAcknowledger, samples: SampleStore, now: Now) -> None:
-    """Look at some of the holes that are due, one of each gateway in turn."""
+    """Check a limited number of due gaps, one of each gateway in turn."""
     acknowledger.check_schedule.advance(now())
-    looked = 0
-    while looked < _MAX_GAPS_PER_CHECK and (taken := acknowledger.check_schedule.pop_due()) is not None:
-        key, owner = taken
+    checked_count = 0
+    while checked_count < _MAX_GAPS_PER_CHECK and (due := acknowledger.check_schedule.pop_due()) is not None:
+        key, gateway = due
         series = acknowledger.series[key]
         try:
-            if (hole := series.next_due_gap(now())) is not None:
-                looked += 1
-                await _check_gap(acknowledger, samples, (key, hole), now())
+            if (gap := series.next_due_gap(now())) is not None:
+                checked_count += 1
+                await _check_gap(acknowledger, samples, (key, gap), now())
         finally:
-            acknowledger.check_schedule.schedule(key, owner, series.due_at)
+            acknowledger.check_schedule.schedule(key, gateway, series.due_at)
 
 
 async def drop_expired_gaps(acknowledger: SampleAcknowledger, retention: Retention, now: int) -> None:
-    """Nothing is missing where nothing is kept any more; and what is silent by then is over."""
+    """Drop gaps older than the retention, and remove series that have ended."""
     for count, key in enumerate(list(acknowledger.series), 1):
-        kept = retention[key[1]]
-        if kept is not None:
-            _drop_expired(acknowledger, key, now - kept, now)
+        retention_ms = retention[key[1]]
+        if retention_ms is not None:
+            _drop_expired(acknowledger, key, now - retention_ms, now)
         if count % _SERIES_PER_SLICE == 0:
             await asyncio.sleep(0)
 
@@ -83,19 +83,19 @@ def _drop_expired(acknowledger: SampleAcknowledger, key: SeriesKey, oldest: int,
     if series.time < min(oldest, now - _SILENT_MS):
         acknowledger.remove_series(key)
         return
-    for hole in series.gaps or ():
-        if hole.until < oldest:
-            acknowledger.drop_gap(key, hole, now)
+    for gap in series.gaps or ():
+        if gap.until < oldest:
+            acknowledger.drop_gap(key, gap, now)
 
 
 async def _check_gap(
-    acknowledger: SampleAcknowledger, samples: SampleStore, found: tuple[SeriesKey, Gap], now: int
+    acknowledger: SampleAcknowledger, samples: SampleStore, target: tuple[SeriesKey, Gap], now: int
 ) -> None:
-    key, hole = found
-    untold = hole.unchecked_arrivals  # what comes from now on may be too late to be read
-    left = await samples.read(_build_query(key, hole), partial(_find_remaining, hole))
-    hole.unchecked_arrivals -= untold
-    acknowledger.update_gap(key, hole, left, now)
+    key, gap = target
+    arrivals = gap.unchecked_arrivals  # samples that arrive from now on may not be read
+    remaining = await samples.read(_build_query(key, gap), partial(_find_remaining, gap))
+    gap.unchecked_arrivals -= arrivals
+    acknowledger.update_gap(key, gap, remaining, now)
 
 
 def _build_query(key: SeriesKey, gap: Gap) -> SampleQuery:
@@ -110,14 +110,19 @@ def _build_query(key: SeriesKey, gap: Gap) -> SampleQuery:
 
 
 def _find_remaining(gap: Gap, samples: Iterator[StoredSample]) -> list[tuple[int, int]]:
-    """What is missing of a hole. If even its ends are, what is next to them is too."""
-    believed = [(each.time, each.seq) for each in samples if each.more is None or each.more.clock is None]
-    if not believed:
+    """Return the ranges still missing in a gap.
+
+    If a sample at an end is gone, the range up to that end is missing.
+    """
+    plausible = [
+        (sample.time, sample.seq) for sample in samples if sample.more is None or sample.more.clock is None
+    ]
+    if not plausible:
         return [(gap.since, gap.until)]
-    first, last = believed[0][0], believed[-1][0]
-    left = list(find_gaps(believed))
+    first, last = plausible[0][0], plausible[-1][0]
+    remaining = list(find_gaps(plausible))
     if first > gap.since:
-        left.insert(0, (gap.since, first))
+        remaining.insert(0, (gap.since, first))
     if last < gap.until:
-        left.append((last, gap.until))
-    return left
+        remaining.append((last, gap.until))
+    return remaining

@@ -1,4 +1,4 @@
-"""The series that have holes, and how many there are: nobody has to go through all of them to tell."""
+"""Schedule of gap checks, and counts of the gaps of all series."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ if TYPE_CHECKING:
     from meshfleet.service.backfill.series import SeriesKey, SeriesState
 
 
-# When series with holes are to be looked at, and in whose turn.
-
 _MAX_ADVANCED: Final = 2_000
-"""Series whose time may come in one go; others of that moment have to wait for the next."""
+"""Maximum number of series that become due in one call; the others follow in the next one."""
 
 
 class CheckSchedule:
-    """Knows who is due. A series that was put somewhere else since is passed over."""
+    """Times of the next gap checks. An entry whose series was rescheduled or removed is skipped."""
 
     def __init__(self) -> None:
         self._due_at: dict[SeriesKey, int] = {}
         self._future: list[tuple[int, SeriesKey, int]] = []
-        """A heap: when, what, and whose."""
+        """Heap of (time, series, gateway) entries that are not due yet."""
         self._due_by_gateway: dict[int, deque[SeriesKey]] = {}
-        """What is due, by whose it is, in the order of their turns."""
+        """Due series by gateway; gateways and series in the order of their turns."""
         self._advanced_to = 0
 
     def __len__(self) -> int:
-        """How many series are to be looked at."""
+        """Return the number of scheduled series."""
         return len(self._due_at)
 
     def schedule(self, key: SeriesKey, gateway: int, at: int | None) -> None:
-        """Look at a series at that moment, if not sooner; None: not at all."""
+        """Schedule the check of a series, unless an earlier one is scheduled; None: do nothing."""
         if at is not None and at < self._due_at.get(key, at + 1):
             self._due_at[key] = at
             if at <= self._advanced_to:
@@ -43,69 +41,69 @@ class CheckSchedule:
                 heappush(self._future, (at, key, gateway))
 
     def remove(self, key: SeriesKey) -> None:
-        """A series need not be looked at any more."""
+        """Cancel the check of a series."""
         self._due_at.pop(key, None)
 
     def clear(self) -> None:
-        """Look at nothing any more."""
+        """Cancel all checks."""
         self._due_at.clear()
         self._future.clear()
         self._due_by_gateway.clear()
         self._advanced_to = 0
 
     def advance(self, now: int) -> None:
-        """Let those whose time has come wait for their turn."""
+        """Queue the series whose time has come."""
         self._advanced_to = now
         for _ in range(_MAX_ADVANCED):
             if not self._future or self._future[0][0] > now:
                 return
-            at, key, owner = heappop(self._future)
+            at, key, gateway = heappop(self._future)
             if self._due_at.get(key) == at:
-                self._queue(key, owner)
+                self._queue(key, gateway)
 
     def pop_due(self) -> tuple[SeriesKey, int] | None:
-        """Take out the next, and whose it is; None: nobody is due."""
+        """Remove the next due series. Return it with its gateway; None if none is due."""
         while self._due_by_gateway:
-            owner = next(iter(self._due_by_gateway))
-            keys = self._due_by_gateway.pop(owner)
+            gateway = next(iter(self._due_by_gateway))
+            keys = self._due_by_gateway.pop(gateway)
             key = keys.popleft()
             if keys:
-                self._due_by_gateway[owner] = keys  # behind all others
+                self._due_by_gateway[gateway] = keys  # after all other gateways
             if self._due_at.pop(key, None) is not None:
-                return key, owner
+                return key, gateway
         return None
 
-    def _queue(self, key: SeriesKey, owner: int) -> None:
-        self._due_by_gateway.setdefault(owner, deque()).append(key)
+    def _queue(self, key: SeriesKey, gateway: int) -> None:
+        self._due_by_gateway.setdefault(gateway, deque()).append(key)
 
 
 class GapIndex:
-    """Counts holes, and series that are not gap-checked."""
+    """Counts of gaps, and of series without gap checks."""
 
     def __init__(self) -> None:
-        self._counted: dict[SeriesKey, tuple[int, int, bool]] = {}
+        self._counts: dict[SeriesKey, tuple[int, int, bool]] = {}
         self.open = 0
         self.lost = 0
         self.unchecked = 0
 
     def __iter__(self) -> Iterator[SeriesKey]:
-        """Those that have holes."""
-        return iter(self._counted)
+        """Iterate over the series that have gaps or are not checked."""
+        return iter(self._counts)
 
     def __len__(self) -> int:
-        """How many they are."""
-        return len(self._counted)
+        """Return the number of these series."""
+        return len(self._counts)
 
     def update(self, key: SeriesKey, series: SeriesState | None) -> None:
-        """The holes of a series have changed; None: it is gone."""
-        self._add(self._counted.pop(key, (0, 0, False)), -1)
+        """Count the changed gaps of a series again; None: the series was removed."""
+        self._add(self._counts.pop(key, (0, 0, False)), -1)
         if series is not None and (series.gaps or not series.is_gap_checked):
-            holes = series.gaps or ()
-            lost = sum(hole.lost_at is not None for hole in holes)
-            counted = self._counted[key] = len(holes) - lost, lost, not series.is_gap_checked
-            self._add(counted, 1)
+            gaps = series.gaps or ()
+            lost = sum(gap.lost_at is not None for gap in gaps)
+            counts = self._counts[key] = len(gaps) - lost, lost, not series.is_gap_checked
+            self._add(counts, 1)
 
-    def _add(self, counted: tuple[int, int, bool], sign: int) -> None:
-        self.open += sign * counted[0]
-        self.lost += sign * counted[1]
-        self.unchecked += sign * counted[2]
+    def _add(self, counts: tuple[int, int, bool], sign: int) -> None:
+        self.open += sign * counts[0]
+        self.lost += sign * counts[1]
+        self.unchecked += sign * counts[2]

@@ -1,4 +1,4 @@
-"""What is counted of acknowledgements, and its figures for Prometheus."""
+"""Counters of acknowledgments and their Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AckCounters:
-    """What is counted."""
+    """Counters of acknowledgments."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -25,29 +25,33 @@ class AckCounters:
 
 
 class AckMetrics(Collector):
-    """Reads it when somebody asks."""
+    """Prometheus collector for acknowledgments and gaps."""
 
     def __init__(self, acknowledger: SampleAcknowledger) -> None:
         self._acknowledger = acknowledger
 
     def collect(self) -> Iterator[Metric]:
-        """Read them, when somebody asks."""
-        counts, series, holed = (
+        """Yield the metrics with their current values."""
+        counts, series, gap_index = (
             self._acknowledger.counts,
             self._acknowledger.series,
             self._acknowledger.gap_index,
         )
-        family = GaugeMetricFamily("meshfleet_holes", "Where samples are missing.", labels=["state"])
-        family.add_metric(["open"], holed.open)
-        family.add_metric(["lost"], holed.lost)
+        family = GaugeMetricFamily("meshfleet_holes", "Gaps in series of samples.", labels=["state"])
+        family.add_metric(["open"], gap_index.open)
+        family.add_metric(["lost"], gap_index.lost)
         yield family
-        yield GaugeMetricFamily("meshfleet_acknowledged_series", "Series in the ledger.", value=len(series))
         yield GaugeMetricFamily(
-            "meshfleet_series_unchecked", "Series whose `seq` does not count samples.", value=holed.unchecked
+            "meshfleet_acknowledged_series", "Series whose samples are acknowledged.", value=len(series)
         )
-        for name, meaning, value in (
-            ("acks", "Acknowledgements of samples.", counts.sent),
-            ("backfills", "Those of them that asked for what is missing.", counts.backfills),
-            ("holes_found", "Times that a sample was missing.", counts.gaps),
+        yield GaugeMetricFamily(
+            "meshfleet_series_unchecked",
+            "Series without gap checks because their `seq` does not count samples.",
+            value=gap_index.unchecked,
+        )
+        for name, description, value in (
+            ("acks", "Acknowledgments of samples.", counts.sent),
+            ("backfills", "Acknowledgments that requested missing samples.", counts.backfills),
+            ("holes_found", "Gaps found.", counts.gaps),
         ):
-            yield CounterMetricFamily(f"meshfleet_{name}", meaning, value=value)
+            yield CounterMetricFamily(f"meshfleet_{name}", description, value=value)

@@ -1,8 +1,8 @@
-"""A series: the samples of one kind and identifier of one device, which are counted by `seq`.
+"""Series: samples of one kind and identifier of one device, numbered by `seq`.
 
-`seq` tells whether one is missing between two: it goes up by one, and begins again after 255 (report-38).
-What is missing is a hole. A device that is asked for it sends it out of order, the newest first; so whether a
-hole is filled is found out by looking at the samples that are stored, in the order of their times.
+`seq` shows whether a sample is missing between two others: it increases by one, and wraps after 255
+(report-38). Missing samples are a gap. A device sends them on request in any order, the newest first; so
+whether a gap is filled is determined from the stored samples in the order of their times.
 """
 
 from __future__ import annotations
@@ -16,145 +16,143 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SeriesKey: TypeAlias = tuple[int, int, int]
-"""Which series: the device, the kind and the identifier."""
+"""Device, kind and identifier of a series."""
 
 SEQ_CYCLE: Final = 256
-"""How many numbers `seq` has."""
+"""Number of different values of `seq`."""
 _MAX_GAPS: Final = 32
-"""How many a series may have; beyond that the two oldest are taken for one."""
+"""Maximum number of gaps of a series; beyond it the oldest are merged into one."""
 
 _MAX_UNFILLED: Final = 3
-"""Holes in turn that never fill, after which nobody believes that `seq` counts samples (ack-16)."""
+"""Number of consecutive gaps never filled after which `seq` is assumed not to count samples (ack-16)."""
 
 BACKFILL_INTERVAL_MS: Final = 60_000
-"""Milliseconds between two acks with backfill (ack-12), at first; each time that it helps nothing, twice as
-many."""
+"""Milliseconds between two acks with backfill (ack-12). It doubles after each one that fills nothing."""
 _MAX_BACKFILL_INTERVAL_MS: Final = 3_600_000
 
 _GAP_EXPIRY_MS: Final = 3_600_000
-"""Milliseconds after which nobody expects the rest of a hole any more, if nothing came."""
+"""Milliseconds without a sample for a gap after which it is given up."""
 
 _MAX_RESET_AGE_MS: Final = 60_000
-"""Milliseconds that a sample may be old to tell how late it is."""
+"""Maximum age in milliseconds of a sample that can reveal a clock that was set back."""
 
 _CHECK_AFTER_LAST_MS: Final = 2_000
 _CHECK_AFTER_FIRST_MS: Final = 10_000
 _IDLE_CHECK_MS: Final = 60_000
-"""Milliseconds until a hole is looked at: after the last of what came, after the first, and without any."""
+"""Milliseconds until a gap is checked: after its last arrival, after its first, and without any."""
 
 
 class Gap(Struct, gc=False):
-    """Samples are missing between the times of two that are there."""
+    """Range between the times of two stored samples in which samples are missing."""
 
     since: int
     until: int
     found_at: int
     last_arrival_at: int = 0
-    """When something came that belongs in there."""
+    """Time of the last arrival of a sample for this gap."""
     checked_at: int = 0
-    """When it was last looked up what is stored."""
+    """Time of the last check of the stored samples."""
     lost_at: int | None = None
-    """Since when nobody expects the rest any more. If it comes all the same, the hole is filled."""
+    """Time at which the gap was given up; None: samples are expected. If they still arrive, it is filled."""
     unchecked_arrivals: int = 0
-    """How many came that belong in there, and were not yet among what was looked up."""
+    """Number of arrivals for this gap since its last check."""
 
     def is_expired(self, now: int) -> bool:
-        """Whether nobody has reason to expect the rest."""
+        """Return whether no more samples are to be expected."""
         return now - max(self.found_at, self.last_arrival_at) >= _GAP_EXPIRY_MS
 
     @property
     def due_at(self) -> int | None:
-        """When to look up what is stored: soon after something came, and now and then; None: not at all."""
-        before = self.checked_at or self.found_at
+        """Time of the next check: soon after an arrival, otherwise now and then; None: no check."""
+        last_check = self.checked_at or self.found_at
         if self.unchecked_arrivals:
-            return min(self.last_arrival_at + _CHECK_AFTER_LAST_MS, before + _CHECK_AFTER_FIRST_MS)
+            return min(self.last_arrival_at + _CHECK_AFTER_LAST_MS, last_check + _CHECK_AFTER_FIRST_MS)
         if self.lost_at is not None:
             return None
-        return before + (_IDLE_CHECK_MS if self.checked_at else _CHECK_AFTER_FIRST_MS)
+        return last_check + (_IDLE_CHECK_MS if self.checked_at else _CHECK_AFTER_FIRST_MS)
 
     def is_due(self, now: int) -> bool:
-        """Whether to look up what is stored."""
+        """Return whether a check is due."""
         due_at = self.due_at
         return due_at is not None and due_at <= now
 
 
 class SeriesState(Struct, gc=False):
-    """What is remembered of a series."""
+    """State of a series: its newest sample, its gaps and its backfill requests."""
 
     time: int
-    """Of the newest sample, in milliseconds."""
+    """Time of the newest sample in milliseconds."""
     seq: int
     requested_at: int = 0
-    """When a backfill was last asked for, or when it began, if it began since our start."""
+    """Time of the last backfill request, or of the first sample since the service started."""
     backfill_interval: int = BACKFILL_INTERVAL_MS
-    """Milliseconds until the next for the same hole; 0: none was ever asked for."""
+    """Milliseconds until the next request for the same gap; 0: none was sent yet."""
     unfilled: int = 0
-    """How many holes in turn never filled."""
+    """Number of consecutive gaps that were never filled."""
     gaps: list[Gap] | None = None
     trusted_time: int = 0
-    """Of the first sample, or of a later one that is not ahead of our clock."""
+    """Time of the first sample, or of the newest one that is not ahead of the service's clock."""
     future_time: int = 0
-    """Of one that is ahead: as soon as its time has come, it is the one."""
+    """Time of a sample ahead of the service's clock; it becomes `trusted_time` once that time is reached."""
     consecutive: int = 0
-    """How many came in turn, each with the next `seq`, while nobody believed it."""
+    """Number of samples with consecutive `seq` while gaps are not checked."""
 
     def __post_init__(self) -> None:
-        """Begin with what is there."""
+        """Initialize `trusted_time` with the time of the newest sample."""
         self.trusted_time = self.trusted_time or self.time
 
     @property
     def is_gap_checked(self) -> bool:
-        """Whether its holes mean anything (ack-16)."""
+        """Whether gaps are checked: `seq` counts the samples (ack-16)."""
         return self.unfilled < _MAX_UNFILLED
 
     def append(self, time: int, seq: int, now: int) -> bool:
-        """The newest sample came; tells whether one before it is missing."""
-        missing = (seq - self.seq) % SEQ_CYCLE != 1 and self.is_gap_checked
-        if missing:
+        """Add a newest sample. Return whether a sample before it is missing."""
+        has_gap = (seq - self.seq) % SEQ_CYCLE != 1 and self.is_gap_checked
+        if has_gap:
             self._add_gap(self.time, time, now)
         self._set_newest(time, seq, now)
-        return missing
+        return has_gap
 
     def is_clock_reset(self, time: int, seq: int, now: int) -> bool:
-        """Whether an older sample is newer all the same: what came before it was ahead of its time."""
+        """Return whether a sample with an older time is newer: the device's clock was set back."""
         return self.time > now and time > now - _MAX_RESET_AGE_MS and is_seq_ahead(seq, self.seq)
 
     def append_after_reset(self, time: int, seq: int, now: int) -> bool:
-        """The newest sample came, of a clock that was set back; tells whether one before it is missing.
+        """Add a newest sample of a clock that was set back. Return whether a sample before it is missing.
 
-        Nobody knows when those were made that are missing further ahead: somewhere since we were sure.
+        The real times of samples missing in the future are unknown: the gap starts at the last trusted time.
         """
-        edge = min(self.trusted_time, time)
-        within = [hole for hole in self.gaps or () if hole.until > edge]
-        missing = (seq - self.seq) % SEQ_CYCLE != 1 and self.is_gap_checked
-        missing = missing or any(hole.until > time for hole in within)
-        if missing:
-            since = min([edge, *(hole.since for hole in within)])
-            self.gaps = [hole for hole in self.gaps or () if hole not in within] or None
+        start_limit = min(self.trusted_time, time)
+        affected = [gap for gap in self.gaps or () if gap.until > start_limit]
+        has_gap = (seq - self.seq) % SEQ_CYCLE != 1 and self.is_gap_checked
+        has_gap = has_gap or any(gap.until > time for gap in affected)
+        if has_gap:
+            since = min([start_limit, *(gap.since for gap in affected)])
+            self.gaps = [gap for gap in self.gaps or () if gap not in affected] or None
             if since < time:
                 self._add_gap(since, time, now)
         self.future_time = 0
         self._set_newest(time, seq, now)
-        return missing
+        return has_gap
 
     def regain_trust(self, seq: int, now: int) -> bool:
-        """The next is counted so; tells whether that makes the series trusted again (ack-26).
+        """Count a sample with consecutive `seq`. Return whether gaps are checked again from now on (ack-26).
 
-        What came while nobody believed it is not known to be complete, and nobody expects more of it.
+        The samples of the unchecked time may be incomplete: they are recorded as a lost gap.
         """
         self.consecutive = self.consecutive + 1 if (seq - self.seq) % SEQ_CYCLE == 1 else 0
         if self.consecutive < SEQ_CYCLE:
             return False
-        holes = self.gaps or []
-        self.gaps = _limit_gaps([*holes, *self._unchecked_range(holes, now, lost_at=now)]) or None
+        gaps = self.gaps or []
+        self.gaps = _limit_gaps([*gaps, *self._unchecked_range(gaps, now, lost_at=now)]) or None
         self.unfilled = self.consecutive = 0
         return True
 
     def _add_gap(self, since: int, until: int, now: int) -> None:
         self.gaps = _limit_gaps([*(self.gaps or ()), Gap(since, until, now)])
-        self.backfill_interval = min(
-            self.backfill_interval, BACKFILL_INTERVAL_MS
-        )  # that another one does not fill is not its fault
+        # A new gap must not wait because an older one was not filled.
+        self.backfill_interval = min(self.backfill_interval, BACKFILL_INTERVAL_MS)
 
     def _set_newest(self, time: int, seq: int, now: int) -> None:
         self.time, self.seq = time, seq
@@ -164,30 +162,30 @@ class SeriesState(Struct, gc=False):
             self.trusted_time, self.future_time = max(self.trusted_time, self.future_time), time
 
     def record_arrival(self, time: int, now: int) -> bool:
-        """An older sample came; tells whether it belongs into a hole."""
-        for hole in self.gaps or ():
-            if hole.since < time < hole.until:
-                hole.last_arrival_at = now
-                hole.unchecked_arrivals += 1
+        """Record an older sample. Return whether it belongs to a gap."""
+        for gap in self.gaps or ():
+            if gap.since < time < gap.until:
+                gap.last_arrival_at = now
+                gap.unchecked_arrivals += 1
                 return True
         return False
 
     def needs_backfill(self, outage: int, now: int) -> bool:
-        """Whether to ask for what is missing: after an outage once, for a hole again and again (ack-11)."""
-        waited = now - self.requested_at
-        if self.requested_at < outage and waited >= min(self.backfill_interval, BACKFILL_INTERVAL_MS):
+        """Return whether to request missing samples: once after an outage, repeatedly for a gap (ack-11)."""
+        elapsed = now - self.requested_at
+        if self.requested_at < outage and elapsed >= min(self.backfill_interval, BACKFILL_INTERVAL_MS):
             return True
-        return waited >= self.backfill_interval and self.is_gap_checked and self.expects_samples
+        return elapsed >= self.backfill_interval and self.is_gap_checked and self.expects_samples
 
     def rewind_clock(self, now: int) -> None:
-        """Take nothing that we did for later than now: the clock of this machine was set back."""
+        """Limit all times to now: the clock of this machine was set back."""
         self.requested_at = min(self.requested_at, now)
-        for hole in self.gaps or ():
-            hole.found_at, hole.last_arrival_at = min(hole.found_at, now), min(hole.last_arrival_at, now)
-            hole.checked_at = min(hole.checked_at, now)
+        for gap in self.gaps or ():
+            gap.found_at, gap.last_arrival_at = min(gap.found_at, now), min(gap.last_arrival_at, now)
+            gap.checked_at = min(gap.checked_at, now)
 
     def record_request(self, now: int) -> None:
-        """A backfill is asked for."""
+        """Record that a backfill was requested, and double the interval if there are gaps."""
         self.backfill_interval = (
             min(max(2 * self.backfill_interval, BACKFILL_INTERVAL_MS), _MAX_BACKFILL_INTERVAL_MS)
             if self.gaps
@@ -197,96 +195,98 @@ class SeriesState(Struct, gc=False):
 
     @property
     def expects_samples(self) -> bool:
-        """Whether there is a hole of which the rest is expected."""
-        return any(hole.lost_at is None for hole in self.gaps or ())
+        """Whether a gap is still expected to be filled."""
+        return any(gap.lost_at is None for gap in self.gaps or ())
 
     @property
     def due_at(self) -> int | None:
-        """When to look up the next hole; None: there is none to look up."""
-        return min((at for hole in self.gaps or () if (at := hole.due_at) is not None), default=None)
+        """Time of the next check of a gap; None: no gap is to be checked."""
+        return min((at for gap in self.gaps or () if (at := gap.due_at) is not None), default=None)
 
     def next_due_gap(self, now: int) -> Gap | None:
-        """The hole that has waited the longest of those that are to be looked up now."""
-        waiting = (hole for hole in self.gaps or () if hole.is_due(now))
-        return min(waiting, key=_checked_at, default=None)
+        """Return the due gap with the oldest check; None if none is due."""
+        due_gaps = (gap for gap in self.gaps or () if gap.is_due(now))
+        return min(due_gaps, key=_checked_at, default=None)
 
     def replace_gap(self, gap: Gap, remaining: Iterable[tuple[int, int]], now: int) -> None:
-        """What is left of a hole, by the samples that were stored at a moment."""
-        rest = [
+        """Replace a checked gap by its remaining ranges, according to the samples stored at `now`."""
+        remaining_gaps = [
             Gap(since, until, gap.found_at, gap.last_arrival_at, now, gap.lost_at, gap.unchecked_arrivals)
             for since, until in remaining
         ]
-        others = [each for each in self.gaps or () if each is not gap]
-        if not rest:
-            rest = self._unchecked_range([gap, *others], now)
+        others = [other for other in self.gaps or () if other is not gap]
+        if not remaining_gaps:
+            remaining_gaps = self._unchecked_range([gap, *others], now)
             self.unfilled, self.backfill_interval = 0, min(self.backfill_interval, BACKFILL_INTERVAL_MS)
-        elif gap.lost_at is None and gap.is_expired(now):  # the device has had its chances
+        elif gap.lost_at is None and gap.is_expired(now):  # the device had enough time
             self.unfilled += 1
-            for each in rest:
-                each.lost_at = now
-        self.gaps = _limit_gaps([*others, *rest]) or None
+            for remaining_gap in remaining_gaps:
+                remaining_gap.lost_at = now
+        self.gaps = _limit_gaps([*others, *remaining_gaps]) or None
 
     def drop_gap(self, gap: Gap, now: int) -> None:
-        """A hole is too old to matter. Without any a series is trusted again (ack-26)."""
-        self.gaps = [each for each in self.gaps or () if each is not gap] or None
+        """Drop an expired gap. A series without gaps is checked again (ack-26)."""
+        self.gaps = [other for other in self.gaps or () if other is not gap] or None
         if not self.gaps:
             self.gaps = self._unchecked_range([gap], now, lost_at=now) or None
             self.unfilled = self.consecutive = 0
 
     def _unchecked_range(self, gaps: Iterable[Gap], now: int, *, lost_at: int | None = None) -> list[Gap]:
-        """What came while nobody believed `seq`: as soon as that is over it has to be looked at."""
-        since = max((each.until for each in gaps), default=self.time)
+        """Return a gap for the time in which gaps were not checked: its samples may be incomplete."""
+        since = max((gap.until for gap in gaps), default=self.time)
         if self.is_gap_checked or since >= self.time:
             return []
         return [Gap(since, self.time, now, lost_at=lost_at)]
 
 
 def complete_up_to(series: Iterable[SeriesState], now: int) -> int | None:
-    """Up to when no sample of some series is missing; None: nobody knows (ack-15, ack-16).
+    """Return the time up to which no sample of the series is missing; None: unknown (ack-15, ack-16).
 
-    One without holes has all that there is: however long ago its newest sample was made, it holds nobody up.
+    A series without gaps is complete: its newest sample does not limit the result, however old it is.
     """
-    known = list(series)
-    if not known or not all(each.is_gap_checked for each in known):
+    states = list(series)
+    if not states or not all(state.is_gap_checked for state in states):
         return None
-    missing = (hole.since for each in known for hole in each.gaps or ())
-    return min(now, max(each.time for each in known), *missing)
+    gap_starts = (gap.since for state in states for gap in state.gaps or ())
+    return min(now, max(state.time for state in states), *gap_starts)
 
 
 def is_seq_ahead(seq: int, other: int) -> bool:
-    """Whether a sample is counted after another, as far as a cycle of numbers can tell."""
+    """Return whether a sample comes after another by `seq`, as far as a cycle of numbers can tell."""
     return 0 < (seq - other) % SEQ_CYCLE < SEQ_CYCLE // 2
 
 
 def find_gaps(samples: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The holes between samples, given as times and `seq` in the order of time."""
-    before: tuple[int, int] | None = None
+    """Yield the gaps between samples, given as (time, seq) in the order of time."""
+    previous: tuple[int, int] | None = None
     for time, seq in samples:
-        if before is not None and (seq - before[1]) % SEQ_CYCLE != 1:
-            yield before[0], time
-        before = time, seq
+        if previous is not None and (seq - previous[1]) % SEQ_CYCLE != 1:
+            yield previous[0], time
+        previous = time, seq
 
 
-def _since(hole: Gap) -> int:
-    return hole.since
+def _since(gap: Gap) -> int:
+    return gap.since
 
 
-def _checked_at(hole: Gap) -> int:
-    return hole.checked_at
+def _checked_at(gap: Gap) -> int:
+    return gap.checked_at
 
 
 def _limit_gaps(gaps: list[Gap]) -> list[Gap]:
-    """In the order of time, and no more of them than there may be: the oldest are taken for one."""
+    """Sort gaps by time, and merge the oldest if there are too many."""
     ordered = sorted(gaps, key=_since)
     surplus = len(ordered) - _MAX_GAPS
     return ordered if surplus <= 0 else [reduce(_join_gaps, ordered[: surplus + 1]), *ordered[surplus + 1 :]]
 
 
-def _join_gaps(one: Gap, other: Gap) -> Gap:
-    lost_at = None if one.lost_at is None or other.lost_at is None else other.lost_at
-    touched_at, checked_at = (
-        max(one.last_arrival_at, other.last_arrival_at),
-        min(one.checked_at, other.checked_at),
+def _join_gaps(first: Gap, second: Gap) -> Gap:
+    lost_at = None if first.lost_at is None or second.lost_at is None else second.lost_at
+    last_arrival_at, checked_at = (
+        max(first.last_arrival_at, second.last_arrival_at),
+        min(first.checked_at, second.checked_at),
     )
-    untold = one.unchecked_arrivals + other.unchecked_arrivals
-    return Gap(one.since, other.until, one.found_at, touched_at, checked_at, lost_at, untold)
+    unchecked_arrivals = first.unchecked_arrivals + second.unchecked_arrivals
+    return Gap(
+        first.since, second.until, first.found_at, last_arrival_at, checked_at, lost_at, unchecked_arrivals
+    )

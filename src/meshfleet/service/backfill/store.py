@@ -1,4 +1,4 @@
-"""The ledger in the database: series, and the holes in them."""
+"""Queries of series and their gaps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SeriesRow: TypeAlias = tuple[int, int, int, int, int, int]
 GapRow: TypeAlias = tuple[int, int, int, int | None]
-"""A hole without its series."""
+"""Gap without its series: since, until, found_at, lost_at."""
 
 _UPDATE_SERIES: Final = "UPDATE SET time = excluded.time, seq = excluded.seq, unfilled = excluded.unfilled"
 _DELETE_GAPS: Final = "DELETE FROM hole WHERE device = ? AND kind = ? AND identifier = ?"
@@ -27,40 +27,44 @@ _DELETE_SERIES: Final = "DELETE FROM series WHERE device = ? AND kind = ? AND id
 
 
 def load_series(connection: Connection) -> dict[SeriesKey, SeriesState]:
-    """All that was known before a start."""
+    """Load all series with their gaps."""
     return _select_series(connection, (), ())
 
 
 def list_series(connection: Connection, device: int, identifier: int) -> list[SeriesState]:
-    """The series of an identifier: what is measured, and what happens."""
-    wanted = series.c.device == device, series.c.identifier == identifier
-    missing = hole.c.device == device, hole.c.identifier == identifier
-    return list(_select_series(connection, wanted, missing).values())
+    """Load the series of an identifier of a device, of all kinds."""
+    series_filter = series.c.device == device, series.c.identifier == identifier
+    gap_filter = hole.c.device == device, hole.c.identifier == identifier
+    return list(_select_series(connection, series_filter, gap_filter).values())
 
 
 def upsert_series(
     connection: Connection, rows: Sequence[SeriesRow], gaps: Mapping[SeriesKey, Sequence[GapRow]]
 ) -> None:
-    """Write how series are now, and of some of them which holes they have."""
+    """Write changed series, and replace the gaps of the series in `gaps`."""
     bulk.upsert_rows(connection, series, rows, on_conflict=_UPDATE_SERIES)
     bulk.execute_many(connection, _DELETE_GAPS, sorted(gaps))
     bulk.insert_rows(connection, hole, [(*key, *row) for key in sorted(gaps) for row in gaps[key]])
 
 
 def delete_series(connection: Connection, keys: Collection[SeriesKey]) -> None:
-    """Forget series, and their holes."""
+    """Delete series and their gaps."""
     for statement in (_DELETE_GAPS, _DELETE_SERIES):
         bulk.execute_many(connection, statement, sorted(keys))
 
 
 def _select_series(
-    connection: Connection, wanted: Sequence[ColumnElement[bool]], missing: Sequence[ColumnElement[bool]]
+    connection: Connection,
+    series_filter: Sequence[ColumnElement[bool]],
+    gap_filter: Sequence[ColumnElement[bool]],
 ) -> dict[SeriesKey, SeriesState]:
-    found: dict[SeriesKey, SeriesState] = {}
-    for device, kind, identifier, time, seq, unfilled in connection.execute(select(series).where(*wanted)):
-        found[device, kind, identifier] = SeriesState(time, seq, unfilled=unfilled)
-    holes = select(hole).where(*missing).order_by(hole.c.since)
-    for device, kind, identifier, since, until, found_at, lost_at in connection.execute(holes):
-        if (known := found.get((device, kind, identifier))) is not None:
-            known.gaps = [*(known.gaps or ()), Gap(since, until, found_at, lost_at=lost_at)]
-    return found
+    states: dict[SeriesKey, SeriesState] = {}
+    for device, kind, identifier, time, seq, unfilled in connection.execute(
+        select(series).where(*series_filter)
+    ):
+        states[device, kind, identifier] = SeriesState(time, seq, unfilled=unfilled)
+    gaps_query = select(hole).where(*gap_filter).order_by(hole.c.since)
+    for device, kind, identifier, since, until, found_at, lost_at in connection.execute(gaps_query):
+        if (state := states.get((device, kind, identifier))) is not None:
+            state.gaps = [*(state.gaps or ()), Gap(since, until, found_at, lost_at=lost_at)]
+    return states

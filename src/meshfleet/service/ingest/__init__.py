@@ -1,4 +1,4 @@
-"""From published reports to committed rows: no report lost, none stored twice.
+"""Ingest: stores published reports without losing one or storing one twice.
 
 `IngestPipeline.commit` parses a batch and writes it in one transaction, then passes it to subscribers. The
 current state of devices is collected in memory and written about every second.

@@ -1,4 +1,4 @@
-"""Properties that tell what a device is, and which of their values can be true (rest-46)."""
+"""Properties that describe a device (model, versions, battery), and checks of their values (rest-46)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MODEL, FIRMWARE, HARDWARE, VARIANT, BATTERY = (
 )
 
 
-def _integer_up_to(most: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and 0 <= value <= most
+def _is_integer_up_to(highest: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 0 <= value <= highest
 
 
 def _is_version(value: Any) -> bool:
@@ -31,13 +31,16 @@ def _is_version(value: Any) -> bool:
 
 
 FACT_VALIDATORS: Final[Mapping[int, Callable[[Any], bool]]] = {
-    MODEL: _integer_up_to(0xFFFF),
-    VARIANT: _integer_up_to(0xFF),
+    MODEL: _is_integer_up_to(0xFFFF),
+    VARIANT: _is_integer_up_to(0xFF),
     FIRMWARE: _is_version,
     HARDWARE: _is_version,
-    BATTERY: _integer_up_to(100),  # percent; 255 stands for a battery of which nothing is known
+    BATTERY: _is_integer_up_to(100),  # percent; 255 means unknown
 }
-"""Which values each may have. Others are kept as samples, and tell nothing."""
+"""Check of the values of each property.
+
+Invalid values are stored as samples, but not applied to the device.
+"""
 
 FACT_SIGHTINGS: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
     MODEL: lambda value: {"model": format_model_number(value)},
@@ -45,4 +48,4 @@ FACT_SIGHTINGS: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
     FIRMWARE: lambda value: {"firmware": Version.parse(value)},
     HARDWARE: lambda value: {"hardware": Version.parse(value)},
 }
-"""What each says of a device, as fields of a `Sighting`."""
+"""Conversion of each property to fields of a `DeviceObservation`."""

@@ -1,4 +1,4 @@
-"""Gateways on another broker, which lets them in without asking us."""
+"""Admission of gateways on an external broker, which the service does not authenticate."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 
-# Gateways that register themselves: another broker has let them in, so they are ours (rest-79).
+# Self-registered gateways: the external broker has authenticated them, so they count as claimed (rest-79).
 
 
 def list_claimed_gateways(connection: Connection) -> set[int]:
-    """The numbers of all claimed gateways."""
+    """Return the numbers of all claimed gateways."""
     return set(connection.execute(select(gateway.c.device)).scalars())
 
 
 def register_gateways(connection: Connection, gateways: AbstractSet[int], now: int) -> None:
-    """Claim these gateways without a password. Those that are claimed stay as they are.
+    """Claim these gateways without a password. Claimed gateways are unchanged.
 
-    The address that stands for all gateways is nobody's, and is passed over.
+    The address that means "all gateways" is ignored.
     """
     rows = bulk.query_in(connection, "SELECT device FROM gateway WHERE device IN numbers", sorted(gateways))
-    new = sorted(gateways - {number for (number,) in rows} - {mac_to_int(EVERY_GATEWAY)})
-    macs = [mac_from_int(number) for number in new]
+    new_gateways = sorted(gateways - {number for (number,) in rows} - {mac_to_int(EVERY_GATEWAY)})
+    macs = [mac_from_int(number) for number in new_gateways]
     registry.record_observations(
         connection, [DeviceObservation(device=mac, at=now, heard=False) for mac in macs]
     )
     bulk.execute_many(
         connection,
-        # Somebody may claim one at this moment.
+        # A user may claim one of them at the same time.
         "INSERT INTO gateway (device, claimed_at) VALUES (?, ?) ON CONFLICT (device) DO NOTHING",
-        [(number, now) for number in new],
+        [(number, now) for number in new_gateways],
     )
     audit.record_changes(
         connection, SERVICE, "gateway.register", [to_device_id(mac) for mac in macs], now=now
@@ -53,24 +53,27 @@ def register_gateways(connection: Connection, gateways: AbstractSet[int], now: i
 
 
 class GatewayAdmission:
-    """Whose reports are taken."""
+    """Policy that decides from which gateways reports are accepted."""
 
     def __init__(self, *, autoclaim: bool) -> None:
         self.autoclaim = autoclaim
-        """Whether those that nobody claimed are registered; else their reports are rejected (rest-79)."""
+        """Whether unclaimed gateways are registered; otherwise their reports are rejected (rest-79)."""
         self.claimed: set[int] = set()
         self.rejected: set[int] = set()
-        """Who was not known at the last look either."""
+        """Gateways that were still unclaimed at the last check."""
 
     async def refresh(self, database: Database) -> None:
-        """See who is claimed now."""
+        """Load the claimed gateways."""
         self.claimed, self.rejected = await database.read(list_claimed_gateways), set()
 
     async def recheck(self, unclaimed: set[int], database: Database) -> bool:
-        """Whether one of these, whom nobody has looked for since, was claimed a moment ago."""
+        """Reload the claims if one of these gateways was not checked yet.
+
+        Return whether one is claimed now.
+        """
         if unclaimed <= self.rejected:
             return False
-        before = self.rejected
+        checked = self.rejected
         await self.refresh(database)
-        self.rejected = (before | unclaimed) - self.claimed
+        self.rejected = (checked | unclaimed) - self.claimed
         return bool(unclaimed & self.claimed)

@@ -1,7 +1,7 @@
-"""What reports mean. A subject is what the end of a topic names; it takes the payloads that come there.
+"""Handlers of reports, one for each distinct ending of a topic (kind and identifier).
 
-The functions that are made here are the hottest of the service: from bytes to a row. So each is written out
-for its kind, and calls nobody whom it need not call.
+They are the hottest functions of the service, from bytes to a row: each is written out for its kind, without
+avoidable calls.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.sample_values import SampleNumber
 
     HandlePayload: TypeAlias = Callable[[ParsedBatch, int, int, bytes], None]
-    """Adds a payload, of a device and by a gateway, to a draft; raises a `WireError` if it cannot be read."""
+    """Function that adds the payload of a device and gateway to a batch, or raises a `WireError`."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN_TIME, _MAX_TIME = (
     to_millis(datetime.min.replace(tzinfo=UTC)),
     to_millis(datetime.max.replace(tzinfo=UTC)),
 )
-"""Times that can be written."""
+"""Range of times that can be formatted."""
 
 _MAX_STATUS, _MAX_RSSI = 2**31 - 1, 2**15 - 1
-"""What the tables hold of a status and of an RSSI; none comes near it."""
+"""Limits of the columns for a status and an RSSI; real values are far below them."""
 
 _NO_EXTRAS: Final = SampleExtras()
 
 
 class ReportHandler(NamedTuple):
-    """What is reported: a kind, and an identifier if it has one."""
+    """Handler for one kind and identifier."""
 
     kind: str
-    """The kind as topics have it."""
+    """Kind as in topics."""
     handle: HandlePayload
 
 
 def build_handler(topic: ReportTopic) -> ReportHandler:
-    """What the end of a topic means."""
+    """Build the handler for the ending of a topic."""
     return ReportHandler(str(topic.kind), _HANDLER_BUILDERS[topic.kind](topic))
 
 
@@ -66,55 +66,55 @@ def build_handler(topic: ReportTopic) -> ReportHandler:
 def _build_raw_handler(topic: ReportTopic) -> HandlePayload:
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
     kind, identifier = _sample_key(topic)
-    read = build_raw_decoder(topic.identifier or "")
-    keep, ack = _special_append(kind, identifier), _ack_path(topic)
+    decode_value = build_raw_decoder(topic.identifier or "")
+    append_special, ack_path = _special_append(kind, identifier), _build_ack_path(topic)
 
-    def take(draft: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
+    def handle_raw(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        since = report.time - _EPOCH
-        time = since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+        elapsed = report.time - _EPOCH
+        time = elapsed.days * 86_400_000 + elapsed.seconds * 1000 + elapsed.microseconds // 1000
         seq, value = report.seq, report.value
-        number, raw, more = (None, None, None) if value is UNSET else read(value)
-        row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, raw, more)
-        if keep is not None or not draft.trusted_from <= time <= draft.trusted_to:
-            (keep or _append_row)(draft, device, row)
-        elif (rows := draft.rows.get(device)) is None:
-            draft.rows[device] = [row]
+        number, raw, extras = (None, None, None) if value is UNSET else decode_value(value)
+        row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, raw, extras)
+        if append_special is not None or not batch.trusted_from <= time <= batch.trusted_to:
+            (append_special or _append_row)(batch, device, row)
+        elif (rows := batch.rows.get(device)) is None:
+            batch.rows[device] = [row]
         else:
             rows.append(row)
-        if ack is not None and gateway in draft.acking_gateways:
-            draft.unacked_samples.append((device, ack, row))
+        if ack_path is not None and gateway in batch.acking_gateways:
+            batch.unacked_samples.append((device, ack_path, row))
 
-    return take
+    return handle_raw
 
 
 def _build_decoded_handler(topic: ReportTopic) -> HandlePayload:
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
     kind, identifier = _sample_key(topic)
     name = topic.identifier or ""
-    keep, ack = _special_append(kind, identifier), _ack_path(topic)
+    append_special, ack_path = _special_append(kind, identifier), _build_ack_path(topic)
 
-    def take(draft: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
+    def handle_decoded(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        since = report.time - _EPOCH
-        time = since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+        elapsed = report.time - _EPOCH
+        time = elapsed.days * 86_400_000 + elapsed.seconds * 1000 + elapsed.microseconds // 1000
         seq, number = report.seq, report.value
-        more = None
+        extras = None
         if type(number) is not float or report.ext is not UNSET:
-            number, more = _value(number, report.ext)
-        row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, None, more)
+            number, extras = _to_sample_value(number, report.ext)
+        row = (time, kind, identifier, NO_SEQ if seq is UNSET else seq, gateway, number, None, extras)
         if identifier < 0:
-            draft.foreign_names[identifier] = name
-        if keep is not None or not draft.trusted_from <= time <= draft.trusted_to:
-            (keep or _append_row)(draft, device, row)
-        elif (rows := draft.rows.get(device)) is None:
-            draft.rows[device] = [row]
+            batch.foreign_names[identifier] = name
+        if append_special is not None or not batch.trusted_from <= time <= batch.trusted_to:
+            (append_special or _append_row)(batch, device, row)
+        elif (rows := batch.rows.get(device)) is None:
+            batch.rows[device] = [row]
         else:
             rows.append(row)
-        if ack is not None and gateway in draft.acking_gateways:
-            draft.unacked_samples.append((device, ack, row))
+        if ack_path is not None and gateway in batch.acking_gateways:
+            batch.unacked_samples.append((device, ack_path, row))
 
-    return take
+    return handle_decoded
 
 
 def _build_error_handler(topic: ReportTopic) -> HandlePayload:
@@ -122,21 +122,26 @@ def _build_error_handler(topic: ReportTopic) -> HandlePayload:
     kind, identifier = _sample_key(topic)
     name = topic.identifier or ""
 
-    def take(draft: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
+    def handle_error(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
         if identifier < 0:
-            draft.foreign_names[identifier] = name
+            batch.foreign_names[identifier] = name
         ext = report.error_ext
-        more = SampleExtras(error=report.error, error_ext=None if ext is UNSET else ext)
+        extras = SampleExtras(error=report.error, error_ext=None if ext is UNSET else ext)
         _append_row(
-            draft, device, (_millis(report.time), kind, identifier, report.seq, gateway, None, None, more)
+            batch,
+            device,
+            (_to_millis(report.time), kind, identifier, report.seq, gateway, None, None, extras),
         )
 
-    return take
+    return handle_error
 
 
-def _ack_path(topic: ReportTopic) -> str | None:
-    """How topics end that acknowledge such a sample; None: it is not acknowledged (ack-1, ack-7)."""
+def _build_ack_path(topic: ReportTopic) -> str | None:
+    """Return the ending of the topic that acknowledges such a sample; None: it is not acknowledged.
+
+    (ack-1, ack-7)
+    """
     if topic.kind.raw_kind not in {Kind.MEASUREMENT, Kind.EVENT}:
         return None
     return (
@@ -145,42 +150,43 @@ def _ack_path(topic: ReportTopic) -> str | None:
 
 
 def _sample_key(topic: ReportTopic) -> tuple[int, int]:
-    """The kind and the identifier as samples have them."""
-    assert topic.identifier is not None  # noqa: S101 # topics of these kinds have one
+    """Return the kind and the identifier under which samples of a topic are stored."""
+    assert topic.identifier is not None  # noqa: S101 # topics of these kinds have an identifier
     return _SAMPLE_KINDS[topic.kind.raw_kind], identifier_to_int(topic.identifier)
 
 
-def _value(value: Any, ext: Any) -> tuple[SampleNumber, SampleExtras | None]:
+def _to_sample_value(value: Any, ext: Any) -> tuple[SampleNumber, SampleExtras | None]:
     if value is UNSET and ext is UNSET:
         return None, None
     return to_sample_value(None if value is UNSET else value, None if ext is UNSET else ext)
 
 
-def _millis(time: datetime) -> int:
-    since = time - _EPOCH
-    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+def _to_millis(time: datetime) -> int:
+    elapsed = time - _EPOCH
+    return elapsed.days * 86_400_000 + elapsed.seconds * 1000 + elapsed.microseconds // 1000
 
 
 def _special_append(kind: int, identifier: int) -> Callable[[ParsedBatch, int, SampleRow], None] | None:
-    """What to do with a row, if more than to keep it."""
+    """Return the function that appends rows of this kind; None: they need no special treatment."""
     return _append_fact if kind == SampleKind.PROPERTY and identifier in FACT_VALIDATORS else None
 
 
 def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
-    """Keep a sample, with the correction of a wrong clock; mark it if its time is not believed."""
-    time, more = row[0], row[7]
+    """Append a sample, with the correction of a wrong clock; flag it if its time is implausible."""
+    time, extras = row[0], row[7]
     if not batch.trusted_from <= time <= batch.trusted_to:
-        if not _MIN_TIME <= time <= _MAX_TIME:  # an offset has moved it out of the calendar
-            raise MalformedTime("time", "lies outside of the calendar")
+        # A UTC offset can move a time out of the years that can be formatted.
+        if not _MIN_TIME <= time <= _MAX_TIME:
+            raise MalformedTime("time", "is outside the years 1 to 9999")
         clock, shift = _check_time(batch, time)
         if clock is not None or shift is not None:
-            marked = replace(more or _NO_EXTRAS, clock=clock, shift=shift)
-            row = (*row[:7], marked)
+            flagged = replace(extras or _NO_EXTRAS, clock=clock, shift=shift)
+            row = (*row[:7], flagged)
     batch.rows.setdefault(device, []).append(row)
 
 
 def _check_time(batch: ParsedBatch, time: int) -> tuple[ClockFlag | None, int | None]:
-    """Tell why a time cannot be right as it is, and by how much it is to be corrected; None: not at all."""
+    """Return why a reported time is implausible, and its correction in milliseconds; None: neither."""
     shift: int | None = batch.find_shift(time)
     corrected = time + (shift or 0)
     if not shift or not _MIN_TIME <= corrected <= _MAX_TIME:
@@ -192,12 +198,12 @@ def _check_time(batch: ParsedBatch, time: int) -> tuple[ClockFlag | None, int | 
 
 
 def _append_fact(batch: ParsedBatch, device: int, row: SampleRow) -> None:
-    """Keep a sample that tells what a device is, and take over what it tells."""
+    """Append a sample that describes a device, and a reading that updates the device."""
     _append_row(batch, device, row)
-    time, _, identifier, _, gateway, number, _, more = row
+    time, _, identifier, _, gateway, number, _, extras = row
     at = batch.correct_time(time)
     if at is not None:
-        value = from_sample_value(number, more)
+        value = from_sample_value(number, extras)
         if FACT_VALIDATORS[identifier](value):
             batch.readings.append((ReadingKind.FACT, device, gateway, at, value, identifier, False))
 
@@ -208,48 +214,56 @@ def _append_fact(batch: ParsedBatch, device: int, row: SampleRow) -> None:
 def _build_heartbeat_handler(topic: ReportTopic) -> HandlePayload:
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
 
-    def take(draft: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
+    def handle_heartbeat(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, status = _millis(report.time), _clamp(report.status, _MAX_STATUS)
-        at = time if draft.trusted_from <= time <= draft.trusted_to else draft.correct_time(time)
+        time, status = _to_millis(report.time), _clamp(report.status, _MAX_STATUS)
+        at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
-            draft.readings.append((ReadingKind.HEARTBEAT, device, gateway, at, status, 0, False))
-        else:  # it would decide state, which it must not
-            _append_row(draft, device, (time, SampleKind.HEARTBEAT, 0, NO_SEQ, gateway, status, None, None))
+            batch.readings.append((ReadingKind.HEARTBEAT, device, gateway, at, status, 0, False))
+        else:  # an implausible time must not change the state of the device
+            _append_row(batch, device, (time, SampleKind.HEARTBEAT, 0, NO_SEQ, gateway, status, None, None))
 
-    return take
+    return handle_heartbeat
 
 
 def _build_rssi_handler(topic: ReportTopic) -> HandlePayload:
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
 
-    def take(draft: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
+    def handle_rssi(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, parent, rssi = _millis(report.time), mac_to_int(report.parent), _clamp(report.rssi, _MAX_RSSI)
-        at = time if draft.trusted_from <= time <= draft.trusted_to else draft.correct_time(time)
+        time, parent, rssi = (
+            _to_millis(report.time),
+            mac_to_int(report.parent),
+            _clamp(report.rssi, _MAX_RSSI),
+        )
+        at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
-            draft.readings.append((ReadingKind.LINK, device, gateway, at, rssi, parent, report.unreachable))
+            batch.readings.append((ReadingKind.LINK, device, gateway, at, rssi, parent, report.unreachable))
         else:
-            _append_row(draft, device, (time, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, None))
+            _append_row(batch, device, (time, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, None))
 
-    return take
+    return handle_rssi
 
 
 def _build_dfu_handler(topic: ReportTopic) -> HandlePayload:
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
 
-    def take(draft: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
+    def handle_dfu(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, parent, rssi = _millis(report.time), mac_to_int(report.parent), _clamp(report.rssi, _MAX_RSSI)
-        at = time if draft.trusted_from <= time <= draft.trusted_to else draft.correct_time(time)
+        time, parent, rssi = (
+            _to_millis(report.time),
+            mac_to_int(report.parent),
+            _clamp(report.rssi, _MAX_RSSI),
+        )
+        at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
-            draft.readings.append((ReadingKind.DFU, device, gateway, at, rssi, parent, False))
+            batch.readings.append((ReadingKind.DFU, device, gateway, at, rssi, parent, False))
 
-    return take
+    return handle_dfu
 
 
-def _clamp(number: int, most: int) -> int:
-    return min(max(number, -most), most)
+def _clamp(number: int, limit: int) -> int:
+    return min(max(number, -limit), limit)
 
 
 _SAMPLE_KINDS: Final[Mapping[Kind, int]] = {

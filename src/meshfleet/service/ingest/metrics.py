@@ -1,4 +1,4 @@
-"""What ingest counts, and its figures for Prometheus."""
+"""Counters of ingest and their Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAG_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 
 
 
 class IngestCounters:
-    """What ingest counts."""
+    """Counters of ingest."""
 
     def __init__(self) -> None:
         self.reports: Counter[str] = Counter()
@@ -29,7 +29,7 @@ class IngestCounters:
         self.implausible_times = 0
         self.batches = 0
         self.subscriber_failures = 0
-        """How often something that follows failed, which is a mistake of ours."""
+        """Number of exceptions raised by subscribers, which are programming errors."""
         self.lag = Histogram(
             "meshfleet_lag_seconds",
             "Time from the first report of a batch to its commit.",
@@ -38,40 +38,40 @@ class IngestCounters:
         )
 
     def record_commit(self, batch: ParsedBatch, lag: float) -> None:
-        """A draft is committed, so many seconds after its first report came."""
+        """Count a committed batch; `lag` is the time in seconds since its first report was received."""
         self.lag.observe(lag)
         self.batches += 1
         self.implausible_times += batch.implausible_count
         self.samples += sum(map(len, batch.rows.values()))
         self.reports.update(batch.report_kinds)
-        self.rejects.update(each.code for each in batch.rejects)
+        self.rejects.update(reject.code for reject in batch.rejects)
 
 
 class IngestMetrics(Collector):
-    """What ingest counts by itself."""
+    """Prometheus collector for the counters of ingest."""
 
     def __init__(self, counters: IngestCounters) -> None:
         self._counters = counters
 
     def collect(self) -> Iterator[Metric]:
-        """Read them, when somebody asks."""
+        """Yield the metrics with their current values."""
         counts = self._counters
-        for name, meaning, label, values in (
-            ("reports", "Reports that were committed.", "kind", counts.reports),
-            ("rejects", "Messages that could not be taken as reports.", "code", counts.rejects),
+        for name, description, label, values in (
+            ("reports", "Committed reports.", "kind", counts.reports),
+            ("rejects", "Messages that were rejected as reports.", "code", counts.rejects),
         ):
-            family = CounterMetricFamily(f"meshfleet_{name}", meaning, labels=[label])
+            family = CounterMetricFamily(f"meshfleet_{name}", description, labels=[label])
             for key, value in sorted(values.items()):
                 family.add_metric([key], value)
             yield family
         yield from counts.lag.collect()
-        yield CounterMetricFamily("meshfleet_samples", "Samples that were committed.", value=counts.samples)
+        yield CounterMetricFamily("meshfleet_samples", "Committed samples.", value=counts.samples)
         yield CounterMetricFamily(
-            "meshfleet_strays", "Reports whose time is not believed.", value=counts.implausible_times
+            "meshfleet_strays", "Reports with an implausible time.", value=counts.implausible_times
         )
-        yield CounterMetricFamily("meshfleet_batches", "Transactions with reports.", value=counts.batches)
+        yield CounterMetricFamily("meshfleet_batches", "Committed batches of reports.", value=counts.batches)
         yield CounterMetricFamily(
             "meshfleet_following_failures",
-            "Committed batches that broke a follower.",
+            "Committed batches that a subscriber failed to process.",
             value=counts.subscriber_failures,
         )

@@ -1,4 +1,4 @@
-"""A draft: all that a batch of messages means, before anything of it is written down."""
+"""Parsed batch of messages: everything to be written for it in one transaction."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.rejects import RejectedReport
 
 _MAX_AHEAD_MS: Final = 600_000
-"""Milliseconds that a report's time may be ahead of ours; clocks differ, but not by more."""
+"""Milliseconds that a reported time may be ahead of the service's clock."""
 
 _MAX_BEHIND_MS: Final = 30 * 86_400_000
-"""Milliseconds that it may be behind: no device keeps samples for longer."""
+"""Milliseconds that a reported time may be behind: no device keeps samples for longer."""
 
 FRESH_MS: Final = 60_000
-"""Milliseconds after which a report is no sign of life any more."""
+"""Milliseconds after which a report is no longer a sign of life."""
 
 _EMPTY_RANGE: Final = (1, 0)
-"""A span of times in which there is none."""
+"""Empty range of times."""
 
 UnackedSample: TypeAlias = tuple[int, str, "SampleRow"]
-"""A device, how requests about the series end (`ack/0401`, perhaps), and a sample of it."""
+"""Device, ending of the ack topic (such as `ack/0401`), and the sample."""
 
 
 class ParsedBatch:
-    """What a batch means. Nobody has seen it yet: it can be thrown away and made again."""
+    """Result of parsing a batch.
+
+    It has no effect until it is committed: it can be discarded and parsed again.
+    """
 
     __slots__ = (
         "_unconfirmed_gateway",
@@ -64,46 +67,48 @@ class ParsedBatch:
     ) -> None:
         self.now = now
         self.acking_gateways = acking_gateways
-        """Gateways that take acknowledgements of samples."""
+        """Gateways that accept acknowledgments of samples."""
         self.unacked_samples: list[UnackedSample] = []
-        """Samples to be acknowledged to them once they are committed."""
+        """Samples to acknowledge after the commit."""
         self.earliest = now - _MAX_BEHIND_MS
         self.latest = now + _MAX_AHEAD_MS
-        """What is not between these is kept, and not believed."""
+        """Limits of plausible times. Samples outside are stored, but flagged."""
         self.clock_shifts = clock_shifts
-        """Milliseconds that correct the times of gateways whose clocks are wrong."""
+        """Corrections in milliseconds for gateways with wrong clocks."""
         self.is_shift_confirmed = is_shift_confirmed
-        """Tells whether the correction of a gateway holds for all that it reports; see `Clocks`."""
+        """Function that returns whether the correction of a gateway is valid for all its reports."""
         self.shift = 0
-        """The one of the gateway whose report is being read."""
+        """Correction for the gateway whose report is being parsed."""
         self._unconfirmed_gateway: int | None = None
-        """That gateway, if its correction is not proved."""
+        """Gateway of `shift`, if that correction is unconfirmed; otherwise None."""
         self.offset_checks: dict[int, bool | None] = {}
-        """Whether corrections that are not proved hold, by gateway, as far as fresh reports tell; None: they
-        contradict each other."""
+        """Whether unconfirmed corrections are valid according to fresh reports, by gateway.
+
+        None: the reports contradict each other.
+        """
         self.trusted_from, self.trusted_to = self.earliest, self.latest
-        """Reported times that are believed as they are; none while the clock of the gateway is wrong."""
+        """Range of reported times that need no check; empty while the gateway's clock is wrong."""
         self.rows: dict[int, list[SampleRow]] = {}
         self.readings: list[Reading] = []
         self.rejects: list[RejectedReport] = []
         self.foreign_names: dict[int, str] = {}
-        """Names that the catalogue does not know."""
+        """Names that are not in the catalogue, by number."""
         self.new_gateways: set[int] = set()
-        """Gateways that were not known before."""
+        """Gateways to register with this batch."""
         self.unclaimed_gateways: set[int] = set()
-        """Gateways that nobody has claimed, and that may not come by themselves."""
+        """Unclaimed gateways that may not register themselves."""
         self.implausible_count = 0
-        """How many times are not believed."""
+        """Number of implausible times."""
         self.report_kinds: list[str] = []
-        """The kinds of all reports."""
+        """Kind of each report."""
         self.report_gateways: list[int] = []
-        """Who brought each of them."""
+        """Gateway of each report."""
 
     def set_shift(self, shift: int, *, unconfirmed: int | None = None) -> None:
-        """Correct the times of what is read from now on by so many milliseconds; 0: they are right.
+        """Correct the times of the following reports by `shift` milliseconds; 0: no correction.
 
-        `unproved` is the gateway if its correction is not proved: it applies only to reports that are fresh
-        by it.
+        `unconfirmed` is the gateway if its correction is unconfirmed: then it applies only to reports that
+        are fresh after correction.
         """
         self.shift, self._unconfirmed_gateway = shift, unconfirmed
         self.trusted_from, self.trusted_to = _EMPTY_RANGE if shift else (self.earliest, self.latest)
@@ -113,14 +118,14 @@ class ParsedBatch:
         if self._unconfirmed_gateway is None:
             return self.shift
         age = self.now - time
-        is_fresh_by_it = abs(age - self.shift) < FRESH_MS
-        if is_fresh_by_it or abs(age) < FRESH_MS:
-            holds = self.offset_checks.setdefault(self._unconfirmed_gateway, is_fresh_by_it)
-            if holds is not is_fresh_by_it:
+        is_fresh_if_shifted = abs(age - self.shift) < FRESH_MS
+        if is_fresh_if_shifted or abs(age) < FRESH_MS:
+            expected = self.offset_checks.setdefault(self._unconfirmed_gateway, is_fresh_if_shifted)
+            if expected is not is_fresh_if_shifted:
                 self.offset_checks[self._unconfirmed_gateway] = None
-        return self.shift if is_fresh_by_it else 0
+        return self.shift if is_fresh_if_shifted else 0
 
     def correct_time(self, time: int) -> int | None:
-        """Return when a report of this time was made by our clock, or None if that is not believed."""
+        """Return the time of a report by the service's clock, or None if it is implausible."""
         corrected = time + self.find_shift(time)
         return corrected if self.earliest <= corrected <= self.latest else None

@@ -1,4 +1,4 @@
-"""Messages become a draft. The straight line from the network to the database begins here."""
+"""Parser of report messages: the start of the hot path from the network to the database."""
 
 from __future__ import annotations
 
@@ -23,68 +23,71 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
 
 
-# What the topic of a report says.
+# Cache of parsed topics.
 
 _MAX_ENDPOINTS: Final = 1 << 18
 _MAX_HANDLERS: Final = 1 << 13
-"""How many are remembered."""
+"""Maximum sizes of the caches."""
 
 ReportEndpoint: TypeAlias = tuple[int, int]
-"""Of which device something is reported, and by which gateway."""
+"""Device of a report, and the gateway that sent it."""
 
 
 class TopicCache:
-    """Topics of reports, as places and subjects."""
+    """Cache of report topics: endpoints by the start of a topic, handlers by its ending."""
 
     def __init__(self, prefix: str) -> None:
         self._topics = TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
-        anybody = Mac("0" * 12)
-        self.prefix_length = len(self._topics.format_topic(ReportTopic(anybody, anybody, Kind.DFU))) - len(
+        any_mac = Mac("0" * 12)
+        self.prefix_length = len(self._topics.format_topic(ReportTopic(any_mac, any_mac, Kind.DFU))) - len(
             f"/{Kind.DFU}"
         )
-        """How long the front of a topic is."""
+        """Length of the start of a topic, up to the kind."""
         self.endpoints: dict[str, ReportEndpoint] = {}
         self._gateways: dict[int, int] = {}
-        """Each number once, however many devices there are behind a gateway."""
+        """Shared int objects of gateways, to store each only once for all its devices."""
         self.handlers: dict[str, ReportHandler] = {}
 
     def parse_topic(self, text: str) -> tuple[ReportEndpoint, ReportHandler]:
-        """Read a topic, and remember its parts; raises a `WireError` for what is no report."""
+        """Parse a topic and cache its parts. Raise a `WireError` if it is not a report topic."""
         topic = self._topics.parse_uncached(text)
         if not isinstance(topic, ReportTopic):
-            raise MalformedTopic("topic", f"{quote_input(text)} is not that of a report")
+            raise MalformedTopic("topic", f"{quote_input(text)} is not a report topic")
         gateway = mac_to_int(topic.gateway)
-        place = mac_to_int(topic.device), self._gateways.setdefault(gateway, gateway)
-        about = build_handler(topic)
+        endpoint = mac_to_int(topic.device), self._gateways.setdefault(gateway, gateway)
+        handler = build_handler(topic)
         if len(self.endpoints) >= _MAX_ENDPOINTS:
             self.endpoints.clear()
             self._gateways.clear()
         if len(self.handlers) >= _MAX_HANDLERS:
             self.handlers.clear()
-        self.endpoints[text[: self.prefix_length]] = place
-        self.handlers[text[self.prefix_length :]] = about
-        return place, about
+        self.endpoints[text[: self.prefix_length]] = endpoint
+        self.handlers[text[self.prefix_length :]] = handler
+        return endpoint, handler
 
 
 _EVERY_GATEWAY: Final = mac_to_int(EVERY_GATEWAY)
-"""Which is nobody, whoever claims to be it."""
+"""Address that means "all gateways"; no gateway has it."""
 
 
 class ReportParser:
-    """Reads messages. What cannot be read is a reject, and stops nobody (report-30)."""
+    """Parser of messages into a batch.
+
+    An invalid message is recorded as a reject, and the others go on (report-30).
+    """
 
     def __init__(self, prefix: str, admission: GatewayAdmission | None) -> None:
         self._topic_cache = TopicCache(prefix)
         self._admission = admission
 
     def parse(self, messages: Sequence[Publish], batch: ParsedBatch) -> None:
-        """Add what messages say to a draft."""
-        front, places, subjects = (
+        """Add the content of the messages to a batch."""
+        prefix_length, endpoints, handlers = (
             self._topic_cache.prefix_length,
             self._topic_cache.endpoints,
             self._topic_cache.handlers,
         )
-        seen, gateways, guests, shifts = (
+        report_kinds, report_gateways, admission, clock_shifts = (
             batch.report_kinds,
             batch.report_gateways,
             self._admission,
@@ -92,34 +95,35 @@ class ReportParser:
         )
         for message in messages:
             topic = message.topic
-            place, subject = places.get(topic[:front]), subjects.get(topic[front:])
+            endpoint, handler = endpoints.get(topic[:prefix_length]), handlers.get(topic[prefix_length:])
             try:
-                if place is None or subject is None:
-                    place, subject = self._topic_cache.parse_topic(topic)
-                device, gateway = place
-                if guests is not None and gateway not in guests.claimed:
-                    self._admit_gateway(guests, gateway, batch)
+                if endpoint is None or handler is None:
+                    endpoint, handler = self._topic_cache.parse_topic(topic)
+                device, gateway = endpoint
+                if admission is not None and gateway not in admission.claimed:
+                    self._admit_gateway(admission, gateway, batch)
                 if type(message) is OversizedPublish:
                     raise build_oversize_error(message)
-                name, take = subject
-                if gateway in shifts:
+                kind, handle_payload = handler
+                if gateway in clock_shifts:
                     batch.set_shift(
-                        shifts[gateway], unconfirmed=None if batch.is_shift_confirmed(gateway) else gateway
+                        clock_shifts[gateway],
+                        unconfirmed=None if batch.is_shift_confirmed(gateway) else gateway,
                     )
                     try:
-                        take(batch, device, gateway, message.payload)
+                        handle_payload(batch, device, gateway, message.payload)
                     finally:
                         batch.set_shift(0)
                 else:
-                    take(batch, device, gateway, message.payload)
+                    handle_payload(batch, device, gateway, message.payload)
             except WireError as exc:
                 batch.rejects.append(build_reject(message, exc, batch.now))
             else:
-                seen.append(name)
-                gateways.append(gateway)
+                report_kinds.append(kind)
+                report_gateways.append(gateway)
 
     def _admit_gateway(self, admission: GatewayAdmission, gateway: int, batch: ParsedBatch) -> None:
-        """A gateway that nobody claimed speaks (rest-79)."""
+        """Register an unclaimed gateway with the batch, or raise `UnclaimedGateway` (rest-79)."""
         if not admission.autoclaim or gateway == _EVERY_GATEWAY:
             batch.unclaimed_gateways.add(gateway)
             raise UnclaimedGateway("gateway", f"{mac_from_int(gateway)} is not claimed")

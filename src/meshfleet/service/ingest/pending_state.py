@@ -1,7 +1,7 @@
-"""What reports tell of the present state of a device, until it is written down.
+"""Current state of devices according to reports, until it is written to the database.
 
-Devices report more often than anybody looks: notes on the same device are put together, and what is newest
-counts, in whatever order it came (report-50).
+Devices report more often than the state is needed: updates of a device are combined, and the newest value
+wins in whatever order reports arrive (report-50).
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.readings import Reading
 
 _NEVER: Final = -(2**62)
-"""Before any time that a report may have."""
+"""Time before that of any report."""
 
 
 class PendingState(Struct, gc=False):
-    """The newest that is known of a device."""
+    """Newest known state of a device."""
 
     gateway: int
-    """The one that brought its newest report."""
+    """Gateway of its newest report."""
     reported_at: int = _NEVER
     status: int = 0
     status_at: int = _NEVER
     parent: int = 0
     rssi: int = 0
     radio_gateway: int = 0
-    """The one that brought this reading of the radio."""
+    """Gateway of this radio reading."""
     radio_at: int = _NEVER
     dfu_at: int = _NEVER
-    """When it was last heard in DFU mode."""
+    """Time of its last report in DFU mode."""
     has_implausible_sample: bool = False
-    """Whether it sent a sample whose time is not believed, and so is a device of its own."""
+    """Whether it sent a sample with an implausible time, and so is a device, not the DFU address of one."""
     facts: dict[int, tuple[int, Any]] | None = None
-    """Values of properties that tell what it is, by identifier, each with its time."""
+    """Values of the properties that describe it, by identifier, each with its time."""
 
     @property
     def heard_at(self) -> int:
-        """When it was last heard in whatever mode."""
+        """Time of its last report in any mode."""
         return max(self.reported_at, self.dfu_at)
 
     def record_report(self, gateway: int, at: int) -> None:
-        """It reported something."""
+        """Apply the time and gateway of a report."""
         if at >= self.reported_at:
             self.reported_at = at
             if at >= self.dfu_at:
                 self.gateway = gateway
 
     def update_status(self, status: int, at: int) -> None:
-        """Take over the status of a heartbeat."""
+        """Apply the status of a heartbeat."""
         if at >= self.status_at:
             self.status, self.status_at = status, at
 
     def update_radio(self, gateway: int, parent: int, rssi: int, at: int) -> None:
-        """Take over a reading of the radio, with all its parts.
+        """Apply all parts of a radio reading.
 
-        The parent that hears the device best counts, for as long as it does.
+        The parent with the strongest signal is kept as long as it keeps reporting.
         """
         if at >= self.radio_at and (
             parent == self.parent or rssi >= self.rssi or self.radio_at < at - BEST_PARENT_MS
@@ -73,20 +73,20 @@ class PendingState(Struct, gc=False):
             self.radio_gateway = gateway
 
     def record_dfu(self, gateway: int, at: int) -> None:
-        """It advertises in DFU mode."""
+        """Apply a report in DFU mode."""
         if at >= self.heard_at:
             self.gateway = gateway
         self.dfu_at = max(self.dfu_at, at)
 
     def merge_dfu(self, other: PendingState) -> PendingState:
-        """This note with one of the same device that was made while it was in DFU mode."""
-        both = replace(self)
-        both.record_dfu(other.gateway, other.dfu_at)
-        both.update_radio(other.radio_gateway, other.parent, other.rssi, other.radio_at)
-        return both
+        """Return a copy of this state merged with that of the same device in DFU mode."""
+        merged = replace(self)
+        merged.record_dfu(other.gateway, other.dfu_at)
+        merged.update_radio(other.radio_gateway, other.parent, other.rssi, other.radio_at)
+        return merged
 
     def update_fact(self, identifier: int, at: int, value: Any) -> None:
-        """Take over the value of a property."""
+        """Apply the value of a property."""
         if self.facts is None:
             self.facts = {}
         if identifier not in self.facts or at >= self.facts[identifier][0]:
@@ -94,46 +94,46 @@ class PendingState(Struct, gc=False):
 
 
 def time_or_none(time: int) -> int | None:
-    """A time of a note; None: it has not happened."""
+    """Return a time of a pending state; None if it was never set."""
     return None if time == _NEVER else time
 
 
 PendingStates = dict[int, PendingState]
-"""Notes by device."""
+"""Pending states by device."""
 
 
 def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int) -> None:
-    """Note what readings tell. A time ahead of ours counts as now: nothing happens later than that."""
+    """Apply readings to the pending states. A time in the future counts as now."""
     for kind, device, gateway, time, value, other, unreachable in readings:
         at = min(time, now)
-        note = states.get(device)
-        if note is None:
-            note = states[device] = PendingState(gateway)
+        state = states.get(device)
+        if state is None:
+            state = states[device] = PendingState(gateway)
         if kind == ReadingKind.FIRST_SAMPLE_IMPLAUSIBLE:
-            note.has_implausible_sample = True
+            state.has_implausible_sample = True
             continue
         if kind == ReadingKind.DFU:
-            note.record_dfu(gateway, at)
-            note.update_radio(gateway, other, value, at)
+            state.record_dfu(gateway, at)
+            state.update_radio(gateway, other, value, at)
             continue
-        note.record_report(gateway, at)
+        state.record_report(gateway, at)
         if kind == ReadingKind.HEARTBEAT:
-            note.update_status(value, at)
+            state.update_status(value, at)
         elif kind == ReadingKind.FACT:
-            note.update_fact(other, at, value)
+            state.update_fact(other, at, value)
         elif kind == ReadingKind.LINK and not unreachable:
-            note.update_radio(gateway, other, value, at)
+            state.update_radio(gateway, other, value, at)
 
 
 def apply_samples(states: PendingStates, rows: SampleRows, now: int) -> None:
-    """Note what samples tell, which is that their devices were heard."""
+    """Apply samples to the pending states: their devices have reported."""
     for device, samples in rows.items():
-        for time, _, _, _, gateway, _, _, more in samples:
-            if more is None or more.has_plausible_time:
-                if more is not None and more.shift is not None:
-                    time += more.shift  # noqa: PLW2901 # as our clock would have it
-                note = states.get(device)
-                if note is None:
+        for time, _, _, _, gateway, _, _, extras in samples:
+            if extras is None or extras.has_plausible_time:
+                if extras is not None and extras.shift is not None:
+                    time += extras.shift  # noqa: PLW2901 # converted to the service's clock
+                state = states.get(device)
+                if state is None:
                     states[device] = PendingState(gateway, min(time, now))
-                elif time >= note.reported_at:
-                    note.record_report(gateway, min(time, now))
+                elif time >= state.reported_at:
+                    state.record_report(gateway, min(time, now))

@@ -1,8 +1,8 @@
-"""Ingest: batches of messages in, committed rows out.
+"""Ingest pipeline: commits batches of messages.
 
-A batch becomes a draft, and a draft one transaction; when that is committed the batch is acknowledged. Only
-then is anything in memory changed: a batch that could not be written is simply tried again. What is coalesced
-(states of devices, minutes of the radio) is written every other second; until then a journal has it.
+A batch is parsed and written in one transaction; after the commit it is acknowledged. Memory is changed only
+then: a batch that could not be written is simply retried. Device states and minute roll-ups are collected in
+memory and written every few seconds; until then they are in a journal.
 """
 
 from __future__ import annotations
@@ -51,68 +51,68 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MESSAGES_PER_SLICE: Final = 500
-"""Messages that are read before others have their turn."""
+"""Messages to parse before other tasks get a turn."""
 
 _MIN_FLUSH_POLLS, _MAX_FLUSH_POLLS = 2, 10
-"""Looks between two times that notes are written: the more there are, the less often."""
+"""Number of polls between two flushes: the more states are pending, the less often they are written."""
 
 _STATES_PER_POLL: Final = 4000
-"""Notes that may be written for each look."""
+"""Pending states for which one poll is waited."""
 
 
 _DATABASE_REJECTIONS: Final = (DataError, IntegrityError)
-"""What a database raises for what it will never take."""
+"""Errors that a database raises for rows it will never accept."""
 
 
 _CLOCK_SET_BACK_MS: Final = 1000
-"""Milliseconds by which the time has to be earlier than at the last flush to be called set back."""
+"""Milliseconds by which the clock must be behind the last flush to count as set back."""
 
 _MAX_JOURNALED_DEVICES: Final = 1 << 18
-"""How many devices that were heard are remembered."""
+"""Maximum number of journaled devices that are remembered."""
 
 
 class _TrialRollback(Exception):
-    """Ends a transaction of which nothing is wanted but to know that it could be."""
+    """Signal that rolls back a transaction that was only tried."""
 
 
 class _CommitIds(NamedTuple):
-    """What a committed draft is called."""
+    """Numbers of a committed batch: of its samples, and of its readings if it has any."""
 
     samples: int
     readings: int | None
 
 
 class _Flush(NamedTuple):
-    """What is to be written of what was coalesced."""
+    """Device states and roll-ups to write in one transaction."""
 
     states: PendingStates
     rows: SampleRows
     journal_before: int
-    """Readings that are in here, and needed no more."""
+    """Number of the first journal entry that is still needed."""
     parts: Sequence[FlushPart]
-    """What followers have to write."""
+    """Data of subscribers to write in the same transaction."""
     must_cap_times: bool
-    """Whether states may be later than the clock of this machine, and have to become earlier."""
+    """Whether states may be later than the clock of this machine and must be limited to it."""
 
 
 class IngestTimings(NamedTuple):
-    """How long ingest waits, in seconds."""
+    """Intervals and timeouts of ingest in seconds."""
 
     poll_seconds: float = 1.0
-    """Between two looks at what is to be done."""
+    """Interval between two polls."""
     max_backoff_seconds: float = 60.0
-    """The same while something is wrong that somebody has to mend, such as a full disk."""
+    """Maximum interval while a failure persists that an operator must fix, such as a full disk."""
     capacity_timeout_seconds: float = 5.0
-    """For a batch until there is room for it."""
+    """Time that a batch waits for capacity of the sample store."""
 
 
 DEFAULT_TIMINGS: Final = IngestTimings()
 
 
 class IngestPipeline:
-    """Takes reports, whoever brings them."""
+    """Pipeline that commits reports from any MQTT transport."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # keyword-only
         self,
         database: Database,
         samples: SampleStore,
@@ -124,9 +124,9 @@ class IngestPipeline:
         timings: IngestTimings = DEFAULT_TIMINGS,
         now: Now,
     ) -> None:
-        """`owner` is the token of who takes reports, where several programs could.
+        """Create the pipeline. `owner` is the token of this process, where several could write reports.
 
-        `rollups` are the open minutes, if others read them, too.
+        `rollups` are the open minutes, if others read them too.
         """
         self._database = database
         self._samples = samples
@@ -135,117 +135,118 @@ class IngestPipeline:
         self._timings = timings
         self._now = now
         self.acking_gateways: set[int] = set()
-        """The gateways that take acknowledgements of samples; whoever knows keeps it current."""
+        """Gateways that accept acknowledgments of samples; kept up to date from outside."""
         self.clock_shifts: Mapping[int, int] = {}
-        """Corrections of gateways whose clocks are wrong; see `Clocks`, which keeps it current."""
+        """Corrections for gateways with wrong clocks; kept up to date by `GatewayClocks`."""
         self.is_shift_confirmed: Callable[[int], bool] = lambda _gateway: True
-        """Tells whether the correction of a gateway holds for all that it reports; see `Clocks`."""
+        """Function that returns whether the correction of a gateway is valid for all its reports."""
         self._parser = ReportParser(prefix, admission)
         self._reject_quota = RejectQuota()
         self._pending_states: PendingStates = {}
         self._rollups = Rollups() if rollups is None else rollups
         self._journaled_devices: set[int] = set()
-        """Devices that the journal or the database knows."""
+        """Devices that are in the journal or the database."""
         self._last_journal_id = 0
-        """The number of the last readings that are in memory."""
+        """Number of the last journal entry whose readings are in memory."""
         self._unfinished_flush: _Flush | None = None
         self._flushed_at = now()
         self._startup_clock: StartupClock | None = None
-        """Decides when the clock counts as right that was far behind stored states at the start."""
+        """Set while the clock is not trusted, as it was far behind stored states at the start."""
         self._write_lock = asyncio.Lock()
-        """What is written is seen by readers in the same order."""
-        self._troubles: dict[str, ReadinessProblem] = {}
-        """What fails at the moment, by what is tried."""
+        """Held from a write until it is published, so that readers see writes in order."""
+        self._problems: dict[str, ReadinessProblem] = {}
+        """Current failures by the name of the failed work."""
         self.counters = IngestCounters()
         self._subscribers = SubscriberList(self.counters)
 
     def subscribe(self, subscriber: CommitSubscriber) -> None:
-        """Let somebody go on with all that is committed from now on."""
+        """Register a subscriber for everything that is committed from now on."""
         self._subscribers.add(subscriber)
 
     async def restore(self) -> None:
-        """Go on where a program before this one ended, in whatever way it did."""
+        """Load the journal of the previous process, and check the clock."""
         now = self._now()
-        newest = await self._database.read(states.find_newest_state_time) or now
-        start_clock = StartupClock(newest, now)
-        if start_clock.is_trusted(now):
+        newest_state_time = await self._database.read(states.find_newest_state_time) or now
+        startup_clock = StartupClock(newest_state_time, now)
+        if startup_clock.is_trusted(now):
             await self._database.write(states.limit_state_times, now)
         else:
-            self._startup_clock = start_clock
+            self._startup_clock = startup_clock
             _log.warning(
                 "the clock of this machine (%s) is days behind the newest stored state (%s); set the clock,"
-                " for example by NTP; until then states of devices do not change, unless the clock shows a"
-                " plausible year and runs for 10 minutes: then it is believed",
+                " for example by NTP; until then device states do not change, unless the clock shows a"
+                " plausible year and runs for 10 minutes: then it is trusted",
                 format_millis(now),
-                format_millis(newest),
+                format_millis(newest_state_time),
             )
         if self._admission is not None:
             await self._admission.refresh(self._database)
         for number, readings in await self._database.read(store.load_readings):
-            draft = ParsedBatch(self._now())
-            draft.readings += readings
-            self._apply_committed(draft, number)
+            batch = ParsedBatch(self._now())
+            batch.readings += readings
+            self._apply_committed(batch, number)
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Commit a batch; see `Consumer`."""
+        """Commit a batch. Raise DatabaseUnavailable if it must be sent again."""
         await self._wait_for_capacity()
         try:
             await self._commit_storable(batch)
-        except DBAPIError as exc:  # nobody knows what it means, so nobody loses a report for it
+        except DBAPIError as exc:  # an unknown failure must not lose reports: they are sent again
             raise DatabaseUnavailable(
-                f"the database fails: {_describe_error(exc)}", classify_error(exc)
+                f"the database reported an error: {_describe_error(exc)}", classify_error(exc)
             ) from exc
 
     @property
     def trouble(self) -> ReadinessProblem | None:
-        """What cannot be written besides batches, of which whoever brings them knows."""
-        return next((self._troubles[each] for each in sorted(self._troubles)), None)
+        """Current failure besides those of batches, which `commit` raises; None if all is well."""
+        return next((self._problems[name] for name in sorted(self._problems)), None)
 
     async def run(self) -> None:
-        """Write what is coalesced, and keep the store in order, until cancelled."""
+        """Write pending states and maintain the sample store until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_flushes(), name="ingest.flush")
-            tasks.create_task(self._run_maintenance(self._samples.ensure_capacity), name="ingest.room")
-            tasks.create_task(self._run_maintenance(self._samples.maintain), name="ingest.tend")
+            tasks.create_task(
+                self._run_maintenance(self._samples.ensure_capacity), name="ingest.ensure_capacity"
+            )
+            tasks.create_task(self._run_maintenance(self._samples.maintain), name="ingest.maintain")
 
     async def flush(self) -> None:
-        """Write what was coalesced, and the minutes that are over; first what could not be written before."""
-        async with (
-            self._write_lock
-        ):  # no batch is under way, so the journal has nothing that is not in memory
+        """Write the pending states and the minutes that are over, after retrying an unfinished flush."""
+        # While no batch is being written, everything in the journal is also in memory.
+        async with self._write_lock:
             if self._unfinished_flush is not None:
                 await self._commit_flush(self._unfinished_flush)
             now = self._now()
             rows = self._rollups.close_due(now)
-            before = self._rollups.oldest_batch(self._last_journal_id + 1)
-            entries = self._subscribers.prepare_flush(self._pending_states, now)
-            must_limit, self._flushed_at = self._must_cap_times(now), now
+            journal_before = self._rollups.oldest_batch(self._last_journal_id + 1)
+            parts = self._subscribers.prepare_flush(self._pending_states, now)
+            must_cap_times, self._flushed_at = self._must_cap_times(now), now
             self._unfinished_flush, self._pending_states = (
-                _Flush(self._pending_states, rows, before, entries, must_limit),
+                _Flush(self._pending_states, rows, journal_before, parts, must_cap_times),
                 {},
             )
             await self._commit_flush(self._unfinished_flush)
 
     async def _run_flushes(self) -> None:
-        waited = 0
+        polls = 0
         while True:
             await asyncio.sleep(self._timings.poll_seconds)
-            waited += 1
-            if waited < min(
+            polls += 1
+            if polls < min(
                 max(_MIN_FLUSH_POLLS, len(self._pending_states) // _STATES_PER_POLL), _MAX_FLUSH_POLLS
             ):
                 continue
-            waited = 0
+            polls = 0
             try:
                 if self._admission is not None:
                     await self._admission.refresh(self._database)
                 await self.flush()
             except (DatabaseUnavailable, DBAPIError) as exc:
-                words = f"what was coalesced cannot be written: {_describe_error(exc)}"
-                self._troubles["flush"] = ReadinessProblem(classify_error(exc), words)
-                _log.error("%s; it is kept", words)
+                detail = f"device states cannot be written: {_describe_error(exc)}"
+                self._problems["flush"] = ReadinessProblem(classify_error(exc), detail)
+                _log.error("%s; they are kept in memory and written later", detail)
             else:
-                self._troubles.pop("flush", None)
+                self._problems.pop("flush", None)
 
     async def _run_maintenance(self, work: Callable[[int], Awaitable[None]]) -> None:
         pause = self._timings.poll_seconds
@@ -254,96 +255,104 @@ class IngestPipeline:
             try:
                 await work(self._now())
             except (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error) as exc:
-                words = f"samples cannot be put in order: {_describe_error(exc)}"
-                self._troubles[work.__name__] = ReadinessProblem(classify_error(exc), words)
-                _log.error("%s; they stay where they are", words)
-                passes = isinstance(exc, DatabaseUnavailable)  # a server that was away comes back by itself
+                detail = f"maintenance of the sample store failed: {_describe_error(exc)}"
+                self._problems[work.__name__] = ReadinessProblem(classify_error(exc), detail)
+                _log.error("%s; no samples are lost, it is retried", detail)
+                is_temporary = isinstance(exc, DatabaseUnavailable)  # a server comes back without an operator
                 pause = (
                     self._timings.poll_seconds
-                    if passes
+                    if is_temporary
                     else min(2 * pause, self._timings.max_backoff_seconds)
                 )
             else:
-                self._troubles.pop(work.__name__, None)
+                self._problems.pop(work.__name__, None)
                 pause = self._timings.poll_seconds
 
-    # Inside
+    # Internals
 
     async def _wait_for_capacity(self) -> None:
-        """Not for ever without a word: whoever brings reports tells why they wait."""
+        """Wait for capacity of the sample store; after a timeout raise DatabaseUnavailable."""
         try:
             async with asyncio.timeout(self._timings.capacity_timeout_seconds):
                 await self._samples.wait_for_capacity()
         except TimeoutError:
-            if (trouble := self.trouble) is not None:
-                raise DatabaseUnavailable(trouble.detail, trouble.code) from None
-            raise DatabaseUnavailable("samples are not written out fast enough") from None
+            if (problem := self.trouble) is not None:
+                raise DatabaseUnavailable(problem.detail, problem.code) from None
+            raise DatabaseUnavailable(
+                "the sample store is full: samples are not flushed fast enough"
+            ) from None
 
     async def _parse(self, messages: Sequence[Publish]) -> ParsedBatch:
-        draft = ParsedBatch(self._now(), self.acking_gateways, self.clock_shifts, self.is_shift_confirmed)
+        parsed = ParsedBatch(self._now(), self.acking_gateways, self.clock_shifts, self.is_shift_confirmed)
         for start in range(0, len(messages), _MESSAGES_PER_SLICE):
             if start:
                 await asyncio.sleep(0)
-            self._parser.parse(messages[start : start + _MESSAGES_PER_SLICE], draft)
+            self._parser.parse(messages[start : start + _MESSAGES_PER_SLICE], parsed)
         if self._admission is not None and await self._admission.recheck(
-            draft.unclaimed_gateways, self._database
+            parsed.unclaimed_gateways, self._database
         ):
             return await self._parse(messages)
-        return draft
+        return parsed
 
     async def _commit_storable(self, batch: ReportBatch) -> None:
-        """Commit a batch, without the reports that the database will never take."""
+        """Commit a batch without the reports that the database will never accept."""
         try:
             await self._commit(await self._parse(batch.messages), batch)
         except _DATABASE_REJECTIONS as exc:
-            _log.error("a batch cannot be stored, the report at fault is sought: %s", type(exc.orig).__name__)
-            refused = await self._find_unstorable(batch.messages)
-            draft = await self._parse([each for each in batch.messages if id(each) not in refused])
-            draft.rejects += refused.values()
-            await self._commit(draft, batch)
+            _log.error(
+                "a batch cannot be stored (%s), searching for the invalid report", type(exc.orig).__name__
+            )
+            rejects = await self._find_unstorable(batch.messages)
+            parsed = await self._parse([message for message in batch.messages if id(message) not in rejects])
+            parsed.rejects += rejects.values()
+            await self._commit(parsed, batch)
 
     async def _find_unstorable(self, messages: Sequence[Publish]) -> dict[int, RejectedReport]:
-        """Find the reports that the database does not take, by halves: they must not keep others from it.
+        """Find the reports that the database refuses by bisection, so that the others can be stored.
 
-        Nothing is written. Messages are told apart by `id`, for two may be alike.
+        Nothing is written. Messages are identified by `id`, as two of them may be equal.
         """
-        draft = await self._parse(messages)
+        parsed = await self._parse(messages)
         try:
             async with self._write_lock:
-                await self._database.write(self._try_write, draft)
+                await self._database.write(self._try_write, parsed)
         except _TrialRollback:
             return {}
         except _DATABASE_REJECTIONS as exc:
             if len(messages) == 1:
-                reason = UnstorableReport("report", f"the database refuses it: {type(exc.orig).__name__}")
-                return {id(messages[0]): build_reject(messages[0], reason, draft.now)}
+                reason = UnstorableReport("report", f"refused by the database: {type(exc.orig).__name__}")
+                return {id(messages[0]): build_reject(messages[0], reason, parsed.now)}
         half = len(messages) // 2
         return await self._find_unstorable(messages[:half]) | await self._find_unstorable(messages[half:])
 
     async def _commit(self, parsed: ParsedBatch, batch: ReportBatch) -> None:
-        kept = self._reject_quota.admit(parsed.rejects, parsed.now)
-        new = self._journal_new_devices(parsed)
+        recorded_rejects = self._reject_quota.admit(parsed.rejects, parsed.now)
+        new_devices = self._journal_new_devices(parsed)
         async with self._write_lock:
-            numbers = await self._database.write(self._write_batch, parsed, batch, kept)
-            self._samples.publish_committed(numbers.samples, parsed.rows)
-        self._reject_quota.charge(kept, parsed.now)
-        self._apply_committed(parsed, numbers.readings)
+            commit_ids = await self._database.write(self._write_batch, parsed, batch, recorded_rejects)
+            self._samples.publish_committed(commit_ids.samples, parsed.rows)
+        self._reject_quota.charge(recorded_rejects, parsed.now)
+        self._apply_committed(parsed, commit_ids.readings)
         if len(self._journaled_devices) > _MAX_JOURNALED_DEVICES:
             self._journaled_devices.clear()
-        self._journaled_devices |= new
+        self._journaled_devices |= new_devices
         self.counters.record_commit(parsed, time.monotonic() - batch.received_at)
         if self._admission is not None:
             self._admission.claimed |= parsed.new_gateways
         self._subscribers.on_commit(parsed)
 
     def _write_batch(
-        self, connection: Connection, parsed: ParsedBatch, batch: ReportBatch, kept: Sequence[RejectedReport]
+        self,
+        connection: Connection,
+        parsed: ParsedBatch,
+        batch: ReportBatch,
+        rejects: Sequence[RejectedReport],
     ) -> _CommitIds:
         self._check_ownership(connection)
         if batch.has_changes:
             batch.write_changes(connection)
-        number = self._samples.write(connection, parsed.rows, parsed.now)
-        return _CommitIds(number, store.insert_batch(connection, parsed, kept))
+        sample_batch = self._samples.write(connection, parsed.rows, parsed.now)
+        return _CommitIds(sample_batch, store.insert_batch(connection, parsed, rejects))
 
     def _try_write(self, connection: Connection, parsed: ParsedBatch) -> None:
         self._samples.write(connection, parsed.rows, parsed.now)
@@ -351,69 +360,69 @@ class IngestPipeline:
         raise _TrialRollback
 
     def _journal_new_devices(self, parsed: ParsedBatch) -> set[int]:
-        """Let the journal have the devices that were not heard before; gives them.
+        """Add readings for the devices that are not in the journal yet. Return these devices.
 
-        What samples tell of a device is only in memory until it is flushed. After a crash nobody would know a
-        device that is new, and so nobody could ask for its samples.
+        The effect of samples on a device is only in memory until it is flushed. After a crash a new device
+        would be unknown, and its samples could not be queried.
         """
-        new = parsed.rows.keys() - self._journaled_devices
-        for device in new:
+        new_devices = parsed.rows.keys() - self._journaled_devices
+        for device in new_devices:
             rows = parsed.rows[device]
-            believed = next((row for row in rows if row[7] is None or row[7].has_plausible_time), None)
+            plausible_row = next((row for row in rows if row[7] is None or row[7].has_plausible_time), None)
             kind, row = (
                 (ReadingKind.FIRST_SAMPLE_IMPLAUSIBLE, rows[0])
-                if believed is None
-                else (ReadingKind.FIRST_SAMPLE, believed)
+                if plausible_row is None
+                else (ReadingKind.FIRST_SAMPLE, plausible_row)
             )
             at = row[0] if row[7] is None or row[7].shift is None else row[0] + row[7].shift
             parsed.readings.append((kind, device, row[4], min(at, parsed.now), None, 0, False))
-        return new
+        return new_devices
 
-    def _apply_committed(self, parsed: ParsedBatch, number: int | None) -> None:
-        """A draft is committed: let what it says be part of what is coalesced."""
+    def _apply_committed(self, parsed: ParsedBatch, journal_id: int | None) -> None:
+        """Apply a committed batch to the pending states and roll-ups."""
         apply_samples(self._pending_states, parsed.rows, parsed.now)
         apply_readings(self._pending_states, parsed.readings, parsed.now)
-        if number is not None:
-            self._last_journal_id = number
-            self._rollups.add(number, parsed.readings, parsed.now)
+        if journal_id is not None:
+            self._last_journal_id = journal_id
+            self._rollups.add(journal_id, parsed.readings, parsed.now)
 
     def _check_ownership(self, connection: Connection) -> None:
-        """Write nothing when another program has taken our place, as may be when a server was restarted."""
+        """Raise if another process has taken over, as may happen after the restart of a server."""
         if self._owner is not None:
             check_ownership(connection, self._owner)
 
     async def _commit_flush(self, flush: _Flush) -> None:
-        number = await self._database.write(self._write_flush, flush)
-        self._samples.publish_committed(number, flush.rows)
+        sample_batch = await self._database.write(self._write_flush, flush)
+        self._samples.publish_committed(sample_batch, flush.rows)
         self._rollups.drop_closed(flush.rows)
         self._unfinished_flush = None
         self._subscribers.on_flushed(flush.parts)
 
     def _must_cap_times(self, now: int) -> bool:
-        """Tell whether the clock was set back since the last flush, or is believed from now on."""
+        """Return whether the clock was set back since the last flush, or has just become trusted."""
         if self._startup_clock is None:
             return now < self._flushed_at - _CLOCK_SET_BACK_MS
         if not self._startup_clock.is_trusted(now):
             return False
         self._startup_clock = None
         _log.warning(
-            "the clock of this machine (%s) is believed from now on; states that are later get its time",
+            "the clock of this machine (%s) is trusted from now on; later device states are set to its time",
             format_millis(now),
         )
         return True
 
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
         self._check_ownership(connection)
-        added = store.upsert_devices(connection, flush.states, self._now())
+        added_devices = store.upsert_devices(connection, flush.states, self._now())
         if flush.must_cap_times:
             states.limit_state_times(connection, self._now())
-        for entry in flush.parts:
-            entry.write(connection, added)
+        for part in flush.parts:
+            part.write(connection, added_devices)
         store.delete_readings(connection, flush.journal_before)
         store.delete_old_rejects(connection)
         return self._samples.write(connection, flush.rows, self._now())
 
 
 def _describe_error(exc: Exception) -> str:
-    """What went wrong, without the statement and its values."""
+    """Return the error without the statement and its values."""
     return type(exc.orig).__name__ if isinstance(exc, DBAPIError) else str(exc)

@@ -1,4 +1,4 @@
-"""Readings: reports that are no samples, but must not be lost before they are counted."""
+"""Readings: reports that are not samples, journaled until they are in device states and roll-ups."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import msgspec
 
 
 class ReadingKind(IntEnum):
-    """What was read."""
+    """Kind of a reading."""
 
     HEARTBEAT = 0
     LINK = 1
     DFU = 2
     FACT = 3
     FIRST_SAMPLE = 4
-    """A device that was not heard before sent a sample."""
+    """Sample of a device that is not in the journal yet."""
     FIRST_SAMPLE_IMPLAUSIBLE = 5
-    """The same, but nobody believes when."""
+    """Sample with an implausible time of a device that is not in the journal yet."""
 
 
 Reading: TypeAlias = tuple[int, int, int, int, Any, int, bool]
-"""Kind, device, gateway and time; then
+"""Kind, device, gateway and time, followed by three values that depend on the kind:
 
-heartbeat    its status
-link, dfu    RSSI, the parent, and whether the device cannot be reached through it
-fact         the value of a property, and its identifier
+    heartbeat    the status
+    link, dfu    RSSI, parent, and whether the device is unreachable through that parent
+    fact         the value of a property, and its identifier
 """
 
 encode_readings = msgspec.msgpack.Encoder().encode

@@ -1,4 +1,4 @@
-"""Reports that cannot be taken: counted, and the newest of them kept with the reason (report-29)."""
+"""Rejected reports: all are counted, and the newest are stored with the reason (report-29)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import OversizedPublish, Publish
 
 MAX_REJECTS: Final = 10_000
-"""Rejects in the list."""
+"""Maximum number of stored rejects."""
 
-_MAX_PAYLOAD_BYTES, _MAX_TEXT = 1024, 1024
-"""Bytes and characters that are kept of each."""
+_MAX_PAYLOAD_BYTES, _MAX_TEXT_LENGTH = 1024, 1024
+"""Stored bytes of a payload, and characters of a topic and reason."""
 
 _MAX_REJECTS_PER_MINUTE: Final = 30
-"""Rejects of one gateway that are kept in a minute: one that sends nothing else must not fill the list."""
+"""Rejects of one gateway stored in a minute: a faulty gateway must not fill the list."""
 
 _MINUTE_MS: Final = 60_000
 
@@ -29,7 +29,7 @@ _GATEWAY_PATTERN = re.compile(r"(?:^|/)mt/gateway/([0-9a-f]{12})/")
 
 
 class RejectedReport(NamedTuple):
-    """A report that was not taken, and why."""
+    """Report that was rejected, and the reason."""
 
     time: int
     gateway: int | None
@@ -40,42 +40,42 @@ class RejectedReport(NamedTuple):
 
 
 def build_reject(message: Publish, error: FleetError, now: int) -> RejectedReport:
-    """What is kept of a message that is no report."""
-    gateway = _GATEWAY_PATTERN.search(message.topic)
+    """Build the reject of a message, with truncated texts and payload."""
+    match = _GATEWAY_PATTERN.search(message.topic)
     return RejectedReport(
         time=now,
-        gateway=int(gateway[1], 16) if gateway else None,
-        topic=message.topic[:_MAX_TEXT],
-        reason=str(error)[:_MAX_TEXT],
+        gateway=int(match[1], 16) if match else None,
+        topic=message.topic[:_MAX_TEXT_LENGTH],
+        reason=str(error)[:_MAX_TEXT_LENGTH],
         code=error.code,
         payload=message.payload[:_MAX_PAYLOAD_BYTES],
     )
 
 
 def build_oversize_error(message: OversizedPublish) -> PayloadTooLarge:
-    """Why a message was not even read."""
-    return PayloadTooLarge("payload", f"{message.size} bytes are too many")
+    """Return the error for a message that was not parsed because of its size."""
+    return PayloadTooLarge("payload", f"is too large: {message.size} bytes")
 
 
 class RejectQuota:
-    """Who may add to the list. All of them are counted, whoever may."""
+    """Quota of stored rejects for each gateway. Rejects above it are only counted."""
 
     def __init__(self) -> None:
         self._minute = 0
         self._used: Counter[int | None] = Counter()
 
     def admit(self, rejects: Sequence[RejectedReport], now: int) -> list[RejectedReport]:
-        """Those that are kept, if they can be written: only then are they to be charged."""
+        """Return the rejects within the quota. Call `charge` after they are written."""
         used = Counter(self._used) if now // _MINUTE_MS == self._minute else Counter()
         kept = []
-        for each in rejects:
-            used[each.gateway] += 1
-            if used[each.gateway] <= _MAX_REJECTS_PER_MINUTE:
-                kept.append(each)
+        for reject in rejects:
+            used[reject.gateway] += 1
+            if used[reject.gateway] <= _MAX_REJECTS_PER_MINUTE:
+                kept.append(reject)
         return kept
 
     def charge(self, kept: Sequence[RejectedReport], now: int) -> None:
-        """These are written."""
+        """Count written rejects."""
         if now // _MINUTE_MS != self._minute:
             self._minute, self._used = now // _MINUTE_MS, Counter()
-        self._used.update(each.gateway for each in kept)
+        self._used.update(reject.gateway for reject in kept)

@@ -1,8 +1,8 @@
-"""Heartbeats and readings of the radio, minute by minute (report-51).
+"""Roll-ups of heartbeats and radio readings by minute (report-51).
 
-A minute is closed some seconds after its end, or after the last reading that belongs to it if that came late;
-it becomes one sample then. What comes still later is not counted any more, so that nothing counts twice.
-Until that sample is committed, `Rollups.minutes_of` gives it as far as it is known.
+A minute is closed some seconds after its end, or after its last reading if that came late; then it becomes
+one sample. Later readings are not counted, so that nothing counts twice. Until that sample is committed,
+`Rollups.list_open_minutes` returns the minute as far as it is known.
 """
 
 from __future__ import annotations
@@ -23,31 +23,34 @@ if TYPE_CHECKING:
 
 _MINUTE_MS: Final = 60_000
 _GRACE_MS: Final = 5_000
-"""Milliseconds."""
+"""Milliseconds to wait for late readings before a minute is closed."""
 
 _MAX_TIME_SET: Final = 64
-"""Times of a minute that are remembered one by one; more take less room as bits."""
+"""Maximum number of times in a set; more take less memory as a bitmap."""
 
 MAX_CLOSED_PER_FLUSH: Final = 50_000
-"""Minutes that are closed in one transaction."""
+"""Maximum number of minutes closed in one transaction."""
 
 _MAX_CHAIN_LENGTH: Final = 64
-"""Open minutes of one device that can be read. A device has a dozen parents at most, and two minutes of each;
-gateways that make parents up must not make a chain of any length."""
+"""Open minutes of one device that can be read.
+
+A device has a dozen parents at most, with two minutes each; the limit stops gateways that report invented
+parents.
+"""
 
 _MinuteKey: TypeAlias = tuple[int, int, int, int]
-"""Device, kind of sample, identifier (of a link: the parent) and beginning of a minute."""
+"""Device, sample kind, identifier (for a link: the parent) and start of the minute."""
 
 
 class MinuteRollup(Struct, gc=False):
-    """What was heard within a minute."""
+    """Readings of one minute."""
 
     oldest_batch: int
-    """The number of the oldest batch that is in it."""
+    """Number of the oldest journal batch in it."""
     opened_at: int
     updated_at: int
     gateway: int
-    """The one that brought the last reading."""
+    """Gateway of the last reading."""
     count: int = 0
     total: int = 0
     least: int = 2**62
@@ -56,21 +59,21 @@ class MinuteRollup(Struct, gc=False):
     last_at: int = -(2**62)
     unreachable: bool = False
     times: set[int] | bytearray | None = None
-    """Of all that is in it, if that is more than one: if it is many, a bit for each millisecond."""
+    """Times of its readings, if there are several; a bitmap of milliseconds if there are many."""
     key: _MinuteKey | None = None
     previous: MinuteRollup | None = None
-    """The minute of the same device that was opened before this one: a chain costs less than a list."""
+    """Previously opened minute of the same device: a linked list needs less memory than a list."""
     chain_length: int = 1
-    """How many minutes the chain has from here on, where the chain begins; 0: it is closed."""
+    """Number of minutes in the chain, valid for its first minute; 0: the minute is closed."""
 
     def has(self, time: int) -> bool:
-        """Whether a reading of this moment is in it: then it came again (report-36)."""
+        """Return whether a reading of this time is in it already: then it is a duplicate (report-36)."""
         if time == self.last_at or self.times is None:
             return time == self.last_at
         if isinstance(self.times, set):
             return time in self.times
-        moment = time % _MINUTE_MS
-        return self.times[moment >> 3] >> (moment & 7) & 1 == 1
+        offset = time % _MINUTE_MS
+        return self.times[offset >> 3] >> (offset & 7) & 1 == 1
 
     def add(self, time: int, value: int, *, unreachable: bool) -> None:
         """Count a reading."""
@@ -90,16 +93,16 @@ class MinuteRollup(Struct, gc=False):
             self.times.add(time)
             if len(self.times) <= _MAX_TIME_SET:
                 return
-            many, self.times = self.times, bytearray(_MINUTE_MS // 8)
+            times, self.times = self.times, bytearray(_MINUTE_MS // 8)
         else:
-            many = {time}
-        for each in many:
-            moment = each % _MINUTE_MS
-            self.times[moment >> 3] |= 1 << (moment & 7)
+            times = {time}
+        for seen_at in times:
+            offset = seen_at % _MINUTE_MS
+            self.times[offset >> 3] |= 1 << (offset & 7)
 
 
 class MinuteSummary(Struct, frozen=True, gc=False, rename="camel"):
-    """What is kept of a minute beside the mean."""
+    """Statistics of a minute that are stored with its mean."""
 
     count: int
     min: int
@@ -110,17 +113,17 @@ class MinuteSummary(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Rollups:
-    """The minutes that are still open, or closed and not committed yet."""
+    """Minutes that are open, or closed and not committed yet."""
 
     def __init__(self, *, max_per_flush: int = MAX_CLOSED_PER_FLUSH) -> None:
-        """Begin without any. At most `at_once` are closed in one transaction."""
+        """Create without any minutes. At most `max_per_flush` are closed in one transaction."""
         self._max_per_flush = max_per_flush
         self._open: dict[_MinuteKey, MinuteRollup] = {}
         self._chains: dict[int, MinuteRollup] = {}
-        """The minute of each device that was opened last; the others hang on it."""
+        """Most recently opened minute of each device: the first of its chain."""
 
     def add(self, batch: int, readings: Sequence[Reading], now: int) -> None:
-        """Count readings of a batch."""
+        """Count the readings of a batch."""
         chains = self._chains
         for kind, device, gateway, time, value, identifier, unreachable in readings:
             if kind not in _ROLLED_KINDS:
@@ -130,10 +133,10 @@ class Rollups:
             if minute is None:
                 minute = self._open[key] = MinuteRollup(batch, now, now, gateway)
                 minute.key = key
-                if (before := chains.get(device)) is None:
+                if (head := chains.get(device)) is None:
                     chains[device] = minute
-                elif before.chain_length < _MAX_CHAIN_LENGTH:
-                    minute.previous, minute.chain_length = before, before.chain_length + 1
+                elif head.chain_length < _MAX_CHAIN_LENGTH:
+                    minute.previous, minute.chain_length = head, head.chain_length + 1
                     chains[device] = minute
             if not minute.has(time):
                 minute.updated_at = now
@@ -142,34 +145,34 @@ class Rollups:
                 minute.add(time, value, unreachable=unreachable)
 
     def list_open_minutes(self, device: int, kinds: Collection[int]) -> list[StoredSample]:
-        """Return what is known of the minutes of a device that are not committed yet, the oldest first.
+        """Return the uncommitted minutes of a device as samples, the oldest first.
 
         They are the samples that these minutes would become now. Read them before the sample store: a minute
-        that is committed meanwhile is then read twice, and not missed.
+        that is committed meanwhile is then read twice instead of missed.
         """
-        found = [
-            StoredSample(*_to_row(each.key[3], each.key[1], each.key[2], each))
-            for each in _walk_chain(self._chains.get(device))
-            if each.key is not None and each.key[1] in kinds
+        samples = [
+            StoredSample(*_to_row(minute.key[3], minute.key[1], minute.key[2], minute))
+            for minute in _walk_chain(self._chains.get(device))
+            if minute.key is not None and minute.key[1] in kinds
         ]
-        return sorted(found, key=lambda each: each.identity)
+        return sorted(samples, key=lambda sample: sample.identity)
 
     def close_due(self, now: int) -> dict[int, list[SampleRow]]:
-        """Close the minutes that are over, or some if they are many, and return them as samples by device.
+        """Close the minutes that are over, at most `max_per_flush`. Return them as samples by device.
 
-        They can still be read until `forget_closed` is called.
+        They can still be read until `drop_closed` is called.
         """
-        over = [key for key, minute in self._open.items() if _is_over(key[3], minute, now)]
+        due = [key for key, minute in self._open.items() if _is_over(key[3], minute, now)]
         rows: dict[int, list[SampleRow]] = {}
-        for key in over[: self._max_per_flush]:
-            device, kind, identifier, begin = key
+        for key in due[: self._max_per_flush]:
+            device, kind, identifier, start = key
             minute = self._open.pop(key)
             minute.chain_length = 0
-            rows.setdefault(device, []).append(_to_row(begin, kind, identifier, minute))
+            rows.setdefault(device, []).append(_to_row(start, kind, identifier, minute))
         return rows
 
     def drop_closed(self, devices: Iterable[int]) -> None:
-        """Forget the closed minutes of devices: they are committed, and the sample store has them."""
+        """Drop the closed minutes of devices after their commit: the sample store has them now."""
         chains = self._chains
         for device in devices:
             first, last, count = None, None, 0
@@ -187,28 +190,29 @@ class Rollups:
                 chains[device] = first
 
     def oldest_batch(self, default: int) -> int:
-        """The oldest batch that is needed if all is to be counted again."""
+        """Return the oldest journal batch needed to count the open minutes again."""
         return min((minute.oldest_batch for minute in self._open.values()), default=default)
 
 
 def _walk_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
-    """Return the minutes of a chain, the one that was opened last first."""
-    found = []
+    """Return the minutes of a chain, the most recently opened first."""
+    minutes = []
     while minute is not None:
-        found.append(minute)
+        minutes.append(minute)
         minute = minute.previous
-    return found
+    return minutes
 
 
-def _is_over(begin: int, minute: MinuteRollup, now: int) -> bool:
-    """Whether a minute is closed. However late readings trickle in: what is open keeps the journal long.
+def _is_over(start: int, minute: MinuteRollup, now: int) -> bool:
+    """Return whether a minute is to be closed.
 
-    One that was opened later than now is closed too: the clock of this machine was set back since.
+    Late readings cannot delay that forever: an open minute keeps its journal entries. A minute that was
+    opened later than now is closed too: the clock of this machine was set back.
     """
     if minute.opened_at > now:
         return True
     is_quiet = minute.updated_at + _GRACE_MS <= now or minute.opened_at + _MINUTE_MS + 2 * _GRACE_MS <= now
-    return begin + _MINUTE_MS + _GRACE_MS <= now and is_quiet
+    return start + _MINUTE_MS + _GRACE_MS <= now and is_quiet
 
 
 _ROLLED_KINDS: Final[dict[int, int]] = {
@@ -221,13 +225,13 @@ _decode = msgspec.json.Decoder(MinuteSummary).decode
 
 
 def decode_minute(sample: StoredSample) -> MinuteSummary | None:
-    """What is kept of a minute; None: it is a single reading, whose time is not believed."""
-    more = sample.more
-    return None if more is None or more.ext is None else _decode(more.ext)
+    """Return the statistics of a minute; None for a single reading with an implausible time."""
+    extras = sample.more
+    return None if extras is None or extras.ext is None else _decode(extras.ext)
 
 
-def _to_row(begin: int, kind: int, identifier: int, minute: MinuteRollup) -> SampleRow:
-    shown = MinuteSummary(
+def _to_row(start: int, kind: int, identifier: int, minute: MinuteRollup) -> SampleRow:
+    summary = MinuteSummary(
         count=minute.count,
         min=minute.least,
         max=minute.most,
@@ -236,5 +240,5 @@ def _to_row(begin: int, kind: int, identifier: int, minute: MinuteRollup) -> Sam
         unreachable=minute.unreachable,
     )
     mean = minute.total / minute.count
-    more = SampleExtras(ext=_encode(shown).decode())
-    return begin, kind, identifier, NO_SEQ, minute.gateway, mean, None, more
+    extras = SampleExtras(ext=_encode(summary).decode())
+    return start, kind, identifier, NO_SEQ, minute.gateway, mean, None, extras

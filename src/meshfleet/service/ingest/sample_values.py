@@ -1,4 +1,4 @@
-"""Values as samples keep them: a number where it is one, and else JSON."""
+"""Conversion of values to their stored form: a number where possible, otherwise JSON."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 SampleNumber: TypeAlias = float | int | None
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""Whole numbers up to here are the same in every reader of JSON, and in a database's floating point."""
+"""Whole numbers up to this are exact in every JSON reader and as floating point in a database."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def to_sample_value(value: Json, ext: dict[str, Json] | None) -> tuple[SampleNumber, SampleExtras | None]:
-    """A value of a decoded report."""
+    """Convert the value of a decoded report."""
     if type(value) is float and ext is None and isfinite(value):
         return value, None
     number, text = _split_value(value)
@@ -37,11 +37,11 @@ def to_sample_value(value: Json, ext: dict[str, Json] | None) -> tuple[SampleNum
 
 
 RawDecoder: TypeAlias = Callable[[str], tuple[SampleNumber, bytes, SampleExtras | None]]
-"""Reads the hex of a raw value; gives the bytes too."""
+"""Function that decodes the hex of a raw value, and also returns its bytes."""
 
 
 def build_raw_decoder(identifier: str) -> RawDecoder:
-    """What reads raw values of an identifier; what cannot be decoded is kept as it is (report-45)."""
+    """Build the decoder of an identifier's raw values; undecodable ones are stored as bytes (report-45)."""
     entry = BUILTIN_CATALOGUE.find(identifier)
     if entry is None or entry.layout is None:
         return lambda value: (None, bytes.fromhex(value), None)
@@ -54,41 +54,45 @@ def build_raw_decoder(identifier: str) -> RawDecoder:
 
 
 def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
-    def read(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
+    def decode_value(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
         raw = bytes.fromhex(value)
         try:
             decoded = entry.decode(raw)
         except WireError:
             return None, raw, None
-        number, more = to_sample_value(decoded.value, decoded.ext)
-        return number, raw, more
+        number, extras = to_sample_value(decoded.value, decoded.ext)
+        return number, raw, extras
 
-    return read
+    return decode_value
 
 
 def _build_number_decoder(entry: IdentifierDefinition, layout: NumberLayout) -> RawDecoder:
-    other = _build_general_decoder(entry)
-    unpack, finish, digits = struct.Struct(f">{layout.struct_format}").unpack, layout.convert, 2 * layout.size
+    decode_general = _build_general_decoder(entry)
+    unpack, convert, digit_count = (
+        struct.Struct(f">{layout.struct_format}").unpack,
+        layout.convert,
+        2 * layout.size,
+    )
 
-    def read(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
-        if len(value) != digits:  # with an extension, or too short
-            return other(value)
+    def decode_number(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
+        if len(value) != digit_count:  # with an extension, or too short
+            return decode_general(value)
         raw = bytes.fromhex(value)
         (number,) = unpack(raw)
-        return number if finish is None else finish(number), raw, None
+        return number if convert is None else convert(number), raw, None
 
-    return read
+    return decode_number
 
 
 def from_sample_value(number: SampleNumber, more: SampleExtras | None) -> Any:
-    """The value again."""
+    """Return the original value of a sample."""
     if more is not None and more.text is not None:
         return msgspec.json.decode(more.text)
     return number
 
 
 def _split_value(value: Json) -> tuple[SampleNumber, str | None]:
-    """A value as a number, and as JSON if the number does not say it all."""
+    """Return the value as a number, and as JSON unless the number says it all."""
     if isinstance(value, bool):
         return int(value), _encode_text(value)
     if isinstance(value, int) and abs(value) <= _MAX_EXACT_INTEGER:

@@ -1,4 +1,4 @@
-"""Where a draft goes, and where notes do."""
+"""Queries of ingest: parsed batches, the journal of readings, and device states."""
 
 from __future__ import annotations
 
@@ -34,19 +34,29 @@ _SELECT_DEVICES: Final = (
 _INSERT_REJECT: Final = "INSERT INTO reject (time, gateway, topic, reason, payload) VALUES (?, ?, ?, ?, ?)"
 
 _GATEWAY_STICKINESS_MS: Final = 150_000
-"""Milliseconds: a device that several gateways hear stays with one of them for as long as that hears it; most
-report every minute."""
+"""Milliseconds for which a device stays with a gateway after its last report through it.
+
+Other gateways may receive the device too. Most devices report every minute.
+"""
 
 
 def insert_batch(connection: Connection, batch: ParsedBatch, rejects: Sequence[RejectedReport]) -> int | None:
-    """Write down all of a draft but its samples; gives the number of its readings, if it has any."""
+    """Write a parsed batch except its samples.
+
+    Return the number of its journal entry; None without readings.
+    """
     if batch.new_gateways:
         gateway_admission.register_gateways(connection, batch.new_gateways, batch.now)
     if batch.foreign_names:
         bulk.insert_rows(connection, foreign_name, sorted(batch.foreign_names.items()))
     if rejects:
         bulk.execute_many(
-            connection, _INSERT_REJECT, [(r.time, r.gateway, r.topic, r.reason, r.payload) for r in rejects]
+            connection,
+            _INSERT_REJECT,
+            [
+                (reject.time, reject.gateway, reject.topic, reject.reason, reject.payload)
+                for reject in rejects
+            ],
         )
     if not batch.readings:
         return None
@@ -54,132 +64,142 @@ def insert_batch(connection: Connection, batch: ParsedBatch, rejects: Sequence[R
 
 
 def load_readings(connection: Connection) -> list[tuple[int, list[Reading]]]:
-    """Readings that are not in states and roll-ups yet."""
+    """Load the journal entries, which are not in device states and roll-ups yet."""
     rows = connection.exec_driver_sql("SELECT id, readings FROM reading_journal ORDER BY id")
-    return [(number, readings.decode_readings(data)) for number, data in rows]
+    return [(journal_id, readings.decode_readings(data)) for journal_id, data in rows]
 
 
 def delete_readings(connection: Connection, before: int) -> None:
-    """Drop those that are."""
+    """Delete the journal entries before this number."""
     bulk.execute_many(connection, "DELETE FROM reading_journal WHERE id < ?", [(before,)])
 
 
 def delete_old_rejects(connection: Connection) -> None:
-    """Keep the newest."""
-    connection.exec_driver_sql(f"DELETE FROM reject WHERE id <= (SELECT max(id) FROM reject) - {MAX_REJECTS}")  # noqa: S608
+    """Delete all but the newest rejects."""
+    connection.exec_driver_sql(f"DELETE FROM reject WHERE id <= (SELECT max(id) FROM reject) - {MAX_REJECTS}")  # noqa: S608 # a constant number
 
 
 def upsert_devices(connection: Connection, states: PendingStates, now: int) -> Collection[int]:
-    """Bring devices to what is newly known of them; those that are not known are added, and told."""
-    wanted = {number for device, note in states.items() for number in _candidate_devices(device, note)}
-    present = {
-        row[0]: _KnownDevice(*row[1:]) for row in bulk.query_in(connection, _SELECT_DEVICES, sorted(wanted))
+    """Apply the pending states to devices and add unknown devices. Return the added ones."""
+    candidates = {
+        candidate for device, state in states.items() for candidate in _candidate_devices(device, state)
     }
-    heard = {device: note for device, note in states.items() if time_or_none(note.heard_at) is not None}
-    owned = _by_owner(heard, present)
-    met = {device: note for device, note in states.items() if device not in heard and device not in present}
-    registry.record_observations(connection, [*_sightings(owned, present), *_first_sightings(met, now)])
+    known = {
+        row[0]: _KnownDevice(*row[1:])
+        for row in bulk.query_in(connection, _SELECT_DEVICES, sorted(candidates))
+    }
+    reported = {device: state for device, state in states.items() if time_or_none(state.heard_at) is not None}
+    by_device = _merge_by_device(reported, known)
+    unheard = {
+        device: state for device, state in states.items() if device not in reported and device not in known
+    }
+    registry.record_observations(
+        connection, [*_observe_changes(by_device, known), *_observe_unheard(unheard, now)]
+    )
     bulk.insert_rows(
         connection,
         device_state,
         [
             astuple(DeviceState(device))
-            for device in owned
-            if not (device in present and present[device].has_state)
+            for device in by_device
+            if not (device in known and known[device].has_state)
         ],
     )
-    _write_states(connection, owned, present)
-    return (owned.keys() | met.keys()) - present.keys()
+    _write_states(connection, by_device, known)
+    return (by_device.keys() | unheard.keys()) - known.keys()
 
 
 class _KnownDevice(NamedTuple):
-    """What is known of a device before."""
+    """Stored columns of a device before the update."""
 
     gateway: int | None
     gateway_at: int | None
     has_state: bool
 
-    def belongs_to_other_gateway(self, note: PendingState) -> bool:
-        """Whether a note came through a gateway to which the device does not belong."""
-        if self.gateway in {None, note.gateway}:
+    def belongs_to_other_gateway(self, state: PendingState) -> bool:
+        """Return whether a state came through a gateway to which the device does not belong."""
+        if self.gateway in {None, state.gateway}:
             return False
-        return note.heard_at - (self.gateway_at or 0) < _GATEWAY_STICKINESS_MS
+        return state.heard_at - (self.gateway_at or 0) < _GATEWAY_STICKINESS_MS
 
 
 _UNKNOWN_DEVICE: Final = _KnownDevice(None, None, has_state=False)
 
 
-def _sightings(notes: PendingStates, present: Mapping[int, _KnownDevice]) -> Iterator[DeviceObservation]:
-    """What changes seldom: new devices, their gateways, what they are."""
-    for device, note in notes.items():
-        before = present.get(device, _UNKNOWN_DEVICE)
-        if before.gateway != note.gateway and not before.belongs_to_other_gateway(note):
-            gateway = mac_from_int(note.gateway)
+def _observe_changes(states: PendingStates, known: Mapping[int, _KnownDevice]) -> Iterator[DeviceObservation]:
+    """Yield the rare changes: new devices, their gateways and descriptions."""
+    for device, state in states.items():
+        stored = known.get(device, _UNKNOWN_DEVICE)
+        if stored.gateway != state.gateway and not stored.belongs_to_other_gateway(state):
+            gateway = mac_from_int(state.gateway)
             yield DeviceObservation(
-                device=mac_from_int(device), at=note.heard_at, heard=False, gateway=gateway
+                device=mac_from_int(device), at=state.heard_at, heard=False, gateway=gateway
             )
-        if note.facts is not None:
-            yield from _fact_sightings(device, note.facts)
+        if state.facts is not None:
+            yield from _observe_facts(device, state.facts)
 
 
-def _first_sightings(notes: PendingStates, now: int) -> Iterator[DeviceObservation]:
-    """Devices that are known from now on, though nothing that they said is believed."""
-    for device, note in notes.items():
-        gateway = mac_from_int(note.gateway)
+def _observe_unheard(states: PendingStates, now: int) -> Iterator[DeviceObservation]:
+    """Yield new devices that have sent only samples with implausible times."""
+    for device, state in states.items():
+        gateway = mac_from_int(state.gateway)
         yield DeviceObservation(device=mac_from_int(device), at=now, heard=False, gateway=gateway)
 
 
-def _write_states(connection: Connection, notes: PendingStates, present: Mapping[int, _KnownDevice]) -> None:
-    """What changes often, part by part."""
-    usual, others, belonging, statuses, radios, batteries = [], [], [], [], [], []
-    for device, note in notes.items():
-        at = note.heard_at
-        is_here = not present.get(device, _UNKNOWN_DEVICE).belongs_to_other_gateway(note)
-        is_in_dfu = note.dfu_at >= note.reported_at
-        if is_here and not is_in_dfu:
+def _write_states(connection: Connection, pending: PendingStates, known: Mapping[int, _KnownDevice]) -> None:
+    """Write the frequent changes, part by part."""
+    usual, others, gateway_times, statuses, radios, batteries = [], [], [], [], [], []
+    for device, state in pending.items():
+        at = state.heard_at
+        is_at_own_gateway = not known.get(device, _UNKNOWN_DEVICE).belongs_to_other_gateway(state)
+        is_in_dfu = state.dfu_at >= state.reported_at
+        if is_at_own_gateway and not is_in_dfu:
             usual.append((device, at, at))
         else:
             others.append((device, at, "dfu" if is_in_dfu else None))
-            if is_here:
-                belonging.append((device, at))
-        if time_or_none(note.status_at) is not None:
-            statuses.append((device, note.status_at, note.status))
-        if time_or_none(note.radio_at) is not None:
-            radios.append((device, note.radio_at, note.parent, note.rssi, note.radio_gateway))
-        if note.facts is not None and BATTERY in note.facts:
-            batteries.append((device, *note.facts[BATTERY]))
+            if is_at_own_gateway:
+                gateway_times.append((device, at))
+        if time_or_none(state.status_at) is not None:
+            statuses.append((device, state.status_at, state.status))
+        if time_or_none(state.radio_at) is not None:
+            radios.append((device, state.radio_at, state.parent, state.rssi, state.radio_gateway))
+        if state.facts is not None and BATTERY in state.facts:
+            batteries.append((device, *state.facts[BATTERY]))
     states.update_heard_states(connection, usual)
     states.update_state_part(connection, "reported_at", others)
-    states.update_state_part(connection, "gateway_at", belonging)
+    states.update_state_part(connection, "gateway_at", gateway_times)
     states.update_state_part(connection, "status_at", statuses)
     states.update_state_part(connection, "radio_at", radios)
     states.update_state_part(connection, "battery_at", batteries)
 
 
-def _candidate_devices(device: int, note: PendingState) -> tuple[int, ...]:
-    """The devices that a note may be about."""
-    return (device,) if time_or_none(note.reported_at) is not None else (device, device - 1)
+def _candidate_devices(device: int, state: PendingState) -> tuple[int, ...]:
+    """Return the devices to which a pending state may belong."""
+    return (device,) if time_or_none(state.reported_at) is not None else (device, device - 1)
 
 
-def _by_owner(notes: PendingStates, present: Mapping[int, object]) -> PendingStates:
-    """Notes by the devices that they are about. They may be needed again, so they stay as they are."""
-    owned: PendingStates = {}
-    for heard, note in sorted(notes.items()):
-        device = _find_owner(heard, note, present)
+def _merge_by_device(states: PendingStates, known: Mapping[int, object]) -> PendingStates:
+    """Return the pending states by their device, without changing them: a retry needs them."""
+    by_device: PendingStates = {}
+    for address, state in sorted(states.items()):
+        device = _find_owner(address, state, known)
         if device is not None:
-            owned[device] = owned[device].merge_dfu(note) if device in owned else note
-    return owned
+            by_device[device] = by_device[device].merge_dfu(state) if device in by_device else state
+    return by_device
 
 
-def _find_owner(device: int, note: PendingState, present: Mapping[int, object]) -> int | None:
-    """Whose note it is: a device in DFU mode may have the address behind its own (report-46, report-47)."""
-    if device in present or note.has_implausible_sample or time_or_none(note.reported_at) is not None:
-        return device
-    return device - 1 if device - 1 in present else None
+def _find_owner(address: int, state: PendingState, known: Mapping[int, object]) -> int | None:
+    """Return the device of a reporting address; None if unknown.
+
+    A device in DFU mode may use the address after its own (report-46, report-47).
+    """
+    if address in known or state.has_implausible_sample or time_or_none(state.reported_at) is not None:
+        return address
+    return address - 1 if address - 1 in known else None
 
 
-def _fact_sightings(device: int, facts: Mapping[int, tuple[int, Any]]) -> Iterator[DeviceObservation]:
-    """What properties tell of a device."""
+def _observe_facts(device: int, facts: Mapping[int, tuple[int, Any]]) -> Iterator[DeviceObservation]:
+    """Yield the changes from properties that describe a device."""
     for identifier, (at, value) in facts.items():
         if identifier in FACT_SIGHTINGS:
             yield DeviceObservation(

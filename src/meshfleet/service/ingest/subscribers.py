@@ -1,4 +1,4 @@
-"""Who goes on with reports once they are committed: presence, acknowledgements, whoever listens."""
+"""Subscribers of committed reports, such as presence, acknowledgments and live events."""
 
 from __future__ import annotations
 
@@ -18,59 +18,59 @@ _log = logging.getLogger(__name__)
 
 
 class FlushPart(Protocol):
-    """What a follower has to write down, together with the notes."""
+    """Data of a subscriber to write in the transaction of a flush."""
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Write it, behind the notes, which added some devices, and in the same transaction.
+        """Write the data after the device states, which added some devices, in the same transaction.
 
-        It may have to be tried again.
+        It may be called again if the transaction fails.
         """
 
     def on_flushed(self) -> None:
-        """It is committed."""
+        """Update the subscriber after the commit."""
 
 
 class CommitSubscriber(Protocol):
-    """Follows what is committed. The next batch waits for it, so it is quick."""
+    """Receiver of everything that is committed. The next batch waits for it, so it must be quick."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """A draft is committed."""
+        """Process a committed batch."""
 
     def prepare_flush(self, states: PendingStates, now: int) -> FlushPart:
-        """What it has to write with these notes, every other second."""
+        """Return the data to write with these states; called at every flush."""
 
 
 class SubscriberList:
-    """All of them. What is committed is acknowledged, and written down, whatever one of them makes of it."""
+    """Subscribers in order. An exception in one of them affects neither the commit nor the others."""
 
     def __init__(self, counters: IngestCounters) -> None:
-        self._all: list[CommitSubscriber] = []
+        self._subscribers: list[CommitSubscriber] = []
         self._counters = counters
 
     def add(self, subscriber: CommitSubscriber) -> None:
-        """Let somebody follow from now on."""
-        self._all.append(subscriber)
+        """Add a subscriber."""
+        self._subscribers.append(subscriber)
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """A draft is committed."""
-        for follower in self._all:
-            self._run_guarded(follower.on_commit, batch)
+        """Pass a committed batch to all subscribers."""
+        for subscriber in self._subscribers:
+            self._run_guarded(subscriber.on_commit, batch)
 
     def prepare_flush(self, states: PendingStates, now: int) -> list[FlushPart]:
-        """What they have to write."""
-        entries: list[FlushPart] = []
-        for follower in self._all:
-            self._run_guarded(lambda each=follower: entries.append(each.prepare_flush(states, now)))
-        return entries
+        """Collect the data of all subscribers to write."""
+        parts: list[FlushPart] = []
+        for subscriber in self._subscribers:
+            self._run_guarded(lambda each=subscriber: parts.append(each.prepare_flush(states, now)))
+        return parts
 
     def on_flushed(self, parts: Iterable[FlushPart]) -> None:
-        """It is committed."""
-        for entry in parts:
-            self._run_guarded(entry.on_flushed)
+        """Notify the subscribers after the commit."""
+        for part in parts:
+            self._run_guarded(part.on_flushed)
 
-    def _run_guarded(self, deed: Callable[..., None], *args: object) -> None:
+    def _run_guarded(self, action: Callable[..., None], *args: object) -> None:
         try:
-            deed(*args)
-        except Exception:  # noqa: BLE001 # whatever it is: gateways must not send all of it again and again
+            action(*args)
+        except Exception:  # noqa: BLE001 # otherwise gateways would send the batch again and again
             self._counters.subscriber_failures += 1
-            _log.exception("what is committed could not be followed")
+            _log.exception("a subscriber failed to process committed reports")

@@ -1,1 +1,1 @@
-"""Samples as they are asked for: rows, sheets and series; and reports that could not be taken."""
+"""REST resources for samples (lists, CSV, aggregated series), links, gaps, and rejected reports."""

@@ -1,7 +1,7 @@
-"""Many samples as few buckets: one pass in the order of time, and nothing kept but the buckets.
+"""Aggregation of samples into buckets, in one pass in the order of time; only the buckets are in memory.
 
-A series must not hide that samples are missing, nor show holes where a device is merely slower than the
-chart is fine. So holes are measured by the usual distance between samples, not by empty buckets alone.
+A series must not hide that samples are missing, nor show gaps where a device merely reports more rarely than
+there are buckets. So gaps are measured by the typical distance between samples, not by empty buckets alone.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.rollups import MinuteSummary
 
 _GAP_FACTOR: Final = 3
-"""Times the usual distance between samples."""
+"""Multiple of the typical distance between samples that counts as a gap."""
 
 _MAX_DISTANCES: Final = 10_000
-"""Remembered in order to know the usual one."""
+"""Maximum number of distances kept to determine the typical one."""
 
 _SUM_SCALE: Final = 2.0**-60
-"""What numbers are multiplied with before they are summed up: no sum then gets too large for a float."""
+"""Factor for numbers before they are summed, so that no sum overflows a float."""
 
 
 class TimeGrid(Struct, frozen=True):
-    """Equal parts of the time from `since` to `until`, each at least a millisecond long."""
+    """Time from `since` to `until` in equal parts, each at least a millisecond long."""
 
     since: int
     until: int
@@ -42,74 +42,74 @@ class TimeGrid(Struct, frozen=True):
 
     @classmethod
     def divide(cls, since: int, until: int, *, parts: int) -> TimeGrid:
-        """At most so many parts."""
+        """Divide a time range into at most `parts` parts."""
         return cls(since, until, min(parts, until - since))
 
     def find_part(self, time: int) -> int:
-        """Where a time belongs."""
+        """Return the index of the part that contains a time."""
         return (time - self.since) * self.parts // (self.until - self.since)
 
     def part_start(self, part: int) -> int:
-        """The first millisecond of a part."""
+        """Return the first millisecond of a part."""
         return self.since - (-part * (self.until - self.since) // self.parts)
 
 
 class SeriesAggregator:
-    """Sums up the samples of a series. They come in the order of time, in as many calls as one likes."""
+    """Aggregator of the samples of a series. They are added in the order of time, in any number of calls."""
 
     def __init__(self, grid: TimeGrid) -> None:
         self._grid = grid
-        self._open_buckets: list[_BucketSum] = []
+        self._buckets: list[_BucketSum] = []
         self._distances = _Distances()
 
     def add(self, samples: Iterable[StoredSample]) -> None:
-        """Take in those that have a number and a time that is believed (rest-182)."""
+        """Add the samples that have a finite number and a plausible time (rest-182)."""
         for sample in samples:
-            believed = sample.more is None or sample.more.has_plausible_time
-            if believed and sample.number is not None and math.isfinite(sample.number):
+            is_plausible = sample.more is None or sample.more.has_plausible_time
+            if is_plausible and sample.number is not None and math.isfinite(sample.number):
                 self._add(sample.time, float(sample.number))
 
     def add_minute(self, time: int, mean: float, minute: MinuteSummary) -> None:
-        """Take in what is kept of a minute. It counts where it begins."""
+        """Add the statistics of a minute. All of it counts at the start of the minute."""
         self._find_bucket(time, minute.last).add_minute(time, mean, minute)
 
     def _add(self, time: int, number: float) -> None:
         self._find_bucket(time, number).add(time, number)
 
     def _find_bucket(self, time: int, number: float) -> _BucketSum:
-        """Where the next number belongs."""
+        """Return the bucket of the next number, and record the distance to the previous one."""
         part = self._grid.find_part(time)
-        heap = self._open_buckets[-1] if self._open_buckets else None
-        if heap is not None:
-            self._distances.add(time - heap.last_time)
-        if heap is None or heap.part != part:
-            heap = _BucketSum(part, time, number)
-            self._open_buckets.append(heap)
-        return heap
+        bucket = self._buckets[-1] if self._buckets else None
+        if bucket is not None:
+            self._distances.add(time - bucket.last_time)
+        if bucket is None or bucket.part != part:
+            bucket = _BucketSum(part, time, number)
+            self._buckets.append(bucket)
+        return bucket
 
     def build_buckets(self) -> list[rest.Bucket]:
-        """What has come of them: buckets with samples, and one at the beginning of each hole (rest-184)."""
+        """Return the buckets with samples, and an empty one at the start of each gap (rest-184)."""
         return list(self._iter_buckets())
 
     def _iter_buckets(self) -> Iterator[rest.Bucket]:
-        longest = _GAP_FACTOR * self._distances.typical()
-        before: _BucketSum | None = None
-        for heap in self._open_buckets:
+        max_distance = _GAP_FACTOR * self._distances.typical()
+        previous: _BucketSum | None = None
+        for bucket in self._buckets:
             if (
-                before is not None
-                and heap.part - before.part > 1
-                and heap.first_time - before.last_time > longest
+                previous is not None
+                and bucket.part - previous.part > 1
+                and bucket.first_time - previous.last_time > max_distance
             ):
-                yield _empty_bucket(self._format_start(before.part + 1))
-            yield heap.to_rest_bucket(self._format_start(heap.part))
-            before = heap
+                yield _empty_bucket(self._format_start(previous.part + 1))
+            yield bucket.to_rest_bucket(self._format_start(bucket.part))
+            previous = bucket
 
     def _format_start(self, part: int) -> str:
         return format_millis(self._grid.part_start(part))
 
 
 class _BucketSum:
-    """The samples of one bucket."""
+    """Running statistics of one bucket."""
 
     __slots__ = (
         "_compensation",
@@ -138,7 +138,7 @@ class _BucketSum:
             self._lowest = number
         elif number > self._highest:
             self._highest = number
-        self._add_up(number * _SUM_SCALE)
+        self._add_to_sum(number * _SUM_SCALE)
 
     def add_minute(self, time: int, mean: float, minute: MinuteSummary) -> None:
         self.last_time = time
@@ -146,21 +146,21 @@ class _BucketSum:
         self._last = minute.last
         self._lowest = min(self._lowest, minute.min)
         self._highest = max(self._highest, minute.max)
-        self._add_up(mean * minute.count * _SUM_SCALE)
+        self._add_to_sum(mean * minute.count * _SUM_SCALE)
 
-    def _add_up(self, number: float) -> None:
-        """Add to the sum, and keep what a float loses thereby (after Neumaier)."""
-        added = self._sum + number
+    def _add_to_sum(self, number: float) -> None:
+        """Add to the sum, and collect the rounding error (Neumaier summation)."""
+        total = self._sum + number
         larger, smaller = (self._sum, number) if abs(self._sum) >= abs(number) else (number, self._sum)
-        self._compensation += (larger - added) + smaller
-        self._sum = added
+        self._compensation += (larger - total) + smaller
+        self._sum = total
 
-    def to_rest_bucket(self, beginning: str) -> rest.Bucket:
+    def to_rest_bucket(self, start: str) -> rest.Bucket:
         mean = (self._sum + self._compensation) / self._count / _SUM_SCALE
         return rest.Bucket(
-            time=beginning,
+            time=start,
             min=format_number(self._lowest),
-            # Within its bounds in spite of rounding, also where it gets too large.
+            # Limited to its bounds in spite of rounding errors and overflow.
             mean=format_number(min(max(mean, self._lowest), self._highest)),
             max=format_number(self._highest),
             count=self._count,
@@ -169,28 +169,28 @@ class _BucketSum:
 
 
 class _Distances:
-    """Distances between neighbouring samples: all, or a fair choice of so many."""
+    """Distances between adjacent samples: all, or a random sample of at most `_MAX_DISTANCES`."""
 
     def __init__(self) -> None:
-        self._kept: list[int] = []
-        self._seen = 0
-        # Always the same choice: who asks twice gets the same answer.
-        self._random = Random(0)  # noqa: S311 # no secret
+        self._distances: list[int] = []
+        self._count = 0
+        # A fixed seed: the same query returns the same result.
+        self._random = Random(0)  # noqa: S311 # not a secret
 
     def add(self, distance: int) -> None:
-        """Remember one, perhaps. Samples of the same moment, of two kinds, have none."""
+        """Add a distance. It is ignored if 0: two samples of the same time."""
         if distance == 0:
             return
-        self._seen += 1
-        if self._seen <= _MAX_DISTANCES:
-            self._kept.append(distance)
-        elif (place := int(self._random.random() * self._seen)) < _MAX_DISTANCES:
-            self._kept[place] = distance
+        self._count += 1
+        if self._count <= _MAX_DISTANCES:
+            self._distances.append(distance)
+        elif (index := int(self._random.random() * self._count)) < _MAX_DISTANCES:
+            self._distances[index] = distance
 
     def typical(self) -> float:
-        """The median of them."""
-        return median(self._kept) if self._kept else 0.0
+        """Return the median distance; 0 without any."""
+        return median(self._distances) if self._distances else 0.0
 
 
-def _empty_bucket(beginning: str) -> rest.Bucket:
-    return rest.Bucket(time=beginning, min=None, mean=None, max=None, count=0, last=None)
+def _empty_bucket(start: str) -> rest.Bucket:
+    return rest.Bucket(time=start, min=None, mean=None, max=None, count=0, last=None)

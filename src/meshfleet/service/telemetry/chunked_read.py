@@ -1,4 +1,4 @@
-"""Long reads from the sample store, block by block: others want its threads, too."""
+"""Long reads from the sample store, chunk by chunk, so that its threads are shared."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Result = TypeVar("Result")
 
 
 class ChunkSizes(NamedTuple):
-    """How many samples are read at once; between two blocks others have their turn."""
+    """Number of samples read at once; other readers get a turn between two chunks."""
 
     csv_lines: int = 5_000
-    """Of a sheet: what a client has not taken waits in memory."""
+    """Lines of a CSV export: a chunk that the client has not received is in memory."""
     series_samples: int = 50_000
-    """Of a series."""
+    """Samples of a series."""
     link_minutes: int = 20_000
-    """Of links."""
+    """Minutes of links."""
 
 
 DEFAULT_CHUNK_SIZES: Final = ChunkSizes()
@@ -32,15 +32,15 @@ DEFAULT_CHUNK_SIZES: Final = ChunkSizes()
 async def read_in_chunks(
     store: SampleStore, query: SampleQuery, consume: Callable[[list[StoredSample]], Result], *, size: int
 ) -> AsyncIterator[Result]:
-    """What a function makes of all samples, in blocks of so many; it runs in a thread."""
+    """Yield the results of `consume`, called in a worker thread with chunks of at most `size` samples."""
 
-    def take(samples: Iterator[StoredSample]) -> tuple[Result, SampleIdentity | None]:
-        block = list(islice(samples, size))
-        return consume(block), block[-1].identity if len(block) == size else None
+    def consume_chunk(samples: Iterator[StoredSample]) -> tuple[Result, SampleIdentity | None]:
+        chunk = list(islice(samples, size))
+        return consume(chunk), chunk[-1].identity if len(chunk) == size else None
 
     while True:
-        result, end = await store.read(query, take)
+        result, last_identity = await store.read(query, consume_chunk)
         yield result
-        if end is None:
+        if last_identity is None:
             return
-        query = replace(query, after=end)
+        query = replace(query, after=last_identity)

@@ -1,4 +1,4 @@
-"""Samples as CSV: RFC 4180, in UTF-8, with the names of the fields in the first line (rest-84)."""
+"""CSV export of samples: RFC 4180, UTF-8, field names in the first line (rest-84)."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ CONTENT_TYPE: Final = f"{MEDIA_TYPE}; header=present"
 _FIELDS: Final = tuple(
     field.encode_name for field in msgspec.structs.fields(rest.Sample) if field.name != "corrected_time"
 )
-"""A sheet has the times as they were reported, which are what `From` and `To` go by."""
-_FORMULA_PREFIXES: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 # spreadsheets take the wide ones for the others
-"""What the text of a cell begins with that a spreadsheet would calculate."""
+"""Columns. Times are as reported, which is what `From` and `To` refer to."""
+_FORMULA_PREFIXES: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 # spreadsheets treat the full-width characters like the others
+"""First characters of a text that a spreadsheet would evaluate as a formula."""
 
 
 def build_csv_headers(device: Mac) -> dict[str, str]:
-    """What is told about the sheet of a device."""
+    """Return the response headers of a device's CSV file."""
     return {"content-disposition": f'attachment; filename="samples-{device}.csv"'}
 
 
 def encode_csv_header() -> bytes:
-    """The names of the fields."""
+    """Encode the line of field names."""
     return _encode_csv([_FIELDS])
 
 
 def encode_csv_rows(samples: Iterable[rest.Sample]) -> bytes:
-    """A line for each sample."""
-    return _encode_csv(map(_cells, samples))
+    """Encode a line for each sample."""
+    return _encode_csv(map(_to_cells, samples))
 
 
 def _encode_csv(rows: Iterable[Sequence[object]]) -> bytes:
@@ -49,16 +49,16 @@ def _encode_csv(rows: Iterable[Sequence[object]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _cells(sample: rest.Sample) -> tuple[object, ...]:
+def _to_cells(sample: rest.Sample) -> tuple[object, ...]:
     return (
         sample.time,
         sample.kind,
         sample.identifier,
         _escape_formula(sample.name),
         sample.seq,
-        _json(sample.value),
+        _to_json(sample.value),
         sample.raw,
-        _json(sample.ext),
+        _to_json(sample.ext),
         sample.error,
         sample.error_ext,
         sample.gateway,
@@ -66,32 +66,32 @@ def _cells(sample: rest.Sample) -> tuple[object, ...]:
     )
 
 
-def _json(value: Any) -> str | None:
-    """A value as JSON; text is in quotes, so that no spreadsheet takes it for a formula."""
+def _to_json(value: Any) -> str | None:
+    """Return a value as JSON; text is in quotes, so that no spreadsheet evaluates it as a formula."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
 def _escape_formula(name: str | None) -> str | None:
-    """A name as a cell: gateways make names up, and one must not be a formula (rest-181)."""
+    """Return a name as a cell that is not a formula: gateways may report any name (rest-181)."""
     return f"'{name}" if name is not None and name.lstrip().startswith(_FORMULA_PREFIXES) else name
 
 
-# JSON or CSV: what somebody asks for who may have both (rest-185).
+# Content negotiation between JSON and CSV (rest-185).
 
 _JSON: Final = "application/json"
 _WEIGHT: Final = re.compile(r"q=([01](?:\.[0-9]{0,3})?)", re.IGNORECASE)
 
 
 def wants_csv(accept: Iterable[str]) -> bool:
-    """Whether these `Accept` headers name CSV, and JSON not just as much."""
+    """Return whether these `Accept` headers name CSV with a higher weight than JSON."""
     weights = {MEDIA_TYPE: 0.0, _JSON: 0.0}
-    for line in accept:
-        for each in line.split(","):
-            name, *parameters = (part.strip() for part in each.split(";"))
+    for header in accept:
+        for media_range in header.split(","):
+            name, *parameters = (part.strip() for part in media_range.split(";"))
             weights[name.lower()] = _parse_weight(parameters)
     return weights[MEDIA_TYPE] > weights[_JSON]
 
 
 def _parse_weight(parameters: list[str]) -> float:
-    found = next(filter(None, map(_WEIGHT.fullmatch, parameters)), None)
-    return 1.0 if found is None else float(found[1])
+    match = next(filter(None, map(_WEIGHT.fullmatch, parameters)), None)
+    return 1.0 if match is None else float(match[1])

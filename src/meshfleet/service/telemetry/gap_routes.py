@@ -1,4 +1,4 @@
-"""`/api/v1/devices/{id}/holes`."""
+"""REST routes of gaps: `/api/v1/devices/{id}/holes`."""
 
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -20,22 +20,20 @@ from meshfleet.service.http.query import NextToken
 from meshfleet.service.telemetry.identifiers import describe_identifier, load_foreign_names
 from meshfleet.service.telemetry.rest_sample import NAMES_BY_KIND
 
-# Where samples of a device are missing, series by series.
-
 GapPosition: TypeAlias = tuple[int, int, int]
-"""Where a page ended: kind, identifier and time."""
+"""Position of the last gap on a page: kind, identifier and time."""
 
 FIRST_POSITION: Final[GapPosition] = (-1, 0, 0)
 
 
 class GapListing(Struct, frozen=True, kw_only=True):
-    """What the pages of a list of holes belong to."""
+    """Request to which the page tokens of a gap list belong."""
 
     device: int
 
 
 class GapRecord(NamedTuple):
-    """A hole."""
+    """Gap of a series."""
 
     kind: int
     identifier: int
@@ -46,12 +44,12 @@ class GapRecord(NamedTuple):
 
     @property
     def position(self) -> GapPosition:
-        """Where it is in the list."""
+        """Position in the list."""
         return self.kind, self.identifier, self.since
 
 
 def list_gaps(connection: Connection, device: int, *, after: GapPosition, limit: int) -> list[GapRecord]:
-    """Some holes of a device, behind that position."""
+    """List the gaps of a device after a position."""
     columns = hole.c
     order = columns.kind, columns.identifier, columns.since
     query = select(hole).where(columns.device == device, tuple_(*order) > after).order_by(*order).limit(limit)
@@ -70,30 +68,30 @@ async def list_holes(
     pages: Given[PageTokens],
     next_token: NextToken = None,
 ) -> HolePage:
-    """List where samples of a device are missing, of the series that are acknowledged."""
+    """List the gaps in the acknowledged series of a device: times between which samples are missing."""
     device = parse_path_device(device_id)
-    asked = GapListing(device=mac_to_int(device))
-    after = FIRST_POSITION if next_token is None else pages.decode(asked, next_token)
-    found = await database.read(list_gaps, asked.device, after=after, limit=limit + 1)
-    if not found:
-        await database.read(listing.load_device, device)  # it may be unknown, and then says so
-    cut = pages.build_page(asked, found, limit, lambda last: last.position)
-    foreign = await load_foreign_names(database, (each.identifier for each in cut["items"]))
+    request_key = GapListing(device=mac_to_int(device))
+    after = FIRST_POSITION if next_token is None else pages.decode(request_key, next_token)
+    gaps = await database.read(list_gaps, request_key.device, after=after, limit=limit + 1)
+    if not gaps:
+        await database.read(listing.load_device, device)  # raises NotFound if the device is unknown
+    page = pages.build_page(request_key, gaps, limit, lambda last: last.position)
+    foreign_names = await load_foreign_names(database, (gap.identifier for gap in page["items"]))
     return HolePage(
-        items=[_to_rest_gap(each, foreign) for each in cut["items"]], next_token=cut["next_token"]
+        items=[_to_rest_gap(gap, foreign_names) for gap in page["items"]], next_token=page["next_token"]
     )
 
 
-def _to_rest_gap(found: GapRecord, foreign: dict[int, str]) -> Hole:
-    called = describe_identifier(found.identifier, foreign)
+def _to_rest_gap(gap: GapRecord, foreign_names: dict[int, str]) -> Hole:
+    title = describe_identifier(gap.identifier, foreign_names)
     return Hole(
-        kind=NAMES_BY_KIND[found.kind],
-        identifier=called.identifier,
-        name=called.name,
-        since=format_millis(found.since),
-        until=format_millis(found.until),
-        found_at=format_millis(found.found_at),
-        lost_at=None if found.lost_at is None else format_millis(found.lost_at),
+        kind=NAMES_BY_KIND[gap.kind],
+        identifier=title.identifier,
+        name=title.name,
+        since=format_millis(gap.since),
+        until=format_millis(gap.until),
+        found_at=format_millis(gap.found_at),
+        lost_at=None if gap.lost_at is None else format_millis(gap.lost_at),
     )
 
 

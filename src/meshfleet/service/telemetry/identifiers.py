@@ -1,4 +1,4 @@
-"""Identifiers as clients say them and read them; samples have numbers."""
+"""Conversion of identifiers between their REST form and the numbers stored in samples."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
     from meshfleet.protocol.topics import AnyIdentifier
 
 _CACHE_SIZE: Final = 4096
-"""There are some dozens of identifiers; this many only if somebody makes them up."""
+"""Size of the cache. There are a few dozen identifiers; only a hostile client uses more."""
 
 _SELECT_NAMES: Final = "SELECT number, name FROM foreign_name WHERE number IN numbers"
 
 
 class IdentifierTitle(NamedTuple):
-    """What an identifier is called."""
+    """Id, name and unit of an identifier."""
 
     identifier: Identifier | None
-    """None: it is known by a foreign name only."""
+    """None: only its name is known, which is not in the catalogue."""
     name: str | None
     unit: str | None = None
 
 
 def parse_any_identifier(text: str, field: str = "Identifier") -> AnyIdentifier:
-    """Read a hex identifier in either case, or a name (rest-83)."""
+    """Parse a hex identifier in upper or lower case, or a name (rest-83)."""
     lower = text.lower()
     return Identifier(lower) if is_identifier(lower) else parse_identifier_name(text, field)
 
 
 async def load_foreign_names(database: Database, numbers: Iterable[int]) -> dict[int, str]:
-    """The names among these identifiers that the catalogue does not know."""
-    foreign = {number for number in numbers if number < 0}
-    return await database.read(_select_names, sorted(foreign)) if foreign else {}
+    """Load the names of those identifiers that are not in the catalogue."""
+    foreign_numbers = {number for number in numbers if number < 0}
+    return await database.read(_select_names, sorted(foreign_numbers)) if foreign_numbers else {}
 
 
 def describe_identifier(number: int, foreign: Mapping[int, str]) -> IdentifierTitle:
-    """What an identifier is called, if it is in the catalogue or among these names."""
+    """Return the title of an identifier from the catalogue or from `foreign` names."""
     return IdentifierTitle(None, foreign.get(number)) if number < 0 else _describe_hex_identifier(number)
 
 

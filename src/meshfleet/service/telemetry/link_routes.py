@@ -1,4 +1,4 @@
-"""`/api/v1/devices/{id}/links`."""
+"""REST routes of links: `/api/v1/devices/{id}/links`."""
 
 import asyncio
 
@@ -22,37 +22,42 @@ from meshfleet.service.telemetry.query_params import LINK_KINDS, LinkSelection, 
 @get("/{device_id:str}/links")
 async def show_links(
     device_id: FromPath[str],
-    asked: Given[LinkSelection],
+    link_selection: Given[LinkSelection],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
     rollups: Given[SkipValidation[Rollups]],
     blocks: Given[SkipValidation[ChunkSizes]],
 ) -> rest.Links:
-    """Show which parents heard a device, how well at last, and how well over time in buckets of equal length.
+    """Show the parents that receive a device, with the latest signal strength and its course over time.
 
-    The minute under way is included. The parent that heard the device in the newest minute comes first, and
-    the best within it; there are 50 at most.
+    The current minute is included. Parents are sorted by the time of their latest minute, newest first, then
+    by signal strength; at most 50 are returned.
     """
     device = parse_path_device(device_id)
-    # Before the store is read, so that a minute that is committed meanwhile is not missed.
-    under_way = asked.filter_minutes(rollups.list_open_minutes(mac_to_int(device), LINK_KINDS))
-    links = await _aggregate(samples, asked.to_query(device), blocks, LinkAggregator(asked.grid))
-    links.add(under_way)
+    # Before the store is read: a minute that is committed meanwhile must not be missed.
+    open_minutes = link_selection.filter_minutes(rollups.list_open_minutes(mac_to_int(device), LINK_KINDS))
+    links = await _aggregate(
+        samples, link_selection.to_query(device), blocks, LinkAggregator(link_selection.grid)
+    )
+    links.add(open_minutes)
     if links.is_truncated:
         links = await _aggregate(
-            samples, asked.to_query(device), blocks, LinkAggregator(asked.grid, only=links.parents)
+            samples,
+            link_selection.to_query(device),
+            blocks,
+            LinkAggregator(link_selection.grid, only=links.parents),
         )
-        links.add(under_way)
+        links.add(open_minutes)
     items = await asyncio.to_thread(links.build_links)
     if not items:
-        await database.read(listing.load_device, device)  # it may be unknown, and then says so
+        await database.read(listing.load_device, device)  # raises NotFound if the device is unknown
     return rest.Links(items=items)
 
 
 async def _aggregate(
-    samples: SampleStore, wanted: SampleQuery, blocks: ChunkSizes, links: LinkAggregator
+    samples: SampleStore, query: SampleQuery, chunk_sizes: ChunkSizes, links: LinkAggregator
 ) -> LinkAggregator:
-    async for _ in read_in_chunks(samples, wanted, links.add, size=blocks.link_minutes):
+    async for _ in read_in_chunks(samples, query, links.add, size=chunk_sizes.link_minutes):
         pass
     return links
 
@@ -60,6 +65,6 @@ async def _aggregate(
 router = Router(
     "/api/v1/devices",
     route_handlers=[show_links],
-    dependencies={"asked": Provide(parse_link_selection, sync_to_thread=False)},
+    dependencies={"link_selection": Provide(parse_link_selection, sync_to_thread=False)},
     tags=["Samples"],
 )

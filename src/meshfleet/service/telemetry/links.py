@@ -1,8 +1,8 @@
-"""How parents heard a device: at last, all in all, and over time (rest-87, rest-88).
+"""Aggregation of links: how parents receive a device (rest-87, rest-88).
 
-Minutes of all parents are read in the order of time. Only so many parents are kept meanwhile, those that
-heard the device last: whatever gateways make up, no more than that is held. Where there were more, those that
-are left may have lost minutes, and theirs are read again.
+The minutes of all parents are read in the order of time. At most `MAX_PARENTS` are kept meanwhile, those with
+the newest minutes: whatever gateways report, memory is limited. If there were more, the remaining parents may
+have lost minutes, and theirs are read again.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import StoredSample
 
 MAX_PARENTS: Final = 50
-"""Parents of one device; more than a dozen are rare."""
+"""Maximum number of parents of one device; more than a dozen are rare."""
 
 
 class _ParentLink(Struct):
-    """What one parent heard."""
+    """Aggregated link between a device and one parent."""
 
     over_time: SeriesAggregator
     total: SeriesAggregator
-    """The same, in a single bucket."""
+    """Aggregate of the whole time range."""
     time: int
-    """When its last minute began."""
+    """Start of its newest minute."""
     gateway: int
     minute: MinuteSummary
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Of two, the one that ranks higher comes first."""
+        """Sort key; the link with the highest rank comes first."""
         return self.time, self.minute.last
 
 
 class LinkAggregator:
-    """Sums up the links of a device. Minutes come in the order of time, in as many calls as one likes."""
+    """Aggregator of the links of a device. Minutes are added in the order of time, in any number of calls."""
 
     def __init__(self, grid: TimeGrid, only: frozenset[int] | None = None) -> None:
         self._grid = grid
-        self._whole = TimeGrid.divide(grid.since, grid.until, parts=1)
+        self._whole_grid = TimeGrid.divide(grid.since, grid.until, parts=1)
         self._only = only
-        """The parents that matter; None: all."""
+        """Parents to aggregate; None: all."""
         self.is_truncated = False
-        """Whether there were more parents than are kept: `parents` are those that heard the device last."""
+        """Whether parents were dropped: `parents` are those with the newest minutes."""
         self._by_parent: dict[int, _ParentLink] = {}
 
     def add(self, minutes: Iterable[StoredSample]) -> None:
-        """Take in minutes. What is none of them is a reading whose time is not believed."""
+        """Add minutes. Single readings with an implausible time are skipped."""
         for sample in minutes:
             if self._only is not None and sample.identifier not in self._only:
                 continue
@@ -65,43 +65,43 @@ class LinkAggregator:
                 self._add(sample, sample.number, minute)
 
     def _add(self, sample: StoredSample, mean: float, minute: MinuteSummary) -> None:
-        heard = self._by_parent.get(sample.identifier)
-        if heard is not None and sample.time <= heard.time:
-            return  # a minute under way that was committed while the store was read
-        if heard is None:
-            tally, whole = SeriesAggregator(self._grid), SeriesAggregator(self._whole)
-            heard = _ParentLink(tally, whole, sample.time, sample.gateway, minute)
-            self._by_parent[sample.identifier] = heard
+        link = self._by_parent.get(sample.identifier)
+        if link is not None and sample.time <= link.time:
+            return  # an open minute that was committed while the store was read
+        if link is None:
+            over_time, total = SeriesAggregator(self._grid), SeriesAggregator(self._whole_grid)
+            link = _ParentLink(over_time, total, sample.time, sample.gateway, minute)
+            self._by_parent[sample.identifier] = link
         else:
-            heard.time, heard.gateway, heard.minute = sample.time, sample.gateway, minute
-        for each in (heard.over_time, heard.total):
-            each.add_minute(sample.time, mean, minute)
+            link.time, link.gateway, link.minute = sample.time, sample.gateway, minute
+        for aggregator in (link.over_time, link.total):
+            aggregator.add_minute(sample.time, mean, minute)
         if len(self._by_parent) > MAX_PARENTS:
             self.is_truncated = True
-            del self._by_parent[min(self._by_parent, key=lambda each: self._by_parent[each].rank)]
+            del self._by_parent[min(self._by_parent, key=lambda parent: self._by_parent[parent].rank)]
 
     @property
     def parents(self) -> frozenset[int]:
-        """Those that are kept."""
+        """Parents that are kept."""
         return frozenset(self._by_parent)
 
     def build_links(self) -> list[rest.Link]:
-        """What has come of them: who heard the device in the newest minute first, and best within it."""
-        ranked = sorted(self._by_parent.items(), key=lambda each: each[1].rank, reverse=True)
-        return [_to_rest_link(parent, heard) for parent, heard in ranked]
+        """Return the links, the newest minute first, and within it the strongest signal first."""
+        ranked = sorted(self._by_parent.items(), key=lambda entry: entry[1].rank, reverse=True)
+        return [_to_rest_link(parent, link) for parent, link in ranked]
 
 
-def _to_rest_link(parent: int, heard: _ParentLink) -> rest.Link:
-    (whole,) = heard.total.build_buckets()
+def _to_rest_link(parent: int, link: _ParentLink) -> rest.Link:
+    (total,) = link.total.build_buckets()
     return rest.Link(
         parent=mac_from_int(parent),
-        rssi=heard.minute.last,
-        seen_at=format_millis(heard.minute.last_at),
-        unreachable=heard.minute.unreachable,
-        mean=whole.mean,
-        min=whole.min,
-        max=whole.max,
-        count=whole.count,
-        gateway=mac_from_int(heard.gateway),
-        series=heard.over_time.build_buckets(),
+        rssi=link.minute.last,
+        seen_at=format_millis(link.minute.last_at),
+        unreachable=link.minute.unreachable,
+        mean=total.mean,
+        min=total.min,
+        max=total.max,
+        count=total.count,
+        gateway=mac_from_int(link.gateway),
+        series=link.over_time.build_buckets(),
     )

@@ -1,4 +1,4 @@
-"""The filters of samples, series and links in a query (rest-80 to rest-83, rest-85, rest-88)."""
+"""Query parameters of samples, series and links (rest-80 to rest-83, rest-85, rest-88)."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -23,49 +23,49 @@ from meshfleet.service.telemetry.rest_sample import KINDS_BY_NAME
 
 _MIN_TIME: Final = to_millis(datetime.min.replace(tzinfo=UTC))
 _TIME_END: Final = to_millis(datetime.max.replace(tzinfo=UTC)) + 1
-"""All times that can be written."""
+"""Range of times that can be formatted."""
 
 _NUMERIC_KINDS: Final = frozenset({SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT})
-"""The kinds of which a series is made (rest-182)."""
+"""Kinds that are part of a series (rest-182)."""
 
 LINK_KINDS: Final = frozenset({SampleKind.LINK})
 
 _parse_kind = build_choice_parser(KINDS_BY_NAME)
 
 _INVALID_IDENTIFIER: Final[AnyIdentifier] = IdentifierName("")
-"""Stands for an identifier that cannot be one."""
+"""Placeholder for an invalid identifier."""
 
 KindTexts = Annotated[
     list[str] | None,
     QueryParameter(
         name="Kind",
-        description="Is of this kind; may be given several times, then is of one of them.",
+        description="Kind of the samples; give it several times for several kinds.",
         schema_extra={"items": {"type": "string", "enum": list(KINDS_BY_NAME)}},
     ),
 ]
 IdentifierText = Annotated[
     str | None,
-    QueryParameter(name="Identifier", description="The hex identifier, such as `8800`, or its name."),
+    QueryParameter(name="Identifier", description="Hex identifier, such as `8800`, or its name."),
 ]
 RequiredIdentifierText = Annotated[
     str | None,
     QueryParameter(
         name="Identifier",
-        description="The hex identifier, such as `8800`, or its name. It must be given.",
+        description="Hex identifier, such as `8800`, or its name. Required.",
     ),
 ]
 PointsText = Annotated[
     str | None,
     QueryParameter(
         name="Points",
-        description=f"How many buckets the time is divided into; {DEFAULT_POINTS} unless set.",
+        description=f"Number of buckets into which the time is divided; default {DEFAULT_POINTS}.",
         schema_extra={"type": "integer", "minimum": MIN_POINTS, "maximum": MAX_POINTS},
     ),
 ]
 
 
 class SampleSelection(Struct, frozen=True, kw_only=True):
-    """Which samples of a device are listed; all that is given must hold."""
+    """Filter of a list of samples; a sample must match every field."""
 
     kinds: tuple[SampleKind, ...]
     identifier: int | None
@@ -75,7 +75,7 @@ class SampleSelection(Struct, frozen=True, kw_only=True):
     def to_query(
         self, device: Mac, *, newest_first: bool, after: SampleIdentity | None = None
     ) -> SampleQuery:
-        """The same for the sample store."""
+        """Return the query for the sample store."""
         return SampleQuery(
             device=mac_to_int(device),
             kinds=frozenset(self.kinds),
@@ -88,13 +88,13 @@ class SampleSelection(Struct, frozen=True, kw_only=True):
 
 
 class SeriesSelection(Struct, frozen=True, kw_only=True):
-    """Which series of a device is asked for, and how finely."""
+    """Identifier and time grid of a series."""
 
     identifier: AnyIdentifier
     grid: TimeGrid
 
     def to_query(self, device: Mac) -> SampleQuery:
-        """What the sample store shall give for it."""
+        """Return the query for the sample store."""
         return SampleQuery(
             device=mac_to_int(device),
             kinds=_NUMERIC_KINDS,
@@ -105,19 +105,19 @@ class SeriesSelection(Struct, frozen=True, kw_only=True):
 
 
 class LinkSelection(Struct, frozen=True, kw_only=True):
-    """Of which time the links of a device are asked for, and how finely."""
+    """Time grid of links."""
 
     grid: TimeGrid
 
     def to_query(self, device: Mac) -> SampleQuery:
-        """What the sample store shall give for it."""
+        """Return the query for the sample store."""
         return SampleQuery(
             device=mac_to_int(device), kinds=LINK_KINDS, since=self.grid.since, until=self.grid.until
         )
 
     def filter_minutes(self, minutes: Iterable[StoredSample]) -> list[StoredSample]:
-        """Return those of the minutes that begin in this time."""
-        return [each for each in minutes if self.grid.since <= each.time < self.grid.until]
+        """Return the minutes that start within the grid."""
+        return [minute for minute in minutes if self.grid.since <= minute.time < self.grid.until]
 
 
 def parse_sample_selection(
@@ -126,14 +126,14 @@ def parse_sample_selection(
     since: FromTime = None,
     until: ToTime = None,
 ) -> SampleSelection:
-    """Read the filters of a list, or tell all that is wrong with them."""
+    """Parse the filters of a list; raise InvalidRequest with all errors at once."""
     reader = QueryReader()
-    chosen = SampleSelection(
+    selection = SampleSelection(
         kinds=tuple(
             sorted(
                 {
-                    reader.read(_parse_kind, each, "Kind", unless=SampleKind.EVENT)
-                    for each in kind or KINDS_BY_NAME
+                    reader.read(_parse_kind, name, "Kind", unless=SampleKind.EVENT)
+                    for name in kind or KINDS_BY_NAME
                 }
             )
         ),
@@ -141,9 +141,9 @@ def parse_sample_selection(
         since=reader.read(parse_millis, since, "From", unless=_MIN_TIME),
         until=reader.read(parse_millis, until, "To", unless=_TIME_END),
     )
-    reader.check_span(chosen.since, chosen.until)
+    reader.check_span(selection.since, selection.until)
     reader.raise_faults()
-    return chosen
+    return selection
 
 
 def parse_series_selection(
@@ -153,31 +153,39 @@ def parse_series_selection(
     until: ToTime = None,
     points: PointsText = None,
 ) -> SeriesSelection:
-    """Read what a series is made of, or tell all that is wrong; without times, the last day (rest-183)."""
+    """Parse the parameters of a series; raise InvalidRequest with all errors.
+
+    Without times, the last day (rest-183).
+    """
     reader = QueryReader()
-    asked = reader.read(
+    parsed_identifier = reader.read(
         _parse_required_identifier, identifier or "", "Identifier", unless=_INVALID_IDENTIFIER
     )
-    return SeriesSelection(identifier=asked, grid=_parse_grid(reader, now(), since, until, points))
+    return SeriesSelection(
+        identifier=parsed_identifier, grid=_parse_grid(reader, now(), since, until, points)
+    )
 
 
 def parse_link_selection(
     now: Given[Now], since: FromTime = None, until: ToTime = None, points: PointsText = None
 ) -> LinkSelection:
-    """Read of which time links are, or tell all that is wrong; without times, the last day (rest-88)."""
+    """Parse the parameters of links; raise InvalidRequest with all errors.
+
+    Without times, the last day (rest-88).
+    """
     return LinkSelection(grid=_parse_grid(QueryReader(), now(), since, until, points))
 
 
 def _parse_grid(
     reader: QueryReader, now: int, since: str | None, until: str | None, points: str | None
 ) -> TimeGrid:
-    """The last of what is read: after it, nothing is wrong with the request."""
+    """Parse the time range and the number of buckets, then raise all errors found so far."""
     end = reader.read(parse_millis, until, "To", unless=now)
-    first = reader.read(parse_millis, since, "From", unless=max(end - DAY_MS, _MIN_TIME))
+    start = reader.read(parse_millis, since, "From", unless=max(end - DAY_MS, _MIN_TIME))
     parts = reader.read(parse_points, points, "Points", unless=DEFAULT_POINTS)
-    reader.check_span(first, end)
+    reader.check_span(start, end)
     reader.raise_faults()
-    return TimeGrid.divide(first, end, parts=parts)
+    return TimeGrid.divide(start, end, parts=parts)
 
 
 def _parse_identifier_number(text: str, field: str) -> int:

@@ -1,4 +1,4 @@
-"""Reports that could not be taken, the newest first (rest-95)."""
+"""Queries of rejected reports, the newest first (rest-95)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class RejectSelection(Struct, frozen=True, kw_only=True):
-    """Which of them are meant."""
+    """Filter of a list of rejected reports."""
 
     gateway: int | None
 
 
 class RejectEntry(NamedTuple):
-    """One of them, and its number."""
+    """Rejected report with its number."""
 
     number: int
     body: rest.Reject
@@ -32,7 +32,7 @@ class RejectEntry(NamedTuple):
 def list_reject_entries(
     connection: Connection, choice: RejectSelection, *, before: int | None, limit: int
 ) -> list[RejectEntry]:
-    """The newest, or those older than that number."""
+    """List the newest rejected reports, or those before a number."""
     query = select(reject).order_by(reject.c.id.desc()).limit(limit)
     if choice.gateway is not None:
         query = query.where(reject.c.gateway == choice.gateway)

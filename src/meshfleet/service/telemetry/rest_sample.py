@@ -1,4 +1,4 @@
-"""Samples as they are shown (rest-81)."""
+"""Conversion of stored samples to REST samples (rest-81)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ KINDS_BY_NAME: Final[Mapping[str, SampleKind]] = {
     "measurement-error": SampleKind.MEASUREMENT_ERROR,
     "event": SampleKind.EVENT,
 }
-"""The kinds that clients know (rest-82). What the service makes of other reports is not among them."""
+"""Kinds of samples in the REST API (rest-82). Roll-ups of other reports are not among them."""
 
-NAMES_BY_KIND: Final[Mapping[int, Any]] = {kind: word for word, kind in KINDS_BY_NAME.items()}
-"""The same the other way round."""
+NAMES_BY_KIND: Final[Mapping[int, Any]] = {kind: name for name, kind in KINDS_BY_NAME.items()}
+"""REST name of each kind."""
 
 _CLOCK_NAMES: Final[Mapping[int | None, Any]] = {
     None: None,
@@ -36,34 +36,34 @@ _CLOCK_NAMES: Final[Mapping[int | None, Any]] = {
 }
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""Below this a float can hold every whole number."""
+"""Floats represent all whole numbers below this exactly."""
 
 _NO_EXTRAS: Final = SampleExtras()
 
 
 def to_rest_sample(sample: StoredSample, foreign: Mapping[int, str]) -> rest.Sample:
-    """A sample for clients; `foreign` are the names that the catalogue does not know."""
-    called = describe_identifier(sample.identifier, foreign)
-    more = sample.more or _NO_EXTRAS
+    """Convert a sample to its REST form; `foreign` are names that are not in the catalogue."""
+    title = describe_identifier(sample.identifier, foreign)
+    extras = sample.more or _NO_EXTRAS
     return rest.Sample(
         time=format_millis(sample.time),
         kind=NAMES_BY_KIND[sample.kind],
-        identifier=called.identifier,
-        name=called.name,
+        identifier=title.identifier,
+        name=title.name,
         seq=None if sample.seq == NO_SEQ else sample.seq,
-        value=_format_optional(sample.number) if more.text is None else _embed_json(more.text),
+        value=_format_optional(sample.number) if extras.text is None else _embed_json(extras.text),
         raw=None if sample.raw is None else sample.raw.hex(),
-        ext=None if more.ext is None else _embed_json(more.ext),
-        error=more.error,
-        error_ext=more.error_ext,
+        ext=None if extras.ext is None else _embed_json(extras.ext),
+        error=extras.error,
+        error_ext=extras.error_ext,
         gateway=mac_from_int(sample.gateway),
-        clock=_CLOCK_NAMES[more.clock],
-        corrected_time=msgspec.UNSET if more.shift is None else format_millis(sample.time + more.shift),
+        clock=_CLOCK_NAMES[extras.clock],
+        corrected_time=msgspec.UNSET if extras.shift is None else format_millis(sample.time + extras.shift),
     )
 
 
 def format_number(number: float) -> float | int:
-    """A number as it is written: whole where it is whole, and no digits that it does not have (rest-180)."""
+    """Format a number without a fraction if it is whole, and without invented digits (rest-180)."""
     return int(number) if abs(number) < _MAX_EXACT_INTEGER and number == int(number) else float(number)
 
 
@@ -72,5 +72,5 @@ def _format_optional(number: float | None) -> float | int | None:
 
 
 def _embed_json(text: str) -> Any:
-    """JSON to stand in an answer as it is: nobody here needs to read it."""
+    """Return JSON that is inserted into a response without being decoded."""
     return msgspec.Raw(text.encode())

@@ -1,4 +1,7 @@
-"""`/api/v1/devices/{id}/samples`, `…/series`, and `/api/v1/rejects`."""
+"""REST routes of samples, series and rejected reports.
+
+`/api/v1/devices/{id}/samples`, `…/series`, and `/api/v1/rejects`
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +25,7 @@ from meshfleet.protocol.identifiers.numbers import identifier_to_int
 from meshfleet.protocol.ids import Mac, mac_to_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest import RejectPage, SamplePage, Series
-from meshfleet.service.backfill import store as ledger
+from meshfleet.service.backfill import store as series_store
 from meshfleet.service.backfill.series import complete_up_to
 from meshfleet.service.clock import Now
 from meshfleet.service.devices import listing
@@ -46,17 +49,17 @@ from meshfleet.service.telemetry.rest_sample import to_rest_sample
 
 @dataclass
 class _JsonOrCsv(Operation):
-    """Tells that there is a second form of the answer."""
+    """OpenAPI operation whose response is available as JSON and as CSV."""
 
     def __post_init__(self) -> None:
-        answer = (self.responses or {})["200"]
-        assert isinstance(answer, OpenAPIResponse)  # noqa: S101 # Litestar has just made it
-        content = answer.content or {}
+        response = (self.responses or {})["200"]
+        assert isinstance(response, OpenAPIResponse)  # noqa: S101 # Litestar has just created it
+        content = response.content or {}
         content[csv_export.MEDIA_TYPE] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
 
 
 class SampleListing(Struct, frozen=True, kw_only=True):
-    """What the pages of a list of samples belong to."""
+    """Request to which the page tokens of a sample list belong."""
 
     device: Mac
     selection: SampleSelection
@@ -66,7 +69,7 @@ class SampleListing(Struct, frozen=True, kw_only=True):
 async def list_samples(
     request: ApiRequest,
     device_id: FromPath[str],
-    chosen: Given[SampleSelection],
+    sample_selection: Given[SampleSelection],
     limit: Given[int],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
@@ -74,53 +77,55 @@ async def list_samples(
     pages: Given[PageTokens],
     next_token: NextToken = None,
 ) -> Response[SamplePage]:
-    """List the samples of a device that meet all filters, the newest first.
+    """List the samples of a device that match all filters, the newest first.
 
-    With `Accept: text/csv` all of them come as CSV, the oldest first, and without pages.
+    With `Accept: text/csv` all samples are returned as CSV, the oldest first, without pages.
     """
     device = parse_path_device(device_id)
     if wants_csv(request.headers.getall("accept", [])):
-        _refuse_pages(request)
-        await request.body()  # there is none; but who goes away before its end counts as a mistake
-        return await _stream_csv(database, samples, device, chosen, blocks.csv_lines)  # type: ignore[return-value] # told by _JsonOrCsv
-    asked = SampleListing(device=device, selection=chosen)
-    after = None if next_token is None else pages.decode(asked, next_token)
-    wanted = chosen.to_query(device, newest_first=True, after=after)
-    found = await samples.read(wanted, lambda each: list(islice(each, limit + 1)))
-    if not found:
+        _reject_paging(request)
+        await request.body()  # empty, but a disconnect before its end would count as an error
+        return await _stream_csv(database, samples, device, sample_selection, blocks.csv_lines)  # type: ignore[return-value] # documented by _JsonOrCsv
+    request_key = SampleListing(device=device, selection=sample_selection)
+    after = None if next_token is None else pages.decode(request_key, next_token)
+    query = sample_selection.to_query(device, newest_first=True, after=after)
+    stored = await samples.read(query, lambda matches: list(islice(matches, limit + 1)))
+    if not stored:
         await _check_device_exists(database, device)
-    cut = pages.build_page(asked, found, limit, lambda last: last.identity)
-    items = await _build_items(database, cut["items"])
-    return Response(SamplePage(items=items, next_token=cut["next_token"]))
+    page = pages.build_page(request_key, stored, limit, lambda last: last.identity)
+    items = await _build_items(database, page["items"])
+    return Response(SamplePage(items=items, next_token=page["next_token"]))
 
 
 @get("/{device_id:str}/series")
 async def show_series(
     device_id: FromPath[str],
-    asked: Given[SeriesSelection],
+    series_selection: Given[SeriesSelection],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
     blocks: Given[SkipValidation[ChunkSizes]],
     now: Given[Now],
 ) -> Series:
-    """Show the numbers of one identifier over time, summed up in buckets of equal length."""
+    """Show the numeric values of one identifier over time, aggregated in buckets of equal length."""
     device = parse_path_device(device_id)
-    tally = SeriesAggregator(asked.grid)
-    async for _ in read_in_chunks(samples, asked.to_query(device), tally.add, size=blocks.series_samples):
+    aggregator = SeriesAggregator(series_selection.grid)
+    async for _ in read_in_chunks(
+        samples, series_selection.to_query(device), aggregator.add, size=blocks.series_samples
+    ):
         pass
-    buckets = await asyncio.to_thread(tally.build_buckets)
+    buckets = await asyncio.to_thread(aggregator.build_buckets)
     if not buckets:
         await _check_device_exists(database, device)
-    number = identifier_to_int(asked.identifier)
-    called = describe_identifier(number, {number: asked.identifier})
-    acked = await database.read(ledger.list_series, mac_to_int(device), number)
-    complete = complete_up_to(acked, now())
+    number = identifier_to_int(series_selection.identifier)
+    title = describe_identifier(number, {number: series_selection.identifier})
+    acked_series = await database.read(series_store.list_series, mac_to_int(device), number)
+    complete_until = complete_up_to(acked_series, now())
     return Series(
-        identifier=called.identifier,
-        name=called.name,
-        unit=called.unit,
-        complete_up_to=None if complete is None else format_millis(complete),
-        gap_checked=all(each.is_gap_checked for each in acked) if acked else None,
+        identifier=title.identifier,
+        name=title.name,
+        unit=title.unit,
+        complete_up_to=None if complete_until is None else format_millis(complete_until),
+        gap_checked=all(series.is_gap_checked for series in acked_series) if acked_series else None,
         items=buckets,
     )
 
@@ -133,78 +138,86 @@ async def list_rejects(
     next_token: NextToken = None,
     gateway: Annotated[
         str | None,
-        QueryParameter(name="Gateway", description="The MAC or device id of the gateway that sent it."),
+        QueryParameter(name="Gateway", description="MAC or device id of the gateway that sent the report."),
     ] = None,
 ) -> RejectPage:
-    """List reports that could not be taken, the newest first."""
-    sender = None if gateway is None else mac_to_int(parse_gateway_mac(gateway, "Gateway"))
-    choice = reject_routes.RejectSelection(gateway=sender)
-    before = pages.decode_start(choice, next_token, start=None)
-    found = await database.read(reject_routes.list_reject_entries, choice, before=before, limit=limit + 1)
-    cut = pages.build_page(choice, found, limit, lambda last: (last.number,))
-    return RejectPage(items=[each.body for each in cut["items"]], next_token=cut["next_token"])
+    """List rejected reports, the newest first."""
+    gateway_number = None if gateway is None else mac_to_int(parse_gateway_mac(gateway, "Gateway"))
+    selection = reject_routes.RejectSelection(gateway=gateway_number)
+    before = pages.decode_start(selection, next_token, start=None)
+    entries = await database.read(
+        reject_routes.list_reject_entries, selection, before=before, limit=limit + 1
+    )
+    page = pages.build_page(selection, entries, limit, lambda last: (last.number,))
+    return RejectPage(items=[entry.body for entry in page["items"]], next_token=page["next_token"])
 
 
 async def _check_device_exists(database: Database, device: Mac) -> None:
-    """Refuse what is asked of a device of which nothing was ever heard.
+    """Raise NotFound for a device that is not in the registry.
 
-    One that was just heard for the first time, or was forgotten, has samples and may not be in the registry.
+    Call it only if there are no samples: a new or deleted device may have samples without being in the
+    registry.
     """
     await database.read(listing.load_device, device)
 
 
 async def _build_items(database: Database, samples: list[StoredSample]) -> list[rest.Sample]:
-    foreign = await load_foreign_names(database, (each.identifier for each in samples))
-    return [to_rest_sample(each, foreign) for each in samples]
+    foreign_names = await load_foreign_names(database, (sample.identifier for sample in samples))
+    return [to_rest_sample(sample, foreign_names) for sample in samples]
 
 
 async def _stream_csv(
     database: Database, store: SampleStore, device: Mac, selection: SampleSelection, size: int
 ) -> Stream:
-    """A stream of CSV. Its beginning is there before it is promised: until then it can still be refused."""
-    lines = _csv_chunks(database, store, device, selection, size)
-    if not (some := await anext(lines)):
+    """Return a CSV stream.
+
+    Its first chunk is read before the response starts, so that errors are still reported.
+    """
+    chunks = _encode_csv_chunks(database, store, device, selection, size)
+    if not (first_chunk := await anext(chunks)):
         await _check_device_exists(database, device)
-    beginning = csv_export.encode_csv_header() + some
+    start = csv_export.encode_csv_header() + first_chunk
     return Stream(
-        _prepend(beginning, lines),
+        _prepend(start, chunks),
         media_type=csv_export.CONTENT_TYPE,
         headers=csv_export.build_csv_headers(device),
     )
 
 
-async def _csv_chunks(
+async def _encode_csv_chunks(
     database: Database, store: SampleStore, device: Mac, selection: SampleSelection, size: int
 ) -> AsyncIterator[bytes]:
-    blocks = read_in_chunks(store, selection.to_query(device, newest_first=False), list, size=size)
-    async for block in blocks:
-        foreign = await load_foreign_names(database, (each.identifier for each in block))
-        yield await asyncio.to_thread(_encode_chunk, block, foreign)
+    chunks = read_in_chunks(store, selection.to_query(device, newest_first=False), list, size=size)
+    async for chunk in chunks:
+        foreign_names = await load_foreign_names(database, (sample.identifier for sample in chunk))
+        yield await asyncio.to_thread(_encode_chunk, chunk, foreign_names)
 
 
-def _encode_chunk(block: list[StoredSample], foreign: dict[int, str]) -> bytes:
-    return csv_export.encode_csv_rows(to_rest_sample(each, foreign) for each in block)
+def _encode_chunk(samples: list[StoredSample], foreign_names: dict[int, str]) -> bytes:
+    return csv_export.encode_csv_rows(to_rest_sample(sample, foreign_names) for sample in samples)
 
 
-async def _prepend(beginning: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield beginning
-    async for each in others:
-        yield each
+async def _prepend(start: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield start
+    async for chunk in chunks:
+        yield chunk
 
 
-def _refuse_pages(request: ApiRequest) -> None:
-    """A sheet has none (rest-188)."""
-    given = [name for name in ("MaxResults", "NextToken") if name in request.query_params]
-    if given:
-        raise InvalidRequest([Fault(name, "does not go with CSV, which has no pages") for name in given])
+def _reject_paging(request: ApiRequest) -> None:
+    """Raise InvalidRequest for paging parameters: CSV has no pages (rest-188)."""
+    names = [name for name in ("MaxResults", "NextToken") if name in request.query_params]
+    if names:
+        raise InvalidRequest(
+            [Fault(name, "cannot be combined with CSV, which has no pages") for name in names]
+        )
 
 
 device_router = Router(
     "/api/v1/devices",
     route_handlers=[list_samples, show_series],
     dependencies={
-        "chosen": Provide(parse_sample_selection, sync_to_thread=False),
-        "asked": Provide(parse_series_selection, sync_to_thread=False),
+        "sample_selection": Provide(parse_sample_selection, sync_to_thread=False),
+        "series_selection": Provide(parse_series_selection, sync_to_thread=False),
     },
     tags=["Samples"],
 )

@@ -1,1 +1,1 @@
-"""One file for each change; a change that was released is never edited."""
+"""Migrations, one module each. A released migration is never edited."""

@@ -1,4 +1,4 @@
-"""The first schema: secrets, accounts, audit, devices, labels, gateways."""
+"""First schema: secrets, accounts, audit, devices, labels, gateways."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SORTED = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Make all tables."""
+    """Create all tables."""
     _secrets()
     _accounts()
     _audit()
@@ -176,7 +176,7 @@ def _gateways() -> None:
 
 
 def _names() -> None:
-    """Parts of names are found by their trigrams, as each database does it."""
+    """Create the trigram index for substring searches in device names, in the form of each database."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
         op.execute("CREATE INDEX ix_device_name_trigrams ON device USING gin (name_key gin_trgm_ops)")

@@ -1,4 +1,4 @@
-"""What the embedded broker keeps: sessions, what they are owed, retained messages."""
+"""Tables of the embedded broker: sessions, their queued messages, retained messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     op.create_table(
         "broker_owner",
         sa.Column("token", sa.LargeBinary(), nullable=False),

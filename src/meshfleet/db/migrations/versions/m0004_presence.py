@@ -1,4 +1,4 @@
-"""When devices are connected, and how complete their series are."""
+"""Connectivity history of devices, and completeness of their sample series."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables and add the heartbeat interval."""
     op.add_column("device_state", sa.Column("rhythm", sa.BigInteger(), nullable=True))
     op.create_table(
         "connectivity",

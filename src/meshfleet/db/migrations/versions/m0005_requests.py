@@ -1,4 +1,4 @@
-"""Requests to devices, and what became of them."""
+"""Requests to devices and their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table."""
     op.create_table(
         "request",
         sa.Column("id", sa.Text(), nullable=False),

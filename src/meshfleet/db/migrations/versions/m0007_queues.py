@@ -1,6 +1,6 @@
-"""Executions that wait are found by their place in the queue, all of a job by state and device.
+"""Indexes of executions: by position in the queue, and by job, state and device.
 
-Those under way have indexes of their own, whose condition is not a list any more: SQLite is slow with lists.
+The indexes of active executions are rebuilt with OR conditions instead of a list: SQLite is slow with lists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ACTIVE = sa.text(
 
 
 def upgrade() -> None:
-    """Make two indexes out of one, and three anew."""
+    """Replace one index by two, and recreate three."""
     op.drop_index("ix_execution_job_state_wave_due", "execution")
     op.create_index(op.f("ix_execution_job_state_device"), "execution", ["job", "state", "device"])
     op.create_index(

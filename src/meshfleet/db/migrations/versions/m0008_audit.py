@@ -1,4 +1,4 @@
-"""The audit log is found by its times, also with an actor, an action or a target."""
+"""Indexes of the audit log by time, alone and with an actor, an action or a target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Make two indexes anew, and two more."""
+    """Replace two indexes and add two."""
     for column in ("actor", "target"):
         op.drop_index(f"ix_audit_{column}_id", "audit")
     op.create_index(op.f("ix_audit_time_id"), "audit", ["time", "id"])

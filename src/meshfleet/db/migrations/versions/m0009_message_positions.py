@@ -1,7 +1,7 @@
-"""Messages that wait for MQTT clients are keyed by their position in the queue, not by a packet id.
+"""Key of queued MQTT messages: their position in the queue instead of a packet id.
 
-The packet id follows from the position (position % 65535 + 1), so more than 65,535 messages can wait.
-Existing rows keep their order and their packet ids: ids were counted up and began again at 1 after 65,535.
+The packet id follows from the position (position % 65535 + 1), so more than 65,535 messages can be queued.
+Existing rows keep their order and packet ids: ids were counted up and started again at 1 after 65,535.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FROM (
 
 
 def upgrade() -> None:
-    """Make the table again and copy its rows."""
+    """Create the table again and copy its rows."""
     op.rename_table("broker_message", "broker_message_by_id")
     if op.get_bind().dialect.name == "postgresql":  # where the new keys could not have the same names
         for name in ("pk_broker_message", "broker_message_session_fkey"):

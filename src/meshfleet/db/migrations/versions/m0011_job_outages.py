@@ -1,4 +1,4 @@
-"""Outages stop the clocks of running updates, and a last question is asked before one is given up."""
+"""Columns that suspend the deadlines of an update during an outage and limit its last request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    """Add four columns to executions, and a table for when jobs were last run."""
+    """Add four columns to executions, and a table for the time at which jobs were last run."""
     for name in ("suspended_at", "resumed_at", "outage_left", "final_until"):
         op.add_column("execution", sa.Column(name, sa.BigInteger(), nullable=True))
     op.create_table(

@@ -1,7 +1,7 @@
-"""Firmware records say whether their image is a bare one.
+"""Flag of firmware records whose file is a bare image.
 
-Until now a file of type 1 was taken for a bare image when it was no zip, and one called .zip had to be a zip.
-The content is not at hand here, so older records are judged by the names of their files.
+Before, a file of type 1 was a bare image unless it was a zip archive, and a file named .zip had to be one.
+The content is not available here, so existing records are classified by their file names.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """Add the column, and fill it for older records."""
+    """Add the column and set it for existing records."""
     op.add_column("firmware", sa.Column("bare", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.execute("UPDATE firmware SET bare = true WHERE type = 1 AND lower(file_name) NOT LIKE '%.zip'")

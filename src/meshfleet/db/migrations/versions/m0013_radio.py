@@ -1,4 +1,4 @@
-"""The gateway that brought the last reading of the radio is kept with it."""
+"""Gateway that reported the last radio reading of a device."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0012"
 
 
 def upgrade() -> None:
-    """Add a column. Until the next reading of a device nobody knows which gateway brought the last one."""
+    """Add the column. Until a device's next reading the gateway of its last one is unknown."""
     op.add_column("device_state", sa.Column("radio_gateway", sa.BigInteger(), nullable=True))
