@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import execution
+from meshfleet.db.tables import active_condition, execution
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import Version, format_model_number
 from meshfleet.protocol.products import UpdateMethod
@@ -47,6 +47,15 @@ STATE_JOINS: Final = (
     " LEFT JOIN device_state s ON s.device = e.device"
 )
 DEVICE_JOINS: Final = f" LEFT JOIN device d ON d.id = e.device{STATE_JOINS}"
+
+SELECT_EXECUTIONS: Final = f"SELECT {EXECUTION_COLUMNS},{DEVICE_COLUMNS} FROM execution e{DEVICE_JOINS}"  # noqa: S608 # constants only
+"""Query of executions with their devices; `parse_loaded_execution` parses its rows."""
+
+IS_ACTIVE: Final = active_condition("e.state")
+LOCK_EXECUTIONS: Final = " FOR UPDATE OF e"
+
+EXECUTIONS_PER_TRANSACTION: Final = 100
+"""Maximum number of active executions that advance in one transaction."""
 
 _SELECT_JOBS: Final = (
     "SELECT j.id, j.state, j.stop_cause, j.waves, j.applied_at,"

@@ -17,7 +17,7 @@ from meshfleet.errors import FleetError
 from meshfleet.rest import JobState
 from meshfleet.service.clock import Moment
 from meshfleet.service.jobs.execution import downtime, execution_events, job_scheduler, outbox
-from meshfleet.service.jobs.execution.queries import JobSpecCache
+from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION, JobSpecCache
 from meshfleet.service.jobs.execution.request_sender import RESPONSE_TIMEOUT_S, JobRequestSender
 from meshfleet.service.jobs.notifications import ignore_changes
 from meshfleet.service.jobs.planning import conflicts, job_drafts
@@ -260,10 +260,7 @@ class JobRunner:
         while True:
             replies = [await self._sender.results.get()]
             await asyncio.sleep(_RESULT_WINDOW_S)
-            while (
-                not self._sender.results.empty()
-                and len(replies) < execution_events.EXECUTIONS_PER_TRANSACTION
-            ):
+            while not self._sender.results.empty() and len(replies) < EXECUTIONS_PER_TRANSACTION:
                 replies.append(self._sender.results.get_nowait())
             await self._try(lambda replies=replies: self._apply_results(replies))  # type: ignore[misc] # as they are now
             self._sender.mark_processed(replies)

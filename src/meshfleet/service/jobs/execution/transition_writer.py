@@ -12,7 +12,6 @@ from msgspec.structs import astuple, replace
 from meshfleet.db import bulk
 from meshfleet.db.tables import evidence, execution, job_outbox, pace, tally, transition
 from meshfleet.rest import ExecutionState
-from meshfleet.service.jobs.execution import gateway_slots
 from meshfleet.service.jobs.notifications import ExecutionChange
 from meshfleet.service.jobs.updates import states
 
@@ -61,6 +60,23 @@ def _is_uninterrupted(x: ExecutionRecord) -> bool:
     if x.suspended_at is not None:
         return False
     return x.resumed_at is None or x.moved_at is None or x.resumed_at < x.moved_at
+
+
+# Executions that wait for a free slot of their gateway.
+
+_MAKE_NEXT_DUE: Final = (
+    "UPDATE execution SET due = ? WHERE waiting = 'gateway-busy' AND (job, device) IN ("
+    "SELECT e.job, e.device FROM execution e JOIN job j ON j.id = e.job AND j.state = 'IN_PROGRESS'"
+    " WHERE e.waiting = 'gateway-busy' AND e.gateway = ? ORDER BY e.due LIMIT 8{lock})"
+)
+"""Several executions, because the rate limit of a job may keep the first one from starting."""
+
+
+def _wake_waiting_executions(connection: Connection, gateways: Sequence[int], now: int) -> None:
+    """Make the next executions due that wait for a free slot of these gateways."""
+    # On PostgreSQL another process may be starting some of these: they need no wake-up.
+    lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE OF e SKIP LOCKED"
+    bulk.execute_many(connection, _MAKE_NEXT_DUE.format(lock=lock), [(now, gateway) for gateway in gateways])
 
 
 ENGINE_ACTOR: Final = "meshfleet"
@@ -115,7 +131,7 @@ def write_transitions(
     moved = [each for each in transitions if each.changes_state]
     for each in moved:
         states.check_execution_transition(each.before.state, each.decision.execution.state)
-    gateway_slots.wake_waiting_executions(connection, _find_freed_gateways(transitions), now.steady)
+    _wake_waiting_executions(connection, _find_freed_gateways(transitions), now.steady)
     update_tallies(connection, _count_deltas(moved))
     _insert_history(connection, transitions, now.wall)
     return [
