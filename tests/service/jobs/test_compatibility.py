@@ -34,7 +34,7 @@ def test_a_device_of_the_model_with_an_older_version_fits() -> None:
 
 
 @pytest.mark.rule("rest-119")
-@each_row(("model", "told"), [(0x0011, "its model is 0011"), (0, "its model is not known")])
+@each_row(("model", "told"), [(0x0011, "its model is 0011"), (0, "its model is unknown")])
 def test_a_device_of_another_model_does_not_fit(model: int, told: str) -> None:
     found = find_exclusion(DeviceFacts(model, "1.0.0", "3.4.1", 0), NEED)
     assert found == Exclusion(ExclusionCode.WRONG_MODEL, f"{told}, and the firmware is for 0018")
@@ -106,7 +106,7 @@ def test_a_way_that_a_model_does_not_know_does_not_fit() -> None:
     assert fits(clip, need) is None
     assert fits(clip, need._replace(method=UpdateMethod.NORDIC_DFU)) is None
     assert find_exclusion(clip, need._replace(method=UpdateMethod.BROADCAST)) == Exclusion(
-        ExclusionCode.WRONG_METHOD, "a 000F cannot be updated by broadcast"
+        ExclusionCode.WRONG_METHOD, "model 000F cannot be updated by broadcast"
     )
     unknown = NEED._replace(model=0x7FFF, method=UpdateMethod.BROADCAST)
     assert fits(DeviceFacts(0x7FFF, "1.0.0", "1.0.0", 0), unknown) is None

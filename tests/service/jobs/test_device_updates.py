@@ -43,7 +43,7 @@ def test_a_device_tells_which_jobs_update_it_the_newest_first(shop: JobEnvironme
     for each in found:
         shown = {name: value for name, value in each.items() if name not in {"jobId", "jobName", "jobState"}}
         assert shown == shop.executions(each["jobId"])[device]
-    assert found[1]["waitingFor"].endswith("; at the last try: it broke off")
+    assert found[1]["waitingFor"].endswith("; last error: it broke off")
 
 
 @pytest.mark.rule("rest-211")

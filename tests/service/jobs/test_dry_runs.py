@@ -38,7 +38,7 @@ def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: JobEnvironment) -
     assert told["refusals"] == [
         {
             "code": "ALREADY_THERE",
-            "reason": "it reports that it runs 3.4.2 already, and is asked before it is skipped",
+            "reason": "it reports that it already runs 3.4.2; its version is read before it is skipped",
             "count": 3,
             "deviceIds": there,
         },

@@ -51,7 +51,7 @@ def test_a_newer_job_takes_over_what_an_older_one_has_not_begun(shop: JobEnviron
         devices[4]: "QUEUED",
     }
     ended = shop.executions(older["id"])[devices[2]]
-    assert (ended["reasonCode"], ended["reason"]) == ("NEWER_JOB", f"{newer['id']} took it over")
+    assert (ended["reasonCode"], ended["reason"]) == ("NEWER_JOB", f"{newer['id']} took over the device")
     assert shop.transitions(older["id"], devices[2]) == [("QUEUED", "SUPERSEDED", ended["reason"])]
     assert shop.transitions(older["id"], devices[4]) == []
     for row in shop.rows(older["id"]):
@@ -87,7 +87,7 @@ def test_an_older_job_may_let_no_newer_one_have_its_devices(shop: JobEnvironment
     }
     refused = shop.executions(newer["id"])[devices[2]]
     assert refused["reasonCode"] == "EARLIER_JOB"
-    assert refused["reason"] == f"{older['id']} is not done with it and lets no newer job have it"
+    assert refused["reason"] == f"{older['id']} has not finished with it and rejects newer jobs"
     assert shop.tallies(newer["id"]) == {(0, "QUEUED"): 2, (-1, "REJECTED"): 2}
     told = shop.dry_run(shop.firmware("3.6.0"), {"deviceIds": devices})
     assert [(each["code"], each["count"]) for each in told["refusals"]] == [("EARLIER_JOB", 2)]

@@ -162,17 +162,17 @@ def test_misfits_are_skipped_with_the_reason(shop: JobEnvironment) -> None:
         shop.device("3.4.2-beta.1", **right): (None, None),
         shop.device(**right | {"model": ModelNumber("0018")}): (
             "WRONG_MODEL",
-            f"its model is 0018, and the firmware is for {shop.model}",
+            f"its model is 0018; the firmware is for {shop.model}",
         ),
         shop.device(None, hardware=Version(1, 0, 0)): (
             "TOO_OLD",
-            "its version is not known, and the firmware needs 3.0.0 or newer",
+            "its version is unknown; the firmware requires 3.0.0 or newer",
         ),
         shop.device(hardware=Version(2, 0, 0)): (
             "WRONG_HARDWARE",
-            "its hardware is 2.0.0, and the firmware is for 1.0.0, 1.1.0",
+            "its hardware is 2.0.0; the firmware is for 1.0.0, 1.1.0",
         ),
-        shop.device(): ("WRONG_HARDWARE", "its hardware is not known, and the firmware is for 1.0.0, 1.1.0"),
+        shop.device(): ("WRONG_HARDWARE", "its hardware is unknown; the firmware is for 1.0.0, 1.1.0"),
         shop.device("3.4.2", **right): ("ALREADY_THERE", None),
         shop.device("3.5.0-beta.1", **right): (
             "DOWNGRADE",
@@ -360,7 +360,7 @@ def test_a_new_job_is_in_the_audit_log_and_its_history_begins(shop: JobEnvironme
     (row,) = page["items"]
     assert (row["action"], row["actor"]) == ("job.create", job["createdBy"])
     assert row["detail"] == {"name": "Noted", "firmware": job["firmwareId"], "devices": 3}
-    assert shop.transitions(job["id"]) == [(None, "IN_PROGRESS", "the job was made")]
+    assert shop.transitions(job["id"]) == [(None, "IN_PROGRESS", "the job was created")]
 
 
 def test_numbers_of_jobs_grow(shop: JobEnvironment) -> None:

@@ -78,8 +78,8 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
 @each_row(
     ("job", "waiter", "told"),
     [
-        (IN_PROGRESS, QUEUED, "rate: its turn has not come"),
-        (IN_PROGRESS, QUEUED._replace(wave=2), "wave: its wave has not begun"),
+        (IN_PROGRESS, QUEUED, "rate: it is waiting for its turn"),
+        (IN_PROGRESS, QUEUED._replace(wave=2), "wave: its wave has not started"),
         (
             IN_PROGRESS,
             QUEUED._replace(waiting="gateway-offline"),
@@ -88,55 +88,59 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
         (
             IN_PROGRESS,
             QUEUED._replace(waiting="back-off", due=0),
-            "back-off: it is tried again at 1970-01-01T00:00:00.000Z",
+            "back-off: next attempt at 1970-01-01T00:00:00.000Z",
         ),
         (
             IN_PROGRESS,
             QUEUED._replace(waiting="back-off", due=0, reason="it broke off"),
-            "back-off: it is tried again at 1970-01-01T00:00:00.000Z; at the last try: it broke off",
+            "back-off: next attempt at 1970-01-01T00:00:00.000Z; last error: it broke off",
         ),
         (
             IN_PROGRESS._replace(state=S.PAUSED),
-            QUEUED._replace(waiting="back-off", reason="the transfer broke off at 7 %"),
-            "paused: the job is paused; at the last try: the transfer broke off at 7 %",
+            QUEUED._replace(waiting="back-off", reason="the transfer was interrupted at 7 %"),
+            "paused: the job is paused; last error: the transfer was interrupted at 7 %",
         ),
         (IN_PROGRESS._replace(state=S.PAUSED), QUEUED._replace(wave=2), "paused: the job is paused"),
-        (IN_PROGRESS._replace(state=S.CREATED), QUEUED, "window: the job waits until somebody starts it"),
+        (
+            IN_PROGRESS._replace(state=S.CREATED),
+            QUEUED,
+            "window: the job has not been started; apply it to start it",
+        ),
         (
             IN_PROGRESS._replace(state=S.SCHEDULED, start_at=0),
             QUEUED,
-            "window: the job begins at 1970-01-01T00:00:00.000Z",
+            "window: the job starts at 1970-01-01T00:00:00.000Z",
         ),
         (IN_PROGRESS._replace(state=S.CANCELING), QUEUED, "paused: the job is being canceled"),
         (
             IN_PROGRESS,
             QUEUED._replace(state=E.CONFIRMING, beats=1),
-            "3 good heartbeats are awaited, and 1 came",
+            "1 of 3 good heartbeats received",
         ),
         (
             IN_PROGRESS,
             QUEUED._replace(state=E.CONFIRMING, beats=0, until=1000, reason="a bad one came"),
-            "3 good heartbeats are awaited, and 0 came, until 1970-01-01T00:00:01.000Z; a bad one came",
+            "0 of 3 good heartbeats received, deadline 1970-01-01T00:00:01.000Z; a bad one came",
         ),
         (
             IN_PROGRESS,
             QUEUED._replace(state=E.TRANSFERRING, waiting="gateway-offline"),
-            "gateway-offline: its gateway is not connected, and the clocks of the update stand still",
+            "gateway-offline: its gateway is not connected; the timers of the update are suspended",
         ),
         (
             IN_PROGRESS,
             QUEUED._replace(state=E.DISPATCHED, step="unsent", reason="the broker is away"),
-            "its first command could not be sent yet; at the last try: the broker is away",
+            "the start command could not be sent yet; last error: the broker is away",
         ),
         (
             IN_PROGRESS._replace(heartbeats=0),
             QUEUED._replace(state=E.CONFIRMING),
-            "its new version is being read back",
+            "its new version is being read",
         ),
         (
             IN_PROGRESS._replace(is_staging=True),
             QUEUED._replace(state=E.STAGED),
-            "the image is ready, and the device keeps it until somebody installs it",
+            "the image is staged; the device keeps it until the job is applied",
         ),
     ],
 )

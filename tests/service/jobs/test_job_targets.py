@@ -110,7 +110,7 @@ def test_a_filter_that_lets_everybody_through_is_refused(
 ) -> None:
     shop.device()
     assert faults(shop, {"filter": chosen}) == [
-        ("targets.filter", 'is empty; every device is meant by "all": true')
+        ("targets.filter", 'must not be empty; use "all": true to select every device')
     ]
 
 
@@ -128,18 +128,18 @@ def test_a_filter_that_lets_everybody_through_is_refused(
 )
 def test_targets_that_select_no_device_are_refused(shop: JobEnvironment, chosen: dict[str, Any]) -> None:
     shop.device()
-    assert faults(shop, chosen) == [("targets", "selects no device")]
+    assert faults(shop, chosen) == [("targets", "selects no devices")]
 
 
 def test_a_label_without_devices_selects_none(shop: JobEnvironment) -> None:
-    assert faults(shop, {"labels": [shop.label([])]}) == [("targets", "selects no device")]
+    assert faults(shop, {"labels": [shop.label([])]}) == [("targets", "selects no devices")]
 
 
 def test_unknown_and_malformed_ids_are_named_the_first_twenty(shop: JobEnvironment) -> None:
     known = shop.device()
     assert faults(shop, {"deviceIds": [known, "bmac-00000000dead", known, "bmac-00000000beef"]}) == [
-        ("targets.deviceIds[1]", "there is no such device"),
-        ("targets.deviceIds[3]", "there is no such device"),
+        ("targets.deviceIds[1]", "device not found"),
+        ("targets.deviceIds[3]", "device not found"),
     ]
     unknown = [f"bmac-{number:012x}" for number in range(50)]
     assert [field for field, _ in faults(shop, {"deviceIds": unknown})] == [
@@ -154,7 +154,7 @@ def test_unknown_and_malformed_labels_are_named(shop: JobEnvironment) -> None:
     known = shop.label([shop.device()])
     found = faults(shop, {"labels": [known, "no-such-label", "", "\0", "x" * 65]})
     assert [field for field, _ in found] == [f"targets.labels[{place}]" for place in range(1, 5)]
-    assert found[0][1] == "there is no such label"
+    assert found[0][1] == "label not found"
 
 
 @each_row(

@@ -211,12 +211,12 @@ def test_until_when_is_told_by_the_clock_that_people_read(
     def told() -> tuple[str, str]:
         return shop.get_job(job)["waveStates"][0]["soaksUntil"], shop.executions(job)[device]["waitingFor"]
 
-    assert told() == (format_millis(until), f"back-off: it is tried again at {format_millis(until)}")
+    assert told() == (format_millis(until), f"back-off: next attempt at {format_millis(until)}")
     ahead = 60 * MINUTE  # somebody sets the clock of the machine
     monkeypatch.setattr(clock.steady, "_tick", lambda: 0.0)
     monkeypatch.setattr(clock.steady, "_now", lambda: clock.steady() + ahead)
     at = format_millis(until + ahead)
-    assert told() == (at, f"back-off: it is tried again at {at}")
+    assert told() == (at, f"back-off: next attempt at {at}")
 
 
 @pytest.mark.rule("rest-140", "rest-16", "rest-20")
@@ -257,7 +257,7 @@ def test_an_execution_tells_all_there_is_to_know(shop: JobEnvironment) -> None:
         "state": "QUEUED",
         "attempt": 1,
         "progress": 0,
-        "waitingFor": "rate: its turn has not come",
+        "waitingFor": "rate: it is waiting for its turn",
         "reason": None,
         "reasonCode": None,
         "method": "download",
@@ -319,7 +319,7 @@ def test_an_execution_shows_its_steps_with_their_evidence_and_what_came_later(sh
     answer = shop.service.viewer.get(f"{JOBS}/{job['id']}/executions/{device}")
     detail = msgspec.json.decode(answer.content, type=ExecutionDetail)
     assert [(each.from_, each.to, each.cause) for each in detail.transitions] == [
-        (None, "QUEUED", "the job was made"),
+        (None, "QUEUED", "the job was created"),
         ("QUEUED", "DISPATCHED", "it moved"),
         ("DISPATCHED", "FAILED", "it moved"),
     ]
@@ -412,7 +412,9 @@ def test_who_is_asked_for_its_version_says_so_and_tells_its_whole_story(shop: Jo
     assert (told["state"], told["leftOut"], told["waveStates"]) == ("IN_PROGRESS", {"QUEUED": 1}, [])
     shop.set_execution(job, device, state="DISPATCHED", step="check", version=1)
     said = shop.executions(job)[device]["waitingFor"]
-    assert said == "its version is being read: it reports that it runs the new one already"
+    assert said == "its version is being read: it reports that it already runs the new one"
     shop.set_execution(job, device, state="SKIPPED", reason="it runs 3.4.2 already", version=2)
     detail = shop.service.viewer.get(f"{JOBS}/{job}/executions/{device}").json()
-    assert [(each["to"], each["cause"]) for each in detail["transitions"]] == [("QUEUED", "the job was made")]
+    assert [(each["to"], each["cause"]) for each in detail["transitions"]] == [
+        ("QUEUED", "the job was created")
+    ]

@@ -108,5 +108,5 @@ def test_a_wave_that_reaches_its_gate_exactly_has_passed() -> None:
     assert told is not None
     assert (told.wave, told.cause) == (
         1,
-        "33 of 1500 of wave 1 succeeded, and 2.2 % are wanted; the next wave begins",
+        "33 of 1500 devices of wave 1 succeeded; 2.2 % is required; the next wave starts",
     )

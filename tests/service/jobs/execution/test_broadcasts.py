@@ -214,7 +214,7 @@ def test_a_broadcast_that_never_began_is_canceled_at_once(sqlite_database: Datab
     lose_the_first_command(world)
     world.run_command(job, "cancel")
     world.run(60)
-    assert ends(world) == {("CANCELED", "canceled when nothing was under way"): MEANT}
+    assert ends(world) == {("CANCELED", "canceled while no update was in progress"): MEANT}
     assert to_gateways(world)[UpdateStep.ABORT] == 1
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 HOUR = 3600.0
-UNSENT = "its first command could not be sent yet"
+UNSENT = "the start command could not be sent yet"
 WAYS = [UpdateMethod.DOWNLOAD, UpdateMethod.BROADCAST]
 
 
@@ -146,7 +146,7 @@ def test_a_start_that_never_left_is_shown_as_that_and_canceled_at_once(
     world.run(60)
     for each in _all(world):
         if each.state is ExecutionState.DISPATCHED:
-            assert each.waiting_for == f"{UNSENT}; at the last try: the gateway is not connected"
+            assert each.waiting_for == f"{UNSENT}; last error: the gateway is not connected"
             assert each.transitions[-1].cause != "the first command is sent"
     assert states(world)["DISPATCHED"] > 0
     world.run_command(job, "cancel")

@@ -60,7 +60,7 @@ def test_what_is_tried_again_goes_to_the_newer_job(database: Database) -> None:
         world,
         f"SELECT state, code, reason FROM execution WHERE job = {older} AND wave >= 0",  # noqa: S608 # a number
     )
-    assert tuple(told) == ("SUPERSEDED", "NEWER_JOB", f"job-{newer} took it over")
+    assert tuple(told) == ("SUPERSEDED", "NEWER_JOB", f"job-{newer} took over the device")
     assert [version for _, version in device.begun] == ["1.1.0", "1.2.0"]
 
 
@@ -149,6 +149,6 @@ def test_an_execution_that_ends_with_its_job_says_why_the_job_did(sqlite_databas
         wrong += [
             (reason, each)
             for each in causes
-            if each.cause not in {*(x.reason for x in told), "everything has ended"}
+            if each.cause not in {*(x.reason for x in told), "all executions have ended"}
         ]
     assert not wrong

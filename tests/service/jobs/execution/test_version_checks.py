@@ -72,8 +72,8 @@ def test_what_a_device_answers_counts_and_not_what_it_reports(
         FOURTH: ("SUCCEEDED", None),
         FIFTH: ("SUCCEEDED", None),
     }
-    assert executions[FIRST].reason == f"it runs {NEW} already, read from the device"
-    assert executions[THIRD].reason.endswith("could not be asked: it is not connected")
+    assert executions[FIRST].reason == f"the device already runs {NEW}, as read from it"
+    assert executions[THIRD].reason.endswith("could not be read: the device is not connected")
     assert [each.from_version for each in executions.values()] == [NEW, OLD, NEW, OLD, OLD]
     assert [each.attempt for each in executions.values()] == [1] * 5
     assert (executions[SECOND].wave, {executions[each].wave for each in (FOURTH, FIFTH)}) == (1, {0, 1})
@@ -124,7 +124,7 @@ def test_who_is_asked_ends_soon_without_an_answer_or_with_the_job(sqlite_databas
     job = world.create(order())
     world.run(3600, until=lambda: outcome(world, job)[0] == "COMPLETED")
     assert {each.reason for each in told(world, job).values()} == {
-        f"it reports that it runs {NEW} already, and could not be asked: nobody answered"
+        f"the device already reports {NEW}; its version could not be read: nobody answered"
     }
     assert outcome(world, job) == ("COMPLETED", "NONE")
     again = world.create(order())
@@ -148,7 +148,7 @@ def test_who_cannot_be_asked_in_time_has_not_failed(sqlite_database: Database) -
     world.run(3600, until=lambda: outcome(world, job)[0] == "COMPLETED")
     assert {(each.state, each.code) for each in told(world, job).values()} == {("SKIPPED", "ALREADY_THERE")}
     reasons = {each.reason for each in told(world, job).values()}
-    assert all(each.endswith("could not be asked before its time in the queue ended") for each in reasons)
+    assert all(each.endswith("could not be read before the queue timeout") for each in reasons)
     assert outcome(world, job) == ("COMPLETED", "NONE")
 
 
@@ -207,7 +207,7 @@ def test_after_an_outage_who_reports_the_version_is_awaited_as_long_as_before(
     world.set_connected(FIRST, connected=True)
     run_until_finished(world)
     assert asked(world, FIRST, UpdateStep.CHECK_REPORTED) == 1
-    assert told(world, job)[FIRST].reason == f"it runs {NEW} already, read from the device"
+    assert told(world, job)[FIRST].reason == f"the device already runs {NEW}, as read from it"
 
 
 @pytest.mark.rule("rest-217")

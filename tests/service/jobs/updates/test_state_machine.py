@@ -193,9 +193,9 @@ def test_a_device_that_says_it_is_done_is_asked_for_its_version_before_anything_
 
 
 PASSING = {
-    Status.FAILED: "it failed",
-    Status.BUSY: "it is busy",
-    Status.TIMEOUT: "the device did not answer its gateway",
+    Status.FAILED: "the request failed",
+    Status.BUSY: "the device or gateway is busy",
+    Status.TIMEOUT: "the device did not respond to its gateway",
     Status.UNREACHABLE: "the gateway has no route to the device",
 }
 
@@ -215,7 +215,7 @@ def test_what_may_pass_is_tried_again_for_minutes_with_growing_pauses(
         if ask is not None:
             sent.append(stand.now)
     assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_STARTED")
-    assert stand.x.reason == f"the update could not be begun: {PASSING[status]}"
+    assert stand.x.reason == f"the update could not be started: {PASSING[status]}"
     pauses = [after - before for before, after in pairwise(sent)]
     assert pauses[0] < pauses[1] < pauses[2] < pauses[3]
     assert 4_000 <= pauses[0] <= 12_000, "not at once"
@@ -376,7 +376,7 @@ def test_a_silence_that_was_ours_does_not_decide() -> None:
     stand.happen_due()
     stand.happen(
         RequestUnanswered(
-            UpdateStep.STATE, "the service ended before an answer came", is_connection_lost=True
+            UpdateStep.STATE, "the service stopped before a response arrived", is_connection_lost=True
         )
     )
     assert stand.due() is not None
@@ -670,10 +670,12 @@ def test_a_bad_heartbeat_is_named_with_its_status() -> None:
     stand.context = replace(stand.context, status=3)
     stand.beat(status=3)
     stand.answer(0, OURS)
-    assert stand.x.reason == "a heartbeat came with status 3"
+    assert stand.x.reason == "a heartbeat reported status 3"
     while stand.is_in(S.CONFIRMING):
         stand.due()
-    assert stand.x.reason == "only 0 of 2 good heartbeats came in time: a heartbeat came with status 3"
+    assert (
+        stand.x.reason == "only 0 of 2 good heartbeats were received in time: a heartbeat reported status 3"
+    )
 
 
 @each_row(("total", "until"), [(None, 100 * 60_000), (45 * 60_000, 45 * 60_000)])
@@ -687,6 +689,6 @@ def test_without_a_known_rhythm_the_clock_of_the_job_decides(total: int | None, 
     entered = stand.now
     stand.run_unanswered()
     assert stand.x.reason is not None
-    assert "did not prove that it runs the new version" in stand.x.reason
+    assert "did not confirm the new version" in stand.x.reason
     since = entered if total is None else began
     assert until <= stand.now - since <= until + timeouts.LAST_QUERY_TIMEOUT + timeouts.RESPONSE_TIMEOUT
