@@ -180,16 +180,18 @@ def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(servic
     fields = {"modelNumber": (None, MODEL), "version": (None, new_version())}
     assert faults(service.admin.post(FIRMWARE_PATH, files=fields)) == {"image": "is missing"}
     assert faults(service.admin.post(FIRMWARE_PATH, files={**fields, "image": (None, b"x")})) == {
-        "image": "has no file name"
+        "image": "must have a file name"
     }
     assert faults(service.admin.post(FIRMWARE_PATH, files={**fields, "image": ("..", b"x")})) == {
-        "image": "has no file name"
+        "image": "must have a file name"
     }
     assert faults(service.admin.post(FIRMWARE_PATH, files={**fields, "image": ("a.bin", b"")})) == {
-        "image": "is empty"
+        "image": "must not be empty"
     }
     twice: list[tuple[str, Any]] = [*fields.items(), ("image", ("a", b"x")), ("image", ("b", b"y"))]
-    assert faults(service.admin.post(FIRMWARE_PATH, files=twice)) == {"image": "is given more than once"}
+    assert faults(service.admin.post(FIRMWARE_PATH, files=twice)) == {
+        "image": "must not be given more than once"
+    }
     assert not under_way(service)
 
 
@@ -235,7 +237,7 @@ def test_a_file_that_is_no_package_needs_to_be_called_bare(service: RunningServi
     for content in (b"my-host\n", new_content()):
         assert faults(upload(service, content, name, bare=None, override="true")) == {
             "image": "is not a Nordic package (a zip file)",
-            "bare": "must be true if it is a bare image",
+            "bare": "must be true for a bare image",
         }
         assert digest(content) not in kept(service)
 
@@ -249,7 +251,7 @@ def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_
     assert (answer.status_code, answer.json()["code"]) == (400, "image-check-failed")
     found = faults(answer)
     assert "it has 8 bytes" in found["image"]
-    assert found["override"] == "must be true to accept it all the same"
+    assert found["override"] == "must be true to accept the image nevertheless"
     assert not under_way(service)
     record = uploaded(service, content, name="hostname", override="true")
     assert (record["bare"], record["size"]) == (True, len(content))
@@ -269,7 +271,7 @@ def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_
 def test_a_package_is_no_bare_image_whatever_is_overridden(service: RunningService) -> None:
     version = new_version()
     answer = upload(service, package(version), "fw.bin", version=version, bare="true", override="true")
-    assert faults(answer) == {"bare": "is true, but the image is a zip file, such as a Nordic package"}
+    assert faults(answer) == {"bare": "must not be true: the image is a zip file, such as a Nordic package"}
 
 
 @pytest.mark.rule("firmware-17")
@@ -281,7 +283,7 @@ def test_a_package_is_no_bare_image_whatever_is_overridden(service: RunningServi
 def test_what_is_larger_than_any_package_is_none(service: RunningService, content: bytes) -> None:
     reason = faults(upload(service, content, "fw.zip"))["image"]
     assert reason.startswith(
-        f"has {MAX_PACKAGE_BYTES + 1} bytes; a Nordic package has at most {MAX_PACKAGE_BYTES}"
+        f"has {MAX_PACKAGE_BYTES + 1} bytes; a Nordic package may have at most {MAX_PACKAGE_BYTES}"
     )
     assert digest(content) not in kept(service)
     assert not under_way(service)
