@@ -33,7 +33,7 @@ from meshfleet.service.jobs.execution.transition_writer import EvidenceItem
 from meshfleet.service.jobs.planning import creation, job_drafts, targets
 from meshfleet.service.jobs.planning.creation import JobRequestContext
 from meshfleet.service.jobs.planning.validation import validate_job
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import job_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +129,7 @@ def test_many_targets_are_stored_in_chunks_and_become_visible_at_once(
     observed: list[tuple[str, int, int]] = []
 
     def on_write(name: str) -> None:
-        page = database.read_now(reading.list_jobs, reading.JobListing(), before=None, limit=5, now=NOW)
+        page = database.read_now(job_view.list_jobs, job_view.JobListing(), before=None, limit=5, now=NOW)
         observed.append((name, len(page), count(database, execution)))
 
     observe_writes(database, monkeypatch, on_write)
@@ -191,7 +191,7 @@ def test_the_rows_of_an_abandoned_draft_are_removed_in_chunks(database: Database
     assert count(database, job_draft) == 0
     next_job = create_job(database)
     assert int(next_job.id.removeprefix("job-")) > abandoned.number
-    assert database.read_now(reading.load_job, int(kept_job.id.removeprefix("job-")), now=NOW) == kept_job
+    assert database.read_now(job_view.load_job, int(kept_job.id.removeprefix("job-")), now=NOW) == kept_job
 
 
 def test_a_swept_draft_cannot_be_published(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

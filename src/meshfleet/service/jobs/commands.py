@@ -22,7 +22,7 @@ from meshfleet.service.jobs.job_states import (
 from meshfleet.service.jobs.planning.job_drafts import ABANDONED_AT
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import job_view
 from meshfleet.service.jobs.views.job_view import decode_job_body
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 def _build_audit_details(connection: Connection, row: Row[Any]) -> dict[str, Any]:
     """Return the facts about a deleted job that the audit log keeps."""
     version = select(firmware.c.version).where(firmware.c.id == row.firmware)
-    counts = reading.load_counts(connection, row.id).by_state()
+    counts = job_view.load_counts(connection, row.id).by_state()
     return {
         "name": decode_job_body(row).name,
         "firmware": row.firmware,
@@ -128,7 +128,7 @@ def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
     elif row.applied_at is None:
         connection.execute(update(job).where(job.c.id == job_number).values(applied_at=now))
         _record_command(connection, job_number, state, state, command="apply", by=by, now=now)
-    return reading.load_job(connection, job_number, now=now)
+    return job_view.load_job(connection, job_number, now=now)
 
 
 def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
@@ -137,7 +137,7 @@ def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
     if row.state != JobState.PAUSED:
         paused = {"state": str(JobState.PAUSED), "pause_reason": str(PauseReason.USER)}
         _write_transition(connection, row, paused, command="pause", by=by, now=now)
-    return reading.load_job(connection, job_number, now=now)
+    return job_view.load_job(connection, job_number, now=now)
 
 
 def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
@@ -148,7 +148,7 @@ def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
     row = _lock_job(connection, job_number)
     if row.state != JobState.PAUSED:
         raise build_state_conflict(JobState(row.state))
-    counts = reading.load_counts(connection, job_number).by_state(from_wave=LEFT_OUT_WAVE + 1)
+    counts = job_view.load_counts(connection, job_number).by_state(from_wave=LEFT_OUT_WAVE + 1)
     ended = {state: count for state, count in counts.items() if state in TERMINAL_STATES}
     resumed = (
         _build_start_columns(row, now) if row.started_at is None else {"state": str(JobState.IN_PROGRESS)}
@@ -157,7 +157,7 @@ def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
     if row.pause_reason in _GATE_PAUSES:
         resumed |= {"wave": row.wave + 1, "soaks_until": None}
     _write_transition(connection, row, resumed, command="resume", by=by, now=now)
-    return reading.load_job(connection, job_number, now=now)
+    return job_view.load_job(connection, job_number, now=now)
 
 
 def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
@@ -170,7 +170,7 @@ def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
             "pause_reason": None,
         }
         _write_transition(connection, row, canceled, command="cancel", by=by, now=now)
-    return reading.load_job(connection, job_number, now=now)
+    return job_view.load_job(connection, job_number, now=now)
 
 
 COMMANDS: Final = {"apply": apply_job, "pause": pause_job, "resume": resume_job, "cancel": cancel_job}

@@ -39,8 +39,7 @@ from meshfleet.service.jobs import commands
 from meshfleet.service.jobs.notifications import JobNotifier
 from meshfleet.service.jobs.planning import creation
 from meshfleet.service.jobs.planning.creation import JobRequestContext
-from meshfleet.service.jobs.views import execution_view, job_summary
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import execution_view, job_summary, job_view
 from meshfleet.service.jobs.views.execution_view import ExecutionListing
 from meshfleet.service.jobs.views.job_view import JobListing
 from meshfleet.service.requests.dispatcher import RequestFacade
@@ -144,14 +143,14 @@ async def list_jobs(
     query = JobListing(states=_parse_states(reader, JobState, states), firmware=firmware_id)
     reader.raise_faults()
     before = pages.decode_start(query, next_token, start=None)
-    jobs = await database.read(reading.list_jobs, query, before=before, limit=limit + 1, now=now())
+    jobs = await database.read(job_view.list_jobs, query, before=before, limit=limit + 1, now=now())
     return JobPage(**pages.build_page(query, jobs, limit, lambda last: (_parse_job_number(last.id),)))
 
 
 @get("/{job_id:str}")
 async def show_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> Job:
     """Show a job and its progress."""
-    return await database.read(reading.load_job, _parse_job_number(decode_segment(job_id)), now=now())
+    return await database.read(job_view.load_job, _parse_job_number(decode_segment(job_id)), now=now())
 
 
 @get("/{job_id:str}/summary")

@@ -14,12 +14,17 @@ from meshfleet.rest import JobState as S
 from meshfleet.rest import StopCause
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.audit import log as audit
-from meshfleet.service.jobs import rollout as plan
 from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup, transition_writer
 from meshfleet.service.jobs.execution.dispatch import DispatchParameters
 from meshfleet.service.jobs.execution.gateway_slots import try_dispatch_lock
 from meshfleet.service.jobs.job_states import check_job_transition
-from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE, ExecutionCounts, RolloutState
+from meshfleet.service.jobs.rollout import (
+    LEFT_OUT_WAVE,
+    ExecutionCounts,
+    RolloutState,
+    compute_allowance,
+    find_next_transition,
+)
 from meshfleet.service.jobs.updates.states import CANCELABLE_STATES
 
 if TYPE_CHECKING:
@@ -111,7 +116,7 @@ def advance_job(
     job = _load_job(connection, spec_cache, job_number)
     if job is None:
         return NO_ADVANCE
-    change = plan.find_next_transition(job.rollout, job.counts, now=now.steady, wall=now.wall)
+    change = find_next_transition(job.rollout, job.counts, now=now.steady, wall=now.wall)
     if change is not None:
         _write_transition(connection, job, change, now.wall)
         return JobAdvanceResult([], 0, has_more=True, is_changed=True)
@@ -240,7 +245,7 @@ def _dispatch(
 ) -> JobAdvanceResult:
     """Start as many executions as rate and limits allow."""
     rollout, counts = job.rollout, job.counts
-    allowance = plan.compute_allowance(rollout, counts, now.steady, dispatch.CANDIDATES_PER_TRANSACTION)
+    allowance = compute_allowance(rollout, counts, now.steady, dispatch.CANDIDATES_PER_TRANSACTION)
     # Devices that report the target version are in no wave, and are checked after all waves.
     waves = [wave for wave in (*range(rollout.wave + 1), LEFT_OUT_WAVE) if counts.count(E.QUEUED, wave=wave)]
     if not waves:

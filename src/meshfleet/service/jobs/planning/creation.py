@@ -22,7 +22,7 @@ from meshfleet.service.jobs.planning.eligibility import evaluate_targets
 from meshfleet.service.jobs.planning.job_drafts import ConflictsChanged, JobPlan, PublishedJob
 from meshfleet.service.jobs.planning.targets import DEVICES_PER_PAGE
 from meshfleet.service.jobs.planning.validation import validate_job
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import job_view
 from meshfleet.service.jobs.views.job_view import decode_job_body
 from meshfleet.service.jobs.waves import WaveAssignment
 
@@ -84,7 +84,7 @@ async def find_earlier_job(database: Database, context: JobRequestContext, now: 
         if context.idempotency_key is None
         else await database.read(job_drafts.find_job_by_key, context.idempotency_key)
     )
-    return None if number is None else await database.read(reading.load_job, number, now=now())
+    return None if number is None else await database.read(job_view.load_job, number, now=now())
 
 
 async def create_validated_job(  # noqa: PLR0913 # the last two are keyword-only
@@ -106,7 +106,7 @@ async def create_validated_job(  # noqa: PLR0913 # the last two are keyword-only
             await supersede_older_jobs(
                 database, published.number, published.superseded_jobs, now(), context.notify
             )
-            return await database.read(reading.load_job, published.number, now=now())
+            return await database.read(job_view.load_job, published.number, now=now())
     raise Conflict("other jobs keep being created for the same devices; try again")
 
 
@@ -191,7 +191,7 @@ async def retry_job(database: Database, job_number: int, context: JobRequestCont
     earlier_job = await find_earlier_job(database, context, now)
     if earlier_job is not None:
         return earlier_job
-    row = await database.read(reading.load_job_row, job_number)
+    row = await database.read(job_view.load_job_row, job_number)
     if row.state not in FINISHED_STATES:
         raise build_state_conflict(JobState(row.state))
     numbers = await _list_failed_devices(database, job_number)

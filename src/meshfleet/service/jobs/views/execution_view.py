@@ -25,7 +25,7 @@ from meshfleet.rest import (
 )
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import job_view
 from meshfleet.service.jobs.views.job_view import decode_job_body, decode_waves, format_optional_time
 from meshfleet.service.jobs.wait_reasons import ExecutionSnapshot, JobSnapshot, describe_wait
 
@@ -70,7 +70,7 @@ def list_executions(
     connection: Connection, listing: ExecutionListing, *, after: int, limit: int
 ) -> list[Execution]:
     """List executions in the order of devices, after a device (rest-140)."""
-    context = build_job_context(reading.load_job_row(connection, listing.job))
+    context = build_job_context(job_view.load_job_row(connection, listing.job))
     columns = execution.c
     query = select(execution).where(columns.job == listing.job, columns.device > after)
     if listing.states:
@@ -91,7 +91,7 @@ def list_executions(
 
 def load_execution(connection: Connection, job_number: int, device: Mac) -> ExecutionDetail:
     """Load an execution with its history (rest-141). Raise `NotFound` if the device is not in the job."""
-    job = reading.load_job_row(connection, job_number)
+    job = job_view.load_job_row(connection, job_number)
     is_requested = (execution.c.job == job_number) & (execution.c.device == mac_to_int(device))
     row = connection.execute(select(execution).where(is_requested)).first()
     if row is None:
@@ -108,7 +108,7 @@ def load_execution(connection: Connection, job_number: int, device: Mac) -> Exec
 def load_executions(connection: Connection, job_number: int, devices: Collection[int]) -> list[Execution]:
     """Load executions of devices in a job; none if the job no longer exists."""
     try:
-        context = build_job_context(reading.load_job_row(connection, job_number))
+        context = build_job_context(job_view.load_job_row(connection, job_number))
     except NotFound:
         return []
     query = select(execution).where(execution.c.job == job_number, execution.c.device.in_(devices))
@@ -127,7 +127,7 @@ def list_transfers(
     )
     rows = connection.execute(query.order_by(columns.job, columns.device).limit(limit)).all()
     contexts = {
-        number: build_job_context(reading.load_job_row(connection, number))
+        number: build_job_context(job_view.load_job_row(connection, number))
         for number in {row.job for row in rows}
     }
     return [(row.job, build_execution(row, contexts[row.job])) for row in rows]
@@ -297,7 +297,7 @@ def list_device_updates(
         open_jobs = open_jobs.where(job.c.id < before)
     query = select(execution).where(execution.c.device == listing.device, execution.c.job.in_(open_jobs))
     rows = connection.execute(query.order_by(execution.c.job.desc()).limit(limit)).all()
-    jobs = reading.load_job_rows(connection, [each.job for each in rows])
+    jobs = job_view.load_job_rows(connection, [each.job for each in rows])
     return [
         DeviceUpdate(
             **asdict(build_execution(each, build_job_context(jobs[each.job]))),

@@ -19,7 +19,7 @@ from meshfleet.rest import ExecutionState, GatewayCounts, JobSummary, ReasonCoun
 from meshfleet.service.jobs.job_states import FAILURE_STATES
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import job_view
 from meshfleet.service.jobs.views.execution_view import build_job_snapshot
 from meshfleet.service.jobs.wait_reasons import ExecutionSnapshot, find_wait_reason
 
@@ -48,7 +48,7 @@ _GROUP_COLUMNS: Final = (
 
 def load_job_summary(connection: Connection, job_number: int, *, now: int) -> JobSummary:
     """Count the executions of a job in several ways (rest-207). The job's `eta` depends on `now`."""
-    snapshot = build_job_snapshot(reading.load_job_row(connection, job_number))
+    snapshot = build_job_snapshot(job_view.load_job_row(connection, job_number))
     query = (
         select(*_GROUP_COLUMNS, func.count().label("many"))
         .where(execution.c.job == job_number)
@@ -71,7 +71,7 @@ def load_job_summary(connection: Connection, job_number: int, *, now: int) -> Jo
         elif state is ExecutionState.QUEUED:
             waits[_find_wait_reason(snapshot, row)] += row.many
     return JobSummary(
-        job=reading.load_job(connection, job_number, now=now),
+        job=job_view.load_job(connection, job_number, now=now),
         failures=_build_reason_counts(failures),
         left_out=_build_reason_counts(left_out),
         waiting=dict(waits.most_common()),
