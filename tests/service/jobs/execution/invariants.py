@@ -136,7 +136,7 @@ class Invariants:
 
     def _was_sent(self, row: Row[Any]) -> bool:
         """Return whether a request of this attempt, or the start of its broadcast, may have been sent."""
-        events = {reply.request_id: reply.event for _, reply in self._simulation.results}
+        events = {result.request_id: result.event for _, result in self._simulation.results}
         requests = self._list_requests(row)
         if row.batch is not None:
             requests += [
@@ -192,11 +192,11 @@ class Invariants:
 
     def _check_tallies(self, executions: list[Row[Any]]) -> None:
         """I5: the tallies equal the counts of the executions."""
-        events = {
+        tallies = {
             (row.job, row.wave, row.state): row.count
             for row in self._read("SELECT job, wave, state, count FROM tally WHERE count <> 0")
         }
-        assert events == Counter((row.job, row.wave, row.state) for row in executions)
+        assert tallies == Counter((row.job, row.wave, row.state) for row in executions)
 
     def _check_paths(self, executions: list[Row[Any]]) -> None:
         """I6, I8, I11: every transition is recorded and allowed."""
@@ -247,7 +247,7 @@ class Invariants:
     def _check_requests(self) -> None:
         """I10: a start is repeated in an attempt only after a query, or if it is known to have failed."""
         # Of two results of a request the first counts; the second is a late response.
-        events = {reply.request_id: reply.event for _, reply in reversed(self._simulation.results)}
+        events = {result.request_id: result.event for _, result in reversed(self._simulation.results)}
         last: dict[tuple[int, int, int], str] = {}
         for request, time in self._simulation.log:
             key = (request.job, request.device, request.attempt)

@@ -240,8 +240,8 @@ class SimulatedDevice:
         return bytes(map(int, self.version.split("."))).hex()
 
 
-Answer = tuple[int, Any]
-CommandHook = Callable[[str, Callable[[], Answer]], Answer]
+StatusAndValue = tuple[int, Any]
+CommandHook = Callable[[str, Callable[[], StatusAndValue]], StatusAndValue]
 """Replaces the response of a gateway to a command, given its name and the regular handler."""
 
 
@@ -264,7 +264,7 @@ class SimulatedGateway:
     _job: int = 0
     """Job of the request that is being handled."""
 
-    def answer(self, request: OutboxRequest, now: int) -> Answer:
+    def handle(self, request: OutboxRequest, now: int) -> StatusAndValue:
         """Handle a request and return status and value."""
         for device in self.devices.values():
             device.settle(now)
@@ -280,7 +280,7 @@ class SimulatedGateway:
             return Status.TIMEOUT, None
         return self._handle_device(device, request, now)
 
-    def _handle_device(self, device: SimulatedDevice, request: OutboxRequest, now: int) -> Answer:
+    def _handle_device(self, device: SimulatedDevice, request: OutboxRequest, now: int) -> StatusAndValue:
         match request.identifier:
             case "8001":
                 return Status.OK, device.raw_version()
@@ -295,7 +295,7 @@ class SimulatedGateway:
                 return self._enter_dfu(device, now)
         raise AssertionError(request)
 
-    def _handle_own(self, identifier: str, value: Any, now: int) -> Answer:  # noqa: PLR0911 # one return per command
+    def _handle_own(self, identifier: str, value: Any, now: int) -> StatusAndValue:  # noqa: PLR0911 # one return per command
         match identifier:
             case "start-firmware-broadcast":
                 return self._start_broadcast(value, now)
@@ -314,13 +314,13 @@ class SimulatedGateway:
                 return Status.OK, self._read_nordic_state(now)
         raise AssertionError(identifier)
 
-    def _enter_dfu(self, device: SimulatedDevice, now: int) -> Answer:
+    def _enter_dfu(self, device: SimulatedDevice, now: int) -> StatusAndValue:
         if device.is_served(now):
             return Status.BUSY, None
         device.dfu_since = now
         return Status.OK, None
 
-    def _start_broadcast(self, value: dict[str, Any], now: int) -> Answer:
+    def _start_broadcast(self, value: dict[str, Any], now: int) -> StatusAndValue:
         if any(not update.is_over(now) for _, update in self.batch):
             return Status.BUSY, None
         targets = [self.devices[int(mac, 16)] for mac in value["targets"]]
@@ -355,7 +355,7 @@ class SimulatedGateway:
         }
         return {**state, **self.image, "done": done, "total": len(progress)}
 
-    def _control_broadcast(self, action: int, now: int) -> Answer:
+    def _control_broadcast(self, action: int, now: int) -> StatusAndValue:
         open_updates = [(device, update) for device, update in self.batch if not update.is_over(now)]
         if not open_updates:
             return Status.FAILED, None
@@ -368,7 +368,7 @@ class SimulatedGateway:
                 device.control(action, now)
         return Status.OK, None
 
-    def _start_nordic_dfu(self, value: dict[str, Any], now: int) -> Answer:
+    def _start_nordic_dfu(self, value: dict[str, Any], now: int) -> StatusAndValue:
         if self.served is not None and not self.served[1].is_over(now):
             return Status.BUSY, None
         for device in self.devices.values():

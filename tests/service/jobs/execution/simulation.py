@@ -54,15 +54,15 @@ ROUND: Final = 500
 LEASE: Final = timeouts.RESPONSE_TIMEOUT + 30 * SECOND
 
 
-_UPDATE_STATE: Final = update(device_state).where(device_state.c.device == bindparam("of"))
+_UPDATE_STATE: Final = update(device_state).where(device_state.c.device == bindparam("device_id"))
 _UPDATE_DFU_MODE: Final = _UPDATE_STATE.values(
-    boot_mode="dfu", radio_gateway=bindparam("behind"), reported_at=bindparam("wall")
+    boot_mode="dfu", radio_gateway=bindparam("gateway_id"), reported_at=bindparam("wall")
 )
 _UPDATE_HEARTBEAT: Final = _UPDATE_STATE.values(
-    boot_mode=None, status=bindparam("now"), status_at=bindparam("wall"), reported_at=bindparam("wall")
+    boot_mode=None, status=bindparam("new_status"), status_at=bindparam("wall"), reported_at=bindparam("wall")
 ).where(func.coalesce(device_state.c.status_at, 0) <= bindparam("wall"))  # the same condition as in `states`
 _UPDATE_VERSION: Final = (
-    update(device).where(device.c.id == bindparam("of")).values(firmware=bindparam("runs"))
+    update(device).where(device.c.id == bindparam("device_id")).values(firmware=bindparam("running"))
 )
 
 
@@ -195,21 +195,27 @@ class Simulation:
         self.database.write_now(lambda connection: connection.execute(statement))
 
     def _report(self) -> None:
-        """Write reports of devices to the registry: DFU mode, heartbeats and versions."""
-        in_dfu: list[dict[str, Any]] = []
-        beats: list[dict[str, Any]] = []
-        versions: list[dict[str, Any]] = []
+        """Write reports of devices to the registry: DFU mode, heartheartbeat_rows and version_rows."""
+        dfu_rows: list[dict[str, Any]] = []
+        heartbeat_rows: list[dict[str, Any]] = []
+        version_rows: list[dict[str, Any]] = []
         for each in self.devices.values():
             each.settle(self.now)
             if each.dfu_since is not None and not each.is_off:
-                in_dfu.append({"of": each.number, "behind": each.gateway, "wall": self.wall})
+                dfu_rows.append({"device_id": each.number, "gateway_id": each.gateway, "wall": self.wall})
             elif self._is_heartbeat_due(each) and not each.is_mute and not each.is_away(self.now):
                 self._last_heartbeat[each.number] = self.now
-                beats.append({"of": each.number, "now": each.status, "wall": self.wall})
-                versions.append({"of": each.number, "runs": each.reports or each.version})
-        changes = ((_UPDATE_DFU_MODE, in_dfu), (_UPDATE_HEARTBEAT, beats), (_UPDATE_VERSION, versions))
-        if updates_to_write := [(statement, rows) for statement, rows in changes if rows]:
-            self.database.write_now(_write_updates, updates_to_write)
+                heartbeat_rows.append(
+                    {"device_id": each.number, "new_status": each.status, "wall": self.wall}
+                )
+                version_rows.append({"device_id": each.number, "running": each.reports or each.version})
+        changes = (
+            (_UPDATE_DFU_MODE, dfu_rows),
+            (_UPDATE_HEARTBEAT, heartbeat_rows),
+            (_UPDATE_VERSION, version_rows),
+        )
+        if updates := [(statement, rows) for statement, rows in changes if rows]:
+            self.database.write_now(_write_updates, updates)
 
     def _is_heartbeat_due(self, each: SimulatedDevice) -> bool:
         return self.now - self._last_heartbeat.get(each.number, 0) >= BEAT
@@ -263,8 +269,8 @@ class Simulation:
         self.database.write_now(self._withdraw, job)
 
     def _withdraw(self, connection: Connection, job: int) -> None:
-        released = connection.execute(select(jobs.c.firmware).where(jobs.c.id == job)).scalar_one()
-        commands.cancel_jobs_of_firmware(connection, released, by=SERVICE, now=self.wall)
+        firmware_id = connection.execute(select(jobs.c.firmware).where(jobs.c.id == job)).scalar_one()
+        commands.cancel_jobs_of_firmware(connection, firmware_id, by=SERVICE, now=self.wall)
 
     # Time
 
@@ -372,9 +378,9 @@ class Simulation:
         results, self._pending_results = self._pending_results, []
         for in_flight in sorted(self._in_flight, key=lambda each: each.arrives_at or 2**62):
             request = in_flight.request
-            arrives_at = in_flight.arrives_at is not None and in_flight.arrives_at <= self.now
-            if arrives_at and request.id not in self._handled:
-                self._handled[request.id] = self.gateways[request.gateway].answer(
+            has_arrived = in_flight.arrives_at is not None and in_flight.arrives_at <= self.now
+            if has_arrived and request.id not in self._handled:
+                self._handled[request.id] = self.gateways[request.gateway].handle(
                     request, in_flight.arrives_at or 0
                 )
         for in_flight in self._in_flight.copy():
@@ -475,8 +481,6 @@ def _load_next_times(connection: Connection, now: int, ahead: int) -> tuple[list
     return [row[0] for row in rows if row[0] is not None], [row[0] for row in confirming]
 
 
-def _write_updates(
-    connection: Connection, updates_to_write: Sequence[tuple[Update, list[dict[str, Any]]]]
-) -> None:
-    for statement, rows in updates_to_write:
+def _write_updates(connection: Connection, updates: Sequence[tuple[Update, list[dict[str, Any]]]]) -> None:
+    for statement, rows in updates:
         connection.execute(statement, rows)

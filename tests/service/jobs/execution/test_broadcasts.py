@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meshfleet.db import Database
-    from tests.service.jobs.execution.simulated_devices import Answer, SimulatedDevice
+    from tests.service.jobs.execution.simulated_devices import SimulatedDevice, StatusAndValue
 
 DEVICES = 36
 """Two thirds of these devices are of the model."""
@@ -102,7 +102,7 @@ def test_a_failed_start_is_repeated_by_one_member(sqlite_database: Database) -> 
     simulation = Simulation(sqlite_database, 1, gateways=1, devices=DEVICES)
     statuses = [Status.FAILED]
 
-    def fail_once(command: str, handle: Callable[[], Answer]) -> Answer:
+    def fail_once(command: str, handle: Callable[[], StatusAndValue]) -> StatusAndValue:
         return (statuses.pop(), None) if statuses and command == "start-firmware-broadcast" else handle()
 
     simulation.gateways[1].command_hook = fail_once
@@ -127,7 +127,7 @@ def test_a_broadcast_that_reports_its_abort_is_not_aborted_again(sqlite_database
     """Lose the result of an abort: a second request finds nothing to abort."""
     simulation = Simulation(sqlite_database, 1, gateways=1, devices=DEVICES)
 
-    def report_failure(command: str, handle: Callable[[], Answer]) -> Answer:
+    def report_failure(command: str, handle: Callable[[], StatusAndValue]) -> StatusAndValue:
         response = handle()
         return (Status.FAILED, None) if command == "firmware-broadcast-control" else response
 
