@@ -78,7 +78,7 @@ def test_whom_an_earlier_job_keeps_is_left_out_and_has_not_failed(
     page.get_by_role("region", name="Why devices were left out").get_by_role("link").click()
     expect(page).to_have_url(f"{demo.url}/jobs/{job['id']}?LeftOut=true&ReasonCode=EARLIER_JOB")
     expect(rows(page)).to_have_count(1)
-    expect(rows(page)).to_contain_text(f"{earlier['id']} is not done with it")
+    expect(rows(page)).to_contain_text(f"{earlier['id']} has not finished with it")
     states = page.get_by_role("group", name="Filter by state").get_by_role("button")
     expect(states).to_have_text(["To update 2", "Queued 2", "Left out 1"])
     visit(page, f"/devices/{devices[0]}")

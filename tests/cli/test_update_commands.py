@@ -250,9 +250,9 @@ def test_the_part_of_a_device_is_shown_as_a_story(admin: Shell, image: FirmwareF
     shown = admin.text("jobs", "show", made["id"], device)
     assert shown.startswith(f"{device} is SUCCEEDED in {made['id']}, 100 %.\n\nversion ")
     story = shown.partition("\ntime ")[2].splitlines()[1:]
-    assert re.fullmatch(rf"{TIME} +-> QUEUED +the job was made", story[0])
+    assert re.fullmatch(rf"{TIME} +-> QUEUED +the job was created", story[0])
     assert re.fullmatch(
-        rf"{TIME} +QUEUED -> DISPATCHED +its turn has come, and the first command is to be sent", story[1]
+        rf"{TIME} +QUEUED -> DISPATCHED +dispatched: the start command is about to be sent", story[1]
     )
     proved = rf"{TIME} +CONFIRMING -> SUCCEEDED +the device runs {re.escape(image.version)}.*"
     assert re.fullmatch(proved, story[-2])
@@ -339,7 +339,7 @@ def test_a_dry_run_explains_and_makes_nothing(admin: Shell, released: str) -> No
     text = admin.text(*given)
     assert text.startswith(f"{told['eligible']} of {told['targets']} devices would be updated, ")
     assert re.search(r"^first +1$", text, re.MULTILINE)
-    assert re.search(r"^1 +its model is 2011, and the firmware is for 0018 +bmac-", text, re.MULTILINE)
+    assert re.search(r"^1 +its model is 2011; the firmware is for 0018 +bmac-", text, re.MULTILINE)
     assert admin.json_lines("jobs", "list", "--firmware", released) == []
 
 

@@ -1,4 +1,4 @@
-"""A running service for each module of tests and each database."""
+"""Fixtures: a running service for each test module and database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images for people, and for gateways with a signed address."""
+"""Tests of image downloads by users, and by gateways with a signed URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshfleet.rest import FIRMWARE_PATH, IMAGES_PATH, Firmware
 from meshfleet.service.firmware.signed_urls import ImageUrlSigner
 from tests.firmware_images import bare_image
 from tests.row_tables import each_row
-from tests.service.firmware.uploads import digest, new_content, released, uploaded
+from tests.service.firmware.uploads import hash_hex, new_content, upload_record, upload_released
 
 if TYPE_CHECKING:
     from typing import Any
@@ -28,109 +28,109 @@ if TYPE_CHECKING:
 
 GATEWAY = Mac("d0cf5e000001")
 LARGE = bare_image(bytes(range(256)) * 4096)[: 1 << 20]
-"""A megabyte, so four pieces."""
+"""One megabyte, which is sent in four pieces."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _claimed(service: RunningService) -> None:
+def _claim_gateway(service: RunningService) -> None:
     assert service.admin.post("/api/v1/gateways", json={"mac": GATEWAY}).status_code == 201
 
 
-def _address(service: RunningService, record: dict[str, Any], addresses: ImageUrlSigner | None = None) -> str:
-    known = rest.decode_body(Firmware, json.dumps(record).encode())
-    return (addresses or service.addresses).build_url(known, GATEWAY)
+def _build_url(service: RunningService, record: dict[str, Any], signer: ImageUrlSigner | None = None) -> str:
+    firmware = rest.decode_body(Firmware, json.dumps(record).encode())
+    return (signer or service.addresses).build_url(firmware, GATEWAY)
 
 
-def _fetch(service: RunningService, address: str, **headers: str) -> httpx.Response:
+def _get(service: RunningService, url: str, **headers: str) -> httpx.Response:
     return service.anonymous.get(
-        address, headers={name.replace("_", "-"): each for name, each in headers.items()}
+        url, headers={name.replace("_", "-"): each for name, each in headers.items()}
     )
 
 
 @pytest.mark.rule("rest-110")
 @each_row("content", [b"x", b"y" * 262_144, b"z" * 262_145, LARGE + b"tail"])
-def test_people_get_an_image_as_it_was(service: RunningService, content: bytes) -> None:
-    record = uploaded(service, content, name='ä b"%.raucb')
-    answer = service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image")
-    assert (answer.status_code, answer.content) == (200, content)
-    assert answer.headers["Content-Length"] == str(len(content))
-    assert answer.headers["Content-Type"] == "application/octet-stream"
-    assert answer.headers["ETag"] == f'"{digest(content)}"'
-    assert answer.headers["Content-Disposition"] == (
+def test_users_download_the_image_unchanged(service: RunningService, content: bytes) -> None:
+    record = upload_record(service, content, name='ä b"%.raucb')
+    response = service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image")
+    assert (response.status_code, response.content) == (200, content)
+    assert response.headers["Content-Length"] == str(len(content))
+    assert response.headers["Content-Type"] == "application/octet-stream"
+    assert response.headers["ETag"] == f'"{hash_hex(content)}"'
+    assert response.headers["Content-Disposition"] == (
         "attachment; filename=\"_ b__.raucb\"; filename*=UTF-8''%C3%A4%20b%22%25.raucb"
     )
 
 
-@pytest.mark.parametrize("path", ["{FIRMWARE}/{id}/image", "address"])
-def test_a_head_tells_how_large_an_image_is(service: RunningService, path: str) -> None:
-    record = released(service, LARGE)
-    where = _address(service, record) if path == "address" else f"{FIRMWARE_PATH}/{record['id']}/image"
-    answer = service.viewer.head(where)
-    assert (answer.status_code, answer.content) == (200, b"")
-    assert answer.headers["Content-Length"] == str(len(LARGE))
+@pytest.mark.parametrize("path", ["{FIRMWARE}/{id}/image", "signed URL"])
+def test_a_head_request_returns_the_size_of_an_image(service: RunningService, path: str) -> None:
+    record = upload_released(service, LARGE)
+    target = _build_url(service, record) if path == "signed URL" else f"{FIRMWARE_PATH}/{record['id']}/image"
+    response = service.viewer.head(target)
+    assert (response.status_code, response.content) == (200, b"")
+    assert response.headers["Content-Length"] == str(len(LARGE))
 
 
 @pytest.mark.rule("firmware-20")
-def test_a_gateway_needs_nothing_but_its_address(service: RunningService) -> None:
+def test_a_gateway_needs_no_credentials_besides_its_signed_url(service: RunningService) -> None:
     content = new_content()
-    record = released(service, content, name="strange /name?&#%.bin")
-    address = _address(service, record)
-    assert address.startswith(f"{service.url}{IMAGES_PATH}/")
-    answer = _fetch(service, address)
-    assert (answer.status_code, answer.content) == (200, content)
+    record = upload_released(service, content, name="strange /name?&#%.bin")
+    url = _build_url(service, record)
+    assert url.startswith(f"{service.url}{IMAGES_PATH}/")
+    response = _get(service, url)
+    assert (response.status_code, response.content) == (200, content)
 
 
 @pytest.mark.rule("firmware-20", "rest-203")
-def test_an_address_holds_for_a_quarter_of_an_hour(service: RunningService) -> None:
-    record = released(service)
-    address = _address(service, record)
+def test_a_signed_url_is_valid_for_15_minutes(service: RunningService) -> None:
+    record = upload_released(service)
+    url = _build_url(service, record)
     service.clock.move(seconds=15 * 60 - 60)
-    assert _fetch(service, address).status_code == 200
+    assert _get(service, url).status_code == 200
     service.clock.move(seconds=60)
-    assert _fetch(service, address).status_code == 404
+    assert _get(service, url).status_code == 404
 
 
-def test_an_address_ends_with_its_gateway(service: RunningService) -> None:
+def test_a_signed_url_is_invalid_once_its_gateway_is_removed(service: RunningService) -> None:
     other = service.new_mac()
     assert service.admin.post("/api/v1/gateways", json={"mac": other}).status_code == 201
-    known = rest.decode_body(Firmware, json.dumps(released(service, new_content())).encode())
-    address = service.addresses.build_url(known, other)
-    assert _fetch(service, address).status_code == 200
+    firmware = rest.decode_body(Firmware, json.dumps(upload_released(service, new_content())).encode())
+    url = service.addresses.build_url(firmware, other)
+    assert _get(service, url).status_code == 200
     assert service.admin.delete(f"/api/v1/gateways/{other}").status_code == 204
-    assert _fetch(service, address).status_code == 404
+    assert _get(service, url).status_code == 404
 
 
 @pytest.mark.rule("firmware-20")
-def test_an_address_cannot_be_forged(service: RunningService) -> None:
-    record = released(service)
-    address = _address(service, record)
-    token = urlsplit(address).path.split("/")[-2]
+def test_a_signed_url_cannot_be_forged(service: RunningService) -> None:
+    record = upload_released(service)
+    url = _build_url(service, record)
+    token = urlsplit(url).path.split("/")[-2]
     data = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-    for place in range(len(data)):
-        changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-        forged = base64.urlsafe_b64encode(changed).rstrip(b"=").decode()
-        assert _fetch(service, address.replace(token, forged)).status_code == 404
+    for index in range(len(data)):
+        changed = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
+        forged_token = base64.urlsafe_b64encode(changed).rstrip(b"=").decode()
+        assert _get(service, url.replace(token, forged_token)).status_code == 404
     for other in (token[:-1], token + "A", token + "=", "-", "%00", "a%2Fb", "%FF", token * 100):
-        assert _fetch(service, address.replace(token, other)).status_code == 404
-    foreign = ImageUrlSigner(b"another secret", service.url, service.clock)
-    assert _fetch(service, _address(service, record, foreign)).status_code == 404
-    assert _fetch(service, address).status_code == 200
+        assert _get(service, url.replace(token, other)).status_code == 404
+    other_signer = ImageUrlSigner(b"another secret", service.url, service.clock)
+    assert _get(service, _build_url(service, record, other_signer)).status_code == 404
+    assert _get(service, url).status_code == 200
 
 
-def test_only_what_is_released_is_given_to_gateways(service: RunningService) -> None:
-    draft, record = uploaded(service), released(service)
-    assert _fetch(service, _address(service, draft)).status_code == 404
-    address = _address(service, record)
-    assert _fetch(service, address).status_code == 200
+def test_gateways_can_download_only_released_firmware(service: RunningService) -> None:
+    draft, record = upload_record(service), upload_released(service)
+    assert _get(service, _build_url(service, draft)).status_code == 404
+    url = _build_url(service, record)
+    assert _get(service, url).status_code == 200
     service.admin.post(f"{FIRMWARE_PATH}/{record['id']}/withdraw")
-    assert _fetch(service, address).status_code == 404
+    assert _get(service, url).status_code == 404
     assert service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image").status_code == 200
     service.admin.delete(f"{FIRMWARE_PATH}/{record['id']}")
-    assert _fetch(service, address).status_code == 404
+    assert _get(service, url).status_code == 404
 
 
 @each_row(
-    ("wanted", "start", "stop"),
+    ("range_header", "start", "stop"),
     [
         ("bytes=0-", 0, None),
         ("bytes=1-", 1, None),
@@ -143,88 +143,86 @@ def test_only_what_is_released_is_given_to_gateways(service: RunningService) -> 
     ],
 )
 @pytest.mark.rule("rest-203")
-def test_who_was_interrupted_goes_on_where_it_was(
-    service: RunningService, wanted: str, start: int, stop: int | None
+def test_an_interrupted_download_can_be_resumed_with_a_range(
+    service: RunningService, range_header: str, start: int, stop: int | None
 ) -> None:
-    record = released(service, LARGE)
-    for answer in (
-        _fetch(service, _address(service, record), Range=wanted),
-        service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image", headers={"Range": wanted}),
+    record = upload_released(service, LARGE)
+    for response in (
+        _get(service, _build_url(service, record), Range=range_header),
+        service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image", headers={"Range": range_header}),
     ):
-        assert (answer.status_code, answer.content) == (206, LARGE[start:stop])
+        assert (response.status_code, response.content) == (206, LARGE[start:stop])
         last = (stop or len(LARGE)) - 1
-        assert answer.headers["Content-Range"] == f"bytes {start}-{last}/{len(LARGE)}"
+        assert response.headers["Content-Range"] == f"bytes {start}-{last}/{len(LARGE)}"
 
 
-@pytest.mark.parametrize("wanted", ["bytes=1048576-", "bytes=99999999-100000000"])
-def test_there_is_nothing_behind_the_end(service: RunningService, wanted: str) -> None:
-    answer = _fetch(service, _address(service, released(service, LARGE)), Range=wanted)
-    assert (answer.status_code, answer.json()["code"]) == (416, "range-not-satisfiable")
-    assert answer.headers["Content-Range"] == f"bytes */{len(LARGE)}"
+@pytest.mark.parametrize("range_header", ["bytes=1048576-", "bytes=99999999-100000000"])
+def test_a_range_after_the_end_is_not_satisfiable(service: RunningService, range_header: str) -> None:
+    response = _get(service, _build_url(service, upload_released(service, LARGE)), Range=range_header)
+    assert (response.status_code, response.json()["code"]) == (416, "range-not-satisfiable")
+    assert response.headers["Content-Range"] == f"bytes */{len(LARGE)}"
 
 
 @each_row(
-    "wanted",
+    "range_header",
     ["bytes=5-1", "bytes=-5", "bytes=0-1,3-4", "lines=0-1", "bytes", "bytes=x-", "bytes=" + "9" * 99 + "-"],
 )
-def test_a_range_that_is_not_understood_is_passed_over(service: RunningService, wanted: str) -> None:
-    answer = _fetch(service, _address(service, released(service, LARGE)), Range=wanted)
-    assert (answer.status_code, answer.content) == (200, LARGE)
+def test_an_unsupported_range_is_ignored(service: RunningService, range_header: str) -> None:
+    response = _get(service, _build_url(service, upload_released(service, LARGE)), Range=range_header)
+    assert (response.status_code, response.content) == (200, LARGE)
 
 
-def test_a_part_of_another_image_is_not_given(service: RunningService) -> None:
-    record = released(service, LARGE)
-    address = _address(service, record)
-    same = _fetch(service, address, Range="bytes=5-", If_Range=f'"{record["sha256"]}"')
-    other = _fetch(service, address, Range="bytes=5-", If_Range='"another"')
+def test_a_range_of_another_image_returns_the_whole_image(service: RunningService) -> None:
+    record = upload_released(service, LARGE)
+    url = _build_url(service, record)
+    same = _get(service, url, Range="bytes=5-", If_Range=f'"{record["sha256"]}"')
+    other = _get(service, url, Range="bytes=5-", If_Range='"another"')
     assert (same.status_code, other.status_code) == (206, 200)
 
 
-def test_bytes_that_were_sent_are_counted(service: RunningService) -> None:
-    record = uploaded(service, LARGE)
-    before = _sent(service)
+def test_sent_bytes_are_counted(service: RunningService) -> None:
+    record = upload_record(service, LARGE)
+    before = _read_sent_bytes(service)
     service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image")
-    assert _sent(service) == before + len(LARGE)
+    assert _read_sent_bytes(service) == before + len(LARGE)
 
 
-def _sent(service: RunningService) -> float:
+def _read_sent_bytes(service: RunningService) -> float:
     lines = service.viewer.get("/metrics").text.splitlines()
     (line,) = (line for line in lines if line.startswith("meshfleet_image_bytes_total "))
     return float(line.split()[1])
 
 
 @each_row("damage", ["gone", "shorter", "longer"])
-def test_an_image_that_was_damaged_is_an_error_and_never_half_of_it(
-    service: RunningService, damage: str
-) -> None:
+def test_a_damaged_image_is_an_error_and_never_sent_in_part(service: RunningService, damage: str) -> None:
     content = new_content() * 500
-    record = released(service, content)
-    _damage(service, digest(content), damage)
-    for answer in (
+    record = upload_released(service, content)
+    _damage(service, hash_hex(content), damage)
+    for response in (
         service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image"),
-        _fetch(service, _address(service, record)),
-        _fetch(service, _address(service, record), Range="bytes=5-9"),
+        _get(service, _build_url(service, record)),
+        _get(service, _build_url(service, record), Range="bytes=5-9"),
     ):
-        assert (answer.status_code, answer.json()["code"]) == (500, "image-damaged")
+        assert (response.status_code, response.json()["code"]) == (500, "image-damaged")
 
 
 def _damage(service: RunningService, sha256: str, damage: str) -> None:
     if service.database.is_sqlite:
-        place = service.data / "images" / sha256
-        content = place.read_bytes()
-        place.write_bytes(content[:-1] if damage == "shorter" else content + b"x")
+        index = service.data / "images" / sha256
+        content = index.read_bytes()
+        index.write_bytes(content[:-1] if damage == "shorter" else content + b"x")
         if damage == "gone":
-            place.unlink()
+            index.unlink()
         return
-    mine = image_chunk.c.sha256 == bytes.fromhex(sha256)
-    chosen = mine if damage == "gone" else mine & (image_chunk.c.place == 0)
+    is_image = image_chunk.c.sha256 == bytes.fromhex(sha256)
+    is_selected = is_image if damage == "gone" else is_image & (image_chunk.c.place == 0)
     row = {"sha256": bytes.fromhex(sha256), "place": 99, "content": b"x"}
-    change = insert(image_chunk).values(row) if damage == "longer" else delete(image_chunk).where(chosen)
+    change = insert(image_chunk).values(row) if damage == "longer" else delete(image_chunk).where(is_selected)
     service.database.write_now(lambda connection: connection.execute(change).close())
 
 
-def test_the_name_in_an_address_may_be_any(service: RunningService) -> None:
-    record = released(service)
-    address = _address(service, record)
-    assert address.endswith(f"/{quote(record['fileName'])}")
-    assert _fetch(service, f"{address}.other").status_code == 200
+def test_the_file_name_in_a_signed_url_is_not_checked(service: RunningService) -> None:
+    record = upload_released(service)
+    url = _build_url(service, record)
+    assert url.endswith(f"/{quote(record['fileName'])}")
+    assert _get(service, f"{url}.other").status_code == 200

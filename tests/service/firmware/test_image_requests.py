@@ -1,4 +1,4 @@
-"""Gateways ask for images, on the embedded broker and on another one."""
+"""Tests of image requests of gateways, on the embedded broker and on an external one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ from meshfleet.protocol.diagnostics import format_answer_topic, format_question_
 from meshfleet.rest import FIRMWARE_PATH, IMAGES_PATH
 from meshfleet.settings import ListenAddress, Settings
 from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
-from tests.service.firmware.uploads import MODEL, digest, new_content, new_version, released, uploaded
+from tests.service.firmware.uploads import (
+    MODEL,
+    hash_hex,
+    new_content,
+    new_version,
+    upload_record,
+    upload_released,
+)
 from tests.service.requests.service_with_broker import PATIENCE, ServiceWithBroker
-from tests.service.requests.service_with_broker import run_service as running_office
+from tests.service.requests.service_with_broker import run_service as run_service_with_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,45 +37,47 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def kept_open(sqlite_of_module: Database) -> Iterator[Database]:
-    """A database that outlasts each of the services."""
+def module_database(sqlite_of_module: Database) -> Iterator[Database]:
+    """Provide a database that stays open for all services of this module."""
     yield sqlite_of_module
     sqlite_of_module.close()
 
 
-@pytest.fixture(scope="module", params=["embedded", "embedded with a prefix", "another broker"])
-def office(
-    request: pytest.FixtureRequest, kept_open: Database, tmp_path_factory: pytest.TempPathFactory
+@pytest.fixture(scope="module", params=["embedded", "embedded with a prefix", "external broker"])
+def service(
+    request: pytest.FixtureRequest, module_database: Database, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceWithBroker]:
-    """A service whose gateways are on its own broker, or on another one."""
-    if request.param != "another broker":
+    """Run a service whose gateways are connected to its own broker or to an external one."""
+    if request.param != "external broker":
         prefix = "some/prefix" if "prefix" in request.param else ""
-        with running_office(
-            kept_open, Settings(mqtt=ListenAddress("127.0.0.1", 0), topic_prefix=prefix)
+        with run_service_with_broker(
+            module_database, Settings(mqtt=ListenAddress("127.0.0.1", 0), topic_prefix=prefix)
         ) as running:
             yield running
         return
     with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true") as broker:
-        outside = BrokerAddress(host=broker.address.host, port=broker.address.port)
-        with running_office(kept_open, Settings(mqtt=None, external_broker=outside)) as running:
+        address = BrokerAddress(host=broker.address.host, port=broker.address.port)
+        with run_service_with_broker(
+            module_database, Settings(mqtt=None, external_broker=address)
+        ) as running:
             running.port = broker.address.port
             yield running
 
 
-class Asker:
-    """A gateway of another make, which asks for images."""
+class ImageRequester:
+    """Client of a gateway that requests images."""
 
-    def __init__(self, office: ServiceWithBroker, mac: Mac, password: str) -> None:
+    def __init__(self, service: ServiceWithBroker, mac: Mac, password: str) -> None:
         self.mac = mac
-        self.answers: Queue[dict[str, Any]] = Queue()
+        self.responses: Queue[dict[str, Any]] = Queue()
         ready: Queue[int] = Queue()
-        # As gateways do: a second connection, under a name of its own (gateway-5).
+        # Like real gateways, it uses a second connection with its own client id (gateway-5).
         self._client = Client(CallbackAPIVersion.VERSION2, mac.upper(), reconnect_on_failure=False)
         self._client.username_pw_set(mac, password)
-        self._client.on_connect = lambda *given: ready.put(given[3].value)
-        self._client.on_subscribe = lambda *given: ready.put(given[3][0].value)
-        self._client.on_message = lambda _, __, message: self.answers.put(json.loads(message.payload))
-        self._client.connect("127.0.0.1", office.port)
+        self._client.on_connect = lambda *args: ready.put(args[3].value)
+        self._client.on_subscribe = lambda *args: ready.put(args[3][0].value)
+        self._client.on_message = lambda _, __, message: self.responses.put(json.loads(message.payload))
+        self._client.connect("127.0.0.1", service.port)
         self._client.loop_start()
         assert ready.get(timeout=PATIENCE) == 0
         self._client.subscribe(format_answer_topic(mac), 1)
@@ -78,79 +87,79 @@ class Asker:
         self._client.disconnect()
         self._client.loop_stop()
 
-    def say(self, payload: bytes, topic: str | None = None) -> None:
+    def publish_payload(self, payload: bytes, topic: str | None = None) -> None:
         sent = self._client.publish(topic or format_question_topic(self.mac), payload, qos=1)
         sent.wait_for_publish(PATIENCE)
 
-    def ask(self, **params: Any) -> dict[str, Any]:
-        """Ask, and gives the answer to that question."""
-        question = str(uuid4())
-        given = {"modelNumber": MODEL, "firmwareType": 1, **params}
-        self.say(json.dumps({"id": question, "params": given}).encode())
-        answer = self.answers.get(timeout=PATIENCE)
-        assert answer.pop("id") == question
-        return answer
+    def request_image(self, **params: Any) -> dict[str, Any]:
+        """Request an image and return the response."""
+        request_id = str(uuid4())
+        params_sent = {"modelNumber": MODEL, "firmwareType": 1, **params}
+        self.publish_payload(json.dumps({"id": request_id, "params": params_sent}).encode())
+        response = self.responses.get(timeout=PATIENCE)
+        assert response.pop("id") == request_id
+        return response
 
 
 @contextmanager
-def asker(office: ServiceWithBroker, *, claimed: bool = True) -> Iterator[Asker]:
-    mac = office.new_mac()
-    made = Asker(office, mac, office.claim(mac) if claimed else "")
+def connect_requester(service: ServiceWithBroker, *, claimed: bool = True) -> Iterator[ImageRequester]:
+    mac = service.new_mac()
+    client = ImageRequester(service, mac, service.claim(mac) if claimed else "")
     try:
-        yield made
+        yield client
     finally:
-        made.stop()
+        client.stop()
 
 
 @pytest.mark.rule("firmware-15", "firmware-16", "firmware-18", "firmware-19", "firmware-20", "firmware-37")
-def test_a_gateway_is_told_where_its_image_is(office: ServiceWithBroker) -> None:
+def test_a_gateway_gets_the_url_of_its_image(service: ServiceWithBroker) -> None:
     content, version = new_content(), f"{new_version()}-beta.3"
-    record = released(office, content, version=version, name="my image.bin")
-    with asker(office) as gateway:
-        answer = gateway.ask(version=version)
-    uri = answer["result"].pop("uri")
-    assert answer == {
+    record = upload_released(service, content, version=version, name="my image.bin")
+    with connect_requester(service) as gateway:
+        response = gateway.request_image(version=version)
+    uri = response["result"].pop("uri")
+    assert response == {
         "success": True,
         "result": {
             "fileName": "my image.bin",
             "firmwareType": 1,
-            "sha256": digest(content),
+            "sha256": hash_hex(content),
             "size": record["size"],
         },
     }
-    assert uri.startswith(f"{office.url}{IMAGES_PATH}/")
-    fetched = httpx.get(uri, verify=NO_TRUSTED_AUTHORITIES, trust_env=False)
-    assert (fetched.status_code, fetched.content) == (200, content)
+    assert uri.startswith(f"{service.url}{IMAGES_PATH}/")
+    download = httpx.get(uri, verify=NO_TRUSTED_AUTHORITIES, trust_env=False)
+    assert (download.status_code, download.content) == (200, content)
 
 
 @pytest.mark.rule("firmware-18")
-def test_there_is_no_image_that_is_not_released_or_of_another_kind(office: ServiceWithBroker) -> None:
-    draft, record, gone = uploaded(office), released(office), released(office)
-    office.admin.post(f"{FIRMWARE_PATH}/{gone['id']}/withdraw")
-    with asker(office) as gateway:
+def test_only_released_firmware_of_the_requested_kind_is_found(service: ServiceWithBroker) -> None:
+    draft, record, withdrawn = upload_record(service), upload_released(service), upload_released(service)
+    service.admin.post(f"{FIRMWARE_PATH}/{withdrawn['id']}/withdraw")
+    with connect_requester(service) as gateway:
         for params in (
             {"version": draft["version"]},
-            {"version": gone["version"]},
+            {"version": withdrawn["version"]},
             {"version": "250.0.0"},
             {"version": record["version"], "firmwareType": 2},
             {"version": record["version"], "modelNumber": "0019"},
         ):
-            assert gateway.ask(**params) == {"success": False}
-        assert gateway.ask(version=record["version"])["success"] is True
+            assert gateway.request_image(**params) == {"success": False}
+        assert gateway.request_image(version=record["version"])["success"] is True
 
 
-@pytest.mark.parametrize("office", ["another broker"], indirect=True)  # to ours nobody else gets in
-def test_only_a_gateway_that_is_claimed_gets_an_address(office: ServiceWithBroker) -> None:
-    record = released(office)
-    with asker(office, claimed=False) as gateway:
-        assert gateway.ask(version=record["version"]) == {"success": False}
-        office.claim(gateway.mac)
-        assert gateway.ask(version=record["version"])["success"] is True
-        office.admin.delete(f"/api/v1/gateways/{gateway.mac}")
-        assert gateway.ask(version=record["version"]) == {"success": False}
+@pytest.mark.parametrize("service", ["external broker"], indirect=True)  # the embedded one rejects others
+def test_only_a_claimed_gateway_gets_a_url(service: ServiceWithBroker) -> None:
+    record = upload_released(service)
+    with connect_requester(service, claimed=False) as gateway:
+        assert gateway.request_image(version=record["version"]) == {"success": False}
+        service.claim(gateway.mac)
+        assert gateway.request_image(version=record["version"])["success"] is True
+        service.admin.delete(f"/api/v1/gateways/{gateway.mac}")
+        assert gateway.request_image(version=record["version"]) == {"success": False}
 
 
-UNREADABLE = [
+MALFORMED_PAYLOADS = [
     b"",
     b"{",
     b"[]",
@@ -165,50 +174,53 @@ UNREADABLE = [
 
 
 @pytest.mark.rule("firmware-15")
-def test_a_question_that_cannot_be_read_is_dropped_and_others_are_answered(office: ServiceWithBroker) -> None:
-    record = released(office)
+def test_a_malformed_request_is_dropped_and_others_are_answered(service: ServiceWithBroker) -> None:
+    record = upload_released(service)
     failures = []
-    with asker(office) as gateway:
-        for payload in UNREADABLE:
-            before = _asked(office, "malformed")
-            gateway.say(payload)
-            answer = gateway.ask(version=record["version"])
-            counted = _asked(office, "malformed") - before
-            if (answer["success"], gateway.answers.qsize(), counted) != (True, 0, 1):
-                failures.append((payload[:100], answer, counted))
+    with connect_requester(service) as gateway:
+        for payload in MALFORMED_PAYLOADS:
+            before = _read_outcome(service, "malformed")
+            gateway.publish_payload(payload)
+            response = gateway.request_image(version=record["version"])
+            malformed = _read_outcome(service, "malformed") - before
+            if (response["success"], gateway.responses.qsize(), malformed) != (True, 0, 1):
+                failures.append((payload[:100], response, malformed))
     assert failures == []
 
 
-def test_a_strange_id_comes_back_as_it_was(office: ServiceWithBroker) -> None:
-    record = released(office)
-    with asker(office) as gateway:
-        for strange in ("", "ü\u0000\n", "\ud800", "x" * 30_000):
+def test_an_unusual_request_id_is_returned_unchanged(service: ServiceWithBroker) -> None:
+    record = upload_released(service)
+    with connect_requester(service) as gateway:
+        for unusual_id in ("", "ü\u0000\n", "\ud800", "x" * 30_000):
             params = {"modelNumber": MODEL, "version": record["version"], "firmwareType": 1}
-            gateway.say(json.dumps({"id": strange, "params": params}).encode())
-            if strange != "\ud800":
-                assert gateway.answers.get(timeout=PATIENCE)["id"] == strange
-        assert gateway.ask(version=record["version"])["success"] is True
+            gateway.publish_payload(json.dumps({"id": unusual_id, "params": params}).encode())
+            if unusual_id != "\ud800":
+                assert gateway.responses.get(timeout=PATIENCE)["id"] == unusual_id
+        assert gateway.request_image(version=record["version"])["success"] is True
 
 
-def test_many_questions_are_all_answered(office: ServiceWithBroker) -> None:
-    record = released(office)
-    with asker(office) as gateway:
+def test_many_requests_are_all_answered(service: ServiceWithBroker) -> None:
+    record = upload_released(service)
+    with connect_requester(service) as gateway:
         for number in range(100):
             params = {"modelNumber": MODEL, "version": record["version"], "firmwareType": 1}
-            gateway.say(json.dumps({"id": str(number), "params": params}).encode())
-        answers = [gateway.answers.get(timeout=PATIENCE) for _ in range(100)]
-    assert {each["id"] for each in answers} == {str(number) for number in range(100)}
-    assert all(each["success"] for each in answers)
+            gateway.publish_payload(json.dumps({"id": str(number), "params": params}).encode())
+        responses = [gateway.responses.get(timeout=PATIENCE) for _ in range(100)]
+    assert {each["id"] for each in responses} == {str(number) for number in range(100)}
+    assert all(each["success"] for each in responses)
 
 
-def test_questions_are_counted(office: ServiceWithBroker) -> None:
-    record = released(office)
-    before = _asked(office, "answered"), _asked(office, "unknown")
-    with asker(office) as gateway:
-        gateway.ask(version=record["version"])
-        gateway.ask(version="251.0.0")
-    assert (_asked(office, "answered"), _asked(office, "unknown")) == (before[0] + 1, before[1] + 1)
+def test_image_requests_are_counted_by_outcome(service: ServiceWithBroker) -> None:
+    record = upload_released(service)
+    before = _read_outcome(service, "answered"), _read_outcome(service, "unknown")
+    with connect_requester(service) as gateway:
+        gateway.request_image(version=record["version"])
+        gateway.request_image(version="251.0.0")
+    assert (_read_outcome(service, "answered"), _read_outcome(service, "unknown")) == (
+        before[0] + 1,
+        before[1] + 1,
+    )
 
 
-def _asked(office: ServiceWithBroker, outcome: str) -> float:
-    return office.metric(f'meshfleet_firmware_questions_total{{outcome="{outcome}"}}')
+def _read_outcome(service: ServiceWithBroker, outcome: str) -> float:
+    return service.metric(f'meshfleet_firmware_questions_total{{outcome="{outcome}"}}')

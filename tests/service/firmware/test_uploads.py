@@ -1,4 +1,4 @@
-"""Uploading firmware: whole, checked, or not at all."""
+"""Tests of firmware uploads and the checks of their images."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.row_tables import each_row
 from tests.service.firmware.uploads import (
     BUNDLE,
     MODEL,
-    digest,
     faults,
-    kept,
+    hash_hex,
+    list_partial_images,
+    list_stored_images,
     new_content,
     new_version,
     package,
-    under_way,
     upload,
-    uploaded,
+    upload_record,
 )
 from tests.service.http.raw_http import build_bearer_header, build_head, connect_raw
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.rule("rest-107", "rest-109", "rest-8", "rest-108")
-def test_an_upload_makes_a_record_that_is_a_draft(service: RunningService) -> None:
+def test_an_upload_creates_a_draft_record(service: RunningService) -> None:
     version = new_version()
     content = package(version)
-    answer = upload(
+    response = upload(
         service,
         content,
         "fw.zip",
@@ -47,21 +47,21 @@ def test_an_upload_makes_a_record_that_is_a_draft(service: RunningService) -> No
         hardwareVersions=["1.2.0", "2.0"],
         minVersion="1.0.0-beta.2",
         notes="First line\nand more: ü",
-        sha256=digest(content).upper(),
+        sha256=hash_hex(content).upper(),
         type="1",
     )
-    assert answer.status_code == 201, answer.text
-    record = answer.json()
+    assert response.status_code == 201, response.text
+    record = response.json()
     assert record.pop("id").startswith("fw-")
     assert record.pop("createdAt")
-    assert record == {  # and no more
+    assert record == {  # exactly these fields
         "modelNumber": MODEL,
         "version": version,
         "type": 1,
         "bare": False,
         "fileName": "fw.zip",
         "size": len(content),
-        "sha256": digest(content),
+        "sha256": hash_hex(content),
         "hardwareVersions": ["1.2.0", "2.0.0"],
         "minVersion": "1.0.0-beta.2",
         "notes": "First line\nand more: ü",
@@ -71,21 +71,21 @@ def test_an_upload_makes_a_record_that_is_a_draft(service: RunningService) -> No
     }
 
 
-def test_what_nobody_says_is_as_usual(service: RunningService) -> None:
-    record = uploaded(service, modelNumber="00ab")
+def test_omitted_fields_have_defaults(service: RunningService) -> None:
+    record = upload_record(service, modelNumber="00ab")
     assert (record["modelNumber"], record["hardwareVersions"], record["minVersion"]) == ("00AB", [], None)
     assert (record["notes"], record["type"], record["bare"]) == ("", 1, True)
-    bundle = uploaded(service, BUNDLE, name="Gateway.RAUCB")
+    bundle = upload_record(service, BUNDLE, name="Gateway.RAUCB")
     assert (bundle["type"], bundle["bare"]) == (2, False)
-    for kind in ("1", None):
-        record = uploaded(service, name="x.raucb", bare="true", type=kind)
+    for firmware_type in ("1", None):
+        record = upload_record(service, name="x.raucb", bare="true", type=firmware_type)
         assert (record["type"], record["bare"]) == (1, True)
     version = new_version()
-    record = uploaded(service, package(version), version=version, bare="false", override="false")
+    record = upload_record(service, package(version), version=version, bare="false", override="false")
     assert (record["type"], record["bare"]) == (1, False)
 
 
-def test_parts_may_come_in_any_order(service: RunningService) -> None:
+def test_form_parts_may_be_in_any_order(service: RunningService) -> None:
     content = new_content()
     parts: list[tuple[str, Any]] = [
         ("image", ("a.bin", content)),
@@ -94,13 +94,13 @@ def test_parts_may_come_in_any_order(service: RunningService) -> None:
         ("bare", (None, "true")),
     ]
     for ordered in (parts, parts[::-1]):
-        answer = service.admin.post(FIRMWARE_PATH, files=ordered)
-        assert answer.status_code in {201, 409}, answer.text
-    assert digest(content) in kept(service)
+        response = service.admin.post(FIRMWARE_PATH, files=ordered)
+        assert response.status_code in {201, 409}, response.text
+    assert hash_hex(content) in list_stored_images(service)
 
 
 @each_row(
-    ("given", "expected"),
+    ("file_name", "expected"),
     [
         ("../../etc/passwd", "passwd"),
         ("C:\\fw\\image.zip", "image.zip"),
@@ -111,10 +111,10 @@ def test_parts_may_come_in_any_order(service: RunningService) -> None:
         ("a\u202eb\u200b\u2028.bin", "ab.bin"),
     ],
 )
-def test_a_file_name_is_cleaned(service: RunningService, given: str, expected: str) -> None:
+def test_a_file_name_is_sanitized(service: RunningService, file_name: str, expected: str) -> None:
     version = new_version()
-    record = uploaded(
-        service, package(version) if given.endswith(".zip") else None, name=given, version=version
+    record = upload_record(
+        service, package(version) if file_name.endswith(".zip") else None, name=file_name, version=version
     )
     assert record["fileName"] == expected
     image = service.viewer.get(f"{FIRMWARE_PATH}/{record['id']}/image")
@@ -158,39 +158,45 @@ def test_a_file_name_is_cleaned(service: RunningService, given: str, expected: s
         ({"ModelNumber": "0018"}, "ModelNumber"),
     ],
 )
-def test_a_wrong_field_is_named(service: RunningService, fields: dict[str, Any], field: str) -> None:
+def test_an_invalid_field_is_reported_by_its_name(
+    service: RunningService, fields: dict[str, Any], field: str
+) -> None:
     content = new_content()
     assert list(faults(upload(service, content, **fields))) == [field]
-    assert digest(content) not in kept(service)
-    assert not under_way(service)
+    assert hash_hex(content) not in list_stored_images(service)
+    assert not list_partial_images(service)
 
 
-def test_the_least_version_may_be_the_version_itself(service: RunningService) -> None:
+def test_the_minimum_version_may_equal_the_version(service: RunningService) -> None:
     version = new_version()
-    assert uploaded(service, version=version, minVersion=version)["minVersion"] == version
+    assert upload_record(service, version=version, minVersion=version)["minVersion"] == version
 
 
 @pytest.mark.rule("rest-109")
-def test_all_that_is_wrong_is_told_at_once(service: RunningService) -> None:
-    answer = upload(service, modelNumber="x", version=None, minVersion="y", type="0", unknown="z", sha256="-")
-    assert set(faults(answer)) == {"modelNumber", "version", "minVersion", "type", "unknown", "sha256"}
+def test_all_faults_are_reported_at_once(service: RunningService) -> None:
+    response = upload(
+        service, modelNumber="x", version=None, minVersion="y", type="0", unknown="z", sha256="-"
+    )
+    assert set(faults(response)) == {"modelNumber", "version", "minVersion", "type", "unknown", "sha256"}
 
 
-def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(service: RunningService) -> None:
+def test_exactly_one_nonempty_image_file_is_required(service: RunningService) -> None:
     fields = {"modelNumber": (None, MODEL), "version": (None, new_version())}
     assert faults(service.admin.post(FIRMWARE_PATH, files=fields)) == {"image": "is missing"}
     assert faults(service.admin.post(FIRMWARE_PATH, files={**fields, "image": (None, b"x")})) == {
-        "image": "has no file name"
+        "image": "must have a file name"
     }
     assert faults(service.admin.post(FIRMWARE_PATH, files={**fields, "image": ("..", b"x")})) == {
-        "image": "has no file name"
+        "image": "must have a file name"
     }
     assert faults(service.admin.post(FIRMWARE_PATH, files={**fields, "image": ("a.bin", b"")})) == {
-        "image": "is empty"
+        "image": "must not be empty"
     }
-    twice: list[tuple[str, Any]] = [*fields.items(), ("image", ("a", b"x")), ("image", ("b", b"y"))]
-    assert faults(service.admin.post(FIRMWARE_PATH, files=twice)) == {"image": "is given more than once"}
-    assert not under_way(service)
+    parts: list[tuple[str, Any]] = [*fields.items(), ("image", ("a", b"x")), ("image", ("b", b"y"))]
+    assert faults(service.admin.post(FIRMWARE_PATH, files=parts)) == {
+        "image": "must not be given more than once"
+    }
+    assert not list_partial_images(service)
 
 
 @pytest.mark.rule("firmware-17", "rest-213")
@@ -206,21 +212,21 @@ def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(servic
         (package("3.4.2-beta.1"), "is a package of version 3.4.2-beta.1; the record says 3.4.2"),
     ],
 )
-def test_a_package_that_gateways_would_refuse_is_refused(
+def test_a_package_that_gateways_would_reject_is_rejected(
     service: RunningService, content: bytes, reason: str
 ) -> None:
     for name in ("fw.zip", "fw"):
-        refused = upload(service, content, name, version="3.4.2", bare=None)
-        assert reason in faults(refused)["image"]
-    assert digest(content) not in kept(service)
-    assert not under_way(service)
-    assert uploaded(service, content, name="fw.raucb")["type"] == 2
+        rejected = upload(service, content, name, version="3.4.2", bare=None)
+        assert reason in faults(rejected)["image"]
+    assert hash_hex(content) not in list_stored_images(service)
+    assert not list_partial_images(service)
+    assert upload_record(service, content, name="fw.raucb")["type"] == 2
 
 
 @pytest.mark.rule("rest-220")
-def test_a_package_that_differs_in_model_and_version_is_refused_for_both(service: RunningService) -> None:
-    answer = upload(service, package("1.2.3", "0005"), "fw.zip", version="3.4.2", override="true")
-    assert [each["message"] for each in answer.json()["errors"]] == [
+def test_a_package_with_another_model_and_version_is_rejected_for_both(service: RunningService) -> None:
+    response = upload(service, package("1.2.3", "0005"), "fw.zip", version="3.4.2", override="true")
+    assert [each["message"] for each in response.json()["errors"]] == [
         "is a package for model 0005; the record says 0018",
         "is a package of version 1.2.3; the record says 3.4.2",
     ]
@@ -231,45 +237,45 @@ def test_a_package_that_differs_in_model_and_version_is_refused_for_both(service
 
 @pytest.mark.rule("rest-213", "firmware-44")
 @each_row("name", ["hostname", "hostname.bin", "hostname.zip"])
-def test_a_file_that_is_no_package_needs_to_be_called_bare(service: RunningService, name: str) -> None:
+def test_a_file_that_is_no_package_must_be_marked_as_bare(service: RunningService, name: str) -> None:
     for content in (b"my-host\n", new_content()):
         assert faults(upload(service, content, name, bare=None, override="true")) == {
             "image": "is not a Nordic package (a zip file)",
-            "bare": "must be true if it is a bare image",
+            "bare": "must be true for a bare image",
         }
-        assert digest(content) not in kept(service)
+        assert hash_hex(content) not in list_stored_images(service)
 
 
 @pytest.mark.rule("rest-213", "rest-221", "firmware-44")
-def test_a_bare_image_that_fails_its_check_needs_an_override_that_the_audit_log_keeps(
+def test_a_bare_image_that_fails_its_check_needs_an_override_which_the_audit_log_records(
     service: RunningService,
 ) -> None:
     content = b"my-desk\n"
-    answer = upload(service, content, "hostname")
-    assert (answer.status_code, answer.json()["code"]) == (400, "image-check-failed")
-    found = faults(answer)
-    assert "it has 8 bytes" in found["image"]
-    assert found["override"] == "must be true to accept it all the same"
-    assert not under_way(service)
-    record = uploaded(service, content, name="hostname", override="true")
+    response = upload(service, content, "hostname")
+    assert (response.status_code, response.json()["code"]) == (400, "image-check-failed")
+    messages = faults(response)
+    assert "it has 8 bytes" in messages["image"]
+    assert messages["override"] == "must be true to accept the image nevertheless"
+    assert not list_partial_images(service)
+    record = upload_record(service, content, name="hostname", override="true")
     assert (record["bare"], record["size"]) == (True, len(content))
     (row,) = service.admin.get("/api/v1/audit", params={"Target": record["id"]}).json()["items"]
     assert (row["action"], row["detail"]["bare"], row["detail"]["sha256"]) == (
         "firmware.upload",
         True,
-        digest(content),
+        hash_hex(content),
     )
     assert "8 bytes" in row["detail"]["override"]
-    fine = uploaded(service, override="true")
-    (row,) = service.admin.get("/api/v1/audit", params={"Target": fine["id"]}).json()["items"]
+    valid = upload_record(service, override="true")
+    (row,) = service.admin.get("/api/v1/audit", params={"Target": valid["id"]}).json()["items"]
     assert "override" not in row["detail"]
 
 
 @pytest.mark.rule("rest-213")
-def test_a_package_is_no_bare_image_whatever_is_overridden(service: RunningService) -> None:
+def test_a_package_is_rejected_as_a_bare_image_even_with_override(service: RunningService) -> None:
     version = new_version()
-    answer = upload(service, package(version), "fw.bin", version=version, bare="true", override="true")
-    assert faults(answer) == {"bare": "is true, but the image is a zip file, such as a Nordic package"}
+    response = upload(service, package(version), "fw.bin", version=version, bare="true", override="true")
+    assert faults(response) == {"bare": "must not be true: the image is a zip file, such as a Nordic package"}
 
 
 @pytest.mark.rule("firmware-17")
@@ -278,46 +284,46 @@ def test_a_package_is_no_bare_image_whatever_is_overridden(service: RunningServi
     [bytes(MAX_PACKAGE_BYTES + 1), package("3.4.2").ljust(MAX_PACKAGE_BYTES + 1)],
     ids=["bare", "zip"],
 )
-def test_what_is_larger_than_any_package_is_none(service: RunningService, content: bytes) -> None:
+def test_a_file_larger_than_any_package_is_rejected(service: RunningService, content: bytes) -> None:
     reason = faults(upload(service, content, "fw.zip"))["image"]
     assert reason.startswith(
-        f"has {MAX_PACKAGE_BYTES + 1} bytes; a Nordic package has at most {MAX_PACKAGE_BYTES}"
+        f"has {MAX_PACKAGE_BYTES + 1} bytes; a Nordic package may have at most {MAX_PACKAGE_BYTES}"
     )
-    assert digest(content) not in kept(service)
-    assert not under_way(service)
-    assert uploaded(service, content, name="fw.raucb")["size"] == MAX_PACKAGE_BYTES + 1
+    assert hash_hex(content) not in list_stored_images(service)
+    assert not list_partial_images(service)
+    assert upload_record(service, content, name="fw.raucb")["size"] == MAX_PACKAGE_BYTES + 1
 
 
 @pytest.mark.rule("rest-113")
-def test_the_same_model_and_version_a_second_time_is_a_conflict(service: RunningService) -> None:
+def test_a_second_upload_of_the_same_model_and_version_is_a_conflict(service: RunningService) -> None:
     first, second, version = new_content(), new_content(), new_version()
-    record = uploaded(service, first, version=version)
-    answer = upload(service, second, version=version)
-    assert (answer.status_code, answer.json()["code"]) == (409, "already-exists")
-    assert digest(second) not in kept(service)
-    assert not under_way(service)
-    assert uploaded(service, second, version=f"{version}-beta.1")["id"] != record["id"]
-    assert uploaded(service, second, version=version, modelNumber="0019")["id"] != record["id"]
+    record = upload_record(service, first, version=version)
+    response = upload(service, second, version=version)
+    assert (response.status_code, response.json()["code"]) == (409, "already-exists")
+    assert hash_hex(second) not in list_stored_images(service)
+    assert not list_partial_images(service)
+    assert upload_record(service, second, version=f"{version}-beta.1")["id"] != record["id"]
+    assert upload_record(service, second, version=version, modelNumber="0019")["id"] != record["id"]
 
 
 @pytest.mark.rule("rest-113", "rest-114")
-def test_of_many_at_the_same_moment_one_is_kept(service: RunningService) -> None:
+def test_of_concurrent_uploads_of_one_version_only_one_is_stored(service: RunningService) -> None:
     version, contents = new_version(), [new_content() for _ in range(6)]
     with ThreadPoolExecutor(6) as threads:
-        answers = list(threads.map(lambda content: upload(service, content, version=version), contents))
-    assert sorted(each.status_code for each in answers) == [201] + [409] * 5
-    (made,) = (each.json() for each in answers if each.status_code == 201)
-    assert kept(service) & {digest(each) for each in contents} == {made["sha256"]}
-    assert not under_way(service)
+        responses = list(threads.map(lambda content: upload(service, content, version=version), contents))
+    assert sorted(each.status_code for each in responses) == [201] + [409] * 5
+    (created,) = (each.json() for each in responses if each.status_code == 201)
+    assert list_stored_images(service) & {hash_hex(each) for each in contents} == {created["sha256"]}
+    assert not list_partial_images(service)
 
 
-@each_row("kind", ["application/json", "multipart/mixed; boundary=x", "text/plain"])
-def test_another_content_type_is_refused(service: RunningService, kind: str) -> None:
-    answer = service.admin.post(FIRMWARE_PATH, content=b"{}", headers={"Content-Type": kind})
-    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
+@each_row("content_type", ["application/json", "multipart/mixed; boundary=x", "text/plain"])
+def test_other_content_types_are_rejected(service: RunningService, content_type: str) -> None:
+    response = service.admin.post(FIRMWARE_PATH, content=b"{}", headers={"Content-Type": content_type})
+    assert (response.status_code, response.json()["code"]) == (415, "unsupported-media-type")
 
 
-_WHOLE = (
+_COMPLETE_FORM = (
     b'--x\r\nContent-Disposition: form-data; name="modelNumber"\r\n\r\n0018\r\n'
     b'--x\r\nContent-Disposition: form-data; name="bare"\r\n\r\ntrue\r\n'
     b'--x\r\nContent-Disposition: form-data; name="version"\r\n\r\n%s\r\n'
@@ -326,19 +332,19 @@ _WHOLE = (
 
 
 def _send(
-    service: RunningService, body: bytes, kind: str = "multipart/form-data; boundary=x"
+    service: RunningService, body: bytes, content_type: str = "multipart/form-data; boundary=x"
 ) -> httpx.Response:
-    return service.admin.post(FIRMWARE_PATH, content=body, headers={"Content-Type": kind})
+    return service.admin.post(FIRMWARE_PATH, content=body, headers={"Content-Type": content_type})
 
 
-@each_row("cut", [1, 5, 9, 40, 300])
-def test_a_form_without_its_end_is_refused(service: RunningService, cut: int) -> None:
+@each_row("missing_bytes", [1, 5, 9, 40, 300])
+def test_a_truncated_form_is_rejected(service: RunningService, missing_bytes: int) -> None:
     content = new_content()
-    whole = _WHOLE % (new_version().encode(), content)
-    assert faults(_send(service, whole[:-cut] if cut > 2 else whole[:-4]))
-    assert digest(content) not in kept(service)
-    assert not under_way(service)
-    assert _send(service, whole).status_code == 201
+    form = _COMPLETE_FORM % (new_version().encode(), content)
+    assert faults(_send(service, form[:-missing_bytes] if missing_bytes > 2 else form[:-4]))
+    assert hash_hex(content) not in list_stored_images(service)
+    assert not list_partial_images(service)
+    assert _send(service, form).status_code == 201
 
 
 @each_row(
@@ -354,54 +360,54 @@ def test_a_form_without_its_end_is_refused(service: RunningService, cut: int) ->
         b'--x\r\nContent-Disposition: form-data; name="notes"\r\n\r\n\r\n' * 500 + b"--x--",
     ],
 )
-def test_what_is_no_form_is_refused(service: RunningService, body: bytes) -> None:
+def test_a_malformed_form_is_rejected(service: RunningService, body: bytes) -> None:
     assert faults(_send(service, body))
-    assert not under_way(service)
+    assert not list_partial_images(service)
 
 
-def test_a_form_must_say_what_parts_it(service: RunningService) -> None:
+def test_a_form_must_have_a_boundary(service: RunningService) -> None:
     assert list(faults(_send(service, b"", "multipart/form-data"))) == ["Content-Type"]
     assert list(faults(_send(service, b"", "multipart/form-data; boundary="))) == ["Content-Type"]
 
 
 @pytest.mark.rule("rest-114")
-def test_who_goes_away_in_the_middle_leaves_nothing_behind(service: RunningService) -> None:
+def test_an_aborted_upload_leaves_nothing_behind(service: RunningService) -> None:
     content = b"x" * 3_000_000
-    whole = _WHOLE % (new_version().encode(), content)
-    lines = ["Content-Type: multipart/form-data; boundary=x", f"Content-Length: {len(whole)}"]
+    form = _COMPLETE_FORM % (new_version().encode(), content)
+    lines = ["Content-Type: multipart/form-data; boundary=x", f"Content-Length: {len(form)}"]
     with connect_raw(service) as connection:
         connection.send(
-            build_head(f"POST {FIRMWARE_PATH}", build_bearer_header(service), *lines) + whole[:2_500_000]
+            build_head(f"POST {FIRMWARE_PATH}", build_bearer_header(service), *lines) + form[:2_500_000]
         )
-        eventually(lambda: under_way(service), "the file of an upload")
+        eventually(lambda: list_partial_images(service), "the file of the upload exists")
         connection.hang_up()
-    eventually(lambda: not under_way(service), "the end of that file")
-    assert digest(content) not in kept(service)
+    eventually(lambda: not list_partial_images(service), "the file of the upload is deleted")
+    assert hash_hex(content) not in list_stored_images(service)
 
 
 @pytest.mark.rule("rest-27")
-def test_an_upload_may_be_much_larger_than_other_bodies_and_is_not_held_in_memory(
+def test_a_large_upload_is_not_held_in_memory(
     service: RunningService,
 ) -> None:
-    pieces = 20
+    piece_count = 20
     content = bytes(range(256)) * 4096
 
     def body() -> Iterator[bytes]:
-        form = _WHOLE.replace(b"a.bin", b"a.raucb").replace(b"true", b"false")
-        front, _, end = form.partition(b"%s\r\n--x--")
-        yield front % new_version().encode()
-        yield from (content for _ in range(pieces))
+        form = _COMPLETE_FORM.replace(b"a.bin", b"a.raucb").replace(b"true", b"false")
+        head, _, end = form.partition(b"%s\r\n--x--")
+        yield head % new_version().encode()
+        yield from (content for _ in range(piece_count))
         yield (b"%s\r\n--x--" + end).replace(b"%s", b"")
 
     tracemalloc.start()
     try:
-        answer = service.admin.post(
+        response = service.admin.post(
             FIRMWARE_PATH, content=body(), headers={"Content-Type": "multipart/form-data; boundary=x"}
         )
-        most = tracemalloc.get_traced_memory()[1]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert answer.status_code == 201, answer.text
-    assert answer.json()["size"] == pieces * len(content)
-    assert answer.json()["sha256"] == digest(content * pieces)
-    assert most < 8 * 1024 * 1024
+    assert response.status_code == 201, response.text
+    assert response.json()["size"] == piece_count * len(content)
+    assert response.json()["sha256"] == hash_hex(content * piece_count)
+    assert peak_bytes < 8 * 1024 * 1024

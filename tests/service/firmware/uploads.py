@@ -1,4 +1,4 @@
-"""Firmware to upload, and uploads to look at."""
+"""Helpers to upload firmware and to inspect stored images."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _numbers = count(1)
 
 
 def new_content() -> bytes:
-    """A bare image that no other test has."""
+    """Return a bare image that no other test uses."""
     return bare_image(b"image %d " % next(_numbers) * 100)
 
 
 def package(version: str, model: str = MODEL) -> bytes:
-    """A Nordic package of this version."""
+    """Build a Nordic package of a version."""
     return build_package(b"firmware" * 500, model_number=ModelNumber(model), version=Version.parse(version))
 
 
 def new_version() -> str:
-    """A version that no other test has."""
+    """Return a version that no other test uses."""
     number = next(_numbers)
     return f"9.{number // 256}.{number % 256}"
 
@@ -45,40 +45,42 @@ def new_version() -> str:
 def upload(
     service: RunningService, content: bytes | None = None, name: str = "image.bin", **fields: Any
 ) -> httpx.Response:
-    """Upload an image, by its look a bare one or a package; a field of None is left out."""
+    """Upload an image, with `bare` set by its content and name. Fields with None are omitted."""
     image = new_content() if content is None else content
-    is_bare = not is_zip(image) and not name.lower().endswith((".zip", ".raucb"))
-    bare = {"bare": "true"} if is_bare else {}
-    given = {"modelNumber": MODEL, "version": new_version(), **bare, **fields}
+    looks_bare = not is_zip(image) and not name.lower().endswith((".zip", ".raucb"))
+    bare = {"bare": "true"} if looks_bare else {}
+    form = {"modelNumber": MODEL, "version": new_version(), **bare, **fields}
     return service.admin.post(
         FIRMWARE_PATH,
-        data={field: value for field, value in given.items() if value is not None},
+        data={field: value for field, value in form.items() if value is not None},
         files={"image": (name, image)},
     )
 
 
-def uploaded(service: RunningService, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
-    """The record of an image that is uploaded just now."""
-    answer = upload(service, content, **fields)
-    assert answer.status_code == 201, answer.text
-    record: dict[str, Any] = answer.json()
+def upload_record(service: RunningService, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
+    """Upload an image and return its record."""
+    response = upload(service, content, **fields)
+    assert response.status_code == 201, response.text
+    record: dict[str, Any] = response.json()
     return record
 
 
-def released(service: RunningService, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
-    """The same, released."""
-    answer = service.admin.post(f"{FIRMWARE_PATH}/{uploaded(service, content, **fields)['id']}/release")
-    assert answer.status_code == 200, answer.text
-    record: dict[str, Any] = answer.json()
+def upload_released(service: RunningService, content: bytes | None = None, **fields: Any) -> dict[str, Any]:
+    """Upload and release an image, and return its record."""
+    response = service.admin.post(
+        f"{FIRMWARE_PATH}/{upload_record(service, content, **fields)['id']}/release"
+    )
+    assert response.status_code == 200, response.text
+    record: dict[str, Any] = response.json()
     return record
 
 
-def digest(content: bytes) -> str:
+def hash_hex(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def kept(service: RunningService) -> set[str]:
-    """The images that are kept, by their hashes."""
+def list_stored_images(service: RunningService) -> set[str]:
+    """Return the hashes of all stored images."""
     if service.database.is_sqlite:
         folder = service.data / "images"
         return (
@@ -93,19 +95,19 @@ def kept(service: RunningService) -> set[str]:
     )
 
 
-def under_way(service: RunningService) -> list[str]:
-    """What arrives at the moment."""
+def list_partial_images(service: RunningService) -> list[str]:
+    """Return the file names of uploads in progress."""
     folder = service.data / "images"
     return [each.name for each in folder.iterdir() if each.name.startswith(".")] if folder.exists() else []
 
 
-def chunks(database: Database, sha256: str) -> int:
-    """How many rows an image has on PostgreSQL."""
+def count_chunks(database: Database, sha256: str) -> int:
+    """Return the number of rows of an image on PostgreSQL."""
     query = select(func.count()).where(image_chunk.c.sha256 == bytes.fromhex(sha256))
     return database.read_now(lambda connection: int(connection.execute(query).scalar_one()))
 
 
-def faults(answer: httpx.Response) -> dict[str, str]:
-    """What was wrong, by field."""
-    assert answer.status_code == 400, answer.text
-    return {each["field"]: each["message"] for each in answer.json()["errors"]}
+def faults(response: httpx.Response) -> dict[str, str]:
+    """Return the messages of a rejected request by field."""
+    assert response.status_code == 400, response.text
+    return {each["field"]: each["message"] for each in response.json()["errors"]}

@@ -12,7 +12,7 @@ from meshfleet.rest.live import STREAM_PATH
 from meshfleet.service.api import load_openapi_document
 from meshfleet.service.http.access import REQUIRED_ROLES
 from tests.row_tables import each_row
-from tests.service.firmware.uploads import uploaded
+from tests.service.firmware.uploads import upload_record
 from tests.service.jobs.job_environment import JobEnvironment
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def existing_ids(service: RunningService) -> dict[str, list[str]]:
         "username": [service.new_user() for _ in range(2)],
         "key_id": [key["id"] for key in keys],  # without the key of the test's own client
         "request_id": ["-"],
-        "firmware_id": [uploaded(service)["id"] for _ in range(3)],
+        "firmware_id": [upload_record(service)["id"] for _ in range(3)],
         "job_id": [JobEnvironment(service).any_job() for _ in range(5)],
         "token": ["-"],
         "file_name": ["image.bin"],

@@ -1,4 +1,4 @@
-"""A running service for each module and database, with something to update."""
+"""Fixtures: a running service for each module and database, and an environment for jobs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ __all__ = ["service", "sqlite_of_module"]
 
 
 @pytest.fixture
-def shop(service: RunningService) -> JobEnvironment:
-    """Firmware and devices of a model that no other test has."""
+def env(service: RunningService) -> JobEnvironment:
+    """Provide firmware and devices of a model that no other test uses."""
     return JobEnvironment(service)

@@ -1,4 +1,4 @@
-"""Dry runs: what a job would do, told before there is one."""
+"""Tests of dry runs: what a job would do, without creating it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.rule("rest-122")
-def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: JobEnvironment) -> None:
-    fitting = shop.devices(25, gateway=shop.service.new_mac())
-    there, newer = shop.devices(3, "3.4.2"), shop.devices(2, "4.0.0")
-    before = shop.count_rows()
-    told = shop.dry_run(
-        shop.firmware(),
-        {"deviceIds": [*fitting, *there, *newer]},
+def test_a_dry_run_returns_the_plan_and_stores_nothing(env: JobEnvironment) -> None:
+    eligible = env.devices(25, gateway=env.service.new_mac())
+    on_target, newer = env.devices(3, "3.4.2"), env.devices(2, "4.0.0")
+    before = env.count_rows()
+    result = env.dry_run(
+        env.firmware(),
+        {"deviceIds": [*eligible, *on_target, *newer]},
         waves=[{"name": "canary", "count": 5}, {"percent": 100}],
         health={"heartbeats": 0},
     )
-    assert shop.count_rows() == before
-    msgspec.json.decode(msgspec.json.encode(told), type=DryRun)
-    assert (told["dryRun"], told["targets"], told["eligible"], told["skipped"]) == (True, 30, 25, 5)
-    assert told["refusals"] == [
+    assert env.count_rows() == before
+    msgspec.json.decode(msgspec.json.encode(result), type=DryRun)
+    assert (result["dryRun"], result["targets"], result["eligible"], result["skipped"]) == (True, 30, 25, 5)
+    assert result["refusals"] == [
         {
             "code": "ALREADY_THERE",
-            "reason": "it reports that it runs 3.4.2 already, and is asked before it is skipped",
+            "reason": "it reports that it already runs 3.4.2; its version is read before it is skipped",
             "count": 3,
-            "deviceIds": there,
+            "deviceIds": on_target,
         },
         {
             "code": "DOWNGRADE",
@@ -49,20 +49,20 @@ def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: JobEnvironment) -
             "deviceIds": newer,
         },
     ]
-    assert told["methods"] == {"download": 25}
-    assert told["waves"] == [
+    assert result["methods"] == {"download": 25}
+    assert result["waves"] == [
         {"name": "canary", "state": "WAITING", "size": 5} | UNTOUCHED,
         {"name": None, "state": "WAITING", "size": 20} | UNTOUCHED,
     ]
-    assert len(told["deviceIds"]) == 20
-    assert set(told["deviceIds"]) < set(fitting)
-    # One after the other, 60,000 bytes at 300 bytes a second.
-    assert told["estimatedMinutes"] == pytest.approx(25 * 200 / 60, abs=0.1)
+    assert len(result["deviceIds"]) == 20
+    assert set(result["deviceIds"]) < set(eligible)
+    # One device after another, with 60,000 bytes at 300 bytes per second.
+    assert result["estimatedMinutes"] == pytest.approx(25 * 200 / 60, abs=0.1)
 
 
 @pytest.mark.rule("rest-122")
 @each_row(
-    ("order", "minutes"),
+    ("fields", "minutes"),
     [
         ({}, 10 * 200 / 60),
         ({"concurrency": {"perGateway": None}}, 200 / 60),
@@ -78,45 +78,45 @@ def test_a_dry_run_tells_what_would_be_and_makes_nothing(shop: JobEnvironment) -
         ({"health": {"heartbeats": 3}, "waves": [{"count": 1}]}, 10 * 200 / 60 + 120),
     ],
 )
-def test_an_estimate_follows_the_limit_that_is_felt_most(
-    shop: JobEnvironment, order: dict[str, Any], minutes: float
+def test_the_estimate_follows_the_tightest_limit(
+    env: JobEnvironment, fields: dict[str, Any], minutes: float
 ) -> None:
-    devices = shop.devices(10, gateway=Mac(shop.service.new_mac()))
-    told = shop.dry_run(shop.firmware(), {"deviceIds": devices}, **{"health": {"heartbeats": 0}} | order)
-    assert told["estimatedMinutes"] == pytest.approx(minutes, abs=0.1)
+    devices = env.devices(10, gateway=Mac(env.service.new_mac()))
+    result = env.dry_run(env.firmware(), {"deviceIds": devices}, **{"health": {"heartbeats": 0}} | fields)
+    assert result["estimatedMinutes"] == pytest.approx(minutes, abs=0.1)
 
 
 @pytest.mark.rule("rest-122")
-def test_a_dry_run_tells_how_many_would_have_to_wait(shop: JobEnvironment) -> None:
-    away, there = shop.devices(2, connected=False), shop.devices(3, connected=True)
-    left_out = shop.devices(1, "3.4.2", connected=False)
-    told = shop.dry_run(shop.firmware(), {"deviceIds": [*away, *there, *left_out]})
-    assert (told["eligible"], told["offline"]) == (5, 2)
+def test_a_dry_run_counts_offline_devices(env: JobEnvironment) -> None:
+    offline, on_target = env.devices(2, connected=False), env.devices(3, connected=True)
+    left_out = env.devices(1, "3.4.2", connected=False)
+    result = env.dry_run(env.firmware(), {"deviceIds": [*offline, *on_target, *left_out]})
+    assert (result["eligible"], result["offline"]) == (5, 2)
 
 
 @pytest.mark.rule("rest-122", "rest-212")
-def test_a_dry_run_tells_how_many_another_job_is_not_over_with(shop: JobEnvironment) -> None:
-    queued, under_way, over, free, left_out = shop.devices(5)
-    job = shop.create_job(shop.firmware(), [queued, under_way, over, left_out])["id"]
-    shop.set_execution(job, under_way, state="TRANSFERRING")
-    shop.set_execution(job, over, state="SUCCEEDED")
-    shop.create_job(shop.firmware(), [queued])
-    shop.set_job(shop.create_job(shop.firmware(), [free])["id"], state="CANCELED", finished_at=shop.now)
-    shop.service.observe(
-        DeviceObservation(device=to_mac(DeviceId(left_out)), at=shop.now, firmware=Version(3, 5, 0))
+def test_a_dry_run_counts_devices_that_another_job_is_updating(env: JobEnvironment) -> None:
+    queued, active, ended, free, left_out = env.devices(5)
+    job = env.create_job(env.firmware(), [queued, active, ended, left_out])["id"]
+    env.set_execution(job, active, state="TRANSFERRING")
+    env.set_execution(job, ended, state="SUCCEEDED")
+    env.create_job(env.firmware(), [queued])
+    env.set_job(env.create_job(env.firmware(), [free])["id"], state="CANCELED", finished_at=env.now)
+    env.service.observe(
+        DeviceObservation(device=to_mac(DeviceId(left_out)), at=env.now, firmware=Version(3, 5, 0))
     )
-    targets = {"deviceIds": [queued, under_way, over, free, left_out]}
-    told = shop.dry_run(shop.firmware("3.5.0"), targets)
-    assert (told["eligible"], told["busy"]) == (4, 2)
-    giving = shop.create_job(shop.firmware(), [free, over], onNewerJob="supersede")["id"]
-    assert shop.dry_run(shop.firmware("3.5.0"), targets)["busy"] == 2  # what it has not begun it gives up
-    shop.set_execution(giving, free, state="CONFIRMING")
-    assert shop.dry_run(shop.firmware("3.5.0"), targets)["busy"] == 3
+    targets = {"deviceIds": [queued, active, ended, free, left_out]}
+    result = env.dry_run(env.firmware("3.5.0"), targets)
+    assert (result["eligible"], result["busy"]) == (4, 2)
+    superseded_job = env.create_job(env.firmware(), [free, ended], onNewerJob="supersede")["id"]
+    assert env.dry_run(env.firmware("3.5.0"), targets)["busy"] == 2  # its queued devices can be taken over
+    env.set_execution(superseded_job, free, state="CONFIRMING")
+    assert env.dry_run(env.firmware("3.5.0"), targets)["busy"] == 3
 
 
 @pytest.mark.rule("rest-122")
 @each_row(
-    ("rhythms", "beat"),
+    ("intervals", "expected_minutes"),
     [
         ([1.5] * 10, 1.5),
         ([1.0] * 9 + [90.0], 1.0),
@@ -125,24 +125,32 @@ def test_a_dry_run_tells_how_many_another_job_is_not_over_with(shop: JobEnvironm
         ([None] * 10, 20.0),
     ],
 )
-def test_an_estimate_knows_how_often_devices_are_heard(
-    shop: JobEnvironment, rhythms: list[float | None], beat: float
+def test_the_estimate_uses_heartbeat_intervals(
+    env: JobEnvironment, intervals: list[float | None], expected_minutes: float
 ) -> None:
-    devices = shop.devices(10, gateway=Mac(shop.service.new_mac()))
+    devices = env.devices(10, gateway=Mac(env.service.new_mac()))
 
-    def hear(connection: Connection) -> None:
-        for device, minutes in zip(devices, rhythms, strict=True):
-            rhythm = None if minutes is None else int(minutes * MINUTE)
-            mine = device_state.c.device == number_of(device)
-            assert connection.execute(update(device_state).where(mine).values(rhythm=rhythm)).rowcount == 1
+    def set_intervals(connection: Connection) -> None:
+        for device, minutes in zip(devices, intervals, strict=True):
+            interval = None if minutes is None else int(minutes * MINUTE)
+            is_device = device_state.c.device == number_of(device)
+            assert (
+                connection.execute(update(device_state).where(is_device).values(rhythm=interval)).rowcount
+                == 1
+            )
 
-    shop.service.database.write_now(hear)
-    told = shop.dry_run(shop.firmware(), {"deviceIds": devices}, concurrency={"perGateway": None})
-    assert told["estimatedMinutes"] == pytest.approx(200 / 60 + 3 * beat, abs=0.1)
+    env.service.database.write_now(set_intervals)
+    result = env.dry_run(env.firmware(), {"deviceIds": devices}, concurrency={"perGateway": None})
+    assert result["estimatedMinutes"] == pytest.approx(200 / 60 + 3 * expected_minutes, abs=0.1)
 
 
 @pytest.mark.rule("rest-122")
-def test_a_dry_run_for_nobody_tells_so(shop: JobEnvironment) -> None:
-    told = shop.dry_run(shop.firmware(), {"deviceIds": shop.devices(30, "3.4.2")})
-    assert (told["eligible"], told["waves"], told["methods"], told["estimatedMinutes"]) == (0, [], {}, 0)
-    assert len(told["refusals"][0]["deviceIds"]) == 20
+def test_a_dry_run_without_eligible_devices_is_empty(env: JobEnvironment) -> None:
+    result = env.dry_run(env.firmware(), {"deviceIds": env.devices(30, "3.4.2")})
+    assert (result["eligible"], result["waves"], result["methods"], result["estimatedMinutes"]) == (
+        0,
+        [],
+        {},
+        0,
+    )
+    assert len(result["refusals"][0]["deviceIds"]) == 20

@@ -1,4 +1,4 @@
-"""Making jobs over REST."""
+"""Tests of creating jobs over REST."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.service.jobs.job_environment import JOBS, MINUTE, UNTOUCHED, job_numb
 if TYPE_CHECKING:
     from tests.service.jobs.job_environment import JobEnvironment
 
-AS_IT_IS_UNLESS_SET: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "stage": False,
     "allowDowngrade": False,
     "method": None,
@@ -39,9 +39,9 @@ AS_IT_IS_UNLESS_SET: dict[str, Any] = {
     "health": {"heartbeats": 3},
     "onNewerJob": "queue",
 }
-"""What a wave tells before anything has happened."""
+"""Fields of a job request with their default values."""
 
-SET: dict[str, Any] = {
+ALL_FIELDS: dict[str, Any] = {
     "stage": True,
     "allowDowngrade": True,
     "method": "broadcast",
@@ -65,14 +65,14 @@ SET: dict[str, Any] = {
 
 
 @pytest.mark.rule("rest-115", "rest-121", "rest-124", "rest-125", "rest-126", "rest-127", "rest-131")
-def test_a_job_is_what_it_was_made_of_and_how_it_goes(shop: JobEnvironment) -> None:
-    devices, firmware = shop.devices(3), shop.firmware()
-    before = shop.now
-    job = shop.create_job(firmware, devices, name="Sensors")
-    assert {name: job[name] for name in AS_IT_IS_UNLESS_SET} == AS_IT_IS_UNLESS_SET
+def test_a_job_shows_its_request_and_its_progress(env: JobEnvironment) -> None:
+    devices, firmware = env.devices(3), env.firmware()
+    before = env.now
+    job = env.create_job(firmware, devices, name="Sensors")
+    assert {name: job[name] for name in DEFAULTS} == DEFAULTS
     assert job["targets"] == {"deviceIds": devices, "all": False}
     assert (job["name"], job["firmwareId"]) == ("Sensors", firmware)
-    assert (job["modelNumber"], job["version"]) == (shop.model, "3.4.2")
+    assert (job["modelNumber"], job["version"]) == (env.model, "3.4.2")
     assert (job["state"], job["outcome"], job["stopCause"], job["pauseReason"]) == (
         "IN_PROGRESS",
         None,
@@ -82,45 +82,45 @@ def test_a_job_is_what_it_was_made_of_and_how_it_goes(shop: JobEnvironment) -> N
     assert job["counts"] == dict.fromkeys(ExecutionState, 0) | {"QUEUED": 3}
     assert (job["progress"], job["eta"], job["parentJobId"], job["finishedAt"]) == (0, None, None, None)
     assert job["waveStates"] == [{"name": None, "state": "RUNNING", "size": 3} | UNTOUCHED]
-    assert format_millis(before) <= job["createdAt"] == job["startedAt"] <= format_millis(shop.now)
+    assert format_millis(before) <= job["createdAt"] == job["startedAt"] <= format_millis(env.now)
     assert job["createdBy"] == "api-key: key of a operator"
-    assert shop.get_job(job["id"]) == job
+    assert env.get_job(job["id"]) == job
 
 
 @pytest.mark.rule("rest-115", "rest-131", "rest-128", "rest-130")
-def test_all_that_is_ordered_is_kept(shop: JobEnvironment) -> None:
-    job = shop.create_job(shop.firmware(), shop.devices(4), **SET)
-    assert {name: job[name] for name in SET} == SET
+def test_all_fields_of_a_request_are_stored(env: JobEnvironment) -> None:
+    job = env.create_job(env.firmware(), env.devices(4), **ALL_FIELDS)
+    assert {name: job[name] for name in ALL_FIELDS} == ALL_FIELDS
     assert (job["state"], job["startedAt"]) == ("CREATED", None)
     assert [each["size"] for each in job["waveStates"]] == [1, 1, 2]
     assert [each["state"] for each in job["waveStates"]] == ["WAITING"] * 3
 
 
 @pytest.mark.rule("rest-115")
-def test_what_holds_unless_set_is_written_down_too(shop: JobEnvironment) -> None:
-    row = shop.row(shop.create_job(shop.firmware(), shop.devices(1))["id"])
-    assert msgspec.json.decode(row["body"]).items() >= AS_IT_IS_UNLESS_SET.items()
+def test_defaults_are_stored_with_the_job(env: JobEnvironment) -> None:
+    row = env.row(env.create_job(env.firmware(), env.devices(1))["id"])
+    assert msgspec.json.decode(row["body"]).items() >= DEFAULTS.items()
     assert (row["wave"], row["paced_until"], row["armed"], row["soaks_until"]) == (0, 0, "{}", None)
-    assert row["queue_until"] is None  # its clock is wound up by who runs it
+    assert row["queue_until"] is None  # the job runner sets the deadline
     assert 0 <= row["seed"] < 2**63
 
 
 @pytest.mark.rule("rest-121", "rest-123")
-def test_executions_are_queued_in_the_order_of_the_seed(shop: JobEnvironment) -> None:
-    behind = shop.service.new_mac()
-    devices = shop.devices(20, gateway=behind)
-    unknown = shop.device(None)
-    job = shop.create_job(shop.firmware(), [*devices, unknown], waves=[{"count": 5}, {"percent": 50}])
-    row, rows = shop.row(job["id"]), shop.rows(job["id"])
+def test_executions_are_queued_in_the_order_of_the_seed(env: JobEnvironment) -> None:
+    gateway_mac = env.service.new_mac()
+    devices = env.devices(20, gateway=gateway_mac)
+    unknown = env.device(None)
+    job = env.create_job(env.firmware(), [*devices, unknown], waves=[{"count": 5}, {"percent": 50}])
+    row, rows = env.row(job["id"]), env.rows(job["id"])
     waves = WaveAssignment(
         row["seed"], map(number_of, [*devices, unknown]), (Wave(count=5), Wave(percent=50))
     )
     assert msgspec.json.decode(row["waves"]) == [{"name": None, "size": size} for size in (5, 6, 10)]
     for each in rows:
         assert (each["wave"], each["due"]) == waves.find_position(each["device"])
-        known = each["device"] != number_of(unknown)
-        assert each["gateway"] == (mac_to_int(behind) if known else None)
-        assert each["from_version"] == ("3.4.1" if known else None)
+        is_known = each["device"] != number_of(unknown)
+        assert each["gateway"] == (mac_to_int(gateway_mac) if is_known else None)
+        assert each["from_version"] == ("3.4.1" if is_known else None)
         assert (each["state"], each["method"], each["attempt"]) == ("QUEUED", "download", 1)
         assert (each["tries"], each["progress"], each["beats"], each["version"]) == (0, 0, 0, 0)
         assert not each["is_read"]
@@ -128,103 +128,103 @@ def test_executions_are_queued_in_the_order_of_the_seed(shop: JobEnvironment) ->
         empty = {"waiting", "code", "reason", "step", "ask", "batch", "expires", "total_until", "moved_at"}
         empty |= {"status_before", "beat_at", "started_at"}
         assert {each[name] for name in empty} == {None}
-    assert shop.tallies(job["id"]) == {(0, "QUEUED"): 5, (1, "QUEUED"): 6, (2, "QUEUED"): 10}
+    assert env.tallies(job["id"]) == {(0, "QUEUED"): 5, (1, "QUEUED"): 6, (2, "QUEUED"): 10}
 
 
 @pytest.mark.rule("rest-208")
-def test_who_is_connected_goes_first(shop: JobEnvironment) -> None:
-    away, there = shop.devices(20, connected=False), shop.devices(3, connected=True)
-    order: dict[str, Any] = {"waves": [{"count": 2}, {"count": 2}]}
-    executions = shop.executions(shop.create_job(shop.firmware(), [*away, *there], **order)["id"])
-    waves = [executions[each]["wave"] for each in there]
+def test_connected_devices_are_in_the_first_waves(env: JobEnvironment) -> None:
+    offline, online = env.devices(20, connected=False), env.devices(3, connected=True)
+    fields_set: dict[str, Any] = {"waves": [{"count": 2}, {"count": 2}]}
+    executions = env.executions(env.create_job(env.firmware(), [*offline, *online], **fields_set)["id"])
+    waves = [executions[each]["wave"] for each in online]
     assert sorted(waves) == ["1", "1", "2"]
-    assert {executions[each]["wave"] for each in away} == {"2", "3"}
-    told = shop.dry_run(shop.firmware(), {"deviceIds": [*away, *there]}, **order)
-    assert set(told["deviceIds"][:3]) == set(there)
+    assert {executions[each]["wave"] for each in offline} == {"2", "3"}
+    result = env.dry_run(env.firmware(), {"deviceIds": [*offline, *online]}, **fields_set)
+    assert set(result["deviceIds"][:3]) == set(online)
 
 
-def test_a_claimed_gateway_is_reached_through_itself(shop: JobEnvironment) -> None:
-    other = shop.service.new_mac()
-    device = shop.device(gateway=other)
+def test_a_claimed_gateway_is_its_own_gateway(env: JobEnvironment) -> None:
+    other = env.service.new_mac()
+    device = env.device(gateway=other)
     number = number_of(device)
     claim = insert(gateway).values(device=number, claimed_at=1)
-    shop.service.database.write_now(lambda c: c.execute(claim))
-    (row,) = shop.rows(shop.create_job(shop.firmware(), [device])["id"])
+    env.service.database.write_now(lambda c: c.execute(claim))
+    (row,) = env.rows(env.create_job(env.firmware(), [device])["id"])
     assert row["gateway"] == number
 
 
 @pytest.mark.rule("rest-119", "rest-120", "rest-121", "rest-145")
-def test_misfits_are_skipped_with_the_reason(shop: JobEnvironment) -> None:
-    firmware = shop.firmware(hardware='["1.0.0", "1.1.0"]', min_version="3.0.0")
-    right: dict[str, Any] = {"hardware": Version(1, 0, 0)}
+def test_incompatible_devices_are_skipped_with_the_reason(env: JobEnvironment) -> None:
+    firmware = env.firmware(hardware='["1.0.0", "1.1.0"]', min_version="3.0.0")
+    valid: dict[str, Any] = {"hardware": Version(1, 0, 0)}
     expected = {
-        shop.device(**right): (None, None),
-        shop.device("3.4.2-beta.1", **right): (None, None),
-        shop.device(**right | {"model": ModelNumber("0018")}): (
+        env.device(**valid): (None, None),
+        env.device("3.4.2-beta.1", **valid): (None, None),
+        env.device(**valid | {"model": ModelNumber("0018")}): (
             "WRONG_MODEL",
-            f"its model is 0018, and the firmware is for {shop.model}",
+            f"its model is 0018; the firmware is for {env.model}",
         ),
-        shop.device(None, hardware=Version(1, 0, 0)): (
+        env.device(None, hardware=Version(1, 0, 0)): (
             "TOO_OLD",
-            "its version is not known, and the firmware needs 3.0.0 or newer",
+            "its version is unknown; the firmware requires 3.0.0 or newer",
         ),
-        shop.device(hardware=Version(2, 0, 0)): (
+        env.device(hardware=Version(2, 0, 0)): (
             "WRONG_HARDWARE",
-            "its hardware is 2.0.0, and the firmware is for 1.0.0, 1.1.0",
+            "its hardware is 2.0.0; the firmware is for 1.0.0, 1.1.0",
         ),
-        shop.device(): ("WRONG_HARDWARE", "its hardware is not known, and the firmware is for 1.0.0, 1.1.0"),
-        shop.device("3.4.2", **right): ("ALREADY_THERE", None),
-        shop.device("3.5.0-beta.1", **right): (
+        env.device(): ("WRONG_HARDWARE", "its hardware is unknown; the firmware is for 1.0.0, 1.1.0"),
+        env.device("3.4.2", **valid): ("ALREADY_THERE", None),
+        env.device("3.5.0-beta.1", **valid): (
             "DOWNGRADE",
             "it runs 3.5.0-beta.1, which is newer than 3.4.2",
         ),
-        shop.device("2.9.9", **right): ("TOO_OLD", "it runs 2.9.9, and the firmware needs 3.0.0 or newer"),
+        env.device("2.9.9", **valid): ("TOO_OLD", "it runs 2.9.9; the firmware requires 3.0.0 or newer"),
     }
-    job = shop.create_job(firmware, expected)
-    executions = shop.executions(job["id"])
+    job = env.create_job(firmware, expected)
+    executions = env.executions(job["id"])
     assert {device: (each["reasonCode"], each["reason"]) for device, each in executions.items()} == expected
     for each in executions.values():
         assert each["state"] == ("QUEUED" if each["reason"] is None else "SKIPPED")
         assert each["wave"] == ("1" if each["reasonCode"] is None else None)
     assert job["counts"] == dict.fromkeys(ExecutionState, 0) | {"QUEUED": 3, "SKIPPED": 6}
-    assert shop.tallies(job["id"]) == {(0, "QUEUED"): 2, (-1, "QUEUED"): 1, (-1, "SKIPPED"): 6}
+    assert env.tallies(job["id"]) == {(0, "QUEUED"): 2, (-1, "QUEUED"): 1, (-1, "SKIPPED"): 6}
 
 
 @pytest.mark.rule("rest-120")
-def test_a_downgrade_is_made_by_who_allows_it(shop: JobEnvironment) -> None:
-    device, firmware = shop.device("4.0.0"), shop.firmware()
-    assert shop.states(shop.create_job(firmware, [device])["id"]) == {device: "SKIPPED"}
-    assert shop.states(shop.create_job(firmware, [device], allowDowngrade=True)["id"]) == {device: "QUEUED"}
+def test_a_downgrade_needs_permission(env: JobEnvironment) -> None:
+    device, firmware = env.device("4.0.0"), env.firmware()
+    assert env.states(env.create_job(firmware, [device])["id"]) == {device: "SKIPPED"}
+    assert env.states(env.create_job(firmware, [device], allowDowngrade=True)["id"]) == {device: "QUEUED"}
 
 
 @pytest.mark.rule("rest-135", "rest-134")
-def test_a_job_without_anybody_to_update_is_over_at_once(shop: JobEnvironment) -> None:
-    for order in ({}, {"autoApply": False}, {"startAt": "2100-01-01T00:00:00Z"}):
-        job = shop.create_job(shop.firmware(), shop.devices(2, "4.0.0"), **order)
+def test_a_job_without_eligible_devices_is_completed_at_once(env: JobEnvironment) -> None:
+    for fields_set in ({}, {"autoApply": False}, {"startAt": "2100-01-01T00:00:00Z"}):
+        job = env.create_job(env.firmware(), env.devices(2, "4.0.0"), **fields_set)
         assert (job["state"], job["outcome"], job["startedAt"]) == ("COMPLETED", "NONE", None)
         assert job["finishedAt"] == job["createdAt"]
         assert (job["progress"], job["waveStates"], job["counts"]["SKIPPED"]) == (100, [], 2)
 
 
 @pytest.mark.rule("rest-132")
-def test_a_job_waits_to_be_applied_or_for_its_time(shop: JobEnvironment) -> None:
-    firmware, devices = shop.firmware(), shop.devices(1)
-    ahead, past = format_millis(shop.now + 60 * MINUTE), format_millis(shop.now - MINUTE)
-    for order, state in (
+def test_a_job_waits_to_be_applied_or_for_its_start_time(env: JobEnvironment) -> None:
+    firmware, devices = env.firmware(), env.devices(1)
+    future, past = format_millis(env.now + 60 * MINUTE), format_millis(env.now - MINUTE)
+    for fields_set, state in (
         ({"autoApply": False}, "CREATED"),
-        ({"autoApply": False, "startAt": ahead}, "CREATED"),
-        ({"startAt": ahead}, "SCHEDULED"),
+        ({"autoApply": False, "startAt": future}, "CREATED"),
+        ({"startAt": future}, "SCHEDULED"),
         ({"startAt": past}, "IN_PROGRESS"),
     ):
-        job = shop.create_job(firmware, devices, **order)
+        job = env.create_job(firmware, devices, **fields_set)
         assert job["state"] == state
         assert (job["startedAt"] is None) == (state != "IN_PROGRESS")
-        assert (shop.row(job["id"])["started_at"] is None) == (state != "IN_PROGRESS")
+        assert (env.row(job["id"])["started_at"] is None) == (state != "IN_PROGRESS")
 
 
-def test_times_are_read_in_any_spelling_and_told_in_one(shop: JobEnvironment) -> None:
-    job = shop.create_job(
-        shop.firmware(), shop.devices(1), startAt="2100-01-01T02:00+02:00", deadline="2100-01-02 00:00:00,5"
+def test_times_are_accepted_in_several_formats_and_returned_in_one(env: JobEnvironment) -> None:
+    job = env.create_job(
+        env.firmware(), env.devices(1), startAt="2100-01-01T02:00+02:00", deadline="2100-01-02 00:00:00,5"
     )
     assert job["startAt"] == "2100-01-01T00:00:00.000Z"
     assert job["deadline"] == "2100-01-02T00:00:00.500Z"
@@ -232,23 +232,23 @@ def test_times_are_read_in_any_spelling_and_told_in_one(shop: JobEnvironment) ->
 
 @pytest.mark.rule("rest-118")
 @pytest.mark.parametrize("state", ["draft", "withdrawn"])
-def test_only_released_firmware_is_brought_to_devices(shop: JobEnvironment, state: str) -> None:
-    firmware = shop.firmware(state=state)
-    for dry in (False, True):
-        answer = shop.post_job(firmware, {"deviceIds": shop.devices(1)}, dryRun=dry)
-        assert (answer.status_code, answer.json()["code"]) == (409, "not-released")
+def test_a_job_needs_released_firmware(env: JobEnvironment, state: str) -> None:
+    firmware = env.firmware(state=state)
+    for is_dry_run in (False, True):
+        response = env.post_job(firmware, {"deviceIds": env.devices(1)}, dryRun=is_dry_run)
+        assert (response.status_code, response.json()["code"]) == (409, "not-released")
 
 
 @each_row("firmware", ["", "fw-0", "fw-0123456789abcdef", "FW-0123456789ABCDEF", "\0", "x" * 1000])
-def test_unknown_firmware_is_a_mistake(shop: JobEnvironment, firmware: str) -> None:
-    answer = shop.post_job(firmware, {"deviceIds": shop.devices(1)})
-    assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["errors"]] == ["firmwareId"]
+def test_unknown_firmware_is_rejected(env: JobEnvironment, firmware: str) -> None:
+    response = env.post_job(firmware, {"deviceIds": env.devices(1)})
+    assert response.status_code == 400
+    assert [each["field"] for each in response.json()["errors"]] == ["firmwareId"]
 
 
 @pytest.mark.rule("rest-122")
 @each_row(
-    ("order", "fields"),
+    ("fields_set", "fields"),
     [
         ({"name": ""}, ["name"]),
         ({"name": "x" * 201}, ["name"]),
@@ -292,83 +292,85 @@ def test_unknown_firmware_is_a_mistake(shop: JobEnvironment, firmware: str) -> N
         ({"campaign": "x"}, ["campaign"]),
     ],
 )
-def test_a_wrong_order_is_refused_by_the_field(
-    shop: JobEnvironment, order: dict[str, Any], fields: list[str]
+def test_an_invalid_request_is_rejected_by_field(
+    env: JobEnvironment, fields_set: dict[str, Any], fields: list[str]
 ) -> None:
-    before = shop.count_rows()
-    for dry in (False, True):
-        answer = shop.post_job(shop.firmware(), {"deviceIds": shop.devices(1)}, **{"dryRun": dry} | order)
-        assert answer.status_code == 400, answer.text
-        assert [each["field"] for each in answer.json()["errors"]] == fields
-    assert shop.count_rows() == before
+    before = env.count_rows()
+    for is_dry_run in (False, True):
+        response = env.post_job(
+            env.firmware(), {"deviceIds": env.devices(1)}, **{"dryRun": is_dry_run} | fields_set
+        )
+        assert response.status_code == 400, response.text
+        assert [each["field"] for each in response.json()["errors"]] == fields
+    assert env.count_rows() == before
 
 
 @pytest.mark.rule("rest-25")
-def test_the_same_key_and_body_make_one_job(shop: JobEnvironment) -> None:
-    firmware, devices, key = shop.firmware(), shop.devices(2), str(uuid4())
-    answers = [shop.post_job(firmware, {"deviceIds": devices}, key, stage=stage) for stage in (False, False)]
-    answers.append(shop.post_job(firmware, {"deviceIds": devices}, key, rate=None, waves=[]))
-    assert [answer.status_code for answer in answers] == [201] * 3
-    assert len({answer.json()["id"] for answer in answers}) == 1
-    assert answers[0].json() == answers[1].json() == answers[2].json()
-    other = shop.post_job(firmware, {"deviceIds": devices}, str(uuid4()))
-    assert other.json()["id"] != answers[0].json()["id"]
+def test_the_same_key_and_body_create_one_job(env: JobEnvironment) -> None:
+    firmware, devices, key = env.firmware(), env.devices(2), str(uuid4())
+    responses = [env.post_job(firmware, {"deviceIds": devices}, key, stage=stage) for stage in (False, False)]
+    responses.append(env.post_job(firmware, {"deviceIds": devices}, key, rate=None, waves=[]))
+    assert [response.status_code for response in responses] == [201] * 3
+    assert len({response.json()["id"] for response in responses}) == 1
+    assert responses[0].json() == responses[1].json() == responses[2].json()
+    other = env.post_job(firmware, {"deviceIds": devices}, str(uuid4()))
+    assert other.json()["id"] != responses[0].json()["id"]
 
 
 @pytest.mark.rule("rest-26")
-def test_the_same_key_with_another_body_is_refused(shop: JobEnvironment) -> None:
-    firmware, devices, key = shop.firmware(), shop.devices(2), str(uuid4())
-    assert shop.post_job(firmware, {"deviceIds": devices}, key).status_code == 201
-    before = shop.count_rows()
-    for answer in (
-        shop.post_job(firmware, {"deviceIds": devices[:1]}, key),
-        shop.post_job(firmware, {"deviceIds": devices}, key, name="Another"),
+def test_the_same_key_with_another_body_is_rejected(env: JobEnvironment) -> None:
+    firmware, devices, key = env.firmware(), env.devices(2), str(uuid4())
+    assert env.post_job(firmware, {"deviceIds": devices}, key).status_code == 201
+    before = env.count_rows()
+    for response in (
+        env.post_job(firmware, {"deviceIds": devices[:1]}, key),
+        env.post_job(firmware, {"deviceIds": devices}, key, name="Another"),
     ):
-        assert (answer.status_code, answer.json()["code"]) == (409, "idempotency-key-reused")
-    assert shop.count_rows() == before
+        assert (response.status_code, response.json()["code"]) == (409, "idempotency-key-reused")
+    assert env.count_rows() == before
 
 
 @pytest.mark.rule("rest-25")
-def test_keys_belong_to_who_used_them_and_a_mistake_does_not_use_one_up(shop: JobEnvironment) -> None:
-    firmware, devices, key = shop.firmware(), shop.devices(1), str(uuid4())
-    assert shop.post_job("fw-0", {"deviceIds": devices}, key).status_code == 400
-    mine = shop.post_job(firmware, {"deviceIds": devices}, key)
+def test_keys_belong_to_an_account_and_a_rejected_request_does_not_use_one(env: JobEnvironment) -> None:
+    firmware, devices, key = env.firmware(), env.devices(1), str(uuid4())
+    assert env.post_job("fw-0", {"deviceIds": devices}, key).status_code == 400
+    own = env.post_job(firmware, {"deviceIds": devices}, key)
     body = {"name": "A job", "firmwareId": firmware, "targets": {"deviceIds": devices}}
-    theirs = shop.service.admin.post(JOBS, json=body, headers={"Idempotency-Key": key})
-    assert (mine.status_code, theirs.status_code) == (201, 201)
-    assert mine.json()["id"] != theirs.json()["id"]
-    for wrong in ("", "a b", "x" * 256):
-        assert shop.post_job(firmware, {"deviceIds": devices}, wrong).status_code == 400
+    others = env.service.admin.post(JOBS, json=body, headers={"Idempotency-Key": key})
+    assert (own.status_code, others.status_code) == (201, 201)
+    assert own.json()["id"] != others.json()["id"]
+    for invalid_key in ("", "a b", "x" * 256):
+        assert env.post_job(firmware, {"deviceIds": devices}, invalid_key).status_code == 400
 
 
 @pytest.mark.rule("rest-25")
-def test_the_same_key_at_the_same_time_makes_one_job(shop: JobEnvironment) -> None:
-    firmware, devices, key = shop.firmware(), shop.devices(5), str(uuid4())
-    before = shop.count_rows()
+def test_concurrent_requests_with_the_same_key_create_one_job(env: JobEnvironment) -> None:
+    firmware, devices, key = env.firmware(), env.devices(5), str(uuid4())
+    before = env.count_rows()
     with ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(shop.post_job, firmware, {"deviceIds": devices}, key) for _ in range(16)]
-        answers = [each.result() for each in asked]
-    assert {answer.status_code for answer in answers} == {201}
-    assert len({answer.json()["id"] for answer in answers}) == 1
-    after = shop.count_rows()
+        futures = [threads.submit(env.post_job, firmware, {"deviceIds": devices}, key) for _ in range(16)]
+        responses = [each.result() for each in futures]
+    assert {response.status_code for response in responses} == {201}
+    assert len({response.json()["id"] for response in responses}) == 1
+    after = env.count_rows()
     assert (after[0] - before[0], after[1] - before[1], after[2] - before[2]) == (1, 0, 5)
 
 
-def test_a_new_job_is_in_the_audit_log_and_its_history_begins(shop: JobEnvironment) -> None:
-    job = shop.create_job(shop.firmware(), shop.devices(3), name="Noted")
-    page = shop.service.admin.get("/api/v1/audit", params={"Target": job["id"]}).json()
+def test_a_new_job_is_in_the_audit_log_and_has_a_first_transition(env: JobEnvironment) -> None:
+    job = env.create_job(env.firmware(), env.devices(3), name="Noted")
+    page = env.service.admin.get("/api/v1/audit", params={"Target": job["id"]}).json()
     (row,) = page["items"]
     assert (row["action"], row["actor"]) == ("job.create", job["createdBy"])
     assert row["detail"] == {"name": "Noted", "firmware": job["firmwareId"], "devices": 3}
-    assert shop.transitions(job["id"]) == [(None, "IN_PROGRESS", "the job was made")]
+    assert env.transitions(job["id"]) == [(None, "IN_PROGRESS", "the job was created")]
 
 
-def test_numbers_of_jobs_grow(shop: JobEnvironment) -> None:
-    firmware, devices = shop.firmware(), shop.devices(1)
-    numbers = [job_number(shop.create_job(firmware, devices)["id"]) for _ in range(3)]
+def test_job_numbers_increase(env: JobEnvironment) -> None:
+    firmware, devices = env.firmware(), env.devices(1)
+    numbers = [job_number(env.create_job(firmware, devices)["id"]) for _ in range(3)]
     assert numbers == sorted(set(numbers))
 
 
-def test_who_may_only_look_makes_no_job(shop: JobEnvironment) -> None:
-    body = {"name": "A job", "firmwareId": shop.firmware(), "targets": {"deviceIds": shop.devices(1)}}
-    assert shop.service.viewer.post(JOBS, json=body).status_code == 403
+def test_a_viewer_cannot_create_a_job(env: JobEnvironment) -> None:
+    body = {"name": "A job", "firmwareId": env.firmware(), "targets": {"deviceIds": env.devices(1)}}
+    assert env.service.viewer.post(JOBS, json=body).status_code == 403

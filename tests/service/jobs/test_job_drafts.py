@@ -1,4 +1,4 @@
-"""A job with many targets is written down in chunks, and seen whole or not at all."""
+"""Tests of job drafts: many targets are stored in chunks and become visible together or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from meshfleet.service.jobs.execution.transition_writer import EvidenceItem
 from meshfleet.service.jobs.planning import creation, job_drafts, targets
 from meshfleet.service.jobs.planning.creation import JobRequestContext
 from meshfleet.service.jobs.planning.validation import validate_job
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import job_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,29 +44,29 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.both_databases
 
-MANY = 4_000
-FEW = 3_000
-"""More than one chunk, and no multiple of it."""
+MANY_DEVICES = 4_000
+TWO_CHUNKS = 3_000
+"""More than one chunk, and not a multiple of it."""
 FIRST = 0xC00000000000
 FIRMWARE = "fw-0000000000000000"
 NOW = 1_700_000_000_000
-ASKED = JobRequestContext(COMMAND_LINE, None)
-LABELLED = Targets(labels=["all"])
+CONTEXT = JobRequestContext(COMMAND_LINE, None)
+LABELED_TARGETS = Targets(labels=["all"])
 
-REMOVED = (transition, evidence, job_outbox, execution, tally)
-TRACES: dict[Table, dict[str, Any]] = {
+JOB_TABLES = (transition, evidence, job_outbox, execution, tally)
+HISTORY_VALUES: dict[Table, dict[str, Any]] = {
     transition: {"time": NOW, "after": "SUCCEEDED", "version": 1, "actor": "x", "cause": "x"},
     evidence: {"time": NOW, "kind": "response", "content": "{}"},
 }
-LETTER = {"step": "parting", "gateway": 1, "target": 1, "operation": "write", "identifier": "8122"}
+REQUEST_VALUES = {"step": "parting", "gateway": 1, "target": 1, "operation": "write", "identifier": "8122"}
 
 
 def now() -> int:
     return NOW
 
 
-def fill(connection: Connection, many: int) -> None:
-    """A fleet with one label; every tenth device is of another model."""
+def insert_fleet(connection: Connection, device_count: int) -> None:
+    """Insert firmware and a fleet with one label; every tenth device is of another model."""
     connection.execute(
         insert(firmware).values(
             id=FIRMWARE,
@@ -79,11 +79,11 @@ def fill(connection: Connection, many: int) -> None:
             hardware="[]",
             notes="",
             state="released",
-            created_by="somebody",
+            created_by="admin",
             created_at=1,
         )
     )
-    numbers = range(FIRST, FIRST + many)
+    numbers = range(FIRST, FIRST + device_count)
     rows = [
         (each, "x", "x", False, 0x11 if each % 10 == 0 else 0x18, 0, "3.4.1", 0, "1.0.0", None, 7, True, 1, 1)
         for each in numbers
@@ -92,14 +92,14 @@ def fill(connection: Connection, many: int) -> None:
     registry.attach_labels(connection, [("all", mac_from_int(each)) for each in numbers], at=1)
 
 
-def order(*waves: Wave) -> NewJob:
-    return NewJob(name="All", firmware_id=FIRMWARE, targets=LABELLED, waves=waves)
+def build_body(*waves: Wave) -> NewJob:
+    return NewJob(name="All", firmware_id=FIRMWARE, targets=LABELED_TARGETS, waves=waves)
 
 
-def make(database: Database, asked: NewJob | None = None) -> Job:
-    made = asyncio.run(creation.create_job(database, asked or order(), ASKED, now))
-    assert isinstance(made, Job)
-    return made
+def create_job(database: Database, body: NewJob | None = None) -> Job:
+    job_created = asyncio.run(creation.create_job(database, body or build_body(), CONTEXT, now))
+    assert isinstance(job_created, Job)
+    return job_created
 
 
 def count(database: Database, table: Table) -> int:
@@ -107,85 +107,95 @@ def count(database: Database, table: Table) -> int:
     return database.read_now(lambda c: c.execute(query).scalar_one())
 
 
-def watch_writes(database: Database, monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -> None:
-    """Look at the database, through other connections, after each transaction."""
+def observe_writes(
+    database: Database, monkeypatch: pytest.MonkeyPatch, on_write: Callable[[str], None]
+) -> None:
+    """Call `on_write` with the name of the function after each transaction."""
     write = database.write_now
 
-    def watched(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        done = write(work, *args, **kwargs)
-        look(work.__name__)
-        return done
+    def write_and_observe(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = write(work, *args, **kwargs)
+        on_write(work.__name__)
+        return result
 
-    monkeypatch.setattr(database, "write_now", watched)
+    monkeypatch.setattr(database, "write_now", write_and_observe)
 
 
 @pytest.mark.rule("rest-121")
-def test_many_targets_are_written_in_chunks_and_seen_all_at_once(
+def test_many_targets_are_stored_in_chunks_and_become_visible_at_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database.write_now(fill, MANY)
-    seen: list[tuple[str, int, int]] = []
+    database.write_now(insert_fleet, MANY_DEVICES)
+    observed: list[tuple[str, int, int]] = []
 
-    def look(deed: str) -> None:
-        page = database.read_now(reading.list_jobs, reading.JobListing(), before=None, limit=5, now=NOW)
-        seen.append((deed, len(page), count(database, execution)))
+    def on_write(name: str) -> None:
+        page = database.read_now(job_view.list_jobs, job_view.JobListing(), before=None, limit=5, now=NOW)
+        observed.append((name, len(page), count(database, execution)))
 
-    watch_writes(database, monkeypatch, look)
-    made = make(database, order(Wave(count=5), Wave(percent=50)))
-    assert [each for each in seen if each[1]] == [("publish_draft", 1, MANY)]
-    written = [rows for deed, _, rows in seen if deed == "insert_executions"]
-    assert written == list(range(job_drafts.EXECUTIONS_PER_CHUNK, MANY + 1, job_drafts.EXECUTIONS_PER_CHUNK))
-    assert {state: found for state, found in made.counts.items() if found} == {
-        "QUEUED": MANY - MANY // 10,
-        "SKIPPED": MANY // 10,
+    observe_writes(database, monkeypatch, on_write)
+    job_created = create_job(database, build_body(Wave(count=5), Wave(percent=50)))
+    assert [each for each in observed if each[1]] == [("publish_draft", 1, MANY_DEVICES)]
+    written = [rows for name, _, rows in observed if name == "insert_executions"]
+    assert written == list(
+        range(job_drafts.EXECUTIONS_PER_CHUNK, MANY_DEVICES + 1, job_drafts.EXECUTIONS_PER_CHUNK)
+    )
+    assert {state: found for state, found in job_created.counts.items() if found} == {
+        "QUEUED": MANY_DEVICES - MANY_DEVICES // 10,
+        "SKIPPED": MANY_DEVICES // 10,
     }
-    assert [each.size for each in made.wave_states] == [5, MANY * 9 // 20 - 5, MANY * 9 // 20]
+    assert [each.size for each in job_created.wave_states] == [
+        5,
+        MANY_DEVICES * 9 // 20 - 5,
+        MANY_DEVICES * 9 // 20,
+    ]
     assert count(database, job_draft) == 0
     columns = execution.c
-    counted = select(columns.wave, columns.state, func.count()).group_by(columns.wave, columns.state)
-    kept = select(tally.c.wave, tally.c.state, tally.c["count"])
-    rows, told = database.read_now(lambda c: (c.execute(counted).all(), c.execute(kept).all()))
-    assert sorted(map(tuple, rows)) == sorted(map(tuple, told))
-    turns = select(columns.due).where(columns.wave >= 0).order_by(columns.wave, columns.due)
-    assert database.read_now(lambda c: c.scalars(turns).all()) == list(range(MANY * 9 // 10))
+    counts_query = select(columns.wave, columns.state, func.count()).group_by(columns.wave, columns.state)
+    tallies_query = select(tally.c.wave, tally.c.state, tally.c["count"])
+    rows, tallies = database.read_now(
+        lambda c: (c.execute(counts_query).all(), c.execute(tallies_query).all())
+    )
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, tallies))
+    ranks_query = select(columns.due).where(columns.wave >= 0).order_by(columns.wave, columns.due)
+    assert database.read_now(lambda c: c.scalars(ranks_query).all()) == list(range(MANY_DEVICES * 9 // 10))
 
 
-def break_off(database: Database, after: int) -> job_drafts.JobDraft:
-    """Begin a job and stop, as a service does that is killed."""
+def create_abandoned_draft(database: Database, after: int) -> job_drafts.JobDraft:
+    """Store a part of a job and stop, like a service that is killed."""
 
-    async def begin() -> job_drafts.JobDraft:
-        numbers = await targets.resolve_targets(database, LABELLED)
-        frozen = await creation.build_job_plan(database, validate_job(order(), NOW), ASKED, numbers, None)
+    async def insert_part() -> job_drafts.JobDraft:
+        numbers = await targets.resolve_targets(database, LABELED_TARGETS)
+        plan = await creation.build_job_plan(
+            database, validate_job(build_body(), NOW), CONTEXT, numbers, None
+        )
         draft = await database.write(job_drafts.insert_draft, NOW)
         for start in range(0, after, job_drafts.EXECUTIONS_PER_CHUNK):
             await database.write(
-                job_drafts.insert_executions, draft, job_drafts.build_executions(frozen, start)
+                job_drafts.insert_executions, draft, job_drafts.build_executions(plan, start)
             )
         return draft
 
-    return asyncio.run(begin())
+    return asyncio.run(insert_part())
 
 
-def test_what_a_broken_off_job_left_behind_is_swept_away_in_chunks(database: Database) -> None:
-    database.write_now(fill, FEW)
-    break_off(database, FEW)
-    kept = make(database)
-    broken = break_off(database, 2000)
+def test_the_rows_of_an_abandoned_draft_are_removed_in_chunks(database: Database) -> None:
+    database.write_now(insert_fleet, TWO_CHUNKS)
+    create_abandoned_draft(database, TWO_CHUNKS)
+    kept_job = create_job(database)
+    abandoned = create_abandoned_draft(database, 2000)
     assert not database.write_now(job_drafts.sweep_drafts, NOW)
-    left = [count(database, execution)]
+    remaining = [count(database, execution)]
     while database.write_now(job_drafts.sweep_drafts, NOW + 1):
-        left.append(count(database, execution))
-    assert left == [8_000, 6_000, 5_000, 3_000, 3_000]
+        remaining.append(count(database, execution))
+    assert remaining == [8_000, 6_000, 5_000, 3_000, 3_000]
     assert count(database, job_draft) == 0
-    again = make(database)
-    assert int(again.id.removeprefix("job-")) > broken.number
-    assert database.read_now(reading.load_job, int(kept.id.removeprefix("job-")), now=NOW) == kept
+    next_job = create_job(database)
+    assert int(next_job.id.removeprefix("job-")) > abandoned.number
+    assert database.read_now(job_view.load_job, int(kept_job.id.removeprefix("job-")), now=NOW) == kept_job
 
 
-def test_a_job_that_is_being_swept_away_cannot_be_seen_any_more(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    database.write_now(fill, 1500)
+def test_a_swept_draft_cannot_be_published(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.write_now(insert_fleet, 1500)
     write = database.write_now
 
     def sweep_between(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -195,14 +205,14 @@ def test_a_job_that_is_being_swept_away_cannot_be_seen_any_more(
 
     monkeypatch.setattr(database, "write_now", sweep_between)
     with pytest.raises(Conflict):
-        make(database)
+        create_job(database)
     assert (count(database, job), count(database, execution), count(database, job_draft)) == (0, 0, 0)
 
 
-def test_firmware_that_is_withdrawn_meanwhile_makes_no_job(
+def test_a_draft_is_not_published_if_its_firmware_was_withdrawn_meanwhile(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database.write_now(fill, 1500)
+    database.write_now(insert_fleet, 1500)
     write = database.write_now
 
     def withdraw_between(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -212,91 +222,99 @@ def test_firmware_that_is_withdrawn_meanwhile_makes_no_job(
 
     monkeypatch.setattr(database, "write_now", withdraw_between)
     with pytest.raises(NotReleased):
-        make(database)
+        create_job(database)
     assert (count(database, job), count(database, execution), count(database, job_draft)) == (0, 0, 0)
 
 
-def test_devices_that_are_forgotten_meanwhile_are_no_targets(database: Database) -> None:
-    database.write_now(fill, 20)
+def test_devices_that_were_removed_meanwhile_are_no_targets(database: Database) -> None:
+    database.write_now(insert_fleet, 20)
     numbers = array("q", range(FIRST, FIRST + 25))
-    made = asyncio.run(
-        creation.create_validated_job(database, validate_job(order(), NOW), ASKED, numbers, now=now)
+    job_created = asyncio.run(
+        creation.create_validated_job(database, validate_job(build_body(), NOW), CONTEXT, numbers, now=now)
     )
-    assert sum(made.counts.values()) == 20
+    assert sum(job_created.counts.values()) == 20
     with pytest.raises(Conflict):
         asyncio.run(
-            creation.create_validated_job(database, validate_job(order(), NOW), ASKED, numbers[20:], now=now)
+            creation.create_validated_job(
+                database, validate_job(build_body(), NOW), CONTEXT, numbers[20:], now=now
+            )
         )
 
 
-def test_a_job_of_which_its_maker_did_not_hear_that_it_was_published_keeps_its_devices(
+def test_a_job_whose_publication_was_not_confirmed_to_its_creator_keeps_its_devices(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database.write_now(fill, 20)
+    database.write_now(insert_fleet, 20)
     write = database.write_now
 
-    def cut_off(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        done = write(work, *args, **kwargs)
+    def write_then_fail(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = write(work, *args, **kwargs)
         if work is job_drafts.publish_draft:
             raise DatabaseUnavailable("the connection ended after the commit")
-        return done
+        return result
 
-    monkeypatch.setattr(database, "write_now", cut_off)
+    monkeypatch.setattr(database, "write_now", write_then_fail)
     with pytest.raises(DatabaseUnavailable):
-        make(database)
+        create_job(database)
     assert (count(database, job), count(database, execution), count(database, job_draft)) == (1, 20, 0)
 
 
 @pytest.mark.rule("rest-215")
-def test_the_rows_of_a_deleted_job_go_in_chunks_and_those_of_others_stay(database: Database) -> None:
-    database.write_now(fill, FEW)
-    other, made = (int(make(database).id.removeprefix("job-")) for _ in range(2))
-    kept = [count(database, each) for each in REMOVED]
+def test_the_rows_of_a_deleted_job_are_removed_in_chunks_and_other_rows_stay(database: Database) -> None:
+    database.write_now(insert_fleet, TWO_CHUNKS)
+    other, job_created = (int(create_job(database).id.removeprefix("job-")) for _ in range(2))
+    counts_before = [count(database, each) for each in JOB_TABLES]
 
     def run(connection: Connection) -> None:
-        """Leave the traces that a job leaves when it runs."""
-        mine = select(execution.c.device).where(execution.c.job == made)
-        rows = [{"job": made, "device": each, "attempt": 1} for each in connection.scalars(mine)]
-        for table, values in TRACES.items():
+        """Insert the history that a running job leaves."""
+        devices_query = select(execution.c.device).where(execution.c.job == job_created)
+        rows = [
+            {"job": job_created, "device": each, "attempt": 1} for each in connection.scalars(devices_query)
+        ]
+        for table, values in HISTORY_VALUES.items():
             connection.execute(insert(table), [row | values for row in rows])
-        connection.execute(insert(job_outbox), [row | LETTER | {"id": str(row["device"])} for row in rows])
-        connection.execute(update(job).where(job.c.id == made).values(state="COMPLETED", finished_at=NOW))
+        connection.execute(
+            insert(job_outbox), [row | REQUEST_VALUES | {"id": str(row["device"])} for row in rows]
+        )
+        connection.execute(
+            update(job).where(job.c.id == job_created).values(state="COMPLETED", finished_at=NOW)
+        )
 
     database.write_now(run)
-    database.write_now(commands.delete_job, made, by=COMMAND_LINE, now=NOW)
+    database.write_now(commands.delete_job, job_created, by=COMMAND_LINE, now=NOW)
     assert count(database, job) == 1
-    sizes = [sum(count(database, each) for each in REMOVED)]
+    sizes = [sum(count(database, each) for each in JOB_TABLES)]
     while database.write_now(job_drafts.sweep_drafts, NOW - 1):
-        sizes.append(sum(count(database, each) for each in REMOVED))
+        sizes.append(sum(count(database, each) for each in JOB_TABLES))
     assert max(before - after for before, after in pairwise(sizes)) <= job_drafts.EXECUTIONS_PER_CHUNK
-    mine = [
-        database.read_now(lambda c, each=each: c.execute(select(each.c.job).distinct()).scalars().all())  # type: ignore[misc] # as it is now
-        for each in REMOVED
+    remaining_jobs = [
+        database.read_now(lambda c, each=each: c.execute(select(each.c.job).distinct()).scalars().all())  # type: ignore[misc] # binds the current table
+        for each in JOB_TABLES
     ]
-    assert mine == [[other], [], [], [other], [other]]
-    assert count(database, execution) == kept[3] // 2
+    assert remaining_jobs == [[other], [], [], [other], [other]]
+    assert count(database, execution) == counts_before[3] // 2
     assert count(database, job_draft) == 0
-    proof = (made, FIRST, 1, EvidenceItem("response", {}))
-    database.write_now(transition_writer.insert_evidence, [proof], NOW)
-    assert count(database, evidence) == 0, "an answer that comes late leaves nothing behind"
+    late_evidence = (job_created, FIRST, 1, EvidenceItem("response", {}))
+    database.write_now(transition_writer.insert_evidence, [late_evidence], NOW)
+    assert count(database, evidence) == 0, "a late response to a deleted job is not stored"
 
 
-def test_a_job_that_is_deleted_while_it_is_retried_makes_no_other(
+def test_a_retry_fails_if_the_job_is_deleted_meanwhile(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database.write_now(fill, 20)
-    made = int(make(database).id.removeprefix("job-"))
-    over = update(job).where(job.c.id == made).values(state="CANCELED", finished_at=NOW)
-    ended = update(execution).values(state="CANCELED")
-    database.write_now(lambda c: [c.execute(each) for each in (over, ended)])
+    database.write_now(insert_fleet, 20)
+    job_created = int(create_job(database).id.removeprefix("job-"))
+    finish_job = update(job).where(job.c.id == job_created).values(state="CANCELED", finished_at=NOW)
+    cancel_executions = update(execution).values(state="CANCELED")
+    database.write_now(lambda c: [c.execute(each) for each in (finish_job, cancel_executions)])
     write = database.write_now
 
     def delete_between(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if work is job_drafts.publish_draft:
-            write(commands.delete_job, made, by=COMMAND_LINE, now=NOW)
+            write(commands.delete_job, job_created, by=COMMAND_LINE, now=NOW)
         return write(work, *args, **kwargs)
 
     monkeypatch.setattr(database, "write_now", delete_between)
     with pytest.raises(NotFound):
-        asyncio.run(creation.retry_job(database, made, ASKED, now))
+        asyncio.run(creation.retry_job(database, job_created, CONTEXT, now))
     assert count(database, job) == 0

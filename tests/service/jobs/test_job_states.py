@@ -1,4 +1,4 @@
-"""Outcomes, moves and sentences: what is said of jobs, without any database."""
+"""Tests of job outcomes, job transitions and wait texts, without a database."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from meshfleet.service.jobs.updates.states import ACTIVE_STATES, TERMINAL_STATES
 from meshfleet.service.jobs.wait_reasons import ExecutionSnapshot, JobSnapshot, WaitReason, describe_wait
 from tests.row_tables import each_row
 
-BAD = {E.FAILED, E.TIMED_OUT, E.REJECTED}
+FAILURES = {E.FAILED, E.TIMED_OUT, E.REJECTED}
 IN_PROGRESS = JobSnapshot(S.IN_PROGRESS, wave=1, start_at=None, heartbeats=3, is_staging=False)
 QUEUED = ExecutionSnapshot(E.QUEUED, wave=1, waiting=None, due=0, beats=0, is_read=False)
 
 
 @pytest.mark.rule("rest-134", "rest-135")
 @given(st.dictionaries(st.sampled_from(sorted(TERMINAL_STATES)), st.integers(0, 3)))
-def test_an_outcome_tells_how_it_went(counts: dict[E, int]) -> None:
-    there = {state for state, count in counts.items() if count}
-    told = compute_outcome(counts)
-    assert (told is Outcome.NONE) == (not there & {E.SUCCEEDED, *BAD})
-    assert (told is Outcome.FAILED) == (E.SUCCEEDED not in there and bool(there & BAD))
-    assert (told is Outcome.SUCCEEDED) == (E.SUCCEEDED in there and there <= {E.SUCCEEDED, E.SKIPPED})
+def test_the_outcome_follows_from_the_states_of_the_executions(counts: dict[E, int]) -> None:
+    states = {state for state, count in counts.items() if count}
+    outcome = compute_outcome(counts)
+    assert (outcome is Outcome.NONE) == (not states & {E.SUCCEEDED, *FAILURES})
+    assert (outcome is Outcome.FAILED) == (E.SUCCEEDED not in states and bool(states & FAILURES))
+    assert (outcome is Outcome.SUCCEEDED) == (E.SUCCEEDED in states and states <= {E.SUCCEEDED, E.SKIPPED})
 
 
 @each_row(
-    ("there", "told"),
+    ("states", "expected"),
     [
         ((), "NONE"),
         ((E.SKIPPED,), "NONE"),
@@ -50,11 +50,11 @@ def test_an_outcome_tells_how_it_went(counts: dict[E, int]) -> None:
         ((E.CANCELED, E.REMOVED, E.SUPERSEDED, E.SKIPPED), "NONE"),
     ],
 )
-def test_outcomes_one_by_one(there: tuple[E, ...], told: str) -> None:
-    assert compute_outcome(dict.fromkeys(there, 2)) == told
+def test_examples_of_outcomes(states: tuple[E, ...], expected: str) -> None:
+    assert compute_outcome(dict.fromkeys(states, 2)) == expected
 
 
-def test_every_state_of_a_job_has_its_moves_and_nothing_follows_an_end() -> None:
+def test_every_job_state_has_transitions_and_none_follows_a_finished_state() -> None:
     assert set(JOB_TRANSITIONS) == set(S)
     assert all(not JOB_TRANSITIONS[state] for state in FINISHED_STATES)
     assert all(
@@ -66,7 +66,7 @@ def test_every_state_of_a_job_has_its_moves_and_nothing_follows_an_end() -> None
 
 @each_row("before", list(S))
 @each_row("after", list(S))
-def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None:
+def test_a_transition_that_is_not_listed_is_rejected(before: S, after: S) -> None:
     if after in JOB_TRANSITIONS[before]:
         check_job_transition(before, after)
     else:
@@ -76,10 +76,10 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
 
 @pytest.mark.rule("rest-133")
 @each_row(
-    ("job", "waiter", "told"),
+    ("job", "execution", "expected"),
     [
-        (IN_PROGRESS, QUEUED, "rate: its turn has not come"),
-        (IN_PROGRESS, QUEUED._replace(wave=2), "wave: its wave has not begun"),
+        (IN_PROGRESS, QUEUED, "rate: it is waiting for its turn"),
+        (IN_PROGRESS, QUEUED._replace(wave=2), "wave: its wave has not started"),
         (
             IN_PROGRESS,
             QUEUED._replace(waiting="gateway-offline"),
@@ -88,70 +88,72 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: S, after: S) -> None
         (
             IN_PROGRESS,
             QUEUED._replace(waiting="back-off", due=0),
-            "back-off: it is tried again at 1970-01-01T00:00:00.000Z",
+            "back-off: next attempt at 1970-01-01T00:00:00.000Z",
         ),
         (
             IN_PROGRESS,
-            QUEUED._replace(waiting="back-off", due=0, reason="it broke off"),
-            "back-off: it is tried again at 1970-01-01T00:00:00.000Z; at the last try: it broke off",
+            QUEUED._replace(waiting="back-off", due=0, reason="it failed"),
+            "back-off: next attempt at 1970-01-01T00:00:00.000Z; last error: it failed",
         ),
         (
             IN_PROGRESS._replace(state=S.PAUSED),
-            QUEUED._replace(waiting="back-off", reason="the transfer broke off at 7 %"),
-            "paused: the job is paused; at the last try: the transfer broke off at 7 %",
+            QUEUED._replace(waiting="back-off", reason="the transfer was interrupted at 7 %"),
+            "paused: the job is paused; last error: the transfer was interrupted at 7 %",
         ),
         (IN_PROGRESS._replace(state=S.PAUSED), QUEUED._replace(wave=2), "paused: the job is paused"),
-        (IN_PROGRESS._replace(state=S.CREATED), QUEUED, "window: the job waits until somebody starts it"),
+        (
+            IN_PROGRESS._replace(state=S.CREATED),
+            QUEUED,
+            "window: the job has not been started; apply it to start it",
+        ),
         (
             IN_PROGRESS._replace(state=S.SCHEDULED, start_at=0),
             QUEUED,
-            "window: the job begins at 1970-01-01T00:00:00.000Z",
+            "window: the job starts at 1970-01-01T00:00:00.000Z",
         ),
         (IN_PROGRESS._replace(state=S.CANCELING), QUEUED, "paused: the job is being canceled"),
         (
             IN_PROGRESS,
             QUEUED._replace(state=E.CONFIRMING, beats=1),
-            "3 good heartbeats are awaited, and 1 came",
+            "1 of 3 good heartbeats received",
         ),
         (
             IN_PROGRESS,
-            QUEUED._replace(state=E.CONFIRMING, beats=0, until=1000, reason="a bad one came"),
-            "3 good heartbeats are awaited, and 0 came, until 1970-01-01T00:00:01.000Z; a bad one came",
+            QUEUED._replace(state=E.CONFIRMING, beats=0, until=1000, reason="a bad heartbeat"),
+            "0 of 3 good heartbeats received, deadline 1970-01-01T00:00:01.000Z; a bad heartbeat",
         ),
         (
             IN_PROGRESS,
             QUEUED._replace(state=E.TRANSFERRING, waiting="gateway-offline"),
-            "gateway-offline: its gateway is not connected, and the clocks of the update stand still",
+            "gateway-offline: its gateway is not connected; the timers of the update are suspended",
         ),
         (
             IN_PROGRESS,
             QUEUED._replace(state=E.DISPATCHED, step="unsent", reason="the broker is away"),
-            "its first command could not be sent yet; at the last try: the broker is away",
+            "the start command could not be sent yet; last error: the broker is away",
         ),
         (
             IN_PROGRESS._replace(heartbeats=0),
             QUEUED._replace(state=E.CONFIRMING),
-            "its new version is being read back",
+            "its new version is being read",
         ),
         (
             IN_PROGRESS._replace(is_staging=True),
             QUEUED._replace(state=E.STAGED),
-            "the image is ready, and the device keeps it until somebody installs it",
+            "the image is staged; the device keeps it until the job is applied",
         ),
     ],
 )
-def test_what_is_waited_for_is_told_in_a_sentence(
-    job: JobSnapshot, waiter: ExecutionSnapshot, told: str
-) -> None:
-    assert describe_wait(job, waiter) == told
+def test_examples_of_wait_texts(job: JobSnapshot, execution: ExecutionSnapshot, expected: str) -> None:
+    assert describe_wait(job, execution) == expected
 
 
 @pytest.mark.rule("rest-133")
-def test_every_word_and_every_state_has_a_sentence_until_it_is_over() -> None:
-    for word in WaitReason:
-        told = describe_wait(IN_PROGRESS, QUEUED._replace(waiting=str(word)))
-        assert told is not None
-        assert told.startswith(f"{word}: ")
+def test_every_wait_reason_and_every_active_state_has_a_text() -> None:
+    for reason in WaitReason:
+        text = describe_wait(IN_PROGRESS, QUEUED._replace(waiting=str(reason)))
+        assert text is not None
+        assert text.startswith(f"{reason}: ")
     for state in ACTIVE_STATES:
         assert describe_wait(IN_PROGRESS, QUEUED._replace(state=state))
     for state in TERMINAL_STATES:

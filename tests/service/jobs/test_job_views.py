@@ -1,4 +1,4 @@
-"""Jobs and executions, as people see them."""
+"""Tests of jobs and executions as the REST API shows them."""
 
 from __future__ import annotations
 
@@ -20,46 +20,49 @@ if TYPE_CHECKING:
     from tests.service.jobs.job_environment import JobEnvironment
 
 
-def walk(shop: JobEnvironment, path: str, size: int, **query: Any) -> list[dict[str, Any]]:
-    """All items of a list, page by page."""
-    found: list[dict[str, Any]] = []
+def list_all_pages(env: JobEnvironment, path: str, size: int, **query: Any) -> list[dict[str, Any]]:
+    """Return all items of a list, page by page."""
+    items: list[dict[str, Any]] = []
     token: str | None = None
     for _ in range(100):
-        more: dict[str, str] = {} if token is None else {"NextToken": token}
-        page = shop.service.viewer.get(path, params={"MaxResults": size} | query | more)
+        page_query: dict[str, str] = {} if token is None else {"NextToken": token}
+        page = env.service.viewer.get(path, params={"MaxResults": size} | query | page_query)
         assert page.status_code == 200, page.text
-        found += page.json()["items"]
+        items += page.json()["items"]
         token = page.json()["nextToken"]
         if token is None:
-            return found
-    raise AssertionError("it never ends")
+            return items
+    raise AssertionError("the list has too many pages")
 
 
 @pytest.mark.rule("rest-136", "rest-16", "rest-20")
-def test_jobs_are_listed_newest_first_page_by_page(shop: JobEnvironment) -> None:
-    firmware, devices = shop.firmware(), shop.devices(1)
-    jobs = [shop.create_job(firmware, devices) for _ in range(5)]
-    other = shop.create_job(shop.firmware("4.0.0"), devices)
-    listed = walk(shop, JOBS, 2, FirmwareId=firmware)
+def test_jobs_are_listed_newest_first_page_by_page(env: JobEnvironment) -> None:
+    firmware, devices = env.firmware(), env.devices(1)
+    jobs = [env.create_job(firmware, devices) for _ in range(5)]
+    other = env.create_job(env.firmware("4.0.0"), devices)
+    listed = list_all_pages(env, JOBS, 2, FirmwareId=firmware)
     assert listed == list(reversed(jobs))
-    assert [each["id"] for each in walk(shop, JOBS, 2)][:6] == [other["id"], *(each["id"] for each in listed)]
-    page = shop.service.viewer.get(JOBS, params={"FirmwareId": firmware}).content
+    assert [each["id"] for each in list_all_pages(env, JOBS, 2)][:6] == [
+        other["id"],
+        *(each["id"] for each in listed),
+    ]
+    page = env.service.viewer.get(JOBS, params={"FirmwareId": firmware}).content
     assert len(msgspec.json.decode(page, type=JobPage).items) == 5
 
 
 @pytest.mark.rule("rest-136")
-def test_jobs_are_selected_by_state_and_firmware(shop: JobEnvironment) -> None:
-    firmware, devices = shop.firmware(), shop.devices(1)
+def test_jobs_are_selected_by_state_and_firmware(env: JobEnvironment) -> None:
+    firmware, devices = env.firmware(), env.devices(1)
     jobs = {
-        state: shop.create_job(firmware, devices)["id"] for state in ("PAUSED", "CANCELING", "IN_PROGRESS")
+        state: env.create_job(firmware, devices)["id"] for state in ("PAUSED", "CANCELING", "IN_PROGRESS")
     }
     for state, job in jobs.items():
-        shop.set_job(job, state=state)
+        env.set_job(job, state=state)
     for states in (["PAUSED"], ["PAUSED", "CANCELING"], ["COMPLETED"], []):
-        found = walk(shop, JOBS, 10, FirmwareId=firmware, State=states)
+        items = list_all_pages(env, JOBS, 10, FirmwareId=firmware, State=states)
         expected = [job for state, job in jobs.items() if state in states or not states]
-        assert [each["id"] for each in found] == expected[::-1]
-    assert walk(shop, JOBS, 10, FirmwareId="fw-none") == []
+        assert [each["id"] for each in items] == expected[::-1]
+    assert list_all_pages(env, JOBS, 10, FirmwareId="fw-none") == []
 
 
 @each_row(
@@ -73,34 +76,36 @@ def test_jobs_are_selected_by_state_and_firmware(shop: JobEnvironment) -> None:
         ({"MaxResults": 0}, "MaxResults"),
     ],
 )
-def test_a_wrong_filter_of_jobs_is_named(shop: JobEnvironment, query: dict[str, Any], field: str) -> None:
-    answer = shop.service.viewer.get(JOBS, params=query)
-    assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["errors"]] == [field]
+def test_an_invalid_filter_of_jobs_is_reported(
+    env: JobEnvironment, query: dict[str, Any], field: str
+) -> None:
+    response = env.service.viewer.get(JOBS, params=query)
+    assert response.status_code == 400
+    assert [each["field"] for each in response.json()["errors"]] == [field]
 
 
 @pytest.mark.rule("rest-19")
-def test_a_token_belongs_to_its_filters(shop: JobEnvironment) -> None:
-    job = shop.create_job(shop.firmware(), shop.devices(2))
+def test_a_page_token_is_valid_only_for_its_filters(env: JobEnvironment) -> None:
+    job = env.create_job(env.firmware(), env.devices(2))
     path = f"{JOBS}/{job['id']}/executions"
-    token = shop.service.viewer.get(path, params={"MaxResults": 1}).json()["nextToken"]
+    token = env.service.viewer.get(path, params={"MaxResults": 1}).json()["nextToken"]
     for query in ({"State": "QUEUED"}, {"Gateway": "c0ffee000001"}):
-        answer = shop.service.viewer.get(path, params={"NextToken": token} | query)
-        assert (answer.status_code, answer.json()["code"]) == (400, "invalid-token")
+        response = env.service.viewer.get(path, params={"NextToken": token} | query)
+        assert (response.status_code, response.json()["code"]) == (400, "invalid-token")
 
 
 @pytest.mark.rule("rest-131", "rest-121")
-def test_progress_is_the_mean_over_all_that_are_not_left_out(shop: JobEnvironment) -> None:
-    devices = [*shop.devices(4), *shop.devices(1, "4.0.0")]
-    job = shop.create_job(shop.firmware(), devices)["id"]
-    assert shop.get_job(job)["progress"] == 0
-    shop.set_execution(job, devices[0], state="TRANSFERRING", progress=40)
-    shop.set_execution(job, devices[1], state="CONFIRMING", progress=100)
-    assert shop.get_job(job)["progress"] == 35
-    shop.set_execution(job, devices[2], state="FAILED", progress=10)
-    assert shop.get_job(job)["progress"] == 60
-    shown = shop.get_job(job)["counts"]
-    assert {state: found for state, found in shown.items() if found} == {
+def test_progress_is_the_mean_of_all_executions_in_waves(env: JobEnvironment) -> None:
+    devices = [*env.devices(4), *env.devices(1, "4.0.0")]
+    job = env.create_job(env.firmware(), devices)["id"]
+    assert env.get_job(job)["progress"] == 0
+    env.set_execution(job, devices[0], state="TRANSFERRING", progress=40)
+    env.set_execution(job, devices[1], state="CONFIRMING", progress=100)
+    assert env.get_job(job)["progress"] == 35
+    env.set_execution(job, devices[2], state="FAILED", progress=10)
+    assert env.get_job(job)["progress"] == 60
+    counts = env.get_job(job)["counts"]
+    assert {state: count for state, count in counts.items() if count} == {
         "TRANSFERRING": 1,
         "CONFIRMING": 1,
         "FAILED": 1,
@@ -110,88 +115,88 @@ def test_progress_is_the_mean_over_all_that_are_not_left_out(shop: JobEnvironmen
 
 
 @pytest.mark.rule("rest-131")
-def test_the_end_is_foretold_by_how_it_went_up_to_now(shop: JobEnvironment) -> None:
-    devices = [*shop.devices(4), *shop.devices(3, "3.4.2")]
-    job = shop.create_job(shop.firmware(), devices)["id"]
-    shop.set_job(job, started_at=shop.now - 10 * MINUTE)
-    assert shop.get_job(job)["eta"] is None
-    shop.set_execution(job, devices[0], state="SUCCEEDED")
-    shop.set_execution(job, devices[1], state="TRANSFERRING", progress=50)
-    before = shop.now
-    eta = shop.get_job(job)["eta"]
-    assert format_millis(before + 29 * MINUTE) < eta < format_millis(shop.now + 31 * MINUTE)
-    shop.set_job(job, state="PAUSED")
-    assert shop.get_job(job)["eta"] is None
+def test_the_eta_follows_from_the_pace_so_far(env: JobEnvironment) -> None:
+    devices = [*env.devices(4), *env.devices(3, "3.4.2")]
+    job = env.create_job(env.firmware(), devices)["id"]
+    env.set_job(job, started_at=env.now - 10 * MINUTE)
+    assert env.get_job(job)["eta"] is None
+    env.set_execution(job, devices[0], state="SUCCEEDED")
+    env.set_execution(job, devices[1], state="TRANSFERRING", progress=50)
+    before = env.now
+    eta = env.get_job(job)["eta"]
+    assert format_millis(before + 29 * MINUTE) < eta < format_millis(env.now + 31 * MINUTE)
+    env.set_job(job, state="PAUSED")
+    assert env.get_job(job)["eta"] is None
 
 
 @pytest.mark.rule("rest-209")
-def test_nobody_foretells_the_end_while_nothing_is_under_way(shop: JobEnvironment) -> None:
-    devices = shop.devices(4)
-    job = shop.create_job(shop.firmware(), devices, stage=True)["id"]
-    shop.set_job(job, started_at=shop.now - 10 * MINUTE)
-    shop.set_execution(job, devices[0], state="SUCCEEDED")
-    shop.set_execution(job, devices[1], waiting="gateway-offline")
-    assert shop.get_job(job)["eta"] is None
-    shop.set_execution(job, devices[2], state="STAGED")
-    assert shop.get_job(job)["eta"] is None
-    shop.set_execution(job, devices[2], state="CONFIRMING")
-    assert shop.get_job(job)["eta"] is not None
+def test_there_is_no_eta_while_no_update_makes_progress(env: JobEnvironment) -> None:
+    devices = env.devices(4)
+    job = env.create_job(env.firmware(), devices, stage=True)["id"]
+    env.set_job(job, started_at=env.now - 10 * MINUTE)
+    env.set_execution(job, devices[0], state="SUCCEEDED")
+    env.set_execution(job, devices[1], waiting="gateway-offline")
+    assert env.get_job(job)["eta"] is None
+    env.set_execution(job, devices[2], state="STAGED")
+    assert env.get_job(job)["eta"] is None
+    env.set_execution(job, devices[2], state="CONFIRMING")
+    assert env.get_job(job)["eta"] is not None
 
 
 @pytest.mark.rule("rest-209")
-def test_time_for_which_a_job_rested_is_no_work(shop: JobEnvironment) -> None:
-    devices = shop.devices(6)
-    job = shop.create_job(shop.firmware(), devices)["id"]
-    shop.set_job(job, started_at=shop.now - 600 * MINUTE)
+def test_the_eta_ignores_the_time_of_a_pause(env: JobEnvironment) -> None:
+    devices = env.devices(6)
+    job = env.create_job(env.firmware(), devices)["id"]
+    env.set_job(job, started_at=env.now - 600 * MINUTE)
     for device in devices[:2]:
-        shop.set_execution(job, device, state="SUCCEEDED")
-    shop.set_execution(job, devices[2], state="TRANSFERRING")
-    assert shop.run_command("pause", job).status_code == 200
-    assert shop.run_command("resume", job).status_code == 200
+        env.set_execution(job, device, state="SUCCEEDED")
+    env.set_execution(job, devices[2], state="TRANSFERRING")
+    assert env.run_command("pause", job).status_code == 200
+    assert env.run_command("resume", job).status_code == 200
     resumed = (transition.c.job == job_number(job)) & (transition.c.after == "IN_PROGRESS")
-    earlier = update(transition).where(resumed).values(time=shop.now - 10 * MINUTE)
-    shop.service.database.write_now(lambda c: c.execute(earlier))
-    assert shop.get_job(job)["eta"] is None  # nothing has ended since
-    shop.set_execution(job, devices[3], state="FAILED")
-    before = shop.now
-    for eta in (shop.get_job(job)["eta"], shop.service.viewer.get(JOBS).json()["items"][0]["eta"]):
-        assert format_millis(before + 29 * MINUTE) < eta < format_millis(shop.now + 31 * MINUTE)
+    earlier = update(transition).where(resumed).values(time=env.now - 10 * MINUTE)
+    env.service.database.write_now(lambda c: c.execute(earlier))
+    assert env.get_job(job)["eta"] is None  # nothing has ended since
+    env.set_execution(job, devices[3], state="FAILED")
+    before = env.now
+    for eta in (env.get_job(job)["eta"], env.service.viewer.get(JOBS).json()["items"][0]["eta"]):
+        assert format_millis(before + 29 * MINUTE) < eta < format_millis(env.now + 31 * MINUTE)
 
 
 @pytest.mark.rule("rest-199")
-def test_waves_tell_where_they_are(shop: JobEnvironment) -> None:
-    devices = shop.devices(3)
+def test_waves_show_their_states(env: JobEnvironment) -> None:
+    devices = env.devices(3)
     waves = [{"name": "canary", "count": 1}, {"count": 1}, {"name": "rest", "percent": 100}]
-    job = shop.create_job(shop.firmware(), devices, waves=waves, gate={"successPercent": 90})["id"]
-    first = {row["wave"]: f"bmac-{row['device']:012x}" for row in shop.rows(job)}
+    job = env.create_job(env.firmware(), devices, waves=waves, gate={"successPercent": 90})["id"]
+    first = {row["wave"]: f"bmac-{row['device']:012x}" for row in env.rows(job)}
 
     def states() -> list[str]:
-        return [each["state"] for each in shop.get_job(job)["waveStates"]]
+        return [each["state"] for each in env.get_job(job)["waveStates"]]
 
     assert states() == ["RUNNING", "WAITING", "WAITING"]
-    shop.set_job(job, soaks_until=shop.now)
+    env.set_job(job, soaks_until=env.now)
     assert states() == ["SOAKING", "WAITING", "WAITING"]
-    soaking = [each["soaksUntil"] for each in shop.get_job(job)["waveStates"]]
+    soaking = [each["soaksUntil"] for each in env.get_job(job)["waveStates"]]
     assert soaking[0] is not None
     assert soaking[1:] == [None, None]
-    shop.set_job(job, state="PAUSED", pause_reason="GATE")
+    env.set_job(job, state="PAUSED", pause_reason="GATE")
     assert states() == ["HELD", "WAITING", "WAITING"]
-    assert shop.get_job(job)["waveStates"][0]["soaksUntil"] is None
-    shop.set_job(job, pause_reason="GATE_FAILED")
+    assert env.get_job(job)["waveStates"][0]["soaksUntil"] is None
+    env.set_job(job, pause_reason="GATE_FAILED")
     assert states() == ["FAILED", "WAITING", "WAITING"]
-    shop.set_job(job, pause_reason="USER", soaks_until=None)
+    env.set_job(job, pause_reason="USER", soaks_until=None)
     assert states() == ["RUNNING", "WAITING", "WAITING"]
-    shop.set_execution(job, first[0], state="SUCCEEDED")
-    shop.set_job(job, wave=1)
+    env.set_execution(job, first[0], state="SUCCEEDED")
+    env.set_job(job, wave=1)
     assert states() == ["PASSED", "RUNNING", "WAITING"]
-    shop.set_execution(job, first[1], state="FAILED")
-    shop.set_job(job, wave=2)
+    env.set_execution(job, first[1], state="FAILED")
+    env.set_job(job, wave=2)
     assert states() == ["PASSED", "FAILED", "RUNNING"]
-    shop.set_execution(job, first[2], state="CANCELED")
-    shop.set_job(job, state="CANCELED", finished_at=shop.now)
+    env.set_execution(job, first[2], state="CANCELED")
+    env.set_job(job, state="CANCELED", finished_at=env.now)
     assert states() == ["PASSED", "FAILED", "SKIPPED"]
-    told = ("name", "size", "succeeded", "failed", "soaksUntil")
-    assert [tuple(each[field] for field in told) for each in shop.get_job(job)["waveStates"]] == [
+    fields = ("name", "size", "succeeded", "failed", "soaksUntil")
+    assert [tuple(each[field] for field in fields) for each in env.get_job(job)["waveStates"]] == [
         ("canary", 1, 1, 0, None),
         (None, 1, 0, 1, None),
         ("rest", 1, 0, 0, None),
@@ -199,129 +204,131 @@ def test_waves_tell_where_they_are(shop: JobEnvironment) -> None:
 
 
 @pytest.mark.rule("rest-199", "rest-133")
-def test_until_when_is_told_by_the_clock_that_people_read(
-    shop: JobEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (device,) = shop.devices(1)
-    job = shop.create_job(shop.firmware(), [device])["id"]
-    until = shop.now + MINUTE
-    shop.set_job(job, soaks_until=until)
-    shop.set_execution(job, device, waiting="back-off", due=until)
+def test_deadlines_are_shown_by_the_wall_clock(env: JobEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    (device,) = env.devices(1)
+    job = env.create_job(env.firmware(), [device])["id"]
+    until = env.now + MINUTE
+    env.set_job(job, soaks_until=until)
+    env.set_execution(job, device, waiting="back-off", due=until)
 
-    def told() -> tuple[str, str]:
-        return shop.get_job(job)["waveStates"][0]["soaksUntil"], shop.executions(job)[device]["waitingFor"]
+    def read_times() -> tuple[str, str]:
+        return env.get_job(job)["waveStates"][0]["soaksUntil"], env.executions(job)[device]["waitingFor"]
 
-    assert told() == (format_millis(until), f"back-off: it is tried again at {format_millis(until)}")
-    ahead = 60 * MINUTE  # somebody sets the clock of the machine
+    assert read_times() == (format_millis(until), f"back-off: next attempt at {format_millis(until)}")
+    clock_offset = 60 * MINUTE  # the clock of the machine is set
     monkeypatch.setattr(clock.steady, "_tick", lambda: 0.0)
-    monkeypatch.setattr(clock.steady, "_now", lambda: clock.steady() + ahead)
-    at = format_millis(until + ahead)
-    assert told() == (at, f"back-off: it is tried again at {at}")
+    monkeypatch.setattr(clock.steady, "_now", lambda: clock.steady() + clock_offset)
+    at = format_millis(until + clock_offset)
+    assert read_times() == (at, f"back-off: next attempt at {at}")
 
 
 @pytest.mark.rule("rest-140", "rest-16", "rest-20")
-def test_executions_are_listed_by_device_page_by_page(shop: JobEnvironment) -> None:
-    one, other = shop.service.new_mac(), shop.service.new_mac()
-    here, there = shop.devices(4, gateway=one), shop.devices(3, gateway=other)
-    job = shop.create_job(shop.firmware(), [*here, *there])["id"]
+def test_executions_are_listed_by_device_page_by_page(env: JobEnvironment) -> None:
+    one, other = env.service.new_mac(), env.service.new_mac()
+    here, there = env.devices(4, gateway=one), env.devices(3, gateway=other)
+    job = env.create_job(env.firmware(), [*here, *there])["id"]
     path = f"{JOBS}/{job}/executions"
     devices = sorted([*here, *there])
-    assert [each["deviceId"] for each in walk(shop, path, 2)] == devices
-    assert [each["deviceId"] for each in walk(shop, path, 2, Gateway=one)] == here
-    assert [each["deviceId"] for each in walk(shop, path, 7, Gateway=f"bmac-{other.upper()}")] == there
+    assert [each["deviceId"] for each in list_all_pages(env, path, 2)] == devices
+    assert [each["deviceId"] for each in list_all_pages(env, path, 2, Gateway=one)] == here
+    assert [
+        each["deviceId"] for each in list_all_pages(env, path, 7, Gateway=f"bmac-{other.upper()}")
+    ] == there
     for device in here[:2]:
-        shop.set_execution(job, device, state="FAILED")
-    shop.set_execution(job, there[0], state="SUCCEEDED")
-    assert [each["deviceId"] for each in walk(shop, path, 1, State="FAILED")] == here[:2]
-    assert [each["deviceId"] for each in walk(shop, path, 2, State=["FAILED", "SUCCEEDED"])] == sorted(
-        [*here[:2], there[0]]
-    )
-    assert walk(shop, path, 2, State="FAILED", Gateway=other) == []
-    shop.set_execution(job, here[0], code="STALLED")
-    assert [each["deviceId"] for each in walk(shop, path, 2, ReasonCode=["STALLED", "BATTERY"])] == here[:1]
-    assert walk(shop, path, 2, ReasonCode="BATTERY") == []
-    some = [there[1], here[3], shop.device()]
-    assert [each["deviceId"] for each in walk(shop, path, 1, Ids=some)] == sorted(some[:2])
-    assert walk(shop, path, 2, Ids=some, State="FAILED") == []
-    msgspec.json.decode(shop.service.viewer.get(path).content, type=ExecutionPage)
+        env.set_execution(job, device, state="FAILED")
+    env.set_execution(job, there[0], state="SUCCEEDED")
+    assert [each["deviceId"] for each in list_all_pages(env, path, 1, State="FAILED")] == here[:2]
+    assert [
+        each["deviceId"] for each in list_all_pages(env, path, 2, State=["FAILED", "SUCCEEDED"])
+    ] == sorted([*here[:2], there[0]])
+    assert list_all_pages(env, path, 2, State="FAILED", Gateway=other) == []
+    env.set_execution(job, here[0], code="STALLED")
+    assert [
+        each["deviceId"] for each in list_all_pages(env, path, 2, ReasonCode=["STALLED", "BATTERY"])
+    ] == here[:1]
+    assert list_all_pages(env, path, 2, ReasonCode="BATTERY") == []
+    selected = [there[1], here[3], env.device()]
+    assert [each["deviceId"] for each in list_all_pages(env, path, 1, Ids=selected)] == sorted(selected[:2])
+    assert list_all_pages(env, path, 2, Ids=selected, State="FAILED") == []
+    msgspec.json.decode(env.service.viewer.get(path).content, type=ExecutionPage)
 
 
 @pytest.mark.rule("rest-140", "rest-133", "rest-199")
-def test_an_execution_tells_all_there_is_to_know(shop: JobEnvironment) -> None:
-    gateway = shop.service.new_mac()
-    (device,) = shop.devices(1, "3.4.1-beta.2", gateway=gateway)
-    job = shop.create_job(shop.firmware("3.4.2-beta.1"), [device], waves=[{"name": "canary", "count": 1}])
-    shown = shop.executions(job["id"])[device]
-    assert shown == {
+def test_an_execution_shows_all_its_fields(env: JobEnvironment) -> None:
+    gateway = env.service.new_mac()
+    (device,) = env.devices(1, "3.4.1-beta.2", gateway=gateway)
+    job = env.create_job(env.firmware("3.4.2-beta.1"), [device], waves=[{"name": "canary", "count": 1}])
+    body = env.executions(job["id"])[device]
+    assert body == {
         "deviceId": device,
         "state": "QUEUED",
         "attempt": 1,
         "progress": 0,
-        "waitingFor": "rate: its turn has not come",
+        "waitingFor": "rate: it is waiting for its turn",
         "reason": None,
         "reasonCode": None,
         "method": "download",
         "wave": "canary",
         "gateway": gateway,
         "startedAt": None,
-        "updatedAt": shown["updatedAt"],
+        "updatedAt": body["updatedAt"],
         "fromVersion": "3.4.1-beta.2",
         "toVersion": "3.4.2-beta.1",
     }
-    shop.set_execution(job["id"], device, waiting="gateway-offline")
+    env.set_execution(job["id"], device, waiting="gateway-offline")
     waiting = "gateway-offline: its gateway is not connected"
-    assert shop.executions(job["id"])[device]["waitingFor"] == waiting
-    shop.run_command("pause", job["id"])
-    assert shop.executions(job["id"])[device]["waitingFor"] == "paused: the job is paused"
-    shop.set_execution(job["id"], device, state="TRANSFERRING", waiting=None, progress=7, started_at=shop.now)
-    moving = shop.executions(job["id"])[device]
-    assert (moving["waitingFor"], moving["progress"]) == ("the image is being transferred", 7)
-    assert moving["startedAt"] is not None
-    shop.set_execution(job["id"], device, state="FAILED", code="STALLED", reason="it did not move")
-    ended = shop.executions(job["id"])[device]
-    assert (ended["waitingFor"], ended["reasonCode"], ended["reason"]) == (None, "STALLED", "it did not move")
+    assert env.executions(job["id"])[device]["waitingFor"] == waiting
+    env.run_command("pause", job["id"])
+    assert env.executions(job["id"])[device]["waitingFor"] == "paused: the job is paused"
+    env.set_execution(job["id"], device, state="TRANSFERRING", waiting=None, progress=7, started_at=env.now)
+    transferring = env.executions(job["id"])[device]
+    assert (transferring["waitingFor"], transferring["progress"]) == ("the image is being transferred", 7)
+    assert transferring["startedAt"] is not None
+    env.set_execution(job["id"], device, state="FAILED", code="STALLED", reason="no progress")
+    ended = env.executions(job["id"])[device]
+    assert (ended["waitingFor"], ended["reasonCode"], ended["reason"]) == (None, "STALLED", "no progress")
 
 
 @pytest.mark.rule("rest-141", "rest-143")
-def test_an_execution_shows_its_steps_with_their_evidence_and_what_came_later(shop: JobEnvironment) -> None:
-    (device,) = shop.devices(1)
-    job = shop.create_job(shop.firmware(), [device])
-    number, mine = job_number(job["id"]), number_of(device)
+def test_an_execution_shows_its_transitions_with_evidence_and_late_evidence(env: JobEnvironment) -> None:
+    (device,) = env.devices(1)
+    job = env.create_job(env.firmware(), [device])
+    number, device_number = job_number(job["id"]), number_of(device)
 
-    def heard(kind: str, **content: Any) -> int:
-        said = msgspec.json.encode(content).decode()
-        return shop.service.database.write_now(
-            lambda c: bulk.insert_row(c, evidence, number, mine, 1, 5, kind, said)
+    def insert_evidence(kind: str, **content: Any) -> int:
+        content_json = msgspec.json.encode(content).decode()
+        return env.service.database.write_now(
+            lambda c: bulk.insert_row(c, evidence, number, device_number, 1, 5, kind, content_json)
         )
 
-    def moved(before: str, after: str, proof: int | None) -> None:
+    def insert_transition(before: str, after: str, proof: int | None) -> None:
         row = insert(transition).values(
             job=number,
-            device=mine,
+            device=device_number,
             time=6,
             before=before,
             after=after,
             attempt=1,
             version=1,
             actor="program: service",
-            cause="it moved",
+            cause="a cause",
             evidence=proof,
         )
-        shop.service.database.write_now(lambda c: c.execute(row))
+        env.service.database.write_now(lambda c: c.execute(row))
 
-    moved("QUEUED", "DISPATCHED", None)
-    moved("DISPATCHED", "FAILED", heard("response", status=7))
-    heard("heartbeat", status=0, time=5)
-    heard("dfu", gateway=0x02005E000003, parent=0x0A5BDA180016, rssi=-60)
-    heard("dfu", gateway=None, parent=None, rssi=None)
-    heard("news", time=5, parent=7)
-    shop.set_execution(job["id"], device, state="FAILED")
-    answer = shop.service.viewer.get(f"{JOBS}/{job['id']}/executions/{device}")
-    detail = msgspec.json.decode(answer.content, type=ExecutionDetail)
+    insert_transition("QUEUED", "DISPATCHED", None)
+    insert_transition("DISPATCHED", "FAILED", insert_evidence("response", status=7))
+    insert_evidence("heartbeat", status=0, time=5)
+    insert_evidence("dfu", gateway=0x02005E000003, parent=0x0A5BDA180016, rssi=-60)
+    insert_evidence("dfu", gateway=None, parent=None, rssi=None)
+    insert_evidence("news", time=5, parent=7)
+    env.set_execution(job["id"], device, state="FAILED")
+    response = env.service.viewer.get(f"{JOBS}/{job['id']}/executions/{device}")
+    detail = msgspec.json.decode(response.content, type=ExecutionDetail)
     assert [(each.from_, each.to, each.cause) for each in detail.transitions] == [
-        (None, "QUEUED", "the job was made"),
-        ("QUEUED", "DISPATCHED", "it moved"),
-        ("DISPATCHED", "FAILED", "it moved"),
+        (None, "QUEUED", "the job was created"),
+        ("QUEUED", "DISPATCHED", "a cause"),
+        ("DISPATCHED", "FAILED", "a cause"),
     ]
     assert detail.transitions[0].actor == job["createdBy"]
     assert detail.transitions[0].time == job["createdAt"]
@@ -337,10 +344,10 @@ def test_an_execution_shows_its_steps_with_their_evidence_and_what_came_later(sh
 
 
 @pytest.mark.rule("rest-141")
-def test_who_was_left_out_has_one_step_that_tells_why(shop: JobEnvironment) -> None:
-    (device,) = shop.devices(1, "4.0.0")
-    job = shop.create_job(shop.firmware(), [device])
-    detail = shop.service.viewer.get(f"{JOBS}/{job['id']}/executions/{device}").json()
+def test_an_excluded_device_has_one_transition_with_the_reason(env: JobEnvironment) -> None:
+    (device,) = env.devices(1, "4.0.0")
+    job = env.create_job(env.firmware(), [device])
+    detail = env.service.viewer.get(f"{JOBS}/{job['id']}/executions/{device}").json()
     (step,) = detail["transitions"]
     assert (step["from"], step["to"], step["cause"]) == (
         None,
@@ -350,10 +357,10 @@ def test_who_was_left_out_has_one_step_that_tells_why(shop: JobEnvironment) -> N
     assert detail["later"] == []
 
 
-def test_what_is_not_in_a_job_is_not_found(shop: JobEnvironment) -> None:
-    job = shop.create_job(shop.firmware(), shop.devices(1))["id"]
+def test_devices_and_jobs_that_do_not_exist_are_not_found(env: JobEnvironment) -> None:
+    job = env.create_job(env.firmware(), env.devices(1))["id"]
     for path in (
-        f"{job}/executions/{shop.device()}",
+        f"{job}/executions/{env.device()}",
         f"{job}/executions/bmac-0",
         f"{job}/executions/x",
         "job-999999/executions",
@@ -361,7 +368,7 @@ def test_what_is_not_in_a_job_is_not_found(shop: JobEnvironment) -> None:
         "job-x",
         "x",
     ):
-        assert shop.service.viewer.get(f"{JOBS}/{path}").status_code == 404, path
+        assert env.service.viewer.get(f"{JOBS}/{path}").status_code == 404, path
 
 
 @each_row(
@@ -374,45 +381,47 @@ def test_what_is_not_in_a_job_is_not_found(shop: JobEnvironment) -> None:
         ({"Ids": "x", "Gateway": "x", "State": "DONE"}, ["State", "Gateway", "Ids"]),
     ],
 )
-def test_wrong_filters_of_executions_are_named(
-    shop: JobEnvironment, query: dict[str, str], fields: list[str]
+def test_invalid_filters_of_executions_are_reported(
+    env: JobEnvironment, query: dict[str, str], fields: list[str]
 ) -> None:
-    job = shop.create_job(shop.firmware(), shop.devices(1))["id"]
-    answer = shop.service.viewer.get(f"{JOBS}/{job}/executions", params=query)
-    assert answer.status_code == 400
-    assert [each["field"] for each in answer.json()["errors"]] == fields
+    job = env.create_job(env.firmware(), env.devices(1))["id"]
+    response = env.service.viewer.get(f"{JOBS}/{job}/executions", params=query)
+    assert response.status_code == 400
+    assert [each["field"] for each in response.json()["errors"]] == fields
 
 
 @pytest.mark.rule("rest-38", "rest-142")
-def test_a_device_is_updating_while_it_has_an_active_execution(shop: JobEnvironment) -> None:
-    one, other = shop.devices(2)
-    job = shop.create_job(shop.firmware(), [one, other])["id"]
+def test_a_device_is_updating_while_it_has_an_active_execution(env: JobEnvironment) -> None:
+    one, other = env.devices(2)
+    job = env.create_job(env.firmware(), [one, other])["id"]
 
     def updating() -> list[bool]:
         query = {"Ids": [one, other], "Include": "live"}
-        listed = shop.service.viewer.get("/api/v1/devices", params=query).json()["items"]
-        shown = [shop.service.viewer.get(f"/api/v1/devices/{each}").json() for each in (one, other)]
-        told = [each["live"]["updating"] for each in listed]
-        assert told == [each["live"]["updating"] for each in shown]
-        return told
+        listed = env.service.viewer.get("/api/v1/devices", params=query).json()["items"]
+        devices = [env.service.viewer.get(f"/api/v1/devices/{each}").json() for each in (one, other)]
+        flags = [each["live"]["updating"] for each in listed]
+        assert flags == [each["live"]["updating"] for each in devices]
+        return flags
 
     assert updating() == [False, False]
     for state in ("DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING"):
-        shop.set_execution(job, other, state=state)
+        env.set_execution(job, other, state=state)
         assert updating() == [False, True]
-    shop.set_execution(job, other, state="SUCCEEDED")
+    env.set_execution(job, other, state="SUCCEEDED")
     assert updating() == [False, False]
 
 
 @pytest.mark.rule("rest-219")
-def test_who_is_asked_for_its_version_says_so_and_tells_its_whole_story(shop: JobEnvironment) -> None:
-    device = shop.device("3.4.2")
-    job = shop.create_job(shop.firmware(), [device])["id"]
-    told = shop.get_job(job)
-    assert (told["state"], told["leftOut"], told["waveStates"]) == ("IN_PROGRESS", {"QUEUED": 1}, [])
-    shop.set_execution(job, device, state="DISPATCHED", step="check", version=1)
-    said = shop.executions(job)[device]["waitingFor"]
-    assert said == "its version is being read: it reports that it runs the new one already"
-    shop.set_execution(job, device, state="SKIPPED", reason="it runs 3.4.2 already", version=2)
-    detail = shop.service.viewer.get(f"{JOBS}/{job}/executions/{device}").json()
-    assert [(each["to"], each["cause"]) for each in detail["transitions"]] == [("QUEUED", "the job was made")]
+def test_a_device_in_its_version_check_shows_that_and_its_history(env: JobEnvironment) -> None:
+    device = env.device("3.4.2")
+    job = env.create_job(env.firmware(), [device])["id"]
+    body = env.get_job(job)
+    assert (body["state"], body["leftOut"], body["waveStates"]) == ("IN_PROGRESS", {"QUEUED": 1}, [])
+    env.set_execution(job, device, state="DISPATCHED", step="check", version=1)
+    waiting_for = env.executions(job)[device]["waitingFor"]
+    assert waiting_for == "its version is being read: it reports that it already runs the new one"
+    env.set_execution(job, device, state="SKIPPED", reason="the device already runs 3.4.2", version=2)
+    detail = env.service.viewer.get(f"{JOBS}/{job}/executions/{device}").json()
+    assert [(each["to"], each["cause"]) for each in detail["transitions"]] == [
+        ("QUEUED", "the job was created")
+    ]

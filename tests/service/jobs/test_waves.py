@@ -16,8 +16,8 @@ counts = st.builds(Wave, count=st.integers(1, 80))
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> list[Wave]:
-    """Waves by count and by growing percentages, in any mixture."""
+def wave_requests(draw: st.DrawFn) -> list[Wave]:
+    """Generate waves by count and by growing percentages, in any mixture."""
     percents = sorted(draw(st.sets(st.floats(0.1, 100), max_size=4)))
     waves = [Wave(percent=each) for each in percents]
     for each in draw(st.lists(counts, max_size=4)):
@@ -26,47 +26,47 @@ def wishes(draw: st.DrawFn) -> list[Wave]:
 
 
 @pytest.mark.rule("rest-123", "rest-124")
-@given(seeds, devices, wishes())
-def test_every_device_has_a_turn_of_its_own_and_waves_follow_each_other(
-    seed: int, fleet: set[int], wanted: list[Wave]
+@given(seeds, devices, wave_requests())
+def test_every_device_has_its_own_rank_and_waves_are_consecutive(
+    seed: int, fleet: set[int], requested: list[Wave]
 ) -> None:
-    waves = WaveAssignment(seed, fleet, wanted)
-    places = {device: waves.find_position(device) for device in fleet}
-    assert sorted(place.rank for place in places.values()) == list(range(len(fleet)))
+    waves = WaveAssignment(seed, fleet, requested)
+    positions = {device: waves.find_position(device) for device in fleet}
+    assert sorted(position.rank for position in positions.values()) == list(range(len(fleet)))
     assert sum(each.size for each in waves.planned) == len(fleet)
     assert all(each.size > 0 for each in waves.planned)
     ends = list(accumulate(each.size for each in waves.planned))
-    for wave, turn in places.values():
-        assert (ends[wave - 1] if wave else 0) <= turn < ends[wave]
+    for wave, rank in positions.values():
+        assert (ends[wave - 1] if wave else 0) <= rank < ends[wave]
 
 
-@given(seeds, st.permutations(list(range(0, 7000, 70))), wishes())
-def test_the_same_seed_gives_the_same_waves_in_whatever_order_devices_come(
-    seed: int, fleet: list[int], wanted: list[Wave]
+@given(seeds, st.permutations(list(range(0, 7000, 70))), wave_requests())
+def test_the_same_seed_gives_the_same_waves_for_any_order_of_devices(
+    seed: int, fleet: list[int], requested: list[Wave]
 ) -> None:
-    one, other = WaveAssignment(seed, sorted(fleet), wanted), WaveAssignment(seed, fleet, wanted)
+    one, other = WaveAssignment(seed, sorted(fleet), requested), WaveAssignment(seed, fleet, requested)
     assert [one.find_position(each) for each in fleet] == [other.find_position(each) for each in fleet]
     assert one.planned == other.planned
 
 
 @pytest.mark.rule("rest-208")
-@given(seeds, devices, devices, wishes())
-def test_who_comes_later_has_a_turn_behind_all_others_in_the_order_of_the_seed(
-    seed: int, fleet: set[int], away: set[int], wanted: list[Wave]
+@given(seeds, devices, devices, wave_requests())
+def test_deferred_devices_come_after_all_others_in_the_order_of_the_seed(
+    seed: int, fleet: set[int], offline: set[int], requested: list[Wave]
 ) -> None:
-    first, later = fleet - away, away
-    waves = WaveAssignment(seed, first, wanted, deferred=later)
-    turns = {device: waves.find_position(device).rank for device in first | later}
-    assert sorted(turns.values()) == list(range(len(turns)))
-    for some, start in ((first, 0), (later, len(first))):
-        alone = WaveAssignment(seed, some, [])
-        assert {each: turns[each] - start for each in some} == {
-            each: alone.find_position(each).rank for each in some
+    first, deferred = fleet - offline, offline
+    waves = WaveAssignment(seed, first, requested, deferred=deferred)
+    ranks = {device: waves.find_position(device).rank for device in first | deferred}
+    assert sorted(ranks.values()) == list(range(len(ranks)))
+    for group, start in ((first, 0), (deferred, len(first))):
+        separate = WaveAssignment(seed, group, [])
+        assert {each: ranks[each] - start for each in group} == {
+            each: separate.find_position(each).rank for each in group
         }
-    assert waves.planned == WaveAssignment(seed, first | later, wanted).planned
+    assert waves.planned == WaveAssignment(seed, first | deferred, requested).planned
 
 
-def test_the_order_of_a_seed_is_the_same_for_ever() -> None:
+def test_the_order_of_a_seed_never_changes() -> None:
     waves = WaveAssignment(42, range(10), [])
     assert sorted(range(10), key=lambda each: waves.find_position(each).rank) == [
         7,
@@ -92,7 +92,7 @@ def test_another_seed_gives_another_order() -> None:
 
 @pytest.mark.rule("rest-123", "rest-124")
 @each_row(
-    ("wanted", "number", "sizes"),
+    ("requested", "number", "sizes"),
     [
         ([], 7, [7]),
         ([], 0, []),
@@ -107,21 +107,24 @@ def test_another_seed_gives_another_order() -> None:
         ([Wave(percent=100)], 12, [12]),
     ],
 )
-def test_percentages_are_of_all_and_counts_are_counts(
-    wanted: list[Wave], number: int, sizes: list[int]
+def test_percentages_are_cumulative_and_counts_are_absolute(
+    requested: list[Wave], number: int, sizes: list[int]
 ) -> None:
-    assert list(find_wave_faults(wanted)) == []
-    assert [each.size for each in WaveAssignment(1, range(number), wanted).planned] == sizes
+    assert list(find_wave_faults(requested)) == []
+    assert [each.size for each in WaveAssignment(1, range(number), requested).planned] == sizes
 
 
-def test_a_wave_without_devices_is_left_out_and_the_others_keep_their_names() -> None:
-    wanted = [Wave(name="canary", count=5), Wave(name="tenth", percent=10), Wave(name="all", percent=100)]
-    assert WaveAssignment(1, range(20), wanted).planned == [PlannedWave("canary", 5), PlannedWave("all", 15)]
+def test_an_empty_wave_is_omitted_and_the_others_keep_their_names() -> None:
+    requested = [Wave(name="canary", count=5), Wave(name="tenth", percent=10), Wave(name="all", percent=100)]
+    assert WaveAssignment(1, range(20), requested).planned == [
+        PlannedWave("canary", 5),
+        PlannedWave("all", 15),
+    ]
 
 
 @pytest.mark.rule("rest-123")
 @each_row(
-    ("wanted", "wrong"),
+    ("requested", "fields"),
     [
         ([Wave()], ["waves[0]"]),
         ([Wave(count=1, percent=5)], ["waves[0]"]),
@@ -130,5 +133,5 @@ def test_a_wave_without_devices_is_left_out_and_the_others_keep_their_names() ->
         ([Wave(percent=50), Wave(), Wave(percent=60)], ["waves[1]"]),
     ],
 )
-def test_waves_that_cannot_be_are_named(wanted: list[Wave], wrong: list[str]) -> None:
-    assert [each.field for each in find_wave_faults(wanted)] == wrong
+def test_invalid_waves_are_reported(requested: list[Wave], fields: list[str]) -> None:
+    assert [each.field for each in find_wave_faults(requested)] == fields

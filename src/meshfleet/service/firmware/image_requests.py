@@ -1,7 +1,8 @@
-"""Answers gateways that ask where the image of some firmware is (firmware-15 to firmware-20).
+"""Handler of image requests: gateways request the URL of a firmware image (firmware-15 to firmware-20).
 
-They ask again when nobody answers, so what cannot be answered now is dropped. On another broker anybody might
-ask in the name of a gateway; the answer goes to that gateway, and none that is not claimed gets an address.
+Gateways repeat a request without a response, so requests that cannot be handled now are dropped. On an
+external broker any client could send a request in the name of a gateway: the response goes to that gateway
+only, and only claimed gateways get a URL.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _QUEUE_LIMIT: Final = 1000
-"""Questions; what comes then is dropped."""
+"""Maximum queued requests; further ones are dropped."""
 
 _WORKERS: Final = 4
 
@@ -46,7 +47,7 @@ class _ImageRequest(NamedTuple):
 
 
 class ImageRequestHandler:
-    """Hears questions, and answers a few at a time."""
+    """Handler of image requests, with a limited queue and a few workers."""
 
     def __init__(self, database: Database, transport: Transport, url_signer: ImageUrlSigner) -> None:
         self._database = database
@@ -54,56 +55,56 @@ class ImageRequestHandler:
         self._url_signer = url_signer
         self._queue: asyncio.Queue[_ImageRequest] = asyncio.Queue(_QUEUE_LIMIT)
         self.outcomes: Counter[str] = Counter()
-        """How many were answered, were about what is unknown, could not be read, or were dropped."""
+        """Number of requests by outcome: answered, unknown (firmware or gateway), malformed, dropped."""
         transport.subscribe(diagnostics.QUESTION_FILTER, self._on_message)
 
     async def run(self) -> None:
-        """Answer until cancelled."""
+        """Handle requests until canceled."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(_WORKERS):
-                tasks.create_task(self._run_worker(), name=f"firmware.questions {number}")
+                tasks.create_task(self._run_worker(), name=f"firmware.image_requests {number}")
 
     def _on_message(self, message: Publish) -> None:
         try:
             gateway = diagnostics.parse_question_topic(message.topic)
-            asked = _ImageRequest(gateway, *diagnostics.decode_question(message.payload))
+            request = _ImageRequest(gateway, *diagnostics.decode_question(message.payload))
         except WireError as exc:
             self.outcomes["malformed"] += 1
-            _log.debug("a question for firmware cannot be read: %s", exc)
+            _log.debug("malformed firmware image request: %s", exc)
             return
         try:
-            self._queue.put_nowait(asked)
+            self._queue.put_nowait(request)
         except asyncio.QueueFull:
             self.outcomes["dropped"] += 1
 
     async def _run_worker(self) -> None:
         while True:
-            asked = await self._queue.get()
+            request = await self._queue.get()
             try:
-                await self._answer(asked)
+                await self._handle(request)
             except FleetError as exc:
                 self.outcomes["dropped"] += 1
-                _log.warning("a question for firmware stays unanswered: %s", exc)
+                _log.warning("firmware image request dropped: %s", exc)
 
-    async def _answer(self, request: _ImageRequest) -> None:
-        found = await self._database.read(_find_firmware, request)
-        answer = None if found is None else self._build_answer(found, request.gateway)
-        payload = diagnostics.encode_answer(request.id, answer)
+    async def _handle(self, request: _ImageRequest) -> None:
+        firmware = await self._database.read(_find_firmware, request)
+        response = None if firmware is None else self._build_response(firmware, request.gateway)
+        payload = diagnostics.encode_answer(request.id, response)
         self._transport.send([Publish(diagnostics.format_answer_topic(request.gateway), payload, qos=1)])
-        self.outcomes["unknown" if found is None else "answered"] += 1
+        self.outcomes["unknown" if firmware is None else "answered"] += 1
 
-    def _build_answer(self, found: Firmware, gateway: Mac) -> FirmwareAnswer:
+    def _build_response(self, firmware: Firmware, gateway: Mac) -> FirmwareAnswer:
         return FirmwareAnswer(
-            uri=self._url_signer.build_url(found, gateway),
-            file_name=found.file_name,
-            firmware_type=FirmwareType(found.type),
-            sha256=Hex(found.sha256),
-            size=found.size,
+            uri=self._url_signer.build_url(firmware, gateway),
+            file_name=firmware.file_name,
+            firmware_type=FirmwareType(firmware.type),
+            sha256=Hex(firmware.sha256),
+            size=firmware.size,
         )
 
 
 def _find_firmware(connection: Connection, request: _ImageRequest) -> Firmware | None:
-    mine = gateways.c.device == mac_to_int(request.gateway)
-    if connection.execute(select(gateways.c.device).where(mine)).first() is None:
+    is_gateway = gateways.c.device == mac_to_int(request.gateway)
+    if connection.execute(select(gateways.c.device).where(is_gateway)).first() is None:
         return None
     return store.find_released_firmware(connection, request.question)

@@ -1,4 +1,4 @@
-"""An image as an answer: whole, or a part of it for who was interrupted."""
+"""HTTP response with a firmware image, or the part of it that the client requests with `Range`."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ MEDIA_TYPE: Final = "application/octet-stream"
 
 _STATUS_WHOLE, _STATUS_PARTIAL = 200, 206
 _SEND_BYTES: Final = 64 * 1024
-"""Bytes handed to the server at a time: who takes them slowly still takes them in time."""
+"""Bytes passed to the server at a time: small enough for slow clients to stay within the send timeout."""
 
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?", re.IGNORECASE)
 
 
 class ByteRange(NamedTuple):
-    """From which byte up to which, the last one not included."""
+    """Range of bytes; `stop` is not included."""
 
     start: int
     stop: int
 
 
 def parse_range(headers: Mapping[str, str], firmware: Firmware) -> ByteRange | None:
-    """Which part somebody wants; None: all of it, as when a range is of a kind that we do not know.
+    """Return the requested part of an image; None for the whole image.
 
-    That is how RFC 9110, 14.2, has it; several parts at once are among these kinds.
+    An unsupported range, such as several ranges at once, is ignored (RFC 9110, 14.2). Raise
+    `RangeNotSatisfiable` if the range starts after the end.
     """
-    found = _RANGE.fullmatch(headers.get("range", "").strip())
-    if found is None or headers.get("if-range", _build_etag(firmware)) != _build_etag(firmware):
+    match = _RANGE.fullmatch(headers.get("range", "").strip())
+    if match is None or headers.get("if-range", _build_etag(firmware)) != _build_etag(firmware):
         return None
-    start, last = int(found[1]), int(found[2] or firmware.size)
-    if found[2] and last < start:
+    start, last = int(match[1]), int(match[2] or firmware.size)
+    if match[2] and last < start:
         return None
     if start >= firmware.size:
         raise RangeNotSatisfiable(f"the image has {firmware.size} bytes", firmware.size)
@@ -57,12 +58,12 @@ def parse_range(headers: Mapping[str, str], firmware: Firmware) -> ByteRange | N
 
 
 class ImageResponse(ASGIResponse):
-    """An image, read while it is sent. What cannot be read at all is an error before anything is promised."""
+    """Image that is read while it is sent. If nothing can be read, it raises before the response starts."""
 
     def __init__(
         self, images: ImageStore, firmware: Firmware, byte_range: ByteRange | None, metrics: Metrics
     ) -> None:
-        chosen = byte_range or ByteRange(0, firmware.size)
+        selected = byte_range or ByteRange(0, firmware.size)
         headers = {
             "accept-ranges": "bytes",
             "content-disposition": _build_disposition(firmware.file_name),
@@ -71,18 +72,18 @@ class ImageResponse(ASGIResponse):
         if byte_range is not None:
             headers["content-range"] = f"bytes {byte_range.start}-{byte_range.stop - 1}/{firmware.size}"
         super().__init__(
-            content_length=chosen.stop - chosen.start,
+            content_length=selected.stop - selected.start,
             headers=headers,
             media_type=MEDIA_TYPE,
             status_code=_STATUS_WHOLE if byte_range is None else _STATUS_PARTIAL,
         )
         self._images = images
         self._firmware = firmware
-        self._byte_range = chosen
+        self._byte_range = selected
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, until the client goes."""
+        """Send the image, until the client disconnects."""
         state: dict[str, Any] = scope["state"]
         pieces = self._images.stream(
             bytes.fromhex(self._firmware.sha256), size=self._firmware.size, **self._byte_range._asdict()
@@ -93,22 +94,22 @@ class ImageResponse(ASGIResponse):
             if state.get("only_head"):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
-            leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
+            disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
             try:
                 await self._send(first, send)
                 async for piece in pieces:
-                    if leaving.done():
+                    if disconnect.done():
                         return
                     await self._send(piece, send)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-            except (OSError, RuntimeError):  # as ASGI and uvloop say that nobody is there any more
+            except (OSError, RuntimeError):  # ASGI and uvloop report a disconnected client so
                 return
             except FleetError as exc:
-                # Some of it is sent: all that is left is to let it end before its length.
-                _log.error("an image broke off: %s", exc)
+                # Part of the image was sent: the client can only notice that the response is too short.
+                _log.error("sending a firmware image failed: %s", exc)
                 state["abort"]()
             finally:
-                leaving.cancel()
+                disconnect.cancel()
 
     async def _send(self, piece: bytes, send: Send) -> None:
         for start in range(0, len(piece), _SEND_BYTES):
@@ -127,6 +128,6 @@ def _build_etag(firmware: Firmware) -> str:
 
 
 def _build_disposition(file_name: str) -> str:
-    """The name for who saves it: in plain letters, and as it is (RFC 6266)."""
-    plain = "".join(char if char.isascii() and char not in '"\\%' else "_" for char in file_name)
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"
+    """Build the header with the file name, in ASCII and in UTF-8 (RFC 6266)."""
+    ascii_name = "".join(char if char.isascii() and char not in '"\\%' else "_" for char in file_name)
+    return f"attachment; filename=\"{ascii_name}\"; filename*=UTF-8''{quote(file_name, safe='')}"

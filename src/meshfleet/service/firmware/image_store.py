@@ -1,8 +1,8 @@
-"""Images, kept by their SHA-256, each once, whole or not at all (rest-114).
+"""Stores of firmware images by SHA-256. Each image is stored once, completely or not at all (rest-114).
 
-An image is kept in the transaction that writes its record, and discarded in one that sees that no record has
-it: that way a record without its image cannot be, whoever uploads and removes the same one at a time. What
-is left behind by a crash between two of these is swept away at the next start.
+An image is added in the transaction that inserts its record, and removed in a transaction that finds no
+record with it. So no record is ever without its image, even if clients upload and remove the same image at
+the same time. Images left over from a crash are removed at the next start.
 """
 
 from __future__ import annotations
@@ -28,61 +28,61 @@ if TYPE_CHECKING:
     from meshfleet.service.firmware.partial_images import ReceivedImage
 
 CHUNK_SIZE: Final = 256 * 1024
-"""Bytes that are read at a time, and of one row on PostgreSQL."""
+"""Bytes read at a time, and stored in one row on PostgreSQL."""
 
 _FOLDER_NAME: Final = "images"
 _FILE_NAME: Final = re.compile(r"[0-9a-f]{64}")
 _LOCK_CLASS: Final = 0x696D6167
-"""Any number, as long as no other kind of lock on the database has it."""
+"""Class of the advisory locks of images; no other lock uses it."""
 
 
 class ImageStore(Protocol):
-    """Where images are."""
+    """Store of firmware images."""
 
     folder: Path
-    """Where they arrive."""
+    """Directory of uploads in progress."""
 
     def add(self, connection: Connection, image: ReceivedImage) -> None:
-        """Keep an image, in the transaction that writes its record."""
+        """Add an image, in the transaction that inserts its record."""
 
     def remove_unused(self, connection: Connection, sha256: bytes) -> None:
-        """Remove an image, unless a record has it; in a transaction after the one that removed the record."""
+        """Remove an image unless a record has it. Call it in a transaction after that of the deletion."""
 
     def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Some bytes of an image, piece by piece. One that is not as it should be raises ImageDamaged."""
+        """Yield the bytes from `start` to before `stop` in pieces. Raise `ImageDamaged` if that fails."""
 
     def remove_orphans(self) -> None:
-        """Remove what no record has; only before anything else is done here."""
+        """Remove images without a record and unfinished uploads. Call it at start-up, before any upload."""
 
 
 def open_image_store(database: Database, data: Path) -> ImageStore:
-    """The images of a service: files beside SQLite, rows on PostgreSQL (rest-174)."""
+    """Open the image store: files with SQLite, rows with PostgreSQL (rest-174)."""
     folder = data / _FOLDER_NAME
     return FileImageStore(database, folder) if database.is_sqlite else DatabaseImageStore(database, folder)
 
 
 class FileImageStore:
-    """Images as files. One service has the folder, and SQLite one writer: all happens one after the other."""
+    """Images as files. SQLite has one writer, so additions and removals never overlap."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.folder = folder
         self._database = database
 
-    def add(self, connection: Connection, image: ReceivedImage) -> None:  # noqa: ARG002 # its transaction counts
-        """Give the file its name. It is on the disk already, and now its name is."""
+    def add(self, connection: Connection, image: ReceivedImage) -> None:  # noqa: ARG002 # called within its transaction
+        """Rename the uploaded file, which is on disk already, and flush the directory to disk."""
         try:
             image.path.replace(self._find_path(image.sha256))
-            _sync_folder(self.folder)
+            _sync_directory(self.folder)
         except OSError as exc:
-            raise ImagesUnavailable(f"an image cannot be kept: {exc.strerror}") from exc
+            raise ImagesUnavailable(f"the image cannot be stored: {exc.strerror}") from exc
 
     def remove_unused(self, connection: Connection, sha256: bytes) -> None:
-        """Remove the file, unless a record has it."""
+        """Remove the file unless a record has the image."""
         if not store.is_image_used(connection, sha256):
             self._find_path(sha256).unlink(missing_ok=True)
 
     async def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Read the file, which may lose its name meanwhile."""
+        """Read the file. It may be deleted meanwhile: the open descriptor stays readable."""
         file = await asyncio.to_thread(self._open, sha256, size)
         try:
             while start < stop:
@@ -97,14 +97,14 @@ class FileImageStore:
             os.close(file)
 
     def remove_orphans(self) -> None:
-        """Remove files that no record has, and what never arrived."""
+        """Remove files without a record and unfinished uploads."""
         if not self.folder.is_dir():
             return
         used = {each.hex() for each in self._database.read_now(store.list_used_images)}
         _remove_partial_images(self.folder)
-        for place in self.folder.iterdir():
-            if _FILE_NAME.fullmatch(place.name) and place.name not in used:
-                place.unlink()
+        for path in self.folder.iterdir():
+            if _FILE_NAME.fullmatch(path.name) and path.name not in used:
+                path.unlink()
 
     def _find_path(self, sha256: bytes) -> Path:
         return self.folder / sha256.hex()
@@ -116,53 +116,53 @@ class FileImageStore:
             raise ImageDamaged(f"image {sha256.hex()} cannot be read: {exc.strerror}") from exc
         if (found := os.fstat(file).st_size) != size:
             os.close(file)
-            raise ImageDamaged(f"image {sha256.hex()} has {found} bytes, and not {size}")
+            raise ImageDamaged(f"image {sha256.hex()} has {found} bytes instead of {size}")
         return file
 
 
 class DatabaseImageStore:
-    """Images as rows: several services may have them in common."""
+    """Images as database rows, which several services can share."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.folder = folder
         self._database = database
 
     def add(self, connection: Connection, image: ReceivedImage) -> None:
-        """Copy the file into rows, unless they are there."""
+        """Copy the file into rows, unless the image is stored already."""
         _lock_image(connection, image.sha256)
         if _load_size(connection, image.sha256) == image.size:
             return
         try:
             with image.path.open("rb") as file:
-                place = 0
+                index = 0
                 while content := file.read(CHUNK_SIZE):
-                    row = {"sha256": image.sha256, "place": place, "content": content}
+                    row = {"sha256": image.sha256, "place": index, "content": content}
                     connection.execute(insert(image_chunk).values(row))
-                    place += 1
+                    index += 1
         except OSError as exc:
-            raise ImagesUnavailable(f"an image cannot be kept: {exc.strerror}") from exc
+            raise ImagesUnavailable(f"the image cannot be stored: {exc.strerror}") from exc
 
     def remove_unused(self, connection: Connection, sha256: bytes) -> None:
-        """Remove the rows, unless a record has them."""
+        """Remove the rows unless a record has the image."""
         _lock_image(connection, sha256)
         if not store.is_image_used(connection, sha256):
             connection.execute(delete(image_chunk).where(image_chunk.c.sha256 == sha256))
 
     async def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Read row by row."""
+        """Read the rows one by one."""
         if (found := await self._database.read(_load_size, sha256)) != size:
-            raise ImageDamaged(f"image {sha256.hex()} has {found} bytes, and not {size}")
+            raise ImageDamaged(f"image {sha256.hex()} has {found} bytes instead of {size}")
         while start < stop:
-            place, skipped = divmod(start, CHUNK_SIZE)
-            content = await self._database.read(_load_chunk, sha256, place)
-            piece = content[skipped : skipped + stop - start]
+            index, offset = divmod(start, CHUNK_SIZE)
+            content = await self._database.read(_load_chunk, sha256, index)
+            piece = content[offset : offset + stop - start]
             if not piece:
                 raise _build_truncated_error(sha256)
             start += len(piece)
             yield piece
 
     def remove_orphans(self) -> None:
-        """Remove rows that no record has, and what never arrived."""
+        """Remove rows without a record and unfinished uploads."""
         if self.folder.is_dir():
             _remove_partial_images(self.folder)
         for sha256 in self._database.read_now(_list_unused_images):
@@ -170,7 +170,7 @@ class DatabaseImageStore:
 
 
 def _lock_image(connection: Connection, sha256: bytes) -> None:
-    """Keep others from this image until the transaction ends."""
+    """Lock an image until the transaction ends."""
     key = int.from_bytes(sha256[:4], signed=True)
     connection.execute(select(func.pg_advisory_xact_lock(_LOCK_CLASS, key)))
 
@@ -180,10 +180,10 @@ def _load_size(connection: Connection, sha256: bytes) -> int:
     return int(connection.execute(query.where(image_chunk.c.sha256 == sha256)).scalar_one())
 
 
-def _load_chunk(connection: Connection, sha256: bytes, place: int) -> bytes:
-    mine = (image_chunk.c.sha256 == sha256) & (image_chunk.c.place == place)
-    found: Any = connection.execute(select(image_chunk.c.content).where(mine)).scalar()
-    return bytes(found or b"")
+def _load_chunk(connection: Connection, sha256: bytes, index: int) -> bytes:
+    is_chunk = (image_chunk.c.sha256 == sha256) & (image_chunk.c.place == index)
+    content: Any = connection.execute(select(image_chunk.c.content).where(is_chunk)).scalar()
+    return bytes(content or b"")
 
 
 def _list_unused_images(connection: Connection) -> list[bytes]:
@@ -192,17 +192,17 @@ def _list_unused_images(connection: Connection) -> list[bytes]:
 
 
 def _build_truncated_error(sha256: bytes) -> ImageDamaged:
-    return ImageDamaged(f"image {sha256.hex()} ends before its end")
+    return ImageDamaged(f"image {sha256.hex()} is truncated")
 
 
 def _remove_partial_images(folder: Path) -> None:
-    for place in folder.glob(f"{partial_images.PARTIAL_PREFIX}*"):
-        place.unlink(missing_ok=True)
+    for path in folder.glob(f"{partial_images.PARTIAL_PREFIX}*"):
+        path.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
-    file = os.open(folder, os.O_RDONLY)
+def _sync_directory(directory: Path) -> None:
+    """Flush the file names of a directory to disk."""
+    file = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(file)
     finally:

@@ -1,4 +1,4 @@
-"""Figures of firmware for Prometheus."""
+"""Prometheus metrics of firmware."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _OUTCOMES: Final = ("answered", "dropped", "malformed", "unknown")
 
 
 class ImageRequestMetrics(Collector):
-    """What became of questions for images, read when somebody asks."""
+    """Collector of the outcomes of image requests of gateways."""
 
     def __init__(self, handler: ImageRequestHandler) -> None:
         self._handler = handler
 
     def collect(self) -> Iterator[Metric]:
-        """Read them, when somebody asks."""
+        """Collect the current counts."""
         family = CounterMetricFamily(
             "meshfleet_firmware_questions",
-            "Questions of gateways for images, by what became of them.",
+            "Requests of gateways for firmware images, by outcome.",
             labels=["outcome"],
         )
         for outcome in _OUTCOMES:

@@ -1,7 +1,7 @@
-"""An image while it is uploaded: a file that is gone in the end, unless somebody keeps it.
+"""Image that is being uploaded: a file that is deleted at the end unless it was moved to the store.
 
-It is written in threads, some pieces at a time. No file is held open meanwhile: whoever gives an upload up
-may be ahead of the thread that still writes.
+It is written in threads, several pieces at a time. The file is not kept open between writes, because a
+canceled upload may delete it while a thread is still writing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTIAL_PREFIX: Final = ".arriving-"
-"""How their names begin; what is called like this when a service starts was given up."""
+"""Prefix of the file names of uploads. Such files are leftovers when the service starts."""
 
 _FLUSH_BYTES: Final = 1024 * 1024
-"""Bytes that wait until they are written together."""
+"""Bytes that are buffered before they are written."""
 
 
 class ReceivedImage(NamedTuple):
-    """An image that is there, whole, in a file of its own."""
+    """Complete image in its own file."""
 
     path: Path
     size: int
@@ -35,7 +35,7 @@ class ReceivedImage(NamedTuple):
 
 
 class PartialImage:
-    """Takes the pieces of one image."""
+    """Writer of an image that arrives in pieces."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
@@ -45,7 +45,7 @@ class PartialImage:
         self._buffered = 0
 
     async def write(self, piece: bytes) -> None:
-        """Take the next piece."""
+        """Append a piece. It may be buffered. Raise `ImagesUnavailable` if the disk cannot be written."""
         self.size += len(piece)
         self._pieces.append(piece)
         self._buffered += len(piece)
@@ -53,7 +53,7 @@ class PartialImage:
             await asyncio.to_thread(self._flush, self._drain())
 
     async def finish(self) -> ReceivedImage:
-        """All pieces are there; on the disk, too, when this returns."""
+        """Write the rest and flush the file to disk."""
         await asyncio.to_thread(self._flush, self._drain(), to_disk=True)
         return ReceivedImage(self._path, self.size, self._hash.digest())
 
@@ -66,25 +66,25 @@ class PartialImage:
     def _flush(self, data: bytes, *, to_disk: bool = False) -> None:
         self._hash.update(data)
         try:
-            # It is there, or was given up: it must not be made anew.
+            # Without O_CREAT: if the upload was canceled, the deleted file must not be created again.
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-            with open(file, "ab", buffering=0) as opened:  # noqa: PTH123 # it is no path
+            with open(file, "ab", buffering=0) as opened:  # noqa: PTH123 # opens a descriptor, not a path
                 _write_all(opened.fileno(), data)
                 if to_disk:
                     os.fsync(opened.fileno())
         except OSError as exc:
-            raise ImagesUnavailable(f"an image cannot be written: {exc.strerror}") from exc
+            raise ImagesUnavailable(f"the image cannot be written: {exc.strerror}") from exc
 
 
 @asynccontextmanager
 async def open_partial_image(folder: Path) -> AsyncIterator[PartialImage]:
-    """An image that arrives. What is not kept by the end of the block is gone."""
-    place = folder / f"{PARTIAL_PREFIX}{secrets.token_hex(16)}"
-    await asyncio.to_thread(_create_file, place)
+    """Create the file of an upload. It is deleted at the end of the block unless it was moved."""
+    path = folder / f"{PARTIAL_PREFIX}{secrets.token_hex(16)}"
+    await asyncio.to_thread(_create_file, path)
     try:
-        yield PartialImage(place)
+        yield PartialImage(path)
     finally:
-        place.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def _create_file(path: Path) -> None:
@@ -92,10 +92,10 @@ def _create_file(path: Path) -> None:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as exc:
-        raise ImagesUnavailable(f"an image cannot be written: {exc.strerror}") from exc
+        raise ImagesUnavailable(f"the image cannot be written: {exc.strerror}") from exc
 
 
 def _write_all(file: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(file, rest) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(file, remaining) :]

@@ -1,4 +1,4 @@
-"""`/api/v1/firmware`, and `/api/v1/images`, where gateways get images."""
+"""Routes of `/api/v1/firmware`, and of `/api/v1/images`, where gateways download images."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,38 +45,42 @@ def _build_text_schema(description: str, **more: Any) -> Schema:
 
 @dataclass
 class _UploadOperation(Operation):
-    """Tells what the body is, which Litestar cannot know: it is read piece by piece."""
+    """OpenAPI operation with the form of an upload, which Litestar cannot derive: the body is streamed."""
 
     def __post_init__(self) -> None:
         fields: dict[str, Any] = {
             upload_form.IMAGE: Schema(
                 type=OpenAPIType.STRING,
-                description="The image, with its file name.",
+                description="Firmware image, with its file name.",
                 content_media_type=MEDIA_TYPE,
             ),
-            upload_form.MODEL: _build_text_schema("Four hex digits.", pattern="^[0-9A-Fa-f]{4}$"),
-            upload_form.VERSION: _build_text_schema("Such as `3.4.2` or `3.4.2-beta.1`."),
+            upload_form.MODEL: _build_text_schema(
+                "Model number: four hex digits.", pattern="^[0-9A-Fa-f]{4}$"
+            ),
+            upload_form.VERSION: _build_text_schema("Firmware version, such as `3.4.2` or `3.4.2-beta.1`."),
             upload_form.HARDWARE: Schema(
                 type=OpenAPIType.ARRAY,
-                items=_build_text_schema("Three numbers, as devices tell theirs."),
-                description="For which hardware it is; the field may come several times. Without: for any.",
+                items=_build_text_schema("Hardware version: three numbers, as devices report it."),
+                description="Supported hardware versions; may be given several times. Without it: any.",
             ),
             upload_form.MIN_VERSION: _build_text_schema(
-                "The oldest version from which a device can take it."
+                "Oldest version from which a device can be updated to this one."
             ),
-            upload_form.NOTES: _build_text_schema("For people.", max_length=upload_form.MAX_NOTES_LENGTH),
-            upload_form.SHA256: _build_text_schema("Checked against the image.", pattern="^[0-9A-Fa-f]{64}$"),
+            upload_form.NOTES: _build_text_schema("Release notes.", max_length=upload_form.MAX_NOTES_LENGTH),
+            upload_form.SHA256: _build_text_schema(
+                "SHA-256 of the image, which is checked.", pattern="^[0-9A-Fa-f]{64}$"
+            ),
             upload_form.TYPE: _build_text_schema(
-                "1: a Nordic distribution package or a bare image; 2: a RAUC bundle, as is a file called "
-                "*.raucb unless set.",
+                "1: a Nordic distribution package or a bare image; 2: a RAUC bundle. The default is 2 for "
+                "files named *.raucb, and 1 otherwise.",
                 enum=["1", "2"],
             ),
             upload_form.BARE: _build_text_schema(
-                "The image is a bare one, without a package around it.", enum=["true", "false"]
+                "Whether the image is a bare image without a package.", enum=["true", "false"]
             ),
             upload_form.OVERRIDE: _build_text_schema(
-                "Accept a bare image that does not look like one, or a package whose version number means "
-                "something else. The audit log keeps what was found.",
+                "Accept a bare image that does not look like one, or a package with a different version "
+                "number. The audit log records the fault.",
                 enum=["true", "false"],
             ),
         }
@@ -93,7 +97,7 @@ class _UploadOperation(Operation):
 
 @dataclass
 class _ImageOperation(Operation):
-    """Tells what the answer is, which Litestar cannot know."""
+    """OpenAPI operation with the response of a download, which Litestar cannot derive."""
 
     def __post_init__(self) -> None:
         content = {MEDIA_TYPE: OpenAPIMediaType(schema=_BINARY)}
@@ -113,7 +117,7 @@ async def upload_firmware(
     upload_receiver: Given[UploadReceiver],
     now: Given[Now],
 ) -> Firmware:
-    """Upload an image, and make its record, which is a draft."""
+    """Upload an image and create its record as a draft."""
     async with upload_receiver.receive(request) as upload:
         return await database.write(store.insert_firmware, *upload, images=image_store, by=actor, now=now())
 
@@ -125,25 +129,26 @@ async def list_firmware(
     limit: Given[int],
     next_token: NextToken = None,
     model_number: Annotated[
-        str | None, QueryParameter(name="ModelNumber", description="Four hex digits, such as `000F`.")
+        str | None,
+        QueryParameter(name="ModelNumber", description="Model number: four hex digits, such as `000F`."),
     ] = None,
     version: Annotated[
-        str | None, QueryParameter(name="Version", description="Such as `3.4.2` or `3.4.2-beta.1`.")
+        str | None, QueryParameter(name="Version", description="Version, such as `3.4.2` or `3.4.2-beta.1`.")
     ] = None,
-    stage: Annotated[  # Litestar gives another meaning to `state`
+    stage: Annotated[  # not `state`, which has a special meaning in Litestar
         str | None,
         QueryParameter(
             name="State",
-            description="In one of these states.",
+            description="State of the record.",
             schema_extra={"type": "string", "enum": list(_STATES)},
         ),
     ] = None,
 ) -> FirmwarePage:
     """List firmware, the newest first."""
-    choice = _parse_filter(model_number, version, stage)
-    before = None if next_token is None else pages.decode(choice, next_token)
-    found = await database.read(store.list_firmware, choice, before=before, limit=limit + 1)
-    return FirmwarePage(**pages.build_page(choice, found, limit, _find_position))
+    query = _parse_filter(model_number, version, stage)
+    before = None if next_token is None else pages.decode(query, next_token)
+    records = await database.read(store.list_firmware, query, before=before, limit=limit + 1)
+    return FirmwarePage(**pages.build_page(query, records, limit, _find_position))
 
 
 @get("/{firmware_id:str}")
@@ -161,15 +166,15 @@ async def download_image(
     metrics: Given[Metrics],
 ) -> ImageResponse:
     """Download the image of a firmware record."""
-    found = await database.read(store.load_firmware, decode_segment(firmware_id))
-    return await _build_image_response(request, image_store, found, metrics)
+    firmware = await database.read(store.load_firmware, decode_segment(firmware_id))
+    return await _build_image_response(request, image_store, firmware, metrics)
 
 
 @post("/{firmware_id:str}/release", status_code=200, problems=(409,))
 async def release_firmware(
     firmware_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> Firmware:
-    """Release firmware: from now on it can be rolled out."""
+    """Release firmware, so that jobs can roll it out."""
     return await database.write(store.release_firmware, decode_segment(firmware_id), by=actor, now=now())
 
 
@@ -181,7 +186,7 @@ async def withdraw_firmware(
     now: Given[Now],
     job_wakeup: Given[RunnerWakeup],
 ) -> Firmware:
-    """Withdraw firmware: no gateway gets it any more, and its jobs are canceled."""
+    """Withdraw firmware: gateways can no longer download it, and its jobs are canceled."""
     withdrawn = await database.write(
         store.withdraw_firmware, decode_segment(firmware_id), by=actor, now=now()
     )
@@ -205,37 +210,38 @@ async def remove_firmware(
 @get("/{token:str}/{file_name:str}", operation_class=_ImageOperation, problems=(416,))
 async def fetch_image(
     token: FromPath[str],
-    file_name: FromPath[str],  # noqa: ARG001 # for who saves it; the token tells all
+    file_name: FromPath[str],  # noqa: ARG001 # only for clients that save the file; the token identifies the image
     request: ApiRequest,
     url_signer: Given[ImageUrlSigner],
     database: Given[Database],
     image_store: Given[SkipValidation[ImageStore]],
     metrics: Given[Metrics],
 ) -> ImageResponse:
-    """Download an image with an address that a gateway was told."""
-    found = await database.read(
+    """Download an image with a signed URL that a gateway received."""
+    firmware = await database.read(
         store.load_firmware_for_gateway, *url_signer.verify_token(decode_segment(token))
     )
-    return await _build_image_response(request, image_store, found, metrics)
+    return await _build_image_response(request, image_store, firmware, metrics)
 
 
 async def _build_image_response(
-    request: ApiRequest, images: ImageStore, found: Firmware, metrics: Metrics
+    request: ApiRequest, images: ImageStore, firmware: Firmware, metrics: Metrics
 ) -> ImageResponse:
-    await request.body()  # there is none; but who goes away before its end counts as a mistake
-    return ImageResponse(images, found, parse_range(request.headers, found), metrics)
+    # The body is empty, but a client that disconnects before it was read would be reported as an error.
+    await request.body()
+    return ImageResponse(images, firmware, parse_range(request.headers, firmware), metrics)
 
 
 def _parse_filter(model_number: str | None, version: str | None, state: str | None) -> store.FirmwareFilter:
-    """What is asked for, or all that is wrong with it."""
+    """Parse the query parameters. Raise `InvalidRequest` with all faults."""
     reader = QueryReader()
-    choice = store.FirmwareFilter(
+    query = store.FirmwareFilter(
         model=reader.read(parse_model_number, model_number, "ModelNumber", unless=None),
         version=reader.read(_parse_version, version, "Version", unless=None),
         state=reader.read(_parse_state, state, "State", unless=None),
     )
     reader.raise_faults()
-    return choice
+    return query
 
 
 def _parse_version(text: str, field: str) -> str:

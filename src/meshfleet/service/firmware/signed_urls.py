@@ -1,7 +1,7 @@
-"""Signed addresses, with which a gateway gets an image without any other credentials (firmware-20).
+"""Signed URLs with which a gateway downloads an image without other credentials (firmware-20).
 
-An address holds for a while, for one record, and tells for which gateway it was made. Nothing is remembered
-of it: what it says, and that we said so, is in it.
+A URL is valid for a limited time, for one record and one gateway. Nothing is stored about it: the token in
+the URL contains these facts and their signature.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Now
 
 VALIDITY_MS: Final = 15 * 60 * 1000
-"""Milliseconds."""
+"""Milliseconds for which a URL is valid."""
 
 _TICKET_FORMAT: Final = struct.Struct(">Q8s6s")
 _SIGNATURE_SIZE: Final = 32
@@ -30,37 +30,36 @@ _PREFIX: Final = "fw-"
 
 
 class ImageTicket(NamedTuple):
-    """What an address tells."""
+    """Content of a valid token."""
 
     firmware: str
     gateway: Mac
 
 
 class ImageUrlSigner:
-    """Writes and reads them. Every process of a service has the same secret, so any can."""
+    """Signer and verifier of image URLs. All processes of a service share the secret."""
 
     def __init__(self, secret: bytes, url: str, now: Now) -> None:
-        """`url`: how gateways reach the service."""
+        """Create a signer. `url` is the base URL under which gateways reach the service."""
         self._secret = secret
         self._url = url
         self._now = now
 
     def build_url(self, firmware: Firmware, gateway: Mac) -> str:
-        """The address of an image for a gateway."""
+        """Build the URL of an image for a gateway."""
         number = bytes.fromhex(firmware.id.removeprefix(_PREFIX))
         ticket = _TICKET_FORMAT.pack(self._now() + VALIDITY_MS, number, bytes.fromhex(gateway))
         token = _encode_token(ticket + self._sign(ticket))
         return f"{self._url}{IMAGES_PATH}/{token}/{quote(firmware.file_name, safe='')}"
 
     def verify_token(self, token: str) -> ImageTicket:
-        """What a token tells; one that is not ours, or too old, leads nowhere."""
+        """Return the content of a token. Raise `NotFound` if it is invalid or expired."""
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise _build_not_found() from None
-        if (
-            len(data) != _TICKET_FORMAT.size + _SIGNATURE_SIZE or _encode_token(data) != token
-        ):  # one spelling only
+        # A token has only one valid encoding.
+        if len(data) != _TICKET_FORMAT.size + _SIGNATURE_SIZE or _encode_token(data) != token:
             raise _build_not_found()
         ticket, signature = data[: _TICKET_FORMAT.size], data[_TICKET_FORMAT.size :]
         if not hmac.compare_digest(signature, self._sign(ticket)):
@@ -79,4 +78,4 @@ def _encode_token(data: bytes) -> str:
 
 
 def _build_not_found() -> NotFound:
-    return NotFound("there is nothing here, or no longer")
+    return NotFound("the image URL is invalid or expired")

@@ -1,4 +1,4 @@
-"""The table of firmware records."""
+"""Store of firmware records."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from meshfleet.service.firmware.upload_form import NewFirmware
 
 FirmwarePosition = tuple[int, str]
-"""A place in the list: when it was made, and which of those of that moment."""
+"""Position in the list: creation time and id of a record."""
 
 
 class FirmwareFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records are meant; all that is given must hold."""
+    """Filter of a list of records. All given conditions must hold."""
 
     model: ModelNumber | None = None
     version: str | None = None
     state: FirmwareState | None = None
 
 
-def insert_firmware(  # noqa: PLR0913 # by name
+def insert_firmware(  # noqa: PLR0913 # the last three are keyword-only
     connection: Connection,
     new: NewFirmware,
     image: ReceivedImage,
@@ -49,9 +49,9 @@ def insert_firmware(  # noqa: PLR0913 # by name
     by: Actor,
     now: int,
 ) -> Firmware:
-    """Store an image and its record, both or none (rest-113, rest-114).
+    """Store an image and its record in one transaction (rest-113, rest-114).
 
-    `overridden`: what the check of the image found and an admin accepted, for the audit log (rest-221).
+    `overridden` is a fault of the image that an admin accepted, for the audit log (rest-221).
     """
     row = {
         "id": f"fw-{secrets.token_hex(8)}",
@@ -70,8 +70,8 @@ def insert_firmware(  # noqa: PLR0913 # by name
         "created_at": now,
         "released_at": None,
     }
-    same = (firmware.c.model == row["model"]) & (firmware.c.version == row["version"])
-    if connection.execute(select(firmware.c.id).where(same)).first() is not None:
+    is_duplicate = (firmware.c.model == row["model"]) & (firmware.c.version == row["version"])
+    if connection.execute(select(firmware.c.id).where(is_duplicate)).first() is not None:
         raise _build_duplicate_error(new)
     images.add(connection, image)
     try:
@@ -80,18 +80,18 @@ def insert_firmware(  # noqa: PLR0913 # by name
         if not is_duplicate_error(exc):
             raise
         raise _build_duplicate_error(new) from None
-    found = load_firmware(connection, str(row["id"]))
-    override = {"override": overridden, "sha256": found.sha256} if overridden else {}
+    record = load_firmware(connection, str(row["id"]))
+    override = {"override": overridden, "sha256": record.sha256} if overridden else {}
     _record_action(
-        connection, "upload", found, by=by, now=now, **({"bare": True} if new.bare else {}), **override
+        connection, "upload", record, by=by, now=now, **({"bare": True} if new.bare else {}), **override
     )
-    return found
+    return record
 
 
 def list_firmware(
     connection: Connection, firmware_filter: FirmwareFilter, *, before: FirmwarePosition | None, limit: int
 ) -> list[Firmware]:
-    """The newest records, or those before a position."""
+    """List records, the newest first, or those before a position."""
     columns = firmware.c
     query = select(firmware).order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
     if firmware_filter.model is not None:
@@ -107,16 +107,16 @@ def list_firmware(
 
 
 def load_firmware(connection: Connection, firmware_id: str, *, for_update: bool = False) -> Firmware:
-    """One of them; nobody else changes it meanwhile if we do."""
+    """Load a record, or raise `NotFound`. With `for_update`, lock its row until the transaction ends."""
     query = select(firmware).where(firmware.c.id == firmware_id)
     row = connection.execute(query.with_for_update() if for_update else query).first()
     if row is None:
-        raise NotFound("there is no such firmware")
+        raise NotFound("firmware not found")
     return _build_firmware(row)
 
 
 def find_released_firmware(connection: Connection, question: FirmwareQuestion) -> Firmware | None:
-    """The one that a gateway asks for, if it may have it (firmware-16)."""
+    """Find the released firmware that a gateway requests; None if there is none (firmware-16)."""
     columns = firmware.c
     query = select(firmware).where(
         columns.model == int(question.model_number, 16),
@@ -129,55 +129,55 @@ def find_released_firmware(connection: Connection, question: FirmwareQuestion) -
 
 
 def load_firmware_for_gateway(connection: Connection, firmware_id: str, mac: Mac) -> Firmware:
-    """What a gateway was told where to get; if it is released, and the gateway is still ours."""
-    is_ours = connection.execute(select(gateway.c.device).where(gateway.c.device == mac_to_int(mac))).first()
-    found = load_firmware(connection, firmware_id)
-    if is_ours is None or found.state != "released":
-        raise NotFound("there is nothing here, or no longer")
-    return found
+    """Load released firmware for a claimed gateway. Raise `NotFound` if it is not released or not claimed."""
+    claimed = connection.execute(select(gateway.c.device).where(gateway.c.device == mac_to_int(mac))).first()
+    record = load_firmware(connection, firmware_id)
+    if claimed is None or record.state != "released":
+        raise NotFound("the image URL is invalid or expired")
+    return record
 
 
 def release_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
-    """Let it be rolled out; what is released stays as it is (rest-111)."""
-    found = load_firmware(connection, firmware_id, for_update=True)
-    if found.state == "withdrawn":
-        raise Conflict("it was withdrawn, and what is withdrawn stays so")
-    if found.state == "released":
-        return found
+    """Release firmware. Released firmware is unchanged (rest-111)."""
+    record = load_firmware(connection, firmware_id, for_update=True)
+    if record.state == "withdrawn":
+        raise Conflict("withdrawn firmware cannot be released")
+    if record.state == "released":
+        return record
     _update_firmware(connection, firmware_id, state="released", released_at=now)
-    _record_action(connection, "release", found, by=by, now=now)
+    _record_action(connection, "release", record, by=by, now=now)
     return load_firmware(connection, firmware_id)
 
 
 def withdraw_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
-    """Take it out of use, and stop its jobs; what is withdrawn stays as it is (rest-111)."""
-    found = load_firmware(connection, firmware_id, for_update=True)
-    if found.state == "withdrawn":
-        return found
+    """Withdraw firmware and cancel its jobs. Withdrawn firmware is unchanged (rest-111)."""
+    record = load_firmware(connection, firmware_id, for_update=True)
+    if record.state == "withdrawn":
+        return record
     _update_firmware(connection, firmware_id, state="withdrawn")
-    _record_action(connection, "withdraw", found, by=by, now=now)
+    _record_action(connection, "withdraw", record, by=by, now=now)
     cancel_jobs_of_firmware(connection, firmware_id, by=by, now=now)
     return load_firmware(connection, firmware_id)
 
 
 def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> bytes:
-    """Remove a record that no job uses, and tell which image it had (rest-112)."""
-    found = load_firmware(connection, firmware_id, for_update=True)
+    """Delete a record that no job uses. Return the SHA-256 of its image (rest-112)."""
+    record = load_firmware(connection, firmware_id, for_update=True)
     if connection.execute(select(job.c.id).where(job.c.firmware == firmware_id).limit(1)).first():
-        raise InUse("a job uses it, and what was rolled out stays known; withdraw it instead")
+        raise InUse("a job uses the firmware; withdraw it instead")
     connection.execute(delete(firmware).where(firmware.c.id == firmware_id))
-    _record_action(connection, "delete", found, by=by, now=now)
-    return bytes.fromhex(found.sha256)
+    _record_action(connection, "delete", record, by=by, now=now)
+    return bytes.fromhex(record.sha256)
 
 
 def is_image_used(connection: Connection, sha256: bytes) -> bool:
-    """Whether any record has this image."""
+    """Return whether any record has this image."""
     query = select(firmware.c.id).where(firmware.c.sha256 == sha256).limit(1)
     return connection.execute(query).first() is not None
 
 
 def list_used_images(connection: Connection) -> set[bytes]:
-    """The images of all records."""
+    """Return the SHA-256 of the images of all records."""
     return set(connection.execute(select(firmware.c.sha256).distinct()).scalars())
 
 
@@ -185,8 +185,8 @@ def _update_firmware(connection: Connection, firmware_id: str, **values: Any) ->
     connection.execute(update(firmware).where(firmware.c.id == firmware_id).values(values))
 
 
-def _record_action(  # by name
-    connection: Connection, action: str, record: Firmware, *, by: Actor, now: int, **more: Any
+def _record_action(
+    connection: Connection, action: str, record: Firmware, *, by: Actor, now: int, **details: Any
 ) -> None:
     audit.record_change(
         connection,
@@ -196,12 +196,12 @@ def _record_action(  # by name
         now=now,
         modelNumber=record.model_number,
         version=record.version,
-        **more,
+        **details,
     )
 
 
 def _build_duplicate_error(new: NewFirmware) -> AlreadyExists:
-    return AlreadyExists(f"there is firmware {new.version} for model {new.model} already")
+    return AlreadyExists(f"firmware {new.version} for model {new.model} already exists")
 
 
 def _build_firmware(row: Row[Any]) -> Firmware:

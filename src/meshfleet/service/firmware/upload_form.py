@@ -1,4 +1,4 @@
-"""What comes with an uploaded image (rest-109)."""
+"""Form fields of a firmware upload, and the check of its image (rest-109)."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ BARE: Final = "bare"
 OVERRIDE: Final = "override"
 
 FORM_FIELDS: Final = frozenset({MODEL, VERSION, HARDWARE, MIN_VERSION, NOTES, SHA256, TYPE, BARE, OVERRIDE})
-"""Besides the image."""
+"""Names of all fields besides the image."""
 
 MAX_NOTES_LENGTH: Final = 10_000
 _MAX_NAME_LENGTH: Final = 255
 _MAX_HARDWARE_VERSIONS: Final = 100
 _MAX_VERSION_PART: Final = 255
-"""In each part of a version: a byte is all there is for it in the messages to devices (firmware-1)."""
+"""Maximum number in a version: messages to devices have one byte for each (firmware-1)."""
 
-_TOO_LARGE: Final = f"a Nordic package has at most {MAX_PACKAGE_BYTES} (a RAUC bundle is of type 2)"
+_TOO_LARGE: Final = f"a Nordic package may have at most {MAX_PACKAGE_BYTES} (use type 2 for a RAUC bundle)"
 
 _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 _BUNDLE_SUFFIX: Final = ".raucb"
 _NO_PACKAGE: Final = (
     Fault(IMAGE, "is not a Nordic package (a zip file)"),
-    Fault(BARE, "must be true if it is a bare image"),
+    Fault(BARE, "must be true for a bare image"),
 )
-_NOT_BARE: Final = (Fault(BARE, "is true, but the image is a zip file, such as a Nordic package"),)
-_TO_OVERRIDE: Final = Fault(OVERRIDE, "must be true to accept it all the same")
+_NOT_BARE: Final = (Fault(BARE, "must not be true: the image is a zip file, such as a Nordic package"),)
+_TO_OVERRIDE: Final = Fault(OVERRIDE, "must be true to accept the image nevertheless")
 _WITHOUT_LINE_BREAKS: Final = str.maketrans("", "", "\n\r\t")
 
 
 class NewFirmware(Struct, frozen=True, kw_only=True):
-    """A record that is to be made."""
+    """Record of an uploaded firmware, not stored yet."""
 
     model: ModelNumber
     version: Version
@@ -73,30 +73,30 @@ class NewFirmware(Struct, frozen=True, kw_only=True):
 
 
 class _FieldError(Exception):
-    """What is wrong with a value."""
+    """Value of a field is invalid; the message says why."""
 
 
 class _FieldReader:
-    """Reads fields, and remembers all that is wrong."""
+    """Reader of form fields that collects all faults."""
 
     def __init__(self, fields: Mapping[str, Sequence[str]], faults: Sequence[Fault]) -> None:
         self._fields = fields
         self.faults = [*faults]
 
     def read_one(self, field: str, read: Callable[[str], Value], *, required: bool = False) -> Value | None:
-        """The value of a field that comes once, if it comes."""
-        given = self._fields.get(field, ())
-        if len(given) > 1:
-            self.faults.append(Fault(field, "is given more than once"))
-        elif not given and required:
+        """Read a field that may be given once; None if it is missing or invalid."""
+        texts = self._fields.get(field, ())
+        if len(texts) > 1:
+            self.faults.append(Fault(field, "must not be given more than once"))
+        elif not texts and required:
             self.faults.append(Fault(field, "is missing"))
-        return self._try(field, read, given[0]) if len(given) == 1 else None
+        return self._try(field, read, texts[0]) if len(texts) == 1 else None
 
     def read_all(self, field: str, read: Callable[[str], Value]) -> list[Value]:
-        """The values of a field that may come often."""
-        given = self._fields.get(field, ())
-        found = [self._try(f"{field}[{place}]", read, text) for place, text in enumerate(given)]
-        return [each for each in found if each is not None]
+        """Read the valid values of a field that may be given several times."""
+        texts = self._fields.get(field, ())
+        values = [self._try(f"{field}[{index}]", read, text) for index, text in enumerate(texts)]
+        return [each for each in values if each is not None]
 
     def _try(self, field: str, read: Callable[[str], Value], text: str) -> Value | None:
         try:
@@ -111,27 +111,30 @@ class _FieldReader:
 def parse_form(
     fields: Mapping[str, Sequence[str]], file_name: str, image: ReceivedImage, faults: Sequence[Fault]
 ) -> NewFirmware:
-    """All of it, or all that is wrong with it; `faults` are those that are known already."""
-    reading = _FieldReader(fields, faults)
-    model = reading.read_one(MODEL, parse_model_number, required=True)
-    version = reading.read_one(VERSION, _parse_version, required=True)
-    hardware = reading.read_all(HARDWARE, _parse_hardware)
+    """Parse all fields. Raise `InvalidRequest` with all faults, including the earlier `faults`."""
+    reader = _FieldReader(fields, faults)
+    model = reader.read_one(MODEL, parse_model_number, required=True)
+    version = reader.read_one(VERSION, _parse_version, required=True)
+    hardware = reader.read_all(HARDWARE, _parse_hardware)
     if len(hardware) > _MAX_HARDWARE_VERSIONS:
-        reading.faults.append(Fault(HARDWARE, f"has more than {_MAX_HARDWARE_VERSIONS} versions"))
-    min_version = reading.read_one(MIN_VERSION, _parse_version)
+        reader.faults.append(Fault(HARDWARE, f"must have at most {_MAX_HARDWARE_VERSIONS} versions"))
+    min_version = reader.read_one(MIN_VERSION, _parse_version)
     if min_version is not None and version is not None and min_version > version:
-        reading.faults.append(Fault(MIN_VERSION, f"is newer than the version itself, {version}"))
-    notes = reading.read_one(NOTES, _parse_notes)
-    told = reading.read_one(SHA256, _parse_sha256)
-    kind = reading.read_one(TYPE, _parse_type)
-    bare = reading.read_one(BARE, _parse_flag) or False
-    override = reading.read_one(OVERRIDE, _parse_flag) or False
+        reader.faults.append(Fault(MIN_VERSION, f"must not be newer than the version itself, {version}"))
+    notes = reader.read_one(NOTES, _parse_notes)
+    expected_sha256 = reader.read_one(SHA256, _parse_sha256)
+    kind = reader.read_one(TYPE, _parse_type)
+    bare = reader.read_one(BARE, _parse_flag) or False
+    override = reader.read_one(OVERRIDE, _parse_flag) or False
     if bare and kind is FirmwareType.RAUC_BUNDLE:
-        reading.faults.append(Fault(BARE, "does not go with type 2, a RAUC bundle"))
-    if told is not None and not faults and told != image.sha256:  # with these the image is not even whole
-        reading.faults.append(Fault(SHA256, f"is not that of the image, which is {image.sha256.hex()}"))
-    if reading.faults or model is None or version is None:
-        raise InvalidRequest(reading.faults)
+        reader.faults.append(Fault(BARE, "must not be true for type 2, a RAUC bundle"))
+    # With earlier faults the image is incomplete, so its hash says nothing.
+    if expected_sha256 is not None and not faults and expected_sha256 != image.sha256:
+        reader.faults.append(
+            Fault(SHA256, f"does not match the image, whose SHA-256 is {image.sha256.hex()}")
+        )
+    if reader.faults or model is None or version is None:
+        raise InvalidRequest(reader.faults)
     return NewFirmware(
         model=model,
         version=version,
@@ -146,25 +149,25 @@ def parse_form(
 
 
 def sanitize_file_name(text: str) -> str:
-    """The name of a file without its place, as it can be shown and be part of an address; may be empty."""
+    """Return a file name without directories and unprintable characters, of limited length; may be empty."""
     base = re.split(r"[/\\]", text)[-1]
     name = "".join(char for char in base if char.isprintable()).strip()
     if len(name) > _MAX_NAME_LENGTH:
         stem, dot, ending = name.rpartition(".")
-        kept = f"{dot}{ending}" if stem and len(ending) < _MAX_NAME_LENGTH // 2 else ""
-        name = name[: _MAX_NAME_LENGTH - len(kept)] + kept
+        suffix = f"{dot}{ending}" if stem and len(ending) < _MAX_NAME_LENGTH // 2 else ""
+        name = name[: _MAX_NAME_LENGTH - len(suffix)] + suffix
     return "" if name in {".", ".."} else name
 
 
 def check_image(new: NewFirmware, image: ReceivedImage) -> str:
-    """Check an image as gateways and devices will (firmware-17, firmware-44). It may take a while.
+    """Check an image as gateways and devices will (firmware-17, firmware-44). Blocks; call it in a thread.
 
-    Return what failed and was overridden, "" if nothing was. Raise ImageCheckFailed for what can be
-    overridden, and InvalidRequest for what cannot.
+    Return the fault that was overridden, or "". Raise `ImageCheckFailed` for a fault that can be overridden,
+    and `InvalidRequest` for one that cannot.
     """
     if new.type is not FirmwareType.NORDIC_PACKAGE:
         return ""
-    if image.size > MAX_PACKAGE_BYTES:  # no chip that Nordic's packages are for holds a tenth of it
+    if image.size > MAX_PACKAGE_BYTES:  # no chip that Nordic packages are made for has a tenth of that
         raise InvalidRequest([Fault(IMAGE, f"has {image.size} bytes; {_TOO_LARGE}")])
     content = image.path.read_bytes()
     if is_zip(content) is new.bare:
@@ -181,20 +184,21 @@ def _find_bare_fault(content: bytes) -> str:
 
 
 def _find_package_fault(new: NewFirmware, content: bytes) -> str:
-    """Compare a package with its record. Only a difference in version can be overridden.
+    """Return the fault of a package that can be overridden, or "". Raise `InvalidRequest` for other faults.
 
-    A maker may number its packages in another way, but gateways refuse a package for another model.
+    Only a different version can be overridden: a vendor may number its packages differently, but gateways
+    reject a package for another model.
     """
     try:
-        found = inspect_image(content)
+        package = inspect_image(content)
     except MalformedImage as exc:
         reason = exc.reason if exc.field == IMAGE else f"{exc.field} {exc.reason}"
         raise InvalidRequest([Fault(IMAGE, reason)]) from None
     version = ""
-    if found.version not in {None, new.version}:
-        version = f"is a package of version {found.version}; the record says {new.version}"
-    if found.model_number not in {None, new.model}:
-        model = f"is a package for model {found.model_number}; the record says {new.model}"
+    if package.version not in {None, new.version}:
+        version = f"is a package of version {package.version}; the record says {new.version}"
+    if package.model_number not in {None, new.model}:
+        model = f"is a package for model {package.model_number}; the record says {new.model}"
         raise InvalidRequest([Fault(IMAGE, reason) for reason in (model, version) if reason])
     return version
 
@@ -207,22 +211,22 @@ def _guess_type(file_name: str) -> FirmwareType:
 def _parse_version(text: str) -> Version:
     version = Version.parse(text)
     if max(version[:3]) > _MAX_VERSION_PART:
-        raise _FieldError(f"has a number above {_MAX_VERSION_PART}")
+        raise _FieldError(f"must not have a number above {_MAX_VERSION_PART}")
     return version
 
 
 def _parse_hardware(text: str) -> str:
     version = _parse_version(text)
     if version.beta:
-        raise _FieldError("is a beta, which hardware has none of")
+        raise _FieldError("must not be a beta version")
     return format_base_version(version)
 
 
 def _parse_notes(text: str) -> str:
     if len(text) > MAX_NOTES_LENGTH:
-        raise _FieldError(f"has {len(text)} characters; {MAX_NOTES_LENGTH} are allowed")
+        raise _FieldError(f"must have at most {MAX_NOTES_LENGTH} characters, not {len(text)}")
     if any(unicodedata.category(char) == "Cc" for char in text.translate(_WITHOUT_LINE_BREAKS)):
-        raise _FieldError("has control characters")
+        raise _FieldError("must not contain control characters")
     if (reason := find_bidirectional_control(text)) is not None:
         raise _FieldError(reason)
     return text
@@ -230,19 +234,19 @@ def _parse_notes(text: str) -> str:
 
 def _parse_sha256(text: str) -> bytes:
     if not _SHA256.fullmatch(text):
-        raise _FieldError("is not 64 hex digits")
+        raise _FieldError("must be 64 hex digits")
     return bytes.fromhex(text)
 
 
 def _parse_flag(text: str) -> bool:
     if text not in {"true", "false"}:
-        raise _FieldError(f"{quote_input(text)} is neither true nor false")
+        raise _FieldError(f"must be true or false, not {quote_input(text)}")
     return text == "true"
 
 
 def _parse_type(text: str) -> FirmwareType:
     if text not in {"1", "2"}:
         raise _FieldError(
-            f"{quote_input(text)} is neither 1, a Nordic package or a bare image, nor 2, a RAUC bundle"
+            f"must be 1 (Nordic package or bare image) or 2 (RAUC bundle), not {quote_input(text)}"
         )
     return FirmwareType(int(text))

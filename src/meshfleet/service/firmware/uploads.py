@@ -1,4 +1,4 @@
-"""Takes uploads in, piece by piece: no more than a few pieces are ever in memory (rest-109)."""
+"""Receiver of firmware uploads, which streams them to disk: only a few pieces are in memory (rest-109)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from multipart import (  # type: ignore[import-untyped] # a single file, which cannot be marked as typed
+from multipart import (  # type: ignore[import-untyped] # a single module, which cannot be marked as typed
     MultipartError,
     MultipartSegment,
     PushMultipartParser,
@@ -35,33 +35,33 @@ FORM_MEDIA_TYPE: Final = "multipart/form-data"
 _MAX_PARTS: Final = 256
 _MAX_FIELD_BYTES: Final = 64 * 1024
 _FORM_OVERHEAD_BYTES: Final = 1024 * 1024
-"""Bytes of an upload besides its image: fields, and what parts them."""
+"""Maximum bytes of an upload besides its image: fields and multipart boundaries."""
 
 _MAX_CONCURRENT_CHECKS: Final = 2
-"""Packages that are unpacked in memory."""
+"""Maximum packages that are unpacked in memory at the same time."""
 
 
 class FirmwareUpload(NamedTuple):
-    """An image that arrived whole, and what to make of it."""
+    """Complete image with the record to create."""
 
     record: NewFirmware
     image: ReceivedImage
     overridden: str
-    """What the check of the image found and `override` accepted."""
+    """Fault of the image that `override` accepted; "" if there was none."""
 
 
 class UploadReceiver:
-    """Takes uploads in, each into a file in a folder."""
+    """Receiver of uploads, each into a file of one directory."""
 
     def __init__(self, folder: Path, *, max_image_bytes: int) -> None:
-        """`largest`: bytes of an image."""
+        """Create a receiver for images of at most `max_image_bytes`."""
         self._folder = folder
         self._max_image_bytes = max_image_bytes
         self._check_limit = asyncio.Semaphore(_MAX_CONCURRENT_CHECKS)
 
     @asynccontextmanager
     async def receive(self, request: ApiRequest) -> AsyncIterator[FirmwareUpload]:
-        """An upload, when all of it has come and is right; it is gone at the end unless it is kept."""
+        """Receive and check an upload. Its file is deleted at the end of the block unless it was stored."""
         boundary = _parse_boundary(request)
         if (request.content_length or 0) > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
             raise self._build_too_large()
@@ -71,12 +71,12 @@ class UploadReceiver:
                 with PushMultipartParser(boundary, max_segment_count=_MAX_PARTS) as parser:
                     await self._read_parts(request, parser, parts)
             except MultipartError as exc:
-                raise InvalidRequest([Fault("body", f"is no form that can be read: {exc}")]) from None
-            arrived = await image.finish()
-            new = parse_form(parts.fields, parts.file_name, arrived, parts.list_faults())
+                raise InvalidRequest([Fault("body", f"is not a valid multipart form: {exc}")]) from None
+            received = await image.finish()
+            new = parse_form(parts.fields, parts.file_name, received, parts.list_faults())
             async with self._check_limit:
-                overridden = await asyncio.to_thread(check_image, new, arrived)
-            yield FirmwareUpload(new, arrived, overridden)
+                overridden = await asyncio.to_thread(check_image, new, received)
+            yield FirmwareUpload(new, received, overridden)
 
     async def _read_parts(self, request: ApiRequest, parser: Any, parts: _FormParts) -> None:
         total = 0
@@ -90,34 +90,34 @@ class UploadReceiver:
                     raise self._build_too_large()
 
     def _build_too_large(self) -> BodyTooLarge:
-        return BodyTooLarge(f"an image may have {self._max_image_bytes} bytes")
+        return BodyTooLarge(f"an image may have at most {self._max_image_bytes} bytes")
 
 
 class _FormParts:
-    """The parts of a form, as they come."""
+    """Parts of a multipart form, collected while they arrive."""
 
     def __init__(self, image: PartialImage) -> None:
         self.fields: dict[str, list[str]] = {}
         self.file_name = ""
         self.size = 0
-        """Bytes of the image so far."""
+        """Bytes of the image received so far."""
         self._image = image
         self._faults: list[Fault] = []
         self._seen_image = False
         self._name = ""
         self._text: bytearray | None = None
-        """Of the part that comes at the moment, if it is a field; None: it is the image, or passed over."""
+        """Content of the current part if it is a field; None if it is the image or is ignored."""
         self._is_image = False
 
     async def feed(self, event: MultipartSegment | bytes | None) -> None:
-        """Take the beginning of a part, a piece of it, or its end, which is None."""
+        """Handle the start of a part, a piece of it, or its end, which is None."""
         if event is None:
             self._end_part()
         elif isinstance(event, MultipartSegment):
             self._begin_part(event.name or "", event.filename)
         elif self._is_image:
             self.size += len(event)
-            if not self._faults:  # else nobody will want it
+            if not self._faults:  # a rejected upload is not written
                 await self._image.write(bytes(event))
         elif self._text is not None:
             self._text += event
@@ -125,26 +125,26 @@ class _FormParts:
                 self._reject_part("is too long")
 
     def list_faults(self) -> list[Fault]:
-        """What is wrong with the parts as such."""
+        """Return the faults of the form itself, without those of field values."""
         if not self._seen_image:
             return [*self._faults, Fault(IMAGE, "is missing")]
         if not self.size:
-            return [*self._faults, Fault(IMAGE, "is empty")]
+            return [*self._faults, Fault(IMAGE, "must not be empty")]
         return self._faults
 
     def _begin_part(self, name: str, file_name: str | None) -> None:
         self._name, self._text, self._is_image = name, None, False
         if name == IMAGE and self._seen_image:
-            self._reject_part("is given more than once")
+            self._reject_part("must not be given more than once")
         elif name == IMAGE:
             self._seen_image = self._is_image = True
             self.file_name = sanitize_file_name(file_name or "")
             if not self.file_name:
-                self._faults.append(Fault(IMAGE, "has no file name"))
+                self._faults.append(Fault(IMAGE, "must have a file name"))
         elif name in FORM_FIELDS:
             self._text = bytearray()
         else:
-            self._reject_part("is not a part here")
+            self._reject_part("is not a field of this form")
 
     def _end_part(self) -> None:
         if self._text is None:
@@ -152,7 +152,7 @@ class _FormParts:
         try:
             self.fields.setdefault(self._name, []).append(self._text.decode())
         except UnicodeDecodeError:
-            self._reject_part("is not UTF-8")
+            self._reject_part("must be UTF-8")
 
     def _reject_part(self, reason: str) -> None:
         self._faults.append(Fault(quote_name(self._name), reason))
@@ -165,5 +165,5 @@ def _parse_boundary(request: ApiRequest) -> str:
         raise UnsupportedMediaType(f"the body must be {FORM_MEDIA_TYPE}")
     boundary = options.get("boundary", "")
     if not boundary:
-        raise InvalidRequest([Fault("Content-Type", "names no boundary")])
+        raise InvalidRequest([Fault("Content-Type", "must have a boundary")])
     return boundary

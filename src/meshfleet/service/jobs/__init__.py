@@ -1,1 +1,1 @@
-"""Update jobs: firmware for many devices, one careful step after the other."""
+"""Firmware update jobs: planning, execution and views."""

@@ -1,4 +1,4 @@
-"""What people do to a job: each deed is one transaction, with the row of the job held (rest-137)."""
+"""Commands of users to a job. Each is one transaction that locks the row of the job (rest-137)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshfleet.service.jobs.job_states import (
 from meshfleet.service.jobs.planning.job_drafts import ABANDONED_AT
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import job_view
 from meshfleet.service.jobs.views.job_view import decode_job_body
 
 if TYPE_CHECKING:
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from meshfleet.service.actor import Actor
 
 
-# Deletes jobs that are over or were never started (rest-214).
+# Deletion of jobs that have ended or were never started (rest-214).
 
 
 def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> None:
-    """Remove a job from sight. Raise `Conflict` if it may still do something."""
-    held = select(job).where(job.c.id == job_number).with_for_update()
-    row = connection.execute(held).first()
+    """Delete a job; its executions are removed later. Raise `Conflict` if it may still run updates."""
+    query = select(job).where(job.c.id == job_number).with_for_update()
+    row = connection.execute(query).first()
     if row is None:
-        raise NotFound("there is no such job")
+        raise NotFound("job not found")
     check_deletable(JobState(row.state))
-    kept = _build_audit_details(connection, row)
+    details = _build_audit_details(connection, row)
     connection.execute(delete(job).where(job.c.id == job_number))
     connection.execute(delete(tally).where(tally.c.job == job_number))
     connection.execute(insert(job_draft).values(id=job_number, created_at=ABANDONED_AT))
-    audit.record_change(connection, by, "job.delete", f"job-{job_number}", now=now, **kept)
+    audit.record_change(connection, by, "job.delete", f"job-{job_number}", now=now, **details)
 
 
 def _build_audit_details(connection: Connection, row: Row[Any]) -> dict[str, Any]:
-    """Return what the audit log keeps of a job."""
+    """Return the facts about a deleted job that the audit log keeps."""
     version = select(firmware.c.version).where(firmware.c.id == row.firmware)
-    counts = reading.load_counts(connection, row.id).by_state()
+    counts = job_view.load_counts(connection, row.id).by_state()
     return {
         "name": decode_job_body(row).name,
         "firmware": row.firmware,
@@ -65,7 +65,7 @@ def _build_audit_details(connection: Connection, row: Row[Any]) -> dict[str, Any
     }
 
 
-# Jobs end early when their firmware is withdrawn.
+# Cancellation of jobs whose firmware is withdrawn.
 
 _CANCELABLE_STATES: Final = (
     JobState.CREATED,
@@ -77,9 +77,13 @@ _CANCELABLE_STATES: Final = (
 
 
 def cancel_jobs_of_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> None:
-    """Begin to cancel all jobs with this firmware that are not over, in the transaction that withdraws it."""
-    mine = (job.c.firmware == firmware_id) & job.c.finished_at.is_(None) & job.c.state.in_(_CANCELABLE_STATES)
-    found = connection.execute(select(job.c.id, job.c.state).where(mine).order_by(job.c.id).with_for_update())
+    """Start to cancel all open jobs of a firmware, in the transaction that withdraws it."""
+    is_cancelable = (
+        (job.c.firmware == firmware_id) & job.c.finished_at.is_(None) & job.c.state.in_(_CANCELABLE_STATES)
+    )
+    found = connection.execute(
+        select(job.c.id, job.c.state).where(is_cancelable).order_by(job.c.id).with_for_update()
+    )
     jobs = found.all()
     if not jobs:
         return
@@ -100,7 +104,7 @@ def cancel_jobs_of_firmware(connection: Connection, firmware_id: str, *, by: Act
                 "attempt": 0,
                 "version": 0,
                 "actor": by.display_name,
-                "cause": "its firmware was withdrawn",
+                "cause": "the firmware was withdrawn",
             }
             for number, before in jobs
         ],
@@ -114,7 +118,7 @@ _STARTED_STATES: Final = frozenset({JobState.IN_PROGRESS, JobState.PAUSED})
 
 
 def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Let a job begin that waited for it, or devices start what they have staged (rest-132)."""
+    """Start a job created with `autoApply` false, or let devices start their staged image (rest-132)."""
     row = _lock_job(connection, job_number)
     state = JobState(row.state)
     if state is JobState.CREATED:
@@ -124,37 +128,40 @@ def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
     elif row.applied_at is None:
         connection.execute(update(job).where(job.c.id == job_number).values(applied_at=now))
         _record_command(connection, job_number, state, state, command="apply", by=by, now=now)
-    return reading.load_job(connection, job_number, now=now)
+    return job_view.load_job(connection, job_number, now=now)
 
 
 def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Begin nothing more; what is under way goes on."""
+    """Pause a job: no more updates start, and those in progress continue."""
     row = _lock_job(connection, job_number)
     if row.state != JobState.PAUSED:
         paused = {"state": str(JobState.PAUSED), "pause_reason": str(PauseReason.USER)}
         _write_transition(connection, row, paused, command="pause", by=by, now=now)
-    return reading.load_job(connection, job_number, now=now)
+    return job_view.load_job(connection, job_number, now=now)
 
 
 def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Go on; what failed up to now is forgiven, and a wave at a gate is let through."""
+    """Resume a paused job.
+
+    Earlier failures no longer count for abort criteria. A job that paused at a gate starts the next wave.
+    """
     row = _lock_job(connection, job_number)
     if row.state != JobState.PAUSED:
         raise build_state_conflict(JobState(row.state))
-    counts = reading.load_counts(connection, job_number).by_state(from_wave=LEFT_OUT_WAVE + 1)
-    over = {state: count for state, count in counts.items() if state in TERMINAL_STATES}
+    counts = job_view.load_counts(connection, job_number).by_state(from_wave=LEFT_OUT_WAVE + 1)
+    ended = {state: count for state, count in counts.items() if state in TERMINAL_STATES}
     resumed = (
         _build_start_columns(row, now) if row.started_at is None else {"state": str(JobState.IN_PROGRESS)}
     )
-    resumed |= {"pause_reason": None, "armed": msgspec.json.encode(over).decode()}
+    resumed |= {"pause_reason": None, "armed": msgspec.json.encode(ended).decode()}
     if row.pause_reason in _GATE_PAUSES:
         resumed |= {"wave": row.wave + 1, "soaks_until": None}
     _write_transition(connection, row, resumed, command="resume", by=by, now=now)
-    return reading.load_job(connection, job_number, now=now)
+    return job_view.load_job(connection, job_number, now=now)
 
 
 def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """End a job early: what has not begun never will, and what is under way is taken back if it can be."""
+    """Start to cancel a job: queued updates never start, and those in progress are aborted if possible."""
     row = _lock_job(connection, job_number)
     if row.state != JobState.CANCELING:
         canceled = {
@@ -163,17 +170,20 @@ def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
             "pause_reason": None,
         }
         _write_transition(connection, row, canceled, command="cancel", by=by, now=now)
-    return reading.load_job(connection, job_number, now=now)
+    return job_view.load_job(connection, job_number, now=now)
 
 
 COMMANDS: Final = {"apply": apply_job, "pause": pause_job, "resume": resume_job, "cancel": cancel_job}
 
 
 def _lock_job(connection: Connection, job_number: int) -> Row[Any]:
-    """The row of a job, which nobody else changes until we are done."""
+    """Load the row of a job and lock it until the transaction ends.
+
+    Raise `NotFound` if there is none, and `Conflict` if the job has finished.
+    """
     row = connection.execute(select(job).where(job.c.id == job_number).with_for_update()).first()
     if row is None:
-        raise NotFound("there is no such job")
+        raise NotFound("job not found")
     if row.state in FINISHED_STATES:
         raise build_state_conflict(JobState(row.state))  # rest-138
     return row
@@ -183,7 +193,7 @@ def _build_start_columns(row: Row[Any], now: int) -> dict[str, Any]:
     return build_start_columns(start_at=row.start_at, now=now)
 
 
-def _write_transition(  # noqa: PLR0913 # by name
+def _write_transition(  # noqa: PLR0913 # the last three are keyword-only
     connection: Connection, row: Row[Any], values: dict[str, Any], *, command: str, by: Actor, now: int
 ) -> None:
     before, after = JobState(row.state), JobState(values["state"])
@@ -192,7 +202,7 @@ def _write_transition(  # noqa: PLR0913 # by name
     _record_command(connection, row.id, before, after, command=command, by=by, now=now)
 
 
-def _record_command(  # noqa: PLR0913 # by name
+def _record_command(  # noqa: PLR0913 # the last three are keyword-only
     connection: Connection,
     job_number: int,
     before: JobState,

@@ -1,4 +1,4 @@
-"""May a device take a firmware? Asked when a job is made, and again before each of its updates begins."""
+"""Compatibility of devices with a firmware, checked when a job is created and before each update starts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from meshfleet.protocol.products import UpdateMethod
 
 _NO_VERSION: Final = "0.0.0"
-"""As the registry writes what a device never told (rest-48)."""
+"""Registry value of a version that the device never reported (rest-48)."""
 
 _NO_MODEL: Final = 0
 
 
 class ExclusionCode(StrEnum):
-    """Why a device is left out, in the order in which it is looked at."""
+    """Code of the reason why a device is excluded, in the order of the checks."""
 
     WRONG_MODEL = "WRONG_MODEL"
     WRONG_HARDWARE = "WRONG_HARDWARE"
@@ -27,18 +27,18 @@ class ExclusionCode(StrEnum):
     TOO_OLD = "TOO_OLD"
     WRONG_METHOD = "WRONG_METHOD"
     EARLIER_JOB = "EARLIER_JOB"
-    """Another job is open for it that lets no newer one be (rest-129)."""
+    """An open job for the device rejects newer jobs (rest-129)."""
 
 
 class Exclusion(NamedTuple):
-    """Why a device is left out, for programs and for people."""
+    """Reason why a device is excluded, as a code and as a sentence for users."""
 
     code: ExclusionCode
     reason: str
 
 
 class DeviceFacts(NamedTuple):
-    """What is known of a device, as it stands in the registry."""
+    """Facts about a device that decide whether a firmware fits, as the registry stores them."""
 
     model: int
     hardware: str
@@ -47,28 +47,28 @@ class DeviceFacts(NamedTuple):
 
 
 class FirmwareRequirement(NamedTuple):
-    """What a firmware asks of a device, and a job besides."""
+    """Requirements of a firmware and a job for a device."""
 
     model: int
     version: Version
     hardware: frozenset[str] = frozenset()
-    """Versions with three parts; none: any."""
+    """Supported hardware versions, each with three parts; empty means any."""
     min_version: Version | None = None
     allow_downgrade: bool = False
     method: UpdateMethod | None = None
 
 
 def find_exclusion(device: DeviceFacts, requirement: FirmwareRequirement) -> Exclusion | None:
-    """Why a device cannot take it; None: it can (rest-119, rest-120)."""
+    """Return why a device does not meet the requirement; None if it does (rest-119, rest-120)."""
     return (
         _check_product(device, requirement)
-        or _wrong_version(parse_running_version(device), requirement)
-        or _wrong_method(requirement)
+        or _check_version(parse_running_version(device), requirement)
+        or _check_method(requirement)
     )
 
 
 def parse_running_version(device: DeviceFacts) -> Version | None:
-    """The version that a device runs, its beta included (rest-145); None: nobody knows."""
+    """Return the version that a device runs, with its beta number (rest-145); None if unknown."""
     if device.firmware == _NO_VERSION and not device.beta:
         return None
     major, minor, patch = map(int, device.firmware.split("."))
@@ -76,46 +76,48 @@ def parse_running_version(device: DeviceFacts) -> Version | None:
 
 
 def select_method(requirement: FirmwareRequirement) -> UpdateMethod:
-    """How devices are updated: as the job says, or as is usual for the model (firmware-32)."""
+    """Return the update method: that of the job, or the default of the model (firmware-32)."""
     return requirement.method or get_default_update_method(format_model_number(requirement.model))
 
 
 def _check_product(device: DeviceFacts, requirement: FirmwareRequirement) -> Exclusion | None:
-    wanted = format_model_number(requirement.model)
+    required_model = format_model_number(requirement.model)
     if device.model == _NO_MODEL != requirement.model:
         return Exclusion(
-            ExclusionCode.WRONG_MODEL, f"its model is not known, and the firmware is for {wanted}"
+            ExclusionCode.WRONG_MODEL, f"its model is unknown; the firmware is for {required_model}"
         )
     if device.model != requirement.model:
         model = format_model_number(device.model)
-        return Exclusion(ExclusionCode.WRONG_MODEL, f"its model is {model}, and the firmware is for {wanted}")
+        return Exclusion(
+            ExclusionCode.WRONG_MODEL, f"its model is {model}; the firmware is for {required_model}"
+        )
     if requirement.hardware and device.hardware not in requirement.hardware:
-        told = "not known" if device.hardware == _NO_VERSION else device.hardware
-        fitting = ", ".join(sorted(requirement.hardware))
+        hardware = "unknown" if device.hardware == _NO_VERSION else device.hardware
+        supported = ", ".join(sorted(requirement.hardware))
         return Exclusion(
-            ExclusionCode.WRONG_HARDWARE, f"its hardware is {told}, and the firmware is for {fitting}"
+            ExclusionCode.WRONG_HARDWARE, f"its hardware is {hardware}; the firmware is for {supported}"
         )
     return None
 
 
-def _wrong_version(runs: Version | None, requirement: FirmwareRequirement) -> Exclusion | None:
-    if runs == requirement.version:
-        reason = f"it reports that it runs {runs} already, and is asked before it is skipped"
+def _check_version(running: Version | None, requirement: FirmwareRequirement) -> Exclusion | None:
+    if running == requirement.version:
+        reason = f"it reports that it already runs {running}; its version is read before it is skipped"
         return Exclusion(ExclusionCode.ALREADY_THERE, reason)
-    if runs is not None and runs > requirement.version and not requirement.allow_downgrade:
+    if running is not None and running > requirement.version and not requirement.allow_downgrade:
         return Exclusion(
-            ExclusionCode.DOWNGRADE, f"it runs {runs}, which is newer than {requirement.version}"
+            ExclusionCode.DOWNGRADE, f"it runs {running}, which is newer than {requirement.version}"
         )
-    if requirement.min_version is not None and (runs is None or runs < requirement.min_version):
-        told = "its version is not known" if runs is None else f"it runs {runs}"
+    if requirement.min_version is not None and (running is None or running < requirement.min_version):
+        fact = "its version is unknown" if running is None else f"it runs {running}"
         return Exclusion(
-            ExclusionCode.TOO_OLD, f"{told}, and the firmware needs {requirement.min_version} or newer"
+            ExclusionCode.TOO_OLD, f"{fact}; the firmware requires {requirement.min_version} or newer"
         )
     return None
 
 
-def _wrong_method(requirement: FirmwareRequirement) -> Exclusion | None:
+def _check_method(requirement: FirmwareRequirement) -> Exclusion | None:
     model = format_model_number(requirement.model)
     if requirement.method is None or requirement.method in get_update_methods(model):
         return None
-    return Exclusion(ExclusionCode.WRONG_METHOD, f"a {model} cannot be updated by {requirement.method}")
+    return Exclusion(ExclusionCode.WRONG_METHOD, f"model {model} cannot be updated by {requirement.method}")

@@ -1,4 +1,4 @@
-"""Where a job can be, and where it can go from there. What is not listed cannot happen."""
+"""States of a job, the transitions between them, and its outcome. Transitions not listed are conflicts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# What changes in the row of a job when it begins, or is to begin.
+# Columns of a job that change when it starts or is scheduled.
 
 
 def build_start_columns(*, start_at: int | None, now: int) -> dict[str, Any]:
-    """Begin now, or wait for the start time."""
+    """Return the columns of a job that starts now, or is scheduled for its start time."""
     if start_at is not None and start_at > now:
         return {"state": str(JobState.SCHEDULED)}
     return {
@@ -25,24 +25,24 @@ def build_start_columns(*, start_at: int | None, now: int) -> dict[str, Any]:
     }
 
 
-# How a job went, by what became of its devices.
+# Outcome of a job, by the states of its executions.
 
 FAILURE_STATES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REJECTED)
-"""What went wrong."""
+"""Terminal states of failed executions."""
 
 _SUCCESS_STATES: Final = frozenset({ExecutionState.SUCCEEDED, ExecutionState.SKIPPED})
 
 
 def compute_outcome(counts: Mapping[ExecutionState, int]) -> Outcome:
-    """The outcome of a job whose executions are all over (rest-134, rest-135)."""
-    there = {state for state, count in counts.items() if count}
-    if ExecutionState.SUCCEEDED in there:
-        return Outcome.SUCCEEDED if there <= _SUCCESS_STATES else Outcome.PARTIAL
-    return Outcome.FAILED if there.intersection(FAILURE_STATES) else Outcome.NONE
+    """Return the outcome of a job whose executions have all ended (rest-134, rest-135)."""
+    states = {state for state, count in counts.items() if count}
+    if ExecutionState.SUCCEEDED in states:
+        return Outcome.SUCCEEDED if states <= _SUCCESS_STATES else Outcome.PARTIAL
+    return Outcome.FAILED if states.intersection(FAILURE_STATES) else Outcome.NONE
 
 
 JOB_TRANSITIONS: Final[Mapping[S, frozenset[S]]] = {
-    # A job that never began is completed when a newer one has taken over all its devices.
+    # A job that never started is completed when newer jobs have taken over all its devices.
     S.CREATED: frozenset({S.PENDING_APPROVAL, S.SCHEDULED, S.IN_PROGRESS, S.CANCELING, S.COMPLETED}),
     S.PENDING_APPROVAL: frozenset({S.SCHEDULED, S.IN_PROGRESS, S.CANCELING, S.CANCELED, S.COMPLETED}),
     S.SCHEDULED: frozenset({S.IN_PROGRESS, S.PAUSED, S.CANCELING, S.COMPLETED}),
@@ -55,13 +55,13 @@ JOB_TRANSITIONS: Final[Mapping[S, frozenset[S]]] = {
 }
 
 DELETABLE_STATES: Final = frozenset({S.CREATED, S.CANCELED, S.COMPLETED})
-"""Nothing is under way, and nothing will be unless somebody starts it (rest-214)."""
+"""States in which no update runs or can start by itself (rest-214)."""
 
 FINISHED_STATES: Final = frozenset({S.CANCELED, S.COMPLETED})
-"""It never changes any more (rest-139)."""
+"""States that never change again (rest-139)."""
 
 _DESCRIPTIONS: Final[Mapping[S, str]] = {
-    S.CREATED: "waits until somebody starts it",
+    S.CREATED: "has not been started",
     S.PENDING_APPROVAL: "waits for approval",
     S.SCHEDULED: "waits for its start time",
     S.IN_PROGRESS: "is in progress",
@@ -74,7 +74,7 @@ _DESCRIPTIONS: Final[Mapping[S, str]] = {
 
 
 def check_job_transition(before: S, after: S) -> None:
-    """See to it that this can happen, or say where the job is."""
+    """Raise `Conflict` with the state of the job if the transition is not allowed."""
     if after not in JOB_TRANSITIONS[before]:
         raise build_state_conflict(before)
 
@@ -82,11 +82,11 @@ def check_job_transition(before: S, after: S) -> None:
 def check_deletable(state: S) -> None:
     """Raise `Conflict` if a job in this state cannot be deleted (rest-214)."""
     if state is S.CANCELING:
-        raise Conflict("the job is being canceled; delete it when that is done")
+        raise Conflict("the job is being canceled; delete it after that")
     if state not in DELETABLE_STATES:
         raise Conflict(f"the job {_DESCRIPTIONS[state]}; cancel it before you delete it")
 
 
 def build_state_conflict(state: S) -> Conflict:
-    """A deed does not go together with where the job is."""
+    """Build the error of a command that the state of the job does not allow."""
     return Conflict(f"the job {_DESCRIPTIONS[state]}")

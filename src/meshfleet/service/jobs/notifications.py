@@ -1,4 +1,4 @@
-"""What is told of executions that are in another state, to whoever listens."""
+"""Notifications about changed jobs and executions: to the job runner and to live events."""
 
 from __future__ import annotations
 
@@ -10,50 +10,53 @@ if TYPE_CHECKING:
     from meshfleet.service.live.job_events import JobEvents
 
 
-# A bell for who runs jobs: whoever has made or changed one rings it.
+# Wake-up of the job runner.
 
 
 class RunnerWakeup:
-    """Nobody needs to hear it: whoever runs jobs also looks by itself, only later."""
+    """Wake-up of the job runner after a job was created or changed.
+
+    Without it the runner, which also polls, sees the change only later.
+    """
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call this whenever it rings."""
+        """Add a callback of `wake`."""
         self._callbacks.append(callback)
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Call all callbacks."""
         for callback in self._callbacks:
             callback()
 
 
-# What follows when somebody has made or steered a job: it is told, and goes on at once.
+# Notifications after a request has created or changed a job.
 
 
 class JobNotifier:
-    """For routes: a job that is not as it was goes through here."""
+    """Notifier of routes that create, change or delete a job."""
 
     def __init__(self, live: JobEvents, wakeup: RunnerWakeup) -> None:
         self.on_changes = live.mark_changed
-        """Tells who listens what others have become of it."""
+        """Listener of live events, for other jobs and executions that change with a job."""
         self._wakeup = wakeup
 
     def notify_changed(self, job: Job) -> Job:
-        """Tell who listens, and wake who runs jobs; gives the same job."""
+        """Publish a changed job to live events and wake the runner. Return the same job."""
         self.on_changes([int(job.id.removeprefix("job-"))], [])
         self._wakeup.wake()
         return job
 
     def notify_deleted(self, job_number: int) -> None:
-        """Tell listeners that a job is gone, and wake the runner, which removes what is left of it."""
+        """Publish a deleted job to live events and wake the runner, which removes its remaining rows."""
         self.on_changes([job_number], [])
         self._wakeup.wake()
 
 
 class ExecutionChange(NamedTuple):
-    """An execution that is in another state now."""
+    """Execution whose state changed."""
 
     job: int
     device: int
@@ -61,8 +64,8 @@ class ExecutionChange(NamedTuple):
 
 
 ChangeListener = Callable[[Sequence[int], Sequence[ExecutionChange]], None]
-"""Hears which jobs and which executions have changed."""
+"""Called with the numbers of changed jobs and with changed executions."""
 
 
 def ignore_changes(_jobs: Sequence[int], _changed: Sequence[ExecutionChange]) -> None:
-    """Nobody listens."""
+    """Ignore changes: the default listener."""

@@ -1,4 +1,4 @@
-"""`/api/v1/jobs`."""
+"""Routes of `/api/v1/jobs` and `/api/v1/devices/{id}/updates`."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -39,8 +39,7 @@ from meshfleet.service.jobs import commands
 from meshfleet.service.jobs.notifications import JobNotifier
 from meshfleet.service.jobs.planning import creation
 from meshfleet.service.jobs.planning.creation import JobRequestContext
-from meshfleet.service.jobs.views import execution_view, job_summary
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import execution_view, job_summary, job_view
 from meshfleet.service.jobs.views.execution_view import ExecutionListing
 from meshfleet.service.jobs.views.job_view import JobListing
 from meshfleet.service.requests.dispatcher import RequestFacade
@@ -56,22 +55,22 @@ async def list_device_updates(
     pages: Given[PageTokens],
     next_token: NextToken = None,
 ) -> DeviceUpdatePage:
-    """List what becomes of a device in jobs that are not over, the newest job first."""
+    """List the executions of a device in open jobs, the newest job first."""
     device = parse_path_device(device_id)
-    asked = execution_view.DeviceUpdateListing(device=mac_to_int(device))
-    before = pages.decode_start(asked, next_token, start=None)
-    found = await database.read(execution_view.list_device_updates, asked, before=before, limit=limit + 1)
-    if not found:
-        await database.read(listing.load_device, device)  # it may be unknown, and then says so
-    cut = pages.build_page(asked, found, limit, lambda last: (int(last.job_id.removeprefix("job-")),))
-    return DeviceUpdatePage(**cut)
+    query = execution_view.DeviceUpdateListing(device=mac_to_int(device))
+    before = pages.decode_start(query, next_token, start=None)
+    updates = await database.read(execution_view.list_device_updates, query, before=before, limit=limit + 1)
+    if not updates:
+        await database.read(listing.load_device, device)  # raises NotFound if the device is unknown
+    page = pages.build_page(query, updates, limit, lambda last: (int(last.job_id.removeprefix("job-")),))
+    return DeviceUpdatePage(**page)
 
 
 device_updates_router = Router("/api/v1/devices", route_handlers=[list_device_updates], tags=["Devices"])
 
 
 JobCommand = Callable[..., Job]
-"""One of `steering`."""
+"""Function of the module `commands`."""
 RunCommand = Callable[[JobCommand], Awaitable[Job]]
 StateT = TypeVar("StateT", bound=StrEnum)
 
@@ -81,21 +80,22 @@ _OK: Final = 200
 IdempotencyKeyHeader = Annotated[
     str | None,
     HeaderParameter(
-        name="Idempotency-Key", description="The same key with the same body makes one job, and gets it."
+        name="Idempotency-Key",
+        description="A repeated request with the same key and body returns the job of the first one.",
     ),
 ]
 
 
-def _build_state_parameter(words: type[StrEnum]) -> QueryParameter:
+def _build_state_parameter(states: type[StrEnum]) -> QueryParameter:
     return QueryParameter(
         name="State",
-        description="Is in this state; may be given several times, then in any of them.",
-        schema_extra={"items": {"type": "string", "enum": [str(each) for each in words]}},
+        description="State; may be given several times, then any of them matches.",
+        schema_extra={"items": {"type": "string", "enum": [str(each) for each in states]}},
     )
 
 
 class _EmptyBody(Struct, frozen=True):
-    """What a retry is asked with."""
+    """Body of a retry, for its idempotency key."""
 
 
 @post(
@@ -111,18 +111,18 @@ async def create_job(
     job_notifier: Given[JobNotifier],
     idempotency_key: IdempotencyKeyHeader = None,
 ) -> Response[Job]:
-    """Make a job that updates devices, or with `dryRun` tell what it would do.
+    """Create a job that updates devices, or with `dryRun` return what it would do.
 
-    Devices that cannot take the firmware are part of the job all the same: as SKIPPED, with the reason.
+    Devices that do not fit the firmware are part of the job as SKIPPED, with the reason.
     """
-    asked = JobRequestContext(
+    context = JobRequestContext(
         actor, request_facade.build_key(idempotency_key, actor, JOBS_PATH, data), job_notifier.on_changes
     )
-    made = await creation.create_job(database, data, asked, now)
+    result = await creation.create_job(database, data, context, now)
     return (
-        _build_dry_run_response(made)
-        if isinstance(made, DryRun)
-        else Response(job_notifier.notify_changed(made))
+        _build_dry_run_response(result)
+        if isinstance(result, DryRun)
+        else Response(job_notifier.notify_changed(result))
     )
 
 
@@ -134,28 +134,28 @@ async def list_jobs(
     now: Given[Now],
     states: Annotated[list[str] | None, _build_state_parameter(JobState)] = None,
     firmware_id: Annotated[
-        str | None, QueryParameter(name="FirmwareId", description="Brings this firmware.")
+        str | None, QueryParameter(name="FirmwareId", description="Id of the firmware of the job.")
     ] = None,
     next_token: NextToken = None,
 ) -> JobPage:
     """List jobs, the newest first."""
     reader = QueryReader()
-    asked = JobListing(states=_parse_states(reader, JobState, states), firmware=firmware_id)
+    query = JobListing(states=_parse_states(reader, JobState, states), firmware=firmware_id)
     reader.raise_faults()
-    before = pages.decode_start(asked, next_token, start=None)
-    found = await database.read(reading.list_jobs, asked, before=before, limit=limit + 1, now=now())
-    return JobPage(**pages.build_page(asked, found, limit, lambda last: (_parse_job_number(last.id),)))
+    before = pages.decode_start(query, next_token, start=None)
+    jobs = await database.read(job_view.list_jobs, query, before=before, limit=limit + 1, now=now())
+    return JobPage(**pages.build_page(query, jobs, limit, lambda last: (_parse_job_number(last.id),)))
 
 
 @get("/{job_id:str}")
 async def show_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> Job:
-    """Show a job and how it goes."""
-    return await database.read(reading.load_job, _parse_job_number(decode_segment(job_id)), now=now())
+    """Show a job and its progress."""
+    return await database.read(job_view.load_job, _parse_job_number(decode_segment(job_id)), now=now())
 
 
 @get("/{job_id:str}/summary")
 async def summarize_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> JobSummary:
-    """Count the executions of a job by why they failed, by what they wait for, and by gateway."""
+    """Count the executions of a job by failure reason, by wait reason, and by gateway."""
     return await database.read(
         job_summary.load_job_summary, _parse_job_number(decode_segment(job_id)), now=now()
     )
@@ -170,24 +170,26 @@ async def list_executions(
     states: Annotated[list[str] | None, _build_state_parameter(ExecutionState)] = None,
     gateway: Annotated[
         str | None,
-        QueryParameter(name="Gateway", description="The MAC or device id of the gateway it goes through."),
+        QueryParameter(name="Gateway", description="MAC or device id of the gateway of the execution."),
     ] = None,
     codes: Annotated[
         list[str] | None,
         QueryParameter(
             name="ReasonCode",
-            description="Has this `reasonCode`; may be given several times, then any of them.",
+            description="`reasonCode`; may be given several times, then any of them matches.",
         ),
     ] = None,
     ids: Annotated[
         list[str] | None,
-        QueryParameter(name="Ids", description="Is of one of these devices; may be given several times."),
+        QueryParameter(
+            name="Ids", description="Device id; may be given several times, then any of them matches."
+        ),
     ] = None,
     left_out: Annotated[
         str | None,
         QueryParameter(
             name="LeftOut",
-            description="Was left out from the beginning, or was not.",
+            description="Whether the device was excluded when the job was created.",
             schema_extra={"type": "boolean"},
         ),
     ] = None,
@@ -195,7 +197,7 @@ async def list_executions(
 ) -> ExecutionPage:
     """List the executions of a job by device."""
     reader = QueryReader()
-    asked = ExecutionListing(
+    query = ExecutionListing(
         job=_parse_job_number(decode_segment(job_id)),
         states=_parse_states(reader, ExecutionState, states),
         gateway=reader.read(parse_gateway_mac, gateway, "Gateway", unless=None),
@@ -204,17 +206,19 @@ async def list_executions(
         left_out=reader.read(parse_flag, left_out, "LeftOut", unless=None),
     )
     reader.raise_faults()
-    after = pages.decode_start(asked, next_token, start=-1)
-    found = await database.read(execution_view.list_executions, asked, after=after, limit=limit + 1)
-    cut = pages.build_page(asked, found, limit, lambda last: (mac_to_int(to_mac(DeviceId(last.device_id))),))
-    return ExecutionPage(**cut)
+    after = pages.decode_start(query, next_token, start=-1)
+    executions = await database.read(execution_view.list_executions, query, after=after, limit=limit + 1)
+    page = pages.build_page(
+        query, executions, limit, lambda last: (mac_to_int(to_mac(DeviceId(last.device_id))),)
+    )
+    return ExecutionPage(**page)
 
 
 @get("/{job_id:str}/executions/{device_id:str}")
 async def show_execution(
     job_id: FromPath[str], device_id: FromPath[str], database: Given[Database]
 ) -> ExecutionDetail:
-    """Show the part of a device in a job, with all that happened and what proves it."""
+    """Show the execution of a device in a job, with all its transitions and their evidence."""
     return await database.read(
         execution_view.load_execution, _parse_job_number(decode_segment(job_id)), parse_path_device(device_id)
     )
@@ -227,38 +231,38 @@ def provide_run_command(
     now: Given[Now],
     job_notifier: Given[JobNotifier],
 ) -> RunCommand:
-    """What does a deed to the job of the path, and tells whoever looks at it."""
+    """Provide a function that runs a command on the job of the path and notifies of the change."""
 
-    async def steer(deed: JobCommand) -> Job:
+    async def run_command(command: JobCommand) -> Job:
         return job_notifier.notify_changed(
-            await database.write(deed, _parse_job_number(decode_segment(job_id)), by=actor, now=now())
+            await database.write(command, _parse_job_number(decode_segment(job_id)), by=actor, now=now())
         )
 
-    return steer
+    return run_command
 
 
 @post("/{job_id:str}/apply", status_code=200, problems=(409,))
-async def apply_job(steer: Given[SkipValidation[RunCommand]]) -> Job:
-    """Let a job begin that was made with `autoApply` false, or devices start what they have staged."""
-    return await steer(commands.apply_job)
+async def apply_job(run_command: Given[SkipValidation[RunCommand]]) -> Job:
+    """Start a job that was created with `autoApply` false, or let devices start their staged image."""
+    return await run_command(commands.apply_job)
 
 
 @post("/{job_id:str}/pause", status_code=200, problems=(409,))
-async def pause_job(steer: Given[SkipValidation[RunCommand]]) -> Job:
-    """Let a job begin no more updates. Those that are under way go on."""
-    return await steer(commands.pause_job)
+async def pause_job(run_command: Given[SkipValidation[RunCommand]]) -> Job:
+    """Pause a job: no more updates start. Updates in progress continue."""
+    return await run_command(commands.pause_job)
 
 
 @post("/{job_id:str}/resume", status_code=200, problems=(409,))
-async def resume_job(steer: Given[SkipValidation[RunCommand]]) -> Job:
-    """Let a paused job go on. What failed up to now does not count any more for its abort criteria."""
-    return await steer(commands.resume_job)
+async def resume_job(run_command: Given[SkipValidation[RunCommand]]) -> Job:
+    """Resume a paused job. Earlier failures no longer count for its abort criteria."""
+    return await run_command(commands.resume_job)
 
 
 @post("/{job_id:str}/cancel", status_code=200, problems=(409,))
-async def cancel_job(steer: Given[SkipValidation[RunCommand]]) -> Job:
-    """End a job early. A device that is about to start its new version is awaited."""
-    return await steer(commands.cancel_job)
+async def cancel_job(run_command: Given[SkipValidation[RunCommand]]) -> Job:
+    """Cancel a job. Updates that can no longer be aborted are followed to their end."""
+    return await run_command(commands.cancel_job)
 
 
 @post("/{job_id:str}/retry", problems=(409,))
@@ -271,13 +275,13 @@ async def retry_job(
     job_notifier: Given[JobNotifier],
     idempotency_key: IdempotencyKeyHeader = None,
 ) -> Job:
-    """Make a new job like a finished one, for devices whose update failed, timed out or was canceled."""
+    """Create a job like a finished one for the devices whose update failed, timed out or was canceled."""
     number = _parse_job_number(decode_segment(job_id))
-    place = f"{JOBS_PATH}/job-{number}/retry"
-    asked = JobRequestContext(
-        actor, request_facade.build_key(idempotency_key, actor, place, _EmptyBody()), job_notifier.on_changes
+    path = f"{JOBS_PATH}/job-{number}/retry"
+    context = JobRequestContext(
+        actor, request_facade.build_key(idempotency_key, actor, path, _EmptyBody()), job_notifier.on_changes
     )
-    return job_notifier.notify_changed(await creation.retry_job(database, number, asked, now))
+    return job_notifier.notify_changed(await creation.retry_job(database, number, context, now))
 
 
 @delete("/{job_id:str}", problems=(409,))
@@ -288,7 +292,7 @@ async def delete_job(
     now: Given[Now],
     job_notifier: Given[JobNotifier],
 ) -> None:
-    """Delete a job that is over or was never started, with its executions and their history.
+    """Delete a job that has ended or was never started, with its executions and their history.
 
     The audit log keeps its name, firmware, outcome and counts.
     """
@@ -302,22 +306,22 @@ def _build_dry_run_response(dry_run: DryRun) -> Response[Any]:
 
 
 def _parse_job_number(text: str) -> int:
-    """The number of a job; there is none with an id that cannot be (rest-15)."""
-    found = _ID.fullmatch(text)
-    if found is None:
-        raise NotFound("there is no such job")
-    return int(found[1])
+    """Parse a job id. Raise `NotFound` if it is malformed: no job can have it (rest-15)."""
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise NotFound("job not found")
+    return int(match[1])
 
 
-def _parse_states(reader: QueryReader, words: type[StateT], given: list[str] | None) -> tuple[StateT, ...]:
-    parse = build_choice_parser({str(each): each for each in words})
-    found = [reader.read(parse, each, "State", unless=None) for each in given or ()]
-    return tuple(sorted({each for each in found if each is not None}))
+def _parse_states(reader: QueryReader, states: type[StateT], texts: list[str] | None) -> tuple[StateT, ...]:
+    parse = build_choice_parser({str(each): each for each in states})
+    parsed = [reader.read(parse, each, "State", unless=None) for each in texts or ()]
+    return tuple(sorted({each for each in parsed if each is not None}))
 
 
 def _parse_devices(reader: QueryReader, texts: list[str]) -> tuple[Mac, ...]:
-    found = [reader.read(parse_device_id, each, "Ids", unless=None) for each in texts]
-    return tuple(sorted({to_mac(each) for each in found if each is not None}))
+    ids = [reader.read(parse_device_id, each, "Ids", unless=None) for each in texts]
+    return tuple(sorted({to_mac(each) for each in ids if each is not None}))
 
 
 router = Router(
@@ -336,6 +340,6 @@ router = Router(
         cancel_job,
         retry_job,
     ],
-    dependencies={"steer": Provide(provide_run_command, sync_to_thread=False)},
+    dependencies={"run_command": Provide(provide_run_command, sync_to_thread=False)},
     tags=["Jobs"],
 )

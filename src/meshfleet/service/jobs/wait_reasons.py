@@ -1,4 +1,4 @@
-"""What an execution waits for, in one sentence for people that begins with a word for programs."""
+"""Texts of what an execution waits for: a sentence for users that starts with a keyword for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WaitReason(StrEnum):
-    """What a queued execution can wait for (rest-133)."""
+    """Reason why a queued execution waits (rest-133)."""
 
     WAVE = "wave"
     RATE = "rate"
@@ -33,18 +33,18 @@ class WaitReason(StrEnum):
 
 
 class JobSnapshot(NamedTuple):
-    """As much of a job as its executions wait for."""
+    """Facts about a job that its executions may wait for."""
 
     state: JobState
     wave: int
     start_at: int | None
     heartbeats: int
     is_staging: bool
-    """Whether devices keep the image until the job is applied, which it is not."""
+    """Whether devices keep the staged image because the job has not been applied yet."""
 
 
 class ExecutionSnapshot(NamedTuple):
-    """As much of an execution as tells what it waits for."""
+    """Facts about an execution that decide what it waits for."""
 
     state: ExecutionState
     wave: int
@@ -53,65 +53,66 @@ class ExecutionSnapshot(NamedTuple):
     beats: int
     is_read: bool
     reason: str | None = None
-    """Why the last try did not come through."""
+    """Last error; None if there is none."""
     step: str | None = None
     until: int | None = None
-    """When its clock runs out; None: it stands still."""
+    """Deadline; None if the timers are suspended or there is none."""
 
 
 _QUEUED_TEXTS: Final[Mapping[WaitReason, str]] = {
-    WaitReason.WAVE: "its wave has not begun",
-    WaitReason.RATE: "its turn has not come",
+    WaitReason.WAVE: "its wave has not started",
+    WaitReason.RATE: "it is waiting for its turn",
     WaitReason.GATEWAY_BUSY: "its gateway is busy with other updates",
     WaitReason.GATEWAY_OFFLINE: "its gateway is not connected",
-    WaitReason.DEVICE_OFFLINE: "it is not connected",
-    WaitReason.WINDOW: "the time to begin has not come",
-    WaitReason.BATTERY: "its battery is too low, and it is tried again",
+    WaitReason.DEVICE_OFFLINE: "the device is not connected",
+    WaitReason.WINDOW: "the job has not started",
+    WaitReason.BATTERY: "its battery is too low; next attempt",
     WaitReason.PAUSED: "the job is paused",
-    WaitReason.BACK_OFF: "it is tried again",
-    WaitReason.EARLIER_JOB: "another job updates it",
+    WaitReason.BACK_OFF: "next attempt",
+    WaitReason.EARLIER_JOB: "another job is updating the device",
 }
 
-_BY_WORD: Final[Mapping[str | None, WaitReason]] = {str(each): each for each in WaitReason}
+_BY_KEYWORD: Final[Mapping[str | None, WaitReason]] = {str(each): each for each in WaitReason}
 
 _ACTIVE_TEXTS: Final[Mapping[ExecutionState, str]] = {
-    ExecutionState.DISPATCHED: "it is to begin, and has not shown that it did",
+    ExecutionState.DISPATCHED: "waiting for confirmation that the update has started",
     ExecutionState.TRANSFERRING: "the image is being transferred",
     ExecutionState.VERIFYING: "the image has arrived and is being checked",
-    ExecutionState.STAGED: "the image is ready, and the device is about to start it",
-    ExecutionState.APPLYING: "the device starts the new version",
+    ExecutionState.STAGED: "the image is staged; the device is about to start it",
+    ExecutionState.APPLYING: "the device is starting the new version",
 }
 
 _STEP_TEXTS: Final[Mapping[str | None, str]] = {
-    UpdateStep.UNSENT: "its first command could not be sent yet",
-    UpdateStep.CHECK_REPORTED: "its version is being read: it reports that it runs the new one already",
+    UpdateStep.UNSENT: "the start command could not be sent yet",
+    UpdateStep.CHECK_REPORTED: "its version is being read: it reports that it already runs the new one",
 }
-"""What an update waits for that was dispatched and has not begun."""
+"""Texts of dispatched executions in certain steps."""
+
 _HOLD_TEXTS: Final[Mapping[str | None, str]] = {
-    WAIT_CANCELING: "it is being taken back, if that is still possible",
+    WAIT_CANCELING: "the update is being canceled, if that is still possible",
     WAIT_GATEWAY_OFFLINE: (
-        f"{WAIT_GATEWAY_OFFLINE}: its gateway is not connected, and the clocks of the update stand still"
+        f"{WAIT_GATEWAY_OFFLINE}: its gateway is not connected; the timers of the update are suspended"
     ),
 }
 
-_STAGED_TEXT: Final = "the image is ready, and the device keeps it until somebody installs it"
+_STAGED_TEXT: Final = "the image is staged; the device keeps it until the job is applied"
 
 
 def describe_wait(job: JobSnapshot, execution: ExecutionSnapshot) -> str | None:
-    """What an execution waits for; None: it is over."""
-    said = _describe_current_wait(job, execution)
-    if said is None or execution.reason is None:
-        return said
+    """Return what an execution waits for, with its last error; None if it has ended."""
+    wait = _describe_current_wait(job, execution)
+    if wait is None or execution.reason is None:
+        return wait
     if execution.state is ExecutionState.CONFIRMING:
-        return f"{said}; {execution.reason}"
-    return f"{said}; at the last try: {execution.reason}"
+        return f"{wait}; {execution.reason}"
+    return f"{wait}; last error: {execution.reason}"
 
 
 def _describe_current_wait(job: JobSnapshot, execution: ExecutionSnapshot) -> str | None:
-    """The same without what went wrong before."""
+    """Return what an execution waits for, without its last error; None if it has ended."""
     if execution.state is ExecutionState.QUEUED:
-        word = find_wait_reason(job, execution)
-        return f"{word}: {_describe_queued(word, job, execution)}"
+        reason = find_wait_reason(job, execution)
+        return f"{reason}: {_describe_queued(reason, job, execution)}"
     if execution.state in ACTIVE_STATES and execution.waiting in _HOLD_TEXTS:
         return _HOLD_TEXTS[execution.waiting]
     if execution.state is ExecutionState.DISPATCHED and execution.step in _STEP_TEXTS:
@@ -124,35 +125,35 @@ def _describe_current_wait(job: JobSnapshot, execution: ExecutionSnapshot) -> st
 
 
 def find_wait_reason(job: JobSnapshot, execution: ExecutionSnapshot) -> WaitReason:
-    """What a queued execution waits for: what keeps back the whole job comes first."""
+    """Return why a queued execution waits. A reason that concerns the whole job comes first."""
     if job.state in {JobState.PAUSED, JobState.CANCELING}:
         return WaitReason.PAUSED
     if job.state is not JobState.IN_PROGRESS:
         return WaitReason.WINDOW
     if execution.wave > job.wave:
         return WaitReason.WAVE
-    return _BY_WORD.get(execution.waiting, WaitReason.RATE)
+    return _BY_KEYWORD.get(execution.waiting, WaitReason.RATE)
 
 
-def _describe_queued(word: WaitReason, job: JobSnapshot, execution: ExecutionSnapshot) -> str:
-    if word is WaitReason.WINDOW and job.state is JobState.CREATED:
-        return "the job waits until somebody starts it"
-    if word is WaitReason.WINDOW and job.start_at is not None:
-        return f"the job begins at {format_millis(job.start_at)}"
-    if word is WaitReason.PAUSED and job.state is JobState.CANCELING:
+def _describe_queued(reason: WaitReason, job: JobSnapshot, execution: ExecutionSnapshot) -> str:
+    if reason is WaitReason.WINDOW and job.state is JobState.CREATED:
+        return "the job has not been started; apply it to start it"
+    if reason is WaitReason.WINDOW and job.start_at is not None:
+        return f"the job starts at {format_millis(job.start_at)}"
+    if reason is WaitReason.PAUSED and job.state is JobState.CANCELING:
         return "the job is being canceled"
-    if word in {WaitReason.BACK_OFF, WaitReason.BATTERY}:
-        return f"{_QUEUED_TEXTS[word]} at {format_millis(steady.to_wall_time(execution.due))}"
-    return _QUEUED_TEXTS[word]
+    if reason in {WaitReason.BACK_OFF, WaitReason.BATTERY}:
+        return f"{_QUEUED_TEXTS[reason]} at {format_millis(steady.to_wall_time(execution.due))}"
+    return _QUEUED_TEXTS[reason]
 
 
 def _describe_confirming(job: JobSnapshot, execution: ExecutionSnapshot) -> str:
     if execution.beats < job.heartbeats:
-        return f"{job.heartbeats} good heartbeats are awaited, and {execution.beats} came"
-    return "its health is being judged" if execution.is_read else "its new version is being read back"
+        return f"{execution.beats} of {job.heartbeats} good heartbeats received"
+    return "its health is being checked" if execution.is_read else "its new version is being read"
 
 
 def _describe_deadline(execution: ExecutionSnapshot) -> str:
     if execution.until is None:
         return ""
-    return f", until {format_millis(steady.to_wall_time(execution.until))}"
+    return f", deadline {format_millis(steady.to_wall_time(execution.until))}"

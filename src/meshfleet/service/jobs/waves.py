@@ -1,7 +1,7 @@
-"""Waves: who is updated before whom.
+"""Waves: the order in which the devices of a job are updated.
 
-Who can begin goes first: a first wave of devices that are away would keep all others waiting (rest-208).
-Apart from that, the same seed gives the same waves, on every machine.
+Connected devices come first: a first wave of offline devices would delay all others (rest-208). Apart from
+that the order depends only on the seed, so the same seed gives the same waves on every machine.
 """
 
 from __future__ import annotations
@@ -23,85 +23,86 @@ _MASK: Final = 2**64 - 1
 _MIX_INCREMENT: Final = 0x9E3779B97F4A7C15
 _MIX_FACTOR_1: Final = 0xBF58476D1CE4E5B9
 _MIX_FACTOR_2: Final = 0x94D049BB133111EB
-"""Of splitmix64, which turns any two numbers into two that have nothing in common."""
+"""Constants of splitmix64, a bijective hash of 64-bit numbers."""
 
 _PERCENT: Final = 100
 
 
 class PlannedWave(NamedTuple):
-    """A wave as it fell: with at least one device."""
+    """Planned wave with at least one device."""
 
     name: str | None
     size: int
 
 
 class WavePosition(NamedTuple):
-    """Where a device stands."""
+    """Position of a device in the order of a job."""
 
     wave: int
     rank: int
-    """Among the devices of all waves."""
+    """Rank among the devices of all waves, from 0."""
 
 
 class WaveAssignment:
-    """The devices of a job in their order, which follows from the seed and from who comes later."""
+    """Assignment of the devices of a job to waves, by a seed."""
 
     def __init__(
         self, seed: int, devices: Iterable[int], requested: Sequence[Wave], deferred: Iterable[int] = ()
     ) -> None:
-        """`wanted` must be without faults; those in `later` come behind all others."""
+        """Plan waves as `requested`, which must be valid. Devices in `deferred` come after all `devices`."""
         self._start = _splitmix64(seed & _MASK)
-        self._keys = self._in_order(devices)
-        self._deferred_keys = self._in_order(deferred)
+        self._keys = self._sort_keys(devices)
+        self._deferred_keys = self._sort_keys(deferred)
         self.planned = list(_plan_waves(requested, len(self._keys) + len(self._deferred_keys)))
         self._ends = list(accumulate(each.size for each in self.planned))
 
     def find_position(self, device: int) -> WavePosition:
-        """Where one of the devices stands."""
+        """Return the position of a device, which must be one of the assigned devices."""
         key = _splitmix64(self._start ^ device)
-        turn = bisect_left(self._keys, key)
-        if turn == len(self._keys) or self._keys[turn] != key:
-            turn = len(self._keys) + bisect_left(self._deferred_keys, key)
-        return WavePosition(bisect_right(self._ends, turn), turn)
+        rank = bisect_left(self._keys, key)
+        if rank == len(self._keys) or self._keys[rank] != key:
+            rank = len(self._keys) + bisect_left(self._deferred_keys, key)
+        return WavePosition(bisect_right(self._ends, rank), rank)
 
-    def _in_order(self, devices: Iterable[int]) -> array[int]:
+    def _sort_keys(self, devices: Iterable[int]) -> array[int]:
         return array("Q", sorted(_splitmix64(self._start ^ each) for each in devices))
 
 
 def find_wave_faults(waves: Sequence[Wave]) -> Iterator[Fault]:
-    """What is wrong with waves that somebody wants (rest-123)."""
+    """Find the faults of requested waves (rest-123)."""
     reached = 0.0
-    for place, wave in enumerate(waves):
+    for index, wave in enumerate(waves):
         if (wave.count is None) is (wave.percent is None):
-            yield Fault(f"waves[{place}]", "needs one of count and percent")
+            yield Fault(f"waves[{index}]", "must have either count or percent")
         elif wave.percent is not None:
             if wave.percent <= reached:
                 yield Fault(
-                    f"waves[{place}]", f"has {wave.percent:g} percent of all, and {reached:g} come before"
+                    f"waves[{index}]",
+                    f"percent is cumulative and must be more than {reached:g}, not {wave.percent:g}",
                 )
             reached = max(reached, wave.percent)
 
 
 def _plan_waves(requested: Sequence[Wave], devices: int) -> Iterator[PlannedWave]:
-    """How many devices get into which wave. One without any is left out, what is left over is a last one."""
-    taken = 0
+    """Plan the sizes of waves. Empty waves are omitted; remaining devices form an additional last wave."""
+    planned = 0
     for wave in requested:
-        end = _share(wave.percent, devices) if wave.percent is not None else taken + (wave.count or 0)
-        size = min(end, devices) - taken
+        end = _count_share(wave.percent, devices) if wave.percent is not None else planned + (wave.count or 0)
+        size = min(end, devices) - planned
         if size > 0:
             yield PlannedWave(wave.name, size)
-            taken += size
-    if taken < devices:
-        yield PlannedWave(None, devices - taken)
+            planned += size
+    if planned < devices:
+        yield PlannedWave(None, devices - planned)
 
 
-def _share(percent: float, devices: int) -> int:
-    """So many devices at least; a share of a few is one of them, not none."""
+def _count_share(percent: float, devices: int) -> int:
+    """Return the number of devices for a percentage, rounded up."""
     return math.ceil(round(devices * percent / _PERCENT, 6))
 
 
 def _splitmix64(number: int) -> int:
-    """Another number for each number: no two devices ever share a place."""
+    """Return the splitmix64 hash of a number. It is bijective, so no two devices share a rank."""
     number = (number + _MIX_INCREMENT) & _MASK
     number = ((number ^ (number >> 30)) * _MIX_FACTOR_1) & _MASK
     number = ((number ^ (number >> 27)) * _MIX_FACTOR_2) & _MASK

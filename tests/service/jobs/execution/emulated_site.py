@@ -1,4 +1,4 @@
-"""Emulated gateways whose devices are to be updated, and every update that they have begun."""
+"""Emulated gateways with devices, and a record of every update that the devices started."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 MODEL = "0018"
 
 SPEED = 100.0
-_LOOK = 0.02
+_WATCH_INTERVAL_S = 0.02
 _GATEWAYS = [Mac("02005e0000a1"), Mac("02005e0000b1")]
-_LASTING = MqttOptions(backoff=ExponentialBackoff(initial=0.05, maximum=0.3), retry_first_connect=True)
+_MQTT_OPTIONS = MqttOptions(backoff=ExponentialBackoff(initial=0.05, maximum=0.3), retry_first_connect=True)
 
 
 class EmulatedSite:
-    """The gateways, and what really happened to their devices."""
+    """Emulated gateways, with the actual updates of their devices."""
 
     def __init__(
         self, service: ServiceProcess, *, devices: int = 10, speed: float = SPEED, at: Server | None = None
     ) -> None:
-        """So many devices are behind each gateway. `at` is their broker; None: the service itself."""
+        """Create gateways with `devices` each. `at` is their broker; None means that of the service."""
         self._service = service
         self._at = at
         self.size = devices * len(_GATEWAYS)
@@ -56,16 +56,16 @@ class EmulatedSite:
         clock = SimulatedClock(0, speed)
         self._pace = RealTimePace(clock)
         self._gateways = [
-            GatewayEmulator(EmulatorSettings(mac=mac), _site(mac, number, devices), clock)
+            GatewayEmulator(EmulatorSettings(mac=mac), _build_site(mac, number, devices), clock)
             for number, mac in enumerate(_GATEWAYS)
         ]
-        self._begun: defaultdict[str, list[UpdateSession | NordicDfu]] = defaultdict(list)
+        self._started: defaultdict[str, list[UpdateSession | NordicDfu]] = defaultdict(list)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Let them live, and watch them."""
+        """Run the gateways and record the updates of their devices."""
         async with httpx.AsyncClient() as http:
-            fleet = EmulatedFleet(self._pace, http=http, options=_LASTING)
+            fleet = EmulatedFleet(self._pace, http=http, options=_MQTT_OPTIONS)
             host, port = self._at or self._service.mqtt["mqtt"]
             for mac, gateway in zip(_GATEWAYS, self._gateways, strict=True):
                 address = BrokerAddress(host=host, port=port)
@@ -81,38 +81,38 @@ class EmulatedSite:
                 await asyncio.wait(tasks)
 
     async def _watch(self) -> None:
-        """Keep every update that a device has begun: none is over between two looks."""
+        """Record every started update. The interval is short enough that none ends unseen."""
         while True:
             for gateway in self._gateways:
-                updates = gateway._updates  # noqa: SLF001 # the truth is nowhere else
-                for update in updates._sessions.values():  # noqa: SLF001 # as above
-                    self._see(update.device, update)
-                if (nordic := updates._nordic) is not None:  # noqa: SLF001 # as above
-                    self._see(nordic.device, nordic)
-            await asyncio.sleep(_LOOK)
+                updates = gateway._updates  # noqa: SLF001 # only there is the actual state
+                for update in updates._sessions.values():  # noqa: SLF001 # only there is the actual state
+                    self._record_update(update.device, update)
+                if (nordic := updates._nordic) is not None:  # noqa: SLF001 # only there is the actual state
+                    self._record_update(nordic.device, nordic)
+            await asyncio.sleep(_WATCH_INTERVAL_S)
 
-    def _see(self, device: SimulatedDevice, update: UpdateSession | NordicDfu) -> None:
-        seen = self._begun[to_device_id(device.mac)]
-        if not seen or seen[-1] is not update:
-            seen.append(update)
+    def _record_update(self, device: SimulatedDevice, update: UpdateSession | NordicDfu) -> None:
+        updates_seen = self._started[to_device_id(device.mac)]
+        if not updates_seen or updates_seen[-1] is not update:
+            updates_seen.append(update)
 
     def count_started(self, device: str) -> int:
-        """How many updates a device has begun."""
-        return len(self._begun[device])
+        """Return how many updates a device has started."""
+        return len(self._started[device])
 
     def count_done(self, device: str) -> int:
-        """With how many of them it came to the end."""
+        """Return how many updates of a device are done."""
         return self._count_in(device, UpdateState.DONE)
 
     def count_failed(self, device: str) -> int:
-        """How many of them came to nothing."""
+        """Return how many updates of a device failed."""
         return self._count_in(device, UpdateState.FAILED)
 
     def _count_in(self, device: str, state: UpdateState) -> int:
-        return sum(each.progress.state is state for each in self._begun[device])
+        return sum(each.progress.state is state for each in self._started[device])
 
     def versions(self) -> dict[str, str]:
-        """What the devices run in truth."""
+        """Return the versions that the devices actually run."""
         return {
             to_device_id(mac): str(device.firmware_version)
             for gateway in self._gateways
@@ -121,16 +121,16 @@ class EmulatedSite:
         }
 
 
-def _site(gateway: Mac, number: int, devices: int) -> Site:
+def _build_site(gateway: Mac, number: int, devices: int) -> Site:
     product = PRODUCTS_BY_CODE[MODEL]
-    fixtures = tuple(
+    site_devices = tuple(
         SiteDevice(
-            mac=Mac(f"c00000000{40 * number + 2 * place:03x}"),
+            mac=Mac(f"c00000000{40 * number + 2 * index:03x}"),
             product=product,
-            position=SitePosition(0, 1.0 + place / 10, 1.0),
+            position=SitePosition(0, 1.0 + index / 10, 1.0),
             mode=product.default_mode,
             battery=90,
         )
-        for place in range(devices)
+        for index in range(devices)
     )
-    return Site(gateway=gateway, seed=number + 1, devices=fixtures)
+    return Site(gateway=gateway, seed=number + 1, devices=site_devices)

@@ -1,4 +1,4 @@
-"""Rows of the registry and of the catalogue, as a world begins with them."""
+"""Initial rows of the registry and of firmware in a simulation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ LEGACY: Final = ModelNumber("000F")
 SIZE: Final = 12_000
 
 
-def device_row(number: int, behind: int | None, model: ModelNumber) -> dict[str, Any]:
-    """A connected device, or a gateway if it is behind none."""
+def device_row(number: int, gateway: int | None, model: ModelNumber) -> dict[str, Any]:
+    """Build the row of a connected device, or of a gateway if `gateway` is None."""
     return {
         "id": number,
         "name": str(number),
@@ -24,22 +24,22 @@ def device_row(number: int, behind: int | None, model: ModelNumber) -> dict[str,
         "firmware": OLD,
         "beta": 0,
         "hardware": "1.0.0",
-        "gateway": behind,
+        "gateway": gateway,
         "connected": True,
         "connected_at": 0,
         "created_at": 0,
     }
 
 
-def firmware_id(place: int, model: ModelNumber) -> str:
-    """The firmware of this model: 0 the new one, 1 a newer one."""
-    return f"fw-{place:012x}{model.lower()}"
+def firmware_id(index: int, model: ModelNumber) -> str:
+    """Return the id of a firmware of a model: index 0 is the new one, 1 a newer one."""
+    return f"fw-{index:012x}{model.lower()}"
 
 
-def firmware_row(place: int, model: ModelNumber, version: str) -> dict[str, Any]:
-    """A released firmware."""
+def firmware_row(index: int, model: ModelNumber, version: str) -> dict[str, Any]:
+    """Build the row of a released firmware."""
     return {
-        "id": firmware_id(place, model),
+        "id": firmware_id(index, model),
         "model": int(model, 16),
         "version": version,
         "type": 1,

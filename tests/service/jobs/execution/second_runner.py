@@ -1,6 +1,6 @@
-"""A program that runs the jobs of a database beside a service which does the same.
+"""Process that runs the jobs of a database beside a service.
 
-It has the runner of the service and a link of its own to the same broker; reports are left to the service.
+It has its own job runner and connection to the same broker. It ignores reports, which the service handles.
 
 python -m tests.service.jobs.execution.second_runner DATABASE BROKER NAME    prints the id of its requests
 """
@@ -30,7 +30,7 @@ _ROOT = Path(__file__).parents[4]
 
 
 class SecondRunner:
-    """The program, as a test starts and kills it."""
+    """Handle of the process for tests."""
 
     def __init__(self, database: str, broker: str) -> None:
         command = [
@@ -44,7 +44,7 @@ class SecondRunner:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=_ROOT, env=dict(os.environ))
         assert self._process.stdout is not None
         self.sender = sender_of(self._process.stdout.readline().decode())
-        """By which its requests are known."""
+        """Prefix of the ids of its requests."""
 
     def __enter__(self) -> Self:
         return self
@@ -53,37 +53,37 @@ class SecondRunner:
         self.kill()
 
     def kill(self) -> None:
-        """Let it end without a moment to do anything."""
+        """Kill the process immediately."""
         self._process.kill()
         self._process.communicate(timeout=TEST_TIMEOUT)
 
 
 def sender_of(request: str) -> str:
-    """What the ids of all requests of one program begin with."""
+    """Return the common prefix of the request ids of one process."""
     return request.rpartition("-")[0]
 
 
 class _IgnoreReports:
-    """Takes no reports: the service does, and every session gets its own copy."""
+    """Consumer that ignores reports: the service gets its own copies."""
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Let them go."""
+        """Ignore a batch of reports."""
 
 
 async def _run(database: str, broker: str, name: str) -> None:
-    carrier = ExternalBrokerClient(
+    broker_client = ExternalBrokerClient(
         BrokerAddress.parse(broker),
         name,
         prefix="",
         consumer=_IgnoreReports(),
         options=MqttOptions(retry_first_connect=True, backoff=ExponentialBackoff(initial=0.05, maximum=0.3)),
     )
-    asking = RpcClient(carrier, TopicCodec(), clock.now)
-    runner = JobRunner(open_database(database, Path.cwd()), asking, clock.now, steady=clock.steady)
-    sys.stdout.write(f"{asking.new_id()}\n")
+    rpc = RpcClient(broker_client, TopicCodec(), clock.now)
+    runner = JobRunner(open_database(database, Path.cwd()), rpc, clock.now, steady=clock.steady)
+    sys.stdout.write(f"{rpc.new_id()}\n")
     sys.stdout.flush()
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(carrier.run())
+        tasks.create_task(broker_client.run())
         tasks.create_task(runner.run())
 
 

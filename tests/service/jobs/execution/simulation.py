@@ -1,7 +1,7 @@
-"""A world on simulated time: devices and gateways, a registry that hears of them, and the engine of jobs.
+"""Simulation of devices, gateways, the registry and the job runner on simulated time.
 
-It drives the functions of the engine on a real database, as a runner would, but one after the other and with
-time as a plain number. Everything else follows from a seed.
+It calls the functions of job execution on a real database like a runner, but one after another and with time
+as a plain number. Everything else follows from a seed.
 """
 
 from __future__ import annotations
@@ -54,33 +54,35 @@ ROUND: Final = 500
 LEASE: Final = timeouts.RESPONSE_TIMEOUT + 30 * SECOND
 
 
-_STATE: Final = update(device_state).where(device_state.c.device == bindparam("of"))
-_IN_DFU: Final = _STATE.values(
-    boot_mode="dfu", radio_gateway=bindparam("behind"), reported_at=bindparam("wall")
+_UPDATE_STATE: Final = update(device_state).where(device_state.c.device == bindparam("device_id"))
+_UPDATE_DFU_MODE: Final = _UPDATE_STATE.values(
+    boot_mode="dfu", radio_gateway=bindparam("gateway_id"), reported_at=bindparam("wall")
 )
-_BEAT: Final = _STATE.values(
-    boot_mode=None, status=bindparam("now"), status_at=bindparam("wall"), reported_at=bindparam("wall")
-).where(func.coalesce(device_state.c.status_at, 0) <= bindparam("wall"))  # as `states.update` asks
-_VERSION: Final = update(device).where(device.c.id == bindparam("of")).values(firmware=bindparam("runs"))
+_UPDATE_HEARTBEAT: Final = _UPDATE_STATE.values(
+    boot_mode=None, status=bindparam("new_status"), status_at=bindparam("wall"), reported_at=bindparam("wall")
+).where(func.coalesce(device_state.c.status_at, 0) <= bindparam("wall"))  # the same condition as in `states`
+_UPDATE_VERSION: Final = (
+    update(device).where(device.c.id == bindparam("device_id")).values(firmware=bindparam("running"))
+)
 
 
 class TransactionAborted(Exception):
-    """A transaction ended in its middle."""
+    """A transaction was aborted before its end."""
 
 
 class InFlightRequest(NamedTuple):
-    """A letter on its way, and what will become of it."""
+    """Request in flight, with its future."""
 
     request: OutboxRequest
-    arrives: int | None
-    """None: never."""
-    answered: int | None
-    """When the answer is back; None: never."""
-    given_up: int
+    arrives_at: int | None
+    """Time of its arrival at the gateway; None if it is lost."""
+    responded_at: int | None
+    """Time at which the response arrives; None if it is lost."""
+    times_out_at: int
 
 
 class SentRequest(NamedTuple):
-    """A letter as it was sent, and when."""
+    """Sent request with its time."""
 
     request: OutboxRequest
     time: int
@@ -88,65 +90,65 @@ class SentRequest(NamedTuple):
 
 @dataclass
 class NetworkConditions:
-    """How good the air is, each as a share of the letters."""
+    """Quality of the network: fractions of requests that are lost, unanswered, slow, or reported twice."""
 
     lost: float = 0.0
     unanswered: float = 0.0
     slow: float = 0.0
-    doubled: float = 0.0
+    repeated: float = 0.0
 
 
 class Simulation:
-    """All there is."""
+    """Simulated fleet with its jobs."""
 
     def __init__(self, database: Database, seed: int, *, gateways: int = 2, devices: int = 6) -> None:
         self.database = database
         self.now = START
         self._ahead = 0
-        self.rng = Random(seed)  # noqa: S311 # no secret
+        self.rng = Random(seed)  # noqa: S311 # not used for secrets
         self.network = NetworkConditions()
         self.devices: dict[int, SimulatedDevice] = {}
         self.gateways: dict[int, SimulatedGateway] = {}
         self.jobs: list[int] = []
         self.log: list[SentRequest] = []
-        """Every letter that left."""
+        """All sent requests."""
         self.results: list[tuple[int, RequestResult]] = []
-        """Every reply that was taken over, and when."""
+        """All processed results with their times."""
         self.after_round: Callable[[], None] = lambda: None
         self.select: Callable[[Sequence[int]], GatewayRoutes] | None = None
-        """Chooses the gateways of devices; None: the registry does."""
+        """Selects the gateways of devices; None uses the gateways in the registry."""
         self._spec_cache = JobSpecCache()
-        self._on_way: list[InFlightRequest] = []
-        self._arrived: dict[str, tuple[int, Any]] = {}
-        self._replies: list[RequestResult] = []
-        self._beaten: dict[int, int] = {}
+        self._in_flight: list[InFlightRequest] = []
+        self._handled: dict[str, tuple[int, Any]] = {}
+        self._pending_results: list[RequestResult] = []
+        self._last_heartbeat: dict[int, int] = {}
         self._abort_after = 0
-        self._noted_at = 0
+        self._alive_at = 0
         self.holds_requests = False
-        """Whether letters lie about that nobody takes."""
+        """Whether requests stay in the outbox without being sent."""
         self.back: dict[int, int] = {}
-        """When each gateway last came back from an outage; 0 stands for the service."""
+        """Time at which each gateway last returned from an outage; key 0 is the service."""
         self.database.write_now(self._insert_registry, gateways, devices)
 
     @property
     def wall(self) -> int:
-        """The time that people read."""
+        """Time of the wall clock."""
         return self.now + self.ahead
 
     @property
     def moment(self) -> Moment:
-        """The time by both clocks."""
+        """Time of both clocks."""
         return Moment(self.now, self.wall)
 
     @property
     def ahead(self) -> int:
-        """By how much the clock that people read has been set forward."""
+        """Milliseconds by which the wall clock was set forward."""
         return self._ahead
 
     @ahead.setter
     def ahead(self, ahead: int) -> None:
         self._ahead = ahead
-        self.database.write_now(states.limit_state_times, self.wall)  # as ingest does when it notices
+        self.database.write_now(states.limit_state_times, self.wall)  # as ingest does
 
     # The registry
 
@@ -154,88 +156,98 @@ class Simulation:
         self.gateways.update(
             {number: SimulatedGateway(number, self.devices) for number in range(1, gateways + 1)}
         )
-        for place in range(devices):
-            number = 0x1000 + 2 * place
-            behind = place % gateways + 1
-            self.devices[number] = SimulatedDevice(number, behind, LEGACY if place % 3 == 2 else MODEL, OLD)
+        for index in range(devices):
+            number = 0x1000 + 2 * index
+            gateway_number = index % gateways + 1
+            self.devices[number] = SimulatedDevice(
+                number, gateway_number, LEGACY if index % 3 == 2 else MODEL, OLD
+            )
         rows = [device_row(number, None, ModelNumber("2011")) for number in self.gateways]
         rows += [device_row(each.number, each.gateway, each.model) for each in self.devices.values()]
         connection.execute(insert(device), rows)
         connection.execute(insert(gateway), [{"device": number, "claimed_at": 0} for number in self.gateways])
         connection.execute(insert(device_state), [{"device": each, "rhythm": BEAT} for each in self.devices])
-        for place, version in enumerate((NEW, NEWER)):
+        for index, version in enumerate((NEW, NEWER)):
             for model in (MODEL, LEGACY):
-                connection.execute(insert(firmware).values(firmware_row(place, model, version)))
+                connection.execute(insert(firmware).values(firmware_row(index, model, version)))
 
     def set_connected(self, number: int, *, connected: bool) -> None:
-        """A gateway, or a device, comes or goes as the registry sees it."""
+        """Connect or disconnect a gateway or device in the registry."""
         if number in self.gateways:
             if connected and not self.gateways[number].is_connected:
                 self.back[number] = self.now
             self.gateways[number].is_connected = connected
         else:
             self.devices[number].is_off = not connected
-        change = update(device).where(device.c.id == number).values(connected=connected)
-        self.database.write_now(lambda connection: connection.execute(change))
+        statement = update(device).where(device.c.id == number).values(connected=connected)
+        self.database.write_now(lambda connection: connection.execute(statement))
 
     def forget(self, number: int) -> None:
-        """A device is removed from the registry."""
+        """Remove a device from the registry."""
         self.database.write_now(
             lambda connection: connection.execute(delete(device).where(device.c.id == number))
         )
 
-    def move(self, number: int, behind: int) -> None:
-        """A device is heard through another gateway from now on."""
-        self.devices[number].gateway = behind
-        change = update(device).where(device.c.id == number).values(gateway=behind)
-        self.database.write_now(lambda connection: connection.execute(change))
+    def move(self, number: int, gateway_number: int) -> None:
+        """Move a device to another gateway."""
+        self.devices[number].gateway = gateway_number
+        statement = update(device).where(device.c.id == number).values(gateway=gateway_number)
+        self.database.write_now(lambda connection: connection.execute(statement))
 
     def _report(self) -> None:
-        """Let the registry hear of those that tell something."""
-        in_dfu: list[dict[str, Any]] = []
-        beats: list[dict[str, Any]] = []
-        versions: list[dict[str, Any]] = []
+        """Write reports of devices to the registry: DFU mode, heartheartbeat_rows and version_rows."""
+        dfu_rows: list[dict[str, Any]] = []
+        heartbeat_rows: list[dict[str, Any]] = []
+        version_rows: list[dict[str, Any]] = []
         for each in self.devices.values():
             each.settle(self.now)
             if each.dfu_since is not None and not each.is_off:
-                in_dfu.append({"of": each.number, "behind": each.gateway, "wall": self.wall})
-            elif self._is_time(each) and not each.is_mute and not each.is_away(self.now):
-                self._beaten[each.number] = self.now
-                beats.append({"of": each.number, "now": each.status, "wall": self.wall})
-                versions.append({"of": each.number, "runs": each.reports or each.version})
-        changes = ((_IN_DFU, in_dfu), (_BEAT, beats), (_VERSION, versions))
-        if told := [(change, rows) for change, rows in changes if rows]:
-            self.database.write_now(_tell, told)
+                dfu_rows.append({"device_id": each.number, "gateway_id": each.gateway, "wall": self.wall})
+            elif self._is_heartbeat_due(each) and not each.is_mute and not each.is_away(self.now):
+                self._last_heartbeat[each.number] = self.now
+                heartbeat_rows.append(
+                    {"device_id": each.number, "new_status": each.status, "wall": self.wall}
+                )
+                version_rows.append({"device_id": each.number, "running": each.reports or each.version})
+        changes = (
+            (_UPDATE_DFU_MODE, dfu_rows),
+            (_UPDATE_HEARTBEAT, heartbeat_rows),
+            (_UPDATE_VERSION, version_rows),
+        )
+        if updates := [(statement, rows) for statement, rows in changes if rows]:
+            self.database.write_now(_write_updates, updates)
 
-    def _is_time(self, each: SimulatedDevice) -> bool:
-        return self.now - self._beaten.get(each.number, 0) >= BEAT
+    def _is_heartbeat_due(self, each: SimulatedDevice) -> bool:
+        return self.now - self._last_heartbeat.get(each.number, 0) >= BEAT
 
     # Jobs
 
-    def create(self, order: NewJob) -> int:
-        """Make a job as the service does, but with a seed of ours."""
+    def create(self, body: NewJob) -> int:
+        """Create a job like the service, but with a seed of the simulation."""
         read, write = self.database.read_now, self.database.write_now
-        found = read(firmware_lookup.load_released_firmware, order)
-        others = read(conflicts.find_conflicting_jobs)
+        released = read(firmware_lookup.load_released_firmware, body)
+        conflicting_jobs = read(conflicts.find_conflicting_jobs)
         numbers = array("q", sorted(self.devices))
-        sifted = asyncio.run(evaluate_targets(self.database, numbers, found.requirement, others.rejecting))
-        if not len(sifted):
-            raise Conflict("nobody is there")
+        resolved = asyncio.run(
+            evaluate_targets(self.database, numbers, released.requirement, conflicting_jobs.rejecting)
+        )
+        if not len(resolved):
+            raise Conflict("there are no devices")
         seed = self.rng.getrandbits(62)
-        frozen = JobPlan(
-            job=validate_job(order, self.wall),
-            firmware=found,
-            targets=sifted,
-            waves=assign_waves(seed, sifted, order.waves),
+        plan = JobPlan(
+            job=validate_job(body, self.wall),
+            firmware=released,
+            targets=resolved,
+            waves=assign_waves(seed, resolved, body.waves),
             seed=seed,
-            conflicting_jobs=others,
+            conflicting_jobs=conflicting_jobs,
             by=SERVICE,
             idempotency_key=None,
             parent=None,
         )
         draft = write(job_drafts.insert_draft, self.wall)
-        write(job_drafts.insert_executions, draft, job_drafts.build_executions(frozen, 0))
-        published = write(job_drafts.publish_draft, draft, frozen, self.wall)
+        write(job_drafts.insert_executions, draft, job_drafts.build_executions(plan, 0))
+        published = write(job_drafts.publish_draft, draft, plan, self.wall)
         asyncio.run(
             supersede_older_jobs(
                 self.database, published.number, published.superseded_jobs, self.wall, ignore_changes
@@ -245,7 +257,7 @@ class Simulation:
         return published.number
 
     def run_command(self, job: int, command: str) -> bool:
-        """What people do; whether that was possible."""
+        """Run a command of a user. Return False if the state of the job does not allow it."""
         try:
             self.database.write_now(commands.COMMANDS[command], job, by=SERVICE, now=self.wall)
         except Conflict:
@@ -253,66 +265,66 @@ class Simulation:
         return True
 
     def withdraw(self, job: int) -> None:
-        """The firmware of a job is withdrawn, and all its jobs stop; it can be had again at once."""
+        """Cancel all jobs of the firmware of a job, as if it was withdrawn; it stays released."""
         self.database.write_now(self._withdraw, job)
 
     def _withdraw(self, connection: Connection, job: int) -> None:
-        found = connection.execute(select(jobs.c.firmware).where(jobs.c.id == job)).scalar_one()
-        commands.cancel_jobs_of_firmware(connection, found, by=SERVICE, now=self.wall)
+        firmware_id = connection.execute(select(jobs.c.firmware).where(jobs.c.id == job)).scalar_one()
+        commands.cancel_jobs_of_firmware(connection, firmware_id, by=SERVICE, now=self.wall)
 
     # Time
 
     def run(
         self, seconds: float, *, until: Callable[[], bool] = lambda: False, rounds: int = 100_000
     ) -> None:
-        """Let time pass, from one event to the next."""
+        """Advance the time from event to event, for some seconds or until a condition holds."""
         end = self.now + int(seconds * SECOND)
         while not until():
             rounds -= 1
-            assert rounds >= 0, "it does not come to rest"
+            assert rounds >= 0, "the simulation does not come to rest"
             self.round()
-            following = min(end, max(self._next_event(), self.now + ROUND))
+            next_time = min(end, max(self._next_event(), self.now + ROUND))
             if self.now >= end:
                 return
-            if following - self.now > downtime.ALIVE_INTERVAL_MS:
-                self.database.write_now(_run_until, following)
-            self.now = following
+            if next_time - self.now > downtime.ALIVE_INTERVAL_MS:
+                self.database.write_now(_run_until, next_time)
+            self.now = next_time
 
     def _next_event(self) -> int:
-        times = [time for each in self._on_way for time in _times(each) if time > self.now]
-        due, confirming = self.database.read_now(_next_times, self.now, self.ahead)
+        times = [time for each in self._in_flight for time in _list_event_times(each) if time > self.now]
+        due, confirming = self.database.read_now(_load_next_times, self.now, self.ahead)
         times += due
-        times += [self._beaten.get(number, 0) + BEAT for number in confirming]
+        times += [self._last_heartbeat.get(number, 0) + BEAT for number in confirming]
         return min((time for time in times if time > self.now), default=2**62)
 
     def round(self) -> None:
-        """Do what a runner does in a round, with what the world does meanwhile."""
+        """Run one round of the runner, with the reports and responses of the devices."""
         write = self.database.write_now
         self._report()
-        if abs(self.now - self._noted_at) >= downtime.ALIVE_INTERVAL_MS:
+        if abs(self.now - self._alive_at) >= downtime.ALIVE_INTERVAL_MS:
             write(downtime.record_alive, self.now)
-            self._noted_at = self.now
-        self._take_answers()
-        self._find_left()
+            self._alive_at = self.now
+        self._deliver()
+        self._process_abandoned()
         due = None
         if self.select is not None:
             due = self.select(self.database.read_now(execution_events.list_due_devices, self.now))
         self._repeat(lambda c: execution_events.advance_due_executions(c, self._spec_cache, self.moment, due))
-        self._repeat(self._hear)
+        self._repeat(self._apply_news)
         for job in self.database.read_now(job_scheduler.list_open_jobs, 0):
-            self._repeat(partial(self._step, job))
+            self._repeat(partial(self._advance_job, job))
         if not self.holds_requests:
             self._send(write(outbox.lease_requests, 256, {}, until=self.now + LEASE).requests)
         self.after_round()
 
-    def _step(self, job: int, connection: Connection) -> Any:
-        done = job_scheduler.advance_job(connection, self._spec_cache, job, self.moment, self._routes(()))
-        if done.unrouted:
-            routes = self._routes(done.unrouted)
+    def _advance_job(self, job: int, connection: Connection) -> Any:
+        result = job_scheduler.advance_job(connection, self._spec_cache, job, self.moment, self._routes(()))
+        if result.unrouted:
+            routes = self._routes(result.unrouted)
             return job_scheduler.advance_job(connection, self._spec_cache, job, self.moment, routes)
-        return done
+        return result
 
-    def _hear(self, connection: Connection) -> Any:
+    def _apply_news(self, connection: Connection) -> Any:
         devices = execution_events.list_devices_with_news(connection)
         return execution_events.apply_registry_news(
             connection, self._spec_cache, devices, self.moment, self._routes(devices)
@@ -321,9 +333,9 @@ class Simulation:
     def _routes(self, devices: Sequence[int]) -> GatewayRoutes | None:
         return None if self.select is None else self.select(devices)
 
-    def abort_transaction(self, place: int) -> None:
-        """Let one of the next transactions break off just before its end."""
-        self._abort_after = place
+    def abort_transaction(self, index: int) -> None:
+        """Abort one of the next transactions just before its end."""
+        self._abort_after = index
 
     def _repeat(self, work: Callable[[Connection], Any]) -> None:
         for _ in range(100):
@@ -332,122 +344,129 @@ class Simulation:
                     return
             except TransactionAborted:
                 return
-        raise AssertionError("there is always more to do")
+        raise AssertionError("the work never ends")
 
     def _run_aborting(self, connection: Connection, work: Callable[[Connection], Any]) -> Any:
-        done = work(connection)
+        result = work(connection)
         self._abort_after -= 1
         if self._abort_after == 0:
             raise TransactionAborted
-        return done
+        return result
 
-    # Letters
+    # Requests
 
-    def _send(self, letters: Iterable[OutboxRequest]) -> None:
-        for letter in letters:
-            self.log.append(SentRequest(letter, self.now))
-            if not self.gateways[letter.gateway].is_connected:
-                self._replies.append(
-                    letter.build_result(RequestNotSent(letter.step, "the gateway is not connected"))
+    def _send(self, requests: Iterable[OutboxRequest]) -> None:
+        for request in requests:
+            self.log.append(SentRequest(request, self.now))
+            if not self.gateways[request.gateway].is_connected:
+                self._pending_results.append(
+                    request.build_result(RequestNotSent(request.step, "the gateway is not connected"))
                 )
                 continue
-            weather, way = self.network, self.rng.randint(100, 1500)
-            slow = self.rng.choice([25, 45]) * SECOND if self.rng.random() < weather.slow else 0
-            arrives = None if self.rng.random() < weather.lost else self.now + way + slow
-            answered = None
-            if arrives is not None and self.rng.random() >= weather.unanswered:
-                answered = arrives + way
-            self._on_way.append(
-                InFlightRequest(letter, arrives, answered, self.now + timeouts.RESPONSE_TIMEOUT)
+            network, latency = self.network, self.rng.randint(100, 1500)
+            slow = self.rng.choice([25, 45]) * SECOND if self.rng.random() < network.slow else 0
+            arrives_at = None if self.rng.random() < network.lost else self.now + latency + slow
+            responded_at = None
+            if arrives_at is not None and self.rng.random() >= network.unanswered:
+                responded_at = arrives_at + latency
+            self._in_flight.append(
+                InFlightRequest(request, arrives_at, responded_at, self.now + timeouts.RESPONSE_TIMEOUT)
             )
 
-    def _take_answers(self) -> None:
-        """Let letters arrive, and take over what came of them."""
-        replies, self._replies = self._replies, []
-        for sent in sorted(self._on_way, key=lambda each: each.arrives or 2**62):
-            letter = sent.request
-            arrives = sent.arrives is not None and sent.arrives <= self.now
-            if arrives and letter.id not in self._arrived:
-                self._arrived[letter.id] = self.gateways[letter.gateway].answer(letter, sent.arrives or 0)
-        for sent in self._on_way.copy():
-            letter = sent.request
-            if sent.answered is not None and sent.answered <= min(self.now, sent.given_up):
-                status, value = self._arrived[letter.id]
-                replies.append(letter.build_result(ResponseReceived(letter.step, status, value)))
-            elif sent.given_up <= self.now:
-                replies.append(letter.build_result(RequestUnanswered(letter.step, "nobody answered")))
-                if sent.answered is not None and sent.answered > self.now:
-                    self._on_way.append(sent._replace(given_up=2**62))
+    def _deliver(self) -> None:
+        """Deliver requests to gateways, and process responses and timeouts."""
+        results, self._pending_results = self._pending_results, []
+        for in_flight in sorted(self._in_flight, key=lambda each: each.arrives_at or 2**62):
+            request = in_flight.request
+            has_arrived = in_flight.arrives_at is not None and in_flight.arrives_at <= self.now
+            if has_arrived and request.id not in self._handled:
+                self._handled[request.id] = self.gateways[request.gateway].handle(
+                    request, in_flight.arrives_at or 0
+                )
+        for in_flight in self._in_flight.copy():
+            request = in_flight.request
+            if in_flight.responded_at is not None and in_flight.responded_at <= min(
+                self.now, in_flight.times_out_at
+            ):
+                status, value = self._handled[request.id]
+                results.append(request.build_result(ResponseReceived(request.step, status, value)))
+            elif in_flight.times_out_at <= self.now:
+                results.append(request.build_result(RequestUnanswered(request.step, "no response")))
+                if in_flight.responded_at is not None and in_flight.responded_at > self.now:
+                    self._in_flight.append(in_flight._replace(times_out_at=2**62))
             else:
                 continue
-            self._on_way.remove(sent)
-        if replies:
-            self._take_over(replies)
+            self._in_flight.remove(in_flight)
+        if results:
+            self._process_results(results)
 
-    def _take_over(self, replies: list[RequestResult]) -> None:
-        doubled = [each for each in replies if self.rng.random() < self.network.doubled]
-        self.results += [(self.now, each) for each in replies]
-        self._reply(replies)
-        if doubled:
-            self._reply(doubled)
+    def _process_results(self, results: list[RequestResult]) -> None:
+        repeated = [each for each in results if self.rng.random() < self.network.repeated]
+        self.results += [(self.now, each) for each in results]
+        self._apply_results(results)
+        if repeated:
+            self._apply_results(repeated)
 
-    def _reply(self, replies: list[RequestResult]) -> None:
-        routes = self._routes([each.device for each in replies])
+    def _apply_results(self, results: list[RequestResult]) -> None:
+        routes = self._routes([each.device for each in results])
         try:
             self.database.write_now(
                 self._run_aborting,
-                lambda c: execution_events.apply_results(c, self._spec_cache, replies, self.moment, routes),
+                lambda c: execution_events.apply_results(c, self._spec_cache, results, self.moment, routes),
             )
-        except TransactionAborted:  # as a runner would: they are left behind, and found
+        except TransactionAborted:  # the requests stay in the outbox and are found as abandoned
             return
 
-    def _find_left(self) -> None:
-        left = self.database.read_now(outbox.list_abandoned_requests, self.now, 0)
-        if left:
-            self._take_over(left)
+    def _process_abandoned(self) -> None:
+        abandoned = self.database.read_now(outbox.list_abandoned_requests, self.now, 0)
+        if abandoned:
+            self._process_results(abandoned)
 
     def stop_service(self, seconds: float) -> None:
-        """The service ends before it took what it had written, and is away for a while."""
-        was, self.holds_requests = self.holds_requests, True
+        """Stop the service before it sends its stored requests, and start it after some seconds."""
+        held_before, self.holds_requests = self.holds_requests, True
         self.round()
         self.kill(releases_leases=True)
         self.now += int(seconds * SECOND)
         self.back[0] = self.now
-        self.holds_requests = was
+        self.holds_requests = held_before
 
     def kill(self, *, releases_leases: bool) -> None:
-        """All that a runner had in memory is gone; a part of what it sent goes on without it.
+        """Kill the runner: its memory is lost, and some of its requests still arrive.
 
-        On SQLite whoever comes next `frees` what was left behind; else that waits for its lease.
+        With `releases_leases`, as on SQLite, the next runner finds its requests at once; otherwise it waits
+        until the leases expire.
         """
-        self._replies = []
-        going = [each for each in self._on_way if each.arrives is not None and self.rng.random() < 0.5]
-        self._on_way = [each._replace(answered=None, given_up=2**62) for each in going]
+        self._pending_results = []
+        surviving = [
+            each for each in self._in_flight if each.arrives_at is not None and self.rng.random() < 0.5
+        ]
+        self._in_flight = [each._replace(responded_at=None, times_out_at=2**62) for each in surviving]
         self._spec_cache = JobSpecCache()
         if releases_leases:
             self.database.write_now(outbox.release_leases)
 
 
 def _run_until(connection: Connection, now: int) -> None:
-    """Note that a runner was there all the time, though nothing happened."""
-    connection.exec_driver_sql(f"UPDATE job_engine SET alive_at = {now}")  # noqa: S608 # a number
+    """Record that a runner was alive although nothing happened."""
+    connection.exec_driver_sql(f"UPDATE job_engine SET alive_at = {now}")  # noqa: S608 # contains only a number
 
 
-def _times(sent: InFlightRequest) -> list[int]:
-    """When a letter is to be looked at: what arrives shows with its answer, if there is one."""
-    seen = sent.arrives if sent.answered is None else sent.answered
-    return [each for each in (seen, sent.given_up) if each is not None]
+def _list_event_times(in_flight: InFlightRequest) -> list[int]:
+    """Return the times at which a request must be processed."""
+    visible_at = in_flight.arrives_at if in_flight.responded_at is None else in_flight.responded_at
+    return [each for each in (visible_at, in_flight.times_out_at) if each is not None]
 
 
-def _next_times(connection: Connection, now: int, ahead: int) -> tuple[list[int], list[int]]:
-    """When something of the engine is due, of all that is still open; and the devices that confirm.
+def _load_next_times(connection: Connection, now: int, ahead: int) -> tuple[list[int], list[int]]:
+    """Return the next times at which executions and jobs are due, and the devices in confirmation.
 
-    What people said is due by their clock.
+    Start times and deadlines are converted from the wall clock.
     """
     rows = connection.exec_driver_sql(
-        "SELECT min(due) FROM execution WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'REJECTED',"  # noqa: S608 # numbers
+        "SELECT min(due) FROM execution WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'REJECTED',"  # noqa: S608 # contains only numbers
         f" 'SKIPPED', 'CANCELED', 'REMOVED', 'SUPERSEDED') AND due > {now}"
-        # What a step of a job made due is looked at in the next round.
+        # Executions that a step of a job made due are processed in the next round.
         f" UNION ALL SELECT min({now + 1}) FROM execution WHERE due <= {now} AND state IN ('DISPATCHED',"
         " 'TRANSFERRING', 'VERIFYING', 'STAGED', 'APPLYING', 'CONFIRMING')"
         " UNION ALL SELECT min(expires) FROM execution WHERE state = 'QUEUED'"
@@ -462,6 +481,6 @@ def _next_times(connection: Connection, now: int, ahead: int) -> tuple[list[int]
     return [row[0] for row in rows if row[0] is not None], [row[0] for row in confirming]
 
 
-def _tell(connection: Connection, told: Sequence[tuple[Update, list[dict[str, Any]]]]) -> None:
-    for change, rows in told:
-        connection.execute(change, rows)
+def _write_updates(connection: Connection, updates: Sequence[tuple[Update, list[dict[str, Any]]]]) -> None:
+    for statement, rows in updates:
+        connection.execute(statement, rows)

@@ -1,4 +1,4 @@
-"""A job for a whole estate, and what must be true of it when it is over, whoever was killed meanwhile."""
+"""Job for all devices of an emulated site, and the check of its result."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ NEW = "9.1.0"
 
 
 async def create_job(
-    estate: EmulatedSite,
-    desk: OperatorClient,
+    site: EmulatedSite,
+    operator: OperatorClient,
     method: str,
     *,
     per_gateway: int = 4,
-    **wishes: dict[str, float],
+    **options: dict[str, float],
 ) -> str:
-    """Make the job, as soon as all devices are known; its id."""
+    """Create the job as soon as all devices are known. Return its id."""
 
-    async def are_known() -> bool:
-        return len(await desk.list_device_ids(MODEL)) >= estate.size
+    async def are_devices_known() -> bool:
+        return len(await operator.list_device_ids(MODEL)) >= site.size
 
-    await eventually_async(are_known, "the service hears of all devices", patience=TEST_TIMEOUT)
-    firmware = await desk.upload(MODEL, NEW)
-    order = {
+    await eventually_async(are_devices_known, "the service knows all devices", patience=TEST_TIMEOUT)
+    firmware = await operator.upload(MODEL, NEW)
+    body = {
         "name": "all",
         "firmwareId": firmware,
         "targets": {"filter": {"ModelNumber": MODEL}},
@@ -38,28 +38,28 @@ async def create_job(
         "concurrency": {"perGateway": per_gateway},
         "retry": {"max": 5, "backoffSeconds": 1},
         "health": {"heartbeats": 1},
-    } | wishes
-    job: str = (await desk.call("POST", "/api/v1/jobs", order))["id"]
+    } | options
+    job: str = (await operator.call("POST", "/api/v1/jobs", body))["id"]
     return job
 
 
-async def check_finished_job(estate: EmulatedSite, desk: OperatorClient, job: str) -> None:
-    """Wait for its end: all is well, and nobody did more than was needed."""
-    told = await desk.wait_until_finished(job, within=240)
-    executions = await desk.executions(job)
-    assert len(executions) == estate.size
-    assert {each["state"] for each in executions.values()} == {"SUCCEEDED"}, told["counts"]
-    assert {state: count for state, count in told["counts"].items() if count} == {"SUCCEEDED": estate.size}
-    assert told["outcome"] == "SUCCEEDED"
-    assert set(estate.versions().values()) == {NEW}
+async def check_finished_job(site: EmulatedSite, operator: OperatorClient, job: str) -> None:
+    """Wait until the job has finished, and check that each device was updated exactly once."""
+    job_body = await operator.wait_until_finished(job, within=240)
+    executions = await operator.executions(job)
+    assert len(executions) == site.size
+    assert {each["state"] for each in executions.values()} == {"SUCCEEDED"}, job_body["counts"]
+    assert {state: count for state, count in job_body["counts"].items() if count} == {"SUCCEEDED": site.size}
+    assert job_body["outcome"] == "SUCCEEDED"
+    assert set(site.versions().values()) == {NEW}
     for device, each in executions.items():
-        assert estate.count_done(device) == 1, device
-        # Only what has failed is begun anew: if nobody heard the first answer, within one attempt.
-        assert estate.count_started(device) == estate.count_failed(device) + 1, (device, each)
-        _check_evidence(await desk.call("GET", f"/api/v1/jobs/{job}/executions/{device}"))
+        assert site.count_done(device) == 1, device
+        # An update starts again only after a failure, possibly within one attempt.
+        assert site.count_started(device) == site.count_failed(device) + 1, (device, each)
+        _check_evidence(await operator.call("GET", f"/api/v1/jobs/{job}/executions/{device}"))
 
 
-def _check_evidence(shown: Any) -> None:
-    last = shown["transitions"][-1]
+def _check_evidence(execution: Any) -> None:
+    last = execution["transitions"][-1]
     assert last["to"] == "SUCCEEDED"
     assert last["evidence"]["content"] == {"step": "version", "status": 0, "value": "090100"}

@@ -1,4 +1,4 @@
-"""Programs note that they run jobs; only a time in which none did moves clocks."""
+"""Tests of downtime: timers are moved only after a time in which no process ran jobs."""
 
 from __future__ import annotations
 
@@ -28,60 +28,64 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def database(sqlite_database: Database) -> Iterator[Database]:
-    """One is enough: the statements are plain."""
+    """Provide SQLite only: the statements are the same on PostgreSQL."""
     yield sqlite_database
     sqlite_database.close()
 
 
-class _Deaf:
-    """Takes no reports."""
+class _IgnoreReports:
+    """Consumer that ignores reports."""
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Let them go."""
+        """Ignore a batch of reports."""
 
 
 def _alive_at(connection: Connection) -> int | None:
-    found: int | None = connection.exec_driver_sql("SELECT alive_at FROM job_engine").scalar()
-    return found
+    alive_at: int | None = connection.exec_driver_sql("SELECT alive_at FROM job_engine").scalar()
+    return alive_at
 
 
 @pytest.mark.rule("firmware-39")
-def test_two_programs_whose_clocks_differ_move_no_clocks(database: Database) -> None:
-    """Each finds the note of the other, which is a minute ahead or behind."""
-    ahead, moved, noted = (0, 60_000), [], dict[int, int]()
+def test_two_processes_whose_clocks_differ_move_no_timers(database: Database) -> None:
+    """Let each process find the record of the other, which is a minute ahead or behind."""
+    offsets, gaps, last_records = (0, 60_000), [], dict[int, int]()
     for seconds in range(0, 60, 3):
-        for each in ahead:
+        for each in offsets:
             now = START + seconds * 1000 + each
-            moved.append(database.write_now(downtime.record_alive, now, noted.get(each)))
-            noted[each] = now
-    assert moved == [0, 60_000, *[0] * (len(moved) - 2)], "but for the start of the second"
+            gaps.append(database.write_now(downtime.record_alive, now, last_records.get(each)))
+            last_records[each] = now
+    assert gaps == [0, 60_000, *[0] * (len(gaps) - 2)], "except at the start of the second process"
     after = START + 600_000
-    assert database.write_now(downtime.record_alive, after, noted[0]) > downtime.DOWNTIME_THRESHOLD_MS, (
-        "the database was away"
-    )
+    assert (
+        database.write_now(downtime.record_alive, after, last_records[0]) > downtime.DOWNTIME_THRESHOLD_MS
+    ), "the database was down"
 
 
 @pytest.mark.anyio
 @pytest.mark.rule("firmware-39")
-async def test_a_service_without_jobs_notes_that_it_runs(database: Database) -> None:
-    """Or the first job after a while without jobs would count that time as an outage."""
+async def test_a_service_without_jobs_records_that_it_is_alive(database: Database) -> None:
+    """Record it even without jobs: otherwise the first job would count that time as downtime."""
     seconds = 0.0
     now = SteadyClock(lambda: START, lambda: seconds)
     broker = ExternalBrokerClient(
-        BrokerAddress(host="127.0.0.1", port=1), "jobs", prefix="", consumer=_Deaf(), options=MqttOptions()
+        BrokerAddress(host="127.0.0.1", port=1),
+        "jobs",
+        prefix="",
+        consumer=_IgnoreReports(),
+        options=MqttOptions(),
     )
-    asking = RpcClient(broker, TopicCodec(), now)
-    runner = JobRunner(database, asking, now, steady=now)
+    rpc = RpcClient(broker, TopicCodec(), now)
+    runner = JobRunner(database, rpc, now, steady=now)
 
-    async def is_noted() -> bool:
+    async def is_recorded() -> bool:
         return await database.read(_alive_at) == now()
 
-    running = asyncio.create_task(runner.run())
+    task = asyncio.create_task(runner.run())
     try:
         for _ in range(3):
-            await eventually_async(is_noted, "it notes that it runs")
+            await eventually_async(is_recorded, "it records that it is alive")
             seconds += downtime.ALIVE_INTERVAL_MS / 1000
             runner.wake()
     finally:
-        running.cancel()
-        await asyncio.wait([running])
+        task.cancel()
+        await asyncio.wait([task])

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: the laws of jobs hold, and everything comes to an end."""
+"""Stateful test: the invariants of jobs hold for random events, and every job ends."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from tests.service.jobs.execution.simulation import NetworkConditions, Simulatio
 
 MINUTE = 60_000
 
-some = st.integers(0, 7)
+small_numbers = st.integers(0, 7)
 minutes = st.sampled_from([2.0, 20.0, 300.0])
-orders: st.SearchStrategy[dict[str, Any]] = st.builds(
+job_options: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     stage=st.booleans(),
     auto_apply=st.sampled_from([True, True, True, False]),
@@ -79,180 +79,189 @@ orders: st.SearchStrategy[dict[str, Any]] = st.builds(
     starts_in=st.sampled_from([None, None, None, 2, 90]),
     lasts=st.sampled_from([None, None, None, 5, 200]),
 )
-"""All that an order can say; `starts_in` and `lasts` are minutes from when it is made."""
+"""Options of a job request. `starts_in` and `lasts` are minutes after its creation."""
 
 
 fates = st.sampled_from([UpdateFate.FINE, UpdateFate.FINE, UpdateFate.FINE, *UpdateFate])
-weathers = st.builds(
+networks = st.builds(
     NetworkConditions,
     lost=st.sampled_from([0.0, 0.1, 0.3, 1.0]),
     unanswered=st.sampled_from([0.0, 0.1, 0.3, 1.0]),
     slow=st.sampled_from([0.0, 0.3]),
-    doubled=st.sampled_from([0.0, 0.5]),
+    repeated=st.sampled_from([0.0, 0.5]),
 )
 times = st.sampled_from([1, 5, 20, 60, 120, 300])
 hours = st.sampled_from([-9, -1, 0, 1, 9])
 
 
-def order_of(options: dict[str, Any], wall: int, *, newer: bool, legacy: bool) -> NewJob:
-    """An order with these options, made at this time; a legacy model knows one way only."""
+def build_job(options: dict[str, Any], wall: int, *, newer: bool, legacy: bool) -> NewJob:
+    """Build a job request with options at a time. A legacy model supports only one update method."""
     model = LEGACY if legacy else MODEL
-    chosen = options | ({"method": None} if legacy else {})
-    starts_in, lasts = chosen.pop("starts_in"), chosen.pop("lasts")
+    fields = options | ({"method": None} if legacy else {})
+    starts_in, lasts_minutes = fields.pop("starts_in"), fields.pop("lasts")
     start = wall + (starts_in or 0) * MINUTE
     return NewJob(
         name="all",
         firmware_id=firmware_id(int(newer), model),
         targets=Targets(all=True),
         start_at=None if starts_in is None else format_millis(start),
-        deadline=None if lasts is None else format_millis(start + lasts * MINUTE),
-        **chosen,
+        deadline=None if lasts_minutes is None else format_millis(start + lasts_minutes * MINUTE),
+        **fields,
     )
 
 
-class Fleet(RuleBasedStateMachine):
-    """A world in which anything may happen."""
+class JobStateMachine(RuleBasedStateMachine):
+    """Simulation with random events."""
 
     template: ClassVar[Path]
 
     @initialize(
         seed=st.integers(0, 2**32),
-        options=orders,
-        weather=weathers,
+        options=job_options,
+        network=networks,
         fates=st.lists(fates, min_size=6, max_size=6),
-        ahead=hours,
+        hours_ahead=hours,
     )
-    def begin(
+    def start_simulation(
         self,
         seed: int,
         options: dict[str, Any],
-        weather: NetworkConditions,
+        network: NetworkConditions,
         fates: list[UpdateFate],
-        ahead: int,
+        hours_ahead: int,
     ) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        path = self.folder / "meshfleet.sqlite"
+        self.directory = Path(tempfile.mkdtemp())
+        path = self.directory / "meshfleet.sqlite"
         shutil.copy(self.template, path)
-        self.world = Simulation(open_sqlite(path), seed)
-        self.laws = Invariants(self.world)
-        self.world.network, self.world.ahead = weather, 60 * ahead * MINUTE
-        for device, fate in zip(self.world.devices.values(), fates, strict=True):
+        self.simulation = Simulation(open_sqlite(path), seed)
+        self.job_invariants = Invariants(self.simulation)
+        self.simulation.network, self.simulation.ahead = network, 60 * hours_ahead * MINUTE
+        for device, fate in zip(self.simulation.devices.values(), fates, strict=True):
             device.fate = fate
-        self.world.create(order_of(options, self.world.wall, newer=False, legacy=False))
+        self.simulation.create(build_job(options, self.simulation.wall, newer=False, legacy=False))
 
-    # People
+    # Commands of users
 
-    @precondition(lambda self: len(self.world.jobs) < 4)
-    @rule(options=orders, newer=st.booleans(), legacy=st.sampled_from([False, False, True]), then=times)
-    def create(self, options: dict[str, Any], newer: bool, legacy: bool, then: int) -> None:  # noqa: FBT001 # an example
+    @precondition(lambda self: len(self.simulation.jobs) < 4)
+    @rule(
+        options=job_options,
+        newer=st.booleans(),
+        legacy=st.sampled_from([False, False, True]),
+        seconds_after=times,
+    )
+    def create(self, options: dict[str, Any], newer: bool, legacy: bool, seconds_after: int) -> None:  # noqa: FBT001 # hypothesis passes it by name
         try:
-            self.world.create(order_of(options, self.world.wall, newer=newer, legacy=legacy))
+            self.simulation.create(build_job(options, self.simulation.wall, newer=newer, legacy=legacy))
         except Conflict:
             return
-        self.world.run(then)
+        self.simulation.run(seconds_after)
 
-    @rule(place=some, deed=st.sampled_from(["pause", "resume", "cancel", "apply", "withdraw"]), then=times)
-    def steer(self, place: int, deed: str, then: int) -> None:
-        job = self.world.jobs[place % len(self.world.jobs)]
-        if deed == "withdraw":
-            self.world.withdraw(job)
+    @rule(
+        index=small_numbers,
+        command=st.sampled_from(["pause", "resume", "cancel", "apply", "withdraw"]),
+        seconds_after=times,
+    )
+    def run_command(self, index: int, command: str, seconds_after: int) -> None:
+        job = self.simulation.jobs[index % len(self.simulation.jobs)]
+        if command == "withdraw":
+            self.simulation.withdraw(job)
         else:
-            self.world.run_command(job, deed)
-        self.world.run(then)
+            self.simulation.run_command(job, command)
+        self.simulation.run(seconds_after)
 
-    @rule(ahead=hours, then=times)
-    def set_clock(self, ahead: int, then: int) -> None:
-        self.world.ahead = 60 * ahead * MINUTE
-        self.world.run(then)
+    @rule(hours_ahead=hours, seconds_after=times)
+    def set_clock(self, hours_ahead: int, seconds_after: int) -> None:
+        self.simulation.ahead = 60 * hours_ahead * MINUTE
+        self.simulation.run(seconds_after)
 
-    # The world
+    # Devices, gateways and network
 
     @rule(seconds=times)
     def wait(self, seconds: int) -> None:
-        self.world.run(seconds)
+        self.simulation.run(seconds)
 
     @rule(seconds=st.sampled_from([600, 3600]))
     def wait_long(self, seconds: int) -> None:
-        self.world.run(seconds)
+        self.simulation.run(seconds)
 
-    @rule(place=some, fate=fates, then=times)
-    def decide_fate(self, place: int, fate: UpdateFate, then: int) -> None:
-        devices = list(self.world.devices.values())
-        devices[place % len(devices)].fate = fate
-        self.world.run(then)
+    @rule(index=small_numbers, fate=fates, seconds_after=times)
+    def decide_fate(self, index: int, fate: UpdateFate, seconds_after: int) -> None:
+        devices = list(self.simulation.devices.values())
+        devices[index % len(devices)].fate = fate
+        self.simulation.run(seconds_after)
 
-    @rule(weather=weathers, then=times)
-    def change_weather(self, weather: NetworkConditions, then: int) -> None:
-        self.world.network = weather
-        self.world.run(then)
+    @rule(network=networks, seconds_after=times)
+    def change_network(self, network: NetworkConditions, seconds_after: int) -> None:
+        self.simulation.network = network
+        self.simulation.run(seconds_after)
 
-    @rule(place=some, connected=st.booleans(), then=times)
-    def connect(self, place: int, connected: bool, then: int) -> None:  # noqa: FBT001 # an example
-        numbers = [*self.world.devices, *self.world.gateways]
-        self.world.set_connected(numbers[place % len(numbers)], connected=connected)
-        self.world.run(then)
+    @rule(index=small_numbers, connected=st.booleans(), seconds_after=times)
+    def connect(self, index: int, connected: bool, seconds_after: int) -> None:  # noqa: FBT001 # hypothesis passes it by name
+        numbers = [*self.simulation.devices, *self.simulation.gateways]
+        self.simulation.set_connected(numbers[index % len(numbers)], connected=connected)
+        self.simulation.run(seconds_after)
 
-    @rule(place=some, then=times)
-    def move(self, place: int, then: int) -> None:
-        numbers = list(self.world.devices)
-        number = numbers[place % len(numbers)]
-        self.world.move(number, 3 - self.world.devices[number].gateway)
-        self.world.run(then)
+    @rule(index=small_numbers, seconds_after=times)
+    def move(self, index: int, seconds_after: int) -> None:
+        numbers = list(self.simulation.devices)
+        number = numbers[index % len(numbers)]
+        self.simulation.move(number, 3 - self.simulation.devices[number].gateway)
+        self.simulation.run(seconds_after)
 
-    @rule(place=some, then=times)
-    def forget(self, place: int, then: int) -> None:
-        numbers = list(self.world.devices)
-        self.world.forget(numbers[place % len(numbers)])
-        self.world.run(then)
+    @rule(index=small_numbers, seconds_after=times)
+    def forget(self, index: int, seconds_after: int) -> None:
+        numbers = list(self.simulation.devices)
+        self.simulation.forget(numbers[index % len(numbers)])
+        self.simulation.run(seconds_after)
 
-    # Failures of our own
+    # Failures of the service
 
-    @rule(frees=st.booleans(), then=times)
-    def kill(self, frees: bool, then: int) -> None:  # noqa: FBT001 # an example
-        self.world.kill(releases_leases=frees)
-        self.world.run(then)
+    @rule(releases_leases=st.booleans(), seconds_after=times)
+    def kill(self, releases_leases: bool, seconds_after: int) -> None:  # noqa: FBT001 # hypothesis passes it by name
+        self.simulation.kill(releases_leases=releases_leases)
+        self.simulation.run(seconds_after)
 
-    @rule(seconds=st.sampled_from([1, 60, 400, 4000]), then=times)
-    def be_away(self, seconds: int, then: int) -> None:
-        self.world.stop_service(seconds)
-        self.world.run(then)
+    @rule(seconds=st.sampled_from([1, 60, 400, 4000]), seconds_after=times)
+    def stop_service(self, seconds: int, seconds_after: int) -> None:
+        self.simulation.stop_service(seconds)
+        self.simulation.run(seconds_after)
 
     @rule(seconds=st.sampled_from([60, 400]))
-    def hold_letters(self, seconds: int) -> None:
-        self.world.holds_requests = True
-        self.world.run(seconds)
-        self.world.holds_requests = False
+    def hold_requests(self, seconds: int) -> None:
+        self.simulation.holds_requests = True
+        self.simulation.run(seconds)
+        self.simulation.holds_requests = False
 
-    @rule(place=st.integers(1, 6), then=times)
-    def tear(self, place: int, then: int) -> None:
-        self.world.abort_transaction(place)
-        self.world.run(then)
+    @rule(index=st.integers(1, 6), seconds_after=times)
+    def abort_transaction(self, index: int, seconds_after: int) -> None:
+        self.simulation.abort_transaction(index)
+        self.simulation.run(seconds_after)
 
     @invariant()
-    def laws_hold(self) -> None:
-        if hasattr(self, "laws"):
-            self.laws.check()
+    def invariants_hold(self) -> None:
+        if hasattr(self, "job_invariants"):
+            self.job_invariants.check()
 
     def teardown(self) -> None:
-        if not hasattr(self, "world"):
+        if not hasattr(self, "simulation"):
             return
         try:
-            run_until_finished(self.world)
-            self.laws.check_end()
+            run_until_finished(self.simulation)
+            self.job_invariants.check_end()
         finally:
-            self.world.database.close()
-            shutil.rmtree(self.folder)
+            self.simulation.database.close()
+            shutil.rmtree(self.directory)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _template(sqlite_template: Path) -> None:
-    Fleet.template = sqlite_template
+    JobStateMachine.template = sqlite_template
 
 
 @pytest.mark.parametrize(("runs", "steps"), [(3, 12), pytest.param(40, 25, marks=pytest.mark.part("fuzz"))])
-def test_the_laws_hold_whatever_happens(runs: int, steps: int) -> None:
+def test_the_invariants_hold_for_random_events(runs: int, steps: int) -> None:
     run_state_machine_as_test(
-        Fleet,
+        JobStateMachine,
         settings=settings(
             max_examples=runs,
             stateful_step_count=steps,

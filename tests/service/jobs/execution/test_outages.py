@@ -1,4 +1,4 @@
-"""Outages of the service, of gateways and of the broker: clocks stand still, and devices are asked first."""
+"""Tests of outages of the service, of gateways and of the broker: timers are suspended."""
 
 from __future__ import annotations
 
@@ -30,129 +30,143 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 HOUR = 3600.0
-UNSENT = "its first command could not be sent yet"
-WAYS = [UpdateMethod.DOWNLOAD, UpdateMethod.BROADCAST]
+UNSENT = "the start command could not be sent yet"
+METHODS = [UpdateMethod.DOWNLOAD, UpdateMethod.BROADCAST]
 
 
 @pytest.fixture
 def on_sqlite(sqlite_database: Database) -> Iterator[Database]:
-    """One database, where it does not matter which."""
+    """Provide SQLite only: these tests do not depend on the database."""
     yield sqlite_database
     sqlite_database.close()
 
 
-def order(method: UpdateMethod = UpdateMethod.DOWNLOAD, **values: Any) -> NewJob:
-    """All devices at once, and nothing may stand still for longer than a minute."""
-    usual: dict[str, Any] = {
+def build_job(method: UpdateMethod = UpdateMethod.DOWNLOAD, **values: Any) -> NewJob:
+    """Build a job request for all devices at once, with a step timeout of one minute."""
+    defaults: dict[str, Any] = {
         "concurrency": Concurrency(per_gateway=None),
         "retry": Retry(max=0),
         "timeouts": Timeouts(queue_minutes=300, step_minutes=1),
     }
     targets = Targets(all=True)
     return NewJob(
-        name="all", firmware_id=firmware_id(0, MODEL), targets=targets, method=method, **(usual | values)
+        name="all", firmware_id=firmware_id(0, MODEL), targets=targets, method=method, **(defaults | values)
     )
 
 
-def states(world: Simulation) -> Counter[str]:
-    """How many of those that take part are in which state."""
+def count_states(simulation: Simulation) -> Counter[str]:
+    """Count the executions in waves by state."""
     query = text("SELECT state FROM execution WHERE wave >= 0")
-    return Counter(world.database.read_now(lambda connection: connection.scalars(query).all()))
+    return Counter(simulation.database.read_now(lambda connection: connection.scalars(query).all()))
 
 
-def transferring(world: Simulation) -> Callable[[], bool]:
-    """Whether the image is on its way, to all that get it at once."""
-    return lambda: states(world)["TRANSFERRING"] > 0 and not states(world)["DISPATCHED"]
+def is_transferring(simulation: Simulation) -> Callable[[], bool]:
+    """Return a condition: all started executions are transferring."""
+    return lambda: count_states(simulation)["TRANSFERRING"] > 0 and not count_states(simulation)["DISPATCHED"]
 
 
-def shown(world: Simulation, device: int) -> Any:
-    """What people see of an execution."""
-    return world.database.read_now(execution_view.load_execution, world.jobs[0], mac_from_int(device))
+def load_execution(simulation: Simulation, device: int) -> Any:
+    """Load the execution of a device as users see it."""
+    return simulation.database.read_now(
+        execution_view.load_execution, simulation.jobs[0], mac_from_int(device)
+    )
 
 
-def paces(world: Simulation) -> set[tuple[int, str]]:
-    """The gateways whose pace was measured, each with the way of updating."""
+def list_measured_gateways(simulation: Simulation) -> set[tuple[int, str]]:
+    """Return the gateways and methods with a measured transfer rate."""
     query = text("SELECT gateway, method FROM pace WHERE rate > 0")
-    return {tuple(row) for row in world.database.read_now(lambda connection: connection.execute(query).all())}
+    return {
+        tuple(row) for row in simulation.database.read_now(lambda connection: connection.execute(query).all())
+    }
 
 
-def partings(world: Simulation) -> int:
-    """How many devices were told not to go on."""
-    return sum(each.request.step is UpdateStep.FINAL_ABORT for each in world.log)
-
-
-@pytest.mark.rule("firmware-39")
-@pytest.mark.parametrize("method", WAYS)
-def test_devices_that_finish_while_the_service_is_away_succeed(
-    on_sqlite: Database, method: UpdateMethod
-) -> None:
-    world = Simulation(on_sqlite, 1)
-    laws = Invariants(world)
-    world.create(order(method))
-    world.run(HOUR, until=transferring(world))
-    world.stop_service(HOUR)
-    run_until_finished(world)
-    assert states(world) == {"SUCCEEDED": 4}
-    assert (partings(world), paces(world)) == (0, set())
-    laws.check_end()
+def count_abort_requests(simulation: Simulation) -> int:
+    """Count the final abort requests."""
+    return sum(each.request.step is UpdateStep.FINAL_ABORT for each in simulation.log)
 
 
 @pytest.mark.rule("firmware-39")
-@pytest.mark.parametrize("method", WAYS)
-def test_devices_that_finish_while_their_gateway_is_away_succeed(
+@pytest.mark.parametrize("method", METHODS)
+def test_devices_that_finish_while_the_service_is_down_succeed(
     on_sqlite: Database, method: UpdateMethod
 ) -> None:
-    world = Simulation(on_sqlite, 1)
-    laws = Invariants(world)
-    world.create(order(method))
-    world.run(HOUR, until=transferring(world))
-    for number in world.gateways:
-        world.set_connected(number, connected=False)
-    world.run(HOUR)
-    away = {each.state: each.waiting_for for each in _all(world) if each.state is not ExecutionState.QUEUED}
-    assert away.keys() <= {ExecutionState.TRANSFERRING, ExecutionState.DISPATCHED}, away
-    assert {each[: len("gateway-offline:")] for each in away.values()} == {"gateway-offline:"}
-    run_until_finished(world)
-    assert states(world) == {"SUCCEEDED": 4}
-    assert (partings(world), paces(world)) == (0, set())
-    laws.check_end()
+    simulation = Simulation(on_sqlite, 1)
+    invariants = Invariants(simulation)
+    simulation.create(build_job(method))
+    simulation.run(HOUR, until=is_transferring(simulation))
+    simulation.stop_service(HOUR)
+    run_until_finished(simulation)
+    assert count_states(simulation) == {"SUCCEEDED": 4}
+    assert (count_abort_requests(simulation), list_measured_gateways(simulation)) == (0, set())
+    invariants.check_end()
 
 
-def _all(world: Simulation) -> list[Any]:
-    return [shown(world, number) for number, each in world.devices.items() if each.model == MODEL]
+@pytest.mark.rule("firmware-39")
+@pytest.mark.parametrize("method", METHODS)
+def test_devices_that_finish_while_their_gateway_is_disconnected_succeed(
+    on_sqlite: Database, method: UpdateMethod
+) -> None:
+    simulation = Simulation(on_sqlite, 1)
+    invariants = Invariants(simulation)
+    simulation.create(build_job(method))
+    simulation.run(HOUR, until=is_transferring(simulation))
+    for number in simulation.gateways:
+        simulation.set_connected(number, connected=False)
+    simulation.run(HOUR)
+    waiting = {
+        each.state: each.waiting_for
+        for each in _load_executions(simulation)
+        if each.state is not ExecutionState.QUEUED
+    }
+    assert waiting.keys() <= {ExecutionState.TRANSFERRING, ExecutionState.DISPATCHED}, waiting
+    assert {each[: len("gateway-offline:")] for each in waiting.values()} == {"gateway-offline:"}
+    run_until_finished(simulation)
+    assert count_states(simulation) == {"SUCCEEDED": 4}
+    assert (count_abort_requests(simulation), list_measured_gateways(simulation)) == (0, set())
+    invariants.check_end()
+
+
+def _load_executions(simulation: Simulation) -> list[Any]:
+    return [
+        load_execution(simulation, number)
+        for number, each in simulation.devices.items()
+        if each.model == MODEL
+    ]
 
 
 @pytest.mark.rule("firmware-41")
-def test_a_device_that_begins_late_is_waited_for(on_sqlite: Database) -> None:
-    world = Simulation(on_sqlite, 1)
-    for device in world.devices.values():
+def test_a_device_that_starts_late_is_awaited(on_sqlite: Database) -> None:
+    simulation = Simulation(on_sqlite, 1)
+    for device in simulation.devices.values():
         device.fate = UpdateFate.SLOW
-    world.create(order(timeouts=Timeouts(queue_minutes=300, total_minutes=300)))
-    run_until_finished(world)
-    assert states(world) == {"SUCCEEDED": 4}
-    assert {each.version for each in world.devices.values() if each.model == MODEL} == {NEW}
-    assert paces(world) == {(number, UpdateMethod.DOWNLOAD) for number in world.gateways}
+    simulation.create(build_job(timeouts=Timeouts(queue_minutes=300, total_minutes=300)))
+    run_until_finished(simulation)
+    assert count_states(simulation) == {"SUCCEEDED": 4}
+    assert {each.version for each in simulation.devices.values() if each.model == MODEL} == {NEW}
+    assert list_measured_gateways(simulation) == {
+        (number, UpdateMethod.DOWNLOAD) for number in simulation.gateways
+    }
 
 
 @pytest.mark.rule("firmware-43")
-@pytest.mark.parametrize("method", WAYS)
-def test_a_start_that_never_left_is_shown_as_that_and_canceled_at_once(
+@pytest.mark.parametrize("method", METHODS)
+def test_an_unsent_start_is_shown_as_such_and_canceled_at_once(
     on_sqlite: Database, method: UpdateMethod
 ) -> None:
-    world = Simulation(on_sqlite, 1)
-    for gateway in world.gateways.values():  # of which the registry has not heard yet
+    simulation = Simulation(on_sqlite, 1)
+    for gateway in simulation.gateways.values():  # the registry still shows them as connected
         gateway.is_connected = False
-    job = world.create(order(method))
-    world.run(60)
-    for each in _all(world):
+    job = simulation.create(build_job(method))
+    simulation.run(60)
+    for each in _load_executions(simulation):
         if each.state is ExecutionState.DISPATCHED:
-            assert each.waiting_for == f"{UNSENT}; at the last try: the gateway is not connected"
+            assert each.waiting_for == f"{UNSENT}; last error: the gateway is not connected"
             assert each.transitions[-1].cause != "the first command is sent"
-    assert states(world)["DISPATCHED"] > 0
-    world.run_command(job, "cancel")
-    world.run(2)
-    assert states(world) == {"CANCELED": 4}
-    assert not {each.request.step for each in world.log} & {UpdateStep.ABORT, UpdateStep.FINAL_ABORT}
+    assert count_states(simulation)["DISPATCHED"] > 0
+    simulation.run_command(job, "cancel")
+    simulation.run(2)
+    assert count_states(simulation) == {"CANCELED": 4}
+    assert not {each.request.step for each in simulation.log} & {UpdateStep.ABORT, UpdateStep.FINAL_ABORT}
 
 
 @pytest.mark.rule("firmware-43")
@@ -164,67 +178,70 @@ def test_a_start_that_never_left_is_shown_as_that_and_canceled_at_once(
         (UpdateMethod.NORDIC_DFU, "deadline"),
     ],
 )
-def test_a_start_in_the_outbox_is_taken_back_by_the_cancel(
+def test_a_cancel_withdraws_a_start_from_the_outbox(
     on_sqlite: Database, method: UpdateMethod, stop: str
 ) -> None:
-    world = Simulation(on_sqlite, 1)
-    Invariants(world)
-    job = world.create(order(method, deadline=format_millis(world.wall + 3_600_000)))
-    world.holds_requests = True
-    world.run(20)
-    assert states(world)["DISPATCHED"] > 0
+    simulation = Simulation(on_sqlite, 1)
+    Invariants(simulation)
+    job = simulation.create(build_job(method, deadline=format_millis(simulation.wall + 3_600_000)))
+    simulation.holds_requests = True
+    simulation.run(20)
+    assert count_states(simulation)["DISPATCHED"] > 0
     if stop == "cancel":
-        world.run_command(job, "cancel")
+        simulation.run_command(job, "cancel")
     elif stop == "withdraw":
-        world.withdraw(job)
+        simulation.withdraw(job)
     else:
-        world.ahead = 3_600_000
-    world.run(2)
-    assert states(world) == {"CANCELED": 4}
-    world.holds_requests = False
-    world.run(60)
-    assert world.log == [], "nothing was sent"
+        simulation.ahead = 3_600_000
+    simulation.run(2)
+    assert count_states(simulation) == {"CANCELED": 4}
+    simulation.holds_requests = False
+    simulation.run(60)
+    assert simulation.log == [], "nothing was sent"
 
 
 @pytest.mark.rule("firmware-43")
-def test_nothing_begins_between_the_cancel_and_the_next_step_of_the_job(database: Database) -> None:
-    world = Simulation(database, 1)
-    job = world.create(order())
-    world.holds_requests = True
-    world.run(20)
-    world.run_command(job, "cancel")
-    taken = database.write_now(outbox.lease_requests, 256, {}, until=world.now + 60_000)
-    assert taken.requests == []
-    done = database.write_now(job_scheduler.advance_job, JobSpecCache(), job, world.moment)
-    assert states(world)["DISPATCHED"] == 0
-    assert done.is_canceling, "the runner drops what waits for its turn at a gateway"
+def test_no_update_starts_between_a_cancel_and_the_next_step_of_the_job(database: Database) -> None:
+    simulation = Simulation(database, 1)
+    job = simulation.create(build_job())
+    simulation.holds_requests = True
+    simulation.run(20)
+    simulation.run_command(job, "cancel")
+    leased = database.write_now(outbox.lease_requests, 256, {}, until=simulation.now + 60_000)
+    assert leased.requests == []
+    result = database.write_now(job_scheduler.advance_job, JobSpecCache(), job, simulation.moment)
+    assert count_states(simulation)["DISPATCHED"] == 0
+    assert result.is_canceling, "the runner drops requests that wait to be sent"
 
 
 @pytest.mark.rule("firmware-43")
-def test_a_further_attempt_that_only_asked_for_the_version_is_canceled_at_once(on_sqlite: Database) -> None:
-    world = Simulation(on_sqlite, 1, gateways=1, devices=1)
-    [device] = world.devices.values()
+def test_a_later_attempt_that_only_read_the_version_is_canceled_at_once(on_sqlite: Database) -> None:
+    simulation = Simulation(on_sqlite, 1, gateways=1, devices=1)
+    [device] = simulation.devices.values()
     device.fate = UpdateFate.STUCK
-    job = world.create(order(retry=Retry(max=1, backoff_seconds=5)))
-    world.run(HOUR, until=lambda: states(world)["DISPATCHED"] + states(world)["TRANSFERRING"] > 0)
-    world.run(HOUR, until=lambda: states(world)["QUEUED"] == 1)
-    world.network.lost = 1.0
-    while all(each.request.attempt == 1 for each in world.log):
-        world.run(1)
-    assert [each.request.step for each in world.log if each.request.attempt == 2] == [
+    job = simulation.create(build_job(retry=Retry(max=1, backoff_seconds=5)))
+    simulation.run(
+        HOUR,
+        until=lambda: count_states(simulation)["DISPATCHED"] + count_states(simulation)["TRANSFERRING"] > 0,
+    )
+    simulation.run(HOUR, until=lambda: count_states(simulation)["QUEUED"] == 1)
+    simulation.network.lost = 1.0
+    while all(each.request.attempt == 1 for each in simulation.log):
+        simulation.run(1)
+    assert [each.request.step for each in simulation.log if each.request.attempt == 2] == [
         UpdateStep.RECHECK_VERSION
     ]
-    world.run_command(job, "cancel")
-    world.run(2)
-    assert states(world) == {"CANCELED": 1}
-    world.run(60)
-    assert [each.request.step for each in world.log if each.request.attempt == 2] == [
+    simulation.run_command(job, "cancel")
+    simulation.run(2)
+    assert count_states(simulation) == {"CANCELED": 1}
+    simulation.run(60)
+    assert [each.request.step for each in simulation.log if each.request.attempt == 2] == [
         UpdateStep.RECHECK_VERSION
     ]
 
 
-def _clocks(world: Simulation, now: int) -> list[tuple[int | None, ...]]:
-    """How much time each running clock has left."""
+def _list_remaining_times(simulation: Simulation, now: int) -> list[tuple[int | None, ...]]:
+    """Return the remaining time of each running timer."""
     return [
         tuple(None if each is None else each - now for each in row)
         for query in (
@@ -232,33 +249,37 @@ def _clocks(world: Simulation, now: int) -> list[tuple[int | None, ...]]:
             "SELECT expires FROM execution WHERE state = 'QUEUED' AND expires IS NOT NULL ORDER BY device",
             "SELECT queue_until, soaks_until, paced_until FROM job WHERE finished_at IS NULL ORDER BY id",
         )
-        for row in world.database.read_now(lambda connection: connection.exec_driver_sql(query).all())  # noqa: B023 # at once
+        for row in simulation.database.read_now(lambda connection: connection.exec_driver_sql(query).all())  # noqa: B023 # called immediately
     ]
 
 
 @pytest.mark.rule("firmware-39", "rest-201", "rest-202")
-def test_after_an_outage_clocks_have_the_time_left_that_they_had(database: Database) -> None:
-    """Also if the clock of the machine was set back meanwhile, and if the first start is broken off."""
-    world = Simulation(database, 1)
-    for device, fate in zip(world.devices.values(), [UpdateFate.LOST, *[UpdateFate.STUCK] * 5], strict=True):
+def test_after_an_outage_timers_have_their_remaining_time(database: Database) -> None:
+    """Set the clock forward and back, and abort the first transaction after the outage."""
+    simulation = Simulation(database, 1)
+    for device, fate in zip(
+        simulation.devices.values(), [UpdateFate.LOST, *[UpdateFate.STUCK] * 5], strict=True
+    ):
         device.fate = fate
-    world.create(order(retry=Retry(max=3), rate=Rate(per_minute=60), timeouts=Timeouts(queue_minutes=300)))
-    world.run(300, until=lambda: states(world) == {"QUEUED": 1, "TRANSFERRING": 3})
-    database.write_now(downtime.record_alive, world.now)
-    before = _clocks(world, world.now)
+    simulation.create(
+        build_job(retry=Retry(max=3), rate=Rate(per_minute=60), timeouts=Timeouts(queue_minutes=300))
+    )
+    simulation.run(300, until=lambda: count_states(simulation) == {"QUEUED": 1, "TRANSFERRING": 3})
+    database.write_now(downtime.record_alive, simulation.now)
+    before = _list_remaining_times(simulation, simulation.now)
     assert len(before) == 3 + 1 + 1
     for hours in (70, -30):
-        later = world.now + int(hours * HOUR) * 1000
+        later = simulation.now + int(hours * HOUR) * 1000
         with pytest.raises(TransactionAborted):
-            database.write_now(_resume_and_break_off, later)
-        assert database.write_now(downtime.record_alive, later) == later - world.now
-        assert _clocks(world, later) == before
+            database.write_now(_record_alive_and_abort, later)
+        assert database.write_now(downtime.record_alive, later) == later - simulation.now
+        assert _list_remaining_times(simulation, later) == before
         assert database.write_now(downtime.record_alive, later + 4000) == 0
-        assert _clocks(world, later) == before, "only once"
-        world.now = later
+        assert _list_remaining_times(simulation, later) == before, "only once"
+        simulation.now = later
         database.write_now(downtime.record_alive, later)
 
 
-def _resume_and_break_off(connection: Connection, now: int) -> None:
+def _record_alive_and_abort(connection: Connection, now: int) -> None:
     downtime.record_alive(connection, now)
     raise TransactionAborted

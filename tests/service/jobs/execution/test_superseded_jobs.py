@@ -1,7 +1,8 @@
-"""A newer job takes over what an older one tries again, too; and the times that people read are theirs."""
+"""Tests of superseded retries, of times in the history, and of reasons of executions that end with a job."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,131 +25,145 @@ if TYPE_CHECKING:
 HOUR = 3_600_000
 
 
-def order(place: int, **values: object) -> NewJob:
+def build_job(index: int, **values: object) -> NewJob:
     return NewJob(
         name="all",
-        firmware_id=firmware_id(place, MODEL),
+        firmware_id=firmware_id(index, MODEL),
         targets=Targets(all=True),
         retry=Retry(max=3, backoff_seconds=5),
         **values,  # type: ignore[arg-type]
     )
 
 
-def rows(world: Simulation, query: str) -> list[Row[Any]]:
-    return list(world.database.read_now(lambda connection: connection.execute(text(query)).all()))
+def select_rows(simulation: Simulation, query: str) -> list[Row[Any]]:
+    return list(simulation.database.read_now(lambda connection: connection.execute(text(query)).all()))
 
 
-def state_of(world: Simulation, job: int) -> str:
-    [(state,)] = rows(world, f"SELECT state FROM execution WHERE job = {job} AND wave >= 0")  # noqa: S608 # a number
+def _has_rows(simulation: Simulation, query: str) -> bool:
+    return bool(select_rows(simulation, query))
+
+
+def load_state(simulation: Simulation, job: int) -> str:
+    [(state,)] = select_rows(simulation, f"SELECT state FROM execution WHERE job = {job} AND wave >= 0")  # noqa: S608 # contains only a number
     return str(state)
 
 
-def test_what_is_tried_again_goes_to_the_newer_job(database: Database) -> None:
-    world = Simulation(database, 1, gateways=1, devices=1)
-    [device] = world.devices.values()
+def test_a_retry_is_superseded_by_a_newer_job(database: Database) -> None:
+    simulation = Simulation(database, 1, gateways=1, devices=1)
+    [device] = simulation.devices.values()
     device.fate = UpdateFate.LOST
-    older = world.create(order(0, on_newer_job="supersede"))
-    world.run(DAY, until=lambda: state_of(world, older) == "TRANSFERRING")
-    newer = world.create(order(1))
-    assert state_of(world, older) == "TRANSFERRING", "what is under way is not taken over"
-    world.run(DAY, until=lambda: state_of(world, older) == "QUEUED")
+    older = simulation.create(build_job(0, on_newer_job="supersede"))
+    simulation.run(DAY, until=lambda: load_state(simulation, older) == "TRANSFERRING")
+    newer = simulation.create(build_job(1))
+    assert load_state(simulation, older) == "TRANSFERRING", "an active execution is not superseded"
+    simulation.run(DAY, until=lambda: load_state(simulation, older) == "QUEUED")
     device.fate = UpdateFate.FINE
-    run_until_finished(world)
+    run_until_finished(simulation)
 
-    assert state_of(world, newer) == "SUCCEEDED"
-    [told] = rows(
-        world,
-        f"SELECT state, code, reason FROM execution WHERE job = {older} AND wave >= 0",  # noqa: S608 # a number
+    assert load_state(simulation, newer) == "SUCCEEDED"
+    [executions] = select_rows(
+        simulation,
+        f"SELECT state, code, reason FROM execution WHERE job = {older} AND wave >= 0",  # noqa: S608 # contains only a number
     )
-    assert tuple(told) == ("SUPERSEDED", "NEWER_JOB", f"job-{newer} took it over")
-    assert [version for _, version in device.begun] == ["1.1.0", "1.2.0"]
+    assert tuple(executions) == ("SUPERSEDED", "NEWER_JOB", f"job-{newer} took over the device")
+    assert [version for _, version in device.started] == ["1.1.0", "1.2.0"]
 
 
-def test_what_is_tried_again_stays_with_a_job_that_lets_others_queue(database: Database) -> None:
-    world = Simulation(database, 1, gateways=1, devices=1)
-    [device] = world.devices.values()
+def test_a_retry_stays_with_a_job_that_newer_jobs_queue_behind(database: Database) -> None:
+    simulation = Simulation(database, 1, gateways=1, devices=1)
+    [device] = simulation.devices.values()
     device.fate = UpdateFate.LOST
-    older = world.create(order(0))
-    world.run(DAY, until=lambda: state_of(world, older) == "TRANSFERRING")
-    newer = world.create(order(1))
+    older = simulation.create(build_job(0))
+    simulation.run(DAY, until=lambda: load_state(simulation, older) == "TRANSFERRING")
+    newer = simulation.create(build_job(1))
     device.fate = UpdateFate.FINE
-    run_until_finished(world)
+    run_until_finished(simulation)
 
-    assert (state_of(world, older), state_of(world, newer)) == ("SUCCEEDED", "SUCCEEDED")
+    assert (load_state(simulation, older), load_state(simulation, newer)) == ("SUCCEEDED", "SUCCEEDED")
 
 
-def test_people_read_times_of_their_clock(database: Database) -> None:
-    world = Simulation(database, 1, gateways=1, devices=1)
-    world.ahead = 3 * HOUR
-    job = world.create(order(0))
-    world.run(DAY, until=lambda: state_of(world, job) == "TRANSFERRING")
-    world.ahead = -3 * HOUR
-    run_until_finished(world)
+def test_history_has_times_of_the_wall_clock(database: Database) -> None:
+    simulation = Simulation(database, 1, gateways=1, devices=1)
+    simulation.ahead = 3 * HOUR
+    job = simulation.create(build_job(0))
+    simulation.run(DAY, until=lambda: load_state(simulation, job) == "TRANSFERRING")
+    simulation.ahead = -3 * HOUR
+    run_until_finished(simulation)
 
-    [(started,)] = rows(world, f"SELECT started_at FROM execution WHERE job = {job} AND wave >= 0")  # noqa: S608 # a number
-    before, *after = rows(
-        world,
-        f"SELECT time, after FROM transition WHERE job = {job} AND device IS NOT NULL ORDER BY id",  # noqa: S608 # a number
+    [(started,)] = select_rows(
+        simulation,
+        f"SELECT started_at FROM execution WHERE job = {job} AND wave >= 0",  # noqa: S608 # contains only a number
     )
-    proofs = rows(world, f"SELECT time FROM evidence WHERE job = {job} ORDER BY id")  # noqa: S608 # a number
-    assert before.time == started > world.now
-    assert [each.time < world.now - 2 * HOUR for each in after[1:]] == [True] * len(after[1:])
+    before, *after = select_rows(
+        simulation,
+        f"SELECT time, after FROM transition WHERE job = {job} AND device IS NOT NULL ORDER BY id",  # noqa: S608 # contains only a number
+    )
+    proofs = select_rows(simulation, f"SELECT time FROM evidence WHERE job = {job} ORDER BY id")  # noqa: S608 # contains only a number
+    assert before.time == started > simulation.now
+    assert [each.time < simulation.now - 2 * HOUR for each in after[1:]] == [True] * len(after[1:])
     assert after[-1].after == "SUCCEEDED"
-    assert proofs[0].time > world.now > proofs[-1].time
+    assert proofs[0].time > simulation.now > proofs[-1].time
 
 
 @pytest.mark.rule("rest-218")
 def test_a_job_whose_only_devices_were_superseded_ends(sqlite_database: Database) -> None:
-    wrong = []
-    waits: dict[str, dict[str, Any]] = {
+    failures = []
+    states: dict[str, dict[str, Any]] = {
         "IN_PROGRESS": {},
         "PAUSED": {},
         "CREATED": {"auto_apply": False},
         "SCHEDULED": {"start_at": format_millis(START + DAY * 1000)},
     }
-    world = Simulation(sqlite_database, 1, gateways=1, devices=1)
-    world.set_connected(1, connected=False)
-    for state, values in waits.items():
-        older = world.create(order(0, on_newer_job="supersede", **values))
-        world.run(5)
+    simulation = Simulation(sqlite_database, 1, gateways=1, devices=1)
+    simulation.set_connected(1, connected=False)
+    for state, values in states.items():
+        older = simulation.create(build_job(0, on_newer_job="supersede", **values))
+        simulation.run(5)
         if state == "PAUSED":
-            world.run_command(older, "pause")
-        assert rows(world, f"SELECT state FROM job WHERE id = {older}") == [(state,)]  # noqa: S608 # a number
-        newer = world.create(order(1))
-        world.run(10)
-        [ended] = rows(world, f"SELECT state, outcome, finished_at FROM job WHERE id = {older}")  # noqa: S608 # a number
-        if tuple(ended)[:2] != ("COMPLETED", "NONE") or ended.finished_at is None:
-            wrong.append((state, tuple(ended)))
-        world.run_command(newer, "cancel")
-        world.run(5)
-    assert not wrong
+            simulation.run_command(older, "pause")
+        assert select_rows(simulation, f"SELECT state FROM job WHERE id = {older}") == [(state,)]  # noqa: S608 # contains only a number
+        newer = simulation.create(build_job(1))
+        simulation.run(10)
+        [ended_row] = select_rows(
+            simulation,
+            f"SELECT state, outcome, finished_at FROM job WHERE id = {older}",  # noqa: S608 # contains only a number
+        )
+        if tuple(ended_row)[:2] != ("COMPLETED", "NONE") or ended_row.finished_at is None:
+            failures.append((state, tuple(ended_row)))
+        simulation.run_command(newer, "cancel")
+        simulation.run(5)
+    assert not failures
 
 
 @pytest.mark.rule("rest-217")
-def test_an_execution_that_ends_with_its_job_says_why_the_job_did(sqlite_database: Database) -> None:
-    world = Simulation(sqlite_database, 1, gateways=1, devices=3)
-    wrong = []
+def test_an_execution_that_ends_with_its_job_has_the_reason_of_the_job(sqlite_database: Database) -> None:
+    simulation = Simulation(sqlite_database, 1, gateways=1, devices=3)
+    failures = []
     stops: dict[str, Callable[[int], object]] = {
-        "the firmware was withdrawn": world.withdraw,
-        "the deadline of the job has passed": lambda _: setattr(world, "ahead", 2 * HOUR),
-        "the job was canceled": lambda job: world.run_command(job, "cancel"),
+        "the firmware was withdrawn": simulation.withdraw,
+        "the deadline of the job has passed": lambda _: setattr(simulation, "ahead", 2 * HOUR),
+        "the job was canceled": lambda job: simulation.run_command(job, "cancel"),
     }
     for reason, stop in stops.items():
-        world.ahead = 0
-        job = world.create(order(0, deadline=format_millis(world.wall + HOUR)))
-        begun = f"SELECT state FROM execution WHERE job = {job} AND state = 'TRANSFERRING'"  # noqa: S608 # a number
-        world.run(DAY, until=lambda begun=begun: bool(rows(world, begun)))  # type: ignore[misc] # as it is now
+        simulation.ahead = 0
+        job = simulation.create(build_job(0, deadline=format_millis(simulation.wall + HOUR)))
+        transferring_query = f"SELECT state FROM execution WHERE job = {job} AND state = 'TRANSFERRING'"  # noqa: S608 # contains only a number
+        is_started = partial(_has_rows, simulation, transferring_query)
+        simulation.run(DAY, until=is_started)
         stop(job)
-        run_until_finished(world)
-        ended = f"SELECT state, reason FROM execution WHERE job = {job} AND state <> 'SKIPPED'"  # noqa: S608 # a number
-        told = rows(world, ended)
-        causes = rows(world, f"SELECT cause FROM transition WHERE job = {job} AND after = 'CANCELED'")  # noqa: S608 # a number
-        assert told
-        wrong += [(reason, each) for each in told if each.state != "CANCELED"]
-        wrong += [(reason, each) for each in told if not each.reason.startswith(reason)]
-        wrong += [
+        run_until_finished(simulation)
+        ended_query = f"SELECT state, reason FROM execution WHERE job = {job} AND state <> 'SKIPPED'"  # noqa: S608 # contains only a number
+        executions = select_rows(simulation, ended_query)
+        causes = select_rows(
+            simulation,
+            f"SELECT cause FROM transition WHERE job = {job} AND after = 'CANCELED'",  # noqa: S608 # contains only a number
+        )
+        assert executions
+        failures += [(reason, each) for each in executions if each.state != "CANCELED"]
+        failures += [(reason, each) for each in executions if not each.reason.startswith(reason)]
+        failures += [
             (reason, each)
             for each in causes
-            if each.cause not in {*(x.reason for x in told), "everything has ended"}
+            if each.cause not in {*(x.reason for x in executions), "all executions have ended"}
         ]
-    assert not wrong
+    assert not failures

@@ -1,4 +1,4 @@
-"""Two programs run the jobs of one database: either is killed at any moment, and the other goes on."""
+"""Test of two processes that run the jobs of one database: when one is killed, the other continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [
 ]
 
 LEASE = 60
-"""Seconds after which what a killed program had sent is taken over by the other."""
+"""Seconds after which the other process takes over the requests of a killed one."""
 
 _numbers = count(1)
 
@@ -59,68 +59,74 @@ def service(tmp_path: Path, mosquitto: Mosquitto, database: str) -> Iterator[Ser
         yield running
 
 
-class Wire:
-    """Every request that the broker passes on: who asks, and which devices are told to begin."""
+class RequestMonitor:
+    """Monitor of all requests on the broker: their senders, and the devices that are started."""
 
     def __init__(self, mosquitto: Mosquitto) -> None:
         self._address = BrokerAddress(host=mosquitto.address.host, port=mosquitto.address.port)
-        self.asked: Counter[str] = Counter()
-        """How much each program has asked."""
-        self.begun: Counter[DeviceId] = Counter()
-        """How often each device was told to begin."""
+        self.request_counts: Counter[str] = Counter()
+        """Number of requests by sender."""
+        self.start_counts: Counter[DeviceId] = Counter()
+        """Number of start commands by device."""
 
     @asynccontextmanager
-    async def heard(self) -> AsyncIterator[None]:
-        """Listen."""
-        async with MqttClient(self._address, "wire", clean=True, options=FAST_RECONNECT) as link:
-            await link.subscribe("mt/gateway/+/request/#")
-            listening = asyncio.create_task(self._listen(link))
+    async def running(self) -> AsyncIterator[None]:
+        """Record requests within the block."""
+        async with MqttClient(self._address, "wire", clean=True, options=FAST_RECONNECT) as client:
+            await client.subscribe("mt/gateway/+/request/#")
+            task = asyncio.create_task(self._receive(client))
             try:
                 yield
             finally:
-                listening.cancel()
+                task.cancel()
                 with suppress(asyncio.CancelledError):
-                    await listening
+                    await task
 
-    async def _listen(self, link: MqttClient) -> None:
+    async def _receive(self, client: MqttClient) -> None:
         topics = TopicCodec()
-        async for received in link:
+        async for received in client:
             for message in received.messages:
                 topic = topics.parse(message.topic)
                 assert isinstance(topic, RequestTopic)
                 content = msgspec.json.decode(message.payload)
-                self.asked[sender_of(content.get("id", ""))] += 1  # acks have none
-                self.begun[to_device_id(topic.device)] += topic.identifier == "start-firmware-update"
+                self.request_counts[sender_of(content.get("id", ""))] += 1  # acknowledgments have no id
+                self.start_counts[to_device_id(topic.device)] += topic.identifier == "start-firmware-update"
             received.acknowledge()
 
-    async def goes_on(self, sender: str) -> None:
-        """Wait until a program asks something more."""
-        before = self.asked[sender]
+    async def wait_for_request(self, sender: str) -> None:
+        """Wait for another request of a sender."""
+        before = self.request_counts[sender]
         patience = LEASE + TEST_TIMEOUT
-        await eventually_async(lambda: self.asked[sender] != before, "another request", patience=patience)
+        await eventually_async(
+            lambda: self.request_counts[sender] != before, "another request", patience=patience
+        )
 
 
-async def _beside(database: str, mosquitto: Mosquitto) -> SecondRunner:
+async def _start_second_runner(database: str, mosquitto: Mosquitto) -> SecondRunner:
     return await asyncio.to_thread(SecondRunner, database, broker_url(mosquitto))
 
 
-async def test_a_job_survives_kills_of_either_of_two_programs(
+async def test_a_job_survives_kills_of_either_of_two_processes(
     service: ServiceProcess, mosquitto: Mosquitto, database: str
 ) -> None:
-    estate, desk, wire = EmulatedSite(service, at=mosquitto.address), OperatorClient(service), Wire(mosquitto)
-    chance = random.Random(5)  # noqa: S311 # no secret
-    async with estate.running(), wire.heard():
-        with await _beside(database, mosquitto) as beside:  # killed at the end
-            job = await create_job(estate, desk, "download", per_gateway=2)
-            await asyncio.sleep(chance.uniform(0, 3))  # at any moment
+    site, operator, monitor = (
+        EmulatedSite(service, at=mosquitto.address),
+        OperatorClient(service),
+        RequestMonitor(mosquitto),
+    )
+    rng = random.Random(5)  # noqa: S311 # not used for secrets
+    async with site.running(), monitor.running():
+        with await _start_second_runner(database, mosquitto) as second_runner:  # killed at the end
+            job = await create_job(site, operator, "download", per_gateway=2)
+            await asyncio.sleep(rng.uniform(0, 3))  # at any moment
             await asyncio.to_thread(service.kill)
-            await wire.goes_on(beside.sender)
+            await monitor.wait_for_request(second_runner.sender)
             await asyncio.to_thread(service.start)
-            await asyncio.sleep(chance.uniform(0, 1))
-        with await _beside(database, mosquitto):
-            await asyncio.sleep(chance.uniform(0, 3))
-        await check_finished_job(estate, desk, job)
-    # Whoever is told to begin while it does so says that it is busy: then these would be more.
-    told = {device: times for device, times in wire.begun.items() if times}
-    assert told == {device: estate.count_started(device) for device in told}
-    assert len(told) == estate.size
+            await asyncio.sleep(rng.uniform(0, 1))
+        with await _start_second_runner(database, mosquitto):
+            await asyncio.sleep(rng.uniform(0, 3))
+        await check_finished_job(site, operator, job)
+    # A device that gets a second start reports busy: then there would be more commands than updates.
+    start_counts = {device: times for device, times in monitor.start_counts.items() if times}
+    assert start_counts == {device: site.count_started(device) for device in start_counts}
+    assert len(start_counts) == site.size

@@ -1,4 +1,4 @@
-"""Two programs run the jobs of one database at the same moment: the laws hold as for one."""
+"""Test of two concurrent runners on one database: the invariants hold as for one."""
 
 from __future__ import annotations
 
@@ -22,83 +22,83 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.execution.execution_events import RequestResult
     from meshfleet.service.jobs.execution.outbox import OutboxRequest
 
-HANDS = 2
+RUNNERS = 2
 
 
 class TwoRunnerSimulation(Simulation):
-    """A world in which all that a runner does is done by two of them, side by side."""
+    """Simulation in which two runners work concurrently."""
 
     def __init__(self, database: Database, seed: int, **size: int) -> None:
-        self._said = [JobSpecCache() for _ in range(HANDS)]
-        self._threads = ThreadPoolExecutor(HANDS)
+        self._spec_caches = [JobSpecCache() for _ in range(RUNNERS)]
+        self._threads = ThreadPoolExecutor(RUNNERS)
         super().__init__(database, seed, **size)
 
     def close(self) -> None:
         self._threads.shutdown()
 
     def round(self) -> None:
-        """As one runner does, but twice at the same time."""
+        """Run one round of both runners at the same time."""
         self._report()
-        self._take_answers()
-        self._both(self._work)
-        letters = [letter for some in self._both(self._take) for letter in some]
-        assert len({each.id for each in letters}) == len(letters), "two have taken the same letter"
-        self._send(sorted(letters, key=lambda each: (each.job, each.device, each.step)))
+        self._deliver()
+        self._run_both(self._run_round)
+        requests = [request for batch in self._run_both(self._lease_requests) for request in batch]
+        assert len({each.id for each in requests}) == len(requests), "both runners leased the same request"
+        self._send(sorted(requests, key=lambda each: (each.job, each.device, each.step)))
         self.after_round()
 
-    def _both(self, work: Callable[[int], Any]) -> list[Any]:
-        return list(self._threads.map(work, range(HANDS)))
+    def _run_both(self, work: Callable[[int], Any]) -> list[Any]:
+        return list(self._threads.map(work, range(RUNNERS)))
 
-    def _work(self, hand: int) -> None:
-        write, orders = self.database.write_now, self._said[hand]
+    def _run_round(self, runner: int) -> None:
+        write, spec_cache = self.database.write_now, self._spec_caches[runner]
         write(downtime.record_alive, self.now)
-        left = self.database.read_now(outbox.list_abandoned_requests, self.now, 0)
-        if left:
-            write(execution_events.apply_results, orders, left, self.moment)
-        write(execution_events.advance_due_executions, orders, self.moment)
+        abandoned = self.database.read_now(outbox.list_abandoned_requests, self.now, 0)
+        if abandoned:
+            write(execution_events.apply_results, spec_cache, abandoned, self.moment)
+        write(execution_events.advance_due_executions, spec_cache, self.moment)
         write(
             execution_events.apply_registry_news,
-            orders,
+            spec_cache,
             self.database.read_now(execution_events.list_devices_with_news),
             self.moment,
         )
         for job in self.database.read_now(job_scheduler.list_open_jobs, 0):
             for _ in range(100):
-                if not write(job_scheduler.advance_job, orders, job, self.moment).has_more:
+                if not write(job_scheduler.advance_job, spec_cache, job, self.moment).has_more:
                     break
 
-    def _take(self, _hand: int) -> list[OutboxRequest]:
+    def _lease_requests(self, _runner: int) -> list[OutboxRequest]:
         return self.database.write_now(outbox.lease_requests, 3, {}, until=self.now + LEASE).requests
 
-    def _take_over(self, replies: list[RequestResult]) -> None:
-        """Each takes over some, and some of them both."""
-        self.results += [(self.now, each) for each in replies]
-        shares = [replies[: len(replies) // 2 + 1], replies[len(replies) // 2 :]]
-        self._both(
-            lambda hand: self.database.write_now(
-                execution_events.apply_results, self._said[hand], shares[hand], self.moment
+    def _process_results(self, results: list[RequestResult]) -> None:
+        """Let each runner apply a part of the results, and both of them one."""
+        self.results += [(self.now, each) for each in results]
+        shares = [results[: len(results) // 2 + 1], results[len(results) // 2 :]]
+        self._run_both(
+            lambda runner: self.database.write_now(
+                execution_events.apply_results, self._spec_caches[runner], shares[runner], self.moment
             )
         )
 
 
 @pytest.mark.parametrize("seed", [3])
-def test_two_runners_do_what_one_would(postgresql_database: Database, seed: int) -> None:
-    chance = Random(seed)  # noqa: S311 # no secret
-    world = TwoRunnerSimulation(postgresql_database, seed, devices=4)
-    laws = Invariants(world)
-    world.network = NetworkConditions(lost=0.1, unanswered=0.1)
-    for each in world.devices.values():
-        each.fate = chance.choice([UpdateFate.FINE, UpdateFate.FINE, UpdateFate.FINE, *UpdateFate])
+def test_two_concurrent_runners_keep_the_invariants(postgresql_database: Database, seed: int) -> None:
+    rng = Random(seed)  # noqa: S311 # not used for secrets
+    simulation = TwoRunnerSimulation(postgresql_database, seed, devices=4)
+    invariants = Invariants(simulation)
+    simulation.network = NetworkConditions(lost=0.1, unanswered=0.1)
+    for each in simulation.devices.values():
+        each.fate = rng.choice([UpdateFate.FINE, UpdateFate.FINE, UpdateFate.FINE, *UpdateFate])
     try:
         for _ in range(2):
-            world.create(random_job(chance))
-            world.run(60)
-            laws.check()
-        world.kill(releases_leases=False)
-        world.run(300)
-        laws.check()
-        run_until_finished(world)
-        laws.check_end()
+            simulation.create(random_job(rng))
+            simulation.run(60)
+            invariants.check()
+        simulation.kill(releases_leases=False)
+        simulation.run(300)
+        invariants.check()
+        run_until_finished(simulation)
+        invariants.check_end()
     finally:
-        world.close()
+        simulation.close()
         postgresql_database.close()

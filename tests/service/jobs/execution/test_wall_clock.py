@@ -1,4 +1,4 @@
-"""Times of day are those of the clock that people read and set; how long something takes is not."""
+"""Tests of the wall clock: start times and deadlines follow it, durations do not."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HOUR = 60 * MINUTE
 
 @pytest.fixture
 def database(sqlite_database: Database) -> Iterator[Database]:
-    """On one database: no time of day is compared there."""
+    """Provide SQLite only: no time of day is compared in the database."""
     yield sqlite_database
     sqlite_database.close()
 
 
-def order(**values: Any) -> NewJob:
-    """One device after the other."""
+def build_job(**values: Any) -> NewJob:
+    """Build a job request that updates one device after another."""
     return NewJob(
         name="all",
         firmware_id=firmware_id(0, MODEL),
@@ -41,88 +41,94 @@ def order(**values: Any) -> NewJob:
     )
 
 
-def job_of(world: Simulation) -> tuple[str, str | None]:
-    """Where the only job is, and what stopped it."""
+def load_job_state(simulation: Simulation) -> tuple[str, str | None]:
+    """Return the state and stop cause of the only job."""
     query = text("SELECT state, stop_cause FROM job")
-    state, cause = world.database.read_now(lambda connection: connection.execute(query).one())
+    state, cause = simulation.database.read_now(lambda connection: connection.execute(query).one())
     return state, cause
 
 
-def begun(world: Simulation) -> int:
-    """How many updates have begun."""
+def count_started(simulation: Simulation) -> int:
+    """Count the started updates."""
     query = text("SELECT count(*) FROM transition WHERE after = 'DISPATCHED'")
-    return int(world.database.read_now(lambda connection: connection.execute(query).scalar_one()))
+    return int(simulation.database.read_now(lambda connection: connection.execute(query).scalar_one()))
 
 
-def test_a_job_begins_when_the_clock_of_people_says_so(database: Database) -> None:
-    world = Simulation(database, 1)
-    world.create(order(start_at=format_millis(world.wall + HOUR)))
-    world.run(1800)
-    assert job_of(world) == ("SCHEDULED", None)
-    world.ahead = -2 * HOUR
-    world.run(3600)
-    assert (job_of(world), begun(world)) == (("SCHEDULED", None), 0), "it is not so late yet"
-    world.ahead = 9 * HOUR
-    world.run(1)
-    assert (job_of(world), begun(world)) == (("IN_PROGRESS", None), 1)
-    world.ahead = -9 * HOUR
-    run_until_finished(world)
-    assert (job_of(world), begun(world)) == (("COMPLETED", None), 4), "what has begun goes on"
+def test_a_job_starts_by_the_wall_clock(database: Database) -> None:
+    simulation = Simulation(database, 1)
+    simulation.create(build_job(start_at=format_millis(simulation.wall + HOUR)))
+    simulation.run(1800)
+    assert load_job_state(simulation) == ("SCHEDULED", None)
+    simulation.ahead = -2 * HOUR
+    simulation.run(3600)
+    assert (load_job_state(simulation), count_started(simulation)) == (("SCHEDULED", None), 0), (
+        "the start time was not reached"
+    )
+    simulation.ahead = 9 * HOUR
+    simulation.run(1)
+    assert (load_job_state(simulation), count_started(simulation)) == (("IN_PROGRESS", None), 1)
+    simulation.ahead = -9 * HOUR
+    run_until_finished(simulation)
+    assert (load_job_state(simulation), count_started(simulation)) == (("COMPLETED", None), 4), (
+        "a started job continues"
+    )
 
 
-def test_after_the_deadline_nothing_begins(database: Database) -> None:
-    world = Simulation(database, 1)
-    world.create(order(deadline=format_millis(world.wall + 8 * HOUR)))
-    world.run(30)
-    world.ahead = 9 * HOUR
-    world.run(1)
-    assert (job_of(world), begun(world)) == (("CANCELING", "DEADLINE"), 1)
-    world.ahead = 0
-    run_until_finished(world)
-    assert (job_of(world), begun(world)) == (("CANCELED", "DEADLINE"), 1), "what is over is over"
+def test_no_update_starts_after_the_deadline(database: Database) -> None:
+    simulation = Simulation(database, 1)
+    simulation.create(build_job(deadline=format_millis(simulation.wall + 8 * HOUR)))
+    simulation.run(30)
+    simulation.ahead = 9 * HOUR
+    simulation.run(1)
+    assert (load_job_state(simulation), count_started(simulation)) == (("CANCELING", "DEADLINE"), 1)
+    simulation.ahead = 0
+    run_until_finished(simulation)
+    assert (load_job_state(simulation), count_started(simulation)) == (("CANCELED", "DEADLINE"), 1), (
+        "a canceled job stays canceled"
+    )
 
 
-def test_a_clock_that_is_set_back_puts_a_deadline_off(database: Database) -> None:
-    world = Simulation(database, 1)
-    world.create(order(deadline=format_millis(world.wall + MINUTE)))
-    world.run(30)
-    world.ahead = -9 * HOUR
-    run_until_finished(world)
-    assert (job_of(world), begun(world)) == (("COMPLETED", None), 4)
+def test_setting_the_clock_back_postpones_a_deadline(database: Database) -> None:
+    simulation = Simulation(database, 1)
+    simulation.create(build_job(deadline=format_millis(simulation.wall + MINUTE)))
+    simulation.run(30)
+    simulation.ahead = -9 * HOUR
+    run_until_finished(simulation)
+    assert (load_job_state(simulation), count_started(simulation)) == (("COMPLETED", None), 4)
 
 
-def test_nobody_is_given_up_because_a_clock_was_set(database: Database) -> None:
-    world = Simulation(database, 1, gateways=1, devices=1)
-    [device] = world.devices.values()
+def test_setting_the_clock_does_not_time_out_an_update(database: Database) -> None:
+    simulation = Simulation(database, 1, gateways=1, devices=1)
+    [device] = simulation.devices.values()
     device.fate = UpdateFate.STUCK
-    world.create(order(timeouts=Timeouts(queue_minutes=60, step_minutes=3), retry=Retry(max=0)))
+    simulation.create(build_job(timeouts=Timeouts(queue_minutes=60, step_minutes=3), retry=Retry(max=0)))
     query = text("SELECT state, code FROM execution WHERE wave >= 0")
 
-    def where() -> tuple[Any, ...]:
-        return tuple(world.database.read_now(lambda connection: connection.execute(query).one()))
+    def load_state() -> tuple[Any, ...]:
+        return tuple(simulation.database.read_now(lambda connection: connection.execute(query).one()))
 
-    world.run(DAY, until=lambda: where()[0] == "TRANSFERRING")
+    simulation.run(DAY, until=lambda: load_state()[0] == "TRANSFERRING")
     for ahead in (9 * HOUR, -9 * HOUR, 0):
-        world.ahead = ahead
-        world.run(40)
-        assert where() == ("TRANSFERRING", None)
-    world.ahead = -9 * HOUR
-    world.run(120)
-    assert where() == ("TIMED_OUT", "STALLED"), "by then it has had its three minutes"
+        simulation.ahead = ahead
+        simulation.run(40)
+        assert load_state() == ("TRANSFERRING", None)
+    simulation.ahead = -9 * HOUR
+    simulation.run(120)
+    assert load_state() == ("TIMED_OUT", "STALLED"), "the step timeout of three minutes has passed"
 
 
 @pytest.mark.rule("firmware-34")
 @pytest.mark.parametrize("ahead", [-24 * HOUR, 24 * HOUR], ids=["back", "ahead"])
-def test_an_update_is_confirmed_though_the_clock_is_set_meanwhile(database: Database, ahead: int) -> None:
-    """Heartbeats are known by their times, which are those of the clock that was set."""
-    world = Simulation(database, 1, gateways=1, devices=1)
-    world.create(order())
+def test_an_update_is_confirmed_although_the_clock_is_set_meanwhile(database: Database, ahead: int) -> None:
+    """Set the clock between heartbeats, which are distinguished by their wall-clock times."""
+    simulation = Simulation(database, 1, gateways=1, devices=1)
+    simulation.create(build_job())
     query = text("SELECT state, beats FROM execution WHERE wave >= 0")
 
-    def where() -> tuple[Any, ...]:
-        return tuple(world.database.read_now(lambda connection: connection.execute(query).one()))
+    def load_state() -> tuple[Any, ...]:
+        return tuple(simulation.database.read_now(lambda connection: connection.execute(query).one()))
 
-    world.run(DAY, until=lambda: where() == ("CONFIRMING", 1))
-    world.ahead = ahead
-    world.run(600)
-    assert where() == ("SUCCEEDED", 3)
+    simulation.run(DAY, until=lambda: load_state() == ("CONFIRMING", 1))
+    simulation.ahead = ahead
+    simulation.run(600)
+    assert load_state() == ("SUCCEEDED", 3)

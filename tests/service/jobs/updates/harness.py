@@ -1,4 +1,4 @@
-"""One execution on a stand: events go in, moves come out. No database, and time is a number."""
+"""Test harness of the update state machine: events go in, decisions come out, without a database or clock."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ GATEWAY, DEVICE = 0x02005E000001, 0xC0FFEE000010
 MODEL, LEGACY = ModelNumber("0018"), ModelNumber("000F")
 IMAGE = {"modelNumber": 0x18, "version": "1.1.0"}
 OURS, OTHER = "010100", "010000"
-"""Versions as 8001 tells them."""
+"""Target version and another one, as values of 8001."""
 
 
 def build_spec(**values: Any) -> UpdateSpec:
-    """An order with these wishes."""
-    usual = UpdateSpec(
+    """Build the parameters of a job; `values` override the defaults."""
+    defaults = UpdateSpec(
         job=1,
         model=MODEL,
         version=Version.parse("1.1.0"),
@@ -53,23 +53,23 @@ def build_spec(**values: Any) -> UpdateSpec:
         step_timeout=10 * MINUTE,
         total_timeout=None,
     )
-    return replace(usual, **values)
+    return replace(defaults, **values)
 
 
-def state(word: str, percent: int = 0, error: int = 0, **values: Any) -> dict[str, Any]:
-    """What 8120, 8125 and 8130 hold, of our image unless said otherwise."""
-    return {"state": word, "percent": percent, "error": error, **IMAGE, **values}
+def build_state_value(keyword: str, percent: int = 0, error: int = 0, **values: Any) -> dict[str, Any]:
+    """Build a value of 8120, 8125 or 8130, by default about the image of the job."""
+    return {"state": keyword, "percent": percent, "error": error, **IMAGE, **values}
 
 
 class UpdateHarness:
-    """An execution that waits in the queue, until it is dispatched."""
+    """Queued execution with a simulated time. Methods apply events and return the request that follows."""
 
     def __init__(
-        self, way: UpdateMethod = UpdateMethod.DOWNLOAD, *, batch: tuple[int, ...] = (), **wishes: Any
+        self, method: UpdateMethod = UpdateMethod.DOWNLOAD, *, batch: tuple[int, ...] = (), **options: Any
     ) -> None:
         self.now = 1_000_000_000
         self.context = UpdateContext(
-            spec=build_spec(**wishes),
+            spec=build_spec(**options),
             gateway=GATEWAY,
             rate=300.0,
             heartbeat_interval=MINUTE,
@@ -84,117 +84,119 @@ class UpdateHarness:
             wave=0,
             due=0,
             attempt=1,
-            method=way,
+            method=method,
             gateway=GATEWAY,
             from_version="1.0.0",
             batch="batch" if batch else None,
             updated_at=0,
         )
-        self.move: Decision
+        self.decision: Decision
 
     def change_spec(self, **values: Any) -> None:
-        """People want something else."""
+        """Change parameters of the job."""
         self.context = replace(self.context, spec=replace(self.context.spec, **values))
 
-    def dispatch(self, **how: bool) -> UpdateRequest | None:
-        """Its turn has come; what is asked."""
-        return self._take(start.dispatch_execution(self.x, self.context, self.now, **how))
+    def dispatch(self, **flags: bool) -> UpdateRequest | None:
+        """Dispatch the execution."""
+        return self._apply_decision(start.dispatch_execution(self.x, self.context, self.now, **flags))
 
-    def happen(self, event: UpdateEvent, *, after: int = 1000) -> UpdateRequest | None:
-        """Something happens, a while after the last; what is asked."""
+    def apply_event(self, event: UpdateEvent, *, after: int = 1000) -> UpdateRequest | None:
+        """Apply an event, `after` milliseconds after the last one."""
         self.now += after
-        return self._take(advance_execution(self.x, event, self.context, self.now))
+        return self._apply_decision(advance_execution(self.x, event, self.context, self.now))
 
-    def _take(self, move: Decision) -> UpdateRequest | None:
-        self.move = move
-        ask = f"request-{self.now}" if move.request is not None else move.execution.ask
-        self.x = replace(move.execution, ask=ask)
-        return move.request
+    def _apply_decision(self, decision: Decision) -> UpdateRequest | None:
+        self.decision = decision
+        request_id = f"request-{self.now}" if decision.request is not None else decision.execution.ask
+        self.x = replace(decision.execution, ask=request_id)
+        return decision.request
 
-    def answer(self, status: int = 0, value: Any = None) -> UpdateRequest | None:
-        """What it asked is answered."""
+    def respond(self, status: int = 0, value: Any = None) -> UpdateRequest | None:
+        """Respond to the pending request."""
         assert self.x.ask is not None
         assert self.x.step is not None
-        return self.happen(ResponseReceived(self.x.step, status, value))
+        return self.apply_event(ResponseReceived(self.x.step, status, value))
 
-    def answer_state(
-        self, word: str, percent: int = 0, error: int = 0, **values: Any
+    def respond_state(
+        self, keyword: str, percent: int = 0, error: int = 0, **values: Any
     ) -> UpdateRequest | None:
-        """It is asked how far it is, and that is the answer."""
+        """Respond to a state query, after waiting for it if none is pending."""
         if self.x.ask is None:
-            assert self.due() is not None
-        return self.answer(0, state(word, percent, error, **values))
+            assert self.advance_to_due() is not None
+        return self.respond(0, build_state_value(keyword, percent, error, **values))
 
-    def due(self) -> UpdateRequest | None:
-        """Its time comes."""
-        return self.happen(TimerDue(), after=max(self.x.due - self.now, 0))
+    def advance_to_due(self) -> UpdateRequest | None:
+        """Advance the time until the execution is due."""
+        return self.apply_event(TimerDue(), after=max(self.x.due - self.now, 0))
 
     def is_in(self, state: S) -> bool:
-        """Whether it is in this state now."""
+        """Return whether the execution is in a state."""
         return self.x.state is state
 
-    def happen_due(self) -> UpdateRequest | None:
-        """Somebody lets it be looked at now."""
-        return self.happen(TimerDue())
+    def apply_timer(self) -> UpdateRequest | None:
+        """Make the execution due now."""
+        return self.apply_event(TimerDue())
 
-    def happen_due_in(self, millis: int) -> UpdateRequest | None:
-        """Somebody lets it be looked at in a moment."""
-        return self.happen(TimerDue(), after=millis)
+    def apply_timer_after(self, millis: int) -> UpdateRequest | None:
+        """Make the execution due after some milliseconds."""
+        return self.apply_event(TimerDue(), after=millis)
 
     def without_request(self) -> ExecutionRecord:
-        """The same, but nobody waits for an answer."""
+        """Return the execution without its pending request."""
         return replace(self.x, ask=None)
 
-    def beat(self, status: int = 0) -> UpdateRequest | None:
-        return self.happen(HeartbeatReceived(status, self.now + 1), after=MINUTE)
+    def send_heartbeat(self, status: int = 0) -> UpdateRequest | None:
+        return self.apply_event(HeartbeatReceived(status, self.now + 1), after=MINUTE)
 
-    def in_dfu(self) -> UpdateRequest | None:
-        return self.happen(DfuModeSeen(GATEWAY, None, -60))
+    def enter_dfu_mode(self) -> UpdateRequest | None:
+        return self.apply_event(DfuModeSeen(GATEWAY, None, -60))
 
-    def unsent(self) -> UpdateRequest | None:
+    def fail_sending(self) -> UpdateRequest | None:
         assert self.x.step is not None
-        return self.happen(RequestNotSent(self.x.step, "the gateway is not connected"))
+        return self.apply_event(RequestNotSent(self.x.step, "the gateway is not connected"))
 
-    def unclear(self) -> UpdateRequest | None:
+    def miss_response(self) -> UpdateRequest | None:
         assert self.x.step is not None
-        return self.happen(RequestUnanswered(self.x.step, "nobody answered"), after=30_000)
+        return self.apply_event(RequestUnanswered(self.x.step, "no response"), after=30_000)
 
     def run_unanswered(self) -> None:
-        """Nobody answers anything any more, until it is given up."""
+        """Leave all requests unanswered until the execution ends."""
         while self.x.state in ACTIVE_STATES:
             if self.x.ask is None:
-                self.due()
+                self.advance_to_due()
             else:
-                self.unclear()
+                self.miss_response()
 
     def confirm(self) -> None:
-        """From the first heartbeat to the end."""
+        """Send heartbeats and respond to version queries until the confirmation is complete."""
         for _ in range(self.context.spec.heartbeats):
-            if self.beat() is not None:
-                self.answer(0, OURS)
+            if self.send_heartbeat() is not None:
+                self.respond(0, OURS)
 
 
-def harness_in_state(where: S, way: UpdateMethod = UpdateMethod.DOWNLOAD, **wishes: Any) -> UpdateHarness:
-    """An execution that has come so far."""
-    stand = UpdateHarness(way, **wishes)
-    stand.dispatch()
-    if where is S.DISPATCHED:
-        return stand
-    if way is UpdateMethod.NORDIC_DFU:
-        stand.answer()
-        stand.in_dfu()
-    stand.answer()
-    for word, reached in (
+def harness_in_state(
+    target: S, method: UpdateMethod = UpdateMethod.DOWNLOAD, **options: Any
+) -> UpdateHarness:
+    """Return a harness whose execution has reached a state."""
+    harness = UpdateHarness(method, **options)
+    harness.dispatch()
+    if target is S.DISPATCHED:
+        return harness
+    if method is UpdateMethod.NORDIC_DFU:
+        harness.respond()
+        harness.enter_dfu_mode()
+    harness.respond()
+    for keyword, next_state in (
         ("verifying", S.VERIFYING),
         ("staged", S.STAGED),
         ("applying", S.APPLYING),
         ("done", S.CONFIRMING),
     ):
-        if stand.x.state is where:
-            return stand
-        if word == "staged" and where is not S.STAGED:
+        if harness.x.state is target:
+            return harness
+        if keyword == "staged" and target is not S.STAGED:
             continue
-        stand.answer_state(word, 100)
-        assert stand.x.state is reached, stand.x
-    assert stand.x.state is where
-    return stand
+        harness.respond_state(keyword, 100)
+        assert harness.x.state is next_state, harness.x
+    assert harness.x.state is target
+    return harness

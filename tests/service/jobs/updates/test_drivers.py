@@ -1,4 +1,4 @@
-"""What each way of updating says, to whom, and in which order."""
+"""Tests of the requests of each update method and their order."""
 
 from __future__ import annotations
 
@@ -18,75 +18,79 @@ OTHER = DEVICE + 2
 VERSION = build_device_request(UpdateStep.CONFIRM_VERSION, Operation.READ, "8001")
 
 
-def end_well(stand: UpdateHarness) -> None:
-    """Two heartbeats are wanted: with the first and with the last the version is read."""
-    assert stand.is_in(S.CONFIRMING)
-    assert stand.beat() == VERSION
-    assert stand.answer(0, OURS) is None
-    assert stand.beat() == VERSION
-    stand.answer(0, OURS)
-    assert stand.is_in(S.SUCCEEDED)
-    assert stand.move.is_evidence
+def confirm_update(harness: UpdateHarness) -> None:
+    """Confirm an update with two heartbeats; the version is read after the first and the last."""
+    assert harness.is_in(S.CONFIRMING)
+    assert harness.send_heartbeat() == VERSION
+    assert harness.respond(0, OURS) is None
+    assert harness.send_heartbeat() == VERSION
+    harness.respond(0, OURS)
+    assert harness.is_in(S.SUCCEEDED)
+    assert harness.decision.is_evidence
 
 
 @pytest.mark.rule("firmware-22", "firmware-34")
-def test_by_download_the_device_is_told_and_asked() -> None:
-    stand = UpdateHarness()
-    assert stand.dispatch() == build_device_request(
+def test_a_download_sends_all_requests_to_the_device() -> None:
+    harness = UpdateHarness()
+    assert harness.dispatch() == build_device_request(
         UpdateStep.START, WRITE, "start-firmware-update", {**IMAGE, "type": 0}
     )
-    assert stand.answer() is None
-    assert stand.is_in(S.TRANSFERRING)
-    assert stand.due() == build_device_request(UpdateStep.STATE, READ, "firmware-update-state")
-    stand.answer_state("transferring", 40)
-    assert (stand.x.state, stand.x.progress) == (S.TRANSFERRING, 40)
-    for word, reached in (("verifying", S.VERIFYING), ("applying", S.APPLYING), ("done", S.CONFIRMING)):
-        stand.answer_state(word, 100)
-        assert stand.is_in(reached)
-    end_well(stand)
+    assert harness.respond() is None
+    assert harness.is_in(S.TRANSFERRING)
+    assert harness.advance_to_due() == build_device_request(UpdateStep.STATE, READ, "firmware-update-state")
+    harness.respond_state("transferring", 40)
+    assert (harness.x.state, harness.x.progress) == (S.TRANSFERRING, 40)
+    for keyword, next_state in (("verifying", S.VERIFYING), ("applying", S.APPLYING), ("done", S.CONFIRMING)):
+        harness.respond_state(keyword, 100)
+        assert harness.is_in(next_state)
+    confirm_update(harness)
 
 
 @pytest.mark.rule("firmware-23")
-def test_what_is_staged_waits_for_a_word() -> None:
-    stand = UpdateHarness(stage=True)
-    assert stand.dispatch() == build_device_request(
+def test_a_staged_image_waits_until_the_job_is_applied() -> None:
+    harness = UpdateHarness(stage=True)
+    assert harness.dispatch() == build_device_request(
         UpdateStep.START, WRITE, "start-firmware-update", {**IMAGE, "type": 1}
     )
-    stand.answer()
-    assert stand.answer_state("staged", 100) is None
-    assert stand.is_in(S.STAGED)
-    stand.change_spec(is_applied=True)
-    assert stand.happen_due() == build_device_request(
+    harness.respond()
+    assert harness.respond_state("staged", 100) is None
+    assert harness.is_in(S.STAGED)
+    harness.change_spec(is_applied=True)
+    assert harness.apply_timer() == build_device_request(
         UpdateStep.APPLY, WRITE, "firmware-update-control", {"action": 1}
     )
-    stand.answer()
-    assert stand.is_in(S.APPLYING)
-    stand.answer_state("done", 100)
-    end_well(stand)
+    harness.respond()
+    assert harness.is_in(S.APPLYING)
+    harness.respond_state("done", 100)
+    confirm_update(harness)
 
 
 @pytest.mark.rule("firmware-24")
-def test_by_broadcast_the_gateway_is_told_for_all_and_then_each_device_is_asked() -> None:
-    stand = UpdateHarness(UpdateMethod.BROADCAST, batch=(DEVICE, OTHER))
+def test_a_broadcast_starts_at_the_gateway_and_then_queries_each_device() -> None:
+    harness = UpdateHarness(UpdateMethod.BROADCAST, batch=(DEVICE, OTHER))
     value = {**IMAGE, "type": 0, "targets": ["c0ffee000010", "c0ffee000012"]}
-    assert stand.dispatch() == build_gateway_request(
+    assert harness.dispatch() == build_gateway_request(
         UpdateStep.START, WRITE, "start-firmware-broadcast", value
     )
-    stand.answer()
-    assert stand.due() == build_gateway_request(UpdateStep.STATE, READ, "firmware-broadcast-state")
-    stand.answer_state("transferring", 50, done=0, total=2)
-    stand.answer_state("verifying", 100, done=0, total=2)
-    assert stand.is_in(S.TRANSFERRING)
-    assert stand.due() == build_device_request(UpdateStep.DEVICE_STATE, READ, "firmware-update-state")
-    stand.answer_state("applying", 100)
-    assert stand.is_in(S.APPLYING)
-    stand.answer_state("done", 100)
-    end_well(stand)
+    harness.respond()
+    assert harness.advance_to_due() == build_gateway_request(
+        UpdateStep.STATE, READ, "firmware-broadcast-state"
+    )
+    harness.respond_state("transferring", 50, done=0, total=2)
+    harness.respond_state("verifying", 100, done=0, total=2)
+    assert harness.is_in(S.TRANSFERRING)
+    assert harness.advance_to_due() == build_device_request(
+        UpdateStep.DEVICE_STATE, READ, "firmware-update-state"
+    )
+    harness.respond_state("applying", 100)
+    assert harness.is_in(S.APPLYING)
+    harness.respond_state("done", 100)
+    confirm_update(harness)
 
 
 @pytest.mark.rule("firmware-26")
 @pytest.mark.parametrize(
-    ("model", "mode", "mac"),
+    ("model", "mode_switch", "mac"),
     [
         ("0018", build_device_request(UpdateStep.ENTER_DFU, WRITE, "device-mode", "dfu"), "c0ffee000011"),
         (
@@ -98,28 +102,28 @@ def test_by_broadcast_the_gateway_is_told_for_all_and_then_each_device_is_asked(
         ),
     ],
 )
-def test_by_nordic_dfu_the_gateway_begins_when_the_device_is_in_dfu_mode(
-    model: str, mode: object, mac: str
+def test_a_nordic_dfu_starts_when_the_device_is_in_dfu_mode(
+    model: str, mode_switch: object, mac: str
 ) -> None:
-    stand = UpdateHarness(UpdateMethod.NORDIC_DFU, model=model)
+    harness = UpdateHarness(UpdateMethod.NORDIC_DFU, model=model)
     image: dict[str, Any] = {**IMAGE, "modelNumber": int(model, 16)}
-    assert stand.dispatch() == mode
-    assert stand.answer() is None
-    assert stand.in_dfu() == build_gateway_request(
+    assert harness.dispatch() == mode_switch
+    assert harness.respond() is None
+    assert harness.enter_dfu_mode() == build_gateway_request(
         UpdateStep.START, WRITE, "start-nordic-dfu", {"mac": mac, **image}
     )
-    stand.answer()
-    assert stand.due() == build_gateway_request(UpdateStep.STATE, READ, "nordic-dfu-state")
-    stand.answer_state("transferring", 30, mac=mac, **image)
-    assert stand.x.progress == 30
-    stand.answer_state("done", 100, mac=mac, **image)
-    end_well(stand)
+    harness.respond()
+    assert harness.advance_to_due() == build_gateway_request(UpdateStep.STATE, READ, "nordic-dfu-state")
+    harness.respond_state("transferring", 30, mac=mac, **image)
+    assert harness.x.progress == 30
+    harness.respond_state("done", 100, mac=mac, **image)
+    confirm_update(harness)
 
 
-def test_what_a_gateway_tells_of_another_device_is_not_ours() -> None:
-    stand = harness_in_state(S.TRANSFERRING, UpdateMethod.NORDIC_DFU)
-    stand.answer_state("transferring", 30, mac="c0ffee999999")
-    assert (stand.x.state, stand.x.code) == (S.FAILED, "OVERRIDDEN")
+def test_a_progress_report_about_another_device_means_that_the_update_was_replaced() -> None:
+    harness = harness_in_state(S.TRANSFERRING, UpdateMethod.NORDIC_DFU)
+    harness.respond_state("transferring", 30, mac="c0ffee999999")
+    assert (harness.x.state, harness.x.code) == (S.FAILED, "OVERRIDDEN")
 
 
 ABORTS = {
@@ -133,7 +137,7 @@ ABORTS = {
 
 
 @each_row(
-    ("way", "where"),
+    ("method", "state"),
     [
         (UpdateMethod.DOWNLOAD, S.TRANSFERRING),
         (UpdateMethod.DOWNLOAD, S.VERIFYING),
@@ -142,43 +146,43 @@ ABORTS = {
     ],
 )
 @each_row(("status", "after"), [(Status.OK, S.CANCELED), (Status.FAILED, None), (Status.TIMEOUT, None)])
-def test_canceling_aborts_what_can_be_taken_back(
-    way: UpdateMethod, where: S, status: Status, after: S | None
+def test_canceling_aborts_updates_that_can_be_aborted(
+    method: UpdateMethod, state: S, status: Status, after: S | None
 ) -> None:
-    stand = harness_in_state(where, way, stage=where is S.STAGED)
-    stand.change_spec(is_canceling=True)
-    assert stand.happen_due() == ABORTS[way]
-    stand.answer(status)
-    assert stand.is_in(after or where)
+    harness = harness_in_state(state, method, stage=state is S.STAGED)
+    harness.change_spec(is_canceling=True)
+    assert harness.apply_timer() == ABORTS[method]
+    harness.respond(status)
+    assert harness.is_in(after or state)
 
 
-@pytest.mark.parametrize("where", [S.APPLYING, S.CONFIRMING])
-def test_canceling_lets_a_device_end_that_has_got_too_far(where: S) -> None:
-    stand = harness_in_state(where)
-    stand.change_spec(is_canceling=True)
-    ask = stand.happen_due()
-    assert ask is None or ask.step is UpdateStep.STATE
-    assert stand.is_in(where)
+@pytest.mark.parametrize("state", [S.APPLYING, S.CONFIRMING])
+def test_canceling_does_not_stop_a_device_that_is_past_aborting(state: S) -> None:
+    harness = harness_in_state(state)
+    harness.change_spec(is_canceling=True)
+    request = harness.apply_timer()
+    assert request is None or request.step is UpdateStep.STATE
+    assert harness.is_in(state)
 
 
 @pytest.mark.rule("firmware-27")
-def test_a_nordic_dfu_that_has_begun_is_followed_to_its_end() -> None:
-    stand = harness_in_state(S.TRANSFERRING, UpdateMethod.NORDIC_DFU)
-    stand.change_spec(is_canceling=True)
-    assert stand.happen_due() == build_gateway_request(UpdateStep.STATE, READ, "nordic-dfu-state")
-    stand.answer(0, None)
-    stand.answer_state("done", 100, mac="c0ffee000011")
-    assert stand.is_in(S.CONFIRMING)
+def test_a_started_nordic_dfu_is_followed_to_its_end() -> None:
+    harness = harness_in_state(S.TRANSFERRING, UpdateMethod.NORDIC_DFU)
+    harness.change_spec(is_canceling=True)
+    assert harness.apply_timer() == build_gateway_request(UpdateStep.STATE, READ, "nordic-dfu-state")
+    harness.respond(0, None)
+    harness.respond_state("done", 100, mac="c0ffee000011")
+    assert harness.is_in(S.CONFIRMING)
 
 
-def test_canceling_without_an_answer_ends_after_a_while() -> None:
-    stand = harness_in_state(S.DISPATCHED)
-    stand.unclear()
-    stand.change_spec(is_canceling=True)
-    stand.x = stand.without_request()
+def test_canceling_without_a_response_ends_after_a_timeout() -> None:
+    harness = harness_in_state(S.DISPATCHED)
+    harness.miss_response()
+    harness.change_spec(is_canceling=True)
+    harness.x = harness.without_request()
     for _ in range(20):
-        stand.happen_due()
-        if stand.is_in(S.CANCELED):
+        harness.apply_timer()
+        if harness.is_in(S.CANCELED):
             break
-        stand.unclear()
-    assert stand.is_in(S.CANCELED)
+        harness.miss_response()
+    assert harness.is_in(S.CANCELED)

@@ -1,4 +1,4 @@
-"""Every error, every clock, every way to begin again: what becomes of an execution."""
+"""Tests of the update state machine: errors, timeouts, retries, confirmation and outages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.row_tables import each_row
-from tests.service.jobs.updates.harness import OTHER, OURS, UpdateHarness, harness_in_state, state
+from tests.service.jobs.updates.harness import OTHER, OURS, UpdateHarness, build_state_value, harness_in_state
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
@@ -35,33 +35,33 @@ ERRORS = {
     8: ("ROLLED_BACK", S.FAILED, False),
     99: ("TRANSFER_LOST", S.FAILED, True),
 }
-"""What a device tells: the code, how it ends, and whether it is tried again."""
+"""Error numbers of devices with their reason code, final state, and whether the update is retried."""
 
 
 @pytest.mark.rule("firmware-6")
 @each_row("error", ERRORS)
 @each_row("retries", [0, 1])
-def test_an_error_of_a_device_ends_the_attempt(error: int, retries: int) -> None:
-    code, end, is_again = ERRORS[error]
-    stand = harness_in_state(S.TRANSFERRING, retries=retries)
-    stand.answer_state("failed", 37, error)
-    assert stand.x.code == code
-    if is_again and retries:
-        assert (stand.x.state, stand.x.attempt) == (S.QUEUED, 2)
-        assert stand.x.waiting == ("battery" if code == "BATTERY" else "back-off")
+def test_an_error_of_the_device_ends_the_attempt(error: int, retries: int) -> None:
+    code, final_state, is_retried = ERRORS[error]
+    harness = harness_in_state(S.TRANSFERRING, retries=retries)
+    harness.respond_state("failed", 37, error)
+    assert harness.x.code == code
+    if is_retried and retries:
+        assert (harness.x.state, harness.x.attempt) == (S.QUEUED, 2)
+        assert harness.x.waiting == ("battery" if code == "BATTERY" else "back-off")
     else:
-        assert (stand.x.state, stand.x.attempt) == (end, 1)
-        assert stand.x.reason
+        assert (harness.x.state, harness.x.attempt) == (final_state, 1)
+        assert harness.x.reason
 
 
 @each_row("error", [2, 4])
-def test_who_restarts_already_can_only_fail(error: int) -> None:
-    stand = harness_in_state(S.APPLYING)
-    stand.answer_state("failed", 100, error)
-    assert stand.is_in(S.FAILED)
+def test_a_device_that_is_already_restarting_fails_and_is_not_rejected(error: int) -> None:
+    harness = harness_in_state(S.APPLYING)
+    harness.respond_state("failed", 100, error)
+    assert harness.is_in(S.FAILED)
 
 
-START_ANSWERS = {
+START_RESPONSES = {
     Status.OK: (S.TRANSFERRING, None),
     Status.FAILED: (S.DISPATCHED, None),
     Status.UNREACHABLE: (S.DISPATCHED, None),
@@ -77,91 +77,91 @@ START_ANSWERS = {
 }
 
 
-@each_row("status", START_ANSWERS)
-def test_an_answer_to_the_first_command_tells_whether_it_begins(status: Status) -> None:
-    after, step = START_ANSWERS[status]
-    stand = harness_in_state(S.DISPATCHED)
-    ask = stand.answer(status)
-    assert stand.is_in(after)
-    assert (None if ask is None else ask.step) is step
+@each_row("status", START_RESPONSES)
+def test_the_response_to_the_start_command_decides_the_state(status: Status) -> None:
+    after, step = START_RESPONSES[status]
+    harness = harness_in_state(S.DISPATCHED)
+    request = harness.respond(status)
+    assert harness.is_in(after)
+    assert (None if request is None else request.step) is step
 
 
-@each_row("status", [*START_ANSWERS][5:])
-def test_a_device_that_does_not_go_into_dfu_mode_refuses(status: Status) -> None:
-    stand = harness_in_state(S.DISPATCHED, UpdateMethod.NORDIC_DFU)
-    stand.answer(status)
-    assert (stand.x.state, stand.x.code) == (S.REJECTED, "REFUSED")
+@each_row("status", [*START_RESPONSES][5:])
+def test_a_device_that_rejects_dfu_mode_is_rejected(status: Status) -> None:
+    harness = harness_in_state(S.DISPATCHED, UpdateMethod.NORDIC_DFU)
+    harness.respond(status)
+    assert (harness.x.state, harness.x.code) == (S.REJECTED, "REFUSED")
 
 
-# --- Beginning again ---
+# --- Retries ---
 
 
-def test_an_unclear_command_is_sent_again_only_to_a_device_that_is_idle_and_runs_another_version() -> None:
-    stand = harness_in_state(S.DISPATCHED)
-    ask = stand.unclear()
-    assert ask is not None
-    assert ask.step is UpdateStep.STATE
-    ask = stand.answer_state("idle")
-    assert ask is not None
-    assert ask.step is UpdateStep.RECHECK_VERSION
-    ask = stand.answer(0, OTHER)
-    assert ask is not None
-    assert ask.step is UpdateStep.START
+def test_an_unanswered_start_is_repeated_only_if_the_device_is_idle_and_runs_another_version() -> None:
+    harness = harness_in_state(S.DISPATCHED)
+    request = harness.miss_response()
+    assert request is not None
+    assert request.step is UpdateStep.STATE
+    request = harness.respond_state("idle")
+    assert request is not None
+    assert request.step is UpdateStep.RECHECK_VERSION
+    request = harness.respond(0, OTHER)
+    assert request is not None
+    assert request.step is UpdateStep.START
 
 
-@each_row("way", list(UpdateMethod))
-def test_a_device_that_is_idle_may_have_done_it_and_restarted(way: UpdateMethod) -> None:
-    stand = harness_in_state(S.DISPATCHED, way)
-    if way is UpdateMethod.NORDIC_DFU:
-        stand.answer()
-        stand.in_dfu()
-    stand.unclear()
-    ask = stand.answer(0, state("idle", modelNumber=0, version="0.0.0"))
-    assert ask is not None
-    assert ask.step is UpdateStep.RECHECK_VERSION
-    stand.answer(0, OURS)
-    assert stand.is_in(S.CONFIRMING)
+@each_row("method", list(UpdateMethod))
+def test_an_idle_device_may_have_finished_and_restarted(method: UpdateMethod) -> None:
+    harness = harness_in_state(S.DISPATCHED, method)
+    if method is UpdateMethod.NORDIC_DFU:
+        harness.respond()
+        harness.enter_dfu_mode()
+    harness.miss_response()
+    request = harness.respond(0, build_state_value("idle", modelNumber=0, version="0.0.0"))
+    assert request is not None
+    assert request.step is UpdateStep.RECHECK_VERSION
+    harness.respond(0, OURS)
+    assert harness.is_in(S.CONFIRMING)
 
 
-def test_who_does_not_say_that_it_goes_into_dfu_mode_is_waited_for_all_the_same() -> None:
-    stand = harness_in_state(S.DISPATCHED, UpdateMethod.NORDIC_DFU)
-    assert stand.unclear() is None
-    assert (stand.x.due - stand.now, stand.x.tries) == (timeouts.DFU_MODE_TIMEOUT, 1)
-    ask = stand.in_dfu()
-    assert ask is not None
-    assert ask.step is UpdateStep.START
+def test_a_device_that_does_not_answer_the_switch_to_dfu_mode_is_awaited_there() -> None:
+    harness = harness_in_state(S.DISPATCHED, UpdateMethod.NORDIC_DFU)
+    assert harness.miss_response() is None
+    assert (harness.x.due - harness.now, harness.x.tries) == (timeouts.DFU_MODE_TIMEOUT, 1)
+    request = harness.enter_dfu_mode()
+    assert request is not None
+    assert request.step is UpdateStep.START
 
 
-def test_a_bad_status_of_the_version_before_another_attempt_is_no_excuse() -> None:
-    stand = harness_in_state(S.TRANSFERRING, retries=1)
-    stand.answer_state("failed", 37, 7)
-    assert (stand.x.state, stand.x.attempt) == (S.QUEUED, 2)
-    stand.context = replace(stand.context, status=7)
-    stand.dispatch(may_be_updated=True)
-    stand.answer(0, OURS)
-    assert stand.is_in(S.CONFIRMING)
-    stand.beat(7)
-    assert stand.x.beats == 0
+def test_a_heartbeat_status_after_the_first_attempt_is_no_baseline() -> None:
+    harness = harness_in_state(S.TRANSFERRING, retries=1)
+    harness.respond_state("failed", 37, 7)
+    assert (harness.x.state, harness.x.attempt) == (S.QUEUED, 2)
+    harness.context = replace(harness.context, status=7)
+    harness.dispatch(may_be_updated=True)
+    harness.respond(0, OURS)
+    assert harness.is_in(S.CONFIRMING)
+    harness.send_heartbeat(7)
+    assert harness.x.beats == 0
 
 
 @each_row("heartbeats", [2, 20, 100])
-def test_there_is_time_for_as_many_heartbeats_as_are_wanted(heartbeats: int) -> None:
-    stand = harness_in_state(S.CONFIRMING, heartbeats=heartbeats)
-    stand.confirm()
-    assert stand.is_in(S.SUCCEEDED)
+def test_the_confirmation_timeout_allows_all_required_heartbeats(heartbeats: int) -> None:
+    harness = harness_in_state(S.CONFIRMING, heartbeats=heartbeats)
+    harness.confirm()
+    assert harness.is_in(S.SUCCEEDED)
 
 
-def test_every_heartbeat_that_counts_is_evidence() -> None:
-    stand = harness_in_state(S.CONFIRMING)
-    kept = []
-    for status in (7, 0, 0, 0, 0):  # two good ones are wanted
-        stand.beat(status)
-        kept.append(stand.move.is_evidence)
-    assert kept == [True, True, True, False, False]
+def test_bad_heartbeats_and_required_good_ones_are_evidence() -> None:
+    harness = harness_in_state(S.CONFIRMING)
+    is_evidence = []
+    for status in (7, 0, 0, 0, 0):  # two good ones are required
+        harness.send_heartbeat(status)
+        is_evidence.append(harness.decision.is_evidence)
+    assert is_evidence == [True, True, True, False, False]
 
 
 @each_row(
-    ("word", "after"),
+    ("keyword", "after"),
     [
         ("fetching", S.TRANSFERRING),
         ("transferring", S.TRANSFERRING),
@@ -170,128 +170,134 @@ def test_every_heartbeat_that_counts_is_evidence() -> None:
         ("applying", S.APPLYING),
     ],
 )
-def test_an_unclear_command_that_came_through_is_followed(word: str, after: S) -> None:
-    stand = harness_in_state(S.DISPATCHED, stage=True)
-    stand.unclear()
-    stand.answer_state(word, 20)
-    assert stand.is_in(after)
+def test_an_unanswered_start_that_was_carried_out_is_followed(keyword: str, after: S) -> None:
+    harness = harness_in_state(S.DISPATCHED, stage=True)
+    harness.miss_response()
+    harness.respond_state(keyword, 20)
+    assert harness.is_in(after)
 
 
-def test_a_device_that_says_it_is_done_is_asked_for_its_version_before_anything_else() -> None:
-    stand = harness_in_state(S.DISPATCHED)
-    stand.unclear()
-    ask = stand.answer_state("done", 100)
-    assert ask is not None
-    assert ask.step is UpdateStep.RECHECK_VERSION
-    stand.answer(Status.TIMEOUT)
-    assert stand.is_in(S.DISPATCHED)
-    ask = stand.due()
-    assert ask is not None
-    assert ask.step is UpdateStep.RECHECK_VERSION, "it is not updated again for want of an answer"
-    stand.answer(0, OURS)
-    assert stand.is_in(S.CONFIRMING)
+def test_a_device_that_reports_done_is_asked_for_its_version_first() -> None:
+    harness = harness_in_state(S.DISPATCHED)
+    harness.miss_response()
+    request = harness.respond_state("done", 100)
+    assert request is not None
+    assert request.step is UpdateStep.RECHECK_VERSION
+    harness.respond(Status.TIMEOUT)
+    assert harness.is_in(S.DISPATCHED)
+    request = harness.advance_to_due()
+    assert request is not None
+    assert request.step is UpdateStep.RECHECK_VERSION, "it is not updated again without a response"
+    harness.respond(0, OURS)
+    assert harness.is_in(S.CONFIRMING)
 
 
-PASSING = {
-    Status.FAILED: "it failed",
-    Status.BUSY: "it is busy",
-    Status.TIMEOUT: "the device did not answer its gateway",
+TRANSIENT_STATUSES = {
+    Status.FAILED: "the request failed",
+    Status.BUSY: "the device or gateway is busy",
+    Status.TIMEOUT: "the device did not respond to its gateway",
     Status.UNREACHABLE: "the gateway has no route to the device",
 }
 
 
 @pytest.mark.rule("firmware-42")
-@each_row("status", PASSING)
-@each_row("way", [UpdateMethod.DOWNLOAD, UpdateMethod.NORDIC_DFU])
-def test_what_may_pass_is_tried_again_for_minutes_with_growing_pauses(
-    status: Status, way: UpdateMethod
+@each_row("status", TRANSIENT_STATUSES)
+@each_row("method", [UpdateMethod.DOWNLOAD, UpdateMethod.NORDIC_DFU])
+def test_transient_errors_are_retried_for_minutes_with_growing_delays(
+    status: Status, method: UpdateMethod
 ) -> None:
-    stand = harness_in_state(S.DISPATCHED, way)
-    began, sent = stand.now, [stand.now]
-    while stand.is_in(S.DISPATCHED):
-        ask = stand.answer(status) or (stand.due() if stand.is_in(S.DISPATCHED) else None)
-        while ask is not None and ask.step in (UpdateStep.STATE, UpdateStep.RECHECK_VERSION):
-            ask = stand.answer_state("idle") if ask.step is UpdateStep.STATE else stand.answer(0, OTHER)
-        if ask is not None:
-            sent.append(stand.now)
-    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_STARTED")
-    assert stand.x.reason == f"the update could not be begun: {PASSING[status]}"
-    pauses = [after - before for before, after in pairwise(sent)]
-    assert pauses[0] < pauses[1] < pauses[2] < pauses[3]
-    assert 4_000 <= pauses[0] <= 12_000, "not at once"
-    assert max(pauses) <= 80_000
+    harness = harness_in_state(S.DISPATCHED, method)
+    started_at, sent_at = harness.now, [harness.now]
+    while harness.is_in(S.DISPATCHED):
+        request = harness.respond(status) or (
+            harness.advance_to_due() if harness.is_in(S.DISPATCHED) else None
+        )
+        while request is not None and request.step in (UpdateStep.STATE, UpdateStep.RECHECK_VERSION):
+            request = (
+                harness.respond_state("idle")
+                if request.step is UpdateStep.STATE
+                else harness.respond(0, OTHER)
+            )
+        if request is not None:
+            sent_at.append(harness.now)
+    assert (harness.x.state, harness.x.code) == (S.TIMED_OUT, "NOT_STARTED")
+    assert harness.x.reason == f"the update could not be started: {TRANSIENT_STATUSES[status]}"
+    delays = [after - before for before, after in pairwise(sent_at)]
+    assert delays[0] < delays[1] < delays[2] < delays[3]
+    assert 4_000 <= delays[0] <= 12_000, "not immediately"
+    assert max(delays) <= 80_000
     assert (
         timeouts.START_TIMEOUT
-        <= stand.now - began
+        <= harness.now - started_at
         <= timeouts.START_TIMEOUT + timeouts.LAST_QUERY_TIMEOUT + 30_000
     )
 
 
-def test_a_command_that_is_never_answered_is_sent_again_until_the_clock_is_over() -> None:
-    stand = harness_in_state(S.DISPATCHED)
-    began, begun = stand.now, 1
-    while stand.is_in(S.DISPATCHED):
-        stand.unclear()
-        if stand.x.ask is not None:
-            stand.answer_state("idle")
-            ask = stand.answer(0, OTHER)
-            begun += ask is not None and ask.step is UpdateStep.START
-    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_STARTED")
-    assert begun <= (stand.now - began) // timeouts.RESPONSE_TIMEOUT
+def test_an_unanswered_start_is_repeated_until_its_timeout() -> None:
+    harness = harness_in_state(S.DISPATCHED)
+    started_at, start_count = harness.now, 1
+    while harness.is_in(S.DISPATCHED):
+        harness.miss_response()
+        if harness.x.ask is not None:
+            harness.respond_state("idle")
+            request = harness.respond(0, OTHER)
+            start_count += request is not None and request.step is UpdateStep.START
+    assert (harness.x.state, harness.x.code) == (S.TIMED_OUT, "NOT_STARTED")
+    assert start_count <= (harness.now - started_at) // timeouts.RESPONSE_TIMEOUT
 
 
-def test_what_did_not_leave_was_not_tried() -> None:
-    """A gateway that is away for a minute costs nobody an attempt."""
-    stand = harness_in_state(S.DISPATCHED)
+def test_an_unsent_request_does_not_count_as_a_try() -> None:
+    """Disconnect a gateway for a minute: that costs no attempt."""
+    harness = harness_in_state(S.DISPATCHED)
     for _ in range(10):
-        stand.unsent()
-        assert stand.due() is not None
-        assert stand.is_in(S.DISPATCHED)
-    stand.answer(0, {"state": "idle", "percent": 0, "error": 0, "modelNumber": 0, "version": "0.0.0"})
-    ask = stand.answer(0, OTHER)
-    assert ask is not None
-    assert ask.step is UpdateStep.START
-    stand.answer()
-    assert stand.is_in(S.TRANSFERRING)
+        harness.fail_sending()
+        assert harness.advance_to_due() is not None
+        assert harness.is_in(S.DISPATCHED)
+    harness.respond(0, {"state": "idle", "percent": 0, "error": 0, "modelNumber": 0, "version": "0.0.0"})
+    request = harness.respond(0, OTHER)
+    assert request is not None
+    assert request.step is UpdateStep.START
+    harness.respond()
+    assert harness.is_in(S.TRANSFERRING)
 
 
-def test_another_attempt_looks_first_whether_the_version_is_there() -> None:
-    stand = UpdateHarness(retries=1)
-    stand.x = replace(stand.x, attempt=2)
-    ask = stand.dispatch(may_be_updated=True)
-    assert ask is not None
-    assert ask.step is UpdateStep.RECHECK_VERSION
-    ask = stand.answer(0, OTHER)
-    assert ask is not None
-    assert ask.step is UpdateStep.START
+def test_another_attempt_reads_the_version_first() -> None:
+    harness = UpdateHarness(retries=1)
+    harness.x = replace(harness.x, attempt=2)
+    request = harness.dispatch(may_be_updated=True)
+    assert request is not None
+    assert request.step is UpdateStep.RECHECK_VERSION
+    request = harness.respond(0, OTHER)
+    assert request is not None
+    assert request.step is UpdateStep.START
 
 
-def test_attempts_are_tried_later_each_time_and_no_more_than_allowed() -> None:
-    stand = harness_in_state(S.TRANSFERRING, retries=3)
-    pauses = []
+def test_attempts_have_growing_delays_and_a_limit() -> None:
+    harness = harness_in_state(S.TRANSFERRING, retries=3)
+    delays = []
     for attempt in range(2, 5):
-        stand.answer_state("failed", 10, 7)
-        assert (stand.x.state, stand.x.attempt) == (S.QUEUED, attempt)
-        pauses.append(stand.x.due - stand.now)
-        stand.dispatch()
-        stand.answer()
-    stand.answer_state("failed", 10, 7)
-    assert (stand.x.state, stand.x.attempt) == (S.FAILED, 4)
-    for expected, pause in zip((1, 2, 4), pauses, strict=True):
-        assert 0.8 * expected * 60_000 <= pause <= 1.2 * expected * 60_000
+        harness.respond_state("failed", 10, 7)
+        assert (harness.x.state, harness.x.attempt) == (S.QUEUED, attempt)
+        delays.append(harness.x.due - harness.now)
+        harness.dispatch()
+        harness.respond()
+    harness.respond_state("failed", 10, 7)
+    assert (harness.x.state, harness.x.attempt) == (S.FAILED, 4)
+    for expected, delay in zip((1, 2, 4), delays, strict=True):
+        assert 0.8 * expected * 60_000 <= delay <= 1.2 * expected * 60_000
 
 
-def test_who_is_canceled_is_not_tried_again() -> None:
-    stand = harness_in_state(S.TRANSFERRING, retries=3)
-    stand.due()
-    stand.change_spec(is_canceling=True)
-    stand.answer(0, {"state": "failed", "percent": 3, "error": 7, "modelNumber": 0x18, "version": "1.1.0"})
-    assert stand.is_in(S.CANCELED)
+def test_a_canceled_execution_is_not_retried() -> None:
+    harness = harness_in_state(S.TRANSFERRING, retries=3)
+    harness.advance_to_due()
+    harness.change_spec(is_canceling=True)
+    harness.respond(0, {"state": "failed", "percent": 3, "error": 7, "modelNumber": 0x18, "version": "1.1.0"})
+    assert harness.is_in(S.CANCELED)
 
 
-# --- Clocks ---
+# --- Timeouts ---
 
-CLOCKS = {
+TIMEOUTS = {
     S.DISPATCHED: (S.TIMED_OUT, "NOT_STARTED", timeouts.START_TIMEOUT),
     S.TRANSFERRING: (S.TIMED_OUT, "STALLED", 10 * 60_000),
     S.VERIFYING: (S.TIMED_OUT, "STALLED", 10 * 60_000),
@@ -301,32 +307,32 @@ CLOCKS = {
 }
 
 
-@each_row("where", CLOCKS)
-def test_every_state_has_a_clock(where: S) -> None:
-    end, code, after = CLOCKS[where]
-    stand = harness_in_state(where, stage=where is S.STAGED)
-    stand.x = replace(stand.without_request(), total_until=None if where is S.STAGED else 2**62)
-    assert stand.x.expires == stand.now + after
-    began = stand.now
-    stand.now += after - 2
-    stand.happen_due_in(1)
-    assert stand.is_in(where)
-    stand.x = stand.without_request()
-    ask = stand.happen_due_in(1)
-    if where is not S.STAGED:  # which waits for people, who are not asked
-        assert stand.is_in(where), "it is asked before it is given up"
-        assert ask is not None
-        assert ask.step in (UpdateStep.STATE, UpdateStep.CONFIRM_VERSION)
-        assert stand.move.abort_request is None
-    stand.run_unanswered()
-    assert (stand.x.state, stand.x.code) == (end, code)
-    assert stand.now <= began + after + timeouts.LAST_QUERY_TIMEOUT + timeouts.RESPONSE_TIMEOUT
+@each_row("state_before", TIMEOUTS)
+def test_every_state_has_a_timeout(state_before: S) -> None:
+    final_state, code, after = TIMEOUTS[state_before]
+    harness = harness_in_state(state_before, stage=state_before is S.STAGED)
+    harness.x = replace(harness.without_request(), total_until=None if state_before is S.STAGED else 2**62)
+    assert harness.x.expires == harness.now + after
+    started_at = harness.now
+    harness.now += after - 2
+    harness.apply_timer_after(1)
+    assert harness.is_in(state_before)
+    harness.x = harness.without_request()
+    request = harness.apply_timer_after(1)
+    if state_before is not S.STAGED:  # it waits for a user, so nothing is queried
+        assert harness.is_in(state_before), "it is queried before it is given up"
+        assert request is not None
+        assert request.step in (UpdateStep.STATE, UpdateStep.CONFIRM_VERSION)
+        assert harness.decision.abort_request is None
+    harness.run_unanswered()
+    assert (harness.x.state, harness.x.code) == (final_state, code)
+    assert harness.now <= started_at + after + timeouts.LAST_QUERY_TIMEOUT + timeouts.RESPONSE_TIMEOUT
 
 
 @pytest.mark.rule("firmware-40")
-@each_row("told", ["idle", "done"])
+@each_row("keyword", ["idle", "done"])
 @each_row(
-    ("way", "where"),
+    ("method", "state_before"),
     [
         (UpdateMethod.DOWNLOAD, S.DISPATCHED),
         (UpdateMethod.DOWNLOAD, S.TRANSFERRING),
@@ -336,357 +342,365 @@ def test_every_state_has_a_clock(where: S) -> None:
         (UpdateMethod.BROADCAST, S.TRANSFERRING),
     ],
 )
-def test_who_turns_out_to_run_the_version_is_not_given_up(where: S, told: str, way: UpdateMethod) -> None:
-    stand = harness_in_state(where, way)
-    stand.x = replace(stand.without_request(), expires=stand.now, total_until=stand.now)
-    ask = stand.happen_due()
-    assert ask is not None
-    assert not ask.targets_gateway, "each device is asked for itself"
-    ask = stand.answer_state(told, 100 if told == "done" else 0)
-    if ask is not None and ask.step is UpdateStep.RECHECK_VERSION:
-        stand.answer(0, OURS)
-    assert stand.is_in(S.CONFIRMING)
-    assert stand.x.final_until is None
+def test_a_device_that_turns_out_to_run_the_version_is_not_given_up(
+    state_before: S, keyword: str, method: UpdateMethod
+) -> None:
+    harness = harness_in_state(state_before, method)
+    harness.x = replace(harness.without_request(), expires=harness.now, total_until=harness.now)
+    request = harness.apply_timer()
+    assert request is not None
+    assert not request.targets_gateway, "each device is queried itself"
+    request = harness.respond_state(keyword, 100 if keyword == "done" else 0)
+    if request is not None and request.step is UpdateStep.RECHECK_VERSION:
+        harness.respond(0, OURS)
+    assert harness.is_in(S.CONFIRMING)
+    assert harness.x.final_until is None
 
 
 @pytest.mark.rule("firmware-40")
-def test_an_answer_to_the_last_question_that_brings_nothing_new_decides() -> None:
-    stand = harness_in_state(S.TRANSFERRING)
-    stand.answer_state("transferring", 40)
-    stand.x = replace(stand.without_request(), expires=stand.now)
-    assert stand.happen_due() is not None
-    stand.answer_state("transferring", 40)
-    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "STALLED")
-    assert stand.move.abort_request is not None
+def test_a_response_to_the_last_query_without_progress_ends_the_execution() -> None:
+    harness = harness_in_state(S.TRANSFERRING)
+    harness.respond_state("transferring", 40)
+    harness.x = replace(harness.without_request(), expires=harness.now)
+    assert harness.apply_timer() is not None
+    harness.respond_state("transferring", 40)
+    assert (harness.x.state, harness.x.code) == (S.TIMED_OUT, "STALLED")
+    assert harness.decision.abort_request is not None
 
 
-def test_progress_in_the_answer_to_the_last_question_winds_the_clock() -> None:
-    stand = harness_in_state(S.TRANSFERRING)
-    stand.x = replace(stand.without_request(), expires=stand.now)
-    stand.happen_due()
-    stand.answer_state("transferring", 40)
-    assert (stand.x.state, stand.x.final_until) == (S.TRANSFERRING, None)
-    assert stand.x.expires == stand.now + stand.context.spec.step_timeout
+def test_progress_in_the_response_to_the_last_query_resets_the_timeout() -> None:
+    harness = harness_in_state(S.TRANSFERRING)
+    harness.x = replace(harness.without_request(), expires=harness.now)
+    harness.apply_timer()
+    harness.respond_state("transferring", 40)
+    assert (harness.x.state, harness.x.final_until) == (S.TRANSFERRING, None)
+    assert harness.x.expires == harness.now + harness.context.spec.step_timeout
 
 
 @pytest.mark.rule("firmware-40")
-def test_a_silence_that_was_ours_does_not_decide() -> None:
-    stand = harness_in_state(S.TRANSFERRING)
-    stand.x = replace(stand.without_request(), expires=stand.now)
-    stand.happen_due()
-    stand.happen(
+def test_a_missing_response_after_a_lost_connection_does_not_end_the_execution() -> None:
+    harness = harness_in_state(S.TRANSFERRING)
+    harness.x = replace(harness.without_request(), expires=harness.now)
+    harness.apply_timer()
+    harness.apply_event(
         RequestUnanswered(
-            UpdateStep.STATE, "the service ended before an answer came", is_connection_lost=True
+            UpdateStep.STATE, "the service stopped before a response arrived", is_connection_lost=True
         )
     )
-    assert stand.due() is not None
-    stand.unsent()
-    stand.now += 20 * 60_000  # nothing can be sent, and the clock stands still
-    assert stand.happen_due() is not None
-    stand.answer_state("done", 100)
-    assert stand.is_in(S.CONFIRMING)
+    assert harness.advance_to_due() is not None
+    harness.fail_sending()
+    harness.now += 20 * 60_000  # nothing can be sent, and the timers are suspended
+    assert harness.apply_timer() is not None
+    harness.respond_state("done", 100)
+    assert harness.is_in(S.CONFIRMING)
 
 
-@each_row("where", [each for each in CLOCKS if each is not S.STAGED])
-def test_all_states_together_have_a_clock(where: S) -> None:
-    stand = harness_in_state(where, total_timeout=60_000_000)
-    stand.x = replace(stand.without_request(), expires=2**62)
-    assert stand.x.total_until is not None
-    stand.now = stand.x.total_until - 1
-    assert stand.happen_due_in(1) is not None
-    stand.run_unanswered()
-    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "TOO_LONG")
+@each_row("state_before", [each for each in TIMEOUTS if each is not S.STAGED])
+def test_the_whole_update_has_a_timeout(state_before: S) -> None:
+    harness = harness_in_state(state_before, total_timeout=60_000_000)
+    harness.x = replace(harness.without_request(), expires=2**62)
+    assert harness.x.total_until is not None
+    harness.now = harness.x.total_until - 1
+    assert harness.apply_timer_after(1) is not None
+    harness.run_unanswered()
+    assert (harness.x.state, harness.x.code) == (S.TIMED_OUT, "TOO_LONG")
 
 
-@each_row("where", [S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED])
-def test_who_is_given_up_is_told_to_stop(where: S) -> None:
-    stand = harness_in_state(where, stage=where is S.STAGED)
-    stand.x = replace(stand.without_request(), expires=stand.now)
-    stand.happen_due()
-    stand.run_unanswered()
-    assert stand.move.abort_request is not None
-    assert stand.move.abort_request.step is UpdateStep.FINAL_ABORT
+@each_row("state_before", [S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED])
+def test_a_device_that_is_given_up_gets_an_abort_request(state_before: S) -> None:
+    harness = harness_in_state(state_before, stage=state_before is S.STAGED)
+    harness.x = replace(harness.without_request(), expires=harness.now)
+    harness.apply_timer()
+    harness.run_unanswered()
+    assert harness.decision.abort_request is not None
+    assert harness.decision.abort_request.step is UpdateStep.FINAL_ABORT
 
 
-def test_progress_winds_the_clock() -> None:
-    stand = harness_in_state(S.TRANSFERRING)
+def test_progress_resets_the_timeout() -> None:
+    harness = harness_in_state(S.TRANSFERRING)
     for percent in range(5, 100, 5):
-        stand.now += 9 * 60_000
-        stand.x = replace(stand.x, total_until=2**62)
-        stand.answer_state("transferring", percent)
-        assert stand.is_in(S.TRANSFERRING)
+        harness.now += 9 * 60_000
+        harness.x = replace(harness.x, total_until=2**62)
+        harness.respond_state("transferring", percent)
+        assert harness.is_in(S.TRANSFERRING)
 
 
-# --- Confirming ---
+# --- Confirmation ---
 
 
-def test_a_wrong_version_is_a_failure_and_not_tried_again() -> None:
-    stand = harness_in_state(S.CONFIRMING, retries=3)
-    stand.beat()
-    stand.answer(0, OTHER)
-    assert (stand.x.state, stand.x.code) == (S.FAILED, "WRONG_VERSION")
+def test_a_wrong_version_is_a_failure_and_not_retried() -> None:
+    harness = harness_in_state(S.CONFIRMING, retries=3)
+    harness.send_heartbeat()
+    harness.respond(0, OTHER)
+    assert (harness.x.state, harness.x.code) == (S.FAILED, "WRONG_VERSION")
 
 
 @pytest.mark.rule("rest-144")
-def test_good_heartbeats_alone_are_no_success() -> None:
-    stand = harness_in_state(S.CONFIRMING)
+def test_good_heartbeats_without_the_version_are_no_success() -> None:
+    harness = harness_in_state(S.CONFIRMING)
     for _ in range(5):
-        if stand.beat() is not None:
-            stand.answer(Status.TIMEOUT)
-        assert stand.is_in(S.CONFIRMING)
+        if harness.send_heartbeat() is not None:
+            harness.respond(Status.TIMEOUT)
+        assert harness.is_in(S.CONFIRMING)
 
 
 @pytest.mark.rule("rest-144")
-def test_a_right_version_alone_is_no_success_if_heartbeats_are_wanted() -> None:
-    stand = harness_in_state(S.CONFIRMING)
-    stand.beat(status=4)
-    stand.answer(0, OURS)
-    assert (stand.x.state, stand.x.is_read, stand.x.beats) == (S.CONFIRMING, True, 0)
-    stand.beat(status=0)
-    stand.beat(status=4)
-    assert stand.x.beats == 0
+def test_the_version_without_required_heartbeats_is_no_success() -> None:
+    harness = harness_in_state(S.CONFIRMING)
+    harness.send_heartbeat(status=4)
+    harness.respond(0, OURS)
+    assert (harness.x.state, harness.x.is_read, harness.x.beats) == (S.CONFIRMING, True, 0)
+    harness.send_heartbeat(status=0)
+    harness.send_heartbeat(status=4)
+    assert harness.x.beats == 0
 
 
-def test_a_device_may_be_as_bad_as_it_was_before() -> None:
-    stand = UpdateHarness()
-    stand.context = replace(stand.context, status=4)
-    stand.dispatch()
-    stand.answer()
-    stand.answer_state("done", 100)
-    stand.beat(status=4)
-    assert stand.x.beats == 1
+def test_a_heartbeat_with_the_status_from_before_the_update_counts_as_good() -> None:
+    harness = UpdateHarness()
+    harness.context = replace(harness.context, status=4)
+    harness.dispatch()
+    harness.respond()
+    harness.respond_state("done", 100)
+    harness.send_heartbeat(status=4)
+    assert harness.x.beats == 1
 
 
-def test_a_heartbeat_counts_once_whoever_hears_of_it() -> None:
-    stand = harness_in_state(S.CONFIRMING)
-    stand.beat()
-    assert stand.x.beat_at is not None
-    stand.happen(HeartbeatReceived(0, stand.x.beat_at))
-    assert stand.x.beats == 1
+def test_a_heartbeat_that_is_received_twice_counts_once() -> None:
+    harness = harness_in_state(S.CONFIRMING)
+    harness.send_heartbeat()
+    assert harness.x.beat_at is not None
+    harness.apply_event(HeartbeatReceived(0, harness.x.beat_at))
+    assert harness.x.beats == 1
 
 
 @pytest.mark.rule("rest-130")
-def test_without_heartbeats_the_version_alone_decides() -> None:
-    stand = harness_in_state(S.APPLYING, heartbeats=0)
-    ask = stand.answer_state("done", 100)
-    assert ask is not None
-    assert ask.step is UpdateStep.CONFIRM_VERSION
-    stand.answer(0, OURS)
-    assert stand.is_in(S.SUCCEEDED)
+def test_without_required_heartbeats_the_version_decides() -> None:
+    harness = harness_in_state(S.APPLYING, heartbeats=0)
+    request = harness.respond_state("done", 100)
+    assert request is not None
+    assert request.step is UpdateStep.CONFIRM_VERSION
+    harness.respond(0, OURS)
+    assert harness.is_in(S.SUCCEEDED)
 
 
-@each_row("where", CLOCKS)
-def test_a_device_that_is_forgotten_is_removed(where: S) -> None:
-    stand = harness_in_state(where, stage=where is S.STAGED)
-    stand.happen(DeviceRemoved())
-    assert stand.is_in(S.REMOVED)
+@each_row("state_before", TIMEOUTS)
+def test_the_execution_of_a_removed_device_ends_as_removed(state_before: S) -> None:
+    harness = harness_in_state(state_before, stage=state_before is S.STAGED)
+    harness.apply_event(DeviceRemoved())
+    assert harness.is_in(S.REMOVED)
 
 
-def test_a_device_that_does_not_start_what_it_has_is_told_so_for_a_while_and_no_longer() -> None:
-    stand = harness_in_state(S.STAGED, stage=True)
-    stand.change_spec(is_applied=True)
-    told: list[UpdateStep] = []
-    ask = stand.happen_due()
-    while stand.is_in(S.STAGED):
-        if ask is None:
-            ask = stand.due()
-        elif ask.step is UpdateStep.APPLY:
-            told.append(ask.step)
-            ask = stand.answer(Status.ACCESS_DENIED)
+def test_the_apply_request_is_repeated_until_its_timeout() -> None:
+    harness = harness_in_state(S.STAGED, stage=True)
+    harness.change_spec(is_applied=True)
+    apply_steps: list[UpdateStep] = []
+    request = harness.apply_timer()
+    while harness.is_in(S.STAGED):
+        if request is None:
+            request = harness.advance_to_due()
+        elif request.step is UpdateStep.APPLY:
+            apply_steps.append(request.step)
+            request = harness.respond(Status.ACCESS_DENIED)
         else:
-            ask = stand.answer_state("staged", 100)
-        assert len(told) < 50, "it is told for ever"
-    assert len(told) > 1
-    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_APPLIED")
+            request = harness.respond_state("staged", 100)
+        assert len(apply_steps) < 50, "it is repeated forever"
+    assert len(apply_steps) > 1
+    assert (harness.x.state, harness.x.code) == (S.TIMED_OUT, "NOT_APPLIED")
 
 
-def test_what_is_asked_in_turn_is_interrupted_by_a_cancel() -> None:
-    stand = harness_in_state(S.STAGED, stage=True)
-    stand.change_spec(is_applied=True)
-    assert stand.happen_due() is not None
-    stand.change_spec(is_canceling=True)
-    ask = stand.answer(Status.BUSY)
-    assert ask is not None
-    assert ask.step is UpdateStep.ABORT
+def test_a_cancel_interrupts_a_sequence_of_requests() -> None:
+    harness = harness_in_state(S.STAGED, stage=True)
+    harness.change_spec(is_applied=True)
+    assert harness.apply_timer() is not None
+    harness.change_spec(is_canceling=True)
+    request = harness.respond(Status.BUSY)
+    assert request is not None
+    assert request.step is UpdateStep.ABORT
 
 
-def test_a_staged_device_is_not_told_to_start_when_the_job_is_canceled() -> None:
-    stand = harness_in_state(S.TRANSFERRING, stage=True, is_applied=True)
-    stand.due()
-    stand.change_spec(is_canceling=True)
-    ask = stand.answer(0, state("staged", 100))
-    assert ask is None or ask.step is not UpdateStep.APPLY
+def test_a_staged_image_is_not_applied_when_the_job_is_canceled() -> None:
+    harness = harness_in_state(S.TRANSFERRING, stage=True, is_applied=True)
+    harness.advance_to_due()
+    harness.change_spec(is_canceling=True)
+    request = harness.respond(0, build_state_value("staged", 100))
+    assert request is None or request.step is not UpdateStep.APPLY
 
 
 @each_row("canceling", [False, True])
-def test_an_update_of_somebody_else_is_not_aborted(*, canceling: bool) -> None:
-    stand = UpdateHarness()
-    stand.dispatch()
-    stand.answer(Status.BUSY)
-    ask = stand.due()
-    while stand.is_in(S.DISPATCHED):
-        stand.answer(0, state("transferring", 10, version="7.7.7"))
-        stand.change_spec(is_canceling=canceling)
-        ask = stand.due() if stand.is_in(S.DISPATCHED) else None
-        assert ask is None or ask.step is UpdateStep.STATE
-        assert stand.move.abort_request is None
-    assert stand.x.state is (S.CANCELED if canceling else S.TIMED_OUT)
+def test_an_update_of_another_origin_is_not_aborted(*, canceling: bool) -> None:
+    harness = UpdateHarness()
+    harness.dispatch()
+    harness.respond(Status.BUSY)
+    request = harness.advance_to_due()
+    while harness.is_in(S.DISPATCHED):
+        harness.respond(0, build_state_value("transferring", 10, version="7.7.7"))
+        harness.change_spec(is_canceling=canceling)
+        request = harness.advance_to_due() if harness.is_in(S.DISPATCHED) else None
+        assert request is None or request.step is UpdateStep.STATE
+        assert harness.decision.abort_request is None
+    assert harness.x.state is (S.CANCELED if canceling else S.TIMED_OUT)
 
 
-def test_a_device_that_restarted_unseen_may_have_done_it() -> None:
-    stand = harness_in_state(S.TRANSFERRING)
-    stand.answer_state("transferring", 1)
-    ask = stand.answer_state("idle")
-    assert ask is not None
-    assert ask.step is UpdateStep.RECHECK_VERSION
-    stand.answer(0, OURS)
-    assert stand.is_in(S.CONFIRMING)
+def test_a_device_that_restarted_unnoticed_may_have_finished() -> None:
+    harness = harness_in_state(S.TRANSFERRING)
+    harness.respond_state("transferring", 1)
+    request = harness.respond_state("idle")
+    assert request is not None
+    assert request.step is UpdateStep.RECHECK_VERSION
+    harness.respond(0, OURS)
+    assert harness.is_in(S.CONFIRMING)
 
 
 @pytest.mark.rule("firmware-41")
 @each_row(
-    "resting",
-    [{"word": "idle"}, {"word": "done", "version": "1.0.0"}, {"word": "failed", "version": "1.0.0"}],
+    "report",
+    [{"keyword": "idle"}, {"keyword": "done", "version": "1.0.0"}, {"keyword": "failed", "version": "1.0.0"}],
 )
-def test_the_start_has_its_own_clock(resting: dict[str, Any]) -> None:
-    stand = harness_in_state(S.TRANSFERRING)
-    accepted = stand.now
-    while stand.now < accepted + 110_000:
-        stand.answer_state(**resting)
-        assert stand.is_in(S.TRANSFERRING)
-    stand.answer_state("transferring", 3)
-    assert (stand.x.state, stand.x.progress) == (S.TRANSFERRING, 3)
+def test_a_device_may_be_idle_for_a_while_after_an_accepted_start(report: dict[str, Any]) -> None:
+    harness = harness_in_state(S.TRANSFERRING)
+    accepted = harness.now
+    while harness.now < accepted + 110_000:
+        harness.respond_state(**report)
+        assert harness.is_in(S.TRANSFERRING)
+    harness.respond_state("transferring", 3)
+    assert (harness.x.state, harness.x.progress) == (S.TRANSFERRING, 3)
 
 
 @pytest.mark.rule("firmware-41")
-def test_a_device_that_never_begins_is_given_up_when_the_clock_of_the_start_is_over() -> None:
-    stand = harness_in_state(S.TRANSFERRING)
-    accepted = stand.now
-    while stand.answer_state("idle") is None:
-        assert stand.is_in(S.TRANSFERRING)
-    assert stand.now >= accepted + 120_000
-    stand.answer(0, OTHER)
-    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_STARTED")
-    assert stand.move.abort_request is not None
+def test_a_device_that_stays_idle_after_an_accepted_start_is_given_up() -> None:
+    harness = harness_in_state(S.TRANSFERRING)
+    accepted = harness.now
+    while harness.respond_state("idle") is None:
+        assert harness.is_in(S.TRANSFERRING)
+    assert harness.now >= accepted + 120_000
+    harness.respond(0, OTHER)
+    assert (harness.x.state, harness.x.code) == (S.TIMED_OUT, "NOT_STARTED")
+    assert harness.decision.abort_request is not None
 
 
 # --- Outages ---
 
 
 @pytest.mark.rule("firmware-39")
-@each_row("where", [each for each in CLOCKS if each is not S.STAGED])
-def test_clocks_stand_still_while_the_gateway_is_away(where: S) -> None:
-    stand = harness_in_state(where)
-    stand.x = stand.without_request()
-    before = stand.x
-    stand.happen(GatewayDisconnected())
-    assert (stand.x.suspended_at, stand.x.waiting) == (stand.now, "gateway-offline")
-    stand.now += 30 * 60_000
-    assert stand.happen_due() is None, "nothing is asked while it is away"
-    assert stand.is_in(where)
-    gone = stand.now + 1000 - (stand.x.suspended_at or 0)
-    stand.happen(GatewayReconnected())
-    assert (stand.x.suspended_at, stand.x.waiting) == (None, None)
-    assert stand.x.expires == (before.expires or 0) + gone
-    assert stand.x.total_until == (before.total_until or 0) + gone
-    assert stand.is_in(where)
-    assert where in (S.DISPATCHED, S.CONFIRMING) or stand.move.request is not None, "it is asked first"
+@each_row("state_before", [each for each in TIMEOUTS if each is not S.STAGED])
+def test_timers_are_suspended_while_the_gateway_is_disconnected(state_before: S) -> None:
+    harness = harness_in_state(state_before)
+    harness.x = harness.without_request()
+    before = harness.x
+    harness.apply_event(GatewayDisconnected())
+    assert (harness.x.suspended_at, harness.x.waiting) == (harness.now, "gateway-offline")
+    harness.now += 30 * 60_000
+    assert harness.apply_timer() is None, "nothing is sent while it is disconnected"
+    assert harness.is_in(state_before)
+    outage = harness.now + 1000 - (harness.x.suspended_at or 0)
+    harness.apply_event(GatewayReconnected())
+    assert (harness.x.suspended_at, harness.x.waiting) == (None, None)
+    assert harness.x.expires == (before.expires or 0) + outage
+    assert harness.x.total_until == (before.total_until or 0) + outage
+    assert harness.is_in(state_before)
+    assert state_before in (S.DISPATCHED, S.CONFIRMING) or harness.decision.request is not None, (
+        "it is queried first"
+    )
 
 
 @pytest.mark.rule("firmware-39")
-def test_an_outage_stops_clocks_for_as_long_as_executions_may_queue_and_no_longer() -> None:
-    stand = harness_in_state(S.TRANSFERRING, queue_timeout=60 * 60_000)
-    stand.x, began = stand.without_request(), stand.now
+def test_timers_are_suspended_for_at_most_the_queue_timeout() -> None:
+    harness = harness_in_state(S.TRANSFERRING, queue_timeout=60 * 60_000)
+    harness.x, started_at = harness.without_request(), harness.now
     for _ in range(3):
-        stand.happen(GatewayDisconnected())
-        stand.now += 25 * 60_000
-        stand.happen(GatewayReconnected() if stand.x.suspended_at is not None else TimerDue())
-    assert stand.x.outage_left == 0
-    stand.happen(GatewayDisconnected())
-    assert stand.x.suspended_at is None
-    while not stand.is_in(S.TIMED_OUT):
-        if stand.x.ask is None:
-            stand.due()
+        harness.apply_event(GatewayDisconnected())
+        harness.now += 25 * 60_000
+        harness.apply_event(GatewayReconnected() if harness.x.suspended_at is not None else TimerDue())
+    assert harness.x.outage_left == 0
+    harness.apply_event(GatewayDisconnected())
+    assert harness.x.suspended_at is None
+    while not harness.is_in(S.TIMED_OUT):
+        if harness.x.ask is None:
+            harness.advance_to_due()
         else:
-            stand.unsent()
-    assert stand.now <= began + (60 + 25 + 10 + 2) * 60_000
+            harness.fail_sending()
+    assert harness.now <= started_at + (60 + 25 + 10 + 2) * 60_000
 
 
 @pytest.mark.rule("firmware-39")
-def test_a_gateway_that_is_updated_itself_may_be_away_for_as_long_as_a_restart_takes() -> None:
-    stand = harness_in_state(S.APPLYING)
-    stand.context = replace(stand.context, gateway=stand.x.device)
-    stand.x, began = stand.without_request(), stand.now
-    stand.happen(GatewayDisconnected())
-    while stand.is_in(S.APPLYING):
-        if stand.x.ask is None:
-            stand.due()
+def test_a_gateway_that_is_updated_itself_may_disconnect_for_the_time_of_a_restart() -> None:
+    harness = harness_in_state(S.APPLYING)
+    harness.context = replace(harness.context, gateway=harness.x.device)
+    harness.x, started_at = harness.without_request(), harness.now
+    harness.apply_event(GatewayDisconnected())
+    while harness.is_in(S.APPLYING):
+        if harness.x.ask is None:
+            harness.advance_to_due()
         else:
-            stand.unsent()
-    assert (stand.x.state, stand.x.code) == (S.TIMED_OUT, "NOT_APPLIED")
+            harness.fail_sending()
+    assert (harness.x.state, harness.x.code) == (S.TIMED_OUT, "NOT_APPLIED")
     assert (
-        stand.now
-        <= began + 2 * timeouts.APPLY_TIMEOUT + timeouts.LAST_QUERY_TIMEOUT + timeouts.RESPONSE_TIMEOUT
+        harness.now
+        <= started_at + 2 * timeouts.APPLY_TIMEOUT + timeouts.LAST_QUERY_TIMEOUT + timeouts.RESPONSE_TIMEOUT
     )
 
 
 @pytest.mark.rule("firmware-43")
-@each_row("way", list(UpdateMethod))
-def test_a_command_that_never_left_is_canceled_at_once(way: UpdateMethod) -> None:
-    stand = harness_in_state(S.DISPATCHED, way)
-    assert "sent" not in stand.move.cause.replace("to be sent", "")
-    stand.unsent()
-    assert stand.x.step is UpdateStep.UNSENT
-    stand.change_spec(is_canceling=True)
-    assert stand.happen_due() is None
-    assert (stand.x.state, stand.x.reason) == (S.CANCELED, "canceled before the first command was sent")
-    assert stand.move.abort_request is None
+@each_row("method", list(UpdateMethod))
+def test_an_unsent_start_is_canceled_at_once(method: UpdateMethod) -> None:
+    harness = harness_in_state(S.DISPATCHED, method)
+    assert "sent" not in harness.decision.cause.replace("to be sent", "")
+    harness.fail_sending()
+    assert harness.x.step is UpdateStep.UNSENT
+    harness.change_spec(is_canceling=True)
+    assert harness.apply_timer() is None
+    assert (harness.x.state, harness.x.reason) == (S.CANCELED, "canceled before the start command was sent")
+    assert harness.decision.abort_request is None
 
 
 @pytest.mark.rule("firmware-43")
-def test_a_cancel_that_comes_while_the_first_command_waits_to_be_sent_takes_effect_with_its_failure() -> None:
-    stand = harness_in_state(S.DISPATCHED)
-    stand.change_spec(is_canceling=True)
-    stand.unsent()
-    assert stand.is_in(S.CANCELED)
+def test_a_cancel_takes_effect_when_a_pending_start_cannot_be_sent() -> None:
+    harness = harness_in_state(S.DISPATCHED)
+    harness.change_spec(is_canceling=True)
+    harness.fail_sending()
+    assert harness.is_in(S.CANCELED)
 
 
 @pytest.mark.rule("firmware-43")
-def test_a_command_that_may_have_left_is_aborted_on_a_cancel() -> None:
-    stand = harness_in_state(S.DISPATCHED)
-    stand.unclear()
-    stand.unsent()
-    stand.change_spec(is_canceling=True)
-    ask = stand.happen_due()
-    assert ask is not None
-    assert ask.step is UpdateStep.ABORT
+def test_a_start_that_may_have_been_sent_is_aborted_on_a_cancel() -> None:
+    harness = harness_in_state(S.DISPATCHED)
+    harness.miss_response()
+    harness.fail_sending()
+    harness.change_spec(is_canceling=True)
+    request = harness.apply_timer()
+    assert request is not None
+    assert request.step is UpdateStep.ABORT
 
 
-# --- Proof ---
+# --- Reasons ---
 
 
-def test_a_bad_heartbeat_is_named_with_its_status() -> None:
-    stand = harness_in_state(S.CONFIRMING)
-    stand.context = replace(stand.context, status=3)
-    stand.beat(status=3)
-    stand.answer(0, OURS)
-    assert stand.x.reason == "a heartbeat came with status 3"
-    while stand.is_in(S.CONFIRMING):
-        stand.due()
-    assert stand.x.reason == "only 0 of 2 good heartbeats came in time: a heartbeat came with status 3"
+def test_the_reason_names_the_status_of_a_bad_heartbeat() -> None:
+    harness = harness_in_state(S.CONFIRMING)
+    harness.context = replace(harness.context, status=3)
+    harness.send_heartbeat(status=3)
+    harness.respond(0, OURS)
+    assert harness.x.reason == "a heartbeat reported status 3"
+    while harness.is_in(S.CONFIRMING):
+        harness.advance_to_due()
+    assert (
+        harness.x.reason == "only 0 of 2 good heartbeats were received in time: a heartbeat reported status 3"
+    )
 
 
 @each_row(("total", "until"), [(None, 100 * 60_000), (45 * 60_000, 45 * 60_000)])
-def test_without_a_known_rhythm_the_clock_of_the_job_decides(total: int | None, until: int) -> None:
-    stand = UpdateHarness(total_timeout=total)
-    stand.context = replace(stand.context, heartbeat_interval=None)
-    stand.dispatch()
-    began = stand.now
-    stand.answer()
-    stand.answer_state("done", 100)
-    entered = stand.now
-    stand.run_unanswered()
-    assert stand.x.reason is not None
-    assert "did not prove that it runs the new version" in stand.x.reason
-    since = entered if total is None else began
-    assert until <= stand.now - since <= until + timeouts.LAST_QUERY_TIMEOUT + timeouts.RESPONSE_TIMEOUT
+def test_without_a_known_heartbeat_interval_the_total_timeout_limits_the_confirmation(
+    total: int | None, until: int
+) -> None:
+    harness = UpdateHarness(total_timeout=total)
+    harness.context = replace(harness.context, heartbeat_interval=None)
+    harness.dispatch()
+    started_at = harness.now
+    harness.respond()
+    harness.respond_state("done", 100)
+    entered = harness.now
+    harness.run_unanswered()
+    assert harness.x.reason is not None
+    assert "did not confirm the new version" in harness.x.reason
+    since = entered if total is None else started_at
+    assert until <= harness.now - since <= until + timeouts.LAST_QUERY_TIMEOUT + timeouts.RESPONSE_TIMEOUT

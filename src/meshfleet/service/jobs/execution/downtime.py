@@ -1,9 +1,9 @@
-"""Knows when jobs were last run, so that clocks go on after an outage from where they stood (firmware-39).
+"""Downtime of the job runner: after an outage the timers of jobs keep the time they had left (firmware-39).
 
-An outage of the service or of its database is one in which no program could run jobs. Clocks of running
-updates, and of jobs that soak, queue or keep a rate, are moved by its length. Times of day that people have
-set (`startAt`, `deadline`) stay. The wall clock may have been set meanwhile, also back: each clock keeps the
-time that it had left.
+Downtime is a time in which no process could run jobs, because the service or its database was away. The
+deadlines of active updates, and of the soak time, queue and rate of jobs, are moved by its length. Times of
+day that users set (`startAt`, `deadline`) are unchanged. The wall clock may have been set meanwhile, even
+back: each timer keeps its remaining time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ALIVE_INTERVAL_MS: Final = 3000
-"""Milliseconds between two notes that a program runs jobs."""
+"""Milliseconds between two records that a process is running jobs."""
 
 DOWNTIME_THRESHOLD_MS: Final = 20_000
-"""Milliseconds without such a note that count as an outage: programs side by side differ by some seconds."""
+"""Milliseconds without such a record that count as downtime. The clocks of processes differ by seconds."""
 
 _SELECT_ALIVE_AT: Final = "SELECT alive_at FROM job_engine WHERE id = 1"
 _UPDATE_ALIVE_AT: Final = (
@@ -31,16 +31,16 @@ _UPDATE_ALIVE_AT: Final = (
     " ON CONFLICT (id) DO UPDATE SET alive_at = excluded.alive_at"
 )
 _MOVE_ACTIVE: Final = (
-    "UPDATE execution SET due = due + {gap}, expires = expires + {gap}, total_until = total_until + {gap},"  # noqa: S608 # our own names
+    "UPDATE execution SET due = due + {gap}, expires = expires + {gap}, total_until = total_until + {gap},"  # noqa: S608 # constants only
     " moved_at = moved_at + {gap}, suspended_at = suspended_at + {gap}, resumed_at = {now},"
     " final_until = NULL"
-    f" WHERE {active_condition()} AND device >= 0"  # or SQLite would look at all executions there ever were
+    f" WHERE {active_condition()} AND device >= 0"  # or SQLite would scan all executions
 )
 _MOVE_QUEUED: Final = (
     "UPDATE execution SET expires = expires + {gap} WHERE state = 'QUEUED' AND expires IS NOT NULL"
 )
 _MOVE_UNCHECKED: Final = (
-    # For how long a device was awaited that reports the target version.
+    # Since when an offline device that reports the target version is awaited.
     "UPDATE execution SET moved_at = moved_at + {gap} WHERE state = 'QUEUED' AND moved_at IS NOT NULL"
     " AND job IN (SELECT id FROM job WHERE finished_at IS NULL)"
 )
@@ -56,11 +56,11 @@ _MOVE_LEASES: Final = "UPDATE job_outbox SET taken_until = taken_until + {gap} W
 
 
 def record_alive(connection: Connection, now: int, last_alive_at: int | None = None) -> int:
-    """Note that jobs are run now, and move clocks if they were not for a while. Return how long that was.
+    """Record that jobs are running now, and move the timers after downtime. Return its milliseconds, or 0.
 
-    `noted_at` is when this program noted it last, None if it has just started. A program that did so a moment
-    ago never moves clocks: the clock of another program may be ahead or behind. All is done in one
-    transaction, so a program that is killed before its end has moved nothing.
+    `last_alive_at` is the last record of this process; None if it has just started. A process with a recent
+    record never moves timers: the clock of another process may be ahead or behind. Everything happens in
+    one transaction, so a process that is killed before its end has moved nothing.
     """
     rows = bulk.query_rows(connection, _SELECT_ALIVE_AT, (), lock=" FOR UPDATE")
     gap = now - rows[0][0] if rows else 0
@@ -69,15 +69,15 @@ def record_alive(connection: Connection, now: int, last_alive_at: int | None = N
     ):
         gap = 0
     if gap:
-        _move_clocks(connection, gap, now)
+        _move_timers(connection, gap, now)
     bulk.execute_one(connection, _UPDATE_ALIVE_AT, (now,))
     return gap
 
 
-def _move_clocks(connection: Connection, gap: int, now: int) -> None:
+def _move_timers(connection: Connection, gap: int, now: int) -> None:
     statements = [_MOVE_ACTIVE, _MOVE_QUEUED, _MOVE_UNCHECKED, _MOVE_JOBS]
-    if gap < 0:  # what is due in the past is looked at anyway, but what is due tomorrow would wait until then
+    if gap < 0:  # the clock was set back: what is due in the future would wait too long
         statements += [_MOVE_BACK, _MOVE_LEASES]
     for each in statements:
         bulk.execute_one(connection, each.format(gap=gap, now=now), ())
-    _log.info("jobs were not run for a while: their clocks were moved by %d s", gap // 1000)
+    _log.info("job timers moved by %d s: no process was running jobs", gap // 1000)

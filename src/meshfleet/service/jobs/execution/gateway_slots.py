@@ -1,41 +1,31 @@
-"""What gateways are busy with, and whether they can take one more update."""
+"""Update slots of gateways: how many updates each gateway hosts, and whether it can host another one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition
 from meshfleet.protocol.products import UpdateMethod
+from meshfleet.rest import ExecutionState
+from meshfleet.service.jobs.updates.model import START_STEPS, DfuModeSeen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sqlalchemy import Connection
 
-
-# The lines before gateways: who is next when there is room.
-
-_MAKE_NEXT_DUE: Final = (
-    "UPDATE execution SET due = ? WHERE waiting = 'gateway-busy' AND (job, device) IN ("
-    "SELECT e.job, e.device FROM execution e JOIN job j ON j.id = e.job AND j.state = 'IN_PROGRESS'"
-    " WHERE e.waiting = 'gateway-busy' AND e.gateway = ? ORDER BY e.due LIMIT 8{lock})"
-)
-"""More than one: the rate of a job may be used up."""
-
-
-def wake_waiting_executions(connection: Connection, gateways: Sequence[int], now: int) -> None:
-    """Let the next ones before these gateways be looked at."""
-    # On a server others may be about to begin with the same: these need no word.
-    lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE OF e SKIP LOCKED"
-    bulk.execute_many(connection, _MAKE_NEXT_DUE.format(lock=lock), [(now, gateway) for gateway in gateways])
-
+    from meshfleet.service.jobs.execution.queries import JobSpecCache, LoadedExecution
+    from meshfleet.service.jobs.execution.transition_writer import ExecutionTransition
+    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateEvent
 
 _SELECT_BUSY: Final = (
-    "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # our own names
+    "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # constants only
     f" WHERE gateway IN numbers AND {active_condition()}"
-    " AND coalesce(step, '') <> 'check'"  # a version that is read is no update
+    " AND coalesce(step, '') <> 'check'"  # reading a version occupies no slot
     " AND (state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING')"
     " OR (method <> 'download' AND state IN ('STAGED', 'APPLYING'))) GROUP BY 1, 2, 3"
 )
@@ -45,9 +35,9 @@ _TRY_DISPATCH_LOCK: Final = f"SELECT pg_try_advisory_xact_lock({0x6A6F_6273})"
 
 
 def try_dispatch_lock(connection: Connection) -> bool:
-    """Whether this program, and no other until the end of its transaction, may decide who begins.
+    """Return whether this process alone may start executions until its transaction ends.
 
-    Limits hold for all programs together.
+    The limits of jobs and gateways apply to all processes together. SQLite has only one writer anyway.
     """
     return connection.dialect.name == "sqlite" or bool(
         connection.exec_driver_sql(_TRY_DISPATCH_LOCK).scalar()
@@ -55,9 +45,10 @@ def try_dispatch_lock(connection: Connection) -> bool:
 
 
 class GatewaySlots:
-    """The updates at gateways, of all jobs. A broadcast is one, however many it is for.
+    """Updates that gateways host, of all jobs. A broadcast counts as one, whatever its number of devices.
 
-    One transaction uses one of these: what it lets begin is not in the database yet.
+    Use one instance per transaction: it also counts the updates that this transaction starts and has not
+    written yet.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -67,24 +58,100 @@ class GatewaySlots:
         self._methods: set[tuple[int, str]] = set()
 
     def load(self, gateways: Iterable[int | None]) -> None:
-        """Read what gateways are busy with, in one query. Those that were read before stay as they are."""
-        wanted = sorted({each for each in gateways if each is not None} - self._loaded)
-        if not wanted:
+        """Load the updates of gateways in one query. Gateways that were loaded before are not read again."""
+        missing = sorted({each for each in gateways if each is not None} - self._loaded)
+        if not missing:
             return
-        rows = bulk.query_in(self._connection, _SELECT_BUSY, wanted)
-        self._loaded.update(wanted)
+        rows = bulk.query_in(self._connection, _SELECT_BUSY, missing)
+        self._loaded.update(missing)
         self._counts.update(row[0] for row in rows)
         self._methods.update((row[0], row[1]) for row in rows)
 
     def is_free(self, gateway: int, method: UpdateMethod, limit: int | None) -> bool:
-        """Whether a gateway can take another update; it can host one of some kinds only (firmware-25)."""
+        """Return whether a gateway can host another update within `limit`; None means no limit.
+
+        A gateway hosts one broadcast and one Nordic DFU at a time (firmware-25).
+        """
         self.load([gateway])
         if method is not UpdateMethod.DOWNLOAD and (gateway, str(method)) in self._methods:
             return False
         return limit is None or self._counts[gateway] < limit
 
     def reserve(self, gateway: int, method: UpdateMethod) -> None:
-        """It has one more."""
+        """Count an update that starts in this transaction."""
         self.load([gateway])
         self._counts[gateway] += 1
         self._methods.add((gateway, str(method)))
+
+
+def reserve_dfu_slots(
+    connection: Connection,
+    spec_cache: JobSpecCache,
+    events: Sequence[tuple[LoadedExecution, UpdateEvent]],
+    slots: GatewaySlots,
+) -> list[tuple[LoadedExecution, UpdateEvent]]:
+    """Reserve slots for devices in DFU mode that another gateway than their own receives.
+
+    Return all events; those of these devices say whether the receiving gateway has a free slot.
+    """
+    other_gateways = {
+        loaded.execution.device: event.gateway
+        for loaded, event in events
+        if isinstance(event, DfuModeSeen) and event.gateway not in (None, loaded.execution.gateway)
+    }
+    if not other_gateways:
+        return list(events)
+    has_lock = try_dispatch_lock(connection)
+    if has_lock:  # counts read without the lock could be stale when `HostGatewaySelector` gets it later
+        slots.load(other_gateways.values())
+    completed: list[tuple[LoadedExecution, UpdateEvent]] = []
+    for loaded, event in events:
+        x, gateway = loaded.execution, other_gateways.get(loaded.execution.device)
+        if gateway is None or not isinstance(event, DfuModeSeen):
+            completed.append((loaded, event))
+            continue
+        limit = spec_cache.load_body(connection, x.job).concurrency.per_gateway
+        has_free_slot = has_lock and slots.is_free(gateway, x.method, limit)
+        if has_free_slot:
+            slots.reserve(gateway, x.method)
+        completed.append((loaded, event._replace(has_free_slot=has_free_slot)))
+    return completed
+
+
+class HostGatewaySelector:
+    """Selector of the gateway that hosts an update whose start command is sent again."""
+
+    def __init__(self, connection: Connection, spec_cache: JobSpecCache, slots: GatewaySlots) -> None:
+        self._connection = connection
+        self._spec_cache = spec_cache
+        self._slots = slots
+
+    def assign_host(self, transition: ExecutionTransition) -> ExecutionTransition:
+        """Return the transition with the gateway that hosts the update from now on.
+
+        The gateway that receives the start command becomes the host. The command goes through the newly
+        selected gateway if that has a free slot, and otherwise through the previous host.
+        """
+        request, x = transition.decision.request, transition.decision.execution
+        is_start = request is not None and request.step in START_STEPS and not request.targets_gateway
+        if (
+            not is_start
+            or transition.request_gateway in (None, x.gateway)
+            or x.state is not ExecutionState.DISPATCHED
+        ):
+            return transition
+        if not self._reserve_slot(transition.request_gateway, x):
+            return transition._replace(request_gateway=x.gateway)
+        return transition._replace(
+            decision=transition.decision._replace(execution=replace(x, gateway=transition.request_gateway))
+        )
+
+    def _reserve_slot(self, gateway: int, x: ExecutionRecord) -> bool:
+        """Reserve a slot. Return False if the gateway has none free, or another process starts executions."""
+        if not try_dispatch_lock(self._connection):
+            return False
+        limit = self._spec_cache.load_body(self._connection, x.job).concurrency.per_gateway
+        if not self._slots.is_free(gateway, x.method, limit):
+            return False
+        self._slots.reserve(gateway, x.method)
+        return True

@@ -1,4 +1,4 @@
-"""Lets jobs go on: from wave to wave, to a stop, to their end; and lets their executions begin."""
+"""Scheduler of jobs: transitions between waves, pauses and ends, and the dispatch of executions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from meshfleet.rest import JobState as S
 from meshfleet.rest import StopCause
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.audit import log as audit
-from meshfleet.service.jobs import rollout as plan
 from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup, transition_writer
 from meshfleet.service.jobs.execution.dispatch import DispatchParameters
 from meshfleet.service.jobs.execution.gateway_slots import try_dispatch_lock
 from meshfleet.service.jobs.job_states import check_job_transition
-from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE, ExecutionCounts, RolloutState
+from meshfleet.service.jobs.rollout import (
+    LEFT_OUT_WAVE,
+    ExecutionCounts,
+    RolloutState,
+    compute_allowance,
+    find_next_transition,
+)
 from meshfleet.service.jobs.updates.states import CANCELABLE_STATES
 
 if TYPE_CHECKING:
@@ -42,37 +47,37 @@ _SELECT_JOB: Final = (
 _LOCK: Final = " FOR UPDATE OF j"
 _SELECT_COUNTS: Final = "SELECT wave, state, count FROM tally WHERE job = ? AND count <> 0"
 _UPDATE_PACED_UNTIL: Final = "UPDATE job SET paced_until = ? WHERE id = ?"
-# With a sign before the job, so that SQLite looks at those that are under way, not at all of the job.
+# `+job` makes SQLite use the index of active executions instead of reading the whole job.
 _MAKE_CANCELABLE_DUE: Final = (
-    f"UPDATE execution SET due = ? WHERE +job = ? AND {active_condition()} AND due > ?"  # noqa: S608 # our own names
+    f"UPDATE execution SET due = ? WHERE +job = ? AND {active_condition()} AND due > ?"  # noqa: S608 # constants only
     " AND state IN ('DISPATCHED', 'TRANSFERRING', 'VERIFYING', 'STAGED')"
-    # What waits for an answer is left alone, unless only the version was asked for.
+    # An execution that awaits a response is not disturbed, unless it only reads the version.
     " AND (ask IS NULL OR (state = 'DISPATCHED' AND step = 'look' AND tries = 0 AND batch IS NULL))"
     " AND coalesce(waiting, '') <> 'canceling'"
 )
 _MAKE_STAGED_DUE: Final = (
-    f"UPDATE execution SET due = ? WHERE +job = ? AND {active_condition()} AND due > ?"  # noqa: S608 # our own names
+    f"UPDATE execution SET due = ? WHERE +job = ? AND {active_condition()} AND due > ?"  # noqa: S608 # constants only
     " AND state = 'STAGED' AND ask IS NULL"
-    " AND coalesce(step, '') <> 'apply'"  # who was told already, in vain, is told again after a while
+    " AND coalesce(step, '') <> 'apply'"  # a failed apply is repeated after its own delay
 )
 _MINUTE_MS: Final = 60_000
 
 
 class JobAdvanceResult(NamedTuple):
-    """What a job has done."""
+    """Changes that one transaction made to a job."""
 
     changed: list[ExecutionChange]
     request_count: int
     has_more: bool
-    """Whether there may be more to do at once."""
+    """Whether the job may have more to do at once."""
     is_changed: bool = False
-    """Whether the job itself is in another state."""
+    """Whether the job itself changed."""
     is_idle: bool = False
-    """Whether there is nothing to do before something else happens."""
+    """Whether the job has nothing to do until another event occurs."""
     is_canceling: bool = False
-    """Whether nothing of the job may begin any more."""
+    """Whether the job is being canceled, so that no more updates may start."""
     unrouted: Sequence[int] = ()
-    """Devices that could begin once a gateway is selected for them."""
+    """Devices that could start once a gateway is selected for them."""
 
 
 NO_ADVANCE: Final = JobAdvanceResult([], 0, has_more=False)
@@ -80,12 +85,12 @@ IDLE_ADVANCE: Final = NO_ADVANCE._replace(is_idle=True)
 
 
 def list_open_jobs(connection: Connection, after: int) -> dict[int, S]:
-    """Return the states of the next jobs that have not ended, in the order in which they were made."""
+    """Return the states of the next open jobs after a number, at most 100, by number."""
     return {number: S(state) for number, state in bulk.query_rows(connection, _SELECT_OPEN, (after,))}
 
 
 class _OpenJob(NamedTuple):
-    """An open job, and how its executions stand."""
+    """Open job with the counts of its executions."""
 
     number: int
     rollout: RolloutState
@@ -102,13 +107,16 @@ def advance_job(
     now: Moment,
     routes: GatewayRoutes | None = None,
 ) -> JobAdvanceResult:
-    """Let a job do what it is time for. For `routes` see `dispatching.begin`."""
+    """Advance a job: write its next transition, end queued executions, or dispatch executions.
+
+    Do nothing if another process holds the dispatch lock. For `routes` see `dispatch.dispatch_executions`.
+    """
     if not try_dispatch_lock(connection):
         return NO_ADVANCE
     job = _load_job(connection, spec_cache, job_number)
     if job is None:
         return NO_ADVANCE
-    change = plan.find_next_transition(job.rollout, job.counts, now=now.steady, wall=now.wall)
+    change = find_next_transition(job.rollout, job.counts, now=now.steady, wall=now.wall)
     if change is not None:
         _write_transition(connection, job, change, now.wall)
         return JobAdvanceResult([], 0, has_more=True, is_changed=True)
@@ -116,16 +124,16 @@ def advance_job(
         _start_queue_timeout(connection, job, now.steady)
     _make_due(connection, job, now.steady)
     if job.rollout.state is S.CANCELING and job.counts.count(E.DISPATCHED):
-        back = execution_events.withdraw_unsent_starts(connection, spec_cache, job_number, now, routes)
-        if back.changed or back.request_count or back.has_more:
+        withdrawn = execution_events.withdraw_unsent_starts(connection, spec_cache, job_number, now, routes)
+        if withdrawn.changed or withdrawn.request_count or withdrawn.has_more:
             return JobAdvanceResult(
-                back.changed, back.request_count, has_more=True, is_changed=True, is_canceling=True
+                withdrawn.changed, withdrawn.request_count, has_more=True, is_changed=True, is_canceling=True
             )
     ended = _end_queued(connection, job, now)
     if ended or job.rollout.state is not S.IN_PROGRESS:
         is_canceling = job.rollout.state is S.CANCELING
-        done = JobAdvanceResult(ended, 0, has_more=bool(ended), is_changed=bool(ended), is_idle=not ended)
-        return done._replace(is_canceling=is_canceling)
+        result = JobAdvanceResult(ended, 0, has_more=bool(ended), is_changed=bool(ended), is_idle=not ended)
+        return result._replace(is_canceling=is_canceling)
     return _dispatch(connection, spec_cache, job, now, routes)
 
 
@@ -133,15 +141,19 @@ def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int)
     rows = bulk.query_rows(connection, _SELECT_JOB, (job_number,), lock=_LOCK)
     if not rows:
         return None
-    *standing, queue_until, applied_at, stop_cause = rows[0]
+    *rollout_columns, queue_until, applied_at, stop_cause = rows[0]
     counts = {
         (wave, E(state)): count
         for wave, state, count in bulk.query_rows(connection, _SELECT_COUNTS, (job_number,))
     }
     body = spec_cache.load_body(connection, job_number)
-    cause = None if stop_cause is None else StopCause(stop_cause)
     return _OpenJob(
-        job_number, _parse_rollout(body, standing), ExecutionCounts(counts), queue_until, applied_at, cause
+        job_number,
+        _parse_rollout(body, rollout_columns),
+        ExecutionCounts(counts),
+        queue_until,
+        applied_at,
+        None if stop_cause is None else StopCause(stop_cause),
     )
 
 
@@ -161,7 +173,7 @@ def _parse_rollout(body: NewJob, row: Sequence[Any]) -> RolloutState:
 
 
 def _write_transition(connection: Connection, job: _OpenJob, change: JobTransition, wall: int) -> None:
-    """Write a step of a job, and why."""
+    """Write a transition of a job and its cause."""
     before, after = job.rollout.state, change.state
     if after is not before:
         check_job_transition(before, after)
@@ -177,8 +189,9 @@ def _write_transition(connection: Connection, job: _OpenJob, change: JobTransiti
         values |= {"outcome": str(change.outcome), "finished_at": wall}
     if before is S.SCHEDULED and after is S.IN_PROGRESS:
         values["started_at"] = wall
-    text = ", ".join(f"{name} = ?" for name in values)
-    bulk.execute_one(connection, f"UPDATE job SET {text} WHERE id = ?", (*values.values(), job.number))  # noqa: S608 # our own names
+    assignments = ", ".join(f"{name} = ?" for name in values)
+    statement = f"UPDATE job SET {assignments} WHERE id = ?"  # noqa: S608 # constants only
+    bulk.execute_one(connection, statement, (*values.values(), job.number))
     row = (
         job.number,
         None,
@@ -196,22 +209,22 @@ def _write_transition(connection: Connection, job: _OpenJob, change: JobTransiti
 
 
 def _record_stop(connection: Connection, job_number: int, change: JobTransition, wall: int) -> None:
-    """A job that has stopped by itself is in the audit log: who looks there asks why it rests (rest-210)."""
+    """Record in the audit log that a job has stopped by itself, and why (rest-210)."""
     cause = change.pause_reason or change.stop_cause
     if cause is not None:
-        deed = "cancel" if change.pause_reason is None else "pause"
-        told = {"cause": str(cause), "reason": change.cause}
-        audit.record_change(connection, SERVICE, f"job.{deed}", f"job-{job_number}", now=wall, **told)
+        action = "job.cancel" if change.pause_reason is None else "job.pause"
+        details = {"cause": str(cause), "reason": change.cause}
+        audit.record_change(connection, SERVICE, action, f"job-{job_number}", now=wall, **details)
 
 
 def _start_queue_timeout(connection: Connection, job: _OpenJob, now: int) -> None:
-    """Begin to count how long executions wait in the queue, by a clock that does not jump."""
-    patience = int(job.rollout.body.timeouts.queue_minutes * _MINUTE_MS)
-    bulk.execute_one(connection, "UPDATE job SET queue_until = ? WHERE id = ?", (now + patience, job.number))
+    """Set the monotonic deadline of queued executions."""
+    timeout = int(job.rollout.body.timeouts.queue_minutes * _MINUTE_MS)
+    bulk.execute_one(connection, "UPDATE job SET queue_until = ? WHERE id = ?", (now + timeout, job.number))
 
 
 def _make_due(connection: Connection, job: _OpenJob, now: int) -> None:
-    """Let executions be looked at that wait for a word from people."""
+    """Make executions due that a cancel or apply of the job concerns."""
     if job.rollout.state is S.CANCELING and any(job.counts.count(each) for each in CANCELABLE_STATES):
         bulk.execute_one(connection, _MAKE_CANCELABLE_DUE, (now, job.number, now))
     elif job.applied_at is not None and job.counts.count(E.STAGED):
@@ -219,7 +232,7 @@ def _make_due(connection: Connection, job: _OpenJob, now: int) -> None:
 
 
 def _end_queued(connection: Connection, job: _OpenJob, now: Moment) -> list[ExecutionChange]:
-    """End some of those that wait in the queue, if they wait for nothing any more."""
+    """End a chunk of queued executions if the job is being canceled or their timeout has passed."""
     if not job.counts.count(E.QUEUED):
         return []
     if job.rollout.state is S.CANCELING:
@@ -230,29 +243,28 @@ def _end_queued(connection: Connection, job: _OpenJob, now: Moment) -> list[Exec
 def _dispatch(
     connection: Connection, spec_cache: JobSpecCache, job: _OpenJob, now: Moment, routes: GatewayRoutes | None
 ) -> JobAdvanceResult:
-    """Let as many begin as may."""
-    standing, counts = job.rollout, job.counts
-    allowed = plan.compute_allowance(standing, counts, now.steady, dispatch.CANDIDATES_PER_TRANSACTION)
-    # Those that report the target version are in no wave, and are asked after all that are to be updated.
-    waves = [wave for wave in (*range(standing.wave + 1), LEFT_OUT_WAVE) if counts.count(E.QUEUED, wave=wave)]
+    """Start as many executions as rate and limits allow."""
+    rollout, counts = job.rollout, job.counts
+    allowance = compute_allowance(rollout, counts, now.steady, dispatch.CANDIDATES_PER_TRANSACTION)
+    # Devices that report the target version are in no wave, and are checked after all waves.
+    waves = [wave for wave in (*range(rollout.wave + 1), LEFT_OUT_WAVE) if counts.count(E.QUEUED, wave=wave)]
     if not waves:
         return IDLE_ADVANCE
-    if not allowed.slots:
+    if not allowance.slots:
         return NO_ADVANCE
-    order, need = spec_cache.load_specs(connection, [job.number])[job.number]
-    per_gateway = standing.body.concurrency.per_gateway
-    turn = DispatchParameters(
-        order,
-        need,
-        per_gateway=per_gateway,
-        wave=standing.wave,
-        slots=allowed.slots,
-        broadcast_slots=allowed.broadcast_slots,
+    spec, requirement = spec_cache.load_specs(connection, [job.number])[job.number]
+    parameters = DispatchParameters(
+        spec,
+        requirement,
+        per_gateway=rollout.body.concurrency.per_gateway,
+        wave=rollout.wave,
+        slots=allowance.slots,
+        broadcast_slots=allowance.broadcast_slots,
         queue_length=counts.count(E.QUEUED),
-        is_supersedable=standing.body.on_newer_job == "supersede",
+        is_supersedable=rollout.body.on_newer_job == "supersede",
     )
-    begun = dispatch.dispatch_executions(connection, turn, waves, now, routes)
-    if allowed.interval_ms and begun.started:
-        until = ceil(allowed.paced_until + begun.started * allowed.interval_ms)
+    result = dispatch.dispatch_executions(connection, parameters, waves, now, routes)
+    if allowance.interval_ms and result.started:
+        until = ceil(allowance.paced_until + result.started * allowance.interval_ms)
         bulk.execute_one(connection, _UPDATE_PACED_UNTIL, (until, job.number))
-    return JobAdvanceResult(begun.changed, begun.request_count, begun.has_more, unrouted=begun.unrouted)
+    return JobAdvanceResult(result.changed, result.request_count, result.has_more, unrouted=result.unrouted)

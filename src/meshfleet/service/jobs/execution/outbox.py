@@ -1,7 +1,8 @@
-"""Requests of jobs on their way: written with the state that they belong to, sent after that, and only once.
+"""Outbox of job requests: stored in the transaction of their state, sent after it, and only once.
 
-Whoever sends one says first until when it waits for the answer. If that time passes and nobody took the
-answer over, the sender has ended, and nobody knows whether it had sent the request: whoever finds it says so.
+A process leases a request before it sends it, until the response must have arrived. If a lease expires and no
+result was applied, its process has ended, and it is unknown whether the request was sent: the process that
+finds the request reports it as unanswered.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = "id, job, device, attempt, step, gateway, target, operation, identifier, value"
 _SELECT_NEW: Final = (
-    f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until IS NULL AND NOT (gateway IN numbers)"  # noqa: S608 # our own names
-    # No update of a canceled job begins; the next step of the job takes these back.
+    f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until IS NULL AND NOT (gateway IN numbers)"  # noqa: S608 # constants only
+    # No update of a canceled job starts; the next step of the job withdraws these requests.
     f" AND NOT (step IN ('{UpdateStep.START}', '{UpdateStep.ENTER_DFU}')"
     f" AND EXISTS (SELECT 1 FROM job j WHERE j.id = job_outbox.job AND j.state = '{JobState.CANCELING}'))"
-    " LIMIT {most}"
+    " LIMIT {limit}"
 )
-_SELECT_ABANDONED: Final = f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until <= ? LIMIT ?"  # noqa: S608 # our own names
+_SELECT_ABANDONED: Final = f"SELECT {_COLUMNS} FROM job_outbox WHERE taken_until <= ? LIMIT ?"  # noqa: S608 # constants only
 _LOCK: Final = " FOR UPDATE SKIP LOCKED"
 _LEASE: Final = "UPDATE job_outbox SET taken_until = ? WHERE id = ?"
 _RELEASE: Final = "UPDATE job_outbox SET taken_until = 0 WHERE taken_until IS NOT NULL"
@@ -40,11 +41,11 @@ _RELEASE: Final = "UPDATE job_outbox SET taken_until = 0 WHERE taken_until IS NO
 REQUESTS_PER_BATCH: Final = 256
 
 MAX_IN_FLIGHT_PER_GATEWAY: Final = 100
-"""Letters on their way to one gateway: one that is silent must not keep all others waiting."""
+"""Maximum requests in flight to one gateway: a silent gateway must not block all others."""
 
 
 class OutboxRequest(NamedTuple):
-    """A request to be sent."""
+    """Request to be sent."""
 
     id: str
     job: int
@@ -58,53 +59,57 @@ class OutboxRequest(NamedTuple):
     value: Any
 
     def build_result(self, event: Any) -> RequestResult:
-        """What came of it."""
+        """Build the result of this request."""
         return RequestResult(self.id, self.job, self.device, self.attempt, event)
 
 
 class RequestBatch(NamedTuple):
-    """Letters to be sent now."""
+    """Leased requests to be sent now."""
 
     requests: list[OutboxRequest]
     has_more: bool
-    """Whether there may be more."""
+    """Whether the outbox may contain more."""
 
 
 def lease_requests(
     connection: Connection, limit: int, in_flight: Mapping[int, int], *, until: int
 ) -> RequestBatch:
-    """Take letters to be sent, of which nobody else gets any; we wait for their answers until that time.
+    """Lease up to `limit` requests until a time; no other process gets them.
 
-    `at_gateways` tells how many of ours are on their way to which gateway.
+    `in_flight` is the number of requests of this process in flight, by gateway.
     """
     full = [gateway for gateway, count in in_flight.items() if count >= MAX_IN_FLIGHT_PER_GATEWAY]
-    text = _SELECT_NEW.format(most=limit) + ("" if connection.dialect.name == "sqlite" else _LOCK)
+    text = _SELECT_NEW.format(limit=limit) + ("" if connection.dialect.name == "sqlite" else _LOCK)
     found = [_parse_request(row) for row in bulk.query_in(connection, text, full)]
-    counts, letters = Counter(in_flight), []
+    counts, requests = Counter(in_flight), []
     for each in found:
         counts[each.gateway] += 1
         if counts[each.gateway] <= MAX_IN_FLIGHT_PER_GATEWAY:
-            letters.append(each)
-    bulk.execute_many(connection, _LEASE, [(until, each.id) for each in letters])
-    return RequestBatch(letters, has_more=len(found) == limit)
+            requests.append(each)
+    bulk.execute_many(connection, _LEASE, [(until, each.id) for each in requests])
+    return RequestBatch(requests, has_more=len(found) == limit)
 
 
 def list_abandoned_requests(connection: Connection, now: int, own_count: int) -> list[RequestResult]:
-    """Letters whose senders have ended. Others may find the same: `advancing.reply` takes each over once.
+    """Return results for requests whose lease has expired, because their process has ended.
 
-    So many of them may be our own, after a suspension of the machine, and must not crowd out the others.
+    Several processes may find the same ones: `execution_events.apply_results` applies each once. Up to
+    `own_count` of them may belong to this process, after a suspension of the machine; the limit is raised
+    by that number so that they do not crowd out the others.
     """
     rows = bulk.query_rows(connection, _SELECT_ABANDONED, (now, REQUESTS_PER_BATCH + own_count))
     return [
         each.build_result(
-            RequestUnanswered(each.step, "the service ended before an answer came", is_connection_lost=True)
+            RequestUnanswered(
+                each.step, "the service stopped before a response arrived", is_connection_lost=True
+            )
         )
         for each in map(_parse_request, rows)
     ]
 
 
 def release_leases(connection: Connection) -> None:
-    """All senders have ended: this is the only program here, and it has just begun."""
+    """Expire all leases: called at the start of the only process, when all earlier senders have ended."""
     bulk.execute_many(connection, _RELEASE, [()])
 
 

@@ -1,4 +1,4 @@
-"""Reads executions together with all that decides about them."""
+"""Queries that load executions with their devices, jobs and transfer rates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import execution
+from meshfleet.db.tables import active_condition, execution
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import Version, format_model_number
 from meshfleet.protocol.products import UpdateMethod
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from meshfleet.rest import NewJob
 
     GatewayRoutes = Mapping[int, int | None]
-    """The gateway that was selected for each device; None: no connected gateway has heard it.
+    """Selected gateway of each device; None if no connected gateway has received it.
 
-    Devices that are not in it, and those with None, are asked through the gateway that they belong to."""
+    Requests to devices that are missing or have None go through their own gateway."""
 
 _MINUTE_MS: Final = 60_000
 _SECOND_MS: Final = 1000
@@ -39,7 +39,7 @@ DEVICE_COLUMNS: Final = (
     " d.id, d.model, d.hardware, d.firmware, d.beta, d.connected,"
     " CASE WHEN w.device IS NULL THEN d.gateway ELSE d.id END, g.connected, s.status, s.status_at, s.rhythm"
 )
-"""What the registry knows of a device."""
+"""Columns of `DeviceSnapshot`."""
 
 STATE_JOINS: Final = (
     " LEFT JOIN gateway w ON w.device = e.device"
@@ -47,6 +47,15 @@ STATE_JOINS: Final = (
     " LEFT JOIN device_state s ON s.device = e.device"
 )
 DEVICE_JOINS: Final = f" LEFT JOIN device d ON d.id = e.device{STATE_JOINS}"
+
+SELECT_EXECUTIONS: Final = f"SELECT {EXECUTION_COLUMNS},{DEVICE_COLUMNS} FROM execution e{DEVICE_JOINS}"  # noqa: S608 # constants only
+"""Query of executions with their devices; `parse_loaded_execution` parses its rows."""
+
+IS_ACTIVE: Final = active_condition("e.state")
+LOCK_EXECUTIONS: Final = " FOR UPDATE OF e"
+
+EXECUTIONS_PER_TRANSACTION: Final = 100
+"""Maximum number of active executions that advance in one transaction."""
 
 _SELECT_JOBS: Final = (
     "SELECT j.id, j.state, j.stop_cause, j.waves, j.applied_at,"
@@ -61,10 +70,10 @@ _MAX_CACHED_BODIES: Final = 256
 
 
 class DeviceSnapshot(NamedTuple):
-    """What the registry knows of a device."""
+    """Registry data of a device."""
 
     device: int | None
-    """None: nothing."""
+    """Number of the device; None if the registry does not know it."""
     model: int
     hardware: str
     firmware: str
@@ -78,18 +87,18 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def facts(self) -> DeviceFacts:
-        """What decides whether a firmware fits it."""
+        """Facts that decide whether a firmware fits."""
         return DeviceFacts(self.model, self.hardware, self.firmware, self.beta)
 
 
 class LoadedExecution(NamedTuple):
-    """An execution, and its device."""
+    """Execution with the registry data of its device."""
 
     execution: ExecutionRecord
     snapshot: DeviceSnapshot
 
     def with_route(self, routes: GatewayRoutes | None) -> LoadedExecution:
-        """Let its device be asked through the gateway that was selected for it, if one was."""
+        """Return the execution with the gateway that was selected for its device, if one was."""
         gateway = None if routes is None else routes.get(self.execution.device)
         if gateway is None:
             return self
@@ -97,19 +106,19 @@ class LoadedExecution(NamedTuple):
 
 
 class JobSpecCache:
-    """What jobs say. Their bodies never change, so they are remembered."""
+    """Cache of job bodies, which never change. Safe for concurrent readers in several threads."""
 
     def __init__(self) -> None:
         self._bodies: dict[int, NewJob] = {}
 
     def load_body(self, connection: Connection, job: int) -> NewJob:
-        """The order of a job, as it was made."""
+        """Return the request with which a job was created."""
         return self._load_bodies(connection, [job])[job]
 
     def load_specs(
         self, connection: Connection, jobs: Iterable[int]
     ) -> dict[int, tuple[UpdateSpec, FirmwareRequirement]]:
-        """What jobs say about each of their devices, at this moment."""
+        """Load the current update parameters and requirements of jobs, by job number."""
         numbers = sorted(set(jobs))
         bodies = self._load_bodies(connection, numbers)
         return {
@@ -121,14 +130,14 @@ class JobSpecCache:
         bodies = self._bodies
         missing = [each for each in numbers if each not in bodies]
         if missing:
-            read = {
+            loaded = {
                 number: get_decoder(StoredJobRequest).decode(body)
                 for number, body in bulk.query_in(connection, _SELECT_BODIES, missing)
             }
-            # Others may read at the same time, in other threads: the old one stays as it is.
-            kept = {} if len(bodies) >= _MAX_CACHED_BODIES else bodies
-            self._bodies = kept | read
-            bodies = bodies | read
+            # Other threads may be reading the old dictionary: it is replaced, not changed.
+            cached = {} if len(bodies) >= _MAX_CACHED_BODIES else bodies
+            self._bodies = cached | loaded
+            bodies = bodies | loaded
         return {each: bodies[each] for each in numbers}
 
 
@@ -147,7 +156,7 @@ def _build_spec(body: NewJob, row: Sequence[Any]) -> tuple[UpdateSpec, FirmwareR
         transferring,
     ) = row
     total = body.timeouts.total_minutes
-    order = UpdateSpec(
+    spec = UpdateSpec(
         job=number,
         model=format_model_number(model),
         version=Version.parse(version),
@@ -165,26 +174,26 @@ def _build_spec(body: NewJob, row: Sequence[Any]) -> tuple[UpdateSpec, FirmwareR
         step_timeout=int(body.timeouts.step_minutes * _MINUTE_MS),
         total_timeout=None if total is None else int(total * _MINUTE_MS),
     )
-    need = FirmwareRequirement(
+    requirement = FirmwareRequirement(
         model,
-        order.version,
+        spec.version,
         frozenset(msgspec.json.decode(hardware, type=list[str])),
         None if min_version is None else Version.parse(min_version),
         body.allow_downgrade,
         body.method,
     )
-    return order, need
+    return spec, requirement
 
 
 def parse_loaded_execution(row: Sequence[Any]) -> LoadedExecution:
-    """Read a row of `COLUMNS` and `ABOUT`."""
+    """Parse a row of `EXECUTION_COLUMNS` and `DEVICE_COLUMNS`."""
     return LoadedExecution(
         parse_execution(row[:_COUNT]), DeviceSnapshot(*row[_COUNT : _COUNT + len(DeviceSnapshot._fields)])
     )
 
 
 def parse_execution(row: Sequence[Any]) -> ExecutionRecord:
-    """Read a row of `COLUMNS`."""
+    """Parse a row of `EXECUTION_COLUMNS`."""
     values = dict(zip(_FIELDS, row, strict=True))
     values["state"] = ExecutionState(values["state"])
     values["method"] = UpdateMethod(values["method"])
@@ -198,25 +207,25 @@ def load_contexts(
     specs: Mapping[int, tuple[UpdateSpec, FirmwareRequirement]],
     loaded: Sequence[LoadedExecution],
 ) -> list[UpdateContext]:
-    """The scene of each of these."""
+    """Load the context of each execution, without the members of its broadcast."""
     gateways = sorted({each.snapshot.gateway for each in loaded if each.snapshot.gateway is not None})
-    paces = {
+    rates = {
         (gateway, method): rate
         for gateway, method, rate in bulk.query_in(connection, _SELECT_RATES, gateways)
     }
-    return [_build_context(specs[each.execution.job][0], each, paces) for each in loaded]
+    return [_build_context(specs[each.execution.job][0], each, rates) for each in loaded]
 
 
 def _build_context(
-    spec: UpdateSpec, loaded: LoadedExecution, paces: Mapping[tuple[int, str], float]
+    spec: UpdateSpec, loaded: LoadedExecution, rates: Mapping[tuple[int, str], float]
 ) -> UpdateContext:
-    x, about = loaded
-    gateway = about.gateway if about.gateway is not None else x.gateway or 0
+    x, snapshot = loaded
+    gateway = snapshot.gateway if snapshot.gateway is not None else x.gateway or 0
     return UpdateContext(
         spec=spec,
         gateway=gateway,
-        rate=paces.get((gateway, str(x.method)), timeouts.DEFAULT_RATES[x.method]),
-        heartbeat_interval=about.heartbeat_interval,
-        status=about.status,
-        beat_at=about.heartbeat_at,
+        rate=rates.get((gateway, str(x.method)), timeouts.DEFAULT_RATES[x.method]),
+        heartbeat_interval=snapshot.heartbeat_interval,
+        status=snapshot.status,
+        beat_at=snapshot.heartbeat_at,
     )

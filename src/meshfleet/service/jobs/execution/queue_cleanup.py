@@ -1,4 +1,4 @@
-"""Ends many queued executions at once, in parts that nobody has to wait for."""
+"""End of many queued executions, in chunks so that other writers do not wait long."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Moment
 
 _EXECUTIONS_PER_TRANSACTION: Final = {"sqlite": 2000, "postgresql": 10_000}
-"""Executions that end in one transaction. Only SQLite lets all other writers wait for it."""
+"""Maximum executions that end in one transaction. Only on SQLite all other writers wait for it."""
 
 _SELECT_QUEUED: Final = "SELECT device FROM execution WHERE state = 'QUEUED'"
-# By device, as they lie in the table: each page of it is written once, not once for each chunk.
+# By device, the order of the table, so that each database page is written once and not in every chunk.
 _SELECT_ANY: Final = f"{_SELECT_QUEUED} AND job = ? ORDER BY device LIMIT ?"
-# In the order of the queue, or SQLite would look at all that have ended before each time.
+# In the order of the queue index, or SQLite would scan all ended executions each time.
 _SELECT_FIRST: Final = f"{_SELECT_QUEUED} AND job = ? AND expires IS NULL ORDER BY wave, due LIMIT ?"
 _SELECT_UNCHECKED: Final = f"{_SELECT_QUEUED} AND job = ? AND wave = {LEFT_OUT_WAVE} ORDER BY due LIMIT ?"
-# With a sign before it, so that SQLite looks at the few that are tried again, not at all of the job.
+# `+job` makes SQLite use the index of the few retries instead of reading the whole job.
 _SELECT_EXPIRED_RETRIES: Final = (
     f"{_SELECT_QUEUED} AND expires IS NOT NULL AND +job = ? AND expires <= ? LIMIT ?"
 )
 
-# Between the first and the last, and "is true", or PostgreSQL would read all of the job that are queued.
+# BETWEEN and IS TRUE keep PostgreSQL from reading all queued executions of the job.
 _UPDATE_ENDED: Final = (
     "UPDATE execution SET state = '{state}', code = '{code}', reason = '{reason}', waiting = NULL,"
     " expires = NULL, updated_at = {wall}, version = version + 1 WHERE job = {job}"
     " AND device BETWEEN {first} AND {last} AND device IN numbers AND (state = 'QUEUED') IS TRUE"
     " RETURNING device, wave, attempt, version, gateway"
 )
-"""Filled with our own words and numbers alone."""
+"""Formatted with constants and numbers only; the texts must not contain quotes."""
 
 
 class _Ending(NamedTuple):
@@ -54,24 +54,24 @@ class _Ending(NamedTuple):
 
 _UNCHECKED: Final = _Ending(
     S.SKIPPED,
-    "it reports that it runs this version already; it could not be asked before its time in the queue ended",
+    "the device already reports this version; its version could not be read before the queue timeout",
     ExclusionCode.ALREADY_THERE,
 )
 _EXPIRED: Final = _Ending(
-    S.TIMED_OUT, "it could not begin for as long as it may wait", ReasonCode.NEVER_BEGUN
+    S.TIMED_OUT, "the update could not start before the queue timeout", ReasonCode.NEVER_BEGUN
 )
 
 
 def cancel_queued_executions(
     connection: Connection, job: int, cause: StopCause | None, wall: int
 ) -> list[ExecutionChange]:
-    """Cancel some of the queued executions of a job because of why it is canceled. Return which."""
-    end = _Ending(S.CANCELED, STOP_CAUSE_TEXTS[cause or StopCause.USER], ReasonCode.CANCELED)
+    """Cancel a chunk of the queued executions of a canceled job. Return those that changed."""
+    ending = _Ending(S.CANCELED, STOP_CAUSE_TEXTS[cause or StopCause.USER], ReasonCode.CANCELED)
     return _end_executions(
         connection,
         job,
         bulk.query_rows(connection, _SELECT_ANY, (job, _max_executions(connection))),
-        end,
+        ending,
         wall,
     )
 
@@ -79,15 +79,18 @@ def cancel_queued_executions(
 def expire_queued_executions(
     connection: Connection, job: int, queue_until: int | None, now: Moment
 ) -> list[ExecutionChange]:
-    """Give up some of those that have waited for too long, and tell which."""
-    found = bulk.query_rows(
+    """End a chunk of the queued executions whose timeout has passed. Return those that changed.
+
+    A retry has its own timeout, which starts with the end of its previous attempt.
+    """
+    rows = bulk.query_rows(
         connection, _SELECT_EXPIRED_RETRIES, (job, now.steady, _max_executions(connection))
     )
-    if not found and queue_until is not None and now.steady >= queue_until:
-        if unasked := bulk.query_rows(connection, _SELECT_UNCHECKED, (job, _max_executions(connection))):
-            return _end_executions(connection, job, unasked, _UNCHECKED, now.wall)
-        found = bulk.query_rows(connection, _SELECT_FIRST, (job, _max_executions(connection)))
-    return _end_executions(connection, job, found, _EXPIRED, now.wall)
+    if not rows and queue_until is not None and now.steady >= queue_until:
+        if unchecked := bulk.query_rows(connection, _SELECT_UNCHECKED, (job, _max_executions(connection))):
+            return _end_executions(connection, job, unchecked, _UNCHECKED, now.wall)
+        rows = bulk.query_rows(connection, _SELECT_FIRST, (job, _max_executions(connection)))
+    return _end_executions(connection, job, rows, _EXPIRED, now.wall)
 
 
 def _max_executions(connection: Connection) -> int:
@@ -95,15 +98,15 @@ def _max_executions(connection: Connection) -> int:
 
 
 def _end_executions(
-    connection: Connection, job: int, found: Sequence[Sequence[int]], end: _Ending, wall: int
+    connection: Connection, job: int, queued: Sequence[Sequence[int]], ending: _Ending, wall: int
 ) -> list[ExecutionChange]:
-    """End these, as far as they still wait, and write down that it was so."""
-    if not found:
+    """End executions that are still queued, and record the transitions."""
+    if not queued:
         return []
-    devices = sorted(row[0] for row in found)
-    text = _UPDATE_ENDED.format(**end._asdict(), wall=wall, job=job, first=devices[0], last=devices[-1])
-    rows: Sequence[Sequence[Any]] = bulk.execute_in(connection, text, devices).fetchall()
-    _update_tallies(connection, job, Counter(row[1] for row in rows), end.state)
+    devices = sorted(row[0] for row in queued)
+    update = _UPDATE_ENDED.format(**ending._asdict(), wall=wall, job=job, first=devices[0], last=devices[-1])
+    rows: Sequence[Sequence[Any]] = bulk.execute_in(connection, update, devices).fetchall()
+    _update_tallies(connection, job, Counter(row[1] for row in rows), ending.state)
     bulk.insert_columns(
         connection,
         transition,
@@ -112,9 +115,9 @@ def _end_executions(
         job=job,
         time=wall,
         before=str(S.QUEUED),
-        after=str(end.state),
+        after=str(ending.state),
         actor=transition_writer.ENGINE_ACTOR,
-        cause=end.reason,
+        cause=ending.reason,
     )
     return [ExecutionChange(job, row[0], row[-1]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Sends the letters of the outbox, and collects what comes of them."""
+"""Sender of leased outbox requests, which collects their results."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.rpc import RpcClient, RpcResponse
 
 MAX_IN_FLIGHT: Final = 2000
-"""Letters on their way."""
+"""Maximum requests in flight."""
 
 _PROXY_ORIGINS: Final = frozenset({Origin.EXTENDER, Origin.GATEWAY})
-"""Who may answer in the place of a device."""
+"""Origins of responses that do not come from the device itself."""
 
 RESPONSE_TIMEOUT_S: Final = timeouts.RESPONSE_TIMEOUT / 1000
-"""Seconds for an answer."""
+"""Seconds to wait for a response."""
 
 
 class _OutgoingRequest:
-    """A letter, and whether it can still be dropped."""
+    """Request that is being sent, and whether it can still be dropped."""
 
     __slots__ = ("is_dropped", "is_leased", "is_sent", "request")
 
@@ -55,69 +55,69 @@ class _OutgoingRequest:
         self.is_dropped = False
 
     def mark_sent(self) -> None:
-        """It is sent now, and cannot be dropped any more.
+        """Mark the request as sent: it cannot be dropped any more.
 
-        Raises `GatewayBusy` if its lease has ended meanwhile: another program may have taken it over.
+        Raise `GatewayBusy` if its lease has expired: another process may have reported it as abandoned.
         """
         if not self.is_leased():
-            raise GatewayBusy("it waited for its turn until the time for it was over")
+            raise GatewayBusy("the request waited too long to be sent")
         self.is_sent = True
 
 
 class JobRequestSender:
-    """Letters on their way. What becomes of them is put into `replies`."""
+    """Sender of job requests. Their results are put into `results`."""
 
     def __init__(self, rpc: RpcClient) -> None:
         self._rpc = rpc
         self._in_flight: dict[asyncio.Task[None], _OutgoingRequest] = {}
         self._canceled_jobs: set[int] = set()
-        """Jobs whose updates must not begin any more."""
+        """Jobs whose updates must not start any more."""
         self._unprocessed: set[str] = set()
-        """Requests whose replies were not taken over yet."""
+        """Ids of requests whose results were not applied yet."""
         self.results: asyncio.Queue[RequestResult] = asyncio.Queue()
 
     @property
     def free_slots(self) -> int:
-        """How many more can be sent."""
+        """Number of requests that can be sent now."""
         return MAX_IN_FLIGHT - len(self._in_flight)
 
     @property
     def in_flight_by_gateway(self) -> Counter[int]:
-        """How many are at which gateway."""
+        """Number of requests in flight by gateway."""
         return Counter(each.request.gateway for each in self._in_flight.values())
 
     @property
     def open_request_ids(self) -> set[str]:
-        """The requests that were sent here, until their replies are taken over: see `settle`."""
+        """Ids of requests in flight or with results that were not applied yet: see `mark_processed`."""
         return self._unprocessed.union(each.request.id for each in self._in_flight.values())
 
     def mark_processed(self, results: Iterable[RequestResult]) -> None:
-        """Forget requests whose replies were taken over, or could not be."""
+        """Discard requests whose results were applied, or could not be."""
         self._unprocessed.difference_update(each.request_id for each in results)
 
     def send(self, request: OutboxRequest, is_leased: Callable[[], bool]) -> None:
-        """Send a letter, unless it would begin an update of a canceled job.
+        """Send a request in its own task, unless it would start an update of a canceled job.
 
-        When its turn comes, `is_ours` tells whether it still belongs to this program.
+        `is_leased` is called immediately before sending: an expired lease must not be sent.
         """
         if self._is_canceled(request):
             self._put_result(_build_canceled_result(request))
             return
-        sending = _OutgoingRequest(request, is_leased)
-        task = asyncio.create_task(self._send(sending), name=f"jobs.post {request.id}")
-        self._in_flight[task] = sending
+        outgoing = _OutgoingRequest(request, is_leased)
+        task = asyncio.create_task(self._send(outgoing), name=f"jobs.request {request.id}")
+        self._in_flight[task] = outgoing
         task.add_done_callback(self._on_task_done)
 
     def set_canceled_jobs(self, jobs: Iterable[int]) -> None:
-        """Replace the jobs that are being canceled, and drop their starts: see `drop_starts`."""
+        """Replace the set of jobs that are being canceled, and drop their start commands."""
         self._canceled_jobs = set(jobs)
         if self._canceled_jobs:
             self._drop_starts()
 
     def drop_starts(self, job: int) -> None:
-        """Drop the commands of a canceled job that would begin updates and still wait for their turn.
+        """Drop the start commands of a canceled job that were not sent yet.
 
-        Those that come later are dropped as well, until `set_canceled` leaves the job out.
+        Later ones are dropped, too, until `set_canceled_jobs` is called without the job.
         """
         self._canceled_jobs.add(job)
         self._drop_starts()
@@ -137,7 +137,7 @@ class JobRequestSender:
             self._put_result(_build_canceled_result(each.request))
 
     async def close(self) -> None:
-        """Wait for no answer any more: the next start asks again."""
+        """Cancel all requests in flight. A later runner finds them abandoned in the outbox."""
         for task in self._in_flight:
             task.cancel()
         await asyncio.gather(*self._in_flight, return_exceptions=True)
@@ -148,28 +148,28 @@ class JobRequestSender:
     async def _request(
         self, pending: _OutgoingRequest
     ) -> ResponseReceived | RequestNotSent | RequestUnanswered:
-        letter = pending.request
+        request = pending.request
         try:
-            answer = await self._rpc.request(
-                _build_topic(letter),
-                _build_request(letter),
+            response = await self._rpc.request(
+                _build_topic(request),
+                _build_request(request),
                 timeout=RESPONSE_TIMEOUT_S,
-                on_late_response=partial(self._on_late_response, letter),
+                on_late_response=partial(self._on_late_response, request),
                 before_send=pending.mark_sent,
             )
         except GatewayTooOld:
-            return ResponseReceived(letter.step, Status.UNKNOWN_OPERATION)
+            return ResponseReceived(request.step, Status.UNKNOWN_OPERATION)
         except GatewayLost as exc:
-            return RequestUnanswered(letter.step, str(exc), is_connection_lost=True)
+            return RequestUnanswered(request.step, str(exc), is_connection_lost=True)
         except Unanswered as exc:
-            return (RequestUnanswered if exc.sent else RequestNotSent)(letter.step, str(exc))
+            return (RequestUnanswered if exc.sent else RequestNotSent)(request.step, str(exc))
         except FleetError as exc:
-            return RequestUnanswered(letter.step, str(exc))
-        return _build_response_event(letter, answer)
+            return RequestUnanswered(request.step, str(exc))
+        return _build_response_event(request, response)
 
-    def _on_late_response(self, request: OutboxRequest, answer: RpcResponse) -> None:
-        """Pass on an answer that came too late to move anything: it is evidence (rest-143)."""
-        self._put_result(request.build_result(_build_response_event(request, answer)))
+    def _on_late_response(self, request: OutboxRequest, response: RpcResponse) -> None:
+        """Pass on a response that arrived too late: it is stored as evidence (rest-143)."""
+        self._put_result(request.build_result(_build_response_event(request, response)))
 
     def _put_result(self, result: RequestResult) -> None:
         self._unprocessed.add(result.request_id)
@@ -177,11 +177,14 @@ class JobRequestSender:
 
 
 def _build_canceled_result(request: OutboxRequest) -> RequestResult:
-    return request.build_result(RequestNotSent(request.step, "the job was canceled before it was sent"))
+    return request.build_result(
+        RequestNotSent(request.step, "the job was canceled before the request was sent")
+    )
 
 
-def _build_response_event(request: OutboxRequest, answer: RpcResponse) -> ResponseReceived:
-    return ResponseReceived(request.step, answer.response.status, _find_value(request, answer.response))
+def _build_response_event(request: OutboxRequest, rpc_response: RpcResponse) -> ResponseReceived:
+    response = rpc_response.response
+    return ResponseReceived(request.step, response.status, _find_value(request, response))
 
 
 def _build_topic(request: OutboxRequest) -> RequestTopic:
@@ -191,14 +194,14 @@ def _build_topic(request: OutboxRequest) -> RequestTopic:
 
 
 def _build_request(request: OutboxRequest) -> Request:
-    # People come first: what they ask for overtakes what waits here.
+    # Requests of users have a higher priority and overtake those of jobs.
     if request.operation is Operation.WRITE_DECODED:
         return WriteDecodedRequest(value=request.value, priority=Priority.LOW)
     return ReadRequest(priority=Priority.LOW)
 
 
 def _find_value(request: OutboxRequest, response: Response) -> Any:
-    """What was read. What others say in the place of a device is no proof of anything."""
+    """Return the value that was read; None if an extender or gateway responded instead of the device."""
     if request.target != request.gateway and response.origin in _PROXY_ORIGINS:
         return None
     if isinstance(response, ReadResponse | ReadDecodedResponse) and response.value is not UNSET:

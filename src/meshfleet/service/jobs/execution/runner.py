@@ -1,7 +1,7 @@
-"""Runs jobs: looks at clocks, hears what is reported, lets executions begin, and sends their requests.
+"""Job runner: advances due executions, applies registry news, dispatches executions and sends requests.
 
-All that it knows is in the database. It can be killed at any point, and several can run at once: each takes
-what no other has taken, and goes on with what one that has ended left behind.
+Its whole state is in the database. It can be killed at any point, and several can run at once: each locks
+what no other has locked, and continues what an ended process left behind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from meshfleet.errors import FleetError
 from meshfleet.rest import JobState
 from meshfleet.service.clock import Moment
 from meshfleet.service.jobs.execution import downtime, execution_events, job_scheduler, outbox
-from meshfleet.service.jobs.execution.queries import JobSpecCache
+from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION, JobSpecCache
 from meshfleet.service.jobs.execution.request_sender import RESPONSE_TIMEOUT_S, JobRequestSender
 from meshfleet.service.jobs.notifications import ignore_changes
 from meshfleet.service.jobs.planning import conflicts, job_drafts
@@ -35,37 +35,37 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ROUND_S: Final = 0.5
-"""Seconds between two looks at jobs and clocks."""
+"""Seconds between two rounds."""
 
 _IDLE_RECHECK_MS: Final = 5000
-"""Milliseconds between two looks at a job that waits for something else."""
+"""Milliseconds between two checks of an idle job."""
 
 _YIELD_S: Final = 0.005
-"""Seconds between two transactions when there is much to do: others want to write, too."""
+"""Seconds between two transactions under load, so that other writers get their turn."""
 
 _IDLE_SLEEP_S: Final = 2.0
-"""Seconds between two looks while there is nothing to do."""
+"""Seconds between two rounds while there are no open jobs."""
 
 ABANDONED_CHECK_INTERVAL_S: Final = 5.0
-"""Seconds between two looks for what others left behind."""
+"""Seconds between two checks for requests whose process has ended."""
 
 _CLEANUP_INTERVAL_MS: Final = 3_600_000
-"""Milliseconds between two looks for what was broken off."""
+"""Milliseconds between two cleanups of unfinished takeovers and drafts."""
 
 _DRAFT_EXPIRY_MS: Final = 3_600_000
-"""Milliseconds after which nobody makes a job any more that is not there."""
+"""Milliseconds after which an unpublished draft of a job counts as abandoned."""
 
 _LEASE_MARGIN_MS: Final = 30_000
-"""Milliseconds that an answer has on its way into the database."""
+"""Milliseconds that a lease lasts longer than the response timeout, to apply the result."""
 
 _RESULT_WINDOW_S: Final = 0.03
-"""Seconds for which answers are gathered."""
+"""Seconds for which results are collected into one transaction."""
 
 
 class JobRunner:
-    """Runs all jobs of a database, perhaps together with others."""
+    """Runner of all jobs of a database, possibly together with runners of other processes."""
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # the last four are keyword-only
         self,
         database: Database,
         rpc: RpcClient,
@@ -76,10 +76,11 @@ class JobRunner:
         select_gateways: SelectGateways | None = None,
         abandoned_check_interval: float = ABANDONED_CHECK_INTERVAL_S,
     ) -> None:
-        """`tell` hears which jobs and which executions have changed.
+        """Create a runner; `run` starts it.
 
-        `select` chooses gateways; None: each device is asked through the gateway that it belongs to.
-        So many seconds pass between two looks at requests that others have left behind: `pause`.
+        `notify` is called with changed jobs and executions. `select_gateways` selects the gateway for
+        requests to each device; None means that each device is reached through its own gateway.
+        `abandoned_check_interval` is in seconds.
         """
         self._abandoned_check_interval = abandoned_check_interval
         self._database = database
@@ -94,31 +95,31 @@ class JobRunner:
         self._has_cleanup = asyncio.Event()
         self._is_failing = False
         self._alive_at: int | None = None
-        """When this program last noted that jobs are run."""
+        """Time of the last record that this process is running jobs; None before the first."""
         self._backlog = 0
-        """How much was left to do when the time of a round was over."""
+        """Number of jobs and queries with remaining work when the last round ended."""
         self._idle_until: dict[int, int] = {}
-        """Jobs that have nothing to do, and until when they are not looked at unless something happens."""
+        """Time until which each idle job is not checked unless one of its executions changes."""
 
     def wake(self) -> None:
-        """Somebody made or changed a job."""
+        """Wake the runner after a job was created or changed."""
         self._idle_until.clear()
         self._has_work.set()
         self._has_cleanup.set()
 
     async def run(self) -> None:
-        """Run until cancelled."""
-        if self._database.is_sqlite:  # there is no other program, so these were left behind by one before us
+        """Run until canceled."""
+        if self._database.is_sqlite:  # there is no other process, so all leases are left from an earlier one
             await self._database.write(outbox.release_leases)
-        while not await self._try(self._record_alive):  # noqa: ASYNC110 # the database may be away
+        while not await self._try(self._record_alive):  # noqa: ASYNC110 # retry until the database is available
             await asyncio.sleep(_ROUND_S)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._run_rounds(), name="jobs.rounds")
-                tasks.create_task(self._run_sender(), name="jobs.post")
-                tasks.create_task(self._run_result_writer(), name="jobs.replies")
-                tasks.create_task(self._run_abandoned_check(), name="jobs.left")
-                tasks.create_task(self._run_cleanup(), name="jobs.tidy")
+                tasks.create_task(self._run_sender(), name="jobs.sender")
+                tasks.create_task(self._run_result_writer(), name="jobs.results")
+                tasks.create_task(self._run_abandoned_check(), name="jobs.abandoned")
+                tasks.create_task(self._run_cleanup(), name="jobs.cleanup")
         finally:
             await self._sender.close()
 
@@ -126,25 +127,27 @@ class JobRunner:
 
     async def _run_rounds(self) -> None:
         while True:
-            pause = _IDLE_SLEEP_S
+            delay = _IDLE_SLEEP_S
             if await self._try(self._run_round):
-                pause = _ROUND_S if self._backlog == 0 else _YIELD_S
-            await self._sleep(pause)
+                delay = _ROUND_S if self._backlog == 0 else _YIELD_S
+            await self._sleep(delay)
 
     async def _run_round(self) -> bool:
-        """Do what there is to do, for a while; whether there are jobs at all."""
+        """Advance executions and jobs for at most one round. Return whether there are open jobs."""
         await self._record_alive()
         jobs = await self._load_open_jobs()
-        # Another program may have stepped a canceled job, and a start may be taken while its job is canceled.
+        # Another process may have advanced a canceled job, and starts may be leased while it is canceled.
         self._sender.set_canceled_jobs(job for job, state in jobs.items() if state is JobState.CANCELING)
         self._idle_until = {job: until for job, until in self._idle_until.items() if job in jobs}
         until = self._steady() + int(_ROUND_S * 1000)
-        left, more = list(jobs), [bool(jobs)]
-        while (left or any(more)) and self._steady() < until:
-            more = [await self._advance_due(), await self._apply_news()]
-            left = [job for job in left if not self._is_idle(job) and await self._try_advance_job(job)]
-            await asyncio.sleep(_YIELD_S if left or any(more) else 0)
-        self._backlog = len(left) + sum(more) if jobs else 0
+        busy_jobs, has_more = list(jobs), [bool(jobs)]
+        while (busy_jobs or any(has_more)) and self._steady() < until:
+            has_more = [await self._advance_due(), await self._apply_news()]
+            busy_jobs = [
+                job for job in busy_jobs if not self._is_idle(job) and await self._try_advance_job(job)
+            ]
+            await asyncio.sleep(_YIELD_S if busy_jobs or any(has_more) else 0)
+        self._backlog = len(busy_jobs) + sum(has_more) if jobs else 0
         return bool(jobs)
 
     async def _try_advance_job(self, job: int) -> bool:
@@ -154,13 +157,13 @@ class JobRunner:
         return self._steady() < self._idle_until.get(job, 0)
 
     async def _load_open_jobs(self) -> dict[int, JobState]:
-        found: dict[int, JobState] = {}
-        while some := await self._database.read(job_scheduler.list_open_jobs, max(found, default=0)):
-            found |= some
-        return found
+        jobs: dict[int, JobState] = {}
+        while page := await self._database.read(job_scheduler.list_open_jobs, max(jobs, default=0)):
+            jobs |= page
+        return jobs
 
     async def _record_alive(self) -> bool:
-        """Note that jobs are run now; after an outage clocks go on from where they stood."""
+        """Record that jobs are running; after downtime the timers are moved by its length."""
         now = self._steady()
         if self._alive_at is None or now - self._alive_at >= downtime.ALIVE_INTERVAL_MS:
             await self._database.write(downtime.record_alive, now, self._alive_at)
@@ -173,40 +176,42 @@ class JobRunner:
         if self._select_gateways is not None:
             devices = await self._database.read(execution_events.list_due_devices, self._steady())
             routes = await self._select_gateways(devices)
-        done = await self._database.write(
+        result = await self._database.write(
             execution_events.advance_due_executions, self._spec_cache, self._moment, routes
         )
-        self._publish_changes(done.changed, done.request_count)
-        return done.has_more
+        self._publish_changes(result.changed, result.request_count)
+        return result.has_more
 
     async def _apply_news(self) -> bool:
         devices = await self._database.read(execution_events.list_devices_with_news)
         if not devices:
             return False
         routes = None if self._select_gateways is None else await self._select_gateways(devices)
-        done = await self._database.write(
+        result = await self._database.write(
             execution_events.apply_registry_news, self._spec_cache, devices, self._moment, routes
         )
-        self._publish_changes(done.changed, done.request_count)
-        return done.has_more
+        self._publish_changes(result.changed, result.request_count)
+        return result.has_more
 
     async def _advance_job(self, job: int) -> bool:
         routes: Mapping[int, int | None] | None = None if self._select_gateways is None else {}
-        done = await self._database.write(
+        result = await self._database.write(
             job_scheduler.advance_job, self._spec_cache, job, self._moment, routes
         )
-        self._publish_changes(done.changed, done.request_count, jobs=[job] if done.is_changed else [])
-        if self._select_gateways is not None and done.unrouted:
-            routes = await self._select_gateways(done.unrouted)
-            done = await self._database.write(
+        self._publish_changes(result.changed, result.request_count, jobs=[job] if result.is_changed else [])
+        if self._select_gateways is not None and result.unrouted:
+            routes = await self._select_gateways(result.unrouted)
+            result = await self._database.write(
                 job_scheduler.advance_job, self._spec_cache, job, self._moment, routes
             )
-            self._publish_changes(done.changed, done.request_count, jobs=[job] if done.is_changed else [])
-        if done.is_canceling:
+            self._publish_changes(
+                result.changed, result.request_count, jobs=[job] if result.is_changed else []
+            )
+        if result.is_canceling:
             self._sender.drop_starts(job)
-        if done.is_idle:
+        if result.is_idle:
             self._idle_until[job] = self._steady() + _IDLE_RECHECK_MS
-        return done.has_more or bool(done.unrouted)
+        return result.has_more or bool(result.unrouted)
 
     @property
     def _moment(self) -> Moment:
@@ -230,11 +235,11 @@ class JobRunner:
             return
         self._has_work.clear()
 
-    # Letters
+    # Requests
 
     async def _run_sender(self) -> None:
         while True:
-            while await self._try(self._send_batch):  # noqa: ASYNC110 # others write meanwhile
+            while await self._try(self._send_batch):  # noqa: ASYNC110 # lets other writers run between batches
                 await asyncio.sleep(_YIELD_S)
             try:
                 async with asyncio.timeout(_IDLE_SLEEP_S):
@@ -244,30 +249,27 @@ class JobRunner:
             self._has_requests.clear()
 
     async def _send_batch(self) -> bool:
-        """Send letters, if there is room; whether there may be more."""
-        most = min(outbox.REQUESTS_PER_BATCH, self._sender.free_slots)
-        if not most:
+        """Lease and send a batch of requests. Return whether there may be more."""
+        limit = min(outbox.REQUESTS_PER_BATCH, self._sender.free_slots)
+        if not limit:
             return True
         until = self._steady() + int(RESPONSE_TIMEOUT_S * 1000) + _LEASE_MARGIN_MS
-        taken = await self._database.write(
-            outbox.lease_requests, most, self._sender.in_flight_by_gateway, until=until
+        batch = await self._database.write(
+            outbox.lease_requests, limit, self._sender.in_flight_by_gateway, until=until
         )
-        for letter in taken.requests:
-            self._sender.send(letter, lambda: self._steady() < until)
-        return taken.has_more
+        for request in batch.requests:
+            self._sender.send(request, lambda: self._steady() < until)
+        return batch.has_more
 
     async def _run_result_writer(self) -> None:
         while True:
-            replies = [await self._sender.results.get()]
+            results = [await self._sender.results.get()]
             await asyncio.sleep(_RESULT_WINDOW_S)
-            while (
-                not self._sender.results.empty()
-                and len(replies) < execution_events.EXECUTIONS_PER_TRANSACTION
-            ):
-                replies.append(self._sender.results.get_nowait())
-            await self._try(lambda replies=replies: self._apply_results(replies))  # type: ignore[misc] # as they are now
-            self._sender.mark_processed(replies)
-            self._has_requests.set()  # where these came from there is room for others
+            while not self._sender.results.empty() and len(results) < EXECUTIONS_PER_TRANSACTION:
+                results.append(self._sender.results.get_nowait())
+            await self._try(lambda results=results: self._apply_results(results))  # type: ignore[misc] # binds the current list
+            self._sender.mark_processed(results)
+            self._has_requests.set()  # these requests have left free slots
 
     async def _run_abandoned_check(self) -> None:
         while True:
@@ -275,14 +277,14 @@ class JobRunner:
             await asyncio.sleep(self._abandoned_check_interval)
 
     async def _run_cleanup(self) -> None:
-        """Finish what was broken off while jobs were made, and remove the rows of those that are gone."""
+        """Complete unfinished takeovers, and remove the rows of deleted jobs and abandoned drafts."""
         while True:
             await self._try(self._resume_superseding)
             until = self._steady() + _CLEANUP_INTERVAL_MS
-            while (left := until - self._steady()) > 0:
+            while (remaining := until - self._steady()) > 0:
                 await self._try(self._sweep_drafts)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(left / 1000):
+                    async with asyncio.timeout(remaining / 1000):
                         await self._has_cleanup.wait()
                 self._has_cleanup.clear()
 
@@ -291,20 +293,21 @@ class JobRunner:
         return True
 
     async def _sweep_drafts(self) -> bool:
-        """Remove the rows of deleted jobs and of drafts that were given up, in chunks."""
-        while await self._database.write(job_drafts.sweep_drafts, self._wall() - _DRAFT_EXPIRY_MS):  # noqa: ASYNC110 # as above
+        """Remove the rows of deleted jobs and of abandoned drafts, in chunks."""
+        while await self._database.write(job_drafts.sweep_drafts, self._wall() - _DRAFT_EXPIRY_MS):  # noqa: ASYNC110 # lets other writers run between chunks
             await asyncio.sleep(_YIELD_S)
         return True
 
     async def _apply_abandoned(self) -> bool:
-        """Take over requests whose senders have ended.
+        """Apply results for requests whose process has ended.
 
-        A suspension of the machine ends leases, but not our requests: their timeouts stand still meanwhile.
+        After a suspension of the machine the leases of this process may have expired, too, but its requests
+        are still in flight: the event loop, which times them out, was suspended.
         """
-        ours = self._sender.open_request_ids
-        found = await self._database.read(outbox.list_abandoned_requests, self._steady(), len(ours))
-        left = [each for each in found if each.request_id not in ours][: outbox.REQUESTS_PER_BATCH]
-        return await self._apply_results(left) if left else False
+        own_ids = self._sender.open_request_ids
+        results = await self._database.read(outbox.list_abandoned_requests, self._steady(), len(own_ids))
+        abandoned = [each for each in results if each.request_id not in own_ids][: outbox.REQUESTS_PER_BATCH]
+        return await self._apply_results(abandoned) if abandoned else False
 
     async def _apply_results(self, results: list[RequestResult]) -> bool:
         await self._record_alive()
@@ -313,27 +316,27 @@ class JobRunner:
             if self._select_gateways is None
             else await self._select_gateways([each.device for each in results])
         )
-        done = await self._database.write(
+        result = await self._database.write(
             execution_events.apply_results, self._spec_cache, results, self._moment, routes
         )
-        self._publish_changes(done.changed, done.request_count)
-        if done.changed:
+        self._publish_changes(result.changed, result.request_count)
+        if result.changed:
             self._has_work.set()
         return True
 
     async def _try(self, work: Callable[[], Awaitable[bool]]) -> bool:
-        """Do something that needs the database; if that is away, what it was about is done later."""
+        """Await work that needs the database. If it fails, log the first failure, wait, and return False."""
         try:
-            done = await work()
+            result = await work()
         except (FleetError, DBAPIError) as exc:
             if not self._is_failing:
-                _log.warning("jobs cannot go on: %s", type(exc).__name__)
-        except Exception:  # noqa: BLE001 # whatever it is, it must not end the service
+                _log.warning("jobs cannot continue, retrying: %s", type(exc).__name__)
+        except Exception:  # noqa: BLE001 # no error of a job may end the service
             if not self._is_failing:
-                _log.exception("jobs cannot go on, which is a defect of ours")
+                _log.exception("jobs cannot continue, retrying: internal error")
         else:
             self._is_failing = False
-            return done
+            return result
         self._is_failing = True
         await asyncio.sleep(_ROUND_S)
         return False

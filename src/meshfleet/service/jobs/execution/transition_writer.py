@@ -1,4 +1,4 @@
-"""Writes what became of executions: states, traces, counts and outgoing requests, in one transaction."""
+"""Writer of decisions about executions: states, history, counts and requests, in one transaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from msgspec.structs import astuple, replace
 from meshfleet.db import bulk
 from meshfleet.db.tables import evidence, execution, job_outbox, pace, tally, transition
 from meshfleet.rest import ExecutionState
-from meshfleet.service.jobs.execution import gateway_slots
 from meshfleet.service.jobs.notifications import ExecutionChange
 from meshfleet.service.jobs.updates import states
 
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateRequest, UpdateSpec
 
 
-# How fast gateways bring images to devices, as it was measured.
+# Measured transfer rates of gateways.
 
 _TRANSFERRED_STATES: Final = frozenset(
     {ExecutionState.VERIFYING, ExecutionState.STAGED, ExecutionState.APPLYING, ExecutionState.CONFIRMING}
 )
 _MAX_RATE: Final = 1_000_000_000
-"""What a column can hold, and no radio brings."""
+"""Bytes per second that fit the column and that no radio reaches."""
 _AVERAGE_RATE: Final = "UPDATE SET rate = (pace.rate + excluded.rate) / 2"
-"""Neither the last one alone nor all that was long ago."""
+"""Mean of old and new rate, so that old measurements fade."""
 
 
 def update_transfer_rates(
@@ -43,28 +42,46 @@ def update_transfer_rates(
     specs: Mapping[int, tuple[UpdateSpec, FirmwareRequirement]],
     now: int,
 ) -> None:
-    """Remember how long images took that have arrived."""
+    """Store the transfer rates of completed transfers."""
     rates: dict[tuple[int, str], int] = {}
-    for before, move, *_ in transitions:
-        took = None if before.moved_at is None else now - before.moved_at
-        arrived = before.state is ExecutionState.TRANSFERRING and move.execution.state in _TRANSFERRED_STATES
-        if arrived and took and before.gateway is not None and _is_uninterrupted(before):
+    for before, decision, *_ in transitions:
+        duration = None if before.moved_at is None else now - before.moved_at
+        after = decision.execution.state
+        is_transferred = before.state is ExecutionState.TRANSFERRING and after in _TRANSFERRED_STATES
+        if is_transferred and duration and before.gateway is not None and _is_uninterrupted(before):
             size = specs[before.job][0].size
-            rates[before.gateway, str(before.method)] = min(max(size * 1000 // took, 1), _MAX_RATE)
+            rates[before.gateway, str(before.method)] = min(max(size * 1000 // duration, 1), _MAX_RATE)
     bulk.upsert_rows(
         connection, pace, [(*key, rate) for key, rate in sorted(rates.items())], on_conflict=_AVERAGE_RATE
     )
 
 
 def _is_uninterrupted(x: ExecutionRecord) -> bool:
-    """Return whether a transfer was followed without an outage, whose length is not known to its clock."""
+    """Return whether a transfer had no outage, which would distort its measured duration."""
     if x.suspended_at is not None:
         return False
     return x.resumed_at is None or x.moved_at is None or x.resumed_at < x.moved_at
 
 
+# Executions that wait for a free slot of their gateway.
+
+_MAKE_NEXT_DUE: Final = (
+    "UPDATE execution SET due = ? WHERE waiting = 'gateway-busy' AND (job, device) IN ("
+    "SELECT e.job, e.device FROM execution e JOIN job j ON j.id = e.job AND j.state = 'IN_PROGRESS'"
+    " WHERE e.waiting = 'gateway-busy' AND e.gateway = ? ORDER BY e.due LIMIT 8{lock})"
+)
+"""Several executions, because the rate limit of a job may keep the first one from starting."""
+
+
+def _wake_waiting_executions(connection: Connection, gateways: Sequence[int], now: int) -> None:
+    """Make the next executions due that wait for a free slot of these gateways."""
+    # On PostgreSQL another process may be starting some of these: they need no wake-up.
+    lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE OF e SKIP LOCKED"
+    bulk.execute_many(connection, _MAKE_NEXT_DUE.format(lock=lock), [(now, gateway) for gateway in gateways])
+
+
 ENGINE_ACTOR: Final = "meshfleet"
-"""Who moved what nobody else did."""
+"""Actor of transitions that no user caused."""
 
 _UPDATE_EXECUTION: Final = "UPDATE SET " + ", ".join(
     f"{column.name} = excluded.{column.name}" for column in execution.columns if not column.primary_key
@@ -76,24 +93,24 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EvidenceItem(NamedTuple):
-    """What caused a move: a report or a response."""
+    """Evidence of a transition: a report, a response, or a missing response."""
 
     kind: str
     content: Any
 
 
 class ExecutionTransition(NamedTuple):
-    """A move, of what and why."""
+    """Decision about an execution, with the execution before it and the evidence."""
 
     before: ExecutionRecord
     decision: Decision
     evidence: EvidenceItem | None = None
     request_gateway: int | None = None
-    """Through which its requests go; None: the one that it has."""
+    """Gateway for its requests to the device; None means the gateway of the execution."""
 
     @property
     def changes_state(self) -> bool:
-        """Whether it is in another state than before, or in another attempt."""
+        """Whether the state changes."""
         after = self.decision.execution
         return after.state is not self.before.state
 
@@ -101,36 +118,36 @@ class ExecutionTransition(NamedTuple):
 def write_transitions(
     connection: Connection, transitions: Sequence[ExecutionTransition], now: Moment
 ) -> list[ExecutionChange]:
-    """Write moves. Nobody else may have changed these executions since they were read."""
-    outgoing = [row for each in transitions for row in _build_request_rows(each)]
-    asks = {(row[1], row[2]): row[0] for row in outgoing if row[4] != "parting"}
+    """Write decisions. The rows of the executions must have been locked since they were read."""
+    requests = [row for each in transitions for row in _build_request_rows(each)]
+    request_ids = {(row[1], row[2]): row[0] for row in requests if row[4] != "parting"}
     rows = [
-        _build_execution_row(each, asks, now.wall)
+        _build_execution_row(each, request_ids, now.wall)
         for each in transitions
         if each.decision.execution is not each.before
     ]
     bulk.upsert_rows(connection, execution, rows, on_conflict=_UPDATE_EXECUTION)
     _delete_obsolete_requests(connection, transitions)
-    _insert_rows(connection, job_outbox, outgoing)
-    moved = [each for each in transitions if each.changes_state]
-    for each in moved:
+    _insert_rows(connection, job_outbox, requests)
+    changed = [each for each in transitions if each.changes_state]
+    for each in changed:
         states.check_execution_transition(each.before.state, each.decision.execution.state)
-    gateway_slots.wake_waiting_executions(connection, _find_freed_gateways(transitions), now.steady)
-    update_tallies(connection, _count_deltas(moved))
+    _wake_waiting_executions(connection, _find_freed_gateways(transitions), now.steady)
+    update_tallies(connection, _count_deltas(changed))
     _insert_history(connection, transitions, now.wall)
     return [
         ExecutionChange(each.before.job, each.before.device, each.decision.execution.gateway)
-        for each in moved
+        for each in changed
     ]
 
 
 def _insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Add rows in one statement: between two, SQLite's driver would wait for Python's lock."""
+    """Insert rows in one statement: between two statements SQLite's driver would wait for the GIL."""
     bulk.upsert_rows(connection, table, rows, on_conflict="NOTHING")
 
 
 def update_tallies(connection: Connection, deltas: Counter[tuple[int, int, str]]) -> None:
-    """Correct the counts of jobs, by job, wave and state."""
+    """Add changes to the tallies of jobs, by job, wave and state."""
     rows = [(*key, change) for key, change in sorted(deltas.items()) if change]
     bulk.upsert_rows(connection, tally, rows, on_conflict=_ADD_COUNT)
 
@@ -138,9 +155,9 @@ def update_tallies(connection: Connection, deltas: Counter[tuple[int, int, str]]
 def insert_evidence(
     connection: Connection, rows: Iterable[tuple[int, int, int, EvidenceItem]], wall: int
 ) -> None:
-    """Keep evidence that moved nothing: job, device, attempt, and what it was.
+    """Store evidence without a transition, as rows of job, device, attempt and item.
 
-    That of deleted jobs is dropped.
+    Evidence of deleted jobs is dropped.
     """
     rows = list(rows)
     if not rows:
@@ -152,16 +169,18 @@ def insert_evidence(
         connection,
         evidence,
         [
-            (number, job, device, attempt, wall, proof.kind, _encode(proof.content).decode())
-            for number, (job, device, attempt, proof) in zip(numbers, rows, strict=True)
+            (number, job, device, attempt, wall, item.kind, _encode(item.content).decode())
+            for number, (job, device, attempt, item) in zip(numbers, rows, strict=True)
         ],
     )
 
 
 def _delete_obsolete_requests(connection: Connection, transitions: Iterable[ExecutionTransition]) -> None:
-    """Take requests off the outbox that nobody waits for any more: they would be sent out of turn."""
-    lost = [each.before.ask for each in transitions if each.evidence is None and each.before.ask is not None]
-    bulk.execute_many(connection, "DELETE FROM job_outbox WHERE id = ?", [(each,) for each in lost])
+    """Delete requests whose executions have moved on without a result: they must not be sent any more."""
+    obsolete = [
+        each.before.ask for each in transitions if each.evidence is None and each.before.ask is not None
+    ]
+    bulk.execute_many(connection, "DELETE FROM job_outbox WHERE id = ?", [(each,) for each in obsolete])
 
 
 def _build_execution_row(
@@ -177,26 +196,25 @@ def _build_execution_row(
 
 
 def _build_request_rows(pending: ExecutionTransition) -> list[tuple[Any, ...]]:
-    """Rows of the outbox."""
-    x, asks = pending.decision.execution, (pending.decision.request, pending.decision.abort_request)
-    return [_build_request_row(pending, x, ask) for ask in asks if ask is not None]
+    """Build the outbox rows of a decision."""
+    x, requests = pending.decision.execution, (pending.decision.request, pending.decision.abort_request)
+    return [_build_request_row(pending, x, request) for request in requests if request is not None]
 
 
 def _build_request_row(
     pending: ExecutionTransition, x: ExecutionRecord, request: UpdateRequest
 ) -> tuple[Any, ...]:
     gateway = pending.before.gateway if x.gateway is None else x.gateway
-    through = (
-        gateway if request.targets_gateway or pending.request_gateway is None else pending.request_gateway
-    )
+    if not request.targets_gateway and pending.request_gateway is not None:
+        gateway = pending.request_gateway
     return (
         secrets.token_hex(12),
         x.job,
         x.device,
         pending.before.attempt if request is pending.decision.abort_request else x.attempt,
         str(request.step),
-        through,
-        through if request.targets_gateway else x.device,
+        gateway,
+        gateway if request.targets_gateway else x.device,
         str(request.operation),
         request.identifier,
         None if request.value is None else _encode(request.value).decode(),
@@ -206,21 +224,21 @@ def _build_request_row(
 
 def _count_deltas(transitions: Iterable[ExecutionTransition]) -> Counter[tuple[int, int, str]]:
     deltas: Counter[tuple[int, int, str]] = Counter()
-    for before, move, *_ in transitions:
+    for before, decision, *_ in transitions:
         deltas[before.job, before.wave, str(before.state)] -= 1
-        deltas[before.job, move.execution.wave, str(move.execution.state)] += 1
+        deltas[before.job, decision.execution.wave, str(decision.execution.state)] += 1
     return deltas
 
 
 def _insert_history(connection: Connection, transitions: Sequence[ExecutionTransition], wall: int) -> None:
-    """Write a transition for each other state, and what caused it."""
+    """Insert evidence, and a transition for each changed state."""
     proved = [each for each in transitions if each.evidence is not None and each.decision.is_evidence]
     numbers = dict(zip(map(id, proved), bulk.reserve_ids(connection, evidence, len(proved)), strict=True))
     _insert_rows(
         connection, evidence, [_build_evidence_row(numbers[id(each)], each, wall) for each in proved]
     )
-    moved = [each for each in transitions if each.changes_state]
-    rows = zip(bulk.reserve_ids(connection, transition, len(moved)), moved, strict=True)
+    changed = [each for each in transitions if each.changes_state]
+    rows = zip(bulk.reserve_ids(connection, transition, len(changed)), changed, strict=True)
     _insert_rows(
         connection,
         transition,
@@ -229,21 +247,21 @@ def _insert_history(connection: Connection, transitions: Sequence[ExecutionTrans
 
 
 def _build_evidence_row(number: int, pending: ExecutionTransition, wall: int) -> tuple[Any, ...]:
-    x, proof = pending.before, pending.evidence
-    content = None if proof is None else proof.content
+    x, item = pending.before, pending.evidence
+    content = None if item is None else item.content
     return (
         number,
         x.job,
         x.device,
         x.attempt,
         wall,
-        "" if proof is None else proof.kind,
+        "" if item is None else item.kind,
         _encode(content).decode(),
     )
 
 
 def _build_transition_row(
-    number: int, pending: ExecutionTransition, proof: int | None, wall: int
+    number: int, pending: ExecutionTransition, evidence_id: int | None, wall: int
 ) -> tuple[Any, ...]:
     before, after = pending.before, pending.decision.execution
     return (
@@ -257,12 +275,12 @@ def _build_transition_row(
         before.version + 1,
         ENGINE_ACTOR,
         pending.decision.cause,
-        proof,
+        evidence_id,
     )
 
 
 def _find_freed_gateways(transitions: Iterable[ExecutionTransition]) -> list[int]:
-    """Gateways at which there may be room for another update."""
+    """Return the gateways that may have a free slot now."""
     return sorted(
         {
             each.before.gateway

@@ -1,1 +1,1 @@
-"""Making a job: the order is checked, its targets are found, sifted, put into waves, and written down."""
+"""Planning of a job: validation, targets, eligibility, waves, dry run, and the stored draft."""

@@ -1,4 +1,4 @@
-"""Making a job: check, find the targets, part them, and write them down (rest-115)."""
+"""Creation of jobs: validate, resolve targets, exclude devices, plan waves, and store (rest-115)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshfleet.service.jobs.planning.eligibility import evaluate_targets
 from meshfleet.service.jobs.planning.job_drafts import ConflictsChanged, JobPlan, PublishedJob
 from meshfleet.service.jobs.planning.targets import DEVICES_PER_PAGE
 from meshfleet.service.jobs.planning.validation import validate_job
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import job_view
 from meshfleet.service.jobs.views.job_view import decode_job_body
 from meshfleet.service.jobs.waves import WaveAssignment
 
@@ -41,49 +41,53 @@ if TYPE_CHECKING:
 
 
 _SEED_BITS: Final = 63
-"""What a column can hold."""
+"""Bits of a seed: a signed 64-bit column stores it."""
 
 _MAX_TRIES: Final = 5
-"""For a job whose devices others keep claiming while it is written down."""
+"""Maximum tries to store a job while other jobs keep reserving its devices."""
 
 
 class JobRequestContext(NamedTuple):
-    """Who wants a job, and how often; and who is to hear what becomes of others."""
+    """Context of a request that creates a job."""
 
     by: Actor
     idempotency_key: IdempotencyKey | None
-    """With the same key it is one job, however often it is asked for."""
+    """Repeated requests with the same key create only one job; None for a request without a key."""
     notify: ChangeListener = ignore_changes
+    """Called with executions of older jobs that the new job supersedes."""
 
 
 async def create_job(database: Database, body: NewJob, context: JobRequestContext, now: Now) -> Job | DryRun:
-    """Make a job, or tell what it would do."""
+    """Create a job, or return what it would do if the request is a dry run.
+
+    A request with an idempotency key that was used before returns the earlier job.
+    """
     if body.dry_run:
-        checked = validate_job(body, now())
+        validated = validate_job(body, now())
         return await _run_dry(
-            database, checked, context, await targets.resolve_targets(database, body.targets)
+            database, validated, context, await targets.resolve_targets(database, body.targets)
         )
-    found = await find_earlier_job(database, context, now)
-    if found is not None:  # whatever is over by now: the same key gets the same answer
-        return found
-    checked = validate_job(body, now())
-    await database.read(firmware_lookup.load_released_firmware, body)  # before its targets are looked for
+    earlier_job = await find_earlier_job(database, context, now)
+    if earlier_job is not None:  # before the validation, which may fail now: the deadline may have passed
+        return earlier_job
+    validated = validate_job(body, now())
+    await database.read(firmware_lookup.load_released_firmware, body)  # fail before targets are resolved
     return await create_validated_job(
-        database, checked, context, await targets.resolve_targets(database, body.targets), now=now
+        database, validated, context, await targets.resolve_targets(database, body.targets), now=now
     )
 
 
 async def find_earlier_job(database: Database, context: JobRequestContext, now: Now) -> Job | None:
-    """The job that came with the same key before."""
+    """Return the job that was created with the same idempotency key; None if there is none."""
     number = (
         None
         if context.idempotency_key is None
         else await database.read(job_drafts.find_job_by_key, context.idempotency_key)
     )
-    return None if number is None else await database.read(reading.load_job, number, now=now())
+    return None if number is None else await database.read(job_view.load_job, number, now=now())
 
 
-async def create_validated_job(  # noqa: PLR0913 # by name
+async def create_validated_job(  # noqa: PLR0913 # the last two are keyword-only
     database: Database,
     job: ValidatedJob,
     context: JobRequestContext,
@@ -92,44 +96,44 @@ async def create_validated_job(  # noqa: PLR0913 # by name
     now: Now,
     parent: int | None = None,
 ) -> Job:
-    """Make a job for these devices."""
+    """Create a job for devices. Plan it again if conflicting jobs change while it is stored."""
     for _ in range(_MAX_TRIES):
-        frozen = await build_job_plan(database, job, context, numbers, parent)
-        if not len(frozen.targets):
-            raise Conflict("none of these devices is there any more")
-        published = await _write_job(database, frozen, now)
+        plan = await build_job_plan(database, job, context, numbers, parent)
+        if not len(plan.targets):
+            raise Conflict("none of the target devices exists any more")
+        published = await _write_job(database, plan, now)
         if published is not None:
             await supersede_older_jobs(
                 database, published.number, published.superseded_jobs, now(), context.notify
             )
-            return await database.read(reading.load_job, published.number, now=now())
-    raise Conflict("other jobs keep coming for the same devices")
+            return await database.read(job_view.load_job, published.number, now=now())
+    raise Conflict("other jobs keep being created for the same devices; try again")
 
 
 async def _run_dry(
     database: Database, job: ValidatedJob, context: JobRequestContext, numbers: array[int]
 ) -> DryRun:
-    frozen = await build_job_plan(database, job, context, numbers, None)
-    return await asyncio.to_thread(build_dry_run, frozen, await load_fleet_estimate(database, frozen))
+    plan = await build_job_plan(database, job, context, numbers, None)
+    return await asyncio.to_thread(build_dry_run, plan, await load_fleet_estimate(database, plan))
 
 
 async def build_job_plan(
     database: Database, job: ValidatedJob, context: JobRequestContext, numbers: array[int], parent: int | None
 ) -> JobPlan:
-    """All that a job will be made of, as it is now."""
+    """Build the plan of a job from the current firmware, devices and conflicting jobs."""
     firmware = await database.read(firmware_lookup.load_released_firmware, job.body)
-    others = await database.read(conflicts.find_conflicting_jobs)
-    sifted = await evaluate_targets(database, numbers, firmware.requirement, others.rejecting)
+    conflicting_jobs = await database.read(conflicts.find_conflicting_jobs)
+    resolved = await evaluate_targets(database, numbers, firmware.requirement, conflicting_jobs.rejecting)
     seed = secrets.randbits(_SEED_BITS)
-    # In a thread: a hundred thousand devices take a while to be put in order.
-    waves = await asyncio.to_thread(assign_waves, seed, sifted, job.body.waves)
+    # In a thread: sorting a hundred thousand devices would block the event loop.
+    waves = await asyncio.to_thread(assign_waves, seed, resolved, job.body.waves)
     return JobPlan(
         job=job,
         firmware=firmware,
-        targets=sifted,
+        targets=resolved,
         waves=waves,
         seed=seed,
-        conflicting_jobs=others,
+        conflicting_jobs=conflicting_jobs,
         by=context.by,
         idempotency_key=context.idempotency_key,
         parent=parent,
@@ -137,7 +141,7 @@ async def build_job_plan(
 
 
 def assign_waves(seed: int, resolved: ResolvedTargets, requested: Sequence[Wave]) -> WaveAssignment:
-    """The waves of those that are updated: who is connected goes first (rest-208)."""
+    """Assign the eligible devices to waves; connected devices come first (rest-208)."""
     return WaveAssignment(
         seed,
         resolved.list_eligible(connected=True),
@@ -147,7 +151,7 @@ def assign_waves(seed: int, resolved: ResolvedTargets, requested: Sequence[Wave]
 
 
 async def _write_job(database: Database, plan: JobPlan, now: Now) -> PublishedJob | None:
-    """Write it all down, and let it be seen; None: others came in between."""
+    """Store a job as a draft and publish it. Return None if conflicting jobs changed meanwhile."""
     draft = await database.write(job_drafts.insert_draft, now())
     try:
         for start in range(0, len(plan.targets), job_drafts.EXECUTIONS_PER_CHUNK):
@@ -170,56 +174,59 @@ async def _discard_draft(database: Database, job_number: int) -> None:
         pass
 
 
-# A new job for those that an old one did not update: what is over never changes (rest-139).
+# Retry: a new job for devices that a finished job did not update. Finished jobs never change (rest-139).
 
 _RETRIED_STATES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.CANCELED)
 
 _NAME_SUFFIX: Final = " (retry)"
 _MAX_NAME_LENGTH: Final = 200
-"""Characters of a name."""
+"""Maximum characters of a name."""
 
 
 async def retry_job(database: Database, job_number: int, context: JobRequestContext, now: Now) -> Job:
-    """Make a job like this one for all whose update failed, timed out or was canceled."""
-    found = await find_earlier_job(database, context, now)
-    if found is not None:
-        return found
-    row = await database.read(reading.load_job_row, job_number)
+    """Create a job like this one for the devices whose update failed, timed out or was canceled.
+
+    Raise `Conflict` if the job has not finished or has no such device.
+    """
+    earlier_job = await find_earlier_job(database, context, now)
+    if earlier_job is not None:
+        return earlier_job
+    row = await database.read(job_view.load_job_row, job_number)
     if row.state not in FINISHED_STATES:
         raise build_state_conflict(JobState(row.state))
     numbers = await _list_failed_devices(database, job_number)
     if not numbers:
         raise Conflict("no update of this job failed, timed out or was canceled")
-    order = _build_retry_body(row, now())
-    await database.read(firmware_lookup.load_released_firmware, order)
+    body = _build_retry_body(row, now())
+    await database.read(firmware_lookup.load_released_firmware, body)
     return await create_validated_job(
-        database, validate_job(order, now()), context, numbers, now=now, parent=job_number
+        database, validate_job(body, now()), context, numbers, now=now, parent=job_number
     )
 
 
 def _build_retry_body(row: Row[Any], now: int) -> NewJob:
-    """The same order, without times that are over."""
-    order = decode_job_body(row)
+    """Build the body of a retry: that of the job, without times that have passed."""
+    body = decode_job_body(row)
     return replace(
-        order,
-        name=order.name.removesuffix(_NAME_SUFFIX)[: _MAX_NAME_LENGTH - len(_NAME_SUFFIX)] + _NAME_SUFFIX,
-        start_at=order.start_at if _is_ahead(row.start_at, now) else None,
-        deadline=order.deadline if _is_ahead(row.deadline, now) else None,
+        body,
+        name=body.name.removesuffix(_NAME_SUFFIX)[: _MAX_NAME_LENGTH - len(_NAME_SUFFIX)] + _NAME_SUFFIX,
+        start_at=body.start_at if _is_future(row.start_at, now) else None,
+        deadline=body.deadline if _is_future(row.deadline, now) else None,
     )
 
 
-def _is_ahead(time: int | None, now: int) -> bool:
+def _is_future(time: int | None, now: int) -> bool:
     return time is not None and time > now
 
 
 async def _list_failed_devices(database: Database, job_number: int) -> array[int]:
-    """Those that were not updated, in short reads."""
-    found = array("q")
+    """List the devices that were not updated, in short reads."""
+    devices = array("q")
     while True:
-        page = await database.read(_list_failed_page, job_number, found[-1] if found else -1)
-        found.extend(page)
+        page = await database.read(_list_failed_page, job_number, devices[-1] if devices else -1)
+        devices.extend(page)
         if len(page) < DEVICES_PER_PAGE:
-            return found
+            return devices
 
 
 def _list_failed_page(connection: Connection, job_number: int, after: int) -> Sequence[int]:

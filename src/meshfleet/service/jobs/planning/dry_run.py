@@ -1,4 +1,4 @@
-"""What a job would do, without doing it (rest-122)."""
+"""Dry run: the effect and estimated duration of a job, without creating it (rest-122)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.planning.job_drafts import JobPlan
 
 
-# What a forecast needs to know of a fleet: how fast gateways are, how often devices are heard, who is busy.
+# Facts about the fleet for the estimate: transfer rates, heartbeat intervals and busy devices.
 
 _HEARTBEAT_INTERVALS: Final = (
     "SELECT rhythm / 1000, count(*) FROM device_state WHERE device IN numbers AND rhythm IS NOT NULL"
     " GROUP BY rhythm / 1000"
 )
-"""In seconds: so there are few."""
+"""Intervals are rounded to seconds, so that there are few different ones."""
 
 _SECOND_MS: Final = 1000
 _MINUTE_MS: Final = 60_000
@@ -48,38 +48,38 @@ _INTERVAL_QUANTILE: Final = 0.9
 
 
 class FleetEstimate(NamedTuple):
-    """What is known of those that would be updated."""
+    """Facts about the devices that would be updated."""
 
     bytes_per_second: float
-    """Bytes per second that gateways bring to devices."""
+    """Transfer rate from gateways to devices."""
     heartbeat_minutes: float
-    """Minutes between two heartbeats, as nine of ten of them keep it or better."""
+    """Heartbeat interval in minutes that nine of ten devices keep or beat."""
     busy: int
-    """How many of them another job is not over with."""
+    """Number of devices that another open job still has to update."""
 
 
 async def load_fleet_estimate(database: Database, plan: JobPlan) -> FleetEstimate:
-    """Gather it for a job."""
+    """Load the facts for the estimate of a job."""
     rate = await database.read(_load_transfer_rate, select_method(plan.firmware.requirement))
     devices = array("q", plan.targets.list_eligible())
-    keeping = await database.read(conflicts.list_jobs_with_queue)
-    rhythms: Counter[int] = Counter()
+    queue_jobs = await database.read(conflicts.list_jobs_with_queue)
+    intervals: Counter[int] = Counter()
     busy = 0
     for page in split_pages(devices):
-        rhythms.update(await database.read(_count_intervals, page))
-        busy += len(await database.read(conflicts.find_busy_devices, keeping, page))
-    rhythms[DEFAULT_INTERVAL_MS] += len(devices) - rhythms.total()
-    return FleetEstimate(rate, _find_interval_quantile(rhythms) / _MINUTE_MS, busy)
+        intervals.update(await database.read(_count_intervals, page))
+        busy += len(await database.read(conflicts.find_busy_devices, queue_jobs, page))
+    intervals[DEFAULT_INTERVAL_MS] += len(devices) - intervals.total()
+    return FleetEstimate(rate, _find_interval_quantile(intervals) / _MINUTE_MS, busy)
 
 
 def _load_transfer_rate(connection: Connection, method: UpdateMethod) -> float:
-    """Bytes per second in a way of updating: as measured, or as is expected."""
+    """Load the mean measured rate of an update method in bytes per second, or return its default."""
     measured = connection.execute(select(func.avg(pace.c.rate)).where(pace.c.method == str(method))).scalar()
     return timeouts.DEFAULT_RATES[method] if measured is None else float(measured)
 
 
 def _count_intervals(connection: Connection, devices: Sequence[int]) -> dict[int, int]:
-    """How many of these devices are heard in which rhythm, in milliseconds; of others it is not known."""
+    """Count devices by heartbeat interval in milliseconds. Devices without a known interval are missing."""
     return {
         seconds * _SECOND_MS: count
         for seconds, count in bulk.query_in(connection, _HEARTBEAT_INTERVALS, devices)
@@ -87,18 +87,18 @@ def _count_intervals(connection: Connection, devices: Sequence[int]) -> dict[int
 
 
 def _find_interval_quantile(intervals: Counter[int]) -> int:
-    """The rhythm of most: a few that are seldom heard do not stand for all."""
+    """Return the 90 % quantile of intervals, so that a few slow devices do not dominate the estimate."""
     ordered = sorted(intervals)
-    heard = list(accumulate(intervals[each] for each in ordered))
-    return ordered[bisect_left(heard, _INTERVAL_QUANTILE * heard[-1])]
+    cumulative = list(accumulate(intervals[each] for each in ordered))
+    return ordered[bisect_left(cumulative, _INTERVAL_QUANTILE * cumulative[-1])]
 
 
 _MAX_EXAMPLES: Final = 20
-"""Devices that are named of many."""
+"""Maximum number of listed device ids."""
 
 
 def build_dry_run(plan: JobPlan, estimate: FleetEstimate) -> DryRun:
-    """Who would be updated, who not and why, in which waves, and how long it may take."""
+    """Build the dry run: eligible and excluded devices, waves, and the estimated duration."""
     waves = plan.waves.planned
     eligible = sum(each.size for each in waves)
     method = select_method(plan.firmware.requirement)
@@ -127,24 +127,29 @@ def build_dry_run(plan: JobPlan, estimate: FleetEstimate) -> DryRun:
 
 
 def _build_refusals(plan: JobPlan) -> list[Refusal]:
-    """Why devices are left out, the most frequent reason first."""
-    some: dict[Exclusion, list[int]] = {}
+    """Build the reasons why devices are excluded, the most frequent first."""
+    examples: dict[Exclusion, list[int]] = {}
     for target in plan.targets:
         if target.exclusion is not None:
-            named = some.setdefault(target.exclusion, [])
-            if len(named) < _MAX_EXAMPLES:
-                named.append(target.device)
+            devices = examples.setdefault(target.exclusion, [])
+            if len(devices) < _MAX_EXAMPLES:
+                devices.append(target.device)
     counts = plan.targets.count_exclusions()
     return [
-        Refusal(code=why.code, reason=why.reason, count=count, device_ids=_format_device_ids(some[why]))
-        for why, count in counts.most_common()
+        Refusal(
+            code=exclusion.code,
+            reason=exclusion.reason,
+            count=count,
+            device_ids=_format_device_ids(examples[exclusion]),
+        )
+        for exclusion, count in counts.most_common()
     ]
 
 
 def _list_first_devices(plan: JobPlan) -> list[int]:
-    """Some of those that are updated, in the order of their turns."""
-    turns = ((plan.waves.find_position(device).rank, device) for device in plan.targets.list_eligible())
-    return [device for _, device in sorted(each for each in turns if each[0] < _MAX_EXAMPLES)]
+    """List the devices that are updated first, in order."""
+    ranks = ((plan.waves.find_position(device).rank, device) for device in plan.targets.list_eligible())
+    return [device for _, device in sorted(each for each in ranks if each[0] < _MAX_EXAMPLES)]
 
 
 def _format_device_ids(numbers: Iterable[int]) -> list[str]:
@@ -152,21 +157,23 @@ def _format_device_ids(numbers: Iterable[int]) -> list[str]:
 
 
 def _estimate_minutes(plan: JobPlan, method: UpdateMethod, estimate: FleetEstimate) -> float:
-    """How long it takes if nothing goes wrong, as the limit that is felt most allows."""
-    order, waves = plan.job.body, len(plan.waves.planned)
-    behind = Counter(target.gateway for target in plan.targets if target.exclusion is None)
-    at_once = MAX_BROADCAST_DEVICES if method is UpdateMethod.BROADCAST else order.concurrency.per_gateway
+    """Estimate the duration of a job without failures, by its tightest limit."""
+    body, waves = plan.job.body, len(plan.waves.planned)
+    devices_by_gateway = Counter(target.gateway for target in plan.targets if target.exclusion is None)
+    parallel = MAX_BROADCAST_DEVICES if method is UpdateMethod.BROADCAST else body.concurrency.per_gateway
     transfer = timeouts.estimate_transfer(plan.firmware.size, estimate.bytes_per_second) / _MINUTE_MS
-    proof = order.health.heartbeats * estimate.heartbeat_minutes
-    # A gateway is free again while its devices prove themselves, their place in the job is not.
-    at_gateways = max(_count_rounds(max(behind.values()), at_once), waves) * transfer + waves * proof
-    in_job = _count_rounds(behind.total(), order.concurrency.per_job) * (transfer + proof)
-    soaking = (waves - 1) * order.gate.soak_minutes
-    return max(at_gateways, in_job, _estimate_rate_minutes(order, behind.total())) + soaking
+    confirmation = body.health.heartbeats * estimate.heartbeat_minutes
+    # During the confirmation a device occupies no slot of its gateway, but still one of the job.
+    gateway_rounds = max(_count_rounds(max(devices_by_gateway.values()), parallel), waves)
+    by_gateway = gateway_rounds * transfer + waves * confirmation
+    device_count = devices_by_gateway.total()
+    by_job = _count_rounds(device_count, body.concurrency.per_job) * (transfer + confirmation)
+    soaking = (waves - 1) * body.gate.soak_minutes
+    return max(by_gateway, by_job, _estimate_rate_minutes(body, device_count)) + soaking
 
 
-def _count_rounds(devices: int, at_once: int | None) -> int:
-    return 1 if at_once is None else math.ceil(devices / at_once)
+def _count_rounds(devices: int, parallel: int | None) -> int:
+    return 1 if parallel is None else math.ceil(devices / parallel)
 
 
 def _estimate_rate_minutes(body: NewJob, devices: int) -> float:

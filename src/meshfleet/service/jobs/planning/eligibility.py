@@ -1,6 +1,6 @@
-"""The targets of a job, parted into those that are updated and those that are not, and why.
+"""Eligibility of the targets of a job: which devices are updated, and why others are excluded.
 
-A job may have a hundred thousand: what is known of them is kept in arrays, and what many have in common once.
+A job may have a hundred thousand targets, so they are stored in arrays, and equal verdicts only once.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ _FACTS: Final = (
     " ELSE id END AS behind, device.connected FROM device LEFT JOIN gateway ON gateway.device = id"
     " WHERE id IN numbers ORDER BY id"
 )
-"""A claimed gateway is behind itself."""
+"""Facts about devices. A claimed gateway is its own gateway."""
 
 _NO_GATEWAY: Final = -1
 
 
 class JobTarget(NamedTuple):
-    """One of them."""
+    """Target device of a job."""
 
     device: int
     gateway: int | None
     from_version: str | None
-    """None: nobody knows."""
+    """Running version; None if unknown."""
     exclusion: Exclusion | None
-    """None: it is updated."""
+    """Reason why the device is not updated; None if it is."""
 
 
 class _Verdict(NamedTuple):
-    """What devices have in common of which the same is known."""
+    """Verdict shared by all devices with the same facts."""
 
     from_version: str | None
     exclusion: Exclusion | None
 
 
 class ResolvedTargets:
-    """All targets, by device."""
+    """All targets of a job with their verdicts, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._devices = array("q")
@@ -68,7 +68,7 @@ class ResolvedTargets:
         self._index_by_verdict: dict[_Verdict, int] = {}
         self._verdict_by_facts: dict[DeviceFacts, _Verdict] = {}
         self.offline = 0
-        """How many of those that are updated are not connected now."""
+        """Number of eligible devices that are not connected."""
 
     def __len__(self) -> int:
         return len(self._devices)
@@ -77,70 +77,70 @@ class ResolvedTargets:
         return self.iterate(0, len(self))
 
     def iterate(self, start: int, end: int) -> Iterator[JobTarget]:
-        """Some of them, by their place."""
-        for place in range(start, min(end, len(self))):
-            gateway = self._gateways[place]
+        """Iterate over the targets from index `start` to before `end`."""
+        for index in range(start, min(end, len(self))):
+            gateway = self._gateways[index]
             yield JobTarget(
-                self._devices[place],
+                self._devices[index],
                 None if gateway == _NO_GATEWAY else gateway,
-                *self._verdicts[self._verdict_indexes[place]],
+                *self._verdicts[self._verdict_indexes[index]],
             )
 
     def list_eligible(self, *, connected: bool | None = None) -> Iterator[int]:
-        """Those that are updated; only those that are connected, or are not, if that is said."""
+        """Iterate over the eligible devices; with `connected`, over those that are, or are not, connected."""
         rows = zip(self._devices, self._verdict_indexes, self._connected, strict=True)
         return (
             device
-            for device, place, is_there in rows
-            if self._verdicts[place].exclusion is None and connected in (None, bool(is_there))
+            for device, index, is_connected in rows
+            if self._verdicts[index].exclusion is None and connected in (None, bool(is_connected))
         )
 
     def count_exclusions(self) -> Counter[Exclusion]:
-        """How many are not updated, for which reason."""
-        found: Counter[Exclusion] = Counter()
-        for place, count in Counter(self._verdict_indexes).items():
-            why = self._verdicts[place].exclusion
-            if why is not None:
-                found[why] += count
-        return found
+        """Count the excluded devices by reason."""
+        counts: Counter[Exclusion] = Counter()
+        for index, count in Counter(self._verdict_indexes).items():
+            exclusion = self._verdicts[index].exclusion
+            if exclusion is not None:
+                counts[exclusion] += count
+        return counts
 
     def add(
         self, rows: Sequence[Sequence[Any]], requirement: FirmwareRequirement, held_by: dict[int, int]
     ) -> None:
-        """Judge devices as they stand in the registry; `claimed` are those that another job keeps."""
+        """Evaluate rows of the registry. `held_by` maps devices to a job that rejects newer jobs for them."""
         for device, model, hardware, firmware, beta, gateway, connected in rows:
-            kind = self._judge(DeviceFacts(model, hardware, firmware, beta), requirement)
-            if kind.exclusion is None and device in held_by:
-                kind = kind._replace(exclusion=_build_conflict_exclusion(held_by[device]))
+            verdict = self._evaluate(DeviceFacts(model, hardware, firmware, beta), requirement)
+            if verdict.exclusion is None and device in held_by:
+                verdict = verdict._replace(exclusion=_build_conflict_exclusion(held_by[device]))
             self._devices.append(device)
             self._gateways.append(_NO_GATEWAY if gateway is None else gateway)
-            self._verdict_indexes.append(self._find_index(kind))
+            self._verdict_indexes.append(self._find_index(verdict))
             self._connected.append(bool(connected))
-            self.offline += kind.exclusion is None and not connected
+            self.offline += verdict.exclusion is None and not connected
 
-    def _judge(self, facts: DeviceFacts, requirement: FirmwareRequirement) -> _Verdict:
-        kind = self._verdict_by_facts.get(facts)
-        if kind is None:
+    def _evaluate(self, facts: DeviceFacts, requirement: FirmwareRequirement) -> _Verdict:
+        verdict = self._verdict_by_facts.get(facts)
+        if verdict is None:
             version = parse_running_version(facts)
             text = None if version is None else str(version)
-            kind = self._verdict_by_facts[facts] = _Verdict(text, find_exclusion(facts, requirement))
-        return kind
+            verdict = self._verdict_by_facts[facts] = _Verdict(text, find_exclusion(facts, requirement))
+        return verdict
 
-    def _find_index(self, kind: _Verdict) -> int:
-        number = self._index_by_verdict.setdefault(kind, len(self._verdicts))
-        if number == len(self._verdicts):
-            self._verdicts.append(kind)
-        return number
+    def _find_index(self, verdict: _Verdict) -> int:
+        index = self._index_by_verdict.setdefault(verdict, len(self._verdicts))
+        if index == len(self._verdicts):
+            self._verdicts.append(verdict)
+        return index
 
 
 async def evaluate_targets(
     database: Database, numbers: array[int], requirement: FirmwareRequirement, rejecting_jobs: Sequence[int]
 ) -> ResolvedTargets:
-    """Judge all of these devices; `keeping` are jobs that let no newer one have theirs."""
-    sifted = ResolvedTargets()
+    """Evaluate devices in short reads. `rejecting_jobs` reject newer jobs for their devices."""
+    targets = ResolvedTargets()
     for page in split_pages(numbers):
-        await database.read(_evaluate_page, page, requirement, rejecting_jobs, sifted)
-    return sifted
+        await database.read(_evaluate_page, page, requirement, rejecting_jobs, targets)
+    return targets
 
 
 def _evaluate_page(
@@ -150,11 +150,9 @@ def _evaluate_page(
     rejecting_jobs: Sequence[int],
     targets: ResolvedTargets,
 ) -> None:
-    claimed = conflicts.find_unfinished_devices(connection, rejecting_jobs, numbers)
-    targets.add(bulk.query_in(connection, _FACTS, numbers), requirement, claimed)
+    held_by = conflicts.find_unfinished_devices(connection, rejecting_jobs, numbers)
+    targets.add(bulk.query_in(connection, _FACTS, numbers), requirement, held_by)
 
 
 def _build_conflict_exclusion(job: int) -> Exclusion:
-    return Exclusion(
-        ExclusionCode.EARLIER_JOB, f"job-{job} is not done with it and lets no newer job have it"
-    )
+    return Exclusion(ExclusionCode.EARLIER_JOB, f"job-{job} has not finished with it and rejects newer jobs")

@@ -1,4 +1,4 @@
-"""The firmware that a job is to bring to devices."""
+"""Lookup of the released firmware of a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ID: Final = re.compile(r"fw-[0-9a-f]{16}")
 
 
 class ReleasedFirmware(NamedTuple):
-    """Released firmware, and what it and the order ask of a device."""
+    """Released firmware, with the requirements of firmware and job for a device."""
 
     id: str
     size: int
@@ -30,17 +30,17 @@ class ReleasedFirmware(NamedTuple):
 
 
 def load_released_firmware(connection: Connection, body: NewJob) -> ReleasedFirmware:
-    """The firmware of an order: it must be there, and released (rest-118)."""
-    known = _ID.fullmatch(body.firmware_id)
+    """Load the firmware of a job. Raise `InvalidRequest` or `NotReleased` if it cannot be used (rest-118)."""
+    is_valid_id = _ID.fullmatch(body.firmware_id)
     row = (
         connection.execute(select(firmware).where(firmware.c.id == body.firmware_id)).first()
-        if known
+        if is_valid_id
         else None
     )
     if row is None:
-        raise InvalidRequest([Fault("firmwareId", "there is no such firmware")])
+        raise InvalidRequest([Fault("firmwareId", "firmware not found")])
     _check_released(row.state)
-    need = FirmwareRequirement(
+    requirement = FirmwareRequirement(
         model=row.model,
         version=Version.parse(row.version),
         hardware=frozenset(msgspec.json.decode(row.hardware, type=list[str])),
@@ -48,11 +48,14 @@ def load_released_firmware(connection: Connection, body: NewJob) -> ReleasedFirm
         allow_downgrade=body.allow_downgrade,
         method=body.method,
     )
-    return ReleasedFirmware(row.id, row.size, need)
+    return ReleasedFirmware(row.id, row.size, requirement)
 
 
 def lock_released_firmware(connection: Connection, firmware_id: str) -> None:
-    """See to it that it is released, and stays so until we are done: who withdraws it stops our job, too."""
+    """Check that a firmware is released, and lock it until the transaction ends.
+
+    A withdrawal waits for the lock, so it also cancels the job that is created in this transaction.
+    """
     query = select(firmware.c.state).where(firmware.c.id == firmware_id).with_for_update(read=True)
     _check_released(connection.execute(query).scalar())
 

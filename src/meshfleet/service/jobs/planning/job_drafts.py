@@ -1,8 +1,8 @@
-"""The targets of a job are written down before anybody can see it.
+"""Job drafts: the executions of a job are stored before the job becomes visible.
 
-A draft gives the number. Executions follow in chunks, so that other writers are not held up, and belong to
-nothing until the job itself is there: its row comes in one last transaction. A draft that is never finished
-is swept away; so are the rows of a deleted job, which becomes a draft that was given up.
+A draft reserves the job number. Executions are inserted in chunks, so that other writers do not wait long.
+The row of the job follows in one last transaction, which publishes the draft. Drafts that are never published
+are swept, as are the rows of a deleted job, which becomes an abandoned draft.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.idempotency import IdempotencyKey
 
 EXECUTIONS_PER_CHUNK: Final = 2000
-"""Executions that are written at once; others wait meanwhile."""
+"""Executions inserted in one transaction. Other writers wait for it."""
 
 _MAX_LISTED_DEVICES: Final = 100
-"""Ids of devices that an order is shown with."""
+"""Maximum device ids that are stored in the body of a job."""
 
 _ROWS_PER_SWEEP: Final = 2000
-"""Rows that are removed at once."""
+"""Maximum rows removed in one transaction."""
 
 ABANDONED_AT: Final = 0
-"""`job_draft.created_at` of a draft that was broken off, and of a job that was deleted."""
+"""`job_draft.created_at` of an abandoned draft and of a deleted job."""
 
 _PUBLISH_LOCK: Final = 0x6D66_6A6F
-"""On PostgreSQL: jobs come to be seen one after the other, and each knows those before it."""
+"""Advisory lock on PostgreSQL: jobs are published one after another, so each sees all earlier ones."""
 
 _VARIABLE_COLUMNS: Final = (
     "device",
@@ -69,7 +69,7 @@ _VARIABLE_COLUMNS: Final = (
 
 _INITIAL_VALUES: Final = {"attempt": 1, "progress": 0, "tries": 0, "beats": 0, "is_read": False, "version": 0}
 _DELETE_ROWS: Final = tuple(
-    f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE job = ? ORDER BY {order} LIMIT ?)"  # noqa: S608 # our own names
+    f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE job = ? ORDER BY {order} LIMIT ?)"  # noqa: S608 # constants only
     for table, key, order in (
         ("transition", "id", "device, id"),
         ("evidence", "id", "device, id"),
@@ -78,18 +78,19 @@ _DELETE_ROWS: Final = tuple(
         ("tally", "job, wave, state", "wave"),
     )
 )
-"""Remove rows of a job that is not there any more, or never was: at most so many each."""
+"""Statements that remove rows of a deleted or unpublished job, each with a limit."""
 
 
 ExecutionValues = tuple[Any, ...]
+"""Values of `_VARIABLE_COLUMNS`."""
 
 
 class ConflictsChanged(Exception):
-    """A job has come meanwhile that lets no newer one have its devices."""
+    """The jobs that reject newer jobs for their devices have changed since the plan was made."""
 
 
 class JobPlan(NamedTuple):
-    """All that a job will be made of."""
+    """Everything that is stored when a job is created."""
 
     job: ValidatedJob
     firmware: ReleasedFirmware
@@ -103,29 +104,29 @@ class JobPlan(NamedTuple):
 
 
 class JobDraft(NamedTuple):
-    """A job that nobody sees."""
+    """Reserved number of a job that is not visible yet."""
 
     number: int
     created_at: int
 
 
 class PublishedJob(NamedTuple):
-    """A job that everybody sees."""
+    """Published job."""
 
     number: int
     is_new: bool
-    """False: the same order came before with this key, and the draft is of no use."""
+    """False if an earlier request with the same idempotency key created the job, so the draft is unused."""
     superseded_jobs: tuple[int, ...] = ()
-    """Jobs that give their devices up to it."""
+    """Older jobs whose queued executions it supersedes."""
 
 
 def insert_draft(connection: Connection, now: int) -> JobDraft:
-    """Get a number for a job."""
+    """Reserve the number of a new job."""
     return JobDraft(bulk.insert_row(connection, job_draft, now), now)
 
 
 def build_executions(plan: JobPlan, start: int) -> list[ExecutionValues]:
-    """The executions of some targets, from a place on: what differs from one to the other."""
+    """Build the next chunk of executions, from the target with index `start` on."""
     method = str(select_method(plan.firmware.requirement))
     return [
         _build_execution(each, plan.waves, method)
@@ -134,7 +135,7 @@ def build_executions(plan: JobPlan, start: int) -> list[ExecutionValues]:
 
 
 def insert_executions(connection: Connection, draft: JobDraft, rows: Sequence[ExecutionValues]) -> None:
-    """Write some executions, as `rows_of` gives them."""
+    """Insert executions that `build_executions` has built."""
     bulk.insert_columns(
         connection,
         execution,
@@ -147,66 +148,72 @@ def insert_executions(connection: Connection, draft: JobDraft, rows: Sequence[Ex
 
 
 def publish_draft(connection: Connection, draft: JobDraft, plan: JobPlan, now: int) -> PublishedJob:
-    """Let a job be seen, with all its executions; or find the one that came with the same key."""
+    """Publish a draft as a job, or return the earlier job with the same idempotency key.
+
+    Raise `ConflictsChanged` if the plan is outdated, and `Conflict` if the draft was swept meanwhile.
+    """
     if connection.dialect.name != "sqlite":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PUBLISH_LOCK})")
     if (
         plan.idempotency_key is not None
-        and (before := find_job_by_key(connection, plan.idempotency_key)) is not None
+        and (earlier_job := find_job_by_key(connection, plan.idempotency_key)) is not None
     ):
-        return PublishedJob(before, is_new=False)
+        return PublishedJob(earlier_job, is_new=False)
     firmware_lookup.lock_released_firmware(connection, plan.firmware.id)
     _check_parent(connection, plan.parent)
-    found = conflicts.find_conflicting_jobs(connection)
-    if found.rejecting != plan.conflicting_jobs.rejecting:
+    conflicting_jobs = conflicts.find_conflicting_jobs(connection)
+    if conflicting_jobs.rejecting != plan.conflicting_jobs.rejecting:
         raise ConflictsChanged
-    finished = (job_draft.c.id == draft.number) & (job_draft.c.created_at == draft.created_at)
-    if not connection.execute(delete(job_draft).where(finished)).rowcount:
-        raise Conflict("it took so long to write the job down that it was given up")
+    is_draft = (job_draft.c.id == draft.number) & (job_draft.c.created_at == draft.created_at)
+    if not connection.execute(delete(job_draft).where(is_draft)).rowcount:
+        raise Conflict("creating the job took too long; try again")
     _insert_job(connection, draft.number, plan, now)
-    return PublishedJob(draft.number, is_new=True, superseded_jobs=found.superseded)
+    return PublishedJob(draft.number, is_new=True, superseded_jobs=conflicting_jobs.superseded)
 
 
 def _check_parent(connection: Connection, job_number: int | None) -> None:
-    """Raise `NotFound` if the job to be retried was deleted meanwhile: some of its devices may be missing."""
+    """Raise `NotFound` if the retried job was deleted meanwhile: its list of devices may be incomplete."""
     if job_number is None:
         return
     query = select(job.c.id).where(job.c.id == job_number).with_for_update(read=True)
     if connection.execute(query).first() is None:
-        raise NotFound("there is no such job")
+        raise NotFound("job not found")
 
 
 def find_job_by_key(connection: Connection, key: IdempotencyKey) -> int | None:
-    """The job that came with a key before; `KeyReused` if that was another (rest-25, rest-26)."""
+    """Return the job that was created with an idempotency key; None if there is none (rest-25).
+
+    Raise `KeyReused` if its request was a different one (rest-26).
+    """
     row = connection.execute(select(job.c.id, job.c.digest).where(job.c.key == key.name)).first()
     if row is None:
         return None
     if row.digest != key.digest:
-        raise KeyReused("this Idempotency-Key came before with another request")
+        raise KeyReused("this Idempotency-Key was already used for a different request")
     return int(row.id)
 
 
 def delete_draft_rows(connection: Connection, job_number: int) -> bool:
-    """Remove some rows of a draft or a deleted job. Return False if nothing is left, or it became a job.
+    """Remove one chunk of rows of a draft or deleted job. Return False if none are left or it was published.
 
-    A draft cannot be published any more after this.
+    The draft cannot be published after this.
     """
-    given_up = update(job_draft).where(job_draft.c.id == job_number).values(created_at=ABANDONED_AT)
-    if not connection.execute(given_up).rowcount:
-        return False  # its maker may not have heard that it was published
-    room = _ROWS_PER_SWEEP
+    abandon = update(job_draft).where(job_draft.c.id == job_number).values(created_at=ABANDONED_AT)
+    if not connection.execute(abandon).rowcount:
+        return False  # it was published, although its creator may not have received that result
+    remaining = _ROWS_PER_SWEEP
     for statement in _DELETE_ROWS:
-        if room:
-            room -= bulk.execute_one(connection, statement, (job_number, room))
-    if room:
+        if remaining:
+            remaining -= bulk.execute_one(connection, statement, (job_number, remaining))
+    if remaining:
         connection.execute(delete(job_draft).where(job_draft.c.id == job_number))
-    return not room
+    return not remaining
 
 
 def sweep_drafts(connection: Connection, before: int) -> bool:
-    """Remove some rows of deleted jobs, and of drafts begun before a time. Return False if nothing is left.
+    """Remove one chunk of rows of a deleted job, or of a draft created before a time.
 
-    To be called until then, each time in a transaction of its own.
+    Return False if none are left. Call it until then, each time in its own transaction.
     """
     query = select(job_draft.c.id).where(job_draft.c.created_at < before).order_by(job_draft.c.id).limit(1)
     number: int | None = connection.execute(query).scalar()
@@ -217,9 +224,9 @@ def sweep_drafts(connection: Connection, before: int) -> bool:
 
 
 def encode_job_body(body: NewJob) -> str:
-    """An order as JSON, with all that holds unless set: that may be something else some day.
+    """Encode the body of a job as JSON, with all defaults, because these may change in a later version.
 
-    Whom it was for is in its executions, so a long list of devices is not written down again.
+    A long list of device ids is cut off: the executions have them all.
     """
     ids = body.targets.device_ids
     if ids is not UNSET and len(ids) > _MAX_LISTED_DEVICES:
@@ -230,38 +237,44 @@ def encode_job_body(body: NewJob) -> str:
 
 
 def _build_execution(target: JobTarget, waves: WaveAssignment, method: str) -> ExecutionValues:
-    device, gateway, from_version, misfit = target
-    if misfit is None:
-        wave, turn = waves.find_position(device)
-        return device, gateway, from_version, str(ExecutionState.QUEUED), wave, turn, method, None, None
-    state = _find_initial_state(misfit.code)
+    device, gateway, from_version, exclusion = target
+    if exclusion is None:
+        wave, rank = waves.find_position(device)
+        return device, gateway, from_version, str(ExecutionState.QUEUED), wave, rank, method, None, None
+    state = _find_initial_state(exclusion.code)
     if state is ExecutionState.QUEUED:
-        return device, gateway, from_version, str(state), LEFT_OUT_WAVE, 0, method, str(misfit.code), None
-    return device, gateway, from_version, str(state), LEFT_OUT_WAVE, 0, None, str(misfit.code), misfit.reason
+        return device, gateway, from_version, str(state), LEFT_OUT_WAVE, 0, method, str(exclusion.code), None
+    code, reason = str(exclusion.code), exclusion.reason
+    return device, gateway, from_version, str(state), LEFT_OUT_WAVE, 0, None, code, reason
 
 
 def _find_initial_state(code: ExclusionCode) -> ExecutionState:
-    """Return the state of a device that is in no wave. One that reports the target version is asked first."""
+    """Return the first state of an excluded device.
+
+    A device that reports the target version is queued, because its version is read before it is skipped.
+    """
     if code is ExclusionCode.ALREADY_THERE:
         return ExecutionState.QUEUED
     return ExecutionState.REJECTED if code is ExclusionCode.EARLIER_JOB else ExecutionState.SKIPPED
 
 
 def _insert_job(connection: Connection, job_number: int, plan: JobPlan, now: int) -> None:
-    """The row of a job, and all that goes with it."""
-    checked, order, key = plan.job, plan.job.body, plan.idempotency_key
-    counts, fallen = _count_executions(plan), plan.waves.planned
-    progress = _build_state_columns(plan, counts, now)
+    """Insert the row of a job with its tallies, its first transition and an audit record."""
+    body, key = plan.job.body, plan.idempotency_key
+    counts, planned = _count_executions(plan), plan.waves.planned
+    state_columns = _build_state_columns(plan, counts, now)
     connection.execute(
         insert(job).values(
             id=job_number,
             firmware=plan.firmware.id,
-            body=encode_job_body(order),
-            start_at=checked.start_at,
-            deadline=checked.deadline,
+            body=encode_job_body(body),
+            start_at=plan.job.start_at,
+            deadline=plan.job.deadline,
             seed=plan.seed,
-            # A device that misreports its version goes to the last wave, so there is always one.
-            waves=msgspec.json.encode([each._asdict() for each in fallen or [PlannedWave(None, 0)]]).decode(),
+            # A device that misreports its version joins the last wave, so there must be one.
+            waves=msgspec.json.encode(
+                [each._asdict() for each in planned or [PlannedWave(None, 0)]]
+            ).decode(),
             wave=0,
             paced_until=0,
             armed="{}",
@@ -270,7 +283,7 @@ def _insert_job(connection: Connection, job_number: int, plan: JobPlan, now: int
             parent=plan.parent,
             key=None if key is None else key.name,
             digest=None if key is None else key.digest,
-            **progress,
+            **state_columns,
         )
     )
     rows = [(job_number, wave, str(state), count) for (wave, state), count in counts.items()]
@@ -279,35 +292,34 @@ def _insert_job(connection: Connection, job_number: int, plan: JobPlan, now: int
         insert(transition).values(
             job=job_number,
             time=now,
-            after=progress["state"],
+            after=state_columns["state"],
             attempt=0,
             version=0,
             actor=plan.by.display_name,
-            cause="the job was made",
+            cause="the job was created",
         )
     )
-    detail = {"name": order.name, "firmware": order.firmware_id, "devices": len(plan.targets)}
-    audit.record_change(connection, plan.by, "job.create", f"job-{job_number}", now=now, **detail)
+    details = {"name": body.name, "firmware": body.firmware_id, "devices": len(plan.targets)}
+    audit.record_change(connection, plan.by, "job.create", f"job-{job_number}", now=now, **details)
 
 
 def _count_executions(plan: JobPlan) -> Counter[tuple[int, ExecutionState]]:
-    """How many executions are in which wave and state."""
+    """Count the new executions by wave and state."""
     counts: Counter[tuple[int, ExecutionState]] = Counter()
-    for wave, fallen in enumerate(plan.waves.planned):
-        counts[wave, ExecutionState.QUEUED] = fallen.size
-    for misfit, count in plan.targets.count_exclusions().items():
-        counts[LEFT_OUT_WAVE, _find_initial_state(misfit.code)] += count
+    for wave, planned in enumerate(plan.waves.planned):
+        counts[wave, ExecutionState.QUEUED] = planned.size
+    for exclusion, count in plan.targets.count_exclusions().items():
+        counts[LEFT_OUT_WAVE, _find_initial_state(exclusion.code)] += count
     return counts
 
 
 def _build_state_columns(
     plan: JobPlan, counts: Counter[tuple[int, ExecutionState]], now: int
 ) -> dict[str, Any]:
-    """Return where a new job is: over at once, if there is no device to update or to ask."""
+    """Return the state columns of a new job. Without a queued execution it is completed at once."""
     if ExecutionState.QUEUED not in {state for _, state in counts}:
-        how = compute_outcome({state: count for (_, state), count in counts.items()})
-        return {"state": str(JobState.COMPLETED), "outcome": str(how), "finished_at": now}
-    order = plan.job.body
-    if not order.auto_apply:
+        outcome = compute_outcome({state: count for (_, state), count in counts.items()})
+        return {"state": str(JobState.COMPLETED), "outcome": str(outcome), "finished_at": now}
+    if not plan.job.body.auto_apply:
         return {"state": str(JobState.CREATED)}
     return build_start_columns(start_at=plan.job.start_at, now=now)

@@ -1,6 +1,6 @@
-"""Which devices are meant: all that any part of `targets` selects, each once (rest-116).
+"""Targets of a job: all devices that any part of `targets` selects, each once (rest-116).
 
-They are found in many short reads: a fleet is large, and nobody else shall wait for it.
+They are loaded in many short reads, so that a large fleet does not block other readers.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 DEVICES_PER_PAGE: Final = 5000
-"""Devices of one read."""
+"""Maximum devices of one read."""
 
 _MAX_FAULTS: Final = 20
-"""Mistakes of one kind that are told; whoever made a thousand knows by then."""
+"""Maximum number of reported faults of one kind."""
 
 _KNOWN_DEVICES: Final = "SELECT id FROM device WHERE id IN numbers"
 
 
 async def resolve_targets(database: Database, targets: Targets) -> array[int]:
-    """The numbers of all devices that are meant, in their order."""
+    """Return the numbers of all target devices, sorted. Raise `InvalidRequest` if there are none."""
     found = array("q")
     if targets.device_ids is not UNSET:
         found.extend(await _find_by_id(database, targets.device_ids))
@@ -53,12 +53,12 @@ async def resolve_targets(database: Database, targets: Targets) -> array[int]:
     if targets.all:
         await _find_by_filter(database, DeviceFilter(), found)
     if not found:
-        raise InvalidRequest([Fault("targets", "selects no device")])
+        raise InvalidRequest([Fault("targets", "selects no devices")])
     return array("q", sorted(set(found)))
 
 
 def split_pages(numbers: array[int], size: int = DEVICES_PER_PAGE) -> Iterator[array[int]]:
-    """Some of them after others."""
+    """Split numbers into pages."""
     return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
@@ -68,7 +68,7 @@ async def _read_pages(
     read: Callable[[Connection, Value, int], Sequence[int]],
     criterion: Value,
 ) -> None:
-    """Read one page after another, each behind the last device of the one before."""
+    """Append all pages of a query to `found`, each starting after the last device of the page before."""
     after = -1
     while True:
         page = await database.read(read, criterion, after)
@@ -79,24 +79,24 @@ async def _read_pages(
 
 
 async def _find_by_id(database: Database, texts: Sequence[str]) -> array[int]:
-    """Devices by their ids, all of which must be known."""
-    numbers, wrong = array("q"), list[Fault]()
-    for place, text in enumerate(texts):
+    """Parse device ids. Raise `InvalidRequest` if one is malformed or unknown."""
+    numbers, faults = array("q"), list[Fault]()
+    for index, text in enumerate(texts):
         try:
-            numbers.append(mac_to_int(to_mac(parse_device_id(text, f"targets.deviceIds[{place}]"))))
+            numbers.append(mac_to_int(to_mac(parse_device_id(text, f"targets.deviceIds[{index}]"))))
         except WireError as exc:
-            wrong.append(Fault(exc.field, exc.reason))
-    if not wrong:
+            faults.append(Fault(exc.field, exc.reason))
+    if not faults:
         known = {
             each for page in split_pages(numbers) for each in await database.read(_list_known_devices, page)
         }
-        wrong = [
-            Fault(f"targets.deviceIds[{place}]", "there is no such device")
-            for place, number in enumerate(numbers)
+        faults = [
+            Fault(f"targets.deviceIds[{index}]", "device not found")
+            for index, number in enumerate(numbers)
             if number not in known
         ]
-    if wrong:
-        raise InvalidRequest(wrong[:_MAX_FAULTS])
+    if faults:
+        raise InvalidRequest(faults[:_MAX_FAULTS])
     return numbers
 
 
@@ -105,67 +105,71 @@ def _list_known_devices(connection: Connection, numbers: Sequence[int]) -> list[
 
 
 def _find_labels(connection: Connection, texts: Sequence[str]) -> list[int]:
-    """The numbers of labels, all of which must be known."""
-    numbers, wrong = list[int](), list[Fault]()
-    for place, text in enumerate(texts):
-        field = f"targets.labels[{place}]"
+    """Return the numbers of labels. Raise `InvalidRequest` if one is malformed or unknown."""
+    numbers, faults = list[int](), list[Fault]()
+    for index, text in enumerate(texts):
+        field = f"targets.labels[{index}]"
         try:
             found = connection.execute(
                 select(label.c.id).where(label.c.text == parse_label(text, field))
             ).scalar()
         except WireError as exc:
-            wrong.append(Fault(exc.field, exc.reason))
+            faults.append(Fault(exc.field, exc.reason))
             continue
         if found is None:
-            wrong.append(Fault(field, "there is no such label"))
+            faults.append(Fault(field, "label not found"))
         else:
             numbers.append(found)
-    if wrong:
-        raise InvalidRequest(wrong[:_MAX_FAULTS])
+    if faults:
+        raise InvalidRequest(faults[:_MAX_FAULTS])
     return numbers
 
 
 def _list_labeled_devices(connection: Connection, number: int, after: int) -> Sequence[int]:
-    """Devices that have a label."""
+    """Return the next devices with a label, after a device."""
     columns = device_label.c
     query = select(columns.device).where(columns.label == number, columns.device > after)
     return connection.scalars(query.order_by(columns.device).limit(DEVICES_PER_PAGE)).all()
 
 
 def _parse_filter(target_filter: TargetFilter) -> DeviceFilter:
-    """A filter as the list of devices has it; one that lets everybody through is a mistake (rest-117)."""
-    labels = [target_filter.label] if isinstance(target_filter.label, str) else _given(target_filter.label)
-    connected = _given(target_filter.connected)
+    """Parse a filter like that of the device list. Raise `InvalidRequest` if it is empty (rest-117)."""
+    labels = (
+        [target_filter.label] if isinstance(target_filter.label, str) else _get_optional(target_filter.label)
+    )
+    connected = _get_optional(target_filter.connected)
     try:
-        chosen = parse_device_filter(
+        device_filter = parse_device_filter(
             label=labels,
             connected=None if connected is None else str(connected),
-            model_number=_given(target_filter.model_number),
-            firmware_version=_given(target_filter.firmware_version),
-            hardware_version=_given(target_filter.hardware_version),
-            friendly_name=_given(target_filter.friendly_name) or None,
-            gateway=_given(target_filter.gateway),
-            ids=_given(target_filter.ids),
+            model_number=_get_optional(target_filter.model_number),
+            firmware_version=_get_optional(target_filter.firmware_version),
+            hardware_version=_get_optional(target_filter.hardware_version),
+            friendly_name=_get_optional(target_filter.friendly_name) or None,
+            gateway=_get_optional(target_filter.gateway),
+            ids=_get_optional(target_filter.ids),
         )
     except InvalidRequest as exc:
         faults = [Fault(join_field_path("targets.filter", each.field), each.message) for each in exc.faults]
         raise InvalidRequest(faults) from None
-    if chosen == DeviceFilter():
-        raise InvalidRequest([Fault("targets.filter", 'is empty; every device is meant by "all": true')])
-    return chosen
+    if device_filter == DeviceFilter():
+        raise InvalidRequest(
+            [Fault("targets.filter", 'must not be empty; use "all": true to select every device')]
+        )
+    return device_filter
 
 
-def _given(value: Value | UnsetType) -> Value | None:
+def _get_optional(value: Value | UnsetType) -> Value | None:
     return None if value is UNSET else value
 
 
-async def _find_by_filter(database: Database, chosen: DeviceFilter, found: array[int]) -> None:
-    await _read_pages(database, found, _list_filtered_devices, chosen)
+async def _find_by_filter(database: Database, device_filter: DeviceFilter, found: array[int]) -> None:
+    await _read_pages(database, found, _list_filtered_devices, device_filter)
 
 
-def _list_filtered_devices(connection: Connection, chosen: DeviceFilter, after: int) -> list[int]:
-    """Devices that meet a filter."""
-    selection = resolve_filter(connection, chosen)
+def _list_filtered_devices(connection: Connection, device_filter: DeviceFilter, after: int) -> list[int]:
+    """Return the next devices that match a filter, after a device."""
+    selection = resolve_filter(connection, device_filter)
     if selection is None:
         return []
     rows = page_query.find_page_keys(

@@ -1,4 +1,4 @@
-"""An order is checked before anything is looked up for it."""
+"""Validation of a job request, before anything is loaded for it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 class ValidatedJob(NamedTuple):
-    """An order without mistakes, as far as it tells by itself."""
+    """Valid job request. Its firmware and targets are not checked yet."""
 
     body: NewJob
-    """With its times in one spelling."""
+    """Body with normalized times."""
     start_at: int | None
     deadline: int | None
 
 
 def validate_job(body: NewJob, now: int) -> ValidatedJob:
-    """Read the times of an order and look at its waves, or tell all that is wrong."""
+    """Validate names, waves and times. Raise `InvalidRequest` with all faults."""
     faults = [*_find_name_faults(body), *waves.find_wave_faults(body.waves)]
     start_at = _parse_time(body.start_at, "startAt", faults)
     deadline = _parse_time(body.deadline, "deadline", faults)
     if deadline is not None and deadline <= now:
-        faults.append(Fault("deadline", "is over"))
+        faults.append(Fault("deadline", "must be in the future"))
     elif deadline is not None and start_at is not None and deadline <= start_at:
-        faults.append(Fault("deadline", "is not after startAt"))
+        faults.append(Fault("deadline", "must be after startAt"))
     if faults:
         raise InvalidRequest(faults)
     return ValidatedJob(
@@ -48,17 +48,17 @@ def validate_job(body: NewJob, now: int) -> ValidatedJob:
 
 
 def _find_name_faults(body: NewJob) -> Iterator[Fault]:
-    """What is wrong with names: they are shown to people, in consoles and on terminals."""
+    """Find the faults of names. They are shown on terminals, so invisible characters are not allowed."""
     names = {"name": body.name, **{f"waves[{n}].name": each.name for n, each in enumerate(body.waves)}}
     for field, name in names.items():
         if name is None:
             continue
         if not name.strip():
-            yield Fault(field, "is empty")
+            yield Fault(field, "must not be empty")
         elif (reason := find_bidirectional_control(name)) is not None:
             yield Fault(field, reason)
         elif any(unicodedata.category(each) in _INVISIBLE for each in name):
-            yield Fault(field, "has characters that nobody sees")
+            yield Fault(field, "must not contain invisible characters")
 
 
 def _parse_time(text: str | None, field: str, faults: list[Fault]) -> int | None:

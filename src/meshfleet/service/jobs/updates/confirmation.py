@@ -1,7 +1,7 @@
-"""How an update is confirmed (firmware-34).
+"""Confirmation of an update (firmware-34).
 
-With the first heartbeat the version is read, so that a failure shows early; with the last one that is needed
-it is read again, for a device may have gone back meanwhile.
+The version is read after the first heartbeat, so that a failure shows early. It is read again after the last
+required heartbeat, because the device may have gone back to the old version meanwhile.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ def handle_heartbeat(
     x: ExecutionRecord, event: HeartbeatReceived, context: UpdateContext, now: int
 ) -> Decision:
     """Count a heartbeat. A bad one resets the count, unless its status is that from before the update."""
-    if x.beat_at is not None and event.at <= x.beat_at:  # another program has counted it
+    if x.beat_at is not None and event.at <= x.beat_at:  # another process has counted it
         return Decision(x)
-    bad = _find_heartbeat_fault(x, event.status)
+    fault = _find_heartbeat_fault(x, event.status)
     x = replace(
         _with_shorter_timeout(x, context),
         beat_at=event.at,
-        beats=0 if bad else x.beats + 1,
-        reason=bad or x.reason,
+        beats=0 if fault else x.beats + 1,
+        reason=fault or x.reason,
     )
-    asked_again = x.step is UpdateStep.CONFIRM_VERSION and now < x.due  # it did not tell a moment ago
-    if x.ask is None and not asked_again and (not x.is_read or x.beats >= context.spec.heartbeats):
-        move = issue_request(x, build_version_query(UpdateStep.CONFIRM_VERSION), now)
+    is_retry_pending = x.step is UpdateStep.CONFIRM_VERSION and now < x.due  # the last read just failed
+    if x.ask is None and not is_retry_pending and (not x.is_read or x.beats >= context.spec.heartbeats):
+        decision = issue_request(x, build_version_query(UpdateStep.CONFIRM_VERSION), now)
     else:
-        move = wait_until(x, x.due)
-    # Those that count, and bad ones; a device may send many more before its version can be read.
-    return move._replace(is_evidence=x.beats <= context.spec.heartbeats)
+        decision = wait_until(x, x.due)
+    # Surplus heartbeats are no evidence: a device may send many before its version can be read.
+    return decision._replace(is_evidence=x.beats <= context.spec.heartbeats)
 
 
 def _find_heartbeat_fault(x: ExecutionRecord, status: int | None) -> str | None:
-    """Name a status that speaks against the update; None: it does not."""
+    """Return why a heartbeat is bad; None if its status is 0, missing, or as before the update."""
     return None if status in (None, 0, x.status_before) else describe_heartbeat(status)
 
 
 def _with_shorter_timeout(x: ExecutionRecord, context: UpdateContext) -> ExecutionRecord:
-    """By now more may be known of how often it is heard, and so of how long it may take."""
+    """Shorten the deadline of the confirmation if the heartbeat interval has become known meanwhile."""
     if x.expires is None or x.moved_at is None:
         return x
     return replace(x, expires=min(x.expires, x.moved_at + timeouts.compute_confirm_timeout(context)))
@@ -63,7 +63,7 @@ def _with_shorter_timeout(x: ExecutionRecord, context: UpdateContext) -> Executi
 def handle_version_response(
     x: ExecutionRecord, status: int, value: Any, context: UpdateContext, now: int
 ) -> Decision:
-    """The version was read, or not."""
+    """Handle the response to a version query: succeed, fail, or continue."""
     version = parse_version(value) if status == Status.OK else None
     if version is None:
         return wait_until(replace(x, reason=describe_unreadable_response(status)), now + timeouts.RETRY_DELAY)
@@ -72,21 +72,23 @@ def handle_version_response(
         return fail_execution(x, ReasonCode.WRONG_VERSION, cause, context, now)
     x = replace(x, is_read=True, reason=_find_heartbeat_fault(x, context.status))
     if x.beats >= context.spec.heartbeats:
-        return end_execution(x, S.SUCCEEDED, f"the device runs {version}, and is well", now)
+        return end_execution(x, S.SUCCEEDED, f"the device runs {version} and is healthy", now)
     return wait_until(replace(x, step=None), now + timeouts.LOST_REQUEST_TIMEOUT)._replace(is_evidence=True)
 
 
 def continue_confirmation(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Read the version, if it is time to."""
+    """Read the version if no heartbeat is awaited for it."""
     if x.step is UpdateStep.CONFIRM_VERSION or not context.spec.heartbeats:
         return issue_request(x, build_version_query(UpdateStep.CONFIRM_VERSION), now)
     return wait_until(x, now + timeouts.LOST_REQUEST_TIMEOUT)
 
 
 def describe_missing_proof(x: ExecutionRecord, context: UpdateContext) -> str:
-    """What was not seen in time, in a sentence."""
+    """Return which part of the confirmation is missing, as a sentence for users."""
     if not x.is_read:
-        cause = "the device did not prove that it runs the new version"
-        return f"{cause}: {x.reason}" if x.reason else f"{cause}: it was not heard after the update"
-    came = f"only {x.beats} of {context.spec.heartbeats} good heartbeats came in time"
-    return f"{came}: {x.reason}" if x.reason else came
+        cause = "the device did not confirm the new version"
+        return (
+            f"{cause}: {x.reason}" if x.reason else f"{cause}: nothing was received from it after the update"
+        )
+    cause = f"only {x.beats} of {context.spec.heartbeats} good heartbeats were received in time"
+    return f"{cause}: {x.reason}" if x.reason else cause

@@ -1,4 +1,4 @@
-"""How an execution ends, or begins again."""
+"""Decisions about an execution: send a request, wait, enter a state, retry, or end."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateRequest, UpdateSpec
 
 
-# How an execution enters a state: its clock, and what is asked first.
+# Entering a state: its timeout and its first request.
 
 
 def issue_request(x: ExecutionRecord, request: UpdateRequest, now: int, cause: str = "") -> Decision:
-    """Let something be asked for it. If nobody tells what came of that, we look again."""
+    """Send a request. If its result is lost, the execution is due again after a timeout."""
     until = now + timeouts.LOST_REQUEST_TIMEOUT
     if x.final_until is not None:
         until = min(until, x.final_until)
@@ -35,23 +35,23 @@ def issue_request(x: ExecutionRecord, request: UpdateRequest, now: int, cause: s
 
 
 def wait_until(x: ExecutionRecord, until: int) -> Decision:
-    """Look again at a time, or when its clock runs out before. Clocks that stand still do not run out."""
+    """Make the execution due at a time, or at an earlier deadline. Suspended deadlines do not count."""
     if x.suspended_at is not None:
         return Decision(replace(x, due=until))
-    ends = list_deadlines(x) if x.final_until is None else (x.final_until,)
-    return Decision(replace(x, due=min(until, *ends)))
+    deadlines = list_deadlines(x) if x.final_until is None else (x.final_until,)
+    return Decision(replace(x, due=min(until, *deadlines)))
 
 
 def list_deadlines(x: ExecutionRecord) -> tuple[int, ...]:
-    """Return when the clocks of an execution run out: that of its state, and that of the whole update."""
-    ends = (x.expires, None if x.state is S.STAGED else x.total_until)
-    return tuple(each for each in ends if each is not None)
+    """Return the deadlines of an execution: of its state, and of the whole update unless it is staged."""
+    deadlines = (x.expires, None if x.state is S.STAGED else x.total_until)
+    return tuple(each for each in deadlines if each is not None)
 
 
 def enter_state(x: ExecutionRecord, state: S, cause: str, context: UpdateContext, now: int) -> Decision:
-    """Go on to the next state of an update."""
+    """Enter the next state of an update and decide its first step."""
     states.check_execution_transition(x.state, state)
-    left_stage = x.state is S.STAGED and x.total_until is not None
+    leaves_stage = x.state is S.STAGED and x.total_until is not None
     x = replace(
         x,
         state=state,
@@ -61,11 +61,11 @@ def enter_state(x: ExecutionRecord, state: S, cause: str, context: UpdateContext
         reason=None,
         final_until=None,
     )
-    if left_stage:  # what the device waited for people does not count
-        rest = timeouts.APPLY_TIMEOUT + timeouts.compute_confirm_timeout(context)
-        x = replace(x, total_until=max(x.total_until or 0, now + rest))
-    move = _decide_on_entry(x, context, now)
-    return move._replace(cause=cause, is_evidence=True)
+    if leaves_stage:  # the time that the image was staged does not count
+        remaining = timeouts.APPLY_TIMEOUT + timeouts.compute_confirm_timeout(context)
+        x = replace(x, total_until=max(x.total_until or 0, now + remaining))
+    decision = _decide_on_entry(x, context, now)
+    return decision._replace(cause=cause, is_evidence=True)
 
 
 def _find_state_timeout(state: S, context: UpdateContext) -> int:
@@ -81,11 +81,11 @@ def _find_state_timeout(state: S, context: UpdateContext) -> int:
 
 
 def _decide_on_entry(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """What to do at the beginning of a state."""
+    """Decide the first step in a new state."""
     match x.state:
         case S.TRANSFERRING:
-            asks_later = 0 if context.is_batch_leader(x.device) else timeouts.BATCH_MEMBER_DELAY
-            return wait_until(x, now + timeouts.compute_poll_interval(context) + asks_later)
+            member_delay = 0 if context.is_batch_leader(x.device) else timeouts.BATCH_MEMBER_DELAY
+            return wait_until(x, now + timeouts.compute_poll_interval(context) + member_delay)
         case S.STAGED:
             return request_apply(replace(x, step=None), context, now)
         case S.CONFIRMING:
@@ -98,33 +98,32 @@ def _decide_on_entry(x: ExecutionRecord, context: UpdateContext, now: int) -> De
 
 
 def request_apply(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Let the device start what it has staged, if it may."""
-    ask = DRIVERS[x.method].build_apply()
+    """Request that the device starts its staged image, or wait until it may."""
+    request = DRIVERS[x.method].build_apply()
     x = replace(x, progress=100)
-    if ask is None or not may_apply(context):
+    if request is None or not may_apply(context):
         return wait_until(x, now + context.spec.queue_timeout)
-    until = now + timeouts.APPLY_TIMEOUT  # from the first time that it is told so
+    until = now + timeouts.APPLY_TIMEOUT  # counted from the first request
     x = replace(x, expires=until if x.expires is None else min(x.expires, until))
     if context.is_batch_leader(x.device):
-        return issue_request(x, ask, now)
-    return wait_until(
-        replace(x, step=ask.step), now + timeouts.APPLY_RETRY_DELAY
-    )  # it hears what comes of it
+        return issue_request(x, request, now)
+    # The response to the batch leader is shared with this device.
+    return wait_until(replace(x, step=request.step), now + timeouts.APPLY_RETRY_DELAY)
 
 
 def may_apply(context: UpdateContext) -> bool:
-    """Whether devices may start what they have."""
+    """Return whether devices may start their staged image."""
     return not context.spec.is_canceling and (context.spec.is_applied or not context.spec.stage)
 
 
 WAIT_CANCELING: Final = "canceling"
-"""What an execution waits for that is to be taken back."""
+"""Value of `waiting` while an execution is being canceled."""
 
 
 def end_execution(
     x: ExecutionRecord, state: S, cause: str, now: int, code: ReasonCode | None = None
 ) -> Decision:
-    """End, for good."""
+    """End an execution in a terminal state."""
     states.check_execution_transition(x.state, state)
     succeeded = state is S.SUCCEEDED
     x = replace(
@@ -146,7 +145,7 @@ def end_execution(
 def fail_execution(
     x: ExecutionRecord, code: ReasonCode, cause: str, context: UpdateContext, now: int
 ) -> Decision:
-    """The update failed, or was refused; what may go better another time is tried again."""
+    """Handle a failed or rejected update: retry it if another attempt may succeed, and end it otherwise."""
     if context.spec.is_canceling and S.CANCELED in states.EXECUTION_TRANSITIONS[x.state]:
         return end_execution(x, S.CANCELED, cause, now, ReasonCode.CANCELED)
     if code in REJECTION_CODES and S.REJECTED in states.EXECUTION_TRANSITIONS[x.state]:
@@ -157,67 +156,68 @@ def fail_execution(
 def time_out_execution(
     x: ExecutionRecord, code: ReasonCode, cause: str, context: UpdateContext, now: int
 ) -> Decision:
-    """A clock ran out. The device is told not to go on, as long as that can be."""
-    parting = _build_final_abort(x)
-    move = _retry_or_end(S.TIMED_OUT, x, code, cause, context=context, now=now)
-    return move._replace(abort_request=parting)
+    """Handle a missed deadline: retry or end, and abort the update on the device if possible."""
+    decision = _retry_or_end(S.TIMED_OUT, x, code, cause, context=context, now=now)
+    return decision._replace(abort_request=_build_final_abort(x))
 
 
 def remove_execution(x: ExecutionRecord, now: int) -> Decision:
-    """Nobody knows the device any more. If it is on its way, it is told not to go on."""
-    move = end_execution(x, S.REMOVED, "the device was removed from the registry", now, ReasonCode.REMOVED)
-    return move._replace(abort_request=_build_final_abort(x))
+    """End the execution of a removed device, and abort its update if that is still possible."""
+    decision = end_execution(
+        x, S.REMOVED, "the device was removed from the registry", now, ReasonCode.REMOVED
+    )
+    return decision._replace(abort_request=_build_final_abort(x))
 
 
 def reject_execution(x: ExecutionRecord, cause: str, now: int) -> Decision:
-    """Device or gateway does not do what it was told, and would not another time."""
+    """End an execution whose request the device or gateway rejected for good."""
     return end_execution(x, S.REJECTED, cause, now, ReasonCode.REFUSED)
 
 
 def cancel_execution(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Take the update back, if the device has not got too far: else the outcome is awaited (I11)."""
-    ask = DRIVERS[x.method].build_abort()
+    """Abort the update, unless the device has gone too far: then wait for the outcome (I11)."""
+    request = DRIVERS[x.method].build_abort()
     if (cause := _explain_nothing_to_abort(x)) is not None:
         return end_execution(x, S.CANCELED, cause, now, ReasonCode.CANCELED)
-    if ask is None:
+    if request is None:
         return Decision(replace(x, waiting=WAIT_CANCELING))
     if x.waiting != WAIT_CANCELING:
         x = replace(x, waiting=WAIT_CANCELING, expires=now + timeouts.CANCEL_TIMEOUT)
     elif x.expires is not None and now >= x.expires:
-        cause = "canceled without an answer; the device may still go on with what it has"
+        cause = "canceled without a response; the device may still complete the update"
         return end_execution(x, S.CANCELED, cause, now, ReasonCode.CANCELED)
     if is_past_abort(x):
         return Decision(x)
     return (
-        issue_request(x, ask, now)
+        issue_request(x, request, now)
         if context.is_batch_leader(x.device)
         else wait_until(x, now + timeouts.RETRY_DELAY)
     )
 
 
 def _explain_nothing_to_abort(x: ExecutionRecord) -> str | None:
-    """Return why there is nothing to take back; None: there is."""
+    """Return why there is nothing to abort on the device; None if there is."""
     if x.step is UpdateStep.UNSENT:
-        return "canceled before the first command was sent"
-    cause = "canceled before the transfer began"
+        return "canceled before the start command was sent"
+    cause = "canceled before the transfer started"
     if x.step is UpdateStep.BUSY_ELSEWHERE or _only_read_version(x):
         return cause
     if x.method is not UpdateMethod.NORDIC_DFU or x.state is not S.DISPATCHED:
         return None
     if x.step is UpdateStep.ENTER_DFU:
-        return f"{cause}; a device in DFU mode comes back by itself"
+        return f"{cause}; a device in DFU mode returns to normal mode by itself"
     return cause if x.step is UpdateStep.RECHECK_VERSION else None
 
 
 def _only_read_version(x: ExecutionRecord) -> bool:
-    """Return whether only the version was asked for in this attempt, of a device that takes part alone."""
+    """Return whether this attempt has only read the version, and is not part of a broadcast."""
     return (
         x.state is S.DISPATCHED and x.step is UpdateStep.RECHECK_VERSION and not x.tries and x.batch is None
     )
 
 
 def add_stop_cause(decision: Decision, spec: UpdateSpec) -> Decision:
-    """Let an execution that ended with its job say why the job did, unless a user canceled it."""
+    """Add the reason why the job was stopped to a canceled execution, unless a user canceled the job."""
     x = decision.execution
     if x.state is not S.CANCELED or spec.stop_cause in (None, StopCause.USER):
         return decision
@@ -226,47 +226,47 @@ def add_stop_cause(decision: Decision, spec: UpdateSpec) -> Decision:
 
 
 def cancel_idle_execution(x: ExecutionRecord, now: int) -> Decision:
-    """It is canceled, and there is nothing to take back."""
-    return end_execution(x, S.CANCELED, "canceled when nothing was under way", now, ReasonCode.CANCELED)
+    """Cancel an execution whose device has no update in progress."""
+    return end_execution(x, S.CANCELED, "canceled while no update was in progress", now, ReasonCode.CANCELED)
 
 
 def is_past_abort(x: ExecutionRecord) -> bool:
-    """Whether nobody can take it back, so that it is followed to its end."""
+    """Return whether the update can no longer be aborted and must be followed to its end."""
     if DRIVERS[x.method].build_abort() is None:
         return True
-    # The broadcast is over, or never began: the device is asked, and the gateway is not told again.
-    own = (
+    # The broadcast is over or never started: the device is queried, and the gateway gets no further request.
+    device_steps = (
         (UpdateStep.DEVICE_STATE, UpdateStep.RECHECK_VERSION)
         if x.batch is not None
         else (UpdateStep.DEVICE_STATE,)
     )
-    return x.step in own and x.state in (S.DISPATCHED, S.TRANSFERRING)
+    return x.step in device_steps and x.state in (S.DISPATCHED, S.TRANSFERRING)
 
 
-def _retry_or_end(  # noqa: PLR0913 # by name
+def _retry_or_end(  # noqa: PLR0913 # all but the first four are keyword-only
     state: S, x: ExecutionRecord, code: ReasonCode, cause: str, *, context: UpdateContext, now: int
 ) -> Decision:
-    order = context.spec
-    may = code in RETRYABLE_CODES and x.attempt <= order.retries and not order.is_canceling
-    if not may or S.QUEUED not in states.EXECUTION_TRANSITIONS[x.state]:
+    spec = context.spec
+    may_retry = code in RETRYABLE_CODES and x.attempt <= spec.retries and not spec.is_canceling
+    if not may_retry or S.QUEUED not in states.EXECUTION_TRANSITIONS[x.state]:
         return end_execution(x, state, cause, now, code)
-    return _requeue_attempt(x, code, cause, order, now)
+    return _requeue_attempt(x, code, cause, spec, now)
 
 
 def _requeue_attempt(
     x: ExecutionRecord, code: ReasonCode, cause: str, spec: UpdateSpec, now: int
 ) -> Decision:
-    """Wait in the queue for another attempt."""
-    pause = timeouts.compute_attempt_backoff(x, spec)
-    again = replace(
+    """Return the execution to the queue for another attempt."""
+    backoff = timeouts.compute_attempt_backoff(x, spec)
+    requeued = replace(
         x,
         state=S.QUEUED,
         attempt=x.attempt + 1,
         code=code,
         reason=cause,
         waiting="battery" if code is ReasonCode.BATTERY else "back-off",
-        due=now + pause,
-        expires=now + pause + spec.queue_timeout,
+        due=now + backoff,
+        expires=now + backoff + spec.queue_timeout,
         progress=0,
         tries=0,
         step=None,
@@ -279,11 +279,14 @@ def _requeue_attempt(
         outage_left=None,
         final_until=None,
     )
-    return Decision(again, f"{cause}; attempt {again.attempt} follows", is_evidence=True)
+    return Decision(requeued, f"{cause}; attempt {requeued.attempt} follows", is_evidence=True)
 
 
 def _build_final_abort(x: ExecutionRecord) -> UpdateRequest | None:
-    """The last word to a device that may be on its way. A broadcast goes on for the others."""
+    """Build the request that aborts an update in progress; None if there is nothing to abort.
+
+    It goes to the device even in a broadcast, which continues for the other devices.
+    """
     is_untouched = x.step in (UpdateStep.BUSY_ELSEWHERE, UpdateStep.CHECK_REPORTED, UpdateStep.UNSENT)
     if x.state not in states.CANCELABLE_STATES or x.method is UpdateMethod.NORDIC_DFU or is_untouched:
         return None

@@ -1,7 +1,7 @@
-"""Clocks of an execution stand still while nothing can be sent to its gateway (firmware-39).
+"""Gateway outages: the timers of an execution are suspended while nothing can be sent to it (firmware-39).
 
-How long they may do so in one attempt is bounded by the time that the job lets executions wait in the queue:
-after that they go on, and so every execution ends.
+Within one attempt the timers are suspended for at most the queue timeout of the job. Then they run on, so
+every execution ends.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext
 
 WAIT_GATEWAY_OFFLINE: Final = "gateway-offline"
-"""What an execution waits for whose gateway is not connected."""
+"""Value of `waiting` while the gateway of an execution is disconnected."""
 
 
-def suspend_clocks(x: ExecutionRecord, context: UpdateContext, now: int) -> ExecutionRecord:
-    """Stop the clocks. An execution that is being canceled, or has no outage time left, goes on."""
+def suspend_timers(x: ExecutionRecord, context: UpdateContext, now: int) -> ExecutionRecord:
+    """Suspend the timers, unless the execution is being canceled or has no outage time left."""
     left = _find_outage_left(x, context)
     if x.waiting == WAIT_CANCELING or left <= 0:
         return replace(x, outage_left=left)
     return replace(x, suspended_at=now if x.suspended_at is None else x.suspended_at)
 
 
-def resume_clocks(x: ExecutionRecord, context: UpdateContext, now: int) -> ExecutionRecord:
-    """Let clocks go on from where they stood."""
+def resume_timers(x: ExecutionRecord, context: UpdateContext, now: int) -> ExecutionRecord:
+    """Resume the timers: postpone the deadlines by the length of the suspension."""
     if x.suspended_at is None:
         return x
     left = _find_outage_left(x, context)
@@ -50,15 +50,15 @@ def resume_clocks(x: ExecutionRecord, context: UpdateContext, now: int) -> Execu
 
 
 def find_suspension_end(x: ExecutionRecord, context: UpdateContext) -> int:
-    """Return until when the clocks of a suspended execution may stand still."""
+    """Return until when the timers of a suspended execution may stay suspended."""
     return (x.suspended_at or 0) + _find_outage_left(x, context)
 
 
 def handle_gateway_disconnect(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Wait until the gateway is back. An image that waits in the device for people needs no gateway."""
+    """Suspend the timers until the gateway reconnects. A staged image needs no gateway."""
     if x.state is S.STAGED or x.waiting in (WAIT_CANCELING, WAIT_GATEWAY_OFFLINE):
         return Decision(x)
-    x = suspend_clocks(x, context, now)
+    x = suspend_timers(x, context, now)
     if x.suspended_at is None:
         return Decision(x)
     x = replace(x, waiting=WAIT_GATEWAY_OFFLINE)
@@ -66,9 +66,10 @@ def handle_gateway_disconnect(x: ExecutionRecord, context: UpdateContext, now: i
 
 
 def _find_outage_left(x: ExecutionRecord, context: UpdateContext) -> int:
-    """Return for how much longer clocks may stand still in this attempt.
+    """Return for how many more milliseconds the timers may be suspended in this attempt.
 
-    A gateway that is updated itself is away while it restarts: it gets no more time than a restart may take.
+    A gateway that is updated itself disconnects while it restarts: it gets no more time than a restart may
+    take.
     """
     if x.outage_left is not None:
         return x.outage_left

@@ -1,4 +1,4 @@
-"""An execution and what it is to do: plain values, as the engine knows them."""
+"""Data model of the update state machine: events, requests, contexts, executions and decisions."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
     from meshfleet.protocol.codes import Operation
 
 
-# What can happen to an execution.
+# Events of an execution.
 
 
 class TimerDue(NamedTuple):
-    """It is time to look at it: a clock ran out, or something is to be asked."""
+    """The execution is due: a deadline has passed, or the next request is to be sent."""
 
 
 class ResponseReceived(NamedTuple):
-    """A response came to its request."""
+    """The response to a request of the execution arrived."""
 
     step: UpdateStep
     status: int
     value: Any = None
     is_shared: bool = False
-    """Whether another device of the same broadcast asked."""
+    """Whether the request was sent by another member of the same broadcast."""
 
 
 class RequestNotSent(NamedTuple):
-    """Its request did not leave, and why."""
+    """A request of the execution was not sent."""
 
     step: UpdateStep
     reason: str
 
 
 class RequestUnanswered(NamedTuple):
-    """Its request may have been carried out: no response came that says so, and why."""
+    """No response arrived. The request may have been carried out nevertheless."""
 
     step: UpdateStep
     reason: str
     is_connection_lost: bool = False
-    """Whether the way to the gateway broke, so that the silence says nothing about the device."""
+    """Whether the connection to the gateway was lost, so that the silence says nothing about the device."""
 
 
 class HeartbeatReceived(NamedTuple):
@@ -53,29 +53,29 @@ class HeartbeatReceived(NamedTuple):
 
     status: int
     at: int
-    """By the clock of whoever reported it."""
+    """Time in milliseconds, by the clock of the device or gateway that reported it."""
 
 
 class DfuModeSeen(NamedTuple):
-    """The device was heard in DFU mode."""
+    """A gateway received the device in DFU mode."""
 
     gateway: int | None
     parent: int | None
     rssi: int | None
     has_free_slot: bool = True
-    """Whether that gateway can take one more update."""
+    """Whether that gateway can host one more update."""
 
 
 class GatewayDisconnected(NamedTuple):
-    """The gateway through which it is reached is not connected."""
+    """The gateway of the execution disconnected."""
 
 
 class GatewayReconnected(NamedTuple):
-    """That gateway is connected again."""
+    """The gateway of the execution is connected again."""
 
 
 class DeviceRemoved(NamedTuple):
-    """The device is in the registry no longer."""
+    """The device was removed from the registry."""
 
 
 UpdateEvent = (
@@ -92,31 +92,31 @@ UpdateEvent = (
 
 
 class UpdateStep(StrEnum):
-    """What a request of a job is for."""
+    """Purpose of a request of a job, or what an execution waits for between two requests."""
 
     RECHECK_VERSION = "look"
-    """Read the version before another attempt: the one before may have done it."""
+    """Read the version before another attempt: an earlier one may have installed it."""
     CHECK_REPORTED = "check"
     """Read the version of a device that reports the target version, before it is skipped."""
     ENTER_DFU = "mode"
-    """Send the device into DFU mode."""
+    """Switch the device to DFU mode."""
     START = "start"
     STATE = "state"
     BUSY_ELSEWHERE = "foreign"
-    """Nothing is asked: device or gateway are busy with what is not ours, and must not be disturbed."""
+    """No request: the device or gateway is busy with an update of another origin."""
     UNSENT = "unsent"
-    """Nothing is asked: the command that begins the update never left in this attempt."""
+    """No request: the start command was never sent in this attempt."""
     DEVICE_STATE = "own-state"
-    """In a broadcast: what one device tells, not the gateway for all."""
+    """Read the update state from one device of a broadcast, not from its gateway."""
     APPLY = "apply"
     ABORT = "abort"
     CONFIRM_VERSION = "version"
     FINAL_ABORT = "parting"
-    """Abort what we wait for no longer. Whatever the answer is, it moves nothing."""
+    """Abort an update that is given up. The response changes nothing."""
 
 
 START_STEPS: Final = frozenset({UpdateStep.START, UpdateStep.ENTER_DFU})
-"""The commands with which an update begins."""
+"""Steps of the commands that start an update."""
 
 
 class UpdateRequest(NamedTuple):
@@ -124,7 +124,7 @@ class UpdateRequest(NamedTuple):
 
     step: UpdateStep
     targets_gateway: bool
-    """Whether it is the gateway that is asked, not the device."""
+    """Whether the request is addressed to the gateway, not to the device."""
     operation: Operation
     identifier: str
     value: Any = None
@@ -133,19 +133,19 @@ class UpdateRequest(NamedTuple):
 def build_device_request(
     step: UpdateStep, operation: Operation, identifier: str, value: Any = None
 ) -> UpdateRequest:
-    """A request to the device itself."""
+    """Build a request to the device itself."""
     return UpdateRequest(step, targets_gateway=False, operation=operation, identifier=identifier, value=value)
 
 
 def build_gateway_request(
     step: UpdateStep, operation: Operation, identifier: str, value: Any = None
 ) -> UpdateRequest:
-    """A request to its gateway."""
+    """Build a request to the gateway of the device."""
     return UpdateRequest(step, targets_gateway=True, operation=operation, identifier=identifier, value=value)
 
 
 class UpdateSpec(Struct, frozen=True, kw_only=True):
-    """What a job says about each of its devices. Times are milliseconds."""
+    """Parameters of a job that apply to each of its devices. Times are in milliseconds."""
 
     job: int
     model: ModelNumber
@@ -153,13 +153,13 @@ class UpdateSpec(Struct, frozen=True, kw_only=True):
     size: int
     stage: bool
     is_applied: bool
-    """Whether devices that have the image may start it."""
+    """Whether devices may start an image that they have staged."""
     is_canceling: bool
     stop_cause: StopCause | None = None
     """Why the job is being canceled."""
     last_wave: int = 0
     transferring_count: int = 0
-    """How many devices of the job get the image at this moment."""
+    """Number of devices of the job that are receiving the image now."""
     heartbeats: int
     retries: int
     backoff_base: int
@@ -169,31 +169,31 @@ class UpdateSpec(Struct, frozen=True, kw_only=True):
 
 
 class UpdateContext(Struct, frozen=True, kw_only=True):
-    """An order, and what is known of one device at this moment."""
+    """Parameters of the job and current facts about one device."""
 
     spec: UpdateSpec
     gateway: int
-    """Through which it is reached now."""
+    """Gateway for requests to the device."""
     rate: float
-    """Bytes per second that its gateway is known to bring."""
+    """Expected transfer rate of its gateway, in bytes per second."""
     heartbeat_interval: int | None
-    """Milliseconds that usually pass between two of its heartbeats; None: not known."""
+    """Usual time between two heartbeats, in milliseconds; None if unknown."""
     status: int | None = None
-    """Of its last heartbeat."""
+    """Status of its last heartbeat; None if there was none."""
     beat_at: int | None = None
-    """When that was, by the clock of whoever reported it."""
+    """Time of its last heartbeat, by the clock of the device or gateway that reported it."""
     batch: tuple[int, ...] = ()
-    """In a broadcast: those who are as far as this one, and so have to be told and asked the same."""
+    """In a broadcast: devices in the same state, sorted. They get the same requests."""
     is_batch_complete: bool = True
-    """In a broadcast: whether nobody who is to take part has still to tell its version."""
+    """In a broadcast: whether the versions of all members in this state are known."""
 
     def is_batch_leader(self, device: int) -> bool:
-        """Whether it is this device on behalf of which the gateway is told and asked: one does for all."""
+        """Return whether this device sends the requests for the whole broadcast."""
         return not self.batch or self.batch[0] == device
 
 
 class ExecutionRecord(Struct, frozen=True, kw_only=True):
-    """A row of `execution`; see there."""
+    """Row of the table `execution`."""
 
     job: int
     device: int
@@ -229,13 +229,13 @@ class ExecutionRecord(Struct, frozen=True, kw_only=True):
 
 
 class Decision(NamedTuple):
-    """What becomes of an execution."""
+    """Decision of the state machine about an execution."""
 
     execution: ExecutionRecord
     cause: str = ""
-    """Why its state is another, in a sentence."""
+    """Reason for the new state, as a sentence for users."""
     request: UpdateRequest | None = None
     abort_request: UpdateRequest | None = None
-    """What is sent besides, as a last word."""
+    """Additional request that aborts the update on the device; its response is not awaited."""
     is_evidence: bool = False
-    """Whether what caused it is kept even if the state is the same."""
+    """Whether the event is stored as evidence even if the state is unchanged."""

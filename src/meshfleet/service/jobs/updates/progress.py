@@ -1,4 +1,4 @@
-"""How an update is followed: from what device or gateway tell of it."""
+"""Progress of an update, as the device or its gateway reports it."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ _EXECUTION_STATES: Final[Mapping[UpdateState, S]] = {
 _CAUSES: Final[Mapping[S, str]] = {
     S.TRANSFERRING: "the image is being transferred",
     S.VERIFYING: "the image has arrived and is being checked",
-    S.STAGED: "the device has the image and waits to be told to start it",
-    S.APPLYING: "the device starts the new version",
-    S.CONFIRMING: "the device says that it is done",
+    S.STAGED: "the device has the image and waits for the command to start it",
+    S.APPLYING: "the device is starting the new version",
+    S.CONFIRMING: "the device reports that the update is done",
 }
 
 _ORDER: Final = tuple(_CAUSES)
 
 _REST_STATES: Final = frozenset({UpdateState.IDLE, UpdateState.DONE, UpdateState.FAILED})
-"""What a device shows before an update of ours begins: nothing, or what became of the one before."""
+"""States that a device can report before this update starts: idle, or the result of an earlier update."""
 
 
 def handle_progress(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Go on with what was told of the update."""
+    """Handle a progress report of the update."""
     if x.state is S.DISPATCHED:
         return _handle_start_progress(x, report, context, now, is_shared=is_shared)
     if not report.is_ours or report.state is UpdateState.IDLE:
@@ -76,7 +76,7 @@ def handle_progress(
 def _handle_start_progress(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Whether our command has come through, of which nobody heard."""
+    """Find out from a progress report whether a start command without response was carried out."""
     if context.spec.is_canceling and report.state in (UpdateState.IDLE, UpdateState.FAILED):
         return cancel_idle_execution(x, now)
     if (
@@ -87,7 +87,7 @@ def _handle_start_progress(
         return enter_state(x, S.TRANSFERRING, _CAUSES[S.TRANSFERRING], context, now)
     is_unknown = report.state is UpdateState.IDLE or (report.state is UpdateState.DONE and report.is_ours)
     if is_unknown or (_is_broadcast_report(x) and report.state is UpdateState.FAILED):
-        return _recheck_version(x, context, now)  # idle is also who has done it, and restarted since
+        return _recheck_version(x, context, now)  # a device that finished and restarted is idle, too
     if report.state in (UpdateState.FAILED, UpdateState.DONE):
         x = replace(x, step=UpdateStep.START)
         return (
@@ -96,15 +96,15 @@ def _handle_start_progress(
             else resend_first_command(x, context, now)
         )
     if not report.is_ours:
-        busy = "it is busy with another update"
+        busy = "the device or gateway is busy with another update"
         return wait_until(replace(x, step=UpdateStep.BUSY_ELSEWHERE, reason=busy), now + timeouts.RETRY_DELAY)
     return enter_state(
         x, _EXECUTION_STATES[report.state], _CAUSES[_EXECUTION_STATES[report.state]], context, now
     )
 
 
-def _may_still_begin(x: ExecutionRecord, context: UpdateContext, now: int) -> bool:
-    """Return whether a device that has accepted the start and shows no progress may be about to begin."""
+def _may_still_start(x: ExecutionRecord, context: UpdateContext, now: int) -> bool:
+    """Return whether a device that accepted the start and shows no progress may still start."""
     if x.state is not S.TRANSFERRING or x.progress or x.final_until is not None:
         return False
     return x.moved_at is not None and now < x.moved_at + timeouts.compute_first_progress_timeout(context.spec)
@@ -113,18 +113,16 @@ def _may_still_begin(x: ExecutionRecord, context: UpdateContext, now: int) -> bo
 def _handle_unknown_update(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Go on when device or gateway do not know of our update: not yet, or not any more."""
+    """Handle a report of a device or gateway that does not know this update: not yet, or no longer."""
     if x.state is S.APPLYING and report.state is UpdateState.IDLE:
         return enter_state(x, S.CONFIRMING, "the device has restarted", context, now)
-    if report.state in _REST_STATES and _may_still_begin(x, context, now):
+    if report.state in _REST_STATES and _may_still_start(x, context, now):
         return wait_until(
             x, now + timeouts.STATE_QUERY_DELAY + (timeouts.BATCH_MEMBER_DELAY if is_shared else 0)
         )
     if report.state is UpdateState.IDLE:  # it may have restarted, with the new version or without
         return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
-    return fail_execution(
-        x, ReasonCode.OVERRIDDEN, "another update has taken the place of this one", context, now
-    )
+    return fail_execution(x, ReasonCode.OVERRIDDEN, "another update replaced this one", context, now)
 
 
 def _handle_failure(x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int) -> Decision:
@@ -141,24 +139,24 @@ def _handle_failure(x: ExecutionRecord, report: ProgressReport, context: UpdateC
 
 
 def _recheck_version(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Nothing is begun before the device has told its version; in a broadcast not all in one moment."""
+    """Read the version before anything is started; devices of a broadcast one after another."""
     if not context.batch or x.final_until is not None:
         return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
     return wait_until(replace(x, step=UpdateStep.RECHECK_VERSION), now + _compute_batch_delay(x, context))
 
 
 def _is_broadcast_report(x: ExecutionRecord) -> bool:
-    """Whether what is told is told of a whole broadcast."""
+    """Return whether a progress report concerns the whole broadcast."""
     return x.method is UpdateMethod.BROADCAST and x.step is not UpdateStep.DEVICE_STATE
 
 
 def query_device_state(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """The broadcast is out: from now on the device tells for itself, not all of them in one moment."""
+    """Query each device itself from now on, because its broadcast is over; one device after another."""
     return wait_until(replace(x, step=UpdateStep.DEVICE_STATE), now + _compute_batch_delay(x, context))
 
 
 def _compute_batch_delay(x: ExecutionRecord, context: UpdateContext) -> int:
-    """How long one of a broadcast waits while others are asked."""
+    """Return how long a device of a broadcast waits while others are queried, in milliseconds."""
     return context.batch.index(x.device) * timeouts.BATCH_QUERY_SPACING if x.device in context.batch else 0
 
 
@@ -168,10 +166,10 @@ def _follow_state(
     state = _EXECUTION_STATES[report.state]
     if state is x.state:
         return _stay_in_state(x, report, context, now, is_shared=is_shared)
-    has_missed_it = x.state is S.APPLYING and state is S.STAGED
-    if has_missed_it and may_apply(context):  # of a broadcast, it is told by itself
+    has_missed_apply = x.state is S.APPLYING and state is S.STAGED
+    if has_missed_apply and may_apply(context):  # in a broadcast, only this device gets the command
         return issue_request(x, DownloadDriver().build_apply(), now)
-    if _ORDER.index(state) < _ORDER.index(x.state):  # an old answer, or one of a device that restarts
+    if _ORDER.index(state) < _ORDER.index(x.state):  # an old response, or a device that restarts
         return wait_until(x, now + timeouts.STATE_QUERY_DELAY)
     return enter_state(x, state, _CAUSES[state], context, now)
 
@@ -179,7 +177,7 @@ def _follow_state(
 def _stay_in_state(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    if x.state is S.STAGED:  # it was told to start, and has not: it is told again in a while
+    if x.state is S.STAGED:  # it did not start: the command is sent again later
         return wait_until(replace(x, step=UpdateStep.APPLY), now + timeouts.APPLY_RETRY_DELAY)
     if x.state is not S.TRANSFERRING:
         return wait_until(x, now + timeouts.STATE_QUERY_DELAY)

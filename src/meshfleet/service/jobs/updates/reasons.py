@@ -1,4 +1,4 @@
-"""Why an update did not succeed: codes for programs, sentences for people, and what is tried again."""
+"""Reasons of unsuccessful updates: stable codes, sentences for users, and which failures are retried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReasonCode(StrEnum):
-    """Stable words."""
+    """Stable code of a reason, for programs."""
 
     NO_IMAGE = "NO_IMAGE"
     WRONG_MODEL = "WRONG_MODEL"
@@ -24,26 +24,26 @@ class ReasonCode(StrEnum):
     TRANSFER_LOST = "TRANSFER_LOST"
     ROLLED_BACK = "ROLLED_BACK"
     OVERRIDDEN = "OVERRIDDEN"
-    """The device, or its gateway, is busy with another image."""
+    """Another update replaced this one on the device or its gateway."""
     REFUSED = "REFUSED"
     NOT_STARTED = "NOT_STARTED"
     STALLED = "STALLED"
     TOO_LONG = "TOO_LONG"
     NOT_APPLIED = "NOT_APPLIED"
     NOT_STAGED = "NOT_STAGED"
-    """Nobody applied what was staged."""
+    """The staged image was not applied in time."""
     WRONG_VERSION = "WRONG_VERSION"
     NOT_CONFIRMED = "NOT_CONFIRMED"
     NEVER_BEGUN = "NEVER_BEGUN"
-    """It waited in the queue for too long."""
+    """The execution waited in the queue until its timeout."""
     MISREPORTED = "MISREPORTED"
-    """Its reports name the target version, and it runs another."""
+    """The device reports the target version, but runs another one."""
     CANCELED = "CANCELED"
     NEWER_JOB = "NEWER_JOB"
-    """That job has taken the device over."""
+    """A newer job took over the device."""
     REMOVED = "REMOVED"
     DEFECT = "DEFECT"
-    """Of ours."""
+    """Internal error of the service."""
 
 
 RETRYABLE_CODES: Final = frozenset(
@@ -58,47 +58,47 @@ RETRYABLE_CODES: Final = frozenset(
         ReasonCode.STALLED,
     }
 )
-"""What may go better another time. A device that did not do well with the new version is not among them."""
+"""Failures that another attempt may avoid. A device that had problems with the new version is not retried."""
 
 UNCERTAIN_CODES: Final = frozenset(
     {ReasonCode.NOT_STARTED, ReasonCode.STALLED, ReasonCode.TRANSFER_LOST, ReasonCode.OVERRIDDEN}
 )
-"""After these nobody knows what the device has done since: it may run the new version."""
+"""Failures after which the device may run the new version nevertheless."""
 
 REJECTION_CODES: Final = frozenset({ReasonCode.WRONG_MODEL, ReasonCode.DOWNGRADE, ReasonCode.REFUSED})
-"""What would be refused again."""
+"""Failures that would occur again in every attempt."""
 
 ERROR_REASONS: Final[Mapping[int, tuple[ReasonCode, str]]] = {
-    UpdateErrorCode.NO_IMAGE: (ReasonCode.NO_IMAGE, "the gateway could not get the image"),
+    UpdateErrorCode.NO_IMAGE: (ReasonCode.NO_IMAGE, "the gateway could not download the image"),
     UpdateErrorCode.WRONG_MODEL: (
         ReasonCode.WRONG_MODEL,
-        "the device says that the image is for another model",
+        "the device reports that the image is for another model",
     ),
     UpdateErrorCode.BAD_HASH: (
         ReasonCode.BAD_HASH,
-        "what arrived at the device is not the image that was sent",
+        "the image that the device received is damaged: wrong hash",
     ),
-    UpdateErrorCode.DOWNGRADE: (ReasonCode.DOWNGRADE, "the device does not take an older version"),
+    UpdateErrorCode.DOWNGRADE: (ReasonCode.DOWNGRADE, "the device does not accept an older version"),
     UpdateErrorCode.BATTERY: (ReasonCode.BATTERY, "the battery of the device is too low"),
-    UpdateErrorCode.ABORTED: (ReasonCode.ABORTED, "somebody else aborted the update"),
-    UpdateErrorCode.TRANSFER_LOST: (ReasonCode.TRANSFER_LOST, "the transfer broke off at {percent} %"),
+    UpdateErrorCode.ABORTED: (ReasonCode.ABORTED, "the update was aborted, but not by this job"),
+    UpdateErrorCode.TRANSFER_LOST: (ReasonCode.TRANSFER_LOST, "the transfer was interrupted at {percent} %"),
     UpdateErrorCode.ROLLED_BACK: (
         ReasonCode.ROLLED_BACK,
-        "the new version did not start, the device went back",
+        "the new version did not start; the device went back to the old one",
     ),
 }
-"""What devices tell (firmware-6)."""
+"""Reason code and text of each error that a device reports (firmware-6)."""
 
 STATUS_TEXTS: Final[Mapping[int, str]] = {
-    Status.FAILED: "it failed",
-    Status.INVALID_REQUEST: "the request is not valid",
+    Status.FAILED: "the request failed",
+    Status.INVALID_REQUEST: "the request is invalid",
     Status.UNKNOWN_OPERATION: "the gateway does not know the operation",
     Status.UNKNOWN_IDENTIFIER: "the device has no such property",
-    Status.NOT_SUPPORTED: "it is not possible on this device",
-    Status.INVALID_VALUE: "the value is not valid",
+    Status.NOT_SUPPORTED: "the device does not support the request",
+    Status.INVALID_VALUE: "the value is invalid",
     Status.ACCESS_NOT_ALLOWED: "the property cannot be written",
-    Status.BUSY: "it is busy",
-    Status.TIMEOUT: "the device did not answer its gateway",
+    Status.BUSY: "the device or gateway is busy",
+    Status.TIMEOUT: "the device did not respond to its gateway",
     Status.UNREACHABLE: "the gateway has no route to the device",
     Status.ACCESS_DENIED: "access was denied",
 }
@@ -110,28 +110,28 @@ STOP_CAUSE_TEXTS: Final[Mapping[StopCause, str]] = {
     StopCause.RELEASE_WITHDRAWN: "the firmware was withdrawn",
     StopCause.DEADLINE: "the deadline of the job has passed",
 }
-"""Why a job that is being canceled ends its executions."""
+"""Reason of executions that end because their job is being canceled."""
 
 STOPPED_TEXT: Final = "the job was canceled, and the update was stopped"
-"""Of one that was taken back in time."""
+"""Reason of an execution that was aborted in time."""
 
 
 def describe_status(status: int) -> str:
-    """What a status says, in words."""
-    return STATUS_TEXTS.get(status, f"it answered with status {status}")
+    """Return the text of a response status."""
+    return STATUS_TEXTS.get(status, f"the response has status {status}")
 
 
 def describe_heartbeat(status: int) -> str:
-    """Name a heartbeat whose status is not good."""
-    return f"a heartbeat came with status {status}"
+    """Return the text of a heartbeat whose status is not good."""
+    return f"a heartbeat reported status {status}"
 
 
 def describe_unreadable_response(status: int) -> str:
-    """Why an answer tells nothing."""
-    return describe_status(status) if status else "what it answered cannot be read"
+    """Return why a response has no usable value."""
+    return describe_status(status) if status else "the response could not be decoded"
 
 
 def describe_error(error: int, percent: int) -> tuple[ReasonCode, str]:
-    """What an error of an update says."""
-    code, words = ERROR_REASONS.get(error, (ReasonCode.TRANSFER_LOST, f"the device tells error {error}"))
-    return code, words.format(percent=percent)
+    """Return the reason of an error that the device reports, with the percentage at which it occurred."""
+    code, text = ERROR_REASONS.get(error, (ReasonCode.TRANSFER_LOST, f"the device reports error {error}"))
+    return code, text.format(percent=percent)

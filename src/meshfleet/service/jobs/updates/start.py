@@ -1,4 +1,4 @@
-"""How an update begins: with growing pauses between tries, and never twice without a look in between."""
+"""Start of an update: the delay between tries grows, and no start is repeated before the state was read."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext
 
 _TRANSIENT_STATUSES = frozenset({Status.FAILED, Status.BUSY, Status.TIMEOUT, Status.UNREACHABLE})
-"""Answers that may be others in a moment."""
+"""Statuses after which the same request may succeed later."""
 
 
-def dispatch_execution(  # noqa: PLR0913 # by name
+def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
     x: ExecutionRecord,
     context: UpdateContext,
     now: int,
@@ -40,10 +40,11 @@ def dispatch_execution(  # noqa: PLR0913 # by name
     may_be_updated: bool = False,
     reports_target: bool = False,
 ) -> Decision:
-    """Begin with an execution whose turn it is.
+    """Start a queued execution.
 
-    Of a broadcast only one `leads`. `is_there`: the device may have the version already, which an attempt
-    before this one may have brought about. `is_reported`: it reports the version, and nothing was begun.
+    `is_leader`: this device sends the start command of its broadcast. `may_be_updated`: an earlier attempt
+    may have installed the version, so it is read first. `reports_target`: the device reports the version
+    before any attempt, so it is only checked.
     """
     x = replace(
         x,
@@ -69,24 +70,24 @@ def dispatch_execution(  # noqa: PLR0913 # by name
             x,
             build_version_query(UpdateStep.RECHECK_VERSION),
             now,
-            "the version is read: it may be there already",
+            "the version is read first: an earlier attempt may have installed it",
         )
     if not is_leader:
-        turn = context.batch.index(x.device) if x.device in context.batch else 0
+        position = context.batch.index(x.device) if x.device in context.batch else 0
         x = replace(
             x,
             step=UpdateStep.START,
-            due=now + timeouts.BATCH_MEMBER_DELAY + turn * timeouts.BATCH_QUERY_SPACING,
+            due=now + timeouts.BATCH_MEMBER_DELAY + position * timeouts.BATCH_QUERY_SPACING,
         )
-        return Decision(x, "its turn has come, together with others of a broadcast")
-    # Nothing has left yet: it may turn out that nothing can be sent.
+        return Decision(x, "dispatched as part of a broadcast")
+    # Nothing was sent yet, and it may turn out that nothing can be sent.
     return send_first_command(x, context, now)._replace(
-        cause="its turn has come, and the first command is to be sent"
+        cause="dispatched: the start command is about to be sent"
     )
 
 
 def send_first_command(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the first command."""
+    """Send the first command: the switch to DFU mode for Nordic DFU, the start otherwise."""
     driver = DRIVERS[x.method]
     if isinstance(driver, NordicDfuDriver):
         return issue_request(replace(x, tries=x.tries + 1), driver.build_mode_switch(context.spec, x), now)
@@ -94,36 +95,35 @@ def send_first_command(x: ExecutionRecord, context: UpdateContext, now: int) -> 
 
 
 def send_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Begin the transfer."""
+    """Send the command that starts the transfer."""
     return issue_request(replace(x, tries=x.tries + 1), DRIVERS[x.method].build_start(context, x), now)
 
 
 def resend_first_command(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the first command once more."""
+    """Send the first command again, or end the execution if the job is being canceled."""
     if context.spec.is_canceling:
-        return end_execution(x, S.CANCELED, "canceled before the transfer began", now, ReasonCode.CANCELED)
+        return end_execution(x, S.CANCELED, "canceled before the transfer started", now, ReasonCode.CANCELED)
     if x.step is UpdateStep.ENTER_DFU or x.step is UpdateStep.RECHECK_VERSION:
         return send_first_command(x, context, now)
     return send_start(x, context, now)
 
 
 def give_up_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Give up what could not be begun, and tell why as far as it is known."""
-    cause = "the update could not be begun"
+    """Give up an update that could not be started, with the last error if there is one."""
+    cause = "the update could not be started"
     return time_out_execution(
         x, ReasonCode.NOT_STARTED, f"{cause}: {x.reason}" if x.reason else cause, context, now
     )
 
 
 def continue_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Nothing is known of the beginning: ask, or begin once more."""
+    """Continue a start whose result is unknown: query the state or the version, or send the command again."""
     if x.step is UpdateStep.RECHECK_VERSION:
         return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
     if x.step is UpdateStep.UNSENT and x.method is UpdateMethod.NORDIC_DFU:
         return resend_first_command(replace(x, step=UpdateStep.ENTER_DFU), context, now)
-    if not context.is_batch_leader(
-        x.device
-    ):  # it hears what comes of it; if it has to speak some day, it asks first
+    if not context.is_batch_leader(x.device):
+        # The responses of the leader are shared. If this device becomes the leader, it queries first.
         step = x.step if x.step is UpdateStep.UNSENT else UpdateStep.STATE
         return wait_until(replace(x, step=step), now + timeouts.BATCH_MEMBER_DELAY)
     if not context.is_batch_complete:
@@ -136,18 +136,18 @@ def continue_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Deci
 
 
 def handle_dfu_response(x: ExecutionRecord, status: int, now: int) -> Decision:
-    """The device is on its way into DFU mode, or not."""
+    """Handle the response to the switch to DFU mode: wait for the device there, retry, or reject."""
     if status == Status.OK:
         return wait_until(
-            replace(x, reason="the device is not heard in DFU mode"), now + timeouts.DFU_MODE_TIMEOUT
+            replace(x, reason="the device was not seen in DFU mode"), now + timeouts.DFU_MODE_TIMEOUT
         )
     if status in _TRANSIENT_STATUSES:
         return _retry_later(x, status, now)
-    return reject_execution(x, f"the device was not sent into DFU mode: {describe_status(status)}", now)
+    return reject_execution(x, f"the device did not switch to DFU mode: {describe_status(status)}", now)
 
 
 def start_checked_device(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """The device does not run the version: begin with it, in a broadcast with all others like it."""
+    """Start a device whose version was read and is not the target; a broadcast starts for all of them."""
     if not context.batch:
         return resend_first_command(x, context, now)
     if context.spec.is_canceling:
@@ -159,20 +159,20 @@ def start_checked_device(x: ExecutionRecord, context: UpdateContext, now: int) -
 def handle_start_response(
     x: ExecutionRecord, status: int, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """The transfer begins, or not."""
+    """Handle the response to the start command: enter TRANSFERRING, retry, or reject."""
     if status == Status.OK:
-        return enter_state(x, S.TRANSFERRING, "the gateway has taken the order", context, now)
-    if is_shared and status in _TRANSIENT_STATUSES:  # who asked goes on for all
+        return enter_state(x, S.TRANSFERRING, "the start command was accepted", context, now)
+    if is_shared and status in _TRANSIENT_STATUSES:  # the leader retries for all
         x = replace(x, step=UpdateStep.STATE, reason=describe_status(status), tries=x.tries + 1)
         return wait_until(x, now + timeouts.BATCH_MEMBER_DELAY)
-    if status in (Status.BUSY, Status.TIMEOUT):  # perhaps with what we told it before
+    if status in (Status.BUSY, Status.TIMEOUT):  # perhaps with an earlier start of this update
         return _retry_later(replace(x, step=UpdateStep.STATE), status, now)
     if status in _TRANSIENT_STATUSES:
         return _retry_later(x, status, now)
-    return reject_execution(x, f"the update was refused: {describe_status(status)}", now)
+    return reject_execution(x, f"the update was rejected: {describe_status(status)}", now)
 
 
 def _retry_later(x: ExecutionRecord, status: int, now: int) -> Decision:
-    """Try again after a pause that grows with each try; the answer is kept as evidence and as the reason."""
-    move = wait_until(replace(x, reason=describe_status(status)), now + timeouts.compute_start_backoff(x))
-    return move._replace(is_evidence=True)
+    """Retry after a delay that grows with each try. The response is kept as evidence and as the reason."""
+    decision = wait_until(replace(x, reason=describe_status(status)), now + timeouts.compute_start_backoff(x))
+    return decision._replace(is_evidence=True)

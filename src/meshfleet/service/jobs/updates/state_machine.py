@@ -1,8 +1,8 @@
-"""What becomes of an execution: a pure function of what it is, what happened, and the time.
+"""State machine of an update: a pure function of the execution, an event, and the time.
 
-Nothing is assumed that was not seen. A command whose fate is unclear is not sent again before the state was
-read; an update is given up only after a last question, and clocks stand still while nothing can be asked; and
-success needs the version, read back from the device, and good heartbeats.
+Only observed facts count. A command whose result is unknown is not sent again before the state was read. An
+update is given up only after a last query, and its timers are suspended while nothing can be sent. Success
+requires that the version was read back from the device, and good heartbeats.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from meshfleet.service.jobs.updates.gateway_outages import (
     WAIT_GATEWAY_OFFLINE,
     find_suspension_end,
     handle_gateway_disconnect,
-    resume_clocks,
-    suspend_clocks,
+    resume_timers,
+    suspend_timers,
 )
 from meshfleet.service.jobs.updates.model import (
     START_STEPS,
@@ -67,20 +67,20 @@ if TYPE_CHECKING:
 _QUERY_STEPS: Final = frozenset(
     {UpdateStep.STATE, UpdateStep.DEVICE_STATE, UpdateStep.RECHECK_VERSION, UpdateStep.CONFIRM_VERSION}
 )
-"""Requests that change nothing."""
+"""Steps whose requests only read."""
 
 
-def advance_execution(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int) -> Decision:  # noqa: C901, PLR0911 # one for each
-    """Return what becomes of an active execution."""
+def advance_execution(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int) -> Decision:  # noqa: C901, PLR0911 # one case per event
+    """Return the decision that follows from an event of an active execution."""
     match event:
         case DeviceRemoved():
             return remove_execution(x, now)
         case _ if is_version_check(x):
             return advance_version_check(x, event, context, now)
         case TimerDue():
-            return _handle_timer(_forget_lost_request(x), context, now)
+            return _handle_timer(_discard_lost_request(x), context, now)
         case HeartbeatReceived() if x.state is S.CONFIRMING:
-            return confirmation.handle_heartbeat(resume_clocks(x, context, now), event, context, now)
+            return confirmation.handle_heartbeat(resume_timers(x, context, now), event, context, now)
         case HeartbeatReceived():
             return Decision(x)
         case DfuModeSeen():
@@ -90,37 +90,37 @@ def advance_execution(x: ExecutionRecord, event: UpdateEvent, context: UpdateCon
         case GatewayReconnected():
             return _handle_gateway_reconnect(x, context, now)
         case ResponseReceived():
-            x = resume_clocks(x, context, now)
-            move = _handle_response(replace(x, ask=None, reason=_lasting_reason(x)), event, context, now)
-            return _enforce_deadlines(x, move, context, now, decides=event.status == Status.OK)
+            x = resume_timers(x, context, now)
+            decision = _handle_response(replace(x, ask=None, reason=_lasting_reason(x)), event, context, now)
+            return _enforce_deadlines(x, decision, context, now, is_conclusive=event.status == Status.OK)
         case RequestNotSent():
             return _handle_not_sent(replace(x, ask=None, reason=event.reason), event, context, now)
         case RequestUnanswered():
-            x = x if event.is_connection_lost else resume_clocks(x, context, now)
-            move = _handle_unanswered(replace(x, ask=None, reason=event.reason), event, context, now)
-            return _enforce_deadlines(x, move, context, now, decides=False)
+            x = x if event.is_connection_lost else resume_timers(x, context, now)
+            decision = _handle_unanswered(replace(x, ask=None, reason=event.reason), event, context, now)
+            return _enforce_deadlines(x, decision, context, now, is_conclusive=False)
 
 
 def _lasting_reason(x: ExecutionRecord) -> str | None:
-    """Return what an answer does not take back: why the last start failed, or a bad heartbeat."""
+    """Return the reason that a response does not clear: why the last start failed, or a bad heartbeat."""
     return x.reason if x.state in (S.DISPATCHED, S.CONFIRMING) else None
 
 
 def _enforce_deadlines(
-    x: ExecutionRecord, decision: Decision, context: UpdateContext, now: int, *, decides: bool
+    x: ExecutionRecord, decision: Decision, context: UpdateContext, now: int, *, is_conclusive: bool
 ) -> Decision:
-    """Hold a move that an answer led to against the clocks, and against a cancel.
+    """Replace a decision that only continues the same state if a deadline has passed or the job is canceled.
 
-    An answer that only leads to the next question outlives neither. The answer to the last question
-    `decides`, if it tells anything: what it does not save is given up.
+    The last query (`final_until` is set) ends the execution if its response is conclusive and led to no new
+    state.
     """
     after = decision.execution
     if after.state is not x.state:
         return decision
-    is_unwanted = (
+    must_cancel = (
         context.spec.is_canceling and x.state in states.CANCELABLE_STATES and x.waiting != WAIT_CANCELING
     )
-    if decision.request is not None and is_unwanted:
+    if decision.request is not None and must_cancel:
         return _handle_timer(replace(after, ask=None), context, now)
     if not _has_expired(after, now):
         return decision._replace(execution=replace(after, final_until=None))
@@ -128,38 +128,38 @@ def _enforce_deadlines(
         return decision if decision.request is None else _handle_timer(replace(after, ask=None), context, now)
     if decision.request is not None:
         return decision if decision.request.step in _QUERY_STEPS else _time_out(after, context, now)
-    return _time_out(after, context, now) if decides else decision
+    return _time_out(after, context, now) if is_conclusive else decision
 
 
 def _has_expired(x: ExecutionRecord, now: int) -> bool:
     return x.suspended_at is None and any(now >= each for each in list_deadlines(x))
 
 
-def _forget_lost_request(x: ExecutionRecord) -> ExecutionRecord:
-    """Nobody told what became of its request: then a command is not sent again without a look."""
+def _discard_lost_request(x: ExecutionRecord) -> ExecutionRecord:
+    """Discard a request whose result was lost. A start command is followed by a state query, not resent."""
     if x.ask is None:
         return x
     return replace(x, ask=None, step=UpdateStep.STATE if x.step is UpdateStep.START else x.step)
 
 
 def _handle_timer(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """A clock may have run out; if not, something is to be asked."""
+    """Cancel the execution, send the last query if a deadline has passed, or send the next request."""
     if context.spec.is_canceling and x.state in states.CANCELABLE_STATES:
-        x = resume_clocks(x, context, now)
-        move = cancel_execution(x, context, now)
-        if move.execution.state is not x.state or not is_past_abort(x):
-            return move
-        x = move.execution
+        x = resume_timers(x, context, now)
+        decision = cancel_execution(x, context, now)
+        if decision.execution.state is not x.state or not is_past_abort(x):
+            return decision
+        x = decision.execution
     if x.suspended_at is not None:
         return _handle_timer_suspended(x, context, now)
     return _send_last_query(x, context, now) if _has_expired(x, now) else _send_next_request(x, context, now)
 
 
 def _handle_timer_suspended(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Ask again whether something can be sent by now; a gateway that is away is waited for."""
+    """Try to send again while the timers are suspended, unless the gateway is disconnected."""
     until = find_suspension_end(x, context)
     if now >= until or (x.state is S.STAGED and not may_apply(context)):
-        return _handle_timer(resume_clocks(x, context, now), context, now)
+        return _handle_timer(resume_timers(x, context, now), context, now)
     return (
         Decision(replace(x, due=until))
         if x.waiting == WAIT_GATEWAY_OFFLINE
@@ -168,13 +168,13 @@ def _handle_timer_suspended(x: ExecutionRecord, context: UpdateContext, now: int
 
 
 def _handle_gateway_reconnect(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Ask the device first: it may have finished meanwhile."""
-    x = resume_clocks(x, context, now)
+    """Resume the timers and query the device, which may have finished meanwhile."""
+    x = resume_timers(x, context, now)
     return Decision(x) if x.ask is not None else _handle_timer(x, context, now)
 
 
 def _send_last_query(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Ask one last question before an update is given up whose clock ran out (firmware-40)."""
+    """Send one last query before an update that missed its deadline is given up (firmware-40)."""
     if not _is_worth_querying(x, context):
         return _time_out(x, context, now)
     if x.final_until is None:
@@ -185,32 +185,32 @@ def _send_last_query(x: ExecutionRecord, context: UpdateContext, now: int) -> De
 
 
 def _is_worth_querying(x: ExecutionRecord, context: UpdateContext) -> bool:
-    """Return whether an answer could change anything."""
+    """Return whether the response to a last query could change the outcome."""
     match x.state:
         case S.DISPATCHED:
             return x.step is not UpdateStep.UNSENT
         case S.STAGED:
             return may_apply(context)
-        case S.CONFIRMING:  # after the version was read, only heartbeats could help
+        case S.CONFIRMING:  # once the version was read, only heartbeats can help
             return not x.is_read or x.beats >= context.spec.heartbeats
         case _:
             return True
 
 
 def _build_last_query(x: ExecutionRecord) -> UpdateRequest:
-    """Ask each device of a broadcast for itself, and one that was to go into DFU mode for its version."""
+    """Build the last query: the state of the device itself, also in a broadcast, or its version."""
     if x.state is S.CONFIRMING:
         return build_version_query(UpdateStep.CONFIRM_VERSION)
     if x.step in (UpdateStep.RECHECK_VERSION, UpdateStep.ENTER_DFU):
         return build_version_query(UpdateStep.RECHECK_VERSION)
-    own = replace(x, step=UpdateStep.DEVICE_STATE) if x.method is UpdateMethod.BROADCAST else x
-    return DRIVERS[x.method].build_state_query(own)
+    queried = replace(x, step=UpdateStep.DEVICE_STATE) if x.method is UpdateMethod.BROADCAST else x
+    return DRIVERS[x.method].build_state_query(queried)
 
 
 def _time_out(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """End an execution whose clock ran out."""
+    """Give up an execution that missed a deadline."""
     if x.total_until is not None and now >= x.total_until and x.state is not S.STAGED:
-        cause = "the update took longer than it may"
+        cause = "the update exceeded its total timeout"
         if x.state is S.CONFIRMING:
             return time_out_execution(
                 x,
@@ -224,31 +224,31 @@ def _time_out(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
 
 
 def _with_reason(cause: str, x: ExecutionRecord) -> str:
-    """Add why the last question brought nothing, if it is known."""
-    return f"{cause}; the last question: {x.reason}" if x.reason else cause
+    """Add the error of the last query, if there was one."""
+    return f"{cause}; last query: {x.reason}" if x.reason else cause
 
 
 def _time_out_state(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """The clock of its state ran out."""
+    """Give up an execution that missed the deadline of its state."""
     match x.state:
         case S.DISPATCHED:
             return start.give_up_start(x, context, now)
         case S.STAGED if may_apply(context):
-            cause = _with_reason("the device did not start what it has got", x)
+            cause = _with_reason("the device did not start the staged image", x)
             return time_out_execution(x, ReasonCode.NOT_APPLIED, cause, context, now)
         case S.STAGED:
             return time_out_execution(
-                x, ReasonCode.NOT_STAGED, "nobody installed what the device has got", context, now
+                x, ReasonCode.NOT_STAGED, "the staged image was not applied in time", context, now
             )
         case S.APPLYING:
-            cause = _with_reason("the device did not come back with the new version", x)
+            cause = _with_reason("the device did not return with the new version", x)
             return time_out_execution(x, ReasonCode.NOT_APPLIED, cause, context, now)
         case S.CONFIRMING:
             return end_execution(
                 x, S.FAILED, confirmation.describe_missing_proof(x, context), now, ReasonCode.NOT_CONFIRMED
             )
         case _:
-            cause = _with_reason(f"nothing has moved for too long, at {x.progress} %", x)
+            cause = _with_reason(f"no progress for too long, at {x.progress} %", x)
             return time_out_execution(x, ReasonCode.STALLED, cause, context, now)
 
 
@@ -269,7 +269,7 @@ def _send_next_request(x: ExecutionRecord, context: UpdateContext, now: int) -> 
 
 
 def _handle_dfu_mode(x: ExecutionRecord, event: DfuModeSeen, context: UpdateContext, now: int) -> Decision:
-    """The device waits for its image: begin, unless that was done already."""
+    """Start the transfer to a device in DFU mode, unless it was started already."""
     if (
         x.state is not S.DISPATCHED
         or x.step not in (UpdateStep.ENTER_DFU, UpdateStep.RECHECK_VERSION)
@@ -280,22 +280,24 @@ def _handle_dfu_mode(x: ExecutionRecord, event: DfuModeSeen, context: UpdateCont
         return cancel_execution(x, context, now)
     if not event.has_free_slot:
         return _wait_for_slot(x, now)
-    # Only who hears it can send to it.
-    x = resume_clocks(x, context, now)
-    heard = replace(x, step=UpdateStep.START, gateway=event.gateway or x.gateway)
+    # Only a gateway that receives the device can send to it.
+    x = resume_timers(x, context, now)
+    started = replace(x, step=UpdateStep.START, gateway=event.gateway or x.gateway)
     if x.step is UpdateStep.ENTER_DFU:
-        heard = replace(heard, tries=0)
-    return start.resend_first_command(heard, context, now)._replace(is_evidence=True)
+        started = replace(started, tries=0)
+    return start.resend_first_command(started, context, now)._replace(is_evidence=True)
 
 
 def _wait_for_slot(x: ExecutionRecord, now: int) -> Decision:
-    """It is not sent into DFU mode again while it is there."""
+    """Wait for a free slot without switching the device to DFU mode again."""
     if x.due - now > timeouts.DFU_MODE_TIMEOUT // 2:
         return Decision(x)
-    return wait_until(replace(x, reason="the gateway that hears it is busy"), now + timeouts.DFU_MODE_TIMEOUT)
+    return wait_until(
+        replace(x, reason="the gateway that receives the device is busy"), now + timeouts.DFU_MODE_TIMEOUT
+    )
 
 
-def _handle_response(  # noqa: PLR0911 # one for each step
+def _handle_response(  # noqa: PLR0911 # one case per step
     x: ExecutionRecord, event: ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
     match event.step:
@@ -318,17 +320,17 @@ def _handle_response(  # noqa: PLR0911 # one for each step
 def _handle_recheck_response(
     x: ExecutionRecord, event: ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Whether the device has the version already."""
+    """Handle the version that was read before a start: the device may already run the new one."""
     version = parse_version(event.value) if event.status == Status.OK else None
-    if version is None:  # all that is known says that it does: it is not updated again for want of an answer
+    if version is None:  # it may run the new version: do not update again without knowing
         return _query_later(replace(x, reason=describe_unreadable_response(event.status)), context, now)
     if version == context.spec.version:
-        return enter_state(x, S.CONFIRMING, f"the device runs {version} already", context, now)
+        return enter_state(x, S.CONFIRMING, f"the device already runs {version}", context, now)
     if x.state is S.TRANSFERRING and x.progress == 0:
-        cause = "the device accepted the start, and is idle with nothing of the image"
+        cause = "the device accepted the start, but is idle and has received nothing of the image"
         return time_out_execution(x, ReasonCode.NOT_STARTED, cause, context, now)
     if x.state is not S.DISPATCHED:
-        cause = f"the device has lost what it had got, {x.progress} % of the image"
+        cause = f"the device has lost the {x.progress} % of the image that it had received"
         return fail_execution(x, ReasonCode.TRANSFER_LOST, cause, context, now)
     return start.start_checked_device(x, context, now)
 
@@ -337,20 +339,19 @@ def _handle_apply_response(
     x: ExecutionRecord, event: ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
     if event.status == Status.OK and x.state is S.STAGED:
-        return enter_state(x, S.APPLYING, "the device was told to start the new version", context, now)
-    if event.status == Status.OK:  # it was told by itself
+        return enter_state(x, S.APPLYING, "the command to start the new version was accepted", context, now)
+    if event.status == Status.OK:  # the command was sent to this device of a broadcast alone
         return wait_until(replace(x, step=UpdateStep.DEVICE_STATE), now + timeouts.APPLY_RETRY_DELAY)
     if event.is_shared:
         return query_device_state(x, context, now)
-    return issue_request(
-        x, DRIVERS[x.method].build_state_query(x), now
-    )  # it may do so already, or have forgotten
+    # The device may be starting the image already, or may have lost it.
+    return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
 
 
 def _handle_abort_response(x: ExecutionRecord, status: int, now: int) -> Decision:
     if status == Status.OK:
         return end_execution(x, S.CANCELED, STOPPED_TEXT, now, ReasonCode.CANCELED)
-    if status in (Status.BUSY, Status.FAILED):  # it is too late, or there is nothing to abort, or no longer
+    if status in (Status.BUSY, Status.FAILED):  # too late, or there is nothing to abort
         return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
     return wait_until(x, now + timeouts.RETRY_DELAY)
 
@@ -358,16 +359,16 @@ def _handle_abort_response(x: ExecutionRecord, status: int, now: int) -> Decisio
 def _handle_state_response(
     x: ExecutionRecord, event: ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
-    told = (
+    progress = (
         DRIVERS[x.method].parse_progress(event.value, context.spec, x) if event.status == Status.OK else None
     )
-    if told is None:
+    if progress is None:
         return _query_later(replace(x, reason=describe_unreadable_response(event.status)), context, now)
-    return handle_progress(x, told, context, now, is_shared=event.is_shared)
+    return handle_progress(x, progress, context, now, is_shared=event.is_shared)
 
 
 def _query_later(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Ask again later how far it is. Tries to begin are further apart each time."""
+    """Query again later. Before the transfer has started, the delay grows with each try."""
     if x.state is not S.DISPATCHED or x.waiting == WAIT_CANCELING:
         return wait_until(x, now + max(timeouts.compute_poll_interval(context), timeouts.RETRY_DELAY))
     x = replace(x, tries=x.tries + 1)
@@ -375,32 +376,32 @@ def _query_later(x: ExecutionRecord, context: UpdateContext, now: int) -> Decisi
 
 
 def _handle_not_sent(x: ExecutionRecord, event: RequestNotSent, context: UpdateContext, now: int) -> Decision:
-    """Stop the clocks until something can be sent again: a try that did not leave is none."""
+    """Suspend the timers until a request can be sent. An unsent start command does not count as a try."""
     if event.step in START_STEPS:
         x = replace(x, tries=max(x.tries - 1, 0))
     if _is_start_unsent(x, event.step):
         x = replace(x, step=UpdateStep.UNSENT)
     if context.spec.is_canceling and event.step in START_STEPS:
         return _handle_timer(x, context, now)
-    return wait_until(suspend_clocks(x, context, now), now + timeouts.RETRY_DELAY)
+    return wait_until(suspend_timers(x, context, now), now + timeouts.RETRY_DELAY)
 
 
 def _is_start_unsent(x: ExecutionRecord, step: UpdateStep) -> bool:
-    """Return whether no command that begins the update has left in this attempt."""
+    """Return whether no start command was sent in this attempt."""
     if x.state is not S.DISPATCHED or x.tries or x.waiting == WAIT_CANCELING:
         return False
-    if x.method is UpdateMethod.NORDIC_DFU:  # which counts its tries from the DFU mode on
+    if x.method is UpdateMethod.NORDIC_DFU:  # its tries are counted from DFU mode on
         return step is UpdateStep.ENTER_DFU
-    # One of a broadcast that asks for the state does not know what the others have sent.
+    # A broadcast member that queries the state does not know what other members have sent.
     return step is UpdateStep.START or (step is UpdateStep.STATE and x.batch is None)
 
 
 def _handle_unanswered(
     x: ExecutionRecord, event: RequestUnanswered, context: UpdateContext, now: int
 ) -> Decision:
-    """Look before anything is done again: it is not known what was carried out."""
+    """Query the state first: the command may have been carried out."""
     if event.step is UpdateStep.START and x.state is S.DISPATCHED:
         return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
-    if event.step is UpdateStep.ENTER_DFU:  # if it has come through, the device shows up
+    if event.step is UpdateStep.ENTER_DFU:  # if the command arrived, the device appears in DFU mode
         return wait_until(x, now + timeouts.DFU_MODE_TIMEOUT)
     return _query_later(x, context, now)

@@ -1,4 +1,4 @@
-"""Where an execution can be, and where it can go from there. What is not listed cannot happen."""
+"""States of an execution and the transitions between them. A transition that is not listed is an error."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 ACTIVE_STATES: Final = frozenset(
     {S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED, S.APPLYING, S.CONFIRMING}
 )
-"""Something is going on with the device: one execution of a device at a time (rest-142)."""
+"""States in which the device is being updated. A device has at most one active execution (rest-142)."""
 
 _TRANSFER_STATES: Final = frozenset({S.DISPATCHED, S.TRANSFERRING, S.VERIFYING})
 _HOST_STATES: Final = _TRANSFER_STATES | {S.STAGED, S.APPLYING}
 
 
 def occupies_gateway(state: S, method: UpdateMethod) -> bool:
-    """Whether its gateway is busy with it.
+    """Return whether an execution occupies a slot of its gateway.
 
-    Who keeps an image, or starts it, or has to prove itself, is in nobody's way; but a gateway is not done
-    with a broadcast or a Nordic DFU of its own before the new version is started.
+    A download occupies its slot until the device has the image. A broadcast or Nordic DFU occupies its slot
+    until the new version is started.
     """
     return state in (_TRANSFER_STATES if method is UpdateMethod.DOWNLOAD else _HOST_STATES)
 
@@ -31,19 +31,19 @@ def occupies_gateway(state: S, method: UpdateMethod) -> bool:
 TERMINAL_STATES: Final = frozenset(
     {S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.REJECTED, S.SKIPPED, S.CANCELED, S.REMOVED, S.SUPERSEDED}
 )
-"""Nothing changes any more (rest-143)."""
+"""States that never change again (rest-143)."""
 
 CANCELABLE_STATES: Final = frozenset({S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED})
-"""The device still runs its old version, and will go on with it if it is told so."""
+"""States in which the device still runs its old version and can abort the update."""
 
 _ENDS: Final = frozenset({S.FAILED, S.TIMED_OUT, S.REMOVED})
 _REFUSALS: Final = frozenset({S.REJECTED, S.CANCELED})
 _RETRY: Final = frozenset({S.QUEUED})
-"""For another attempt."""
+"""Back to the queue for another attempt."""
 
 EXECUTION_TRANSITIONS: Final[Mapping[S, frozenset[S]]] = {
     S.QUEUED: frozenset({S.DISPATCHED, S.SKIPPED, S.CANCELED, S.REMOVED, S.SUPERSEDED, S.TIMED_OUT}),
-    # A device may be further than we saw: reports and answers get lost.
+    # States may be skipped: reports and responses get lost.
     S.DISPATCHED: _RETRY
     | _ENDS
     | _REFUSALS
@@ -59,6 +59,6 @@ EXECUTION_TRANSITIONS: Final[Mapping[S, frozenset[S]]] = {
 
 
 def check_execution_transition(before: S, after: S) -> None:
-    """See to it that this can happen."""
+    """Raise `AssertionError` if the transition is not listed."""
     if after not in EXECUTION_TRANSITIONS[before]:
-        raise AssertionError(f"an execution cannot go from {before} to {after}")
+        raise AssertionError(f"an execution cannot change from {before} to {after}")

@@ -1,8 +1,8 @@
-"""Asks a device that reports the target version already before it is skipped (rest-219).
+"""Version check of a device that already reports the target version (rest-219).
 
 A report may be stale or wrong, so the version is read from the device. If it is the target, the device is
-skipped. If it is another, the execution goes back to the queue and is updated in its turn. A device that does
-not answer in time is skipped all the same: nothing speaks against its reports.
+skipped. If it is another, the execution returns to the queue and the device is updated. A device that does
+not respond in time is skipped, too: nothing contradicts its reports.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def start_version_check(x: ExecutionRecord, now: int) -> Decision:
         x,
         build_version_query(UpdateStep.CHECK_REPORTED),
         now,
-        "the version is read: the device reports that it runs it",
+        "the version is read first: the device reports that it already runs it",
     )
 
 
 def is_version_check(x: ExecutionRecord) -> bool:
-    """Return whether nothing but the version of the device was asked for yet."""
+    """Return whether the execution is in its version check."""
     return x.state is S.DISPATCHED and x.step is UpdateStep.CHECK_REPORTED
 
 
 def advance_version_check(
     x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int
 ) -> Decision:
-    """Decide by what came of the question, or ask again."""
+    """Decide by the result of the query, or send it again."""
     match event:
         case ResponseReceived(_, status, value):
             return _handle_response(replace(x, ask=None), status, value, context=context, now=now)
@@ -64,8 +64,8 @@ def advance_version_check(
 
 
 def skip_unreachable(x: ExecutionRecord, target: Version, why: str, now: int) -> Decision:
-    """Skip a device that could not be asked which version it runs."""
-    return _skip(x, f"it reports that it runs {target} already, and could not be asked: {why}", now)
+    """Skip a device that reports the target version and whose version could not be read."""
+    return _skip(x, f"the device already reports {target}; its version could not be read: {why}", now)
 
 
 def _handle_response(
@@ -77,10 +77,10 @@ def _handle_response(
         return _retry_later(replace(x, reason=describe_unreadable_response(status)), context, now)
     x = replace(x, from_version=str(version))
     if version == target:
-        return _skip(x, f"it runs {target} already, read from the device", now)
+        return _skip(x, f"the device already runs {target}, as read from it", now)
     if context.spec.is_canceling:
         return _cancel(x, now)
-    return _requeue(x, f"it reports {target}, and runs {version}", context, now)
+    return _requeue(x, f"the device reports {target}, but runs {version}", context, now)
 
 
 def _retry_later(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
@@ -93,12 +93,12 @@ def _handle_timer(x: ExecutionRecord, context: UpdateContext, now: int) -> Decis
     if context.spec.is_canceling:
         return _cancel(x, now)
     if x.expires is not None and now >= x.expires:
-        return skip_unreachable(x, context.spec.version, x.reason or "no answer came", now)
+        return skip_unreachable(x, context.spec.version, x.reason or "no response", now)
     return issue_request(x, build_version_query(UpdateStep.CHECK_REPORTED), now)
 
 
 def _requeue(x: ExecutionRecord, cause: str, context: UpdateContext, now: int) -> Decision:
-    """Let the device be updated in its turn: with the last wave, if it was in none."""
+    """Return the execution to the queue, in the last wave if it was in none."""
     x = replace(
         x,
         state=S.QUEUED,
@@ -114,9 +114,9 @@ def _requeue(x: ExecutionRecord, cause: str, context: UpdateContext, now: int) -
 
 
 def _skip(x: ExecutionRecord, cause: str, now: int) -> Decision:
-    move = end_execution(x, S.SKIPPED, cause, now)
-    return move._replace(execution=replace(move.execution, code=str(ExclusionCode.ALREADY_THERE)))
+    decision = end_execution(x, S.SKIPPED, cause, now)
+    return decision._replace(execution=replace(decision.execution, code=str(ExclusionCode.ALREADY_THERE)))
 
 
 def _cancel(x: ExecutionRecord, now: int) -> Decision:
-    return end_execution(x, S.CANCELED, "canceled before the transfer began", now, ReasonCode.CANCELED)
+    return end_execution(x, S.CANCELED, "canceled before the transfer started", now, ReasonCode.CANCELED)

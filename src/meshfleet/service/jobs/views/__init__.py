@@ -1,1 +1,1 @@
-"""How jobs and executions are shown."""
+"""Read models of jobs and executions for the REST API."""

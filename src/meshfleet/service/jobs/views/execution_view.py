@@ -1,4 +1,4 @@
-"""Executions of a job, for people who look at them."""
+"""Read model of executions, with their history and evidence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from meshfleet.rest import (
 )
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES
-from meshfleet.service.jobs.views import job_view as reading
+from meshfleet.service.jobs.views import job_view
 from meshfleet.service.jobs.views.job_view import decode_job_body, decode_waves, format_optional_time
 from meshfleet.service.jobs.wait_reasons import ExecutionSnapshot, JobSnapshot, describe_wait
 
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 
 
 _MAX_EVIDENCE: Final = 1000
-"""How much is shown of what was seen: the newest."""
+"""Maximum number of shown evidence items; the newest are shown."""
 
 _FORMATTERS: Final[Mapping[str, Mapping[str, Callable[[int], str]]]] = {
     "dfu": {"gateway": mac_from_int, "parent": mac_from_int},
     "heartbeat": {"time": format_millis},
 }
-"""By kind of evidence, how its numbers are spelt."""
+"""Formatters of stored numbers, by kind of evidence and field."""
 
 
 class ExecutionListing(Struct, frozen=True, kw_only=True):
-    """Which executions are meant."""
+    """Filter of a list of executions."""
 
     job: int
     states: tuple[ExecutionState, ...] = ()
     gateway: Mac | None = None
     codes: tuple[str, ...] = ()
     devices: tuple[Mac, ...] | None = None
-    """None: any."""
+    """Devices; None means any."""
     left_out: bool | None = None
-    """Whether it was left out from the beginning; None: either."""
+    """Whether the device was excluded when the job was created; None means either."""
 
 
 class JobContext(Struct, frozen=True):
-    """What a job tells of all its executions."""
+    """Facts about a job that all its executions show."""
 
     job: JobSnapshot
     wave_names: list[str]
@@ -69,8 +69,8 @@ class JobContext(Struct, frozen=True):
 def list_executions(
     connection: Connection, listing: ExecutionListing, *, after: int, limit: int
 ) -> list[Execution]:
-    """Executions by device, behind that one (rest-140)."""
-    told = build_job_context(reading.load_job_row(connection, listing.job))
+    """List executions in the order of devices, after a device (rest-140)."""
+    context = build_job_context(job_view.load_job_row(connection, listing.job))
     columns = execution.c
     query = select(execution).where(columns.job == listing.job, columns.device > after)
     if listing.states:
@@ -86,14 +86,14 @@ def list_executions(
             columns.wave == LEFT_OUT_WAVE if listing.left_out else columns.wave != LEFT_OUT_WAVE
         )
     rows = connection.execute(query.order_by(columns.device).limit(limit))
-    return [build_execution(row, told) for row in rows]
+    return [build_execution(row, context) for row in rows]
 
 
 def load_execution(connection: Connection, job_number: int, device: Mac) -> ExecutionDetail:
-    """One of them with all that happened (rest-141)."""
-    job = reading.load_job_row(connection, job_number)
-    mine = (execution.c.job == job_number) & (execution.c.device == mac_to_int(device))
-    row = connection.execute(select(execution).where(mine)).first()
+    """Load an execution with its history (rest-141). Raise `NotFound` if the device is not in the job."""
+    job = job_view.load_job_row(connection, job_number)
+    is_requested = (execution.c.job == job_number) & (execution.c.device == mac_to_int(device))
+    row = connection.execute(select(execution).where(is_requested)).first()
     if row is None:
         raise NotFound(f"{to_device_id(device)} is not in this job")
     history = _load_history(connection, row)
@@ -106,19 +106,19 @@ def load_execution(connection: Connection, job_number: int, device: Mac) -> Exec
 
 
 def load_executions(connection: Connection, job_number: int, devices: Collection[int]) -> list[Execution]:
-    """Some executions of a job; none if there is no such job any more."""
+    """Load executions of devices in a job; none if the job no longer exists."""
     try:
-        told = build_job_context(reading.load_job_row(connection, job_number))
+        context = build_job_context(job_view.load_job_row(connection, job_number))
     except NotFound:
         return []
-    mine = (execution.c.job == job_number) & execution.c.device.in_(devices)
-    return [build_execution(row, told) for row in connection.execute(select(execution).where(mine))]
+    query = select(execution).where(execution.c.job == job_number, execution.c.device.in_(devices))
+    return [build_execution(row, context) for row in connection.execute(query)]
 
 
 def list_transfers(
     connection: Connection, jobs: Collection[int], *, after: tuple[int, int], limit: int
 ) -> list[tuple[int, Execution]]:
-    """Executions of these jobs whose image is on its way, each with its job; behind that job and device."""
+    """List the TRANSFERRING executions of jobs, each with its job number, after a job and device."""
     columns = execution.c
     query = select(execution).where(
         columns.job.in_(jobs),
@@ -126,35 +126,35 @@ def list_transfers(
         tuple_(columns.job, columns.device) > after,
     )
     rows = connection.execute(query.order_by(columns.job, columns.device).limit(limit)).all()
-    told = {
-        number: build_job_context(reading.load_job_row(connection, number))
+    contexts = {
+        number: build_job_context(job_view.load_job_row(connection, number))
         for number in {row.job for row in rows}
     }
-    return [(row.job, build_execution(row, told[row.job])) for row in rows]
+    return [(row.job, build_execution(row, contexts[row.job])) for row in rows]
 
 
 def build_job_snapshot(job: Row[Any]) -> JobSnapshot:
-    """As much of a job as its executions wait for."""
-    order = decode_job_body(job)
+    """Build the facts about a job that its executions may wait for."""
+    body = decode_job_body(job)
     return JobSnapshot(
         state=JobState(job.state),
         wave=job.wave,
         start_at=job.start_at,
-        heartbeats=order.health.heartbeats,
-        is_staging=order.stage and job.applied_at is None,
+        heartbeats=body.health.heartbeats,
+        is_staging=body.stage and job.applied_at is None,
     )
 
 
 def build_job_context(job: Row[Any]) -> JobContext:
-    """What a job, with the version of its firmware, tells of its executions."""
-    names = [each.name or str(place) for place, each in enumerate(decode_waves(job), start=1)]
+    """Build the facts about a job that its executions show, from a row of `load_job_row`."""
+    names = [each.name or str(number) for number, each in enumerate(decode_waves(job), start=1)]
     return JobContext(build_job_snapshot(job), names, job.version)
 
 
 def build_execution(row: Row[Any], context: JobContext) -> Execution:
-    """A row of `execution`."""
+    """Build an execution from a row of the table."""
     state = ExecutionState(row.state)
-    waiter = ExecutionSnapshot(
+    snapshot = ExecutionSnapshot(
         state,
         row.wave,
         row.waiting,
@@ -170,7 +170,7 @@ def build_execution(row: Row[Any], context: JobContext) -> Execution:
         state=state,
         attempt=row.attempt,
         progress=row.progress,
-        waiting_for=describe_wait(context.job, waiter),
+        waiting_for=describe_wait(context.job, snapshot),
         reason=row.reason,
         reason_code=row.code,
         method=None if row.method is None else UpdateMethod(row.method),
@@ -184,22 +184,22 @@ def build_execution(row: Row[Any], context: JobContext) -> Execution:
 
 
 def _find_deadline(row: Row[Any]) -> int | None:
-    """Return when the first of its clocks runs out; None: they stand still, or there are none."""
-    ends = [each for each in (row.expires, row.total_until) if each is not None]
-    return min(ends, default=None) if row.suspended_at is None else None
+    """Return the first deadline; None if the timers are suspended or there is none."""
+    deadlines = [each for each in (row.expires, row.total_until) if each is not None]
+    return min(deadlines, default=None) if row.suspended_at is None else None
 
 
 def _build_first_transition(job: Row[Any], row: Row[Any]) -> Transition:
-    """Return the first step, which is no row: all executions of a job begin with it."""
-    was_left_out = row.wave == LEFT_OUT_WAVE and not row.version
-    began = ExecutionState(row.state) if was_left_out else ExecutionState.QUEUED
+    """Build the first transition. It is not stored, because all executions of a job start with it."""
+    was_excluded = row.wave == LEFT_OUT_WAVE and not row.version
+    first_state = ExecutionState(row.state) if was_excluded else ExecutionState.QUEUED
     return Transition(
         from_=None,
-        to=began,
+        to=first_state,
         time=format_millis(job.created_at),
         attempt=1,
         actor=job.created_by,
-        cause=(row.reason if was_left_out else None) or "the job was made",
+        cause=(row.reason if was_excluded else None) or "the job was created",
         evidence=None,
     )
 
@@ -211,37 +211,37 @@ class _History(NamedTuple):
 
 
 def _load_history(connection: Connection, row: Row[Any]) -> _History:
-    """All steps with what caused them, what was seen besides, and what came when it was over."""
-    steps = connection.execute(
+    """Load the transitions with their evidence, other evidence, and evidence after the end."""
+    transitions = connection.execute(
         select(transition)
         .where(transition.c.job == row.job, transition.c.device == row.device)
         .order_by(transition.c.id)
     ).all()
-    heard = connection.execute(
+    items = connection.execute(
         select(evidence)
         .where(evidence.c.job == row.job, evidence.c.device == row.device)
         .order_by(evidence.c.id.desc())
         .limit(_MAX_EVIDENCE)
     ).all()
-    known = {each.id: each for each in reversed(heard)}
-    moving = {each.evidence for each in steps}
-    last = steps[-1] if steps and row.state in TERMINAL_STATES else None
-    aside = [each for number, each in known.items() if number not in moving]
-    later = [_build_evidence(each) for each in aside if _is_later(each, last)]
-    besides = [_build_evidence(each) for each in aside if not _is_later(each, last)]
-    proofs = (known.get(each.evidence) for each in steps)
+    items_by_id = {each.id: each for each in reversed(items)}
+    causes = {each.evidence for each in transitions}
+    last = transitions[-1] if transitions and row.state in TERMINAL_STATES else None
+    others = [each for number, each in items_by_id.items() if number not in causes]
+    late = [_build_evidence(each) for each in others if _is_late(each, last)]
+    in_time = [_build_evidence(each) for each in others if not _is_late(each, last)]
+    proofs = (items_by_id.get(each.evidence) for each in transitions)
     proved = [
         _build_transition(each, None if proof is None else _build_evidence(proof))
-        for each, proof in zip(steps, proofs, strict=True)
+        for each, proof in zip(transitions, proofs, strict=True)
     ]
-    return _History(proved, besides, later)
+    return _History(proved, in_time, late)
 
 
-def _is_later(proof: Row[Any], last: Row[Any] | None) -> bool:
-    """Whether something came when an execution was over; `last` is the step that ended it."""
+def _is_late(item: Row[Any], last: Row[Any] | None) -> bool:
+    """Return whether evidence arrived after the end; `last` is the transition that ended the execution."""
     if last is None:
         return False
-    return bool(proof.id > last.evidence if last.evidence is not None else proof.time >= last.time)
+    return bool(item.id > last.evidence if last.evidence is not None else item.time >= last.time)
 
 
 def _build_transition(row: Row[Any], proof: Evidence | None) -> Transition:
@@ -266,21 +266,21 @@ def _build_evidence(row: Row[Any]) -> Evidence:
 
 
 def _format_content(kind: str, content: Any) -> Any:
-    """What was heard, spelt as everywhere: MACs and times are kept as numbers."""
-    ways = _FORMATTERS.get(kind)
-    if ways is None or not isinstance(content, dict):
+    """Format the MACs and times of evidence, which are stored as numbers."""
+    formatters = _FORMATTERS.get(kind)
+    if formatters is None or not isinstance(content, dict):
         return content
     return {
-        name: ways[name](value) if name in ways and value is not None else value
+        name: formatters[name](value) if name in formatters and value is not None else value
         for name, value in content.items()
     }
 
 
-# What becomes of one device in all jobs that are not over.
+# Executions of one device in all open jobs.
 
 
 class DeviceUpdateListing(Struct, frozen=True, kw_only=True):
-    """Whose updates are meant."""
+    """Filter of a list of updates of a device."""
 
     device: int
 
@@ -288,17 +288,16 @@ class DeviceUpdateListing(Struct, frozen=True, kw_only=True):
 def list_device_updates(
     connection: Connection, listing: DeviceUpdateListing, *, before: int | None, limit: int
 ) -> list[DeviceUpdate]:
-    """Its executions in open jobs, the newest of these first, or in those before one (rest-211).
+    """List the executions of a device in open jobs, the newest first, or older than `before` (rest-211).
 
-    There are few open jobs, and in each of them the execution of a device is found by its key.
+    There are few open jobs, and in each the execution is found by its primary key.
     """
-    opened = select(job.c.id).where(job.c.finished_at.is_(None))
+    open_jobs = select(job.c.id).where(job.c.finished_at.is_(None))
     if before is not None:
-        opened = opened.where(job.c.id < before)
-    mine = (execution.c.device == listing.device) & execution.c.job.in_(opened)
-    rows = connection.execute(select(execution).where(mine).order_by(execution.c.job.desc()).limit(limit))
-    found = rows.all()
-    jobs = reading.load_job_rows(connection, [each.job for each in found])
+        open_jobs = open_jobs.where(job.c.id < before)
+    query = select(execution).where(execution.c.device == listing.device, execution.c.job.in_(open_jobs))
+    rows = connection.execute(query.order_by(execution.c.job.desc()).limit(limit)).all()
+    jobs = job_view.load_job_rows(connection, [each.job for each in rows])
     return [
         DeviceUpdate(
             **asdict(build_execution(each, build_job_context(jobs[each.job]))),
@@ -306,5 +305,5 @@ def list_device_updates(
             job_name=decode_job_body(jobs[each.job]).name,
             job_state=JobState(jobs[each.job].state),
         )
-        for each in found
+        for each in rows
     ]

@@ -1,4 +1,4 @@
-"""Jobs in the database, for people who look at them."""
+"""Read model of jobs: `Job` objects with counts, progress and wave states."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from meshfleet.rest import Gate
 
 
-# Where each wave of a job is.
+# States of the waves of a job.
 
 _RAN_STATES: Final = (E.SUCCEEDED, *FAILURE_STATES)
-"""Who is over, and was not just left out."""
+"""Terminal states of executions that ran."""
 
 _PAUSED_WAVE_STATES: Final = {PauseReason.GATE: WaveState.HELD, PauseReason.GATE_FAILED: WaveState.FAILED}
 
@@ -54,7 +54,7 @@ _PAUSED_WAVE_STATES: Final = {PauseReason.GATE: WaveState.HELD, PauseReason.GATE
 def build_wave_states(
     row: Row[Any], gate: Gate, waves: Sequence[PlannedWave], counts: ExecutionCounts
 ) -> list[JobWave]:
-    """The waves of a job as they stand."""
+    """Build the non-empty waves of a job with their states and counts."""
     states = [_find_wave_state(row, gate, wave, counts) for wave in range(len(waves))]
     return [
         JobWave(
@@ -71,8 +71,8 @@ def build_wave_states(
 
 
 def _count_devices(counts: ExecutionCounts, wave: int) -> int:
-    """Return how many devices are in a wave. Those that misreported their version came to it later."""
-    return sum(count for (place, _), count in counts.items() if place == wave)
+    """Return the current number of devices in a wave. Devices that misreported their version join later."""
+    return sum(count for (other, _), count in counts.items() if other == wave)
 
 
 def _find_wave_state(row: Row[Any], gate: Gate, wave: int, counts: ExecutionCounts) -> WaveState:
@@ -92,11 +92,11 @@ def _format_soak_end(row: Row[Any]) -> str:
 
 
 def _find_final_wave_state(gate: Gate, wave: int, counts: ExecutionCounts) -> WaveState:
-    """A wave of a job that is over: one of which nobody ran was left out."""
+    """Return the state of a wave of a finished job: SKIPPED if none of its executions ran."""
     if not counts.count(*_RAN_STATES, wave=wave):
         return WaveState.SKIPPED
-    is_whole = not counts.count(E.CANCELED, wave=wave)
-    return WaveState.PASSED if is_whole and _has_passed_gate(gate, wave, counts) else WaveState.FAILED
+    is_complete = not counts.count(E.CANCELED, wave=wave)
+    return WaveState.PASSED if is_complete and _has_passed_gate(gate, wave, counts) else WaveState.FAILED
 
 
 def _has_passed_gate(gate: Gate, wave: int, counts: ExecutionCounts) -> bool:
@@ -104,38 +104,37 @@ def _has_passed_gate(gate: Gate, wave: int, counts: ExecutionCounts) -> bool:
     return reaches_percent(counts.count(E.SUCCEEDED, wave=wave), ran, gate.success_percent)
 
 
-# A job as it is shown.
+# Job objects.
 
 _FULL_PERCENT: Final = 100
-"""Percent."""
 
 _MOVING_STATES: Final = ACTIVE_STATES - {ExecutionState.STAGED}
-"""Who keeps an image waits for people, as a rule."""
+"""Active states that make progress by themselves; a staged image usually waits for a user."""
 
 _LATEST_ETA_MS: Final = 4_102_444_800_000
-"""The year 2100: what would take longer is not known."""
+"""Start of the year 2100. A later estimate is not shown."""
 
 
 class JobProgress(NamedTuple):
-    """How a job goes."""
+    """Progress of a job."""
 
     counts: ExecutionCounts
     active_percents: int
-    """Percents of all active executions together."""
+    """Sum of the percentages of all active executions."""
     resumed_at: int | None
-    """When it was last resumed, if it was paused before."""
+    """Time of the last resume; None if it was never paused."""
 
 
 def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
-    """A row of `job`, with the model and version of its firmware (rest-131)."""
-    order, counts = decode_job_body(row), progress.counts
-    ordered = asdict(order) | {
+    """Build a job from a row that `load_job_row` returns (rest-131)."""
+    body, counts = decode_job_body(row), progress.counts
+    body_fields = asdict(body) | {
         "start_at": format_optional_time(row.start_at),
         "deadline": format_optional_time(row.deadline),
     }
     return Job(
         id=f"job-{row.id}",
-        **ordered,
+        **body_fields,
         model_number=format_model_number(row.model),
         version=row.version,
         state=JobState(row.state),
@@ -146,7 +145,7 @@ def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
         left_out=counts.left_out,
         progress=_compute_percent(progress),
         eta=_estimate_end(row, progress, now),
-        wave_states=build_wave_states(row, order.gate, decode_waves(row), counts),
+        wave_states=build_wave_states(row, body.gate, decode_waves(row), counts),
         created_by=row.created_by,
         created_at=format_millis(row.created_at),
         started_at=format_optional_time(row.started_at),
@@ -157,53 +156,52 @@ def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
 
 
 def decode_job_body(row: Row[Any]) -> NewJob:
-    """What a job was made of."""
+    """Decode the stored request of a job."""
     return get_decoder(StoredJobRequest).decode(row.body)
 
 
 def decode_waves(row: Row[Any]) -> list[PlannedWave]:
-    """The waves of a job as they fell."""
+    """Decode the planned waves of a job."""
     return [PlannedWave(**each) for each in msgspec.json.decode(row.waves)]
 
 
 def format_optional_time(millis: int | None) -> str | None:
-    """A time that may not be."""
+    """Format a time in milliseconds; None stays None."""
     return None if millis is None else format_millis(millis)
 
 
-def _compute_percent(standing: JobProgress) -> int:
-    """The mean over all that were not left out from the beginning: who is over is done, however it went."""
-    ran = standing.counts.by_state(from_wave=LEFT_OUT_WAVE + 1)
+def _compute_percent(progress: JobProgress) -> int:
+    """Compute the mean percentage of all executions in waves. Ended executions count as 100 %."""
+    counts = progress.counts.by_state(from_wave=LEFT_OUT_WAVE + 1)
     done = (
-        sum(count for state, count in ran.items() if state in TERMINAL_STATES) * _FULL_PERCENT
-        + standing.active_percents
+        sum(count for state, count in counts.items() if state in TERMINAL_STATES) * _FULL_PERCENT
+        + progress.active_percents
     )
-    progress = min(done // sum(ran.values()), _FULL_PERCENT) if ran else _FULL_PERCENT
-    return (
-        min(progress, _FULL_PERCENT - 1) if standing.counts.unfinished else progress
-    )  # it is not done before all are
+    percent = min(done // sum(counts.values()), _FULL_PERCENT) if counts else _FULL_PERCENT
+    # 100 % is shown only when all executions have ended.
+    return min(percent, _FULL_PERCENT - 1) if progress.counts.unfinished else percent
 
 
 def _estimate_end(row: Row[Any], progress: JobProgress, now: int) -> str | None:
-    """When it will be over if it goes on as it did since it began, or went on after a pause (rest-209).
+    """Estimate the end of a job from its pace since it started or was last resumed (rest-209).
 
-    Nobody can tell while nothing is under way: what is left waits for people, or for devices that are away.
+    Return None while no update makes progress: then the rest waits for users or for offline devices.
     """
-    ran = progress.counts.by_state(from_wave=LEFT_OUT_WAVE + 1)
+    counts = progress.counts.by_state(from_wave=LEFT_OUT_WAVE + 1)
     finished = sum(
-        count for state, count in ran.items() if state in TERMINAL_STATES
+        count for state, count in counts.items() if state in TERMINAL_STATES
     ) - _count_finished_before(row)
-    is_moving = any(ran.get(state) for state in _MOVING_STATES)
+    is_moving = any(counts.get(state) for state in _MOVING_STATES)
     if row.state != JobState.IN_PROGRESS or row.started_at is None or finished <= 0 or not is_moving:
         return None
     since = max(row.started_at, progress.resumed_at or 0)
-    left = sum(count for state, count in ran.items() if state not in TERMINAL_STATES)
-    at = now + max(now - since, 0) * left // finished
-    return format_millis(at) if at < _LATEST_ETA_MS else None
+    unfinished = sum(count for state, count in counts.items() if state not in TERMINAL_STATES)
+    end = now + max(now - since, 0) * unfinished // finished
+    return format_millis(end) if end < _LATEST_ETA_MS else None
 
 
 def _count_finished_before(row: Row[Any]) -> int:
-    """How many had ended when the job was last resumed, from where its abort criteria count as well."""
+    """Return how many executions had ended when the job was last resumed."""
     return sum(msgspec.json.decode(row.armed, type=dict[str, int]).values())
 
 
@@ -211,12 +209,12 @@ _SELECT_JOBS: Final = select(job, firmware.c.model, firmware.c.version).join(
     firmware, firmware.c.id == job.c.firmware
 )
 _SELECT_TALLIES: Final = "SELECT job, wave, state, count FROM tally WHERE job IN numbers"
-# By when they are due, which all are, and with signs before the job: SQLite would look at all of the job.
+# `due >= 0` and `+job` make SQLite use the index of active executions instead of reading the whole job.
 _SELECT_PROGRESS: Final = (
-    f"SELECT +job, sum(progress) FROM execution WHERE {active_condition()} AND due >= 0"  # noqa: S608 # our own words
+    f"SELECT +job, sum(progress) FROM execution WHERE {active_condition()} AND due >= 0"  # noqa: S608 # constants only
     " AND +job IN numbers GROUP BY +job"
 )
-# Few rows of each job: its own steps have no device.
+# Transitions of the job itself have no device; there are few of them.
 _SELECT_RESUMED: Final = (
     "SELECT job, max(time) FROM transition WHERE job IN numbers AND device IS NULL"
     " AND before = 'PAUSED' AND after = 'IN_PROGRESS' GROUP BY job"
@@ -224,7 +222,7 @@ _SELECT_RESUMED: Final = (
 
 
 class JobListing(Struct, frozen=True, kw_only=True):
-    """Which jobs are meant."""
+    """Filter of a list of jobs."""
 
     states: tuple[JobState, ...] = ()
     firmware: str | None = None
@@ -233,7 +231,7 @@ class JobListing(Struct, frozen=True, kw_only=True):
 def list_jobs(
     connection: Connection, listing: JobListing, *, before: int | None, limit: int, now: int
 ) -> list[Job]:
-    """The newest jobs, or those before one (rest-136)."""
+    """List jobs, the newest first, or those older than `before` (rest-136)."""
     query = _SELECT_JOBS.order_by(job.c.id.desc()).limit(limit)
     if listing.states:
         query = query.where(job.c.state.in_([str(state) for state in listing.states]))
@@ -245,55 +243,57 @@ def list_jobs(
 
 
 def load_job(connection: Connection, job_number: int, *, now: int) -> Job:
-    """One of them."""
+    """Load a job. Raise `NotFound` if there is none."""
     return _build_jobs(connection, [load_job_row(connection, job_number)], now)[0]
 
 
 def load_jobs(connection: Connection, job_numbers: Collection[int], *, now: int) -> dict[int, Job]:
-    """Some of them by their numbers; those that there are not are left out."""
-    found = load_job_rows(connection, job_numbers)
-    return dict(zip(found, _build_jobs(connection, list(found.values()), now), strict=True))
+    """Load jobs by number. Missing jobs are omitted."""
+    rows = load_job_rows(connection, job_numbers)
+    return dict(zip(rows, _build_jobs(connection, list(rows.values()), now), strict=True))
 
 
 def list_newest_open_jobs(connection: Connection, limit: int, *, now: int) -> dict[int, Job]:
-    """The newest ones that are not over, by their numbers."""
+    """Load the newest open jobs by number."""
     query = _SELECT_JOBS.where(job.c.finished_at.is_(None)).order_by(job.c.id.desc()).limit(limit)
-    found = connection.execute(query).all()
-    return dict(zip([each.id for each in found], _build_jobs(connection, found, now), strict=True))
+    rows = connection.execute(query).all()
+    return dict(zip([each.id for each in rows], _build_jobs(connection, rows, now), strict=True))
 
 
 def load_job_rows(connection: Connection, job_numbers: Collection[int]) -> dict[int, Row[Any]]:
-    """The rows of some jobs by their numbers, as `row` gives them; those that there are not are left out."""
-    found = connection.execute(_SELECT_JOBS.where(job.c.id.in_(job_numbers))) if job_numbers else ()
-    return {each.id: each for each in found}
+    """Load rows like `load_job_row` by number. Missing jobs are omitted."""
+    rows = connection.execute(_SELECT_JOBS.where(job.c.id.in_(job_numbers))) if job_numbers else ()
+    return {each.id: each for each in rows}
 
 
 def load_job_row(connection: Connection, job_number: int) -> Row[Any]:
-    """The row of a job, with the model and version of its firmware."""
-    found = connection.execute(_SELECT_JOBS.where(job.c.id == job_number)).first()
-    if found is None:
-        raise NotFound("there is no such job")
-    return found
+    """Load the row of a job with the model and version of its firmware. Raise `NotFound` if there is none."""
+    row = connection.execute(_SELECT_JOBS.where(job.c.id == job_number)).first()
+    if row is None:
+        raise NotFound("job not found")
+    return row
 
 
 def load_counts(connection: Connection, job_number: int) -> ExecutionCounts:
-    """How many executions of a job are in which state, by wave."""
+    """Load the number of executions of a job by wave and state."""
     return _load_counts(connection, [job_number])[job_number]
 
 
 def _build_jobs(connection: Connection, rows: Sequence[Row[Any]], now: int) -> list[Job]:
     numbers = [each.id for each in rows]
     counts = _load_counts(connection, numbers)
-    moved = {each[0]: int(each[1]) for each in bulk.query_in(connection, _SELECT_PROGRESS, numbers)}
+    active_percents = {each[0]: int(each[1]) for each in bulk.query_in(connection, _SELECT_PROGRESS, numbers)}
     resumed = _load_resumed_at(connection, rows)
     return [
-        build_job(each, JobProgress(counts[each.id], moved.get(each.id, 0), resumed.get(each.id)), now)
+        build_job(
+            each, JobProgress(counts[each.id], active_percents.get(each.id, 0), resumed.get(each.id)), now
+        )
         for each in rows
     ]
 
 
 def _load_resumed_at(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, int]:
-    """When jobs that are in progress were resumed, if they were."""
+    """Load the times of the last resume of jobs in progress. Jobs that were never paused are missing."""
     numbers = [each.id for each in rows if each.state == JobState.IN_PROGRESS]
     return (
         {each[0]: each[1] for each in bulk.query_in(connection, _SELECT_RESUMED, numbers)} if numbers else {}
@@ -301,7 +301,7 @@ def _load_resumed_at(connection: Connection, rows: Sequence[Row[Any]]) -> dict[i
 
 
 def _load_counts(connection: Connection, numbers: Sequence[int]) -> dict[int, ExecutionCounts]:
-    found = {number: ExecutionCounts() for number in numbers}
+    counts = {number: ExecutionCounts() for number in numbers}
     for number, wave, state, count in bulk.query_in(connection, _SELECT_TALLIES, numbers):
-        found[number][wave, ExecutionState(state)] = count
-    return found
+        counts[number][wave, ExecutionState(state)] = count
+    return counts

@@ -1,0 +1,130 @@
+"""Broadcast batches: which executions share a broadcast, and which responses apply to all of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from meshfleet.db import bulk
+from meshfleet.protocol.codes import Status
+from meshfleet.protocol.products import UpdateMethod
+from meshfleet.rest import ExecutionState
+from meshfleet.service.jobs.execution import queries
+from meshfleet.service.jobs.updates.decisions import is_past_abort
+from meshfleet.service.jobs.updates.model import RequestNotSent, ResponseReceived, UpdateStep
+from meshfleet.service.jobs.updates.states import CANCELABLE_STATES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.jobs.execution.queries import LoadedExecution
+    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateEvent
+
+    BatchMembersByState = dict[tuple[int, str, str], "BatchMembers"]
+    """Batch members by job number, batch id and execution state."""
+
+_SELECT_BATCH: Final = f"{queries.SELECT_EXECUTIONS} WHERE e.job = ? AND e.batch = ? AND {queries.IS_ACTIVE}"
+_SELECT_MEMBER_STEPS: Final = (
+    "SELECT e.state, e.device, e.step FROM execution e WHERE e.job = ? AND e.batch = ?"  # noqa: S608 # constants only
+    f" AND {queries.IS_ACTIVE}"
+)
+
+_SHARED_STEPS: Final = {
+    UpdateStep.START: frozenset({ExecutionState.DISPATCHED}),
+    UpdateStep.STATE: frozenset({ExecutionState.DISPATCHED, ExecutionState.TRANSFERRING}),
+    UpdateStep.APPLY: frozenset({ExecutionState.STAGED}),
+    UpdateStep.ABORT: CANCELABLE_STATES,
+}
+"""Requests that one member sends for its whole batch, with the states of the members they concern."""
+
+
+class BatchMembers(NamedTuple):
+    """Active members of a broadcast that are in one state."""
+
+    ready: frozenset[int]
+    """Devices whose version is known. A device whose version is still being read is not updated yet."""
+    is_complete: bool
+    """Whether all members in this state are ready."""
+
+
+_NO_MEMBERS: Final = BatchMembers(frozenset(), is_complete=True)
+
+
+def share_with_batch(
+    connection: Connection, loaded: LoadedExecution, event: UpdateEvent
+) -> list[tuple[LoadedExecution, UpdateEvent]]:
+    """Return the events of other broadcast members that follow from a response or an unsent start command.
+
+    The rows of these members are locked until the transaction ends.
+    """
+    x = loaded.execution
+    if (
+        x.method is not UpdateMethod.BROADCAST
+        or x.batch is None
+        or not isinstance(event, ResponseReceived | RequestNotSent)
+    ):
+        return []
+    concerned_states = _SHARED_STEPS.get(event.step, frozenset())
+    if x.state not in concerned_states or not _concerns_whole_batch(event):
+        return []
+    members = (
+        queries.parse_loaded_execution(row)
+        for row in bulk.query_rows(connection, _SELECT_BATCH, (x.job, x.batch), lock=queries.LOCK_EXECUTIONS)
+    )
+    shared_event = event._replace(is_shared=True) if isinstance(event, ResponseReceived) else event
+    return [
+        (member, shared_event)
+        for member in members
+        if member.execution.device != x.device
+        and member.execution.state in concerned_states
+        and _concerns_member(member.execution, event)
+    ]
+
+
+def _concerns_whole_batch(event: ResponseReceived | RequestNotSent) -> bool:
+    if isinstance(event, RequestNotSent):
+        return event.step is UpdateStep.START
+    return event.step is not UpdateStep.ABORT or event.status == Status.OK
+
+
+def _concerns_member(x: ExecutionRecord, event: ResponseReceived | RequestNotSent) -> bool:
+    """Return whether an event of the whole broadcast changes this member, which did not send the request."""
+    if x.ask is not None:
+        return False
+    if isinstance(event, RequestNotSent):
+        return x.step is UpdateStep.START and not x.tries
+    if event.step is UpdateStep.ABORT:
+        return not is_past_abort(x)
+    return event.step is UpdateStep.APPLY or x.step not in (
+        UpdateStep.DEVICE_STATE,
+        UpdateStep.RECHECK_VERSION,
+    )
+
+
+def load_batch_members(connection: Connection, executions: Iterable[ExecutionRecord]) -> BatchMembersByState:
+    """Load the active members of the broadcasts to which these executions belong."""
+    members_by_state: BatchMembersByState = {}
+    for job, batch in {(x.job, x.batch) for x in executions if x.batch is not None}:
+        steps_by_state: defaultdict[str, dict[int, str | None]] = defaultdict(dict)
+        for state, device, step in bulk.query_rows(connection, _SELECT_MEMBER_STEPS, (job, batch)):
+            steps_by_state[state][device] = step
+        for state, steps in steps_by_state.items():
+            ready = frozenset(device for device, step in steps.items() if step != UpdateStep.RECHECK_VERSION)
+            members_by_state[job, batch, state] = BatchMembers(ready, is_complete=len(ready) == len(steps))
+    return members_by_state
+
+
+def add_batch_members(
+    context: UpdateContext, x: ExecutionRecord, members_by_state: BatchMembersByState
+) -> UpdateContext:
+    """Add the members that are in the same state as this execution to its context."""
+    if x.batch is None:
+        return context
+    members = members_by_state.get((x.job, x.batch, x.state), _NO_MEMBERS)
+    return replace(
+        context, batch=tuple(sorted(members.ready | {x.device})), is_batch_complete=members.is_complete
+    )
