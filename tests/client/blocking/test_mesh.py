@@ -89,8 +89,8 @@ def test_an_iterator_is_for_one_thread_at_a_time() -> None:
 
 def test_methods_say_what_they_give() -> None:
     mesh = Mesh("mqtt://127.0.0.1")
-    assert inspect.signature(mesh.reports).return_annotation == "Items[Report]"
-    assert mesh.reports.__annotations__["return"] == "Items[Report]"
+    assert inspect.signature(mesh.reports).return_annotation == "BlockingIterator[Report]"
+    assert mesh.reports.__annotations__["return"] == "BlockingIterator[Report]"
     assert [*inspect.signature(mesh.reports).parameters] == ["gateway", "device", "kinds", "session"]
     behind = inspect.signature(AsyncMesh.reports)  # it stays as it was
     assert behind.return_annotation == "AsyncGenerator[Report, None]"

@@ -219,7 +219,7 @@ async def test_errors_have_their_classes(alone: Mesh) -> None:
         await alone.ack(GATEWAY, GATEWAY, "8800", time=datetime(2026, 1, 1))  # noqa: DTZ001 # that is the point
     with pytest.raises(MalformedTime):
         await alone.ack(GATEWAY, GATEWAY, "8800", time="soon")
-    with pytest.raises(WireError, match="'bogus' is none of unprovisioned, legacy"):
+    with pytest.raises(WireError, match="'bogus' is not one of unprovisioned, legacy"):
         await alone.read(GATEWAY, GATEWAY, "8000", access_type="bogus")
     with pytest.raises(TypeError, match="prioritty"):
         await alone.read(GATEWAY, GATEWAY, "8000", prioritty=1)  # type: ignore[call-arg] # that is the test

@@ -91,7 +91,7 @@ async def test_a_session_is_read_once_at_a_time(broker: str) -> None:
     async with Mesh(broker) as mesh:
         reports = mesh.reports(session=session)
         await listening(mesh, broker, reports)
-        with pytest.raises(ValueError, match="is being read already"):
+        with pytest.raises(ValueError, match="is already being read"):
             await anext(mesh.reports(session=session))
         await reports.aclose()
         await collect_reports(mesh.reports(session=session), 1)

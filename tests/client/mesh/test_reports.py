@@ -104,7 +104,7 @@ async def test_reports_are_chosen_by_gateway_device_and_kind(broker: str) -> Non
 
 async def test_wrong_choices_are_told_at_once(broker: str) -> None:
     mesh = Mesh(broker)
-    with pytest.raises(WireError, match="'weather' is none of heartbeat, dfu"):
+    with pytest.raises(WireError, match="'weather' is not one of heartbeat, dfu"):
         mesh.reports(kinds=["weather"])
     with pytest.raises(MalformedMac):
         mesh.reports(gateway="02")
