@@ -19,7 +19,7 @@ from meshfleet.emulator import Faults
 from tests.eventually import eventually_async
 from tests.scenarios.buffering_site import BufferingSite, SampleReader
 from tests.scenarios.service_process import ServiceProcess, loopback_options
-from tests.servers import PostgreSQL, postgresql_folder
+from tests.servers import PostgreSQL, postgresql_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -184,7 +184,7 @@ async def test_what_came_while_the_database_server_was_away_is_stored_and_acknow
     tmp_path: Path,
 ) -> None:
     with (
-        postgresql_folder() as folder,
+        postgresql_directory() as folder,
         PostgreSQL(folder) as server,
         ServiceProcess(
             tmp_path, *loopback_options("--mqtt"), "--database", f"{server.url}/postgres"

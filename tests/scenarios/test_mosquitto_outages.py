@@ -11,7 +11,7 @@ from tests.cli.programs import broker_url
 from tests.scenarios.report_load import PahoGateway, ReportLoad
 from tests.scenarios.service_process import ServiceProcess
 from tests.scenarios.stored_samples import check_stored_samples
-from tests.servers import Mosquitto, PostgreSQL, postgresql_folder
+from tests.servers import Mosquitto, PostgreSQL, postgresql_directory
 from tests.service.embedded_broker.mqtt_accounts import Credentials
 from tests.service.embedded_broker.running_broker import until
 
@@ -64,7 +64,7 @@ async def test_reports_wait_at_mosquitto_while_the_database_is_away(
     tmp_path: Path, mosquitto: Mosquitto
 ) -> None:
     """The first time the service goes on by itself; the second time it is killed with what it holds."""
-    with postgresql_folder() as folder, PostgreSQL(folder) as server:
+    with postgresql_directory() as folder, PostgreSQL(folder) as server:
         given = ["--broker", broker_url(mosquitto), "--database", f"{server.url}/postgres"]
         with ServiceProcess(tmp_path, *given) as service:
             await until(service.is_ready)

@@ -18,7 +18,7 @@ from tests.cli.programs import TEST_TIMEOUT
 from tests.scenarios.report_load import PahoGateway, ReportLoad
 from tests.scenarios.service_process import ServiceProcess, loopback_options
 from tests.scenarios.stored_samples import check_stored_samples, count_samples
-from tests.servers import PostgreSQL, postgresql_folder
+from tests.servers import PostgreSQL, postgresql_directory
 from tests.service.embedded_broker.running_broker import build_connect, until
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ LEEWAY = 90.0
 @pytest.fixture
 def server() -> Iterator[PostgreSQL]:
     """A server that the test may break."""
-    with postgresql_folder() as folder, PostgreSQL(folder) as running:
+    with postgresql_directory() as folder, PostgreSQL(folder) as running:
         yield running
 
 
