@@ -40,7 +40,7 @@ class SystemProgram(NamedTuple):
     @property
     def missing_message(self) -> str:
         """Message for a missing program, with the command to install it."""
-        alternative = f", or {self.instead} where that does not exist" if self.alternative else ""
+        alternative = f", or {self.instead} where that does not exist" if self.instead else ""
         return f"{self.commands[0]} is not installed: apt-get install {self.package}{alternative}"
 
 

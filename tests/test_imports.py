@@ -99,7 +99,7 @@ def _list_modules(directory: str = "") -> dict[str, Path]:
 
 
 def _get_package_of_path(path: str) -> str:
-    return _get_package(path.removesuffix(".py").repath("/", "."))
+    return _get_package(path.removesuffix(".py").replace("/", "."))
 
 
 def _get_package(module: str) -> str:

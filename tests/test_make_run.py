@@ -55,10 +55,11 @@ def test_the_demo_uses_the_next_free_port_unless_one_was_given() -> None:
         assert moved.mqtt == address
         with closing(create_server(moved.http)):
             pass
-        assert messages == [
+        (message,) = messages
+        assert message == (
             f"Port {address.port} is in use by another program."
             f" The demo uses port {moved.http.port} for HTTP."
-        ]
+        )
         assert move_to_free_ports(defaults, {"http", "mqtt"}, messages.append) == defaults
     free = Settings(http=ListenAddress("127.0.0.1", free_port()), mqtt=None)
     assert move_to_free_ports(free, (), messages.append) == free
