@@ -246,7 +246,7 @@ class UnsupportedMediaType(Refused):
 
 
 class RangeNotSatisfiable(Refused):
-    """Raised when the requested byte range begins behind the end of the file."""
+    """Raised when the requested byte range begins after the end of the file."""
 
     code, http = "range-not-satisfiable", 416
 
@@ -257,7 +257,7 @@ class RangeNotSatisfiable(Refused):
 
 
 class TooManyAttempts(Refused):
-    """Raised after too many failed logins (rest-14). Wait `retry_after` seconds."""
+    """Raised when logins fail or arrive too often (rest-14). Wait `retry_after` seconds."""
 
     code, http = "too-many-attempts", 429
 

@@ -147,7 +147,7 @@ class Job(ResponseBody, frozen=True, kw_only=True):
     pause_reason: PauseReason | None
     counts: dict[ExecutionState, int]
     left_out: dict[ExecutionState, int]
-    """Part of `counts`, by state: devices that were skipped when the job was created."""
+    """Part of `counts`, by state: devices that were excluded when the job was created."""
     progress: Annotated[int, Meta(ge=0, le=100)]
     eta: TimeText | None
     """Expected end of the job; null if it cannot be estimated, for example while no update is running."""
@@ -236,7 +236,7 @@ class JobSummary(ResponseBody, frozen=True, kw_only=True):
     failures: list[ReasonCount]
     """Executions that failed, timed out or were rejected; the most frequent reason first."""
     left_out: list[ReasonCount]
-    """Devices that were skipped when the job was created; no other count here includes them."""
+    """Devices that were excluded when the job was created; no other count here includes them."""
     waiting: dict[str, int]
     """Numbers of queued executions by the text of their `waitingFor`."""
     gateways: list[GatewayCounts]

@@ -295,7 +295,7 @@ class Jobs:
     ) -> AsyncGenerator[Execution, None]:
         """List the executions of a job, one per device, that match all filters.
 
-        `left_out`: True selects devices that were skipped when the job was created, False all others.
+        `left_out`: True selects devices that were excluded when the job was created, False all others.
         """
         single = {"Gateway": None if gateway is None else normalize_mac(gateway), "LeftOut": left_out}
         repeated = {
