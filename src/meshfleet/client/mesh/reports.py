@@ -36,6 +36,7 @@ class Report(Struct, frozen=True, kw_only=True):
     identifier: AnyIdentifier | None
     """Identifier in hex, or its name in a decoded report; None for kinds without an identifier."""
     body: reports.Report
+    """Content of the report, of the type in `meshfleet.client.reports` that belongs to its kind."""
     received: datetime
     """Time at which this program received the report, in UTC."""
 

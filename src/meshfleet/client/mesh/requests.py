@@ -41,8 +41,11 @@ class RequestParameters(TypedDict, total=False):
     priority: int | None
     """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
     extender_id: str | None
+    """Extender, in hex, through which an unconnected device is reached. Needs API version 2.1.0."""
     access_type: AccessType | str | None
+    """Access to an `unprovisioned` or `legacy` device. Needs API version 2.2.0."""
     public_key: str | Secret | None
+    """Public key in hex, for unprovisioned access."""
     key: str | Secret | None
     """Network key in hex. Both keys are secrets, and never logged."""
 

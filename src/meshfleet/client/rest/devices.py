@@ -103,9 +103,13 @@ class DeviceFilters(TypedDict, total=False):
     labels: str | Iterable[str]
     """Device has all of these labels."""
     connected: bool | None
+    """Whether the device is connected."""
     model_number: str | None
+    """Four hex digits."""
     firmware_version: str | None
+    """Installed firmware version, such as `2.4.0`."""
     hardware_version: str | None
+    """Hardware version, such as `1.0.0`."""
     friendly_name: str | None
     """Part of the name, in any case; a text of fewer than three characters matches the beginning."""
     gateway: str | None

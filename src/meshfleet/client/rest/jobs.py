@@ -81,20 +81,31 @@ class JobOptions(TypedDict, total=False):
     stage: bool
     """Transfer the image now, and install it when the job is applied."""
     allow_downgrade: bool
+    """Whether devices with a newer version are updated, too; otherwise they are skipped."""
     method: UpdateMethod | Literal["download", "broadcast", "nordic-dfu"] | None
     """Update method; None selects the one that fits each device."""
     auto_apply: bool
     """Whether the job starts by itself; otherwise it starts with `apply`."""
     start_at: Moment | None
+    """Time at which the job starts; None starts it at once."""
     deadline: Moment | None
+    """Time at which the job is stopped; None for no deadline."""
     waves: Iterable[Wave]
+    """Waves of devices, one after the other; without any, all devices are one wave."""
     gate: Gate
+    """Conditions that a wave must meet before the next one starts."""
     concurrency: Concurrency
+    """Maximum number of devices that are updated at a time."""
     rate: Rate | None
+    """Maximum number of updates that start per minute; None for no limit."""
     abort: Iterable[Criterion]
+    """Shares of failures at which the job is paused or canceled."""
     retry: Retry
+    """Automatic retries per device."""
     timeouts: Timeouts
+    """Timeouts of an update."""
     health: JobHealth
+    """Good heartbeats that prove a successful update."""
     on_newer_job: Literal["queue", "supersede", "reject"]
     """Behavior if a newer job targets the same device."""
 

@@ -66,8 +66,11 @@ class Event(Struct, frozen=True, kw_only=True):
     """
 
     id: str
+    """Opaque id of the event."""
     type: str
+    """Type of the event; one of `EventType`, or a new one of a newer service."""
     time: str
+    """Time in UTC, as ISO 8601 text."""
     data: EventData
 
 

@@ -41,7 +41,9 @@ class Session(Struct, frozen=True, kw_only=True):
 
     url: str
     user: str | None
+    """User name; None if only a token or an API key was given."""
     token: str
+    """Access token or API key."""
 
     def __repr__(self) -> str:
         return f"Session(url={self.url!r}, user={self.user!r}, token=…)"
