@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings of pytest and Hypothesis for all tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 pytest_plugins = [
-    "tests.program_logs",  # the others import it
+    "tests.program_logs",  # first: the others import it
     "tests.databases",
     "tests.fast_suite",
     "tests.module_preload",
@@ -23,17 +23,17 @@ pytest_plugins = [
     "tests.timing_report",
 ]
 
-# Tests start programs by the hundred, and each would compile all its modules anew.
+# Tests start hundreds of programs, and each would compile all its modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A shell has what it starts in the background ignore Ctrl C, and so would every program that tests start.
+# A shell makes background processes ignore SIGINT, and so would every program that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A shared machine may stall at any moment: a slow example is no failure. Examples are the same every time, so
-# that no run fails by chance; `make test-all` and `--hypothesis-profile=search` look for others.
+# A shared machine may stall at any time: a slow example is not a failure. Examples are the same in every run,
+# so that no run fails by chance; `make test-all` and `--hypothesis-profile=search` try others.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
-# A profile has what it does not name from the current one, which is the default of the line before.
+# A profile takes the values that it does not set from the current profile, here the default.
 settings.register_profile("search", deadline=None, derandomize=False, max_examples=100)
 settings.register_profile("fast", settings.get_profile("default"), max_examples=15)
 settings.load_profile("default")
@@ -47,23 +47,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Two for each core: many tests wait for programs that they have started. Each needs a gigabyte.
+    """Return two workers per core: many tests wait for programs that they have started.
 
-    Few of the fast ones wait.
+    Each worker needs a gigabyte, so there are at most eight. Few of the fast tests wait.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
-        return None  # it is told to us
+        return None  # set by the user
     cores = len(os.sched_getaffinity(0))
     return min(cores + 1 if config.getoption("fast") else 2 * cores, 8)
 
 
 def pytest_collection() -> None:
-    """Look for no garbage among tests by the thousand, which all stay."""
+    """Disable the garbage collector while tests are collected: thousands of objects, all of which stay."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Spare tests that look for garbage a walk through all the other tests."""
+    """Exclude the collected tests from later runs of the garbage collector."""
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Databases for tests: each test that asks for one gets a fresh one, on SQLite or on PostgreSQL."""
+"""Databases for tests: each test that requests one gets a new one, on SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshfleet.db import Database, open_database
 from meshfleet.db import postgresql as on_server
 from meshfleet.db import sqlite as in_file
 from meshfleet.db.database import MAX_ATTEMPTS
-from tests.servers import postgresql, shared_folder
+from tests.servers import postgresql, shared_directory
 
 if TYPE_CHECKING:
     import sqlite3
@@ -28,13 +28,13 @@ _numbers = count()
 
 
 def pytest_configure() -> None:
-    """Choose the folder that all workers share before they start."""
-    shared_folder()
+    """Create the directory that all workers share before they start."""
+    shared_directory()
 
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Database]:
-    """An empty database of this version."""
+    """Return an empty database with the current schema."""
     database: Database = request.getfixturevalue(f"{database_kind}_database")
     yield database
     database.close()
@@ -56,13 +56,13 @@ def postgresql_database(postgresql_server: str) -> Iterator[Database]:
 
 @pytest.fixture(scope="session")
 def sqlite_template() -> Path:
-    """A file with all tables, to be copied."""
+    """Return a file with all tables, to be copied."""
     return sqlite_template_file()
 
 
 @pytest.fixture(scope="session")
 def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with a database `migrated`, to be used as a template."""
+    """Run a server with a database `migrated`, to be used as a template."""
     with postgresql() as (host, port):
         server = f"postgresql://postgres@{host}:{port}"
         _execute(server, "CREATE DATABASE migrated")
@@ -72,15 +72,15 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 @cache
 def sqlite_template_file() -> Path:
-    """Make a file with all tables, once: others are copies of it."""
-    folder = Path(mkdtemp(prefix="meshfleet-sqlite-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    open_database("sqlite", folder).close()
-    return folder / "meshfleet.sqlite"
+    """Create a file with all tables once; the databases of tests are copies of it."""
+    directory = Path(mkdtemp(prefix="meshfleet-sqlite-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    open_database("sqlite", directory).close()
+    return directory / "meshfleet.sqlite"
 
 
 def fresh_database(request: pytest.FixtureRequest, kind: str, *, tries: int = MAX_ATTEMPTS) -> Database:
-    """Another empty database, for a fixture that may be set up more than once."""
+    """Create another empty database, for a fixture that may be set up more than once."""
     if kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
         address = create_database(server, f"fresh_{next(_numbers)}")
@@ -91,24 +91,24 @@ def fresh_database(request: pytest.FixtureRequest, kind: str, *, tries: int = MA
 
 
 def open_sqlite(path: Path, *, tries: int = MAX_ATTEMPTS) -> Database:
-    """Open a file that need not survive a power cut: to wait for the disk takes most of the time."""
+    """Open a file that need not survive a power failure: syncing takes most of the time."""
     engines = in_file.create_sqlite_engines(path)
 
     @event.listens_for(engines.writers, "connect")
-    def hurry(connection: sqlite3.Connection, _record: object) -> None:
+    def disable_sync(connection: sqlite3.Connection, _record: object) -> None:
         connection.execute("PRAGMA synchronous = OFF")
 
     return Database(engines, max_attempts=tries)
 
 
 def create_database(server: str, name: str) -> str:
-    """Make a database with all tables, and tell its address."""
-    # To copy files takes a tenth of the time that PostgreSQL needs to log every page of them.
+    """Create a database with all tables, and return its URL."""
+    # Copying files takes a tenth of the time that PostgreSQL needs to log each of their pages.
     _execute(server, f"CREATE DATABASE {name} TEMPLATE migrated STRATEGY file_copy")
     return f"{server}/{name}"
 
 
 def _execute(server: str, command: str) -> None:
-    """Do what cannot be done in a transaction."""
+    """Execute a statement outside of a transaction, as CREATE DATABASE requires."""
     with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
         connection.execute(command.encode())

@@ -1,4 +1,4 @@
-"""Wait for what another task, thread or program does, by asking for it again and again."""
+"""Waiting for the effect of another task, thread or program by polling."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 TIMEOUT_SECONDS: Final = 60.0
-"""Seconds after which it never happens. Generous, as machines are busy: only a failing test takes them."""
+"""Seconds after which the condition counts as never met. Long, because machines may be busy: only a
+failing test takes that long."""
 
 RETRY_TIMEOUTS: Final = (0.2, 1.0, 5.0)
-"""Seconds after which a test lets the code give up waiting for a silent peer.
+"""Timeouts in seconds that a test passes to code that waits for a silent peer.
 
-A machine may stall until such a limit is over before anything was sent: then the test tries the next one.
+A machine may stall for the whole timeout before anything was sent: then the test tries the next one.
 """
 
 _PROBE_INTERVALS: Final = (0.002, 0.1)
-"""Seconds between two probes, at first and at most: what takes long is often asked of a busy service."""
+"""Seconds between two polls, at first and at most: a long wait is often for a busy service."""
 
 
 def eventually(
     probe: Callable[[], Result | None], what: str = "it", *, patience: float = TIMEOUT_SECONDS
 ) -> Result:
-    """Call a probe until its answer is true, and return that. An assertion that fails means: not yet."""
-    until, pause = time.monotonic() + patience, _PROBE_INTERVALS[0]
+    """Call a probe until its result is true, and return that result. A failed assertion means: not yet."""
+    deadline, pause = time.monotonic() + patience, _PROBE_INTERVALS[0]
     while True:
-        found, failure = None, None
+        result, failure = None, None
         try:
-            if found := probe():
-                return found
+            if result := probe():
+                return result
         except AssertionError as exc:
             failure = exc
-        if time.monotonic() > until:
-            raise AssertionError(_failure_message(what, patience, found)) from failure
+        if time.monotonic() > deadline:
+            raise AssertionError(_failure_message(what, patience, result)) from failure
         time.sleep(pause)
         pause = min(1.5 * pause, _PROBE_INTERVALS[1])
 
@@ -54,21 +55,21 @@ async def eventually_async(
 async def eventually_async(
     probe: Callable[[], object], what: str = "it", *, patience: float = TIMEOUT_SECONDS
 ) -> object:
-    """Do the same without holding up the event loop. The probe may be a coroutine function."""
-    until, pause = time.monotonic() + patience, _PROBE_INTERVALS[0]
+    """Do the same as `eventually` without blocking the loop. The probe may be a coroutine function."""
+    deadline, pause = time.monotonic() + patience, _PROBE_INTERVALS[0]
     while True:
-        found, failure = None, None
+        result, failure = None, None
         try:
-            answer = probe()
-            if found := await answer if inspect.isawaitable(answer) else answer:
-                return found
+            value = probe()
+            if result := await value if inspect.isawaitable(value) else value:
+                return result
         except AssertionError as exc:
             failure = exc
-        if time.monotonic() > until:
-            raise AssertionError(_failure_message(what, patience, found)) from failure
+        if time.monotonic() > deadline:
+            raise AssertionError(_failure_message(what, patience, result)) from failure
         await asyncio.sleep(pause)
         pause = min(1.5 * pause, _PROBE_INTERVALS[1])
 
 
-def _failure_message(what: str, patience: float, found: object) -> str:
-    return f"{what} did not happen within {patience:g} s; the last answer was {found!r}"
+def _failure_message(what: str, patience: float, result: object) -> str:
+    return f"{what} did not happen within {patience:g} s; the last result was {result!r}"

@@ -1,4 +1,4 @@
-"""How many examples a property tries that has a number of its own."""
+"""Number of examples of property tests that do not use the default."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Final
 
 from hypothesis import settings
 
-_MORE: Final = 4
-"""How many times as many `make test-all PART=search` tries."""
+_SEARCH_FACTOR: Final = 4
+"""Factor by which `make test-all PART=search` tries more examples."""
 
 
 def examples(count: int) -> int:
-    """Return a number for `max_examples`: this one, or a multiple of it where examples are new every time."""
-    return count if settings().derandomize else _MORE * count
+    """Return a value for `max_examples`: this number, or a multiple of it if examples are random."""
+    return count if settings().derandomize else _SEARCH_FACTOR * count

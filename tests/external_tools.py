@@ -1,6 +1,6 @@
-"""The real parts that tests use and pip cannot bring: where they are, and what brings them.
+"""Programs that tests use and pip cannot install: where they are, and which packages have them.
 
-python -m tests.external_tools      prints the Debian packages of the parts that are missing
+python -m tests.external_tools      prints the Debian packages of the missing programs
 """
 
 from __future__ import annotations
@@ -16,60 +16,63 @@ import pytest
 
 
 class SystemProgram(NamedTuple):
-    """A program that tests start, or a file that such a program reads."""
+    """Program that tests start, or a file that such a program reads."""
 
     package: str
     commands: tuple[str, ...]
     folders: tuple[str, ...] = ()
-    """Where else it may be, as patterns below the root; of several versions the newest is taken."""
+    """Further directories, as patterns below the root. The newest of several versions is used."""
     access: int = os.X_OK
-    """What must be allowed: to run it, or only to read it."""
+    """Required access: to execute it, or only to read it."""
     instead: str = ""
-    """The package to install on systems that do not have the first one."""
+    """Package to install on systems that do not have the first one."""
 
     def find(self) -> Path | None:
-        """Where it is on this machine."""
+        """Return the path of the program on this machine; None if it is missing."""
         for command in self.commands:
             if found := shutil.which(command):
                 return Path(found)
-            places = (path for folder in self.folders for path in Path("/").glob(f"{folder}/{command}"))
-            if there := [path for path in places if os.access(path, self.access)]:
-                return max(there, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
+            candidates = (path for folder in self.folders for path in Path("/").glob(f"{folder}/{command}"))
+            if usable := [path for path in candidates if os.access(path, self.access)]:
+                return max(usable, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
         return None
 
     @property
     def missing_message(self) -> str:
-        """What to say where it is missing."""
-        instead = f", or {self.instead} where that does not exist" if self.instead else ""
-        return f"{self.commands[0]} is not installed: apt-get install {self.package}{instead}"
+        """Message for a missing program, with the command to install it."""
+        alternative = f", or {self.instead} where that does not exist" if self.instead else ""
+        return f"{self.commands[0]} is not installed: apt-get install {self.package}{alternative}"
 
 
 class NodePackage(NamedTuple):
-    """A package of npm that tests run with Node, in a folder that has its lock."""
+    """npm package that tests run with Node, in a directory with its lock file."""
 
     package: str
     folder: Path = Path(__file__).parent / "node"
     installer: str = "scripts/node"
 
     def find(self) -> Path | None:
-        """Where it is in this clone; npm writes its own note last, so half of it counts as nothing."""
+        """Return the path of the package in this clone; None if it is missing or incomplete.
+
+        npm writes .package-lock.json last, so without it the installation is incomplete.
+        """
         modules = self.folder / "node_modules"
-        there = (modules / ".package-lock.json").exists() and (modules / self.package).exists()
-        return modules / self.package if there else None
+        is_complete = (modules / ".package-lock.json").exists() and (modules / self.package).exists()
+        return modules / self.package if is_complete else None
 
     @property
     def missing_message(self) -> str:
-        """What to say where it is missing."""
+        """Message for a missing package, with the command to install it."""
         return f"npm's package {self.package} is not installed: {self.installer}"
 
 
 class ConsoleBuild(NamedTuple):
-    """The console, built from the sources of this clone."""
+    """Console, built from the sources of this clone."""
 
     root: Path = Path(__file__).parents[1]
 
     def find(self) -> Path | None:
-        """Its first page; one that was built from other sources counts as nothing."""
+        """Return the path of its first page; None if it is not built, or from other sources."""
         builder = self.root / "scripts" / "build_console.py"
         built = runpy.run_path(str(builder))
         is_fresh = built["built_from"](self.root) == built["digest"](self.root)
@@ -77,7 +80,7 @@ class ConsoleBuild(NamedTuple):
 
     @property
     def missing_message(self) -> str:
-        """What to say where it is missing."""
+        """Message for a missing or outdated build, with the command to build it."""
         return "the console is not built, or not from these sources: scripts/build_console.py"
 
 
@@ -98,10 +101,10 @@ CHROMIUM = SystemProgram(
     ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"),
     instead="chromium",
 )
-"""Without its windows if there is a choice: it draws the same pages for a third less of the processor.
+"""Preferably the headless shell: it renders the same pages with a third less CPU time.
 
-With Chromium's feature RenderDocument its pages crash when a link is opened in a new tab: in 12 of 14
-runs with version 150, and in none of 30 without. tests/browser/conftest.py switches it off.
+With Chromium's feature RenderDocument its pages crash when a link is opened in a new tab: in 12 of 14 runs
+with version 150, and in none of 30 without. tests/browser/conftest.py switches it off.
 """
 
 SYSTEM_PROGRAMS = (
@@ -125,7 +128,7 @@ CONSOLE = ConsoleBuild()
 
 
 def require(tool: SystemProgram | NodePackage | ConsoleBuild) -> Path:
-    """Find a part; without it the test is skipped, and says so. With CI=true it fails."""
+    """Return the path of a program. If it is missing, skip the test with a message; with CI=true fail it."""
     if found := tool.find():
         return found
     if os.environ.get("CI") == "true":

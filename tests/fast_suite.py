@@ -1,4 +1,4 @@
-"""`make test-fast`: tests that need no server, browser or other program, found by what they import."""
+"""`make test-fast`: tests that need no server, browser or other program, selected by their imports."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SLOW_MODULES: Final = frozenset(
         "tests.servers",
     }
 )
-"""Modules that start programs, a broker or a service. A file that imports one, also by way of others, is left
-out."""
+"""Modules that start programs, a broker or a service. Test files that import one, even indirectly, are
+excluded."""
 
 SLOW_FIXTURES: Final = frozenset({"postgresql_server", "stage"})
-"""Fixtures that start such things, for tests that import nothing of the kind."""
+"""Fixtures that start such programs, for tests that import none of these modules."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="run only what needs no other program")
+    parser.addoption("--fast", action="store_true", help="run only tests that need no other program")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files before they are imported, which takes longer than the tests that stay."""
+    """Exclude files before they are imported, which takes longer than the remaining tests."""
     if not config.getoption("fast") or not collection_path.name.startswith("test_"):
         return None
     return True if _starts_programs(collection_path) else None
@@ -42,41 +42,41 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("fast"):
-        left = [item for item in items if _starts_server(item) or _starts_programs(item.path)]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
+        excluded = [item for item in items if _starts_server(item) or _starts_programs(item.path)]
+        config.hook.pytest_deselected(items=excluded)
+        items[:] = [item for item in items if item not in excluded]
 
 
 def _starts_server(item: pytest.Item) -> bool:
-    """Whether a test names such a fixture, or `database_kind` names it for the test."""
+    """Return whether a test uses a slow fixture, or runs on PostgreSQL by `database_kind`."""
     values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     return "postgresql" in values.values() or bool(SLOW_FIXTURES & set(getattr(item, "fixturenames", ())))
 
 
 @cache
 def _starts_programs(file: Path) -> bool:
-    seen = {file}
-    left = [file, *_conftests(file)]
-    while left:
-        for name in _imported(left.pop()):
+    visited = {file}
+    pending = [file, *_find_conftests(file)]
+    while pending:
+        for name in _list_imports(pending.pop()):
             if any(name == each or name.startswith(f"{each}.") for each in SLOW_MODULES):
                 return True
             found = ROOT / f"{name.replace('.', '/')}.py"
-            if name.startswith("tests.") and found.exists() and found not in seen:
-                seen.add(found)
-                left.append(found)
+            if name.startswith("tests.") and found.exists() and found not in visited:
+                visited.add(found)
+                pending.append(found)
     return False
 
 
-def _conftests(file: Path) -> list[Path]:
-    """Those of its folders, but for the first: what it brings is asked for by name."""
-    folders = file.parents[: file.parents.index(ROOT / "tests")]
-    return [folder / "conftest.py" for folder in folders if (folder / "conftest.py").exists()]
+def _find_conftests(file: Path) -> list[Path]:
+    """Return the conftest files above a test file, except the top one, whose fixtures are used by name."""
+    directories = file.parents[: file.parents.index(ROOT / "tests")]
+    return [path for directory in directories if (path := directory / "conftest.py").exists()]
 
 
 @cache
-def _imported(file: Path) -> frozenset[str]:
-    """Return the names of the modules that a file imports while it runs, and not only for types."""
+def _list_imports(file: Path) -> frozenset[str]:
+    """Return the names of the modules that a file imports at run time, not only for types."""
     names: set[str] = set()
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.Import):

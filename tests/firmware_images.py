@@ -1,4 +1,4 @@
-"""Bare firmware images for tests: what a Cortex-M chip would run, as far as the service can tell."""
+"""Bare firmware images for tests, with everything that the service checks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 from typing import Final
 
 _BASE: Final = 0x26000
-"""Where the application begins in the flash of an nRF52 with a SoftDevice."""
+"""Start of the application in the flash of an nRF52 with a SoftDevice."""
 
 _STACK: Final = 0x20010000
 _VECTORS: Final = 16
@@ -15,7 +15,7 @@ _CORE: Final = (1, 2, 3, 4, 5, 6, 11, 12, 14, 15)
 
 
 def bare_image(content: bytes = b"", *, size: int = 1024) -> bytes:
-    """Make a bare image of at least `size` bytes with a valid vector table, `content` behind it."""
+    """Build a bare image of at least `size` bytes: a valid vector table, then `content`."""
     vectors = [0] * _VECTORS
     vectors[0] = _STACK
     for number in _CORE:

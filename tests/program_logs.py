@@ -1,4 +1,4 @@
-"""What programs that tests have started log: a failing test shows it."""
+"""Logs of the programs that tests have started, shown when a test fails."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_CHARACTERS: Final = 6000
-"""Characters of each program's log, from its end."""
+"""Characters of each log that are shown, from its end."""
 
 _logs: dict[Path, str] = {}
 _start_sizes: dict[Path, int] = {}
 
 
 def register_log(program: str, file: Path) -> Path:
-    """Let tests that fail from now on show what this program writes into this file."""
+    """Show what this program writes into this file when a test fails."""
     _logs[file] = program
     return file
 
@@ -37,12 +37,12 @@ def pytest_runtest_logstart() -> None:
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        report.sections.extend(_log_sections())
+        report.sections.extend(_collect_sections())
     return report
 
 
-def _log_sections() -> list[tuple[str, str]]:
-    """What each program has written since the test began."""
+def _collect_sections() -> list[tuple[str, str]]:
+    """Return the output of each program since the start of the test, with titles."""
     sections = []
     for file, program in _logs.items():
         try:
@@ -52,5 +52,5 @@ def _log_sections() -> list[tuple[str, str]]:
         except FileNotFoundError:
             continue
         if text.strip():
-            sections.append((f"what {program} logged", text[-_MAX_CHARACTERS:]))
+            sections.append((f"log of {program}", text[-_MAX_CHARACTERS:]))
     return sections

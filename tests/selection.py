@@ -1,8 +1,8 @@
-"""Which tests run: `make test` leaves out the parts below, `make test-all` runs them and nothing else.
+"""Selection of tests: `make test` excludes the parts below, `make test-all` runs only those.
 
-A test belongs to a part by its mark, `@pytest.mark.part("long")`. Two parts are the other half of tests that
-ask for `event_loop` or `database_kind`: in `make test` they run with one of the two, and with the mark
-`both_loops` or `both_databases` with both. `make test-fast` runs all with one.
+A test belongs to a part by its mark, `@pytest.mark.part("long")`. Two parts are variants of tests that use
+the fixtures `event_loop` or `database_kind`: `make test` runs them with one value, and with the mark
+`both_loops` or `both_databases` with both. `make test-fast` runs everything with one value.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ PARTS: Final = {
     "fuzz": "long searches for input that breaks something",
     "long": "tests of more than ten seconds",
     "loops": "tests above the transports, on uvloop instead of asyncio",
-    "search": "all properties, with examples that are new every time",
-    "variants": "the same questions in other ways: every mode and version, more outages, clients and rounds",
+    "search": "all property tests, with random examples",
+    "variants": "more variants of tests: every mode and version, more outages, clients and rounds",
 }
 
 _VARIANT_FIXTURES: Final = {
     "database_kind": (("sqlite", "postgresql"), "both_databases", "databases"),
     "event_loop": (("asyncio", "uvloop"), "both_loops", "loops"),
 }
-"""Fixtures with two values: these, the mark of tests that run with both, and the part of the second one."""
+"""Fixtures with two values: the values, the mark of tests that run with both, and the part of the second
+one."""
 
 
 @pytest.fixture(scope="session")
 def database_kind(request: pytest.FixtureRequest) -> str:
-    """`sqlite` or `postgresql`."""
+    """Kind of the database: `sqlite` or `postgresql`."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def event_loop(request: pytest.FixtureRequest) -> str:
-    """`asyncio` or `uvloop`."""
+    """Event loop: `asyncio` or `uvloop`."""
     return str(request.param)
 
 
@@ -51,67 +52,69 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def selected_parts(config: pytest.Config) -> frozenset[str]:
-    """Return the parts that were asked for."""
-    asked = frozenset(name for text in config.getoption("part") for name in text.split(",") if name)
-    return asked - {"all"} | frozenset(PARTS) if "all" in asked else asked
+    """Return the parts that were requested with `--part`."""
+    requested = frozenset(name for text in config.getoption("part") for name in text.split(",") if name)
+    return requested - {"all"} | frozenset(PARTS) if "all" in requested else requested
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if unknown := selected_parts(config) - PARTS.keys():
-        raise pytest.UsageError(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        raise pytest.UsageError(
+            f"unknown part: {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}"
+        )
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_PartSummary(selected_parts(config)), "parts told")
+        config.pluginmanager.register(_PartSummary(selected_parts(config)), "part summary")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make no test that would not run: to make it takes a millisecond in every worker."""
-    chosen = selected_parts(metafunc.config)
+    """Create only tests that will run: each one costs a millisecond in every worker."""
+    selected = selected_parts(metafunc.config)
     for fixture, ((first, second), both, part) in _VARIANT_FIXTURES.items():
         if fixture not in metafunc.fixturenames:
             continue
         values: list[object] = [first]
         if metafunc.definition.get_closest_marker(both) is not None and not metafunc.config.option.fast:
             values = [first, second]
-        elif part in chosen:
+        elif part in selected:
             values = [first, pytest.param(second, marks=pytest.mark.part(part))]
         metafunc.parametrize(fixture, values, indirect=True, scope="session")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Refuse a misspelt part of a test or of one of its rows: the test would run nowhere."""
+    """Report a misspelt part of a test or row as an error: the test would never run."""
     report = yield
-    wrong = [
-        f"{item.nodeid}: no such part: {name}; there are {', '.join(PARTS)}"
+    errors = [
+        f"{item.nodeid}: unknown part: {name}; the parts are {', '.join(PARTS)}"
         for item in report.result or ()
         if isinstance(item, pytest.Item)
         for name in _parts_of(item)
         if name not in PARTS
     ]
-    if wrong:
-        report.outcome, report.longrepr, report.result = "failed", "\n".join(wrong), []
+    if errors:
+        report.outcome, report.longrepr, report.result = "failed", "\n".join(errors), []
     return report
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = selected_parts(config)
-    kept: list[pytest.Item] = []
-    left: list[pytest.Item] = []
+    selected = selected_parts(config)
+    included: list[pytest.Item] = []
+    excluded: list[pytest.Item] = []
     for item in items:
         parts = set(_parts_of(item))
-        if "search" in chosen and is_hypothesis_test(getattr(item, "obj", None)):
+        if "search" in selected and is_hypothesis_test(getattr(item, "obj", None)):
             parts.add("search")
             item.user_properties.append(("part", "search"))
-        wanted = bool(parts & chosen) if chosen else not parts
-        (kept if wanted else left).append(item)
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = kept
+        is_included = bool(parts & selected) if selected else not parts
+        (included if is_included else excluded).append(item)
+    if excluded:
+        config.hook.pytest_deselected(items=excluded)
+        items[:] = included
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let reports tell the part: the process that prints them has no marks."""
+    """Copy the parts to the reports, because the process that prints them has no marks."""
     item.user_properties.extend(("part", name) for name in _parts_of(item))
 
 
@@ -120,10 +123,10 @@ def _parts_of(item: pytest.Item) -> list[str]:
 
 
 class _PartSummary:
-    """Says at the end of `make test-all` which parts ran, and what was skipped and why."""
+    """Prints at the end of `make test-all` which parts ran, and which tests were skipped and why."""
 
-    def __init__(self, chosen: frozenset[str]) -> None:
-        self._chosen = chosen
+    def __init__(self, selected: frozenset[str]) -> None:
+        self._selected = selected
         self._outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._reasons: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -137,18 +140,18 @@ class _PartSummary:
                     self._reasons[str(part)].add(str(report.longrepr[2]))
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        if not self._chosen:
+        if not self._selected:
             return
         terminalreporter.section("parts")
         for part, meaning in PARTS.items():
             outcomes = self._outcomes[part]
-            told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-            said = told or ("no test" if part in self._chosen else "not asked for")
-            terminalreporter.line(f"{part:<12}{said:<30}{meaning}")
+            counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+            status = counts or ("no test" if part in self._selected else "not requested")
+            terminalreporter.line(f"{part:<12}{status:<30}{meaning}")
             for reason in sorted(self._reasons[part]):
                 terminalreporter.line(f"{'':<12}skipped: {reason}")
 
 
 def backend_for_loop(event_loop: str) -> tuple[str, dict[str, bool]]:
-    """Return what anyio's fixture `anyio_backend` says for an event loop."""
+    """Return the value of anyio's fixture `anyio_backend` for an event loop."""
     return "asyncio", {"use_uvloop": event_loop == "uvloop"}

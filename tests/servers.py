@@ -1,4 +1,4 @@
-"""Servers that tests start on free ports of the loopback interface, and stop by their process."""
+"""Servers that tests start on free ports of the loopback interface."""
 
 from __future__ import annotations
 
@@ -27,45 +27,46 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _TIMEOUT_SECONDS = 30.0
-"""Seconds until a server must listen; reached only when it is broken."""
+"""Seconds until a server must listen; only reached when it is broken."""
 
 
 NO_TRUSTED_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For clients that come without TLS: to read all authorities of the world takes each of them 50 ms."""
+"""TLS context for clients without TLS: loading the CA certificates of the system would take 50 ms each."""
 
 
 class ServerAddress(NamedTuple):
-    """Where a server listens."""
+    """Address of a listening server."""
 
     host: str
     port: int
 
 
 _SHARED_VARIABLE = "MESHFLEET_TESTS_SHARED"
-"""The variable that tells workers where the shared folder is."""
+"""Environment variable with the path of the shared directory, for the workers."""
 
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108 # nobody can guess the names in it
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 # the names in it are random
 _MIN_FREE_BYTES = 2 * 1024**3
-"""Bytes; a server takes less than a tenth."""
+"""Bytes that must be free; a server takes less than a tenth."""
 
 _PORTS = range(10_000, 32_700)
-"""The system gives higher ones to connections: they may take one before its server listens, or is back."""
+"""Ports below the ephemeral range: the system could assign others to connections before a server listens
+again."""
 _PORTS_PER_PROCESS = 100
-"""Ports that each process of tests has for itself."""
+"""Ports that are reserved for each test process."""
 
 
 def free_port() -> int:
-    """Return a port that no program listens on, and that stays ours."""
-    for port in islice(_ports(), _PORTS_PER_PROCESS):
+    """Return a port that no program listens on, reserved for this process."""
+    for port in islice(_reserve_ports(), _PORTS_PER_PROCESS):
         with closing(socket.socket()) as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise RuntimeError("all ports of this process are taken")
+    raise RuntimeError("all ports of this process are in use")
 
 
 @cache
-def _ports() -> Iterator[int]:
-    """Go round a block of ports. The name of a socket, which ends with this process, reserves it."""
+def _reserve_ports() -> Iterator[int]:
+    """Cycle through a block of ports, reserved by an abstract socket name that ends with this process."""
     blocks = len(_PORTS) // _PORTS_PER_PROCESS
     reservation = socket.socket(socket.AF_UNIX)
     for number in range(blocks):
@@ -74,25 +75,25 @@ def _ports() -> Iterator[int]:
             reservation.bind(f"\0meshfleet-tests-{first}")
             atexit.register(reservation.close)
             return cycle(range(first, first + _PORTS_PER_PROCESS))
-    raise RuntimeError("all blocks of ports are taken")
+    raise RuntimeError("all blocks of ports are in use")
 
 
 class Mosquitto:
-    """A broker that can be stopped, killed and started again: same port, same folder.
+    """Mosquitto broker that can be stopped, killed and restarted with the same port and directory.
 
-    Every line of `settings` goes into its configuration; without one about access it lets everybody in.
+    Each of `settings` is a line of its configuration; without one about access it accepts every client.
     """
 
-    def __init__(self, folder: Path, *settings: str) -> None:
+    def __init__(self, directory: Path, *settings: str) -> None:
         self.address = ServerAddress("127.0.0.1", free_port())
-        self._log = register_log("mosquitto", folder / "mosquitto.log")
-        config = folder / "mosquitto.conf"
+        self._log = register_log("mosquitto", directory / "mosquitto.log")
+        config = directory / "mosquitto.conf"
         lines = [f"listener {self.address.port} {self.address.host}", *settings]
         if not any(line.startswith(("allow_anonymous", "password_file")) for line in settings):
             lines.append("allow_anonymous true")
         if os.geteuid() == 0:
-            lines.append("user root")  # else it would become a user who may not read the folder
-        config.write_text("\n".join([*lines, f"persistence_location {folder}/", ""]))
+            lines.append("user root")  # else it switches to a user who may not read the directory
+        config.write_text("\n".join([*lines, f"persistence_location {directory}/", ""]))
         self._command = [str(require(MOSQUITTO)), "-c", str(config)]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -104,18 +105,18 @@ class Mosquitto:
         self.stop()
 
     def start(self) -> None:
-        """Start it, and wait until it serves its clients."""
+        """Start the broker, and wait until it serves clients."""
         self._process = _start(self._command, self._log)
         _wait_until_listening(self._process, self.address, self._log)
         _wait_until_served(self.address)
 
     def reload(self) -> None:
-        """Let it read its files again."""
+        """Reload the configuration files."""
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
 
     def stop(self, signal_number: signal.Signals = signal.SIGTERM) -> None:
-        """Stop it by a signal, and wait until it is gone."""
+        """Stop the broker with a signal, and wait until its process has ended."""
         if self._process is not None:
             self._process.send_signal(signal_number)
             self._process.wait(_TIMEOUT_SECONDS)
@@ -123,29 +124,30 @@ class Mosquitto:
 
 
 class PostgreSQL:
-    """A server with a fresh cluster, which can be stopped, killed and started again: same port, same folder.
+    """PostgreSQL server with a new cluster, which can be stopped, killed and restarted with the same port.
 
     The user is `postgres`, without a password. Each of `settings` is a line of its configuration, such as
     `shared_buffers=1GB`.
     """
 
-    def __init__(self, folder: Path, *settings: str) -> None:
+    def __init__(self, directory: Path, *settings: str) -> None:
         self.address = ServerAddress("127.0.0.1", free_port())
         self.url = f"postgresql://postgres@{self.address.host}:{self.address.port}"
         program = require(POSTGRESQL)
         as_owner: list[str] = []
         if os.geteuid() == 0:
-            # PostgreSQL refuses to run as root; Debian's package made it a user of its own, who must get in.
+            # PostgreSQL refuses to run as root. The Debian package has created the user postgres, which needs
+            # access.
             as_owner = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
-            shutil.chown(folder, "postgres", "postgres")
-        data = ["-D", str(folder / "data")]
-        # To make a cluster takes a second of a processor; to copy one takes a twentieth of that.
-        copy = ["cp", "-a", _create_cluster_template(program, tuple(as_owner)), str(folder / "data")]
-        subprocess.run([*as_owner, *copy], check=True, capture_output=True, cwd=folder)
-        options = ["-h", self.address.host, "-p", str(self.address.port), "-k", str(folder), "-F"]
-        options += [part for each in settings for part in ("-c", each)]
+            shutil.chown(directory, "postgres", "postgres")
+        data = ["-D", str(directory / "data")]
+        # Creating a cluster takes a second of CPU time; copying one takes a twentieth of that.
+        copy = ["cp", "-a", _create_cluster_template(program, tuple(as_owner)), str(directory / "data")]
+        subprocess.run([*as_owner, *copy], check=True, capture_output=True, cwd=directory)
+        options = ["-h", self.address.host, "-p", str(self.address.port), "-k", str(directory), "-F"]
+        options += [part for setting in settings for part in ("-c", setting)]
         self._command = [*as_owner, str(program), *data, *options]
-        self._log = register_log("PostgreSQL", folder / "postgresql.log")
+        self._log = register_log("PostgreSQL", directory / "postgresql.log")
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -156,76 +158,79 @@ class PostgreSQL:
         self.stop(signal.SIGINT)
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it accepts connections."""
         self._process = _start(self._command, self._log)
         _wait_until_listening(self._process, self.address, self._log)
         _wait_until_ready(f"{self.url}/postgres")
 
     def stop(self, signal_number: signal.Signals = signal.SIGINT) -> None:
-        """Stop it by a signal, and wait until it is gone. It lets its clients go before that at SIGINT."""
+        """Stop the server with a signal, and wait until it has ended.
+
+        SIGINT disconnects its clients first.
+        """
         if self._process is not None:
             self._process.send_signal(signal_number)
             self._process.wait(_TIMEOUT_SECONDS)
             self._process = None
 
     def kill(self) -> None:
-        """Let all its processes end without a moment to do anything."""
+        """Kill all processes of the server at once with SIGKILL."""
         assert self._process is not None
-        children = _children(self._process.pid)
+        children = _list_children(self._process.pid)
         self.stop(signal.SIGKILL)
         for child in children:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-        # The next one does not start before all have let go.
-        eventually(lambda: not any(map(_is_running, children)), "that all its processes end")
+        # The next server does not start before all processes have ended.
+        eventually(lambda: not any(map(_is_running, children)), "the end of all PostgreSQL processes")
 
     def kill_backend(self, application: str) -> None:
-        """Let the process that last served a client of this name end so; the others then start anew."""
-        find = (
+        """Kill the process that last served a client with this application name. The server then restarts."""
+        query = (
             "SELECT pid FROM pg_stat_activity WHERE application_name = %s ORDER BY state_change DESC LIMIT 1"
         )
         with psycopg.connect(f"{self.url}/postgres") as connection:
-            found = connection.execute(find, [application]).fetchone()
-        assert found is not None
-        os.kill(found[0], signal.SIGKILL)
+            row = connection.execute(query, [application]).fetchone()
+        assert row is not None
+        os.kill(row[0], signal.SIGKILL)
 
 
 @cache
 def _create_cluster_template(program: Path, as_owner: tuple[str, ...]) -> str:
-    """Make a cluster that nobody starts: others are copies of it. All workers share one."""
-    folder = shared_folder() / "cluster"
-    with (shared_folder() / "lock").open("w") as lock:
+    """Create a cluster that is never started; the clusters of tests are copies. All workers share one."""
+    directory = shared_directory() / "cluster"
+    with (shared_directory() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            half = Path(mkdtemp(dir=shared_folder()))  # what fails half-way is not used
+        if not directory.exists():
+            incomplete = Path(mkdtemp(dir=shared_directory()))  # renamed when it is complete
             if as_owner:
-                shutil.chown(half, "postgres", "postgres")
-            made = ["-D", f"{half}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
-            command = [*as_owner, str(program.with_name("initdb")), *made]
-            subprocess.run(command, check=True, capture_output=True, cwd=half)
-            half.rename(folder)
-    return f"{folder}/data"
+                shutil.chown(incomplete, "postgres", "postgres")
+            options = ["-D", f"{incomplete}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
+            command = [*as_owner, str(program.with_name("initdb")), *options]
+            subprocess.run(command, check=True, capture_output=True, cwd=incomplete)
+            incomplete.rename(directory)
+    return f"{directory}/data"
 
 
 @cache
-def shared_folder() -> Path:
-    """Where workers find what one of them has made. The process that starts them makes it and ends last."""
+def shared_directory() -> Path:
+    """Return the directory that all workers share. The main process creates it and ends last."""
     if _SHARED_VARIABLE not in os.environ:
-        folder = mkdtemp(prefix="meshfleet-shared-")
-        os.environ[_SHARED_VARIABLE] = folder
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        Path(folder).chmod(0o711)  # the owner of a cluster must get through
+        directory = mkdtemp(prefix="meshfleet-shared-")
+        os.environ[_SHARED_VARIABLE] = directory
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        Path(directory).chmod(0o711)  # the owner of a cluster must be able to enter it
     return Path(os.environ[_SHARED_VARIABLE])
 
 
-def _children(parent: int) -> list[int]:
+def _list_children(parent: int) -> list[int]:
     text = Path(f"/proc/{parent}/task/{parent}/children").read_text("utf-8")
     return [int(number) for number in text.split()]
 
 
-def _is_running(process: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
-        stat = Path(f"/proc/{process}/stat").read_text("utf-8")
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
@@ -233,50 +238,50 @@ def _is_running(process: int) -> bool:
 
 @contextmanager
 def postgresql(*settings: str) -> Iterator[ServerAddress]:
-    """Run a PostgreSQL server with a fresh cluster, for as long as the block lasts; see `PostgreSQL`."""
-    with postgresql_folder() as folder, PostgreSQL(folder, *settings) as server:
+    """Run a PostgreSQL server with a new cluster while a block lasts; see `PostgreSQL`."""
+    with postgresql_directory() as directory, PostgreSQL(directory, *settings) as server:
         yield server.address
 
 
 @contextmanager
-def postgresql_folder() -> Iterator[Path]:
-    """Make a folder for a cluster, for as long as the block lasts.
+def postgresql_directory() -> Iterator[Path]:
+    """Create a directory for a cluster while a block lasts.
 
-    It is in memory where there is room: each test makes and drops a database of hundreds of files, and on a
-    disk the system spends three times as long on that.
+    It is in memory if there is space: each test creates and drops a database of hundreds of files, and on a
+    disk that takes three times as long.
     """
-    with TemporaryDirectory(prefix="meshfleet-postgresql-", dir=_memory_folder()) as name:
+    with TemporaryDirectory(prefix="meshfleet-postgresql-", dir=_find_memory_directory()) as name:
         yield Path(name)
 
 
-def _memory_folder() -> Path | None:
+def _find_memory_directory() -> Path | None:
     try:
-        found = os.statvfs(_IN_MEMORY)
+        filesystem = os.statvfs(_IN_MEMORY)
     except OSError:
         return None
-    has_room = found.f_bavail * found.f_frsize > _MIN_FREE_BYTES
-    return _IN_MEMORY if has_room and os.access(_IN_MEMORY, os.W_OK) else None
+    has_space = filesystem.f_bavail * filesystem.f_frsize > _MIN_FREE_BYTES
+    return _IN_MEMORY if has_space and os.access(_IN_MEMORY, os.W_OK) else None
 
 
 def _wait_until_served(address: ServerAddress) -> None:
-    """Wait until mosquitto ends a connection that we closed: before that it listens but forgets SIGTERM."""
+    """Wait until mosquitto closes a connection that we shut down: before that it ignores SIGTERM."""
     with socket.create_connection(address, _TIMEOUT_SECONDS) as probe, suppress(ConnectionResetError):
         probe.shutdown(socket.SHUT_WR)
-        while probe.recv(1024):  # over TLS it complains first
+        while probe.recv(1024):  # a TLS listener sends an alert first
             pass
 
 
 def _wait_until_ready(server: str) -> None:
-    """PostgreSQL that listens may still refuse, because it is starting up."""
+    """Wait until PostgreSQL accepts connections: it listens before it has started up."""
 
-    def answers() -> bool:
+    def accepts_connections() -> bool:
         try:
             psycopg.connect(server).close()
         except psycopg.OperationalError as exc:
-            raise AssertionError("it refuses") from exc
+            raise AssertionError("connection refused") from exc
         return True
 
-    eventually(answers, "that PostgreSQL answers", patience=_TIMEOUT_SECONDS)
+    eventually(accepts_connections, "the start of PostgreSQL", patience=_TIMEOUT_SECONDS)
 
 
 def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -285,10 +290,10 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _wait_until_listening(process: subprocess.Popen[bytes], address: ServerAddress, log: Path) -> None:
-    def listens() -> bool:
+    def is_listening() -> bool:
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} has ended: {log.read_text(errors='replace')[-1000:]}")
         with closing(socket.socket()) as probe:
             return probe.connect_ex(address) == 0
 
-    eventually(listens, f"that {process.args!r} listens", patience=_TIMEOUT_SECONDS)
+    eventually(is_listening, f"a listener of {process.args!r}", patience=_TIMEOUT_SECONDS)

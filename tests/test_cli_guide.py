@@ -1,4 +1,4 @@
-"""docs/guides/cli.md, typed line by line by somebody who reads it."""
+"""Commands of docs/guides/cli.md, executed in a shell."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "cli.md").read_text()
-PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
-LONGEST = 300
-"""Seconds for all commands together; reached only when one hangs."""
+PASSWORD = "correct-horse-battery"  # noqa: S105 # not a real password
+TIMEOUT = 300
+"""Seconds for all commands together; only reached when one hangs."""
 
 
 class DemoService(NamedTuple):
-    """Where a service is."""
+    """Addresses of a running service."""
 
     url: str
     mqtt: str
@@ -37,9 +37,9 @@ class DemoService(NamedTuple):
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[DemoService]:
-    """The fleet that the page is about, on free ports."""
-    given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
-    with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
+    """Run the demo fleet that the page describes, on free ports."""
+    arguments = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(tmp_path / "data")]
+    with Program(*arguments, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
         started = json.loads(program.read_line())
         running = DemoService(started["url"], started["mqtt"][0].partition("://")[2])
         with Fleet(running.url, user="admin", password=PASSWORD) as fleet:
@@ -47,19 +47,19 @@ def service(tmp_path: Path) -> Iterator[DemoService]:
         yield running
 
 
-def blocks() -> list[str]:
-    found: list[str] = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert found
-    return found
+def find_blocks() -> list[str]:
+    blocks: list[str] = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert blocks
+    return blocks
 
 
 def run_commands(service: DemoService, home: Path, relay: Relay) -> dict[str, str]:
-    """What each command of the page answers, all of them in one shell."""
+    """Run all commands of the page in one shell, and return the output of each."""
     require(JQ)
-    script = "".join(blocks()).replace("http://127.0.0.1:8080", service.url)
+    script = "".join(find_blocks()).replace("http://127.0.0.1:8080", service.url)
     script = script.replace("127.0.0.1:1883", service.mqtt).replace("…", PASSWORD)
     script = re.sub(r"^(.*)$", r"echo '##' '\1'" "\n" r"\1", script.rstrip(), flags=re.MULTILINE)
-    done = subprocess.run(
+    result = subprocess.run(
         [require(BASH), "-euo", "pipefail", "-c", script],
         env={
             **os.environ,
@@ -71,46 +71,46 @@ def run_commands(service: DemoService, home: Path, relay: Relay) -> dict[str, st
         capture_output=True,
         text=True,
         check=False,
-        timeout=LONGEST,
+        timeout=TIMEOUT,
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    parts = (part.partition("\n") for part in done.stdout.split("## ")[1:])
-    return {command: answer for command, _, answer in parts}
+    assert (result.returncode, result.stderr) == (0, ""), result.stdout
+    parts = (part.partition("\n") for part in result.stdout.split("## ")[1:])
+    return {command: output for command, _, output in parts}
 
 
-def test_every_command_of_the_page_does_what_it_says(service: DemoService, tmp_path: Path) -> None:
+def test_every_command_of_the_page_has_the_described_output(service: DemoService, tmp_path: Path) -> None:
     with Relay(tmp_path / "bin") as relay:
-        answers = run_commands(service, tmp_path / "home", relay)
+        outputs = run_commands(service, tmp_path / "home", relay)
 
-    def answer(command: str) -> str:
-        (found,) = [text for line, text in answers.items() if command in line]
-        return found
+    def output_of(command: str) -> str:
+        (output,) = [text for line, text in outputs.items() if command in line]
+        return output
 
-    assert answer("login --url") == f"Logged in at {service.url} as admin (admin).\n"
-    assert len(answer("MESHFLEET_TOKEN").splitlines()) == 1 + 3
-    assert "Head office" in answer('--label "Head office"')
-    assert all("Clip" in json.loads(line)["friendlyName"] for line in answer("--name clip").splitlines())
-    assert "bmac-ca5bda1a0004" in answer("devices show")
-    assert answer("devices links").startswith("parent")
-    assert answer('"Front door"') == "bmac-ca5bda1a0004 is called Front door from now on.\n"
-    assert "doors" in answer("labels list")
-    assert "2nd floor" not in answer("devices unlabel")
-    assert answer("devices label - motion").count("motion") >= 2
-    assert re.search(r"^password +\S+ \(shown this once\)$", answer("gateways add"), re.MULTILINE)
-    assert " °C " in answer("--identifier temperature --from 2h")
-    assert answer("--csv").startswith("time,kind,")
+    assert output_of("login --url") == f"Logged in at {service.url} as admin (admin).\n"
+    assert len(output_of("MESHFLEET_TOKEN").splitlines()) == 1 + 3
+    assert "Head office" in output_of('--label "Head office"')
+    assert all("Clip" in json.loads(line)["friendlyName"] for line in output_of("--name clip").splitlines())
+    assert "bmac-ca5bda1a0004" in output_of("devices show")
+    assert output_of("devices links").startswith("parent")
+    assert output_of('"Front door"') == "bmac-ca5bda1a0004 is called Front door from now on.\n"
+    assert "doors" in output_of("labels list")
+    assert "2nd floor" not in output_of("devices unlabel")
+    assert output_of("devices label - motion").count("motion") >= 2
+    assert re.search(r"^password +\S+ \(shown this once\)$", output_of("gateways add"), re.MULTILINE)
+    assert " °C " in output_of("--identifier temperature --from 2h")
+    assert output_of("--csv").startswith("time,kind,")
     for read in ("read ca5bda1a0004 battery-level", "read ca5bda1a0004 battery-level --gateway 02005e000001"):
-        assert re.match(r"battery-level = \d+ %\nanswered by ", answers[f"meshfleet {read}"])
-    assert "(battery-level " in answer("read ca5bda1a0004 8100")
-    assert answer("tx-power -4").startswith("tx-power = -4 is written\n")
-    assert len(answer("requests ca5bda1a0004").splitlines()) >= 3
-    assert re.match(r"[1-9]\d* of \d+ devices would be updated, ", answer("--dry-run"))
-    assert "QUEUED" in answer("jobs executions")
-    assert " is CANCELING: somebody asked for it (USER)." in answer("jobs cancel")
-    assert len(answer("watch --count 5").splitlines()) == 5
-    assert json.loads(answer("watch --device"))["name"] == "temperature"
-    assert len(answer("watch --kind").splitlines()) == 3
-    assert answer("logout") == f"Logged out at {service.url}.\n"
+        assert re.match(r"battery-level = \d+ %\nanswered by ", outputs[f"meshfleet {read}"])
+    assert "(battery-level " in output_of("read ca5bda1a0004 8100")
+    assert output_of("tx-power -4").startswith("tx-power = -4 is written\n")
+    assert len(output_of("requests ca5bda1a0004").splitlines()) >= 3
+    assert re.match(r"[1-9]\d* of \d+ devices would be updated, ", output_of("--dry-run"))
+    assert "QUEUED" in output_of("jobs executions")
+    assert " is CANCELING: somebody asked for it (USER)." in output_of("jobs cancel")
+    assert len(output_of("watch --count 5").splitlines()) == 5
+    assert json.loads(output_of("watch --device"))["name"] == "temperature"
+    assert len(output_of("watch --kind").splitlines()) == 3
+    assert output_of("logout") == f"Logged out at {service.url}.\n"
     assert not (tmp_path / "home" / "meshfleet" / "login.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""Programs run on the faster loop where it is installed, and without it all the same."""
+"""Choice of the event loop: uvloop if it is installed, else that of asyncio."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import pytest
 
 
-async def _loop() -> type[asyncio.AbstractEventLoop]:
+async def _get_loop_type() -> type[asyncio.AbstractEventLoop]:
     return type(asyncio.get_running_loop())
 
 
-def test_a_program_runs_on_uvloop_where_it_is_installed() -> None:
-    assert run_program(_loop()) is uvloop.Loop
+def test_a_program_runs_on_uvloop_if_it_is_installed() -> None:
+    assert run_program(_get_loop_type()) is uvloop.Loop
 
 
-def test_a_program_runs_on_the_standard_loop_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_runs_on_asyncio_without_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert issubclass(run_program(_loop()), asyncio.BaseEventLoop)
+    assert issubclass(run_program(_get_loop_type()), asyncio.BaseEventLoop)

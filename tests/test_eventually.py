@@ -1,4 +1,4 @@
-"""Waiting: what is awaited is given back, and who waits in vain is told why."""
+"""`eventually`: its results, and its errors at the timeout."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import pytest
 from tests.eventually import eventually, eventually_async
 
 
-def test_the_first_answer_that_is_true_is_given_back() -> None:
-    answers = iter([None, 0, "", "there", "later"])
-    assert eventually(lambda: next(answers)) == "there"
+def test_the_first_true_result_is_returned() -> None:
+    results = iter([None, 0, "", "there", "later"])
+    assert eventually(lambda: next(results)) == "there"
 
 
-def test_an_assertion_that_fails_means_not_yet() -> None:
-    tries: list[int] = []
+def test_a_failed_assertion_means_not_yet() -> None:
+    attempts: list[int] = []
 
     def probe() -> int:
-        tries.append(1)
-        assert len(tries) > 2
-        return len(tries)
+        attempts.append(1)
+        assert len(attempts) > 2
+        return len(attempts)
 
     assert eventually(probe) == 3
 
 
 @pytest.mark.anyio
-async def test_who_waits_in_vain_is_told_for_what_and_the_last_answer() -> None:
-    async def refuse() -> None:
+async def test_a_timeout_names_the_condition_and_the_last_result() -> None:
+    async def fail() -> None:
         raise AssertionError("not today")
 
     with pytest.raises(
-        AssertionError, match="a parcel did not happen within 0 s; the last answer was None"
-    ) as told:
-        await eventually_async(refuse, "a parcel", patience=0)
-    assert str(told.value.__cause__) == "not today"
-    with pytest.raises(AssertionError, match="the last answer was 0"):
+        AssertionError, match="a parcel did not happen within 0 s; the last result was None"
+    ) as raised:
+        await eventually_async(fail, "a parcel", patience=0)
+    assert str(raised.value.__cause__) == "not today"
+    with pytest.raises(AssertionError, match="the last result was 0"):
         await eventually_async(lambda: 0, patience=0)

@@ -1,4 +1,4 @@
-"""docs/guides/emulator.md shows what the emulated gateway does, to the letter."""
+"""docs/guides/emulator.md: commands, programs, tables and outputs match the emulated gateway."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "emulator.md").read_t
 MAC = Mac("d0cf5e000001")
 SENSOR = "ca5bda1a0004"
 
-MEASURES = {
+MEASUREMENT_NAMES = {
     "8800": "temperature",
     "8801": "pressure",
     "8802": "humidity",
@@ -51,61 +51,61 @@ MEASURES = {
     "8813": "minutes in motion",
 }
 OTHER_MODES = (DeviceMode.UNCONNECTED, DeviceMode.STORAGE, DeviceMode.DFU)
-WAYS = {
+METHOD_NAMES = {
     UpdateMethod.DOWNLOAD: "download",
     UpdateMethod.BROADCAST: "broadcast",
     UpdateMethod.NORDIC_DFU: "Nordic DFU",
 }
 
-FOLLOWING = {"the same again at once": None, "a read meanwhile": f"ask {SENSOR}/read/8100 '{{}}'"}
-"""Rows that go on from the row before, and what they send; None: the same."""
+FOLLOW_UP_ROWS = {"the same again at once": None, "a read meanwhile": f"ask {SENSOR}/read/8100 '{{}}'"}
+"""Rows that continue the row before, and the request that they send; None repeats it."""
 
-PROSE = "mosquitto_pub "
-"""Begins the row whose answer is told in words alone."""
+DESCRIBED_ONLY = "mosquitto_pub "
+"""Beginning of the row whose response is only described."""
 
 
-def blocks(language: str) -> list[str]:
+def find_blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def table(first: str) -> list[list[str]]:
-    """The rows of the table whose first column is called so."""
-    found = re.findall(rf"^\| {re.escape(first)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    assert len(found) == 1, first
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in found[0].splitlines()]
+def find_table(first_column: str) -> list[list[str]]:
+    """Return the rows of the table whose first column has this title."""
+    tables = re.findall(rf"^\| {re.escape(first_column)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert len(tables) == 1, first_column
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in tables[0].splitlines()]
 
 
-def quoted(text: str) -> list[str]:
+def find_code(text: str) -> list[str]:
     return re.findall(r"`([^`]*)`", text)
 
 
 def run_gateway(**settings: Any) -> GatewayEmulator:
-    """The gateway of the page, after as long as somebody takes to read so far."""
+    """Run the gateway of the page for 40 seconds of simulated time."""
     site = generate_site(MAC, devices=10, seed=1)
     gateway = GatewayEmulator(EmulatorSettings(mac=MAC, **settings), site, SimulatedClock(1_790_000_000_000))
     gateway.advance(40.0)
     return gateway
 
 
-def answer(gateway: GatewayEmulator, sent: str, t: float = 40.0, *, wait: float = 15.0) -> dict[str, Any]:
-    """Send what an `ask` line sends; gives the answer to it."""
-    _, topic, payload = shlex.split(sent.replace("$G", MAC))
+def send(gateway: GatewayEmulator, command: str, t: float = 40.0, *, seconds: float = 15.0) -> dict[str, Any]:
+    """Send the request of an `ask` line, and return its response."""
+    _, topic, payload = shlex.split(command.replace("$G", MAC))
     gateway.receive(f"mt/gateway/{MAC}/request/{topic}", payload.encode(), t)
-    wanted = f"mt/gateway/{MAC}/response/{topic}"
-    found = [each.payload for each in gateway.advance(t + wait) if each.topic == wanted]
-    assert len(found) == 1, sent
-    return dict(json.loads(found[0]))
+    response_topic = f"mt/gateway/{MAC}/response/{topic}"
+    payloads = [each.payload for each in gateway.advance(t + seconds) if each.topic == response_topic]
+    assert len(payloads) == 1, command
+    return dict(json.loads(payloads[0]))
 
 
-def differences(shown: str, answered: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows of an answer and is not so; a text that ends with … goes on."""
-    wrong = {}
-    for name, value in json.loads(f"{{{shown}}}").items():
-        real = answered.get(name)
-        begins = isinstance(value, str) and value.endswith("…") and str(real).startswith(value[:-1])
-        if real != value and not begins:
-            wrong[name] = (value, real)
-    return wrong
+def find_differences(documented: str, response: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields in which a documented response differs from the real one. A text may end with …."""
+    differences = {}
+    for name, value in json.loads(f"{{{documented}}}").items():
+        real = response.get(name)
+        is_prefix = isinstance(value, str) and value.endswith("…") and str(real).startswith(value[:-1])
+        if real != value and not is_prefix:
+            differences[name] = (value, real)
+    return differences
 
 
 # Programs and commands
@@ -113,14 +113,14 @@ def differences(shown: str, answered: dict[str, Any]) -> dict[str, Any]:
 
 def test_programs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    programs = blocks("python")
+    programs = find_blocks("python")
     assert programs
     for program in programs:
         (tmp_path / "program.py").write_text(program)
         runpy.run_path("program.py")
 
 
-def test_commands_are_understood() -> None:
+def test_commands_can_be_parsed() -> None:
     lines = re.findall(r"^    (?:.* )?\.venv/bin/meshfleet ([^|#\n]*)", PAGE, re.MULTILINE)
     assert lines
     for line in lines:
@@ -130,30 +130,30 @@ def test_commands_are_understood() -> None:
         command.make_context(name, arguments)
 
 
-def test_options_exist() -> None:
+def test_all_options_exist() -> None:
     context = click.Context(main)
-    known = {
+    options = {
         option
         for name in main.list_commands(context)
         if (command := main.get_command(context, name)) is not None
         for parameter in command.params
         for option in parameter.opts
     }
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= known
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= options
 
 
-# Reports and answers
+# Reports and responses
 
 
-def test_the_first_reports_are_those_of_the_gateway() -> None:
+def test_the_documented_first_reports_match() -> None:
     gateway = GatewayEmulator(
         EmulatorSettings(mac=MAC), generate_site(MAC, devices=10, seed=1), SimulatedClock(1_790_000_000_000)
     )
-    shown = re.findall(rf"^    (mt/gateway/{MAC}/device/\S+) (\{{.*\}})$", PAGE, re.MULTILINE)
-    assert shown
+    documented = re.findall(rf"^    (mt/gateway/{MAC}/device/\S+) (\{{.*\}})$", PAGE, re.MULTILINE)
+    assert documented
     published = [(each.topic, json.loads(each.payload)) for each in gateway.advance(10.0)]
-    assert list(_without_times(published))[: len(shown)] == list(
-        _without_times((topic, json.loads(text)) for topic, text in shown)
+    assert list(_without_times(published))[: len(documented)] == list(
+        _without_times((topic, json.loads(text)) for topic, text in documented)
     )
 
 
@@ -162,85 +162,87 @@ def _without_times(messages: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[t
         yield topic, {name: value for name, value in content.items() if name != "time"}
 
 
-def test_the_first_answer_is_the_one_shown_in_both_versions() -> None:
-    sent = f'ask {SENSOR}/read/8100 \'{{"id":"1"}}\''
+def test_the_first_response_matches_in_both_versions() -> None:
+    command = f'ask {SENSOR}/read/8100 \'{{"id":"1"}}\''
     (new,) = re.findall(r"^    mt/gateway/\S+/response/\S+ \{([^}]*)\}$", PAGE, re.MULTILINE)
     (old,) = re.findall(r"^    \{(\"time\"[^}]*)\}$", PAGE, re.MULTILINE)
-    for shown, settings in ((new, {}), (old, {"api_version": Version.parse("1.2.0")})):
-        answered = answer(run_gateway(**settings), sent)
-        assert set(differences(shown, answered)) == {"time"}
-        assert set(json.loads(f"{{{shown}}}")) == set(answered)
+    for documented, settings in ((new, {}), (old, {"api_version": Version.parse("1.2.0")})):
+        response = send(run_gateway(**settings), command)
+        assert set(find_differences(documented, response)) == {"time"}
+        assert set(json.loads(f"{{{documented}}}")) == set(response)
     level = int(json.loads(f"{{{new}}}")["value"], 16)
     assert f"0x{level:02x} is {level} %" in PAGE
 
 
-def test_requests_to_try_are_answered_as_shown() -> None:
-    gateway, sent, wrong = run_gateway(), "", {}
-    for send, text in table("send"):
-        if send.startswith(f"`{PROSE}"):
+def test_the_documented_responses_match() -> None:
+    gateway, command, differences = run_gateway(), "", {}
+    for title, text in find_table("send"):
+        if title.startswith(f"`{DESCRIBED_ONLY}"):
             continue
-        if send in FOLLOWING:
-            sent = FOLLOWING[send] or sent
-            answered = answer(gateway, sent, 41.0)
+        if title in FOLLOW_UP_ROWS:
+            command = FOLLOW_UP_ROWS[title] or command
+            response = send(gateway, command, 41.0)
         else:
-            gateway, sent = run_gateway(), quoted(send)[0]
-            answered = answer(gateway, sent, wait=1.0)
-        if found := differences(quoted(text)[0], answered):
-            wrong[send] = found
-    assert wrong == {}
+            gateway, command = run_gateway(), find_code(title)[0]
+            response = send(gateway, command, seconds=1.0)
+        if difference := find_differences(find_code(text)[0], response):
+            differences[title] = difference
+    assert differences == {}
 
 
-def test_requests_with_keys_are_answered_as_shown() -> None:
+def test_the_documented_responses_to_requests_with_keys_match() -> None:
     pairs = re.findall(r"^    (ask .*)\n    # (\"status\".*)$", PAGE, re.MULTILINE)
     assert pairs
-    assert {sent: differences(shown, answer(run_gateway(), sent)) for sent, shown in pairs} == {
-        sent: {} for sent, _ in pairs
-    }
+    assert {
+        command: find_differences(documented, send(run_gateway(), command)) for command, documented in pairs
+    } == {sent: {} for sent, _ in pairs}
 
 
-# The world
+# The simulated site
 
 
-def test_the_described_site_is_the_made_up_one() -> None:
-    shown, _ = map(json.loads, blocks("json"))
+def test_the_described_site_is_the_generated_one() -> None:
+    documented, _ = map(json.loads, find_blocks("json"))
     site = generate_site(MAC, devices=10, seed=1)
     real = json.loads(json.dumps(describe_site(site, SimulatedMesh(site))))
-    assert shown.keys() == real.keys()
-    assert shown["walls"] == real["walls"]
-    assert [each for each in shown["devices"] if each not in real["devices"]] == []
+    assert documented.keys() == real.keys()
+    assert documented["walls"] == real["walls"]
+    assert [each for each in documented["devices"] if each not in real["devices"]] == []
 
 
-def test_the_site_of_your_own_can_be_used() -> None:
-    _, text = blocks("json")
+def test_the_example_of_a_site_file_can_be_used() -> None:
+    _, text = find_blocks("json")
     site = parse_site(text.encode(), source="the page", gateway=MAC, seed=1)
     assert len(site.devices) == len(json.loads(text)["devices"])
 
 
-def test_the_fields_of_a_site_are_those_that_are_accepted() -> None:
-    shown = {name for row in table("field") for name in quoted(row[0])}
-    assert shown == {*SITE_FIELDS, *DEVICE_FIELDS}  # both ways: none is kept secret
+def test_all_fields_of_a_site_file_are_documented() -> None:
+    documented = {name for row in find_table("field") for name in find_code(row[0])}
+    assert documented == {*SITE_FIELDS, *DEVICE_FIELDS}  # none is missing, and none is undocumented
 
 
-def test_the_products_are_those_that_can_be_bought() -> None:
-    assert table("model") == [_row(product) for product in (GATEWAY_PRODUCT, *PRODUCTS)]
+def test_the_table_of_products_is_complete() -> None:
+    assert find_table("model") == [_build_row(product) for product in (GATEWAY_PRODUCT, *PRODUCTS)]
 
 
-def _row(product: ProductProfile) -> list[str]:
-    others = [each for each in OTHER_MODES if each in product.modes - {product.default_mode}]
-    ways = [word for way, word in WAYS.items() if way in product.update_methods]
+def _build_row(product: ProductProfile) -> list[str]:
+    other_modes = [each for each in OTHER_MODES if each in product.modes - {product.default_mode}]
+    methods = [name for method, name in METHOD_NAMES.items() if method in product.update_methods]
     return [
         next(code for code, each in PRODUCTS_BY_CODE.items() if each is product),
         product.name,
         product.role.name.lower(),
         product.default_mode.name.lower(),
-        ", ".join(each.name.lower() for each in others),
-        ", ".join(MEASURES[each] for each in product.measurements),
+        ", ".join(each.name.lower() for each in other_modes),
+        ", ".join(MEASUREMENT_NAMES[each] for each in product.measurements),
         "yes" if product.has_button else "",
         "yes" if product.motion_code else "",
         str(product.firmware),
-        "all three" if len(ways) == len(WAYS) else ", ".join(ways),
+        "all three" if len(methods) == len(METHOD_NAMES) else ", ".join(methods),
     ]
 
 
-def test_the_faults_are_those_that_can_be_made() -> None:
-    assert [quoted(row[0]) for row in table("name")] == [[field.encode_name] for field in fields(Faults)]
+def test_the_table_of_faults_is_complete() -> None:
+    assert [find_code(row[0]) for row in find_table("name")] == [
+        [field.encode_name] for field in fields(Faults)
+    ]

@@ -1,4 +1,4 @@
-"""Which package may import which. The picture in docs/architecture.md is this table drawn."""
+"""Rules which package may import which. The diagram in docs/architecture.md shows this table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PACKAGES = {
     "cli": {*_SHARED, "client", "emulator", "db", "service", "settings", "mqtt.broker"},
     "__main__": {"cli"},
 }
-"""The packages, and the packages that each may import."""
+"""Packages, and the packages that each may import."""
 
 PURE_PACKAGES = ("protocol", "rest", "mqtt/codec")
 
@@ -51,7 +51,7 @@ PURE_LIBRARIES = {
     "enum",
     "fractions",
     "functools",
-    "hashlib",  # works on bytes in memory here, as do io, zipfile and zlib: a package of firmware is a zip
+    "hashlib",  # used on bytes in memory, as are io, zipfile and zlib: a firmware package is a zip
     "io",
     "itertools",
     "math",
@@ -59,19 +59,19 @@ PURE_LIBRARIES = {
     "struct",
     "typing",
     "unicodedata",
-    "urllib",  # urllib.parse alone: see below
+    "urllib",  # only urllib.parse: see below
     "zipfile",
     "zlib",
     "msgspec",
 }
-"""The libraries of the pure packages: nothing that opens a connection, waits, logs or reads the clock."""
+"""Libraries of the pure packages: none opens connections, waits, logs or reads the clock."""
 
 EXCEPTIONS = {
     (
         "protocol/identifiers/catalogue.py",
         "importlib",
-    ),  # reads the built-in table, which is part of the package
-    ("protocol/decoders.py", "threading"),  # a lock, held while a type is learned
+    ),  # reads the built-in table of the package
+    ("protocol/decoders.py", "threading"),  # a lock, held while a decoder is created
 }
 
 LIBRARIES = {
@@ -90,56 +90,59 @@ LIBRARIES = {
     "testing": {"httpx", "msgspec", "sqlalchemy"},
     "cli": {"click", "httpx", "rich", "msgspec", "sqlalchemy"},
 }
-"""The libraries that each of the other packages may use."""
+"""Libraries that each of the other packages may use."""
 
 
-def _modules(folder: str = "") -> dict[str, Path]:
-    """The modules below a folder of the package, by their place in it."""
-    return {str(path.relative_to(SOURCE)): path for path in sorted((SOURCE / folder).rglob("*.py"))}
+def _list_modules(directory: str = "") -> dict[str, Path]:
+    """Return the modules below a directory of the package, by relative path."""
+    return {str(path.relative_to(SOURCE)): path for path in sorted((SOURCE / directory).rglob("*.py"))}
 
 
-def _package_of(place: str) -> str:
-    return _package(place.removesuffix(".py").replace("/", "."))
+def _get_package_of_path(path: str) -> str:
+    return _get_package(path.removesuffix(".py").replace("/", "."))
 
 
-def _package(module: str) -> str:
-    """Return the package that a module below `meshfleet` belongs to: the longest one of the table."""
+def _get_package(module: str) -> str:
+    """Return the package of a module below `meshfleet`: the longest entry of the table."""
     parts = module.split(".")
     inner = ".".join(parts[:2])
     return inner if inner in PACKAGES else parts[0]
 
 
 @cache
-def _tree(module: Path) -> ast.Module:
+def _parse(module: Path) -> ast.Module:
     return ast.parse(module.read_text())
 
 
 @cache
-def _imports(module: Path) -> frozenset[str]:
-    return frozenset(name for node in _statements(_tree(module)) for name in _imported_names(node))
+def _list_imports(module: Path) -> frozenset[str]:
+    return frozenset(name for node in _walk_statements(_parse(module)) for name in _imported_names(node))
 
 
-def _statements(block: ast.AST) -> Iterator[ast.AST]:
-    """All statements of a block and of the blocks in it. To look into expressions takes ten times as long."""
+def _walk_statements(block: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements of a block and its nested blocks.
+
+    Visiting expressions would take ten times as long.
+    """
     for _, value in ast.iter_fields(block):
         for each in value if isinstance(value, list) else ():
             if isinstance(each, ast.stmt | ast.excepthandler | ast.match_case):
                 yield each
-                yield from _statements(each)
+                yield from _walk_statements(each)
 
 
 def _imported_names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
-        if node.module in {"meshfleet", "meshfleet.mqtt"}:  # what they hold are packages of the table
+        if node.module in {"meshfleet", "meshfleet.mqtt"}:  # their members are packages of the table
             return [f"{node.module}.{alias.name}" for alias in node.names]
         return [f"{'.' * node.level}{node.module or ''}"]
     return []
 
 
-def test_imports_are_found_wherever_they_stand() -> None:
-    places = """
+def test_imports_are_found_in_all_kinds_of_blocks() -> None:
+    source = """
         import a
         from b.c import d
         if x:
@@ -172,57 +175,57 @@ def test_imports_are_found_wherever_they_stand() -> None:
             def z():
                 from . import no
     """
-    found = {name for node in _statements(ast.parse(dedent(places))) for name in _imported_names(node)}
-    assert found == {*["a", "b.c", "e", "f", "g", "h", "i", "j", "k", "l", "o", "q", "s", "v", "."]}
+    names = {name for node in _walk_statements(ast.parse(dedent(source))) for name in _imported_names(node)}
+    assert names == {*["a", "b.c", "e", "f", "g", "h", "i", "j", "k", "l", "o", "q", "s", "v", "."]}
 
 
-def test_modules_import_only_packages_that_their_own_may_use() -> None:
+def test_modules_import_only_the_packages_they_may() -> None:
     offenders = [
-        (place, name)
-        for place, module in _modules().items()
-        for name in sorted(_imports(module))
-        if not _may_import(_package_of(place), name)
+        (path, name)
+        for path, module in _list_modules().items()
+        for name in sorted(_list_imports(module))
+        if not _may_import(_get_package_of_path(path), name)
     ]
     assert offenders == []
-    assert len(_modules()) > 400  # or we look in the wrong place
+    assert len(_list_modules()) > 400  # guards against a wrong directory
 
 
-def _may_import(package_name: str, name: str) -> bool:
-    if name.startswith(".") or package_name == "__init__":
-        return False  # imports are absolute here, and the package itself imports nothing
+def _may_import(package: str, name: str) -> bool:
+    if name.startswith(".") or package == "__init__":
+        return False  # imports are absolute, and meshfleet/__init__.py has none
     top, _, module = name.partition(".")
-    return top != "meshfleet" or _package(module) in {package_name, *PACKAGES[package_name]}
+    return top != "meshfleet" or _get_package(module) in {package, *PACKAGES[package]}
 
 
-def test_pure_modules_import_nothing_that_does_io() -> None:
+def test_pure_modules_import_no_io_libraries() -> None:
     offenders = {
-        (place, name)
-        for folder in PURE_PACKAGES
-        for place, module in _modules(folder).items()
-        for name in _imports(module)
+        (path, name)
+        for directory in PURE_PACKAGES
+        for path, module in _list_modules(directory).items()
+        for name in _list_imports(module)
         if name.split(".")[0] not in {*PURE_LIBRARIES, "meshfleet"}
         or (name.startswith("urllib") and name != "urllib.parse")
     }
     assert offenders == EXCEPTIONS
 
 
-def test_pure_modules_never_ask_for_the_time() -> None:
+def test_pure_modules_do_not_read_the_clock() -> None:
     offenders = [
-        (place, node.attr, node.lineno)
-        for folder in PURE_PACKAGES
-        for place, module in _modules(folder).items()
-        for node in ast.walk(_tree(module))
+        (path, node.attr, node.lineno)
+        for directory in PURE_PACKAGES
+        for path, module in _list_modules(directory).items()
+        for node in ast.walk(_parse(module))
         if isinstance(node, ast.Attribute) and node.attr in {"now", "utcnow", "today"}
     ]
     assert offenders == []
 
 
-def test_modules_of_other_packages_import_only_their_libraries() -> None:
+def test_modules_import_only_the_libraries_of_their_package() -> None:
     offenders = [
-        (place, name)
-        for place, module in _modules().items()
-        if _package_of(place) in LIBRARIES
-        for name in sorted({name.split(".")[0] for name in _imports(module)})
-        if name not in {*sys.stdlib_module_names, "meshfleet", *LIBRARIES[_package_of(place)]}
+        (path, name)
+        for path, module in _list_modules().items()
+        if _get_package_of_path(path) in LIBRARIES
+        for name in sorted({name.split(".")[0] for name in _list_imports(module)})
+        if name not in {*sys.stdlib_module_names, "meshfleet", *LIBRARIES[_get_package_of_path(path)]}
     ]
     assert offenders == []

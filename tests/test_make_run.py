@@ -1,4 +1,4 @@
-"""Where `make run` and the demo listen: ports that were chosen are checked first, others give way."""
+"""Ports of `make run` and the demo: explicit ports must be free, default ports may be replaced."""
 
 from __future__ import annotations
 
@@ -15,46 +15,52 @@ from tests.servers import free_port
 ROOT = Path(__file__).parent.parent
 
 
-def _make_run(*chosen: str, dry: bool) -> subprocess.CompletedProcess[str]:
-    command = [str(require(MAKE)), "--no-print-directory", *(["--dry-run"] if dry else []), "run", *chosen]
+def _make_run(*arguments: str, dry: bool) -> subprocess.CompletedProcess[str]:
+    command = [str(require(MAKE)), "--no-print-directory", *(["--dry-run"] if dry else []), "run", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_chosen_port_that_is_taken_is_told_before_anything_is_built() -> None:
-    with closing(create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
-        for chosen in (f"HTTP={port}", f"MQTT=127.0.0.1:{port}"):
-            ended = _make_run(chosen, dry=False)
-            assert (ended.returncode, ended.stdout) == (2, ""), ended
-            assert f"Cannot listen at 127.0.0.1:{port}: Address already in use" in ended.stderr
-            assert f"make run {chosen.partition('=')[0]}=PORT" in ended.stderr
+def test_an_occupied_port_is_reported_before_anything_is_built() -> None:
+    with closing(create_server(("127.0.0.1", 0))) as occupied:
+        port = occupied.getsockname()[1]
+        for argument in (f"HTTP={port}", f"MQTT=127.0.0.1:{port}"):
+            result = _make_run(argument, dry=False)
+            assert (result.returncode, result.stdout) == (2, ""), result
+            assert f"Cannot listen at 127.0.0.1:{port}: Address already in use" in result.stderr
+            assert f"make run {argument.partition('=')[0]}=PORT" in result.stderr
 
 
-def test_ports_are_chosen_by_number_or_with_a_host() -> None:
-    given = {
+def test_ports_can_be_given_by_number_or_with_a_host() -> None:
+    commands = {
         "": "serve --demo",
         "HTTP=8081 MQTT=1884": "serve --demo --http 127.0.0.1:8081 --mqtt 127.0.0.1:1884",
         "HTTP=0.0.0.0:80": "serve --demo --http 0.0.0.0:80",
         "HTTP=[::1]:8081 MQTT=off": "serve --demo --http [::1]:8081 --mqtt off",
     }
-    found = {words: _make_run(*words.split(), dry=True).stdout.splitlines()[-1] for words in given}
-    assert {words: line.partition("meshfleet ")[2].strip() for words, line in found.items()} == given
+    lines = {
+        arguments: _make_run(*arguments.split(), dry=True).stdout.splitlines()[-1] for arguments in commands
+    }
+    assert {
+        arguments: line.partition("meshfleet ")[2].strip() for arguments, line in lines.items()
+    } == commands
 
 
-def test_the_demo_takes_the_next_free_port_and_says_so_unless_a_port_was_chosen() -> None:
-    with closing(create_server(("127.0.0.1", 0))) as taken:
-        place = ListenAddress("127.0.0.1", taken.getsockname()[1])
-        usual = Settings(http=place, mqtt=place)
-        told: list[str] = []
-        moved = move_to_free_ports(usual, {"mqtt"}, told.append)
-        assert moved.http.port > place.port
-        assert moved.mqtt == place
+def test_the_demo_uses_the_next_free_port_unless_one_was_given() -> None:
+    with closing(create_server(("127.0.0.1", 0))) as occupied:
+        address = ListenAddress("127.0.0.1", occupied.getsockname()[1])
+        defaults = Settings(http=address, mqtt=address)
+        messages: list[str] = []
+        moved = move_to_free_ports(defaults, {"mqtt"}, messages.append)
+        assert moved.http.port > address.port
+        assert moved.mqtt == address
         with closing(create_server(moved.http)):
             pass
-        assert told == [
-            f"Port {place.port} is in use by another program. The demo uses port {moved.http.port} for HTTP."
-        ]
-        assert move_to_free_ports(usual, {"http", "mqtt"}, told.append) == usual
+        (message,) = messages
+        assert message == (
+            f"Port {address.port} is in use by another program."
+            f" The demo uses port {moved.http.port} for HTTP."
+        )
+        assert move_to_free_ports(defaults, {"http", "mqtt"}, messages.append) == defaults
     free = Settings(http=ListenAddress("127.0.0.1", free_port()), mqtt=None)
-    assert move_to_free_ports(free, (), told.append) == free
-    assert len(told) == 1
+    assert move_to_free_ports(free, (), messages.append) == free
+    assert len(messages) == 1

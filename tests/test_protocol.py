@@ -1,4 +1,4 @@
-"""docs/protocol.md and the code keep each other honest."""
+"""Consistency of docs/protocol.md with the code and the tests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "protocol.md"
 
-PROVED = {"broker", "client", "console", "emulator", "protocol"}
-"""Parts whose every rule is proved by a test."""
+TESTED_PARTS = {"broker", "client", "console", "emulator", "protocol"}
+"""Parts of which every rule has a test."""
 
-PROVED_OF_SERVICE = {"ack", "auth", "broker", "firmware", "report", "request", "rest"}
-"""Groups of rules that are proved for the service, except for the following."""
+TESTED_SERVICE_GROUPS = {"ack", "auth", "broker", "firmware", "report", "request", "rest"}
+"""Groups of rules of the service that have tests, except for the following rules."""
 
-NOT_YET = {
+UNTESTED_RULES = {
     "report-44",  # position
     *(f"rest-{number}" for number in range(89, 95)),  # topology, position, retention
     *("rest-173", "rest-174", "rest-175"),  # a service of several processes
 }
-"""Rules of these that nothing keeps today. This list only gets shorter."""
+"""Rules that are not implemented yet. This list only gets shorter."""
 
 GROUPS = [
     "id",
@@ -47,20 +47,20 @@ _RULE = re.compile(rf"^\| ((?:{'|'.join(GROUPS)})-\d+) \| .* \| (\w+) \|$", re.M
 _CITED = re.compile(rf"\b(?:{'|'.join(GROUPS)})-\d+\b")
 
 
-def _rules() -> dict[str, str]:
-    """The rules, and the part that keeps each."""
+def _load_rules() -> dict[str, str]:
+    """Return the rules, and the part that implements each."""
     return dict(_RULE.findall(PAGE.read_text()))
 
 
-def _rule_marks() -> Iterator[str]:
-    """The rules that tests of `make test` are marked with."""
+def _find_rule_marks() -> Iterator[str]:
+    """Yield the rules in the marks of tests that `make test` runs."""
     for module in (ROOT / "tests").rglob("test_*.py"):
         if "mark.rule(" in (text := module.read_text()):
-            yield from _marks_of(ast.parse(text))
+            yield from _find_marks_of_module(ast.parse(text))
 
 
-def _marks_of(module: ast.Module) -> Iterator[str]:
-    """The rules of the marks of functions, classes and the module. Parts are left to `make test-all`."""
+def _find_marks_of_module(module: ast.Module) -> Iterator[str]:
+    """Yield the rules in the marks of functions, classes and the module, except those of `make test-all`."""
     for node in module.body:
         marks: list[ast.expr] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -89,12 +89,12 @@ def test_marks_are_found_on_functions_classes_and_modules_but_not_in_parts() -> 
         async def test_other(): ...
         TestAll = pytest.mark.rule("id-6")(All)
     """
-    assert list(_marks_of(ast.parse(dedent(module)))) == ["id-1", "id-2", "id-3", "id-4", "id-6"]
+    assert list(_find_marks_of_module(ast.parse(dedent(module)))) == ["id-1", "id-2", "id-3", "id-4", "id-6"]
     whole = 'pytestmark = pytest.mark.part("fuzz")\n' + dedent(module)
-    assert list(_marks_of(ast.parse(whole))) == []
+    assert list(_find_marks_of_module(ast.parse(whole))) == []
 
 
-def test_every_rule_has_a_number_of_its_own() -> None:
+def test_every_rule_has_a_unique_number() -> None:
     counted = Counter(rule for rule, _ in _RULE.findall(PAGE.read_text()))
     assert [rule for rule, count in counted.items() if count > 1] == []
     for group in GROUPS:
@@ -102,28 +102,32 @@ def test_every_rule_has_a_number_of_its_own() -> None:
         assert numbers == list(range(1, len(numbers) + 1)), group
 
 
-def test_the_rules_of_a_table_stand_in_order() -> None:
+def test_the_rules_of_a_table_are_in_order() -> None:
     for table in re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE):
         numbers = [int(rule.rsplit("-")[-1]) for rule, _ in _RULE.findall(table)]
         assert numbers == sorted(numbers)
 
 
-def test_every_rule_of_a_finished_part_is_proved_by_a_test() -> None:
-    wanted = {rule for rule, part in _rules().items() if part in PROVED and rule not in NOT_YET}
-    wanted |= {
-        rule
-        for rule, part in _rules().items()
-        if part == "service" and rule.partition("-")[0] in PROVED_OF_SERVICE and rule not in NOT_YET
+def test_every_rule_of_a_tested_part_has_a_test() -> None:
+    required = {
+        rule for rule, part in _load_rules().items() if part in TESTED_PARTS and rule not in UNTESTED_RULES
     }
-    assert sorted(wanted - set(_rule_marks())) == []
+    required |= {
+        rule
+        for rule, part in _load_rules().items()
+        if part == "service"
+        and rule.partition("-")[0] in TESTED_SERVICE_GROUPS
+        and rule not in UNTESTED_RULES
+    }
+    assert sorted(required - set(_find_rule_marks())) == []
 
 
-def test_every_rule_that_is_cited_exists() -> None:
+def test_every_cited_rule_exists() -> None:
     cited = {
         rule
-        for folder in ("src", "tests", "docs")
-        for path in (ROOT / folder).rglob("*")
+        for directory in ("src", "tests", "docs")
+        for path in (ROOT / directory).rglob("*")
         if path.suffix in {".py", ".md", ".table"} and "node_modules" not in path.parts
         for rule in _CITED.findall(path.read_text())
     }
-    assert sorted(cited - set(_rules())) == []
+    assert sorted(cited - set(_load_rules())) == []

@@ -1,4 +1,4 @@
-"""What every file of the repository holds to."""
+"""Rules that all files of the repository follow."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ def _run(*command: str) -> str:
     ).stdout
 
 
-def _tracked(pattern: str) -> list[Path]:
+def _list_tracked(pattern: str) -> list[Path]:
     return [ROOT / name for name in _run("git", "ls-files", "-z", pattern).split("\0") if name]
 
 
-def test_no_lock_names_an_address() -> None:
-    locks = [*_tracked("*.lock"), *_tracked("*package-lock.json")]
+def test_lock_files_contain_no_urls() -> None:
+    locks = [*_list_tracked("*.lock"), *_list_tracked("*package-lock.json")]
     assert {lock.suffix for lock in locks} == {".lock", ".json"}
     assert [lock.name for lock in locks if "://" in lock.read_text()] == []
 
 
-def test_every_locked_package_has_hashes() -> None:
-    for lock in _tracked("*.lock"):
+def test_every_locked_python_package_has_hashes() -> None:
+    for lock in _list_tracked("*.lock"):
         text = lock.read_text()
         named = re.findall(r"^[a-z0-9][^ ]*==", text, re.MULTILINE)
         hashed = re.findall(r"^[a-z0-9][^ ]*==.*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE)
         assert len(hashed) == len(named) > 0, lock.name
 
 
-def test_every_locked_package_of_npm_has_a_hash() -> None:
-    for lock in _tracked("*package-lock.json"):
+def test_every_locked_npm_package_has_a_hash() -> None:
+    for lock in _list_tracked("*package-lock.json"):
         packages = json.loads(lock.read_text())["packages"]
-        del packages[""]  # the folder itself
+        del packages[""]  # the directory itself
         assert packages
         assert [name for name, package in packages.items() if "integrity" not in package] == []
 
 
-def test_a_second_run_does_no_set_up_again() -> None:
+def test_a_second_run_does_not_repeat_the_setup() -> None:
     assert "scripts/venv" not in _run("make", "--dry-run", "test")
 
 
-def test_no_file_is_larger_than_a_mebibyte() -> None:
-    assert [path.name for path in _tracked("*") if path.stat().st_size > 1 << 20] == []
+def test_no_file_is_larger_than_one_mebibyte() -> None:
+    assert [path.name for path in _list_tracked("*") if path.stat().st_size > 1 << 20] == []

@@ -1,4 +1,4 @@
-"""docs/guides/sdk.md: every program and every piece of it, run by somebody who reads it."""
+"""Programs and fragments of docs/guides/sdk.md, executed."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ from meshfleet.errors import mqtt as mqtt_errors
 from meshfleet.errors import protocol as protocol_errors
 from tests.cli.programs import TEST_TIMEOUT, Program
 from tests.cli.shell import wait_until_connected
-from tests.client.typing.checker import mistakes
+from tests.client.typing.checker import check_programs
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "sdk.md").read_text()
-PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
+PASSWORD = "correct-horse-battery"  # noqa: S105 # not a real password
 TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d+(Z|\+00:00)"
 MAC = "(bmac-)?[0-9a-f]{12}"
 
 
 class DemoService(NamedTuple):
-    """Where a service is."""
+    """Addresses of a running service."""
 
     url: str
     mqtt: str
 
     def adapt(self, text: str) -> str:
-        """A program of the page, for where this service is."""
-        here = text.replace("http://127.0.0.1:8080", self.url).replace("127.0.0.1:1883", self.mqtt)
-        return here.replace("…", PASSWORD)
+        """Replace the addresses and the password in a program of the page."""
+        adapted = text.replace("http://127.0.0.1:8080", self.url).replace("127.0.0.1:1883", self.mqtt)
+        return adapted.replace("…", PASSWORD)
 
 
 class Block(NamedTuple):
-    """A block of Python on the page."""
+    """Block of Python on the page."""
 
     heading: str
     text: str
 
     @property
     def is_fragment(self) -> bool:
-        """Whether it stands inside of an `async with`."""
+        """Whether the block belongs inside an `async with`."""
         is_async = re.search(r"^ *(async |.*\bawait )", self.text, re.MULTILINE) is not None
         return is_async and "asyncio.run(" not in self.text
 
 
 class ExpectedOutput(NamedTuple):
-    """What a block prints: lines that match these, in this order, and maybe others between them."""
+    """Output of a block: lines that match these patterns, in order, possibly with others in between."""
 
     heading: str
     lines: tuple[str, ...]
@@ -96,27 +96,27 @@ EXPECTED_OUTPUTS = (
 )
 
 
-def blocks() -> list[Block]:
-    """All blocks of Python, with the headings that they stand under."""
-    found = []
+def find_blocks() -> list[Block]:
+    """Return all blocks of Python, with the headings above them."""
+    blocks = []
     for section in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
         texts = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-        found += [Block(section.partition("\n")[0], text) for text in texts]
-    return found
+        blocks += [Block(section.partition("\n")[0], text) for text in texts]
+    return blocks
 
 
-PAIRS = [
-    pytest.param(block, seen, id=f"{number}-{block.heading}")
-    for number, (block, seen) in enumerate(zip(blocks(), EXPECTED_OUTPUTS, strict=True), start=1)
+BLOCKS_WITH_OUTPUT = [
+    pytest.param(block, expected, id=f"{number}-{block.heading}")
+    for number, (block, expected) in enumerate(zip(find_blocks(), EXPECTED_OUTPUTS, strict=True), start=1)
 ]
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoService]:
-    """The fleet that the page is about, on free ports."""
-    folder = tmp_path_factory.mktemp("service")
-    given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(folder / "data")]
-    with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
+    """Run the demo fleet that the page describes, on free ports."""
+    directory = tmp_path_factory.mktemp("service")
+    arguments = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(directory / "data")]
+    with Program(*arguments, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
         started = json.loads(program.read_line())
         running = DemoService(started["url"], started["mqtt"][0].partition("://")[2])
         _wait_until_ready(running)
@@ -124,132 +124,132 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoService]:
 
 
 def _wait_until_ready(running: DemoService) -> None:
-    """People take their time before they run the next piece."""
+    """Wait until the devices that the page uses are connected and have reported."""
     macs = (*(f"02005e00000{number}" for number in (1, 2, 3)), *(f"ca5bda1a000{digit}" for digit in "246c"))
     with blocking.Fleet(running.url, user="admin", password=PASSWORD) as fleet:
         wait_until_connected(fleet, *macs)
         eventually(lambda: fleet.samples.series("ca5bda1a0006", "temperature").items)
 
 
-@pytest.mark.parametrize(("block", "seen"), PAIRS)
-def test_every_block_of_the_page_does_what_it_says(
-    block: Block, seen: ExpectedOutput, service: DemoService, tmp_path: Path
+@pytest.mark.parametrize(("block", "expected"), BLOCKS_WITH_OUTPUT)
+def test_every_block_of_the_page_prints_what_it_says(
+    block: Block, expected: ExpectedOutput, service: DemoService, tmp_path: Path
 ) -> None:
-    assert block.heading == seen.heading
+    assert block.heading == expected.heading
     text = service.adapt(block.text)
     if "import pytest" in text:
-        said = _run_tests(text, tmp_path)
+        output = _run_tests(text, tmp_path)
     elif block.is_fragment:
-        said = asyncio.run(_run_fragment(text, service, seen))
+        output = asyncio.run(_run_fragment(text, service, expected))
     else:
-        said = _run_program(text, tmp_path, seen)
-    assert _missing(seen, said) == [], said
+        output = _run_program(text, tmp_path, expected)
+    assert _find_missing_lines(expected, output) == [], output
 
 
-def _missing(seen: ExpectedOutput, said: list[str]) -> list[str]:
-    """What should have been said, and was not, or not in this order."""
-    rest = iter(said)
-    return [line for line in seen.lines if not any(re.search(line, each) for each in rest)]
+def _find_missing_lines(expected: ExpectedOutput, output: list[str]) -> list[str]:
+    """Return the expected lines that are missing in the output, or not in order."""
+    remaining = iter(output)
+    return [line for line in expected.lines if not any(re.search(line, each) for each in remaining)]
 
 
-def _run_tests(text: str, folder: Path) -> list[str]:
-    """What pytest says to a test."""
-    (folder / "test_mine.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(folder)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, timeout=2 * TEST_TIMEOUT
+def _run_tests(text: str, directory: Path) -> list[str]:
+    """Run a test with pytest, and return its output."""
+    (directory / "test_mine.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(directory)]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=directory, timeout=2 * TEST_TIMEOUT
     )
-    return done.stdout.splitlines()
+    return result.stdout.splitlines()
 
 
-def _run_program(text: str, folder: Path, seen: ExpectedOutput) -> list[str]:
-    """What a program prints, to its end or until all has been seen."""
-    (folder / "mine.py").write_text(text)
-    said = []
+def _run_program(text: str, directory: Path, expected: ExpectedOutput) -> list[str]:
+    """Run a program to its end, or until all expected lines are printed, and return its output."""
+    (directory / "mine.py").write_text(text)
+    output = []
     with subprocess.Popen(
-        [sys.executable, "-u", "-W", "error", "mine.py"], stdout=subprocess.PIPE, text=True, cwd=folder
+        [sys.executable, "-u", "-W", "error", "mine.py"], stdout=subprocess.PIPE, text=True, cwd=directory
     ) as process:
-        guard = Timer(TEST_TIMEOUT, process.kill)
-        guard.start()
+        timer = Timer(TEST_TIMEOUT, process.kill)
+        timer.start()
         assert process.stdout is not None
         for line in process.stdout:
-            said.append(line.removesuffix("\n"))
-            if seen.is_endless and not _missing(seen, said):
+            output.append(line.removesuffix("\n"))
+            if expected.is_endless and not _find_missing_lines(expected, output):
                 process.kill()
-        guard.cancel()
-    assert seen.is_endless or process.returncode == 0, said
-    return said
+        timer.cancel()
+    assert expected.is_endless or process.returncode == 0, output
+    return output
 
 
-async def _run_fragment(text: str, service: DemoService, seen: ExpectedOutput) -> list[str]:
-    """The same of a piece, in a block that gives it `fleet` and `mesh`."""
-    said: list[str] = []
-    enough = asyncio.Event()
+async def _run_fragment(text: str, service: DemoService, expected: ExpectedOutput) -> list[str]:
+    """Run a fragment with `fleet` and `mesh` in scope, and return its output."""
+    output: list[str] = []
+    is_complete = asyncio.Event()
 
-    def say(*words: object) -> None:
-        said.append(" ".join(map(str, words)))
-        if seen.is_endless and not _missing(seen, said):
-            enough.set()
+    def record(*values: object) -> None:
+        output.append(" ".join(map(str, values)))
+        if expected.is_endless and not _find_missing_lines(expected, output):
+            is_complete.set()
 
     async with (
         asyncio.timeout(TEST_TIMEOUT),
         Fleet(service.url, user="admin", password=PASSWORD) as fleet,
         Mesh(f"mqtt://admin:{PASSWORD}@{service.mqtt}") as mesh,
     ):
-        names: dict[str, Any] = {"fleet": fleet, "mesh": mesh, "print": say}
+        names: dict[str, Any] = {"fleet": fleet, "mesh": mesh, "print": record}
         code = compile(text, "sdk.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        running = asyncio.ensure_future(eval(code, names))  # noqa: S307 # our own page
-        waiting = asyncio.ensure_future(enough.wait())
-        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
+        running = asyncio.ensure_future(eval(code, names))  # noqa: S307 # code of our own page
+        completed = asyncio.ensure_future(is_complete.wait())
+        await asyncio.wait((running, completed), return_when=asyncio.FIRST_COMPLETED)
+        completed.cancel()
         if running.done():
             running.result()
         running.cancel()
-        await asyncio.gather(running, waiting, return_exceptions=True)
-    return said
+        await asyncio.gather(running, completed, return_exceptions=True)
+    return output
 
 
 @pytest.mark.part("long")
 def test_a_type_checker_accepts_every_block_of_the_page(tmp_path: Path) -> None:
-    beginning = (
+    preamble = (
         "from meshfleet.client import Fleet, Mesh\n\n\nasync def piece(fleet: Fleet, mesh: Mesh) -> None:\n"
     )
     programs = {
-        f"{number} {block.heading}": beginning + textwrap.indent(block.text, "    ")
+        f"{number} {block.heading}": preamble + textwrap.indent(block.text, "    ")
         if block.is_fragment
         else block.text
-        for number, block in enumerate(blocks())
+        for number, block in enumerate(find_blocks())
     }
-    assert mistakes(tmp_path, programs) == {name: [] for name in programs}
+    assert check_programs(tmp_path, programs) == {name: [] for name in programs}
 
 
 # Errors
 
 
-def _rows() -> list[list[str]]:
-    """The table of errors: the names in it, and in words when they are raised."""
+def _find_error_rows() -> list[list[str]]:
+    """Return the rows of the table of errors."""
     (table,) = re.findall(r"^\| class \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
 
 
-def _classes(cell: str) -> list[type[errors.FleetError]]:
+def _find_error_classes(cell: str) -> list[type[errors.FleetError]]:
     defined = {**vars(mqtt_errors), **vars(protocol_errors), **vars(errors)}
     return [defined[name] for name in re.findall(r"`([A-Z]\w+)`", cell)]
 
 
-def test_the_table_tells_of_every_error_of_a_request_and_whether_it_may_have_happened() -> None:
-    rows = {words: _classes(names) for names, words, _ in _rows()}
-    (unsent,) = [kinds for words, kinds in rows.items() if "`sent` is false" in words]
-    (sent,) = [kinds for words, kinds in rows.items() if "`sent` is true" in words]
-    every = errors.Unanswered.__subclasses__()
-    assert {*unsent} == {each for each in every if not each.sent}
-    assert {*sent} == {each for each in every if each.sent}
+def test_the_table_of_errors_states_for_every_error_of_a_request_whether_it_was_sent() -> None:
+    rows = {description: _find_error_classes(names) for names, description, _ in _find_error_rows()}
+    (unsent,) = [kinds for description, kinds in rows.items() if "`sent` is false" in description]
+    (sent,) = [kinds for description, kinds in rows.items() if "`sent` is true" in description]
+    all_errors = errors.Unanswered.__subclasses__()
+    assert {*unsent} == {each for each in all_errors if not each.sent}
+    assert {*sent} == {each for each in all_errors if each.sent}
 
 
-def test_every_error_of_a_link_or_a_service_is_in_the_table_or_below_one_that_is() -> None:
-    told = tuple(each for names, _, _ in _rows() for each in _classes(names))
-    only_inside = {mqtt_errors.Undelivered}  # a Mesh logs it
+def test_every_error_of_a_connection_or_service_is_in_the_table_or_a_subclass() -> None:
+    listed = tuple(each for names, _, _ in _find_error_rows() for each in _find_error_classes(names))
+    internal = {mqtt_errors.Undelivered}  # a Mesh only logs it
     roots = (mqtt_errors.LinkError, errors.Unanswered, errors.Unavailable)
     assert {
-        each for root in roots for each in root.__subclasses__() if not issubclass(each, told)
-    } == only_inside
+        each for root in roots for each in root.__subclasses__() if not issubclass(each, listed)
+    } == internal

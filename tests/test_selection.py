@@ -1,4 +1,4 @@
-"""Which tests run: none may be left out everywhere."""
+"""Selection of tests by parts: no test may be excluded everywhere."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class TestNumbers:
 def test_a_misspelt_part_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "test_row.py").write_text(MISSPELT_IN_A_ROW)
     (tmp_path / "test_class.py").write_text(MISSPELT_IN_A_CLASS)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", "/dev/null", "-p", "tests.selection", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         check=False,
         text=True,
     )
-    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
+    assert result.returncode == pytest.ExitCode.INTERRUPTED, result.stdout + result.stderr
     for name in ("test_row.py::test_numbers[2]", "test_class.py::TestNumbers::test_one"):
-        assert f"{name}: no such part: lnog; there are " in done.stdout
-    assert "test_numbers[1]: no such part" not in done.stdout
+        assert f"{name}: unknown part: lnog; the parts are " in result.stdout
+    assert "test_numbers[1]: unknown part" not in result.stdout

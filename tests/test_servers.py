@@ -1,4 +1,4 @@
-"""The real parts start here, on this machine, before anything relies on them."""
+"""Servers and browser that the tests need, checked on this machine before others rely on them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def test_mosquitto_accepts_an_mqtt_connection(broker: ServerAddress) -> None:
         assert client.recv(4) == b"\x20\x02\x00\x00"
 
 
-def test_postgresql_15_or_newer_answers_a_query(database: ServerAddress) -> None:
+def test_postgresql_15_or_newer_responds_to_a_query(database: ServerAddress) -> None:
     psql = str(require(POSTGRESQL).with_name("psql"))
-    where = ["-h", database.host, "-p", str(database.port), "-U", "postgres"]
-    query = [psql, *where, "-Atc", "show server_version_num"]
-    answer = subprocess.run(query, check=True, capture_output=True, text=True)
-    assert int(answer.stdout) >= 150000
+    address = ["-h", database.host, "-p", str(database.port), "-U", "postgres"]
+    command = [psql, *address, "-Atc", "show server_version_num"]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert int(result.stdout) >= 150000
 
 
-def test_chromium_draws_a_page(tmp_path: Path) -> None:
+def test_chromium_renders_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text("<p id=here></p><script>here.textContent = 6 * 7</script>")
     flags = [
@@ -55,7 +55,7 @@ def test_chromium_draws_a_page(tmp_path: Path) -> None:
         "--disable-background-networking",
     ]
     flags += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
-    drawn = subprocess.run(
+    result = subprocess.run(
         [require(CHROMIUM), *flags, "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True
     )
-    assert '<p id="here">42</p>' in drawn.stdout
+    assert '<p id="here">42</p>' in result.stdout

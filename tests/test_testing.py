@@ -1,4 +1,4 @@
-"""`meshfleet.testing`: real parts for other people's tests, which leave nothing behind."""
+"""`meshfleet.testing`: emulated gateways and services that leave no threads, ports or files behind."""
 
 from __future__ import annotations
 
@@ -43,71 +43,75 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def is_open(url: str) -> bool:
-    place = BrokerAddress.parse(url)
+def is_listening(url: str) -> bool:
+    address = BrokerAddress.parse(url)
     with closing(socket.socket()) as probe:
-        return probe.connect_ex((place.host, place.port)) == 0
+        return probe.connect_ex((address.host, address.port)) == 0
 
 
-def threads() -> set[str]:
-    return {each.name for each in threading.enumerate() if each.name in {"emulated gateway", "running fleet"}}
+def list_threads() -> set[str]:
+    return {
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name in {"emulated gateway", "running fleet"}
+    }
 
 
-async def version(broker: str, gateway: str, prefix: str = "") -> object:
+async def read_version(broker: str, gateway: str, prefix: str = "") -> object:
     async with Mesh(broker, prefix=prefix) as mesh:
         return (await mesh.apiversion(gateway, timeout=LONG)).version
 
 
-# --- A gateway ---
+# --- Gateways ---
 
 
-def test_a_gateway_is_there_while_a_block_lasts() -> None:
+def test_a_gateway_runs_while_a_block_lasts() -> None:
     with emulated_gateway() as gateway:
-        assert is_open(gateway.broker)
+        assert is_listening(gateway.broker)
         assert len(gateway.devices) == 3
-        assert asyncio.run(version(gateway.broker, gateway.mac)) == Version(2, 4, 0)
-    assert not is_open(gateway.broker)
-    assert not threads()
+        assert asyncio.run(read_version(gateway.broker, gateway.mac)) == Version(2, 4, 0)
+    assert not is_listening(gateway.broker)
+    assert not list_threads()
 
 
-async def test_a_gateway_is_there_while_an_async_block_lasts() -> None:
+async def test_a_gateway_runs_while_an_async_block_lasts() -> None:
     async with emulated_gateway(devices=5, api_version="2.1.0") as gateway:
         assert len(gateway.devices) == 5
-        assert await version(gateway.broker, gateway.mac) == Version(2, 1, 0)
-    assert not is_open(gateway.broker)
-    assert not threads()
+        assert await read_version(gateway.broker, gateway.mac) == Version(2, 1, 0)
+    assert not is_listening(gateway.broker)
+    assert not list_threads()
 
 
-async def test_two_gateways_do_not_know_each_other() -> None:
-    async with emulated_gateway() as one, emulated_gateway(mac="02005E00000F") as other:
-        assert one.broker != other.broker
-        assert other.mac == "02005e00000f"
-        assert set(one.devices).isdisjoint(other.devices)
-        assert await version(other.broker, other.mac) == await version(one.broker, one.mac)
+async def test_two_gateways_are_independent() -> None:
+    async with emulated_gateway() as first, emulated_gateway(mac="02005E00000F") as second:
+        assert first.broker != second.broker
+        assert second.mac == "02005e00000f"
+        assert set(first.devices).isdisjoint(second.devices)
+        assert await read_version(second.broker, second.mac) == await read_version(first.broker, first.mac)
 
 
-async def test_mode_prefix_speed_and_faults_are_those_of_the_emulator() -> None:
+async def test_mode_prefix_speed_and_faults_are_passed_to_the_emulator() -> None:
     async with (
         emulated_gateway(mode="decoded", prefix="a/b", speed=600, faults={"silent": 1}) as gateway,
         Mesh(gateway.broker, prefix=gateway.prefix) as mesh,
         asyncio.timeout(LONG),
     ):
-        answer = await mesh.read(gateway.mac, gateway.devices[0], "8000", timeout=LONG)
-        assert answer.status == Status.TIMEOUT
+        response = await mesh.read(gateway.mac, gateway.devices[0], "8000", timeout=LONG)
+        assert response.status == Status.TIMEOUT
         async for report in mesh.reports(kinds=Kind.MEASUREMENT_DECODED):
             assert report.gateway == gateway.mac
             break
 
 
-async def test_a_gateway_can_be_put_on_another_broker(tmp_path: Path) -> None:
+async def test_a_gateway_can_use_another_broker(tmp_path: Path) -> None:
     with Mosquitto(tmp_path) as mosquitto:
         url = f"mqtt://127.0.0.1:{mosquitto.address.port}"
         async with emulated_gateway(broker=url) as gateway:
             assert gateway.broker == url
-            assert await version(url, gateway.mac) == Version(2, 4, 0)
+            assert await read_version(url, gateway.mac) == Version(2, 4, 0)
 
 
-def test_mistakes_are_told_before_anything_starts() -> None:
+def test_invalid_arguments_are_refused_before_anything_starts() -> None:
     for settings, problem in (
         ({"mode": "cooked"}, ValueError),
         ({"api_version": "new"}, MalformedVersion),
@@ -120,126 +124,126 @@ def test_mistakes_are_told_before_anything_starts() -> None:
             emulated_gateway(**settings)
 
 
-def test_what_goes_wrong_on_the_way_in_is_raised_there_and_leaves_nothing() -> None:
+def test_an_error_while_starting_is_raised_on_entering() -> None:
     with pytest.raises(BrokerUnreachable), emulated_gateway(broker=f"mqtt://127.0.0.1:{free_port()}"):
-        pytest.fail("there is no broker")
-    assert not threads()
+        pytest.fail("the broker must be unreachable")
+    assert not list_threads()
 
 
-async def test_who_is_cancelled_on_the_way_in_leaves_nothing() -> None:
+async def test_canceling_while_entering_leaves_no_thread() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        place = emulated_gateway(broker=f"mqtt://127.0.0.1:{silent.getsockname()[1]}")
-        entering = asyncio.create_task(place.__aenter__())
+        context = emulated_gateway(broker=f"mqtt://127.0.0.1:{silent.getsockname()[1]}")
+        entering = asyncio.create_task(context.__aenter__())
         client, _ = await asyncio.to_thread(silent.accept)
         with client:
             entering.cancel()
             await asyncio.wait((entering,))
             assert entering.cancelled()
-    assert not threads()
+    assert not list_threads()
 
 
-def test_an_error_of_the_block_is_the_one_that_is_seen() -> None:
+def test_an_error_of_the_block_takes_precedence() -> None:
     with pytest.raises(LookupError), emulated_gateway():
         raise LookupError
-    assert not threads()
+    assert not list_threads()
 
 
-def test_what_goes_wrong_during_the_block_is_raised_at_its_end() -> None:
-    is_broken = threading.Event()
+def test_an_error_during_the_block_is_raised_at_its_end() -> None:
+    may_fail = threading.Event()
 
-    async def break_down() -> None:
-        await asyncio.to_thread(is_broken.wait)
+    async def fail() -> None:
+        await asyncio.to_thread(may_fail.wait)
         raise LookupError
 
     @asynccontextmanager
-    async def make() -> AsyncIterator[str]:
+    async def run() -> AsyncIterator[str]:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(break_down())
-            yield "it runs"
+            tasks.create_task(fail())
+            yield "running"
 
-    place = BackgroundContext("emulated gateway", make)
-    assert place.__enter__() == "it runs"
-    is_broken.set()
-    eventually(lambda: not threads())
+    context = BackgroundContext("emulated gateway", run)
+    assert context.__enter__() == "running"
+    may_fail.set()
+    eventually(lambda: not list_threads())
     with pytest.raises(LookupError):
-        place.__exit__(None, None, None)
+        context.__exit__(None, None, None)
 
 
-def test_a_gateway_hides_the_password_of_its_broker() -> None:
+def test_the_representation_of_a_gateway_omits_the_password_of_its_broker() -> None:
     url = "mqtt://me:hunter22@127.0.0.1"
-    shown = EmulatedGateway(broker=url, prefix="", mac=Mac("02005e000001"), devices=())
-    assert "hunter22" not in f"{shown!r} {shown.__rich_repr__()}"
+    gateway = EmulatedGateway(broker=url, prefix="", mac=Mac("02005e000001"), devices=())
+    assert "hunter22" not in f"{gateway!r} {gateway.__rich_repr__()}"
 
 
-# --- A service ---
+# --- Services ---
 
 
 @pytest.mark.parametrize("gateways", [0, -1])
-def test_a_fleet_has_gateways(gateways: int) -> None:
-    with pytest.raises(ValueError, match="one gateway or more"):
+def test_a_fleet_needs_at_least_one_gateway(gateways: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
         running_fleet(gateways=gateways)
 
 
-def test_a_fleet_hides_its_passwords() -> None:
-    shown = RunningFleet(
+def test_the_representation_of_a_fleet_omits_its_passwords() -> None:
+    fleet = RunningFleet(
         url="https://127.0.0.1",
         user="admin",
-        password="hunter22",  # noqa: S106 # of no account
+        password="hunter22",  # noqa: S106 # not a real password
         broker="mqtt://admin:hunter22@127.0.0.1",
         prefix="",
         gateways=(),
     )
-    assert "hunter22" not in repr(shown)
-    assert pretty_repr(shown) == "RunningFleet(url='https://127.0.0.1', gateways=())"
+    assert "hunter22" not in repr(fleet)
+    assert pretty_repr(fleet) == "RunningFleet(url='https://127.0.0.1', gateways=())"
 
 
-def test_all_devices_of_a_fleet_answer_at_once() -> None:
+def test_all_devices_of_a_fleet_respond_at_once() -> None:
     with (
-        running_fleet(gateways=2, devices=3) as place,
-        Fleet(place.url, user=place.user, password=place.password) as fleet,
+        running_fleet(gateways=2, devices=3) as running,
+        Fleet(running.url, user=running.user, password=running.password) as fleet,
     ):
-        for gateway in place.gateways:
+        for gateway in running.gateways:
             for device in (gateway.mac, *gateway.devices):
-                answer = check(fleet.requests.read(device, "8000"))
-                assert answer.gateway == gateway.mac
+                response = check(fleet.requests.read(device, "8000"))
+                assert response.gateway == gateway.mac
 
 
-def connected(place: RunningFleet) -> dict[str, bool]:
-    with httpx.Client(base_url=place.url, verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as http:
-        login = {"username": place.user, "password": place.password}
+def list_connected(running: RunningFleet) -> dict[str, bool]:
+    with httpx.Client(base_url=running.url, verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as http:
+        login = {"username": running.user, "password": running.password}
         token = http.post("/api/v1/auth/login", json=login).json()["authToken"]
-        answer = http.get("/api/v1/gateways", headers={"Authorization": f"Bearer {token}"}).json()
-    return {each["mac"]: each["connected"] for each in answer["items"]}
+        body = http.get("/api/v1/gateways", headers={"Authorization": f"Bearer {token}"}).json()
+    return {each["mac"]: each["connected"] for each in body["items"]}
 
 
-def test_a_service_runs_with_its_gateways_and_leaves_nothing(
+def test_a_service_runs_with_its_gateways_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    manners = gc.get_threshold(), sys.getswitchinterval()
-    with running_fleet(gateways=2, devices=4) as place:
+    process_settings = gc.get_threshold(), sys.getswitchinterval()
+    with running_fleet(gateways=2, devices=4) as running:
         assert list(tmp_path.iterdir())
-        assert connected(place).keys() == {each.mac for each in place.gateways}
-        assert [len(each.devices) for each in place.gateways] == [4, 4]
-        for each in place.gateways:
-            assert asyncio.run(version(place.broker, each.mac)) == Version(2, 4, 0)
-        assert place.password not in repr(place)
-    assert not is_open(place.broker)
+        assert list_connected(running).keys() == {each.mac for each in running.gateways}
+        assert [len(each.devices) for each in running.gateways] == [4, 4]
+        for gateway in running.gateways:
+            assert asyncio.run(read_version(running.broker, gateway.mac)) == Version(2, 4, 0)
+        assert running.password not in repr(running)
+    assert not is_listening(running.broker)
     assert not list(tmp_path.iterdir())
-    assert not threads()
-    assert (gc.get_threshold(), sys.getswitchinterval()) == manners
+    assert not list_threads()
+    assert (gc.get_threshold(), sys.getswitchinterval()) == process_settings
 
 
 async def test_a_service_runs_while_an_async_block_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHFLEET_ADMIN_PASSWORD", "a password / with : signs@")
-    async with running_fleet(prefix="site", mode="decoded") as place:
-        assert place.password == "a password / with : signs@"  # noqa: S105 # given above
-        mac = place.gateways[0].mac
-        assert await version(place.broker, mac, place.prefix) == Version(2, 4, 0)
-        assert (await asyncio.to_thread(connected, place)).keys() == {mac}
-    assert not threads()
+    async with running_fleet(prefix="site", mode="decoded") as running:
+        assert running.password == "a password / with : signs@"  # noqa: S105 # set above
+        mac = running.gateways[0].mac
+        assert await read_version(running.broker, mac, running.prefix) == Version(2, 4, 0)
+        assert (await asyncio.to_thread(list_connected, running)).keys() == {mac}
+    assert not list_threads()
 
 
-def test_nobody_needs_pytest_for_it() -> None:
-    look = "import sys, meshfleet.testing; sys.exit('pytest' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", look], check=False, timeout=60).returncode == 0
+def test_the_package_does_not_import_pytest() -> None:
+    code = "import sys, meshfleet.testing; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -26,41 +26,43 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 TOUR = (ROOT / "docs" / "tour.md").read_text()
-OURS = ".venv/bin/meshfleet "
-PASSWORD = "correct-horse-battery"  # noqa: S105 # of nobody
+MESHFLEET_COMMAND = ".venv/bin/meshfleet "
+PASSWORD = "correct-horse-battery"  # noqa: S105 # not a real password
 
 
 class DemoService(NamedTuple):
-    """Where a service is."""
+    """Addresses of a running service."""
 
     url: str
     mqtt: list[str]
 
     def adapt(self, text: str) -> str:
-        """Something to type or to run, for where this service is."""
+        """Replace the address and the password in a command or program."""
         return text.replace("http://127.0.0.1:8080", self.url).replace("…", PASSWORD)
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoService]:
-    """A service with a fleet to look at, as `make run` starts it, but on a free port."""
+    """Run the demo as `make run` does, but on free ports."""
     data = tmp_path_factory.mktemp("service") / "data"
-    given = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(data)]
-    with Program(*given, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
+    arguments = ["serve", "--demo", "--json", "--http", "127.0.0.1:0", "--data", str(data)]
+    with Program(*arguments, MESHFLEET_ADMIN_PASSWORD=PASSWORD) as program:
         started = json.loads(program.read_line())
         _wait_until_ready(started["url"])
         yield DemoService(started["url"], started["mqtt"])
 
 
 def _wait_until_ready(url: str) -> None:
-    """People take their time before they ask."""
+    """Wait until the device that the tour uses is connected."""
     login = httpx.post(
         url + LOGIN_PATH, json={"username": "admin", "password": PASSWORD}, timeout=TEST_TIMEOUT
     )
     bearer = {"Authorization": f"Bearer {login.json()['authToken']}"}
     with httpx.Client(headers=bearer, timeout=TEST_TIMEOUT) as client:
         device = f"{url}/api/v1/devices/bmac-ca5bda1a0004"
-        eventually(lambda: client.get(device).json()["connectivity"]["connected"], "that devices connect")
+        eventually(
+            lambda: client.get(device).json()["connectivity"]["connected"], "the connection of the device"
+        )
 
 
 def _code_blocks(language: str, page: str) -> list[str]:
@@ -69,26 +71,26 @@ def _code_blocks(language: str, page: str) -> list[str]:
 
 
 def _run_commands(service: DemoService) -> list[Any]:
-    """Type all commands of the tour that are not ours, and give back what they answer."""
+    """Run all commands of the tour except those of meshfleet, and return their outputs."""
     require(CURL), require(JQ), require(MOSQUITTO_PUB)
-    script = service.adapt("".join(block for block in _code_blocks("sh", TOUR) if OURS not in block))
+    script = service.adapt("".join(block for block in _code_blocks("sh", TOUR) if MESHFLEET_COMMAND not in block))
     script = script.replace("mosquitto_pub ", f"mosquitto_pub -p {service.mqtt[0].rpartition(':')[2]} ")
     script = re.sub(r"^(curl.*?)(  +#.*)?$", r"\1; echo", script, flags=re.MULTILINE)
-    done = subprocess.run(
+    result = subprocess.run(
         [str(require(BASH)), "-euc", script], capture_output=True, text=True, check=True, timeout=TEST_TIMEOUT
     )
-    return [json.loads(line.removeprefix("data:")) for line in done.stdout.splitlines()]
+    return [json.loads(line.removeprefix("data:")) for line in result.stdout.splitlines()]
 
 
-def test_every_step_of_the_tour_does_what_it_says(service: DemoService) -> None:
-    first, silent, summary, renamed, labelled, unlabelled, changes, samples, series, *live = _run_commands(
-        service
+def test_every_step_of_the_tour_has_the_described_result(service: DemoService) -> None:
+    first, disconnected, summary, renamed, labelled, unlabelled, changes, samples, series, *live = (
+        _run_commands(service)
     )
-    *live, history, answer = live
+    *live, history, response = live
     assert [len(first["items"]), first["items"][0]["friendlyName"]] == [2, "Head office"]
     assert first["items"][0]["connectivity"]["connected"]
-    assert silent["items"]
-    assert all("Clip" in each["friendlyName"] and "live" in each for each in silent["items"])
+    assert disconnected["items"]
+    assert all("Clip" in each["friendlyName"] and "live" in each for each in disconnected["items"])
     assert summary["total"] == 24
     assert renamed["friendlyName"] == "Head office / lobby ☕"
     assert labelled["labels"] == ["2nd floor/north", "gateways"]
@@ -99,18 +101,18 @@ def test_every_step_of_the_tour_does_what_it_says(service: DemoService) -> None:
     assert [each["type"] for each in live] == ["report"] * 3
     assert [each["connected"] for each in history["items"]] == [True, False, True, False, True]
     assert {each["cause"] for each in history["items"]} == {"connection"}
-    assert (answer["status"], answer["gateway"]) == (0, "02005e000001")
-    assert 0 <= answer["value"] <= 100
+    assert (response["status"], response["gateway"]) == (0, "02005e000001")
+    assert 0 <= response["value"] <= 100
 
 
 @pytest.mark.parametrize("page", [README, TOUR], ids=["README", "tour"])
 def test_the_meshfleet_commands_do_what_the_page_says(
     service: DemoService, tmp_path: Path, page: str
 ) -> None:
-    (block,) = [block for block in _code_blocks("sh", page) if OURS in block]
+    (block,) = [block for block in _code_blocks("sh", page) if MESHFLEET_COMMAND in block]
     with Relay(tmp_path / "bin") as relay:
-        script = block.replace(OURS, f"echo '##'; {relay.program} ")
-        done = subprocess.run(
+        script = block.replace(MESHFLEET_COMMAND, f"echo '##'; {relay.program} ")
+        result = subprocess.run(
             [str(require(BASH)), "-euc", script],
             env={
                 **os.environ,
@@ -124,12 +126,12 @@ def test_the_meshfleet_commands_do_what_the_page_says(
             check=True,
             timeout=TEST_TIMEOUT,
         )
-    _, login, devices, read, *samples, watch = done.stdout.split("##\n")
+    _, login, devices, read, *samples, watch = result.stdout.split("##\n")
     assert login == f"Logged in at {service.url} as admin (admin).\n"
     assert devices.count("Head office") >= 3
-    value, who = read.splitlines()
+    value, details = read.splitlines()
     assert re.fullmatch(r"battery-level = \d+ %", value)
-    assert re.match(r"answered by the device itself in \d+ ms, through gateway 02005e000001, which ", who)
+    assert re.match(r"answered by the device itself in \d+ ms, through gateway 02005e000001, which ", details)
     assert [len(listing.splitlines()) for listing in samples] == ([4] if page is README else [])
     assert len(watch.splitlines()) == 3
 

@@ -1,4 +1,4 @@
-"""The page about updates: every command on it can be typed."""
+"""Commands of docs/guides/updates.md, parsed but not executed."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ COMMANDS = [
 ]
 
 
-def test_there_are_commands() -> None:
+def test_the_page_has_commands() -> None:
     assert len(COMMANDS) > 4
 
 
 @each_row("line", COMMANDS)
-def test_a_command_is_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, *words = shlex.split(line.replace("…", "1234567890abcdef"))
+def test_a_command_can_be_parsed(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, *arguments = shlex.split(line.replace("…", "1234567890abcdef"))
     monkeypatch.chdir(tmp_path)
-    for image in (word for word in words if word.endswith((".zip", ".bin"))):
-        Path(image).touch()  # who types this has one
+    for image in (argument for argument in arguments if argument.endswith((".zip", ".bin"))):
+        Path(image).touch()  # the image must exist
     command: click.Command = main
     context: click.Context | None = None
     while isinstance(command, click.Group):
         context = click.Context(command, info_name=name, parent=context)
-        found, below, words = command.resolve_command(context, words)
+        found, subcommand, arguments = command.resolve_command(context, arguments)
         assert found is not None
-        assert below is not None
-        name, command = found, below
-    made = command.make_context(name, words, parent=context)
-    assert made.command is command
+        assert subcommand is not None
+        name, command = found, subcommand
+    parsed = command.make_context(name, arguments, parent=context)
+    assert parsed.command is command

@@ -1,4 +1,4 @@
-"""Measure where the time of a run goes, and print a table per folder of tests after every larger run."""
+"""CPU and wall time of the tests, printed as a table per directory after every larger run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 MIN_TESTS: Final = 500
-"""Tests that a run must have for the table: whoever runs one file wants to see that file's result only."""
+"""Minimum number of tests for the table: a run of one file shows only the result of that file."""
 
 CACHE_KEY: Final = "meshfleet/times"
-"""Where pytest's cache keeps the seconds of each test function, for scripts/mutate.py."""
+"""Key in pytest's cache for the seconds of each test function, used by scripts/mutate.py."""
 
 _CPU_PROPERTY: Final = "cpu seconds"
 
 
 @dataclass
 class TimeSpent:
-    """What some tests took, in seconds.
+    """Time that tests took, in seconds.
 
     The CPU time of a program counts for the test that waits for its end, or whose teardown does. So a shared
     server or browser counts for the test whose teardown ends it, and not for the others that use it.
@@ -39,7 +39,7 @@ class TimeSpent:
 
 
 class TimingReport:
-    """Adds up what tests took, in the process that gets all reports."""
+    """Sum of the times of all tests, in the process that receives all reports."""
 
     def __init__(self) -> None:
         self.functions: defaultdict[str, TimeSpent] = defaultdict(TimeSpent)
@@ -51,14 +51,14 @@ class TimingReport:
             spent.items += 1
             spent.cpu += sum(value for name, value in report.user_properties if name == _CPU_PROPERTY)  # type: ignore[misc]
 
-    def sum_by_folder(self) -> dict[str, TimeSpent]:
-        folders: defaultdict[str, TimeSpent] = defaultdict(TimeSpent)
+    def sum_by_directory(self) -> dict[str, TimeSpent]:
+        directories: defaultdict[str, TimeSpent] = defaultdict(TimeSpent)
         for function, spent in self.functions.items():
-            total = folders["/".join(function.partition("::")[0].split("/")[1:-1][:2]) or "(top)"]
+            total = directories["/".join(function.partition("::")[0].split("/")[1:-1][:2]) or "(top)"]
             total.items += spent.items
             total.cpu += spent.cpu
             total.wall += spent.wall
-        return folders
+        return directories
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter, config: pytest.Config) -> None:
         cache = getattr(config, "cache", None)  # pytest may run without one
@@ -70,15 +70,15 @@ class TimingReport:
             return
         terminalreporter.section("where the time went")
         terminalreporter.line(f"{'tests':<24}{'items':>8}{'CPU s':>10}{'wall s':>10}")
-        rows = sorted(self.sum_by_folder().items(), key=lambda row: -row[1].cpu)
+        rows = sorted(self.sum_by_directory().items(), key=lambda row: -row[1].cpu)
         for name, spent in rows:
             terminalreporter.line(f"{name:<24}{spent.items:>8}{spent.cpu:>10.1f}{spent.wall:>10.1f}")
-        whole = [sum(getattr(each, part) for _, each in rows) for part in ("items", "cpu", "wall")]
-        terminalreporter.line(f"{'all':<24}{whole[0]:>8}{whole[1]:>10.1f}{whole[2]:>10.1f}")
+        totals = [sum(getattr(each, part) for _, each in rows) for part in ("items", "cpu", "wall")]
+        terminalreporter.line(f"{'all':<24}{totals[0]:>8}{totals[1]:>10.1f}{totals[2]:>10.1f}")
 
 
 def _is_whole_run(config: pytest.Config) -> bool:
-    """Tell whether this is `make test`. Others try fewer examples or other databases, or run few tests."""
+    """Return whether this is `make test`. Other runs use fewer examples, other databases or few tests."""
     option = config.option
     limits = (option.fast, option.part, option.keyword, option.markexpr, option.lf)
     return config.args_source is not config.ArgsSource.ARGS and not any(limits)
@@ -108,18 +108,18 @@ _CPU_AT_START: Final = pytest.StashKey[float]()
 
 
 def _cpu_seconds() -> float:
-    """CPU seconds of this process and of the fork server, with ended programs that they waited for."""
+    """Return the CPU seconds of this process and of the fork server, with ended programs they waited for."""
     return sum(os.times()[:4]) + _fork_server_cpu()
 
 
 def _fork_server_cpu() -> float:
-    """CPU seconds of the process that tests/cli/forked_process.py forks from, with children that ended."""
-    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # noqa: SLF001 # nothing public tells it
+    """Return the CPU seconds of the fork server of tests/cli/forked_process.py, with ended children."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # noqa: SLF001 # there is no public attribute
     if pid is None:
         return 0.0
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
-    except OSError:  # it has ended, or this is not Linux
+    except OSError:  # the process has ended, or this is not Linux
         return 0.0
     fields = stat.rpartition(")")[2].split()  # a name may contain spaces; utime to cstime are 14 to 17
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""`python -m meshfleet` is the command."""
+"""Entry point of `python -m meshfleet`."""
 
 from meshfleet.cli import main
 

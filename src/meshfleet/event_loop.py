@@ -1,4 +1,4 @@
-"""The event loop of a program."""
+"""Event loop of the programs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _Result = TypeVar("_Result")
 
 
 def run_program(main: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a program to its end: on uvloop where that is installed, else on asyncio's own loop."""
+    """Run a coroutine to its end, on uvloop if it is installed, else on asyncio's own loop."""
     try:
-        import uvloop  # noqa: PLC0415 # it is optional
+        import uvloop  # noqa: PLC0415 # an optional dependency
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)

@@ -1,4 +1,4 @@
-"""Which addresses belong together."""
+"""Grouping of IP addresses by network."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ipaddress import IPv6Address, ip_network
 
 
 def to_network(address: str) -> str:
-    """Return an address, or the /64 network of an IPv6 address: one machine may have all of it.
+    """Return an IPv4 address unchanged, and an IPv6 address as its /64 network.
 
-    IPv4 in the form that a socket for both shows (`::ffff:192.0.2.1`) is returned as IPv4. What is no address
-    is returned as it is.
+    One machine may own a whole /64. An IPv4 address in the form of a dual-stack socket (`::ffff:192.0.2.1`)
+    is returned as IPv4. A text that is not an address is returned unchanged.
     """
     if ":" not in address:
         return address

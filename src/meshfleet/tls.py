@@ -1,4 +1,4 @@
-"""Whom to trust, and who we are."""
+"""TLS contexts for outgoing connections."""
 
 from __future__ import annotations
 
@@ -15,30 +15,37 @@ if TYPE_CHECKING:
 def create_tls_context(
     *, authorities: Path | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
-    """Check the broker's certificate and name, and show our own certificate where one is given.
+    """Create a context that verifies the server's certificate and name.
 
-    Without `authorities` those count that the system trusts. There is no way to turn the checks off.
+    `authorities` is a file of CA certificates; None uses those of the system. `certificate` and `key` are
+    those of the client. The verification cannot be turned off. Raise `UnusableCertificate` if a file cannot
+    be read.
     """
     try:
-        made = ssl.create_default_context(cafile=authorities)
+        context = ssl.create_default_context(cafile=authorities)
         if certificate is not None:
-            made.load_cert_chain(certificate, key, _refuse_password_prompt)
+            context.load_cert_chain(certificate, key, _refuse_password_prompt)
     except (OSError, _EncryptedKeyError) as problem:
         files = ", ".join(str(file) for file in (authorities, certificate, key) if file is not None)
         raise UnusableCertificate(files, getattr(problem, "strerror", None) or str(problem)) from problem
-    return made
+    return context
 
 
 @cache
 def system_tls_context() -> ssl.SSLContext:
-    """Trust whom the system trusts. Made once: reading its authorities takes longer than a connection."""
+    """Return a context with the CA certificates of the system.
+
+    Cached: loading them takes longer than a connection.
+    """
     return create_tls_context()
 
 
 class _EncryptedKeyError(Exception):
-    """A key that only its password opens."""
+    """Raised when a private key is encrypted."""
 
 
 def _refuse_password_prompt() -> str:
-    """Do not let OpenSSL ask at the terminal: a service has none."""
-    raise _EncryptedKeyError("the key needs a password; use one without, which only we may read")
+    """Keep OpenSSL from prompting for a password at the terminal: a service has none."""
+    raise _EncryptedKeyError(
+        "the private key is encrypted; use one without a password, readable only by this user"
+    )

@@ -1,4 +1,4 @@
-"""Answers that say no, as errors."""
+"""`check`, which raises an error for failed responses."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.mark.rule("response-7")
 @each_row("message", [UNSET, "", "ok", "all is well", "timeout", "status 0"])
-def test_the_status_alone_decides_whatever_is_said_for_people(message: str | UnsetType) -> None:
-    good = Response(time=NOW, status=0, error_message=message)
-    assert check(good) is good
+def test_only_the_status_decides_whatever_the_error_message_says(message: str | UnsetType) -> None:
+    response = Response(time=NOW, status=0, error_message=message)
+    assert check(response) is response
     with pytest.raises(Declined) as raised:
         check(Response(time=NOW, status=Status.BUSY, error_message=message))
     assert raised.value.status == Status.BUSY
 
 
-def test_a_status_that_nobody_knows_is_told_by_its_number() -> None:
+def test_an_unknown_status_is_reported_by_its_number() -> None:
     with pytest.raises(Declined, match="77"):
         check(Response(time=NOW, status=77))

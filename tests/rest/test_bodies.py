@@ -1,4 +1,4 @@
-"""The bodies of the REST interface, its paths, and what people may type into it."""
+"""Bodies, paths and input validation of the REST API."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DEVICE = DeviceId("bmac-c4bd6a010203")
 HIDDEN = "correct-horse-battery-staple"
 NEXT = "a+/="
 
-KNOWN = Device(
+FULL_DEVICE = Device(
     id=DEVICE,
     friendly_name="Door",
     model_number="000F",
@@ -57,13 +57,13 @@ KNOWN = Device(
     imei="490154203237518",
     status=2,
 )
-KNOWN_TEXT = (
+FULL_DEVICE_TEXT = (
     b'{"id":"bmac-c4bd6a010203","friendlyName":"Door","modelNumber":"000F","labels":["north","2nd floor"],'
     b'"bootMode":"dfu","connectivity":{"connected":true,"timestamp":"2020-11-04T10:07:20.880Z"},'
     b'"firmwareVersion":"2.4.0","hardwareVersion":"1.0.0","imei":"490154203237518","status":2}'
 )
-NEW = msgspec.structs.replace(KNOWN, boot_mode=None, imei=None, status=None, labels=[])
-NEW_TEXT = (
+NEW_DEVICE = msgspec.structs.replace(FULL_DEVICE, boot_mode=None, imei=None, status=None, labels=[])
+NEW_DEVICE_TEXT = (
     b'{"id":"bmac-c4bd6a010203","friendlyName":"Door","modelNumber":"000F","labels":[],'
     b'"bootMode":null,"connectivity":{"connected":true,"timestamp":"2020-11-04T10:07:20.880Z"},'
     b'"firmwareVersion":"2.4.0","hardwareVersion":"1.0.0","imei":null,"status":null}'
@@ -82,15 +82,15 @@ CLAIM_TEXT = (
     b'"password":"correct-horse-battery-staple","broker":{"host":"broker.example","port":8883,"tls":true}}'
 )
 
-BODIES: list[tuple[msgspec.Struct, bytes]] = [
-    (KNOWN, KNOWN_TEXT),
-    (NEW, NEW_TEXT),
-    (DevicePage(items=[NEW], next_token=NEXT), b'{"items":[%b],"nextToken":"a+/="}' % NEW_TEXT),
+RESPONSE_BODIES: list[tuple[msgspec.Struct, bytes]] = [
+    (FULL_DEVICE, FULL_DEVICE_TEXT),
+    (NEW_DEVICE, NEW_DEVICE_TEXT),
+    (DevicePage(items=[NEW_DEVICE], next_token=NEXT), b'{"items":[%b],"nextToken":"a+/="}' % NEW_DEVICE_TEXT),
     (DevicePage(items=[], next_token=None), b'{"items":[],"nextToken":null}'),
     (LoggedIn(auth_token=HIDDEN), LOGGED_IN_TEXT),
     (CLAIM, CLAIM_TEXT),
 ]
-ASKS: list[tuple[msgspec.Struct, bytes]] = [
+REQUEST_BODIES: list[tuple[msgspec.Struct, bytes]] = [
     (
         Login(username="ada", password=HIDDEN),
         b'{"username":"ada","password":"correct-horse-battery-staple"}',
@@ -103,15 +103,15 @@ ASKS: list[tuple[msgspec.Struct, bytes]] = [
 
 @pytest.mark.rule("rest-1", "rest-16", "rest-29", "rest-30", "rest-31", "rest-32", "rest-33", "rest-43")
 @pytest.mark.rule("rest-50", "rest-54", "rest-55", "rest-56", "rest-58", "auth-1", "auth-2")
-@each_row(("body", "text"), [*BODIES, *ASKS])
-def test_a_body_is_read_and_written_to_the_letter(body: msgspec.Struct, text: bytes) -> None:
+@each_row(("body", "text"), [*RESPONSE_BODIES, *REQUEST_BODIES])
+def test_a_body_is_decoded_and_encoded_exactly(body: msgspec.Struct, text: bytes) -> None:
     assert msgspec.json.decode(text, type=type(body)) == body
     assert msgspec.json.encode(body) == text
 
 
 @pytest.mark.rule("rest-29")
 def test_a_device_has_ten_fields_in_this_order() -> None:
-    assert list(json.loads(msgspec.json.encode(KNOWN))) == [
+    assert list(json.loads(msgspec.json.encode(FULL_DEVICE))) == [
         "id",
         "friendlyName",
         "modelNumber",
@@ -125,29 +125,29 @@ def test_a_device_has_ten_fields_in_this_order() -> None:
     ]
 
 
-NO_TEXT: list[Any] = [None, True, 1, 1.5, [], {}]
-WRONG: list[tuple[msgspec.Struct, str, list[Any]]] = [
-    (KNOWN, "id", NO_TEXT),
-    (KNOWN, "friendlyName", NO_TEXT),
-    (KNOWN, "modelNumber", NO_TEXT),
-    (KNOWN, "firmwareVersion", NO_TEXT),
-    (KNOWN, "hardwareVersion", NO_TEXT),
-    (KNOWN, "labels", [None, "north", {}, [1], [None]]),
-    (KNOWN, "bootMode", ["", "DFU", "connected", True, 1]),
-    (KNOWN, "connectivity", [None, True, {}, {"connected": True}, {"connected": 1, "timestamp": ""}]),
-    (KNOWN, "imei", [490154203237518, True, []]),
-    (KNOWN, "status", ["0", True, 0.5, []]),
-    (BODIES[2][0], "items", [None, {}, "", [1]]),
-    (BODIES[2][0], "nextToken", [1, True, []]),
-    (BODIES[4][0], "status", ["success", "FAILED", None, 0]),
-    (BODIES[4][0], "authToken", NO_TEXT),
-    (BODIES[4][0], "sessionId", ["x", 1, False]),
-    (ASKS[0][0], "username", NO_TEXT),
-    (ASKS[0][0], "password", NO_TEXT),
-    (ASKS[1][0], "name", NO_TEXT),
-    (ASKS[2][0], "label", NO_TEXT),
-    (ASKS[3][0], "mac", NO_TEXT),
-    (CLAIM, "password", NO_TEXT),
+NON_STRINGS: list[Any] = [None, True, 1, 1.5, [], {}]
+INVALID_FIELDS: list[tuple[msgspec.Struct, str, list[Any]]] = [
+    (FULL_DEVICE, "id", NON_STRINGS),
+    (FULL_DEVICE, "friendlyName", NON_STRINGS),
+    (FULL_DEVICE, "modelNumber", NON_STRINGS),
+    (FULL_DEVICE, "firmwareVersion", NON_STRINGS),
+    (FULL_DEVICE, "hardwareVersion", NON_STRINGS),
+    (FULL_DEVICE, "labels", [None, "north", {}, [1], [None]]),
+    (FULL_DEVICE, "bootMode", ["", "DFU", "connected", True, 1]),
+    (FULL_DEVICE, "connectivity", [None, True, {}, {"connected": True}, {"connected": 1, "timestamp": ""}]),
+    (FULL_DEVICE, "imei", [490154203237518, True, []]),
+    (FULL_DEVICE, "status", ["0", True, 0.5, []]),
+    (RESPONSE_BODIES[2][0], "items", [None, {}, "", [1]]),
+    (RESPONSE_BODIES[2][0], "nextToken", [1, True, []]),
+    (RESPONSE_BODIES[4][0], "status", ["success", "FAILED", None, 0]),
+    (RESPONSE_BODIES[4][0], "authToken", NON_STRINGS),
+    (RESPONSE_BODIES[4][0], "sessionId", ["x", 1, False]),
+    (REQUEST_BODIES[0][0], "username", NON_STRINGS),
+    (REQUEST_BODIES[0][0], "password", NON_STRINGS),
+    (REQUEST_BODIES[1][0], "name", NON_STRINGS),
+    (REQUEST_BODIES[2][0], "label", NON_STRINGS),
+    (REQUEST_BODIES[3][0], "mac", NON_STRINGS),
+    (CLAIM, "password", NON_STRINGS),
     (
         CLAIM,
         "broker",
@@ -159,11 +159,11 @@ WRONG: list[tuple[msgspec.Struct, str, list[Any]]] = [
 @pytest.mark.rule("rest-16", "rest-30", "rest-31", "rest-32", "rest-33", "rest-43", "rest-54", "rest-55")
 @pytest.mark.rule("rest-56", "rest-58", "auth-1", "auth-2")
 @each_row(
-    ("body", "field", "wrong"),
-    [(body, field, wrong) for body, field, all_wrong in WRONG for wrong in all_wrong],
+    ("body", "field", "value"),
+    [(body, field, value) for body, field, values in INVALID_FIELDS for value in values],
 )
-def test_an_ill_typed_field_is_refused(body: msgspec.Struct, field: str, wrong: Any) -> None:
-    fields = msgspec.json.decode(msgspec.json.encode(body)) | {field: wrong}
+def test_an_ill_typed_field_is_refused(body: msgspec.Struct, field: str, value: Any) -> None:
+    fields = msgspec.json.decode(msgspec.json.encode(body)) | {field: value}
     with pytest.raises(msgspec.ValidationError, match=field):
         msgspec.json.decode(json.dumps(fields), type=type(body))
 
@@ -171,7 +171,11 @@ def test_an_ill_typed_field_is_refused(body: msgspec.Struct, field: str, wrong: 
 @pytest.mark.rule("rest-16", "rest-29", "rest-43", "rest-58", "auth-1")
 @each_row(
     ("body", "field"),
-    [(body, field) for body, text in [BODIES[0], BODIES[3], BODIES[5], *ASKS] for field in json.loads(text)],
+    [
+        (body, field)
+        for body, text in [RESPONSE_BODIES[0], RESPONSE_BODIES[3], RESPONSE_BODIES[5], *REQUEST_BODIES]
+        for field in json.loads(text)
+    ],
 )
 def test_no_field_may_be_missing(body: msgspec.Struct, field: str) -> None:
     fields = msgspec.json.decode(msgspec.json.encode(body))
@@ -181,28 +185,28 @@ def test_no_field_may_be_missing(body: msgspec.Struct, field: str) -> None:
 
 
 @pytest.mark.rule("rest-5")
-@each_row(("ask", "text"), ASKS)
-def test_an_unknown_field_is_refused_in_what_is_asked(ask: msgspec.Struct, text: bytes) -> None:
+@each_row(("body", "text"), REQUEST_BODIES)
+def test_an_unknown_field_in_a_request_is_refused(body: msgspec.Struct, text: bytes) -> None:
     with pytest.raises(msgspec.ValidationError, match="somethingNew"):
-        msgspec.json.decode(text[:-1] + b',"somethingNew":1}', type=type(ask))
+        msgspec.json.decode(text[:-1] + b',"somethingNew":1}', type=type(body))
 
 
-@each_row(("body", "text"), BODIES)
-def test_an_unknown_field_is_ignored_in_what_is_answered(body: msgspec.Struct, text: bytes) -> None:
+@each_row(("body", "text"), RESPONSE_BODIES)
+def test_an_unknown_field_in_a_response_is_ignored(body: msgspec.Struct, text: bytes) -> None:
     assert msgspec.json.decode(text[:-1] + b',"somethingNew":1}', type=type(body)) == body
 
 
-SECRETIVE = [Login(username="ada", password=HIDDEN), LoggedIn(auth_token=HIDDEN), CLAIM]
+BODIES_WITH_SECRETS = [Login(username="ada", password=HIDDEN), LoggedIn(auth_token=HIDDEN), CLAIM]
 
 
-@each_row("body", SECRETIVE)
-def test_a_password_or_token_is_not_shown(body: msgspec.Struct) -> None:
-    for shown in (repr(body), str(body), f"{[body]}"):
-        assert HIDDEN not in shown
+@each_row("body", BODIES_WITH_SECRETS)
+def test_the_representation_omits_passwords_and_tokens(body: msgspec.Struct) -> None:
+    for text in (repr(body), str(body), f"{[body]}"):
+        assert HIDDEN not in text
 
 
-@each_row("body", SECRETIVE)
-def test_a_password_or_token_is_not_shown_by_rich(body: msgspec.Struct) -> None:
+@each_row("body", BODIES_WITH_SECRETS)
+def test_the_rich_representation_omits_passwords_and_tokens(body: msgspec.Struct) -> None:
     assert HIDDEN not in pretty_repr(body)
 
 
@@ -215,7 +219,7 @@ def test_a_hardware_version_is_padded_to_three_parts(reported: str, listed: str)
 @pytest.mark.rule("auth-5")
 @each_row("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
 @each_row("token", ["a", "eyJhbGciOiJIUzI1NiJ9.e30.x-_Y", "AZaz09-._~+/=="])
-def test_the_scheme_word_is_read_in_any_case(scheme: str, token: str) -> None:
+def test_the_authorization_scheme_is_accepted_in_any_case(scheme: str, token: str) -> None:
     assert rest.parse_bearer(f"{scheme} {token}") == token
 
 
@@ -243,21 +247,21 @@ def test_the_scheme_word_is_read_in_any_case(scheme: str, token: str) -> None:
         "Bearer: a",
     ],
 )
-def test_anything_but_one_space_and_a_token_is_no_bearer(header: str) -> None:
+def test_anything_but_one_space_and_a_token_is_not_a_bearer_header(header: str) -> None:
     assert rest.parse_bearer(header) is None
 
 
 @pytest.mark.rule("rest-44", "rest-66")
-@each_row(("parse", "most"), [(rest.parse_friendly_name, 128), (rest.parse_label, 64)])
-@each_row("letter", ["x", "\u00e9", "\u6f22", "\U0001f600"])
-def test_a_name_or_label_has_a_length_after_trimming(
-    parse: Callable[[str], str], most: int, letter: str
+@each_row(("parse", "max_length"), [(rest.parse_friendly_name, 128), (rest.parse_label, 64)])
+@each_row("character", ["x", "\u00e9", "\u6f22", "\U0001f600"])
+def test_the_length_of_a_name_or_label_is_limited_after_trimming(
+    parse: Callable[[str], str], max_length: int, character: str
 ) -> None:
-    assert parse(f" \t{letter}\n ") == letter
-    assert parse(f"  {letter * most}  ") == letter * most
-    for wrong in ("", "   ", "\u2003", letter * (most + 1)):
+    assert parse(f" \t{character}\n ") == character
+    assert parse(f"  {character * max_length}  ") == character * max_length
+    for text in ("", "   ", "\u2003", character * (max_length + 1)):
         with pytest.raises(MalformedText):
-            parse(wrong)
+            parse(text)
 
 
 @pytest.mark.rule("rest-66")
@@ -269,28 +273,28 @@ def test_a_control_character_is_refused(parse: Callable[[str], str], control: st
 
 
 @pytest.mark.rule("rest-44", "rest-66")
-def test_a_bidirectional_control_character_is_refused_by_its_name_in_new_texts() -> None:
+def test_a_bidirectional_control_character_in_a_new_text_is_refused_by_name() -> None:
     controls = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-    missed = []
+    accepted = []
     for control in controls:
         for parse in (rest.parse_friendly_name, rest.parse_new_label, rest.parse_key_name):
             try:
-                missed.append((f"U+{ord(control):04X}", parse(f"a{control}b")))
+                accepted.append((f"U+{ord(control):04X}", parse(f"a{control}b")))
             except MalformedText as exc:
                 assert f"U+{ord(control):04X}" in exc.reason  # noqa: PT017 # a table reports all its rows
                 assert control not in exc.reason  # noqa: PT017
-    assert missed == []
+    assert accepted == []
 
 
 @pytest.mark.rule("rest-44", "rest-66")
 @each_row("text", ["מעבדה 3", "مختبر", "\u0645\u06cc\u200c\u0634\u0648\u062f", "👩\u200d🔬", "a\u00adb"])
-def test_scripts_from_right_to_left_and_joiners_are_names_and_labels(text: str) -> None:
+def test_right_to_left_scripts_and_joiners_are_accepted_in_names_and_labels(text: str) -> None:
     assert rest.parse_friendly_name(text) == rest.parse_new_label(text) == rest.parse_key_name(text) == text
 
 
 @pytest.mark.rule("rest-66")
 @each_row("dots", [".", "..", " . ", "\t..\n"])
-def test_a_label_is_not_what_means_something_else_in_a_path(dots: str) -> None:
+def test_a_label_must_not_be_a_relative_path(dots: str) -> None:
     with pytest.raises(MalformedText):
         rest.parse_label(dots)
 
@@ -302,7 +306,7 @@ def test_any_other_text_is_a_label(label: str) -> None:
 
 
 @pytest.mark.rule("rest-67")
-def test_a_label_is_kept_in_nfc_and_in_its_case() -> None:
+def test_a_label_is_normalized_to_nfc_and_case_sensitive() -> None:
     assert rest.parse_label("Cafe\u0301") == "Caf\u00e9"
     assert rest.parse_label("e\u0301" * 64) == "\u00e9" * 64
     assert rest.parse_label("North") != rest.parse_label("north")
@@ -310,7 +314,7 @@ def test_a_label_is_kept_in_nfc_and_in_its_case() -> None:
 
 @pytest.mark.rule("rest-66", "rest-67")
 @given(texts)
-def test_a_text_is_a_label_in_nfc_or_none(text: str) -> None:
+def test_an_accepted_label_is_in_nfc(text: str) -> None:
     try:
         label = rest.parse_label(text)
     except MalformedText:
@@ -331,55 +335,55 @@ def test_paths_carry_the_version() -> None:
 
 
 @given(st.sampled_from(["a/b", "2nd floor", "100%", "%2F", "?x=1#y", "\u5317", "\U0001f600"]) | texts)
-def test_any_label_fits_into_one_segment_of_a_path(label: str) -> None:
+def test_any_label_fits_into_one_path_segment(label: str) -> None:
     path = rest.device_label_path(DEVICE, label)
-    front, _, last = path.rpartition("/")
-    assert front == "/api/v1/devices/bmac-c4bd6a010203/labels"
+    parent, _, last = path.rpartition("/")
+    assert parent == "/api/v1/devices/bmac-c4bd6a010203/labels"
     assert last.isascii()
     assert not set(last) & set("/?# ")
     assert unquote(last) == label
 
 
 @pytest.mark.rule("rest-23")
-def test_the_numbers_are_those_of_the_interface() -> None:
+def test_limits_match_the_specification() -> None:
     assert (rest.MIN_RESULTS, rest.MAX_RESULTS, rest.DEFAULT_RESULTS) == (1, 1000, 100)
     assert timedelta(minutes=30) == rest.TOKEN_LIFETIME
 
 
-def test_a_gateway_gets_a_new_password_below_its_mac() -> None:
+def test_credentials_have_a_path_below_the_mac_of_the_gateway() -> None:
     path = rest.credentials_path(Mac("d0cf5e000001"))
     assert path == "/api/v1/gateways/d0cf5e000001/credentials"
 
 
 @each_row(("text", "seconds"), [("0", 0), ("7", 7), ("999999999", 999_999_999)])
-def test_a_wait_is_told_in_seconds(text: str, seconds: int) -> None:
+def test_retry_after_is_parsed_as_seconds(text: str, seconds: int) -> None:
     assert rest.parse_retry_after(text) == seconds
 
 
 @each_row(
     "text", ["", "-1", "1.5", " 1", "1 ", "\u0661", "soon", "1" * 5000, "Sun, 15 Nov 2026 07:31:40 GMT"]
 )
-def test_a_wait_that_is_told_otherwise_is_not_known(text: str) -> None:
+def test_other_forms_of_retry_after_are_ignored(text: str) -> None:
     assert rest.parse_retry_after(text) is None
 
 
-def _kinds(kind: type[ResponseBody]) -> Iterator[type[ResponseBody]]:
+def _list_subclasses(kind: type[ResponseBody]) -> Iterator[type[ResponseBody]]:
     for each in kind.__subclasses__():
         yield each
-        yield from _kinds(each)
+        yield from _list_subclasses(each)
 
 
-def test_an_answer_tells_all_its_fields_or_says_which_may_be_absent() -> None:
-    may_be_of_others = {ProblemSummary, ProblemReply}
-    guessed = [
+def test_response_fields_have_no_defaults_except_those_that_were_added_later() -> None:
+    from_any_server = {ProblemSummary, ProblemReply}
+    with_default = [
         f"{kind.__name__}.{field.name}"
-        for kind in _kinds(ResponseBody)
-        if kind not in may_be_of_others
-        for field in msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined] # of a struct
+        for kind in _list_subclasses(ResponseBody)
+        if kind not in from_any_server
+        for field in msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined] # type_info of a struct has fields
         if not (_has_no_default(field) or _has_one_value(field.type))
     ]
-    # They were added later, and services of before do not send them.
-    assert set(guessed) == {
+    # Added later, so that older services do not send them.
+    assert set(with_default) == {
         "Firmware.bare",
         "Gateway.clock_offset",
         "LiveGateway.clock_offset",
@@ -388,7 +392,8 @@ def test_an_answer_tells_all_its_fields_or_says_which_may_be_absent() -> None:
 
 
 def _has_no_default(field: msgspec.inspect.Field) -> bool:
-    return field.default is NODEFAULT and field.default_factory is NODEFAULT  # so it is with `UNSET`
+    # msgspec reports fields whose default is UNSET as having none.
+    return field.default is NODEFAULT and field.default_factory is NODEFAULT
 
 
 def _has_one_value(kind: msgspec.inspect.Type) -> bool:

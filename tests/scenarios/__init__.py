@@ -1,1 +1,1 @@
-"""Whole stories, with the service as the program that people run."""
+"""End-to-end tests with the service as a separate program."""

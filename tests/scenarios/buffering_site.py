@@ -1,7 +1,7 @@
-"""Emulated gateways whose devices keep samples until they are acknowledged, and the truth about these.
+"""Emulated gateways whose devices buffer samples until they are acknowledged, with a record of all samples.
 
-Every sample that a device makes is written down at the moment when it puts it into its own memory, before any
-radio, gateway or network can lose it.
+Every sample is recorded at the moment when a device puts it into its buffer, before the radio, a gateway or
+the network can lose it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from tests.service.embedded_broker.mqtt_accounts import Credentials
 
 SPEED = 200.0
-"""A minute, from one measurement to the next, takes a third of a second."""
+"""Factor of simulated time: a minute, from one measurement to the next, takes a third of a second."""
 SLOW_SPEED = 0.05
-"""So slow that next to nothing happens until gateways have told their versions."""
+"""So slow that almost nothing happens until the gateways have reported their versions."""
 
 _GATEWAYS = {Mac("02005e0000a1"): ReportMode.RAW, Mac("02005e0000b1"): ReportMode.DECODED}
 _PRODUCTS = ("0040", "0005", "0018", "0050")
@@ -60,7 +60,7 @@ _RECONNECT_OPTIONS = MqttOptions(
 
 
 class BufferedSample(NamedTuple):
-    """A sample as it must be stored."""
+    """Sample as the service must store it."""
 
     time: str
     kind: str
@@ -69,24 +69,24 @@ class BufferedSample(NamedTuple):
 
 
 class _RecordingSamples(SampleBuffer):
-    """The memory of a device, in which nothing appears unseen."""
+    """Sample buffer of a device that reports every added sample."""
 
     __slots__ = ("_on_sample",)
 
-    def __init__(self, before: SampleBuffer, on_sample: Callable[[DeviceSample], None]) -> None:
+    def __init__(self, buffered: SampleBuffer, on_sample: Callable[[DeviceSample], None]) -> None:
         super().__init__()
-        for sample in before:
+        for sample in buffered:
             super().add(sample)
         self._on_sample = on_sample
 
     def add(self, sample: DeviceSample) -> None:
-        assert len(self) < SAMPLE_CAPACITY, "a device has no room, and gives samples up"
+        assert len(self) < SAMPLE_CAPACITY, "the buffer of a device is full, and samples would be lost"
         super().add(sample)
         self._on_sample(sample)
 
 
 class BufferingSite:
-    """Two gateways, one that reports raw and one decoded, with devices around them."""
+    """Two gateways with devices, one reporting raw and one decoded."""
 
     def __init__(self, service: ServiceProcess) -> None:
         self._service = service
@@ -94,8 +94,8 @@ class BufferingSite:
         self._gateways: dict[Mac, GatewayEmulator] = {}
         self._clock = SimulatedClock(0, SLOW_SPEED)
         self._pace = RealTimePace(self._clock)
-        self.made: dict[Mac, list[BufferedSample]] = defaultdict(list)
-        """The truth, by device."""
+        self.recorded: dict[Mac, list[BufferedSample]] = defaultdict(list)
+        """All samples that devices have taken, by device."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -108,58 +108,58 @@ class BufferingSite:
         await self._stack.aclose()
 
     @asynccontextmanager
-    async def running(self, faults: Faults = Faults()) -> AsyncIterator[None]:  # noqa: B008 # frozen
-        """Let gateways live, with what their devices remember of the life before."""
+    async def running(self, faults: Faults = Faults()) -> AsyncIterator[None]:  # noqa: B008 # immutable
+        """Run the gateways. Their devices keep the memory of the previous run."""
         self._clock = SimulatedClock(0, SLOW_SPEED)
         self._pace = RealTimePace(self._clock)
         fleet = EmulatedFleet(self._pace, http=self._http, options=_RECONNECT_OPTIONS)
         for number, (mac, mode) in enumerate(_GATEWAYS.items()):
-            before = self._gateways.get(mac)
+            previous = self._gateways.get(mac)
             settings = EmulatorSettings(mac=mac, mode=mode, faults=faults)
-            memory = None if before is None else before.save_memory()
-            gateway = GatewayEmulator(settings, _site(mac, 10 * number), self._clock, memory=memory)
+            memory = None if previous is None else previous.save_memory()
+            gateway = GatewayEmulator(settings, _build_site(mac, 10 * number), self._clock, memory=memory)
             self._gateways[mac] = gateway
             self._record_samples(gateway)
             fleet.add(gateway, self._address(mac))
-        running = asyncio.create_task(fleet.run())
+        fleet_task = asyncio.create_task(fleet.run())
         try:
             async with asyncio.timeout(TEST_TIMEOUT):
                 await fleet.all_connected.wait()
             yield
         finally:
-            running.cancel()
-            await asyncio.wait([running])
+            fleet_task.cancel()
+            await asyncio.wait([fleet_task])
 
     # Time
 
     def speed_up(self) -> None:
-        """Let the world run."""
+        """Run the simulation at full speed."""
         self._clock.rebase(self._pace.now(), read_wall_clock_ms(), SPEED)
 
-    async def make_samples(self, each: int) -> None:
-        """Let all devices make so many more samples of all that they measure."""
-        before = {device: len(made) for device, made in self.made.items()}
-        wanted = {mac: each * len(measured) for mac, measured in self.measured.items()}
+    async def make_samples(self, count: int) -> None:
+        """Wait until every device has taken this number of new samples of everything that it measures."""
+        before = {device: len(samples) for device, samples in self.recorded.items()}
+        required = {mac: count * len(identifiers) for mac, identifiers in self.measured.items()}
 
-        def new(mac: Mac) -> int:
-            return sum(made.kind == Kind.MEASUREMENT for made in self.made[mac][before.get(mac, 0) :])
+        def count_new(mac: Mac) -> int:
+            return sum(sample.kind == Kind.MEASUREMENT for sample in self.recorded[mac][before.get(mac, 0) :])
 
-        await self.wait_until(lambda: all(new(mac) >= wanted[mac] for mac in wanted))
+        await self.wait_until(lambda: all(count_new(mac) >= required[mac] for mac in required))
 
-    async def wait_until(self, holds: Callable[[], object]) -> None:
-        """Wait until something holds in the world."""
+    async def wait_until(self, condition: Callable[[], object]) -> None:
+        """Wait until a condition is true."""
 
-        def checked() -> bool:
-            assert holds(), f"devices still keep {self.buffered}"
+        def check() -> bool:
+            assert condition(), f"devices still buffer {self.buffered}"
             return True
 
-        await eventually_async(checked)
+        await eventually_async(check)
 
-    # What is in there
+    # State of the devices
 
     @property
     def buffered(self) -> dict[tuple[Mac, Kind, str], list[int]]:
-        """The times of samples that devices still keep."""
+        """Times of the samples that devices still buffer, by device, kind and identifier."""
         return {
             (mac, kind, identifier): [sample.millis for sample in samples]
             for mac, device in self._devices().items()
@@ -169,41 +169,43 @@ class BufferingSite:
 
     @property
     def total(self) -> int:
-        """How many samples were ever made."""
-        return sum(map(len, self.made.values()))
+        """Number of all samples that devices have taken."""
+        return sum(map(len, self.recorded.values()))
 
     async def drain(self) -> set[tuple[Mac, str]]:
-        """Wait until nothing is kept of what was made up to now; gives the events of which that is not known.
+        """Wait until all samples taken so far are acknowledged. Return the events for which that is unknown.
 
-        A device tells what it kept when something new of the same series is acknowledged. An event that does
-        not happen again has to wait.
+        A device sends its buffered samples when a new one of the same series is acknowledged. An event that
+        does not occur again stays in the buffer.
         """
-        began = read_wall_clock_ms()
-        before = {device: len(made) for device, made in self.made.items()}
+        started = read_wall_clock_ms()
+        before = {device: len(samples) for device, samples in self.recorded.items()}
 
-        def old() -> set[tuple[Mac, Kind, str]]:
-            return {series for series, times in self.buffered.items() if times[0] <= began}
+        def list_old() -> set[tuple[Mac, Kind, str]]:
+            return {series for series, times in self.buffered.items() if times[0] <= started}
 
-        def happened(mac: Mac, identifier: str) -> bool:
-            new = [each for each in self.made[mac][before[mac] :] if each.kind == Kind.EVENT]
-            return sum(each.identifier == identifier for each in new) > 1
+        def occurred_again(mac: Mac, identifier: str) -> bool:
+            new_events = [each for each in self.recorded[mac][before[mac] :] if each.kind == Kind.EVENT]
+            return sum(each.identifier == identifier for each in new_events) > 1
 
         await self.make_samples(2)
         await self.wait_until(
-            lambda: all(kind is Kind.EVENT and not happened(mac, each) for mac, kind, each in old())
+            lambda: all(
+                kind is Kind.EVENT and not occurred_again(mac, each) for mac, kind, each in list_old()
+            )
         )
-        return {(mac, identifier) for mac, _, identifier in old()}
+        return {(mac, identifier) for mac, _, identifier in list_old()}
 
     @property
     def measured(self) -> dict[Mac, tuple[str, ...]]:
-        """What each device measures."""
+        """Identifiers that each device measures."""
         return {mac: device.product.measurements for mac, device in self._devices().items()}
 
     @property
     def reported(self) -> dict[Mac, tuple[str, ...]]:
-        """What each device tells before long: what it measures, and that it moves."""
-        moving = {mac: bool(device.product.motion_code) for mac, device in self._devices().items()}
-        return {mac: (*each, _MOTION) if moving[mac] else each for mac, each in self.measured.items()}
+        """Identifiers that each device reports before long: its measurements, and motion."""
+        has_motion = {mac: bool(device.product.motion_code) for mac, device in self._devices().items()}
+        return {mac: (*each, _MOTION) if has_motion[mac] else each for mac, each in self.measured.items()}
 
     def _devices(self) -> dict[Mac, Any]:
         return {mac: device for gateway in self._gateways.values() for mac, device in gateway.devices.items()}
@@ -213,13 +215,13 @@ class BufferingSite:
             series = [(Kind.MEASUREMENT, each) for each in device.product.measurements]
             series += [(Kind.EVENT, each) for each in device.product.events]
             for kind, identifier in series:
-                saw = self._sample_recorder(mac, kind, identifier)
-                kept = device.sample_buffer(kind, identifier)
-                device.sample_buffers[kind, identifier] = _RecordingSamples(kept, saw)  # type: ignore[index] # it has some now
+                on_sample = self._sample_recorder(mac, kind, identifier)
+                buffered = device.sample_buffer(kind, identifier)
+                device.sample_buffers[kind, identifier] = _RecordingSamples(buffered, on_sample)  # type: ignore[index] # created by sample_buffer
 
     def _sample_recorder(self, mac: Mac, kind: Kind, identifier: str) -> Callable[[DeviceSample], None]:
-        made = self.made[mac]
-        return lambda sample: made.append(
+        recorded = self.recorded[mac]
+        return lambda sample: recorded.append(
             BufferedSample(format_millis(sample.millis), kind, identifier, sample.seq)
         )
 
@@ -227,58 +229,60 @@ class BufferingSite:
         return replace(self.network.address, user=mac, password=self._accounts[mac].password)
 
 
-def _site(gateway: Mac, number: int) -> Site:
-    fixtures = [place_device(number + each, 1.5 + each / 2, code=code) for each, code in enumerate(_PRODUCTS)]
+def _build_site(gateway: Mac, number: int) -> Site:
+    fixtures = [
+        place_device(number + index, 1.5 + index / 2, code=code) for index, code in enumerate(_PRODUCTS)
+    ]
     return Site(gateway=gateway, seed=1, devices=tuple(fixtures))
 
 
 class SampleReader:
-    """Reads what the service has stored, in a thread: the world goes on meanwhile."""
+    """Client that reads stored samples in a thread, so that the simulation continues."""
 
     def __init__(self, service: ServiceProcess) -> None:
         self._client = httpx.Client(base_url=service.url, timeout=TEST_TIMEOUT)
-        told = {"username": "admin", "password": PASSWORD}
-        token = self._client.post("/api/v1/auth/login", json=told).json()["authToken"]
+        login = {"username": "admin", "password": PASSWORD}
+        token = self._client.post("/api/v1/auth/login", json=login).json()["authToken"]
         self._client.headers["Authorization"] = f"Bearer {token}"
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connections."""
         self._client.close()
 
     async def versions(self) -> set[str]:
-        """What gateways speak."""
+        """Return the API versions of all gateways."""
         page = await self._get("/api/v1/gateways")
         return {each["apiVersion"] for each in page["items"]}
 
     async def samples(self, device: Mac) -> list[BufferedSample]:
-        """The measurements and events of a device, from all pages."""
+        """Return all measurements and events of a device."""
         return [
             BufferedSample(each["time"], each["kind"], each["identifier"], each["seq"])
             for kind in ("measurement", "event")
-            for each in await self._pages(f"/api/v1/devices/{to_device_id(device)}/samples", Kind=kind)
+            for each in await self._load_pages(f"/api/v1/devices/{to_device_id(device)}/samples", Kind=kind)
         ]
 
     async def gaps(self, device: Mac) -> list[dict[str, Any]]:
-        """Where the service misses something."""
-        return await self._pages(f"/api/v1/devices/{to_device_id(device)}/holes")
+        """Return the gaps in the samples of a device."""
+        return await self._load_pages(f"/api/v1/devices/{to_device_id(device)}/holes")
 
     async def complete_up_to(self, device: Mac, identifier: str) -> str | None:
-        """Up to when it misses nothing."""
+        """Return the time up to which the series of a device is complete; None if unknown."""
         path = f"/api/v1/devices/{to_device_id(device)}/series"
-        told: str | None = (await self._get(path, Identifier=identifier))["completeUpTo"]
-        return told
+        complete_up_to: str | None = (await self._get(path, Identifier=identifier))["completeUpTo"]
+        return complete_up_to
 
-    async def _pages(self, path: str, **query: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    async def _load_pages(self, path: str, **query: Any) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = []
         query["MaxResults"] = 250
         while True:
             page = await self._get(path, **query)
-            found += page["items"]
+            items += page["items"]
             if page["nextToken"] is None:
-                return found
+                return items
             query["NextToken"] = page["nextToken"]
 
     async def _get(self, path: str, **query: Any) -> Any:
-        answer = await asyncio.to_thread(self._client.get, path, params=query)
-        assert answer.status_code in {200, 404}, answer.text
-        return answer.json() if answer.status_code == 200 else {"items": [], "nextToken": None}
+        response = await asyncio.to_thread(self._client.get, path, params=query)
+        assert response.status_code in {200, 404}, response.text
+        return response.json() if response.status_code == 200 else {"items": [], "nextToken": None}

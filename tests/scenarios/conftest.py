@@ -1,4 +1,4 @@
-"""What all stories share."""
+"""Fixtures of all scenarios."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The service chooses its own loop."""
+    """Run on asyncio: the service chooses its own loop."""
     return "asyncio"

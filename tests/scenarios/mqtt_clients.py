@@ -1,4 +1,4 @@
-"""MQTT clients of other makes behind one face: what one of them says, another hears."""
+"""MQTT clients of other implementations with a common interface."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tests.servers import ServerAddress
     from tests.service.embedded_broker.mqtt_accounts import Credentials
 
-_LONGEST = "120"
-"""Seconds that mosquitto_sub listens; reached only when it never hears what it should."""
+_TIMEOUT = "120"
+"""Seconds that mosquitto_sub waits; only reached when an expected message never arrives."""
 
 
 class BrokerAddress(NamedTuple):
-    """Where a broker is, and whom to trust there."""
+    """Address of a broker, and the CA certificate to trust."""
 
     scheme: str
     address: ServerAddress
@@ -40,7 +40,7 @@ class BrokerAddress(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message that came."""
+    """Received or sent message."""
 
     topic: str
     payload: bytes
@@ -49,13 +49,13 @@ class Message(NamedTuple):
 
 
 class MqttClient(ABC):
-    """A client of one make, connected as somebody. A gateway's client id is its MAC."""
+    """Client of one implementation, connected with an account. The client id of a gateway is its MAC."""
 
     schemes: tuple[str, ...] = ("mqtt", "mqtts", "ws", "wss")
 
-    def __init__(self, place: BrokerAddress, who: Credentials) -> None:
-        self._place = place
-        self._who = who
+    def __init__(self, broker: BrokerAddress, credentials: Credentials) -> None:
+        self._broker = broker
+        self._credentials = credentials
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -65,37 +65,37 @@ class MqttClient(ABC):
 
     @abstractmethod
     def subscribe(self, topic_filter: str) -> None:
-        """Subscribe at QoS 1, and wait until it is granted."""
+        """Subscribe at QoS 1, and wait until the broker has granted it."""
 
     @abstractmethod
     def publish(self, message: Message) -> None:
-        """Publish, and wait until it is acknowledged."""
+        """Publish a message, and wait until the broker has acknowledged it."""
 
     @abstractmethod
     def receive(self) -> Message:
-        """The next message."""
+        """Wait for the next message."""
 
 
 class PahoClient(MqttClient):
-    """paho-mqtt."""
+    """Client with paho-mqtt."""
 
     def __enter__(self) -> Self:
-        scheme, address, authority = self._place
+        scheme, address, authority = self._broker
         transport = "websockets" if scheme.startswith("ws") else "tcp"
-        self._client = Client(CallbackAPIVersion.VERSION2, self._who.user, transport=transport)  # type: ignore[arg-type] # one of two words
-        self._client.username_pw_set(*self._who)
+        self._client = Client(CallbackAPIVersion.VERSION2, self._credentials.user, transport=transport)  # type: ignore[arg-type] # a literal of two values
+        self._client.username_pw_set(*self._credentials)
         if scheme in {"mqtts", "wss"}:
             self._client.tls_set(str(authority), cert_reqs=ssl.CERT_REQUIRED)
-        self._heard: Queue[Message] = Queue()
-        self._answers: Queue[list[int]] = Queue()
+        self._received: Queue[Message] = Queue()
+        self._acknowledgments: Queue[list[int]] = Queue()
         self._client.on_message = self._on_message
-        self._client.on_connect = lambda _, __, ___, code, ____: self._answers.put([code.value])
-        self._client.on_subscribe = lambda _, __, ___, codes, ____: self._answers.put(
+        self._client.on_connect = lambda _, __, ___, code, ____: self._acknowledgments.put([code.value])
+        self._client.on_subscribe = lambda _, __, ___, codes, ____: self._acknowledgments.put(
             [code.value for code in codes]
         )
         self._client.connect(*address)
         self._client.loop_start()
-        assert self._answers.get(timeout=TEST_TIMEOUT) == [0]
+        assert self._acknowledgments.get(timeout=TEST_TIMEOUT) == [0]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,7 +104,7 @@ class PahoClient(MqttClient):
 
     def subscribe(self, topic_filter: str) -> None:
         self._client.subscribe(topic_filter, 1)
-        assert self._answers.get(timeout=TEST_TIMEOUT) == [1]
+        assert self._acknowledgments.get(timeout=TEST_TIMEOUT) == [1]
 
     def publish(self, message: Message) -> None:
         sent = self._client.publish(*message)
@@ -112,14 +112,14 @@ class PahoClient(MqttClient):
         assert sent.is_published()
 
     def receive(self) -> Message:
-        return self._heard.get(timeout=TEST_TIMEOUT)
+        return self._received.get(timeout=TEST_TIMEOUT)
 
     def _on_message(self, _: object, __: object, message: MQTTMessage) -> None:
-        self._heard.put(Message(message.topic, bytes(message.payload), message.qos, message.retain))
+        self._received.put(Message(message.topic, bytes(message.payload), message.qos, message.retain))
 
 
 class MosquittoClient(MqttClient):
-    """mosquitto_sub to listen and mosquitto_pub to speak, each a connection of its own."""
+    """Client with mosquitto_sub to subscribe and mosquitto_pub to publish, each with its own connection."""
 
     schemes = ("mqtt", "mqtts")
 
@@ -131,59 +131,75 @@ class MosquittoClient(MqttClient):
         self._stack.close()
 
     def subscribe(self, topic_filter: str) -> None:
-        given = [
+        options = [
             "-t",
             topic_filter,
             "-q",
             "1",
             "-i",
-            self._who.user,
+            self._credentials.user,
             "-F",
             "%t %q %r %x",
             "-d",
             "-W",
-            _LONGEST,
+            _TIMEOUT,
         ]
-        command = ["stdbuf", "-oL", str(require(MOSQUITTO_SUB)), *given, *self._given()]
-        self._listening = self._stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
-        self._stack.callback(self._listening.kill)
-        self._line(r"Subscribed \(mid: \d+\): 1")
+        command = ["stdbuf", "-oL", str(require(MOSQUITTO_SUB)), *options, *self._connection_options()]
+        self._subscriber = self._stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+        self._stack.callback(self._subscriber.kill)
+        self._expect_line(r"Subscribed \(mid: \d+\): 1")
 
     def publish(self, message: Message) -> None:
-        # The second connection that a gateway may have is the one in upper case.
-        given = ["-i", self._who.user.upper(), "-t", message.topic, "-q", str(message.qos), "-s"]
-        command = [str(require(MOSQUITTO_PUB)), *given, *(["-r"] if message.retain else []), *self._given()]
+        # The second connection of a gateway has its MAC in upper case as client id.
+        options = ["-i", self._credentials.user.upper(), "-t", message.topic, "-q", str(message.qos), "-s"]
+        command = [
+            str(require(MOSQUITTO_PUB)),
+            *options,
+            *(["-r"] if message.retain else []),
+            *self._connection_options(),
+        ]
         subprocess.run(command, input=message.payload, check=True, timeout=TEST_TIMEOUT)
 
     def receive(self) -> Message:
-        topic, qos, retain, payload = self._line(r"(\S+) ([012]) ([01]) ([0-9a-f]*)").groups()
+        topic, qos, retain, payload = self._expect_line(r"(\S+) ([012]) ([01]) ([0-9a-f]*)").groups()
         return Message(topic, bytes.fromhex(payload), int(qos), retain == "1")
 
-    def _given(self) -> list[str]:
-        scheme, (host, port), authority = self._place
-        given = ["-h", host, "-p", str(port), "-u", self._who.user, "-P", self._who.password, "-V", "311"]
-        return [*given, "--cafile", str(authority)] if scheme == "mqtts" else given
+    def _connection_options(self) -> list[str]:
+        scheme, (host, port), authority = self._broker
+        options = [
+            "-h",
+            host,
+            "-p",
+            str(port),
+            "-u",
+            self._credentials.user,
+            "-P",
+            self._credentials.password,
+            "-V",
+            "311",
+        ]
+        return [*options, "--cafile", str(authority)] if scheme == "mqtts" else options
 
-    def _line(self, pattern: str) -> re.Match[str]:
-        """The next line that looks so."""
-        assert self._listening.stdout is not None
-        for line in self._listening.stdout:
-            if found := re.fullmatch(pattern, line.decode().strip()):
-                return found
-        raise AssertionError(f"mosquitto_sub ended before it said {pattern}")
+    def _expect_line(self, pattern: str) -> re.Match[str]:
+        """Wait for the next line of mosquitto_sub that matches a pattern."""
+        assert self._subscriber.stdout is not None
+        for line in self._subscriber.stdout:
+            if match := re.fullmatch(pattern, line.decode().strip()):
+                return match
+        raise AssertionError(f"mosquitto_sub ended before it printed {pattern}")
 
 
 class MqttJsClient(MqttClient):
-    """mqtt.js, in Node."""
+    """Client with mqtt.js, in Node."""
 
     def __enter__(self) -> Self:
-        scheme, (host, port), authority = self._place
+        scheme, (host, port), authority = self._broker
         self._client = MqttJs()
         self._client.__enter__()
         options = Options(
-            client_id=self._who.user,
-            username=self._who.user,
-            password=self._who.password,
+            client_id=self._credentials.user,
+            username=self._credentials.user,
+            password=self._credentials.password,
             ca=authority.read_text() if scheme in {"mqtts", "wss"} else UNSET,
         )
         assert not self._client.connect(f"{scheme}://{host}:{port}/mqtt", options)
@@ -200,5 +216,5 @@ class MqttJsClient(MqttClient):
         self._client.publish(topic, payload, qos=qos, retain=retain)
 
     def receive(self) -> Message:
-        came = self._client.expect_message()
-        return Message(came.topic, came.payload, came.qos, came.retain)
+        message = self._client.expect_message()
+        return Message(message.topic, message.payload, message.qos, message.retain)

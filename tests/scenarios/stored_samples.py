@@ -1,4 +1,4 @@
-"""What the service has stored, as its clients read it, compared with the ledgers of gateways."""
+"""Comparison of the stored samples, as clients read them, with the reports of gateways."""
 
 from __future__ import annotations
 
@@ -26,80 +26,82 @@ if TYPE_CHECKING:
 
 
 def check_stored_samples(service: ServiceProcess, sources: Iterable[ReportSource]) -> None:
-    """See that all that was published is there, as it was published, and nothing twice.
+    """Check that every published sample is stored unchanged, and only once.
 
-    What another broker acknowledged may still be on its way: it is waited for.
+    Reports that another broker acknowledged may still be on their way: they are waited for.
     """
-    with _client(service) as client:
-        for ledger in sources:
-            assert ledger.unacknowledged == 0
-            for device, entries in ledger.expected.items():
-                sheet = _wait_for(client, device, entries)
-                _compare(sheet, entries)
-                assert _load_pages(client, device) == sheet[::-1]
+    with _open_client(service) as client:
+        for source in sources:
+            assert source.unacknowledged == 0
+            for device, expected in source.expected.items():
+                stored = _wait_for_samples(client, device, expected)
+                _compare(stored, expected)
+                assert _load_pages(client, device) == stored[::-1]
 
 
 def count_samples(service: ServiceProcess, device: str) -> int:
-    """How many samples of a device are there."""
-    with _client(service) as client:
+    """Count the stored samples of a device."""
+    with _open_client(service) as client:
         return len(_load_csv(client, Mac(device)))
 
 
-def _compare(sheet: list[ExpectedSample], entries: set[ExpectedSample]) -> None:
-    strange = sorted(set(sheet) - entries)
-    assert entries <= set(sheet), _missing(sheet, entries)
-    assert not strange, f"{len(strange)} were never said: {strange[:3]}"
-    assert len(sheet) == len(entries), f"{len(sheet) - len(entries)} are there twice"
+def _compare(stored: list[ExpectedSample], expected: set[ExpectedSample]) -> None:
+    unexpected = sorted(set(stored) - expected)
+    assert expected <= set(stored), _describe_missing(stored, expected)
+    assert not unexpected, f"{len(unexpected)} were never published: {unexpected[:3]}"
+    assert len(stored) == len(expected), f"{len(stored) - len(expected)} are stored twice"
 
 
-def _missing(sheet: list[ExpectedSample], entries: set[ExpectedSample]) -> str:
-    missing, strange = sorted(entries.difference(sheet)), sorted(set(sheet) - entries)
-    return f"{len(missing)} of {len(entries)} are not there: {missing[:3]} but {strange[:3]}"
+def _describe_missing(stored: list[ExpectedSample], expected: set[ExpectedSample]) -> str:
+    missing, unexpected = sorted(expected.difference(stored)), sorted(set(stored) - expected)
+    return f"{len(missing)} of {len(expected)} are missing: {missing[:3]}; unexpected: {unexpected[:3]}"
 
 
 @contextmanager
-def _client(service: ServiceProcess) -> Iterator[httpx.Client]:
-    """Somebody who has logged in, once for all that is asked."""
+def _open_client(service: ServiceProcess) -> Iterator[httpx.Client]:
+    """Open a client that is logged in as admin."""
     with httpx.Client(base_url=service.url, verify=NO_TRUSTED_AUTHORITIES, timeout=TEST_TIMEOUT) as client:
         login = client.post(LOGIN_PATH, json={"username": "admin", "password": PASSWORD})
         client.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
         yield client
 
 
-def _wait_for(client: httpx.Client, device: Mac, entries: set[ExpectedSample]) -> list[ExpectedSample]:
-    """All samples of a device, as soon as there are as many as there are entries."""
+def _wait_for_samples(
+    client: httpx.Client, device: Mac, expected: set[ExpectedSample]
+) -> list[ExpectedSample]:
+    """Wait until a device has at least the expected number of samples, and return them."""
 
-    def sheet() -> list[ExpectedSample]:
-        found = _load_csv(client, device)
-        assert len(found) >= len(entries), _missing(found, entries)
-        return found
+    def load() -> list[ExpectedSample]:
+        stored = _load_csv(client, device)
+        assert len(stored) >= len(expected), _describe_missing(stored, expected)
+        return stored
 
-    return eventually(sheet, f"to have all of {device}")
+    return eventually(load, f"all samples of {device}")
 
 
 def _load_csv(client: httpx.Client, device: Mac) -> list[ExpectedSample]:
-    """The samples of a device, the oldest first; none if it is not known."""
-    answer = client.get(f"/api/v1/devices/{to_device_id(device)}/samples", headers={"Accept": "text/csv"})
-    if answer.status_code == 404:
+    """Load the samples of a device as CSV, the oldest first; none if the device is unknown."""
+    response = client.get(f"/api/v1/devices/{to_device_id(device)}/samples", headers={"Accept": "text/csv"})
+    if response.status_code == 404:
         return []
-    assert answer.is_success, answer.text
-    rows = csv.DictReader(io.StringIO(answer.text, newline=""))
-    return [_entry({**row, "value": json.loads(row["value"] or "null")}) for row in rows]
+    assert response.is_success, response.text
+    rows = csv.DictReader(io.StringIO(response.text, newline=""))
+    return [_parse_sample({**row, "value": json.loads(row["value"] or "null")}) for row in rows]
 
 
 def _load_pages(client: httpx.Client, device: Mac) -> list[ExpectedSample]:
-    """The same page by page, the newest first."""
-    found: list[ExpectedSample] = []
-    asked: dict[str, Any] = {"MaxResults": 300}
+    """Load the samples of a device page by page, the newest first."""
+    samples: list[ExpectedSample] = []
+    query: dict[str, Any] = {"MaxResults": 300}
     while True:
-        page = client.get(f"/api/v1/devices/{to_device_id(device)}/samples", params=asked).json()
-        found += [_entry(item) for item in page["items"]]
+        page = client.get(f"/api/v1/devices/{to_device_id(device)}/samples", params=query).json()
+        samples += [_parse_sample(item) for item in page["items"]]
         if page["nextToken"] is None:
-            return found
-        asked["NextToken"] = page["nextToken"]
+            return samples
+        query["NextToken"] = page["nextToken"]
 
 
-def _entry(item: dict[str, Any]) -> ExpectedSample:
+def _parse_sample(item: dict[str, Any]) -> ExpectedSample:
     return ExpectedSample(
         item["time"],
         item["kind"],

@@ -1,4 +1,4 @@
-"""Bursts of reports, as after an outage, to clients of other makes; mosquitto is the control."""
+"""Bursts of reports, as after an outage, to clients of other implementations; mosquitto for comparison."""
 
 from __future__ import annotations
 
@@ -35,33 +35,46 @@ pytestmark = [pytest.mark.anyio, pytest.mark.part("long")]
 G = "02005e000001"
 TOPIC = f"mt/gateway/{G}/device/02005e0000aa/measurement/8100"
 REPORTS = "mt/gateway/+/device/#"
-ANYBODY = Credentials("anybody", "anything")
+ANY_CREDENTIALS = Credentials("any-user", "any-password")
 
-_AT_ONCE = 20_000
+_BATCH_SIZE = 20_000
 """Reports that are published without waiting for a PUBACK; there are 65,535 packet ids."""
 
 
-def reports(count: int) -> list[bytes]:
-    """Reports that tell their order."""
+def build_reports(count: int) -> list[bytes]:
+    """Build reports whose values show their order."""
     return [b'{"time":"2026-01-01T00:00:00.%03dZ","value":"%08x"}' % (n % 1000, n) for n in range(count)]
 
 
 async def publish(client: RawClient, payloads: Sequence[bytes]) -> None:
     """Publish as fast as the broker reads, and wait for each PUBACK."""
-    for start in range(0, len(payloads), _AT_ONCE):
-        some = payloads[start : start + _AT_ONCE]
-        client.send(*(Publish(TOPIC, payload, 1, packet_id=n) for n, payload in enumerate(some, 1)))
-        for packet_id in range(1, len(some) + 1):
+    for start in range(0, len(payloads), _BATCH_SIZE):
+        batch = payloads[start : start + _BATCH_SIZE]
+        client.send(*(Publish(TOPIC, payload, 1, packet_id=n) for n, payload in enumerate(batch, 1)))
+        for packet_id in range(1, len(batch) + 1):
             assert await client.expect(Puback) == Puback(packet_id)
 
 
 @contextmanager
-def mosquitto_sub(place: ServerAddress, who: Credentials, output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `mosquitto_sub -q 1`, which writes a line for each message."""
-    given = ["-h", place.host, "-p", str(place.port), "-u", who.user, "-P", who.password, "-V", "311"]
-    asked = ["-q", "1", "-t", REPORTS, "-F", "%p", "-d"]
+def mosquitto_sub(
+    address: ServerAddress, credentials: Credentials, output: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `mosquitto_sub -q 1`, which prints a line for each message."""
+    options = [
+        "-h",
+        address.host,
+        "-p",
+        str(address.port),
+        "-u",
+        credentials.user,
+        "-P",
+        credentials.password,
+        "-V",
+        "311",
+    ]
+    subscription = ["-q", "1", "-t", REPORTS, "-F", "%p", "-d"]
     with output.open("wb") as file:
-        command = ["stdbuf", "-oL", str(require(MOSQUITTO_SUB)), *given, *asked]
+        command = ["stdbuf", "-oL", str(require(MOSQUITTO_SUB)), *options, *subscription]
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
         eventually(lambda: b"Subscribed" in output.read_bytes())
@@ -71,31 +84,31 @@ def mosquitto_sub(place: ServerAddress, who: Credentials, output: Path) -> Itera
         process.wait()
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds. 100,000 messages take a busy machine some minutes."""
-    await eventually_async(holds, patience=20 * TEST_TIMEOUT)
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true. 100,000 messages take a busy machine some minutes."""
+    await eventually_async(condition, patience=20 * TEST_TIMEOUT)
 
 
 def received_payloads(output: Path) -> list[bytes]:
-    """Payloads that mosquitto_sub has written so far."""
+    """Return the payloads that mosquitto_sub has printed so far."""
     return [line for line in output.read_bytes().splitlines() if line.startswith(b"{")]
 
 
 class PersistentPaho:
-    """A client with paho and a session that stays while it is away."""
+    """Client with paho-mqtt and a session that outlives its connections."""
 
-    def __init__(self, place: ServerAddress, who: Credentials) -> None:
-        self._place = place
-        self._who = who
-        self.came: list[bytes] = []
+    def __init__(self, address: ServerAddress, credentials: Credentials) -> None:
+        self._address = address
+        self._credentials = credentials
+        self.received: list[bytes] = []
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Connect, and subscribe if there is no session."""
+        """Connect, and subscribe unless there is a session."""
         client = Client(CallbackAPIVersion.VERSION2, "paho", clean_session=False)
-        client.username_pw_set(*self._who)
+        client.username_pw_set(*self._credentials)
         ready: Queue[str] = Queue()
-        client.on_message = self._take
+        client.on_message = self._on_message
         client.on_subscribe = lambda *_: ready.put("subscribed")
 
         def subscribe(_: object, __: object, flags: ConnectFlags, *___: object) -> None:
@@ -105,7 +118,7 @@ class PersistentPaho:
                 client.subscribe(REPORTS, 1)
 
         client.on_connect = subscribe
-        client.connect(*self._place)
+        client.connect(*self._address)
         client.loop_start()
         try:
             assert ready.get(timeout=TEST_TIMEOUT)
@@ -114,8 +127,8 @@ class PersistentPaho:
             client.disconnect()
             client.loop_stop()
 
-    def _take(self, _: object, __: object, message: MQTTMessage) -> None:
-        self.came.append(bytes(message.payload))
+    def _on_message(self, _: object, __: object, message: MQTTMessage) -> None:
+        self.received.append(bytes(message.payload))
 
 
 @pytest.fixture
@@ -126,30 +139,32 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
 
 @pytest.mark.rule("broker-24")
 @pytest.mark.parametrize("count", [1500, 10_000, 100_000])
-async def test_a_burst_arrives_whole_and_in_order(
+async def test_a_burst_arrives_completely_and_in_order(
     service: ServiceProcess, count: int, tmp_path: Path
 ) -> None:
-    place, output, burst = service.mqtt["mqtt"], tmp_path / "sub", reports(count)
+    address, output, burst = service.mqtt["mqtt"], tmp_path / "sub", build_reports(count)
     watching, keeping = service.add_user("watching", Role.VIEWER), service.add_user("keeping", Role.VIEWER)
-    absent = PersistentPaho(place, keeping)
+    absent = PersistentPaho(address, keeping)
     with absent.connected():
         pass
     gateway = await service.connect(service.claim(G))
-    with mosquitto_sub(place, watching, output):
+    with mosquitto_sub(address, watching, output):
         await publish(gateway, burst)
         with absent.connected():
-            await until(lambda: len(absent.came) >= count and output.stat().st_size >= count * len(burst[0]))
-            await until(lambda: len(received_payloads(output)) >= count)
+            await wait_until(
+                lambda: len(absent.received) >= count and output.stat().st_size >= count * len(burst[0])
+            )
+            await wait_until(lambda: len(received_payloads(output)) >= count)
     assert received_payloads(output) == burst
-    assert absent.came == burst
+    assert absent.received == burst
     await service.disconnect_all()
 
 
-async def test_mosquitto_drops_what_exceeds_its_queue(tmp_path: Path) -> None:
-    """The control: the same burst, publisher and client with another broker as it is installed."""
-    burst = reports(10_000)
+async def test_mosquitto_drops_messages_that_exceed_its_queue(tmp_path: Path) -> None:
+    """Send the same burst to mosquitto with its default settings, for comparison."""
+    burst = build_reports(10_000)
     with Mosquitto(tmp_path) as mosquitto:
-        absent = PersistentPaho(mosquitto.address, ANYBODY)
+        absent = PersistentPaho(mosquitto.address, ANY_CREDENTIALS)
         with absent.connected():
             pass
         gateway = await RawClient.open(mosquitto.address.port)
@@ -157,16 +172,16 @@ async def test_mosquitto_drops_what_exceeds_its_queue(tmp_path: Path) -> None:
         assert await gateway.expect(Connack) == Connack()
         await publish(gateway, burst)
         with absent.connected():
-            await until(lambda: len(absent.came) >= 1000)
+            await wait_until(lambda: len(absent.received) >= 1000)
             gateway.send(Publish(TOPIC, b"last", 1, packet_id=1))
-            await until(lambda: absent.came[-1] == b"last")
+            await wait_until(lambda: absent.received[-1] == b"last")
         await gateway.close()
-    assert len(absent.came) < len(burst) // 2
-    assert absent.came[:1000] == burst[:1000]
+    assert len(absent.received) < len(burst) // 2
+    assert absent.received[:1000] == burst[:1000]
 
 
 @pytest.mark.rule("broker-26")
-async def test_a_reader_that_stops_is_cut_off_with_a_warning_and_memory_stays_bounded(
+async def test_a_stopped_reader_is_disconnected_with_a_warning_and_memory_stays_bounded(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     watching = service.add_user("watching", Role.VIEWER)
@@ -174,16 +189,16 @@ async def test_a_reader_that_stops_is_cut_off_with_a_warning_and_memory_stays_bo
     before = service.memory
     with mosquitto_sub(service.mqtt["mqtt"], watching, tmp_path / "sub") as process:
         process.send_signal(SIGSTOP)
-        used = [before]
-        most = before + 250  # its queue of 64 MiB, and what a round and the kernel hold
+        memory = [before]
+        limit = before + 250  # its queue of 64 MiB, and the buffers of a commit and of the kernel
 
         async def publish_more() -> bool:
             await publish(gateway, [bytes(60_000)] * 100)
-            used.append(service.memory)
-            return used[-1] >= most or _has_disconnected_subscriber(service)
+            memory.append(service.memory)
+            return memory[-1] >= limit or _has_disconnected_subscriber(service)
 
-        await eventually_async(publish_more, "the end of its connection", patience=10 * TEST_TIMEOUT)
-        assert max(used) < most
+        await eventually_async(publish_more, "the disconnection of the reader", patience=10 * TEST_TIMEOUT)
+        assert max(memory) < limit
         process.send_signal(SIGCONT)
     await service.disconnect_all()
     code, errors = service.stop()

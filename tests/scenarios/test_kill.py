@@ -1,4 +1,4 @@
-"""The service is killed at any moment and started again: what it acknowledged is there."""
+"""Kills of the service at any moment: everything that it acknowledged exists after a restart."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _numbers = count(1)
 async def service(
     request: pytest.FixtureRequest, database_kind: str, tmp_path: Path
 ) -> AsyncIterator[ServiceProcess]:
-    given = loopback_options("--mqtt")
+    options = loopback_options("--mqtt")
     if database_kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
-        given += ["--database", create_database(server, f"killed_{next(_numbers)}")]
-    with ServiceProcess(tmp_path, *given) as running:
+        options += ["--database", create_database(server, f"killed_{next(_numbers)}")]
+    with ServiceProcess(tmp_path, *options) as running:
         yield running
         await running.disconnect_all()
 
@@ -58,7 +58,7 @@ def report(gateway: str = G, kind: str = "measurement/8100") -> str:
 
 
 async def publish(client: RawClient, topic: str, *payloads: bytes, retain: bool = False) -> None:
-    """Publish at QoS 1; when this returns all of it is acknowledged."""
+    """Publish at QoS 1, and wait until all messages are acknowledged."""
     for packet_id, payload in enumerate(payloads, 1):
         client.send(Publish(topic, payload, 1, retain, packet_id=packet_id))
         assert await client.expect(Puback) == Puback(packet_id)
@@ -68,156 +68,162 @@ async def publish(client: RawClient, topic: str, *payloads: bytes, retain: bool 
 async def test_a_session_survives_a_kill_of_the_service(service: ServiceProcess) -> None:
     claimed, viewer = service.claim(G), service.add_user("eva", Role.VIEWER)
     operator = service.add_user("otto", Role.OPERATOR)
-    ear = await service.connect_subscriber(viewer, REPORTS, clean=False)
-    wanted = f"mt/gateway/{G}/request/{D}/#"  # about itself the service asks it too
-    gateway = await service.connect_subscriber(claimed, wanted, clean=False)
+    subscriber = await service.connect_subscriber(viewer, REPORTS, clean=False)
+    request_filter = f"mt/gateway/{G}/request/{D}/#"  # the service itself sends requests to the gateway, too
+    gateway = await service.connect_subscriber(claimed, request_filter, clean=False)
     await publish(gateway, report(kind="property/8000"), b"kept", retain=True)
     await publish(gateway, report(kind="property/8001"), b"kept", b"", retain=True)
-    for kept in (b"kept", b"kept", b""):
-        assert (await ear.expect(Publish)).payload == kept
+    for payload in (b"kept", b"kept", b""):
+        assert (await subscriber.expect(Publish)).payload == payload
     gateway.abort()
-    asking = await service.connect(operator)
-    await publish(asking, f"mt/gateway/{G}/request/{D}/read/8000", b'{"id":"1"}')
-    await publish(asking, f"mt/gateway/{G}/request/{D}/read/8000", b'{"id":"2","key":"00"}')  # now or never
-    ear.send(Subscribe(2, ((f"mt/gateway/{G}/response/#", 0), ("mt/gateway/+/response/#", 1))))
-    assert await ear.expect(Suback) == Suback(2, (0, 1))
-    ear.send(Unsubscribe(3, ("mt/gateway/+/response/#",)))
-    assert await ear.expect(Unsuback) == Unsuback(3)
+    requester = await service.connect(operator)
+    await publish(requester, f"mt/gateway/{G}/request/{D}/read/8000", b'{"id":"1"}')
+    await publish(
+        requester, f"mt/gateway/{G}/request/{D}/read/8000", b'{"id":"2","key":"00"}'
+    )  # requests with a key are never queued
+    subscriber.send(Subscribe(2, ((f"mt/gateway/{G}/response/#", 0), ("mt/gateway/+/response/#", 1))))
+    assert await subscriber.expect(Suback) == Suback(2, (0, 1))
+    subscriber.send(Unsubscribe(3, ("mt/gateway/+/response/#",)))
+    assert await subscriber.expect(Unsuback) == Unsuback(3)
     service.kill()
     service.start()
 
-    gateway, answer = await service.try_connect(claimed, clean=False)
-    assert answer == Connack(session_present=True)
+    gateway, connack = await service.try_connect(claimed, clean=False)
+    assert connack == Connack(session_present=True)
     assert (await gateway.expect(Publish)).payload == b'{"id":"1"}'
     assert await gateway.receive_until_pong() == []
     await publish(gateway, report(), b"while it is away")
     await publish(gateway, f"mt/gateway/{G}/response/{D}/read/8000", b"not at QoS 0")
-    ear, answer = await service.try_connect(viewer, clean=False)
-    assert answer == Connack(session_present=True)
-    owed = [await ear.expect(Publish) for _ in range(4)]
-    assert [each.payload for each in owed] == [b"kept", b"kept", b"", b"while it is away"]
-    assert [each.dup for each in owed[:3]] == [True] * 3
-    assert await ear.receive_until_pong() == []
+    subscriber, connack = await service.try_connect(viewer, clean=False)
+    assert connack == Connack(session_present=True)
+    queued = [await subscriber.expect(Publish) for _ in range(4)]
+    assert [each.payload for each in queued] == [b"kept", b"kept", b"", b"while it is away"]
+    assert [each.dup for each in queued[:3]] == [True] * 3
+    assert await subscriber.receive_until_pong() == []
     await publish(gateway, f"mt/gateway/{G}/response/{D}/read/8000", b"now that it is there")
-    live = await ear.expect(Publish)
+    live = await subscriber.expect(Publish)
     assert (live.payload, live.qos) == (b"now that it is there", 0)
-    late = await service.connect(viewer, client_id="late")
-    late.send(Subscribe(1, ((REPORTS, 1),)))
-    come = [await late.receive(), await late.receive(), *await late.receive_until_pong()]
-    assert [each.payload for each in come if isinstance(each, Publish)] == [b"kept"]
+    late_subscriber = await service.connect(viewer, client_id="late")
+    late_subscriber.send(Subscribe(1, ((REPORTS, 1),)))
+    packets = [
+        await late_subscriber.receive(),
+        await late_subscriber.receive(),
+        *await late_subscriber.receive_until_pong(),
+    ]
+    assert [each.payload for each in packets if isinstance(each, Publish)] == [b"kept"]
 
 
-# --- Nothing that was acknowledged is lost ---
+# --- Acknowledged messages are not lost ---
 
 
 class ReportingGateway:
-    """A gateway that publishes without a rest; what was not acknowledged it says again when it is back."""
+    """Gateway that publishes continuously, and sends unacknowledged messages again after a reconnect."""
 
     def __init__(self, claimed: Credentials) -> None:
         self._claimed = claimed
-        self._unsure: list[bytes] = []
+        self._unacknowledged: list[bytes] = []
         self._numbers = count(1)
         self.acknowledged: set[bytes] = set()
 
     async def publish_until_closed(
         self, service: ServiceProcess, on_acknowledged: Callable[[], None]
     ) -> None:
-        """Publish until the connection ends; `heard` is called for each acknowledgement."""
+        """Publish until the connection ends. `on_acknowledged` is called for each acknowledgment."""
         client = await service.connect(self._claimed)
-        unsure, self._unsure = self._unsure, []
-        under_way: dict[int, bytes] = {}
+        repeated, self._unacknowledged = self._unacknowledged, []
+        in_flight: dict[int, bytes] = {}
         packet_id = 0
         while True:
-            while len(under_way) < 20:
+            while len(in_flight) < 20:
                 packet_id += 1
-                fresh = f"{self._claimed.user} {next(self._numbers)}".encode()
-                under_way[packet_id] = unsure.pop(0) if unsure else fresh
-                client.send(Publish(report(self._claimed.user), under_way[packet_id], 1, packet_id=packet_id))
-            answer = await client.receive()
-            if answer is None:
-                self._unsure = [*under_way.values(), *unsure]
+                new = f"{self._claimed.user} {next(self._numbers)}".encode()
+                in_flight[packet_id] = repeated.pop(0) if repeated else new
+                client.send(Publish(report(self._claimed.user), in_flight[packet_id], 1, packet_id=packet_id))
+            packet = await client.receive()
+            if packet is None:
+                self._unacknowledged = [*in_flight.values(), *repeated]
                 return
-            assert isinstance(answer, Puback)
-            self.acknowledged.add(under_way.pop(answer.packet_id))
+            assert isinstance(packet, Puback)
+            self.acknowledged.add(in_flight.pop(packet.packet_id))
             on_acknowledged()
 
 
-async def receive_messages(client: RawClient, come: list[bytes], enough: Callable[[], bool]) -> None:
-    """Take messages, and acknowledge each, until there are enough or the connection ends."""
-    while not enough():
+async def receive_messages(client: RawClient, received: list[bytes], is_done: Callable[[], bool]) -> None:
+    """Receive and acknowledge messages until done, or the connection ends."""
+    while not is_done():
         message = await client.receive()
         if message is None:
             return
         assert isinstance(message, Publish)
-        come.append(message.payload)
+        received.append(message.payload)
         client.send(Puback(message.packet_id))
 
 
 @pytest.mark.rule("broker-2")
-async def test_nothing_that_was_acknowledged_is_lost_over_many_kills(service: ServiceProcess) -> None:
-    """At each second kill the subscriber is there; at the others all of it waits in the database."""
+async def test_no_acknowledged_message_is_lost_over_many_kills(service: ServiceProcess) -> None:
+    """Connect the subscriber before every second kill; otherwise all messages are queued in the database."""
     viewer = service.add_user("eva", Role.VIEWER)
-    talkers = [ReportingGateway(service.claim(f"02005e00000{number}")) for number in range(3)]
-    chance = random.Random(7)  # noqa: S311 # no secret
-    come: list[bytes] = []
+    gateways = [ReportingGateway(service.claim(f"02005e00000{number}")) for number in range(3)]
+    rng = random.Random(7)  # noqa: S311 # not for secrets
+    received: list[bytes] = []
     (await service.connect_subscriber(viewer, REPORTS, clean=False)).abort()
     for number in range(KILLS):
-        left = chance.randrange(20, 80)
-        enough = asyncio.Event()
+        remaining = rng.randrange(20, 80)
+        is_enough = asyncio.Event()
 
-        def heard() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                enough.set()  # noqa: B023 # nobody calls this after its round
+        def count_down() -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
+                is_enough.set()  # noqa: B023 # only called during its round
 
         async with asyncio.TaskGroup() as tasks:
             if number % 2:
-                ear, answer = await service.try_connect(viewer, clean=False)
-                assert answer == Connack(session_present=True)
-                tasks.create_task(receive_messages(ear, come, lambda: False))
-            for talker in talkers:
-                tasks.create_task(talker.publish_until_closed(service, heard))
-            await enough.wait()
+                subscriber, connack = await service.try_connect(viewer, clean=False)
+                assert connack == Connack(session_present=True)
+                tasks.create_task(receive_messages(subscriber, received, lambda: False))
+            for gateway in gateways:
+                tasks.create_task(gateway.publish_until_closed(service, count_down))
+            await is_enough.wait()
             await asyncio.to_thread(service.kill)
         service.start()
-    promised = {payload for talker in talkers for payload in talker.acknowledged}
-    ear, answer = await service.try_connect(viewer, clean=False)
-    assert answer == Connack(session_present=True)
-    await receive_messages(ear, come, lambda: promised <= set(come))
-    assert promised - set(come) == set()
-    assert len(promised) > 100
+    acknowledged = {payload for gateway in gateways for payload in gateway.acknowledged}
+    subscriber, connack = await service.try_connect(viewer, clean=False)
+    assert connack == Connack(session_present=True)
+    await receive_messages(subscriber, received, lambda: acknowledged <= set(received))
+    assert acknowledged - set(received) == set()
+    assert len(acknowledged) > 100
 
 
 class Sender:
-    """Publishes at QoS 2, in a session that outlives its connections."""
+    """Gateway that publishes at QoS 2, in a session that outlives its connections."""
 
     def __init__(self, claimed: Credentials, count: int) -> None:
         self._claimed = claimed
-        self._open: dict[int, Publish | Pubrel] = {}
-        """What has to be said again after a lost connection."""
-        self._left = [Publish(report(), b"%d" % n, 2, packet_id=n) for n in range(count, 0, -1)]
+        self._in_flight: dict[int, Publish | Pubrel] = {}
+        """Packets to send again after a lost connection."""
+        self._remaining = [Publish(report(), b"%d" % n, 2, packet_id=n) for n in range(count, 0, -1)]
 
     @property
     def is_done(self) -> bool:
-        return not self._left and not self._open
+        return not self._remaining and not self._in_flight
 
     async def send(self, service: ServiceProcess, on_acknowledged: Callable[[], None]) -> None:
-        """Publish until all is complete, or the connection ends."""
+        """Publish until all messages are complete, or the connection ends."""
         client = await service.connect(self._claimed, clean=False)
-        for packet in self._open.values():
-            client.send(_again(packet) if isinstance(packet, Publish) else packet)
+        for packet in self._in_flight.values():
+            client.send(_build_duplicate(packet) if isinstance(packet, Publish) else packet)
         while not self.is_done:
-            while self._left and len(self._open) < 10:
-                message = self._left.pop()
-                self._open[message.packet_id] = message
+            while self._remaining and len(self._in_flight) < 10:
+                message = self._remaining.pop()
+                self._in_flight[message.packet_id] = message
                 client.send(message)
             match await client.receive():
                 case Pubrec(packet_id):
-                    self._open[packet_id] = Pubrel(packet_id)
+                    self._in_flight[packet_id] = Pubrel(packet_id)
                     client.send(Pubrel(packet_id))
                 case Pubcomp(packet_id):
-                    del self._open[packet_id]
+                    del self._in_flight[packet_id]
                 case None:
                     return
                 case other:
@@ -225,35 +231,35 @@ class Sender:
             on_acknowledged()
 
 
-def _again(message: Publish) -> Publish:
+def _build_duplicate(message: Publish) -> Publish:
     return Publish(message.topic, message.payload, message.qos, dup=True, packet_id=message.packet_id)
 
 
-async def test_what_is_published_at_qos_2_comes_once_although_the_service_is_killed(
+async def test_qos_2_messages_arrive_exactly_once_although_the_service_is_killed(
     service: ServiceProcess,
 ) -> None:
     sender, viewer = Sender(service.claim(G), 150), service.add_user("eva", Role.VIEWER)
     (await service.connect_subscriber(viewer, REPORTS, clean=False)).abort()
-    chance = random.Random(11)  # noqa: S311 # no secret
+    rng = random.Random(11)  # noqa: S311 # not for secrets
     for _ in range(3):
-        left = chance.randrange(20, 90)
-        enough = asyncio.Event()
+        remaining = rng.randrange(20, 90)
+        is_enough = asyncio.Event()
 
-        def heard() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                enough.set()  # noqa: B023 # nobody calls this after its round
+        def count_down() -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
+                is_enough.set()  # noqa: B023 # only called during its round
 
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(sender.send(service, heard))
-            await enough.wait()
+            tasks.create_task(sender.send(service, count_down))
+            await is_enough.wait()
             await asyncio.to_thread(service.kill)
         service.start()
     await sender.send(service, lambda: None)
     assert sender.is_done
-    ear = await service.connect(viewer, clean=False)
-    come: list[bytes] = []
-    await receive_messages(ear, come, lambda: len(come) >= 150)
-    assert await ear.receive_until_pong() == []
-    assert sorted(map(int, come)) == list(range(1, 151))
+    subscriber = await service.connect(viewer, clean=False)
+    received: list[bytes] = []
+    await receive_messages(subscriber, received, lambda: len(received) >= 150)
+    assert await subscriber.receive_until_pong() == []
+    assert sorted(map(int, received)) == list(range(1, 151))

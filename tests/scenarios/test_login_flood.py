@@ -1,4 +1,4 @@
-"""A flood of connections without valid credentials does not keep others from logging in."""
+"""Floods of connections without valid credentials, which must not keep other clients from logging in."""
 
 from __future__ import annotations
 
@@ -29,58 +29,60 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.part("long")]
 
 ROOT = Path(__file__).parent.parent.parent
-ELSEWHERE = "127.0.0.2"
-"""The address of those who have valid credentials."""
+OTHER_ADDRESS = "127.0.0.2"
+"""Source address of the clients with valid credentials."""
 
 RATE = 1700
 SECONDS = 6
 LIMIT = 5
-"""Connections that may fail per second. Even a slow machine would answer many more."""
+"""Failed connections that are allowed per second. Even a slow machine could respond to many more."""
 
 
-async def log_in_by_mqtt(service: ServiceProcess, who: Credentials) -> None:
-    place = service.mqtt["mqtt"]
-    client = RawClient(*await asyncio.open_connection(*place, local_addr=(ELSEWHERE, 0)))
-    client.send(build_connect(who))
+async def log_in_over_mqtt(service: ServiceProcess, credentials: Credentials) -> None:
+    address = service.mqtt["mqtt"]
+    client = RawClient(*await asyncio.open_connection(*address, local_addr=(OTHER_ADDRESS, 0)))
+    client.send(build_connect(credentials))
     assert (await client.expect(Connack)).code == ConnectReturnCode.ACCEPTED
     await client.close()
 
 
-async def log_in_by_rest(service: ServiceProcess, who: Credentials) -> None:
-    transport = httpx.AsyncHTTPTransport(local_address=ELSEWHERE, verify=NO_TRUSTED_AUTHORITIES)
+async def log_in_over_rest(service: ServiceProcess, credentials: Credentials) -> None:
+    transport = httpx.AsyncHTTPTransport(local_address=OTHER_ADDRESS, verify=NO_TRUSTED_AUTHORITIES)
     async with httpx.AsyncClient(base_url=service.url, transport=transport, timeout=TEST_TIMEOUT) as client:
-        answer = await client.post(LOGIN_PATH, json={"username": who.user, "password": who.password})
-    assert answer.status_code == 200, answer.text
+        response = await client.post(
+            LOGIN_PATH, json={"username": credentials.user, "password": credentials.password}
+        )
+    assert response.status_code == 200, response.text
 
 
 async def measure(logins: Mapping[str, Callable[[], Awaitable[None]]]) -> dict[str, float]:
-    """Log in in every way, one after the other. Return how many milliseconds each took."""
-    took = {}
+    """Log in by every method in turn. Return the milliseconds that each took."""
+    durations = {}
     for name, log_in in logins.items():
-        began = time.perf_counter()
+        started = time.perf_counter()
         await log_in()
-        took[name] = (time.perf_counter() - began) * 1000
-    return took
+        durations[name] = (time.perf_counter() - started) * 1000
+    return durations
 
 
-def print_durations(what: str, taken: list[dict[str, float]]) -> None:
-    for name in taken[0]:
-        times = sorted(each[name] for each in taken)
-        middle, late, most = statistics.median(times), times[int(len(times) * 0.95)], times[-1]
-        figures = f"median {middle:.1f} ms, 95 % {late:.1f} ms, most {most:.1f} ms"
-        print(f"{what}: {len(times)} x {name}: {figures}")  # noqa: T201 # read with `pytest -s`
+def print_durations(title: str, rounds: list[dict[str, float]]) -> None:
+    for name in rounds[0]:
+        times = sorted(each[name] for each in rounds)
+        median, p95, maximum = statistics.median(times), times[int(len(times) * 0.95)], times[-1]
+        summary = f"median {median:.1f} ms, 95 % {p95:.1f} ms, maximum {maximum:.1f} ms"
+        print(f"{title}: {len(times)} x {name}: {summary}")  # noqa: T201 # read with `pytest -s`
 
 
 @pytest.mark.rule("broker-29")
-async def test_others_log_in_while_a_flood_without_valid_credentials_is_turned_away(tmp_path: Path) -> None:
+async def test_valid_logins_succeed_while_a_flood_of_invalid_ones_is_refused(tmp_path: Path) -> None:
     with ServiceProcess(
         tmp_path, *loopback_options("--mqtt"), "--limits-failed-connections", str(LIMIT)
     ) as service:
-        gateway, person = service.claim("02005e000001"), service.add_user("vera", Role.VIEWER)
+        gateway, user = service.claim("02005e000001"), service.add_user("vera", Role.VIEWER)
         logins = {
-            "gateway": lambda: log_in_by_mqtt(service, gateway),
-            "person (MQTT)": lambda: log_in_by_mqtt(service, person),
-            "person (REST)": lambda: log_in_by_rest(service, person),
+            "gateway": lambda: log_in_over_mqtt(service, gateway),
+            "person (MQTT)": lambda: log_in_over_mqtt(service, user),
+            "person (REST)": lambda: log_in_over_rest(service, user),
         }
         print_durations("before", [await measure(logins) for _ in range(20)])
         flood = await asyncio.create_subprocess_exec(
@@ -89,17 +91,17 @@ async def test_others_log_in_while_a_flood_without_valid_credentials_is_turned_a
             stdout=asyncio.subprocess.PIPE,
             cwd=ROOT,
         )
-        ending = asyncio.create_task(flood.communicate())
-        taken = []
-        while not ending.done():  # each login is checked: all of them succeed
-            taken.append(await measure(logins))
-        told = json.loads((await ending)[0])
-        print_durations("during", taken)
-        print(told)  # noqa: T201 # read with `pytest -s`
+        flood_result = asyncio.create_task(flood.communicate())
+        rounds = []
+        while not flood_result.done():  # measure fails if a login does
+            rounds.append(await measure(logins))
+        outcome = json.loads((await flood_result)[0])
+        print_durations("during", rounds)
+        print(outcome)  # noqa: T201 # read with `pytest -s`
         assert flood.returncode == 0
-        assert told["unread"] + told["answered"] == RATE * SECONDS
-        # A bucket that starts full. Connections that are under way at the end of a second are counted later,
-        # and no count goes below zero: in the worst case each of the two allows as many once more.
-        assert told["answered"] <= 3 * LIMIT * (told["seconds"] + 1)
+        assert outcome["unread"] + outcome["answered"] == RATE * SECONDS
+        # The token bucket starts full. Connections that are in progress at the end of a second are counted
+        # later, and no count goes below zero: in the worst case each of the two allows as many again.
+        assert outcome["answered"] <= 3 * LIMIT * (outcome["seconds"] + 1)
         assert service.is_ready()
         assert service.stop()[0] == 0

@@ -1,4 +1,4 @@
-"""Clients of other makes, and gateways, with the service as it runs in earnest."""
+"""MQTT clients of other implementations, and gateways, with the service as a program."""
 
 from __future__ import annotations
 
@@ -38,63 +38,76 @@ _numbers = count(1)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("service")
 
 
 @pytest.fixture(scope="module")
-def service(folder: Path) -> Iterator[ServiceProcess]:
-    """Speaks plainly."""
-    with ServiceProcess(folder, *loopback_options("--mqtt", "--mqtt-ws")) as running:
+def service(directory: Path) -> Iterator[ServiceProcess]:
+    """Run a service without TLS."""
+    with ServiceProcess(directory, *loopback_options("--mqtt", "--mqtt-ws")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def encrypted(folder: Path) -> Iterator[ServiceProcess]:
-    """Speaks through TLS."""
+def encrypted(directory: Path) -> Iterator[ServiceProcess]:
+    """Run a service with TLS."""
     authority = trustme.CA()
-    mine = authority.issue_cert("127.0.0.1")
-    authority.cert_pem.write_to_path(folder / "authority.pem")
-    for each in mine.cert_chain_pems:
-        each.write_to_path(folder / "cert.pem", append=True)
-    mine.private_key_pem.write_to_path(folder / "key.pem")
+    certificate = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(directory / "authority.pem")
+    for each in certificate.cert_chain_pems:
+        each.write_to_path(directory / "cert.pem", append=True)
+    certificate.private_key_pem.write_to_path(directory / "key.pem")
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    given = ["--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"), "--mqtt", "off"]
-    secret = folder / "secret"
-    secret.mkdir()
+    options = [
+        "--tls-cert",
+        str(directory / "cert.pem"),
+        "--tls-key",
+        str(directory / "key.pem"),
+        "--mqtt",
+        "off",
+    ]
+    data_directory = directory / "secret"
+    data_directory.mkdir()
     with ServiceProcess(
-        secret, *given, *loopback_options("--mqtt-tls", "--mqtt-ws"), trusting=context
+        data_directory, *options, *loopback_options("--mqtt-tls", "--mqtt-ws"), trusting=context
     ) as running:
         yield running
 
 
-MAKES: tuple[type[MqttClient], ...] = (PahoClient, MosquittoClient, MqttJsClient)
+IMPLEMENTATIONS: tuple[type[MqttClient], ...] = (PahoClient, MosquittoClient, MqttJsClient)
 
 
 @pytest.mark.rule("broker-1", "broker-4", "broker-10")
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws", "wss"])
-def test_clients_of_other_makes_talk_through_the_broker(
-    request: pytest.FixtureRequest, folder: Path, scheme: str
+def test_clients_of_other_implementations_communicate_through_the_broker(
+    request: pytest.FixtureRequest, directory: Path, scheme: str
 ) -> None:
-    """Each of them as a gateway and as a person, with each other one: reports one way, requests the other."""
+    """Test every pair of implementations, one as gateway and one as operator, with reports and requests."""
     running: ServiceProcess = request.getfixturevalue(
         "encrypted" if scheme in {"mqtts", "wss"} else "service"
     )
-    place = BrokerAddress(scheme, running.mqtt[scheme], folder / "authority.pem")
-    makes = [make for make in MAKES if scheme in make.schemes]
-    person = running.add_user(f"operator-{scheme}", Role.OPERATOR)
-    gateways = [(make, running.claim(f"02005e10{next(_numbers):04x}")) for make in makes]
-    for there in makes:
-        with there(place, person) as operator:
+    broker = BrokerAddress(scheme, running.mqtt[scheme], directory / "authority.pem")
+    implementations = [
+        implementation for implementation in IMPLEMENTATIONS if scheme in implementation.schemes
+    ]
+    operator_account = running.add_user(f"operator-{scheme}", Role.OPERATOR)
+    gateways = [
+        (implementation, running.claim(f"02005e10{next(_numbers):04x}")) for implementation in implementations
+    ]
+    for operator_type in implementations:
+        with operator_type(broker, operator_account) as operator:
             operator.subscribe("mt/gateway/+/device/#")
-            for here, claimed in gateways:
-                with here(place, claimed) as gateway:
-                    _talk(gateway, operator, claimed.user)
+            for gateway_type, claimed in gateways:
+                with gateway_type(broker, claimed) as gateway:
+                    _exchange_messages(gateway, operator, claimed.user)
 
 
-def _talk(gateway: MqttClient, operator: MqttClient, mac: str) -> None:
-    gateway.subscribe(f"mt/gateway/{mac}/request/{D}/#")  # about itself the service asks it too
+def _exchange_messages(gateway: MqttClient, operator: MqttClient, mac: str) -> None:
+    gateway.subscribe(
+        f"mt/gateway/{mac}/request/{D}/#"
+    )  # the service itself sends requests to the gateway, too
     for payload in (bytes(range(256)), b"x" * 100_000):
         request = Message(f"mt/gateway/{mac}/request/{D}/write/8000", payload, 1, retain=False)
         operator.publish(request)
@@ -104,17 +117,17 @@ def _talk(gateway: MqttClient, operator: MqttClient, mac: str) -> None:
         assert operator.receive() == report
 
 
-# --- The example that listens ---
+# --- examples/listen.py ---
 
-LISTEN = Path(__file__).parents[2] / "examples" / "listen.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "listen.py"
 
 
-def test_the_example_that_listens_hears_reports_and_names_a_filter_that_is_refused(
+def test_the_listen_example_prints_reports_and_names_a_refused_filter(
     service: ServiceProcess,
 ) -> None:
     viewer, claimed = service.add_user("listener", Role.VIEWER), service.claim("02005e300001")
     host, port = service.mqtt["mqtt"]
-    command = [sys.executable, str(LISTEN), f"mqtt://{viewer.user}:{viewer.password}@{host}:{port}"]
+    command = [sys.executable, str(EXAMPLE), f"mqtt://{viewer.user}:{viewer.password}@{host}:{port}"]
     refused = subprocess.run(
         [*command, "mt/#"], capture_output=True, text=True, check=False, timeout=TEST_TIMEOUT
     )
@@ -123,76 +136,76 @@ def test_the_example_that_listens_hears_reports_and_names_a_filter_that_is_refus
     report = Message(f"mt/gateway/{claimed.user}/device/{D}/property/8000", b"{}", 1, retain=False)
     with (
         PahoClient(BrokerAddress("mqtt", service.mqtt["mqtt"], service.data), claimed) as gateway,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listening,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
     ):
-        assert listening.stdout is not None
-        output = listening.stdout
+        assert process.stdout is not None
+        output = process.stdout
 
-        def is_heard() -> bool:
-            gateway.publish(report)  # again and again: a test does not see when the example has subscribed
+        def has_printed() -> bool:
+            gateway.publish(report)  # repeatedly: a test cannot see when the example has subscribed
             return bool(select.select([output], [], [], 0)[0])
 
-        eventually(is_heard, "a report that the example prints", patience=TEST_TIMEOUT)
+        eventually(has_printed, "a report that the example prints", patience=TEST_TIMEOUT)
         assert output.readline() == f"{report.topic} {{}}\n"
-        listening.kill()
+        process.kill()
 
 
-# --- A gateway, from its claim to its end ---
+# --- Life cycle of a gateway ---
 
 
 @pytest.mark.rule("broker-4", "broker-12", "broker-13", "gateway-45")
-def test_an_emulated_gateway_is_claimed_reports_and_answers(service: ServiceProcess) -> None:
-    told = service.call("POST", "/api/v1/gateways", {"mac": "02005e200001", "friendlyName": "Depot"})
-    mac, broker = told["mac"], told["broker"]
-    url = f"mqtt://{mac}:{told['password']}@{broker['host']}:{broker['port']}"
-    place = BrokerAddress("mqtt", service.mqtt["mqtt"], service.data)
+def test_an_emulated_gateway_can_be_claimed_reports_and_responds(service: ServiceProcess) -> None:
+    claim = service.call("POST", "/api/v1/gateways", {"mac": "02005e200001", "friendlyName": "Depot"})
+    mac, broker_claim = claim["mac"], claim["broker"]
+    url = f"mqtt://{mac}:{claim['password']}@{broker_claim['host']}:{broker_claim['port']}"
+    broker = BrokerAddress("mqtt", service.mqtt["mqtt"], service.data)
     viewer, operator = service.add_user("eva", Role.VIEWER), service.add_user("otto", Role.OPERATOR)
-    given = ["gateway", "--broker", url, "--mac", mac, "--devices", "3", "--speed", "600", "--json"]
-    with MosquittoClient(place, viewer) as looker, PahoClient(place, operator) as worker:
-        looker.subscribe(f"mt/gateway/{mac}/device/#")
-        worker.subscribe(f"mt/gateway/{mac}/response/#")
-        with Program(*given) as program:
+    arguments = ["gateway", "--broker", url, "--mac", mac, "--devices", "3", "--speed", "600", "--json"]
+    with MosquittoClient(broker, viewer) as viewer_client, PahoClient(broker, operator) as operator_client:
+        viewer_client.subscribe(f"mt/gateway/{mac}/device/#")
+        operator_client.subscribe(f"mt/gateway/{mac}/response/#")
+        with Program(*arguments) as program:
             assert json.loads(program.read_line())["event"] == "connected"
             devices: set[str] = set()
-            while len(devices) < 4:  # itself among them
-                heard = re.fullmatch(rf"mt/gateway/{mac}/device/(\w+)/.*", looker.receive().topic)
-                assert heard is not None
-                devices.add(heard[1])
-            worker.publish(
+            while len(devices) < 4:  # including itself
+                match = re.fullmatch(rf"mt/gateway/{mac}/device/(\w+)/.*", viewer_client.receive().topic)
+                assert match is not None
+                devices.add(match[1])
+            operator_client.publish(
                 Message(f"mt/gateway/{mac}/request/{mac}/apiversion", b'{"id":"7"}', 1, retain=False)
             )
-            answer = worker.receive()
-            assert answer.topic == f"mt/gateway/{mac}/response/{mac}/apiversion"
-            assert json.loads(answer.payload)["version"] == "2.4.0"
+            response = operator_client.receive()
+            assert response.topic == f"mt/gateway/{mac}/response/{mac}/apiversion"
+            assert json.loads(response.payload)["version"] == "2.4.0"
             assert program.wait_for_exit(SIGTERM)[::2] == (0, "")
 
 
 @pytest.mark.rule("broker-1", "broker-4", "rest-168")
-def test_a_gateway_is_told_to_come_through_tls_and_does(encrypted: ServiceProcess, folder: Path) -> None:
-    told = encrypted.call("POST", "/api/v1/gateways", {"mac": "02005e200002"})
-    mac, (host, port) = told["mac"], encrypted.mqtt["mqtts"]
-    assert told["broker"] == {"host": host, "port": port, "tls": True}
-    url = f"mqtts://{mac}:{told['password']}@{host}:{port}"
-    place = BrokerAddress("mqtts", encrypted.mqtt["mqtts"], folder / "authority.pem")
-    given = ["gateway", "--broker", url, "--mac", mac, "--speed", "600", "--json"]
-    with PahoClient(place, Credentials("admin", PASSWORD)) as looker:
-        looker.subscribe(f"mt/gateway/{mac}/device/{mac}/heartbeat")
-        with Program(*given, "--tls-ca", str(folder / "authority.pem")) as program:
+def test_a_claim_with_tls_can_be_used_by_a_gateway(encrypted: ServiceProcess, directory: Path) -> None:
+    claim = encrypted.call("POST", "/api/v1/gateways", {"mac": "02005e200002"})
+    mac, (host, port) = claim["mac"], encrypted.mqtt["mqtts"]
+    assert claim["broker"] == {"host": host, "port": port, "tls": True}
+    url = f"mqtts://{mac}:{claim['password']}@{host}:{port}"
+    broker = BrokerAddress("mqtts", encrypted.mqtt["mqtts"], directory / "authority.pem")
+    arguments = ["gateway", "--broker", url, "--mac", mac, "--speed", "600", "--json"]
+    with PahoClient(broker, Credentials("admin", PASSWORD)) as subscriber:
+        subscriber.subscribe(f"mt/gateway/{mac}/device/{mac}/heartbeat")
+        with Program(*arguments, "--tls-ca", str(directory / "authority.pem")) as program:
             assert json.loads(program.read_line())["event"] == "connected"
-            assert looker.receive().topic.endswith("heartbeat")
+            assert subscriber.receive().topic.endswith("heartbeat")
             assert program.wait_for_exit(SIGTERM)[::2] == (0, "")
 
 
 @pytest.mark.rule("broker-4", "gateway-46")
 def test_a_simulated_fleet_claims_its_gateways_and_reports(service: ServiceProcess) -> None:
-    place = BrokerAddress("mqtt", service.mqtt["mqtt"], service.data)
-    given = ["simulate", "--service", service.url, "--user", "admin", "--gateways", "3", "--devices", "2"]
-    with PahoClient(place, Credentials("admin", PASSWORD)) as looker:
-        looker.subscribe("mt/gateway/+/device/+/heartbeat")
-        with Program(*given, "--rate", "100", "--json", MESHFLEET_PASSWORD=PASSWORD) as program:
+    broker = BrokerAddress("mqtt", service.mqtt["mqtt"], service.data)
+    arguments = ["simulate", "--service", service.url, "--user", "admin", "--gateways", "3", "--devices", "2"]
+    with PahoClient(broker, Credentials("admin", PASSWORD)) as subscriber:
+        subscriber.subscribe("mt/gateway/+/device/+/heartbeat")
+        with Program(*arguments, "--rate", "100", "--json", MESHFLEET_PASSWORD=PASSWORD) as program:
             gateways: set[str] = set()
             while len(gateways) < 3:
-                gateways.add(looker.receive().topic.split("/")[2])
+                gateways.add(subscriber.receive().topic.split("/")[2])
             assert program.wait_for_exit(SIGTERM)[0] == 0
     claimed = {item["mac"] for item in service.call("GET", "/api/v1/gateways")["items"]}
     assert gateways <= claimed

@@ -1,4 +1,4 @@
-"""A service that cannot do its work says why: on `/readyz`, until it can again."""
+"""`/readyz` of a service that cannot work: the reason, until the problem is gone."""
 
 from __future__ import annotations
 
@@ -36,19 +36,17 @@ CREATE TRIGGER fill_disk BEFORE INSERT ON reading_journal FOR EACH STATEMENT EXE
 
 
 @pytest.mark.rule("rest-160")
-async def test_a_database_that_refuses_a_flush_is_told_until_it_takes_it(
-    postgresql_server: str, tmp_path: Path
-) -> None:
+async def test_a_failing_flush_is_reported_until_it_succeeds(postgresql_server: str, tmp_path: Path) -> None:
     address = create_database(postgresql_server, "refusing")
     with (
         ServiceProcess(tmp_path, *loopback_options("--mqtt"), "--database", address) as service,
         psycopg.connect(address, autocommit=True) as connection,
     ):
         gateway = await service.connect(service.claim(GATEWAY))
-        connection.execute("ALTER TABLE reject RENAME TO elsewhere")  # of no use but to a flush
+        connection.execute("ALTER TABLE reject RENAME TO elsewhere")  # only used by a flush
         await until(lambda: service.unready_reasons() == ["schema"])
         topic = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
-        gateway.send(Publish(topic, _payload("0100"), 1, packet_id=1))
+        gateway.send(Publish(topic, _build_payload("0100"), 1, packet_id=1))
         assert await gateway.expect(Puback) == Puback(1)
         connection.execute("ALTER TABLE elsewhere RENAME TO reject")
         await until(service.is_ready)
@@ -60,10 +58,10 @@ async def test_a_database_that_refuses_a_flush_is_told_until_it_takes_it(
 
 
 @pytest.mark.rule("rest-160")
-async def test_a_server_whose_disk_is_full_is_told_until_there_is_space(
+async def test_a_full_disk_of_the_database_server_is_reported_until_there_is_space(
     postgresql_server: str, tmp_path: Path
 ) -> None:
-    """The server says so by its error code, from a trigger: a disk that is full takes rights to make."""
+    """Raise the error code of the server in a trigger, because filling a real disk needs privileges."""
     address = create_database(postgresql_server, "full_disk")
     with (
         ServiceProcess(tmp_path, *loopback_options("--mqtt"), "--database", address) as service,
@@ -72,7 +70,7 @@ async def test_a_server_whose_disk_is_full_is_told_until_there_is_space(
         gateway = await service.connect(service.claim(GATEWAY))
         connection.execute(_FULL_DISK)
         topic = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
-        gateway.send(Publish(topic, _payload("0100"), 1, packet_id=1))
+        gateway.send(Publish(topic, _build_payload("0100"), 1, packet_id=1))
         await until(lambda: service.unready_reasons() == ["disk-full"])
         connection.execute("DROP FUNCTION fill_disk CASCADE")
         assert await gateway.expect(Puback) == Puback(1)
@@ -83,33 +81,33 @@ async def test_a_server_whose_disk_is_full_is_told_until_there_is_space(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of its own of 24 MiB."""
+    """Mount a temporary file system of 24 MiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     options = ["-t", "tmpfs", "-o", "size=24m,mode=700", "none", str(disk)]
     if subprocess.run(["/usr/bin/mount", *options], check=False, capture_output=True).returncode:
-        lack = "needs the right to mount a disk"
+        message = "needs the privilege to mount a file system"
         if os.environ.get("CI") == "true":
-            pytest.fail(lack)
-        pytest.skip(lack)
+            pytest.fail(message)
+        pytest.skip(message)
     yield disk
     subprocess.run(["/usr/bin/umount", str(disk)], check=True)
 
 
 @pytest.mark.part("long")
 @pytest.mark.rule("rest-160")
-async def test_a_full_disk_is_told_until_there_is_space(small_disk: Path) -> None:
+async def test_a_full_disk_is_reported_until_there_is_space(small_disk: Path) -> None:
     with ServiceProcess(small_disk, *loopback_options("--mqtt")) as service:
         await until(service.is_ready)
         gateway = await service.connect(service.claim(GATEWAY))
-        rest = small_disk / "rest"
+        filler = small_disk / "rest"
         with pytest.raises(OSError, match="No space left"):
-            _fill(rest)
-        for number in range(100):  # more than the pages that SQLite has already
+            _fill_disk(filler)
+        for number in range(100):  # more than fits into the pages that SQLite has allocated
             topic = f"mt/gateway/{GATEWAY}/device/c0ffee0001{number:02x}/measurement/8800"
-            gateway.send(Publish(topic, _payload("01" * 500), 1, packet_id=number + 1))
+            gateway.send(Publish(topic, _build_payload("01" * 500), 1, packet_id=number + 1))
         await until(lambda: service.unready_reasons() == ["disk-full"])
-        rest.unlink()
+        filler.unlink()
         await until(service.is_ready)
         for number in range(100):
             assert await gateway.expect(Puback) == Puback(number + 1)
@@ -119,7 +117,7 @@ async def test_a_full_disk_is_told_until_there_is_space(small_disk: Path) -> Non
 
 @pytest.mark.part("long")
 @pytest.mark.rule("rest-160")
-async def test_a_database_that_another_program_locks_is_told_until_it_lets_go(tmp_path: Path) -> None:
+async def test_a_database_lock_of_another_program_is_reported_until_it_is_released(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, *loopback_options("--mqtt")) as service:
         await until(service.is_ready)
         other = sqlite3.connect(service.data / "meshfleet.sqlite", isolation_level=None)
@@ -130,12 +128,12 @@ async def test_a_database_that_another_program_locks_is_told_until_it_lets_go(tm
         assert service.stop()[0] == 0
 
 
-def _fill(path: Path) -> None:
+def _fill_disk(path: Path) -> None:
     with path.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
 
 
-def _payload(value: str) -> bytes:
+def _build_payload(value: str) -> bytes:
     at = format_millis(time.time_ns() // 1_000_000)
     return f'{{"time":"{at}","seq":1,"value":"{value}"}}'.encode()

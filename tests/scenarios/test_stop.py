@@ -1,4 +1,4 @@
-"""A service that is asked to end writes down what it knows."""
+"""Stop of a service, which persists the state of its devices."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _numbers = count(1)
 
 @pytest.fixture
 def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[ServiceProcess]:
-    given = loopback_options("--mqtt")
+    options = loopback_options("--mqtt")
     if database_kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
-        given += ["--database", create_database(server, f"stop_{next(_numbers)}")]
-    with ServiceProcess(tmp_path, *given) as running:
+        options += ["--database", create_database(server, f"stop_{next(_numbers)}")]
+    with ServiceProcess(tmp_path, *options) as running:
         yield running
 
 
 async def report(gateway: RawClient, number: int, *, seconds_ago: int) -> str:
-    """Let a sample be committed; gives its time."""
+    """Publish a sample, wait until it is committed, and return its time."""
     at = format_millis(time.time_ns() // 1_000_000 - seconds_ago * 1000)
     payload = f'{{"time":"{at}","seq":{number},"value":"0100"}}'.encode()
     topic = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
@@ -47,8 +47,8 @@ async def report(gateway: RawClient, number: int, *, seconds_ago: int) -> str:
     return at
 
 
-async def test_what_samples_told_is_written_down_at_the_end(service: ServiceProcess) -> None:
-    """The first of them is in a journal anyway: it made the device known."""
+async def test_the_last_report_times_are_persisted_when_the_service_stops(service: ServiceProcess) -> None:
+    """Publish two samples: the first is persisted in any case, because it registered the device."""
     gateway = await service.connect(service.claim(GATEWAY))
     await report(gateway, 1, seconds_ago=60)
     last = await report(gateway, 2, seconds_ago=0)
@@ -57,5 +57,5 @@ async def test_what_samples_told_is_written_down_at_the_end(service: ServiceProc
     await service.disconnect_all()
     service.start()
     devices = service.call("GET", "/api/v1/devices?Include=live")["items"]
-    seen = {each["id"]: each["live"]["lastReportAt"] for each in devices}
-    assert seen[to_device_id(DEVICE)] == last
+    last_reports = {each["id"]: each["live"]["lastReportAt"] for each in devices}
+    assert last_reports[to_device_id(DEVICE)] == last

@@ -1,4 +1,4 @@
-"""A site whose devices are to be updated: gateways, devices of three models behind them, and the truth."""
+"""Site of emulated gateways whose devices are updated, with the versions that they really have."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.scenarios.service_process import ServiceProcess
 
 SPEED = 100.0
-"""Heartbeats every 0.6 seconds; an image of this size takes a second or two."""
+"""Factor of simulated time: heartbeats every 0.6 seconds; an image of this size takes a second or two."""
 
 HEALTHY, FAILING, SILENT, BROKEN = (Mac(f"02005e0000{each}1") for each in "abcd")
 FAULTS = {
@@ -51,48 +51,50 @@ _RECONNECT_OPTIONS = MqttOptions(
 
 
 def build_test_package(model: str, version: str) -> bytes:
-    """A package as a vendor would make it."""
+    """Build a package as a vendor would."""
     return build_package(_IMAGE, model_number=ModelNumber(model), version=Version.parse(version))
 
 
 class UpdateSite:
-    """The gateways, and what their devices really run."""
+    """Gateways, and the versions that their devices really run."""
 
-    def __init__(self, service: ServiceProcess, behind: Mapping[Mac, Mapping[str, int]]) -> None:
-        """Put so many of each model behind each gateway."""
-        self.counts = {model: sum(each.get(model, 0) for each in behind.values()) for model in MODELS}
+    def __init__(self, service: ServiceProcess, devices_by_gateway: Mapping[Mac, Mapping[str, int]]) -> None:
+        """Create gateways with these numbers of devices of each model."""
+        self.counts = {
+            model: sum(counts.get(model, 0) for counts in devices_by_gateway.values()) for model in MODELS
+        }
         self._service = service
-        self._accounts = {mac: service.claim(mac) for mac in behind}
+        self._accounts = {mac: service.claim(mac) for mac in devices_by_gateway}
         clock = SimulatedClock(0, SPEED)
         self._pace = RealTimePace(clock)
         self._gateways = {
             mac: GatewayEmulator(
-                EmulatorSettings(mac=mac, faults=FAULTS[mac]), _site(mac, number, models), clock
+                EmulatorSettings(mac=mac, faults=FAULTS[mac]), _build_site(mac, number, models), clock
             )
-            for number, (mac, models) in enumerate(behind.items())
+            for number, (mac, models) in enumerate(devices_by_gateway.items())
         }
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Let them live."""
+        """Run the gateways while a block lasts."""
         async with httpx.AsyncClient() as http:
             fleet = EmulatedFleet(self._pace, http=http, options=_RECONNECT_OPTIONS)
             for mac, gateway in self._gateways.items():
-                place = self._service.mqtt["mqtt"]
+                listener = self._service.mqtt["mqtt"]
                 account = self._accounts[mac]
-                address = BrokerAddress(host=place.host, port=place.port)
+                address = BrokerAddress(host=listener.host, port=listener.port)
                 fleet.add(gateway, replace(address, user=mac, password=account.password))
-            running = asyncio.create_task(fleet.run())
+            fleet_task = asyncio.create_task(fleet.run())
             try:
                 async with asyncio.timeout(TEST_TIMEOUT):
                     await fleet.all_connected.wait()
                 yield
             finally:
-                running.cancel()
-                await asyncio.wait([running])
+                fleet_task.cancel()
+                await asyncio.wait([fleet_task])
 
     def actual_versions(self, model: str) -> dict[str, str]:
-        """What the devices of a model run in truth, by device id."""
+        """Return the versions that the devices of a model really run, by device id."""
         return {
             to_device_id(mac): str(device.firmware_version)
             for gateway in self._gateways.values()
@@ -101,27 +103,27 @@ class UpdateSite:
         }
 
 
-def _site(gateway: Mac, number: int, behind: Mapping[str, int]) -> Site:
-    """All near the gateway: whoever is updated by Nordic DFU must be."""
-    models = [model for model, count in behind.items() for _ in range(count)]
-    fixtures = [_fixture(100 * number + 2 * place, place, code) for place, code in enumerate(models)]
-    return Site(gateway=gateway, seed=number + 1, devices=tuple(fixtures))
+def _build_site(gateway: Mac, number: int, counts: Mapping[str, int]) -> Site:
+    """Build a site with all devices near the gateway, as Nordic DFU requires."""
+    models = [model for model, count in counts.items() for _ in range(count)]
+    devices = [_build_device(100 * number + 2 * index, index, code) for index, code in enumerate(models)]
+    return Site(gateway=gateway, seed=number + 1, devices=tuple(devices))
 
 
-def _fixture(number: int, place: int, code: str) -> SiteDevice:
+def _build_device(number: int, index: int, code: str) -> SiteDevice:
     product = PRODUCTS_BY_CODE[code]
     mac = Mac(f"c00000000{number:03x}")
     return SiteDevice(
         mac=mac,
         product=product,
-        position=SitePosition(0, 1.0 + place / 10, 1.0),
+        position=SitePosition(0, 1.0 + index / 10, 1.0),
         mode=product.default_mode,
         battery=90,
     )
 
 
 class OperatorClient:
-    """What an operator does over REST. In threads: the estate lives in the event loop."""
+    """Client of an operator over REST. It works in threads, because the site runs in the event loop."""
 
     def __init__(self, service: ServiceProcess) -> None:
         self._service = service
@@ -130,7 +132,7 @@ class OperatorClient:
         return await asyncio.to_thread(self._service.call, method, path, body)
 
     async def upload(self, model: str, version: str) -> str:
-        """Bring a firmware into the catalogue, and release it."""
+        """Upload firmware and release it. Return its id."""
         firmware = await asyncio.to_thread(
             self._service.upload, model, version, build_test_package(model, version)
         )
@@ -138,21 +140,21 @@ class OperatorClient:
         return firmware
 
     async def list_device_ids(self, model: str, version: str | None = None) -> list[str]:
-        """The devices of a model that are known and connected, of one version or of any."""
-        wanted = f"Connected=true&ModelNumber={model}" + (f"&FirmwareVersion={version}" if version else "")
-        page = await self.call("GET", f"/api/v1/devices?MaxResults=1000&{wanted}")
+        """Return the ids of the connected devices of a model, of one version or of any."""
+        filters = f"Connected=true&ModelNumber={model}" + (f"&FirmwareVersion={version}" if version else "")
+        page = await self.call("GET", f"/api/v1/devices?MaxResults=1000&{filters}")
         return [each["id"] for each in page["items"]]
 
     async def wait_until_finished(self, job: str, *, within: float) -> Any:
-        """A job when it is over."""
+        """Wait until a job is finished, and return it."""
 
-        async def over() -> Any:
-            told = await self.call("GET", f"/api/v1/jobs/{job}")
-            return told if told["finishedAt"] is not None else None
+        async def get_finished() -> Any:
+            record = await self.call("GET", f"/api/v1/jobs/{job}")
+            return record if record["finishedAt"] is not None else None
 
-        return await eventually_async(over, f"that {job} is over", patience=within)
+        return await eventually_async(get_finished, f"the end of {job}", patience=within)
 
     async def executions(self, job: str) -> dict[str, Any]:
-        """The executions of a job by device."""
+        """Return the executions of a job by device."""
         page = await self.call("GET", f"/api/v1/jobs/{job}/executions?MaxResults=1000")
         return {each["deviceId"]: each for each in page["items"]}

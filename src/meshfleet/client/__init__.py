@@ -1,8 +1,7 @@
-"""The SDK: programs talk to a Meshfleet service over REST, and to gateways over any MQTT broker.
+"""SDK: `Fleet` talks to a Meshfleet service over REST, `Mesh` to gateways over any MQTT broker.
 
-`Fleet` is a service over REST, `Mesh` are gateways over a broker; `client.blocking` has both for programs
-without an event loop. Errors are those of `meshfleet.errors`, bodies those of `meshfleet.rest`, and
-`reports` defines the reports that arrive over MQTT.
+`client.blocking` has both for programs without an event loop. Errors are defined in `meshfleet.errors`,
+request and response bodies in `meshfleet.rest`. `reports` has the types of the reports that arrive over MQTT.
 """
 
 from meshfleet.client.arguments import Moment

@@ -1,4 +1,4 @@
-"""What callers name, as it is spelt on the way to a service."""
+"""Checks and conversions of the arguments that callers of the SDK pass."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import DeviceId
 
 
-# Values to write, as callers have them and as they are sent: checked before anything leaves.
+# Values of writes: converted and checked before anything is sent.
 
 
 def to_wire_value(operation: Operation, value: Any) -> Any:
-    """What is written: hex for a raw operation, any JSON for a decoded one. None is NULL."""
+    """Convert a value to write: to hex for a raw operation, to JSON for a decoded one. None writes NULL."""
     return to_hex_value(value) if operation is Operation.WRITE else to_json_value(value, "value")
 
 
 def to_hex_value(value: Any) -> str | None:
-    """A raw value, of bytes or of hex."""
+    """Convert a raw value, given as bytes or hex, to hex."""
     match value:
         case None:
             return None
@@ -41,81 +41,91 @@ def to_hex_value(value: Any) -> str | None:
         case str():
             parse_hex(value)
             return value
-    raise UnencodableValue("value", "is neither hex nor bytes, as raw identifiers have it")
+    raise UnencodableValue("value", "must be hex or bytes for a raw identifier")
 
 
 def to_json_value(value: Any, field: str) -> Any:
-    """A value as JSON has it. What JSON does not have is refused."""
+    """Convert a value to plain JSON types. Raise `UnencodableValue` if JSON cannot represent it."""
     try:
         return msgspec.json.decode(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         pass
-    raise UnencodableValue(field, "is nothing that JSON can say")
+    raise UnencodableValue(field, "cannot be represented in JSON")
 
 
 EnumT = TypeVar("EnumT", bound=Enum)
 
 Moment = datetime | str
-"""A time: with its offset from UTC, or as text of ISO 8601, such as answers have."""
+"""Point in time: a `datetime` with an offset from UTC, or ISO 8601 text as in responses (UTC if it has no
+offset)."""
 
 
 _MAX_IDS: Final = 1000
-"""All that go into a URL of 64 KiB, beside other filters."""
+"""Device ids in one query: as many as fit into a URL of 64 KiB beside other filters."""
 
 
 def normalize_mac(text: str, field: str = "gateway") -> Mac:
-    """A gateway or device by its MAC or its device id, in either case (id-3, rest-76)."""
+    """Parse the MAC of a gateway or device from a MAC or device id in either case (id-3, rest-76)."""
     return parse_mac(text.lower().removeprefix("bmac-"), field)
 
 
 def normalize_device_id(text: str, field: str = "device") -> DeviceId:
-    """The same as its device id."""
+    """Convert a MAC or device id in either case to a device id."""
     return to_device_id(normalize_mac(text, field))
 
 
 def normalize_device_ids(texts: str | Iterable[str], field: str) -> list[DeviceId]:
-    """Several of them, as a question names them."""
+    """Convert MACs or device ids to the device ids of a query. Raise `WireError` if there are too many."""
     ids = [normalize_device_id(each, field) for each in to_tuple(texts)]
     if len(ids) > _MAX_IDS:
-        raise WireError(field, f"has {len(ids)} values; at most {_MAX_IDS} go into one question")
+        raise WireError(field, f"has {len(ids)} values; at most {_MAX_IDS} are allowed in one query")
     return ids
 
 
 def normalize_time(time: Moment, field: str = "time") -> datetime:
-    """A time, which says how far it is from UTC; text without an offset is UTC."""
+    """Convert a time to UTC.
+
+    Text without an offset is UTC; a `datetime` without one raises `MalformedTime`.
+    """
     if not isinstance(time, datetime):
         return parse_time(time, field)
-    if time.utcoffset() is None:  # Python would take it for the time of this machine
+    if time.utcoffset() is None:  # Python would assume the local time zone
         raise MalformedTime(field, "has no offset from UTC")
     try:
         return time.astimezone(UTC)
     except OverflowError:
-        raise MalformedTime(field, "lies outside of the calendar") from None
+        raise MalformedTime(field, "is outside the supported range of dates") from None
 
 
 def format_optional_time(time: Moment | None, field: str = "time") -> str | None:
-    """A time as it is written."""
+    """Format a time as in request bodies and queries. None stays None."""
     return None if time is None else format_time(normalize_time(time, field))
 
 
 def check_timeout(timeout: float) -> float:
-    """How long somebody waits."""
-    if not 0 < timeout < math.inf:  # nor is what is no number
-        raise WireError("timeout", "is not a number of seconds, more than nothing")
+    """Return a timeout in seconds unchanged. Raise `WireError` if it is not positive and finite."""
+    if not 0 < timeout < math.inf:  # NaN fails both comparisons
+        raise WireError("timeout", "must be a positive number of seconds")
     return timeout
 
 
 def parse_enum(kind: type[EnumT], value: object, field: str) -> EnumT:
-    """One of the words or numbers that can stand there."""
+    """Convert a value to a member of an enum.
+
+    Raise `WireError`, which lists the valid values, if it is none.
+    """
     try:
         return kind(value)
     except ValueError:
         known = ", ".join(str(each.value) for each in kind)
-    raise WireError(field, f"{quote_input(value)} is none of {known}")
+    raise WireError(field, f"{quote_input(value)} is not one of {known}")
 
 
 def check_text(text: str, field: str) -> str:
-    """Text that can be sent. It is not repeated, as it may be a secret, nor kept as Python's error does."""
+    """Return a text unchanged. Raise `MalformedText` if it cannot be encoded as UTF-8.
+
+    The error has no cause and does not quote the text, which may be a secret.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -126,18 +136,21 @@ def check_text(text: str, field: str) -> str:
 
 
 def check_argument_names(given: Mapping[str, object], known: type) -> None:
-    """Refuse arguments that a TypedDict does not have: a misspelt filter must not select the whole fleet."""
+    """Raise `TypeError` for an argument that a TypedDict does not have.
+
+    A misspelt filter must not select the whole fleet.
+    """
     for name in given.keys() - known.__annotations__.keys():
         raise TypeError(f"got an unexpected keyword argument {name!r}")
 
 
 def to_tuple(texts: str | Iterable[str]) -> tuple[str, ...]:
-    """Texts; one alone is not taken for its letters."""
+    """Return texts as a tuple. A single text becomes one element, not its characters."""
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def normalize_identifier(text: str) -> str:
-    """An identifier in hex in either case, or a name."""
+    """Return an identifier in lower-case hex, or check that it is a valid name."""
     return text.lower() if is_identifier(text.lower()) else parse_identifier_name(text)
 
 
@@ -149,5 +162,5 @@ _DECODED_OPERATIONS: Mapping[Operation, Operation] = {
 
 
 def select_operation(identifier: str, operation: Operation) -> Operation:
-    """The raw operation for an identifier in hex, the decoded one for a name (request-34)."""
+    """Return the raw operation for an identifier in hex, the decoded one for a name (request-34)."""
     return operation if is_identifier(identifier) else _DECODED_OPERATIONS[operation]

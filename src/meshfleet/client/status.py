@@ -1,4 +1,4 @@
-"""Answers whose status says no, as errors, for those who want that."""
+"""Conversion of responses that report a failure into errors."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from meshfleet.protocol.codes import Status
 class _HasStatus(Protocol):
     @property
     def status(self) -> int:
-        """How it went."""
+        """Status code of the response; 0 is success."""
 
 
 ResponseT = TypeVar("ResponseT", bound=_HasStatus)
 
 
 def check(response: ResponseT) -> ResponseT:
-    """The same answer, if it says yes; else Declined, with the name of its status (response-20)."""
+    """Return the response if its status is OK, else raise `Declined` with the status name (response-20)."""
     if response.status != Status.OK:
         raise Declined(response.status, format_status_name(response.status))
     return response
 
 
 def format_status_name(status: int) -> str:
-    """A status as people read it (response-20)."""
+    """Return the name of a status code, such as `unknown-identifier` (response-20)."""
     try:
         return Status(status).name.lower().replace("_", "-")
     except ValueError:
-        return "a status without a name"
+        return "unknown status"

@@ -1,7 +1,7 @@
-"""Errors that the service answers with over REST and that the SDK raises; other areas have modules beside.
+"""Errors that the service returns over REST and the SDK raises; submodules hold those of other areas.
 
-`code` is stable and part of the interface; the text is for people and may change. `http` is the status of the
-REST response when the error reaches it; `errors.problems` turns such a response into the same error again.
+`code` is stable and part of the API; the text is for people and may change. `http` is the status of the REST
+response that carries the error; `errors.problems` turns such a response back into the error.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# The root of all our errors, and how errors repeat foreign input.
+# Root of all Meshfleet errors, and functions to quote untrusted input in error texts.
 
 _MAX_QUOTED_CHARACTERS = 60
-"""Characters of foreign input that an error repeats: enough to recognise it, too few to flood a log."""
+"""Characters of untrusted input that an error text quotes: enough to recognize it, too few to flood a log."""
 
 
 _LARGEST_QUOTED_NUMBER = 10**_MAX_QUOTED_CHARACTERS
-"""Python refuses to write out numbers of some thousand digits."""
+"""Larger numbers are not printed: Python refuses to format integers of more than some thousand digits."""
 
 
 def quote_input(value: object) -> str:
-    """Foreign input as an error may show it: quoted, escaped, and cut when long."""
+    """Quote untrusted input for an error text: escaped, and cut when long."""
     match value:
         case str() | bytes():
             quoted = repr(value[: _MAX_QUOTED_CHARACTERS + 1])
@@ -43,7 +43,7 @@ def quote_input(value: object) -> str:
 
 
 def quote_name(name: str) -> str:
-    """A foreign name as the field of an error: as it is when it looks like a name, else as input is shown."""
+    """Return an untrusted name unchanged if it is short printable ASCII, else quoted by `quote_input`."""
     return (
         name
         if len(name) <= _MAX_QUOTED_CHARACTERS and name.isascii() and name.isprintable()
@@ -52,19 +52,19 @@ def quote_name(name: str) -> str:
 
 
 def join_field_path(field: str, name: str) -> str:
-    """A part of a field, under a name that may be foreign."""
+    """Append a possibly untrusted name to a field path: `ext` and `unit` give `ext.unit`."""
     return f"{field}.{quote_name(name)}"
 
 
 class Fault(NamedTuple):
-    """What is wrong with one part of a request."""
+    """One invalid field of a request and what is wrong with it."""
 
     field: str
     message: str
 
 
 class ProblemDetails(NamedTuple):
-    """As much of an error as its problem tells over REST."""
+    """Content of a problem response (RFC 9457) from which an error can be rebuilt."""
 
     detail: str
     faults: tuple[Fault, ...] = ()
@@ -72,55 +72,55 @@ class ProblemDetails(NamedTuple):
 
 
 class FleetError(Exception):
-    """Anything Meshfleet can say went wrong."""
+    """Base class of all errors that Meshfleet raises. Catch it to handle every one of them."""
 
     code: ClassVar[str] = "error"
     http: ClassVar[int] = 500
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """The same error at the other end of REST; who is made of more than words makes it of that."""
+        """Rebuild the error from a problem response of the service."""
         return cls(problem.detail)
 
 
-# Errors of those who use a service over REST.
+# Errors of clients that call a service over REST.
 
 
 class ServiceUnreachable(FleetError):
-    """Nobody answers at the address of the service, or not in time. Another try may help."""
+    """Raised when no connection to the service is possible, or it does not respond in time. Retry later."""
 
     code = "service-unreachable"
 
     def __init__(self, message: str, *, was_sent: bool = False, is_timeout: bool = False) -> None:
         super().__init__(message)
         self.was_sent = was_sent
-        """Whether the service may have got what was asked, and may have done it."""
+        """Whether the service may have received the request, and may have carried it out."""
         self.is_timeout = is_timeout
-        """Whether time ran out while we waited."""
+        """Whether a timeout expired."""
 
 
 class ServiceRefused(FleetError):
-    """The service does not do what we ask of it over REST, is not there, or is something else."""
+    """Raised when a response is not one of a Meshfleet service: wrong URL, certificate or content."""
 
     code = "service-refused"
 
 
-# Errors of the service: what it refuses, and what keeps it from working.
+# Errors of the service: requests that it refuses, and conditions that keep it from working.
 
 _RETRY_AFTER_SECONDS = 10
-"""Seconds after which it is worth another try."""
+"""Seconds to wait before a retry if the service does not say."""
 
 _UNKNOWN_PATH = Path()
 
 
 class Refused(FleetError):
-    """The service does not do what it was asked for, and says why."""
+    """Base class of errors of requests that the service refuses. The text says why; a retry does not help."""
 
     code, http = "refused", 400
 
 
 class InvalidRequest(Refused):
-    """A request with mistakes, all of them."""
+    """Raised when fields of a request are invalid. `faults` lists every one of them."""
 
     code = "invalid-request"
 
@@ -130,7 +130,7 @@ class InvalidRequest(Refused):
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """Field by field; without any, what was said of the whole."""
+        """Rebuild the error with its faults; without any, the detail becomes a fault of the whole request."""
         return cls(problem.faults or (Fault("request", problem.detail),))
 
     def __str__(self) -> str:
@@ -138,120 +138,126 @@ class InvalidRequest(Refused):
 
 
 class ImageCheckFailed(InvalidRequest):
-    """A firmware image that fails a check which an admin may override (rest-221)."""
+    """Raised when a firmware image fails a check that an admin may override (rest-221)."""
 
     code = "image-check-failed"
 
 
 class InvalidToken(Refused):
-    """A token for the next page that is not ours, or belongs to other filters (rest-19)."""
+    """Raised when a page token is forged, or was issued for other filters (rest-19).
+
+    Start at the first page.
+    """
 
     code = "invalid-token"
 
 
 class NotLoggedIn(Refused):
-    """No token, or one that does not hold."""
+    """Raised when the access token is missing, invalid or expired. Log in again."""
 
     code, http = "not-logged-in", 401
 
 
 class WrongCredentials(Refused):
-    """No such user, or another password; which of the two is nobody's business (auth-3)."""
+    """Raised when the user does not exist or the password is wrong; both look the same (auth-3)."""
 
     code, http = "wrong-credentials", 401
 
 
 class NotAllowed(Refused):
-    """The role does not allow it."""
+    """Raised when the role of the account does not allow the operation."""
 
     code, http = "not-allowed", 403
 
 
 class NotFound(Refused):
-    """There is no such thing."""
+    """Raised when the requested resource does not exist."""
 
     code, http = "not-found", 404
 
 
 class Conflict(Refused):
-    """It does not go together with what is there already."""
+    """Base class of errors of requests that conflict with the present state of the service."""
 
     code, http = "conflict", 409
 
 
 class AlreadyExists(Conflict):
-    """Somebody was here before."""
+    """Raised when a resource with this name, version or address already exists."""
 
     code = "already-exists"
 
 
 class LastAdmin(Conflict):
-    """Nobody would be left who may manage users."""
+    """Raised when the change would leave no admin. Make another user an admin first."""
 
     code = "last-admin"
 
 
 class StillClaimed(Conflict):
-    """A gateway is released before it is forgotten."""
+    """Raised when a gateway is deleted that is still claimed. Release it first."""
 
     code = "still-claimed"
 
 
 class InUse(Conflict):
-    """Something else needs it."""
+    """Raised when a resource is deleted that another one still uses."""
 
     code = "in-use"
 
 
 class NotReleased(Conflict):
-    """Only released firmware is brought to devices (rest-118)."""
+    """Raised when a job names firmware that is not released (rest-118). Release it first."""
 
     code = "not-released"
 
 
 class NoBroker(Conflict):
-    """There is no place to send gateways to."""
+    """Raised when a gateway is claimed while the service has no MQTT address that gateways could use."""
 
     code = "no-broker"
 
 
 class TooSlow(Refused):
-    """The request did not arrive in time."""
+    """Raised when the request did not arrive completely within the time limit."""
 
     code, http = "too-slow", 408
 
 
 class WentAway(Refused):
-    """The client left before it had said all; nobody hears this answer."""
+    """Raised inside the service when the client disconnects before its request is complete.
+
+    It is never sent.
+    """
 
     code = "went-away"
 
 
 class BodyTooLarge(Refused):
-    """A longer body than is read here (rest-27)."""
+    """Raised when the body is larger than this operation accepts (rest-27)."""
 
     code, http = "body-too-large", 413
 
 
 class UnsupportedMediaType(Refused):
-    """A body of another kind than is read here."""
+    """Raised when the content type of the body is not one that this operation accepts."""
 
     code, http = "unsupported-media-type", 415
 
 
 class RangeNotSatisfiable(Refused):
-    """A part of something that ends before that part begins."""
+    """Raised when the requested byte range begins after the end of the file."""
 
     code, http = "range-not-satisfiable", 416
 
     def __init__(self, reason: str, size: int | None = None) -> None:
         super().__init__(reason)
         self.size = size
-        """Bytes of the whole."""
+        """Size of the whole file in bytes; None if the service did not say."""
 
 
 class TooManyAttempts(Refused):
-    """Wait, then try again (rest-14)."""
+    """Raised when logins fail or arrive too often (rest-14). Wait `retry_after` seconds."""
 
     code, http = "too-many-attempts", 429
 
@@ -261,7 +267,7 @@ class TooManyAttempts(Refused):
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """With the time to wait, which is not among the words."""
+        """Rebuild the error with the seconds of the Retry-After header."""
         return cls(_RETRY_AFTER_SECONDS if problem.retry_after is None else problem.retry_after)
 
     def __str__(self) -> str:
@@ -269,7 +275,10 @@ class TooManyAttempts(Refused):
 
 
 class TooManyListeners(TooManyAttempts):
-    """So many listen to live events that there is no room for another one."""
+    """Raised when the service has no capacity for another subscriber of live events.
+
+    Retry after `retry_after` seconds.
+    """
 
     code = "too-many-listeners"
 
@@ -280,7 +289,7 @@ class TooManyListeners(TooManyAttempts):
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """With the reason, too."""
+        """Rebuild the error with its reason and the seconds of the Retry-After header."""
         return cls(
             problem.detail, _RETRY_AFTER_SECONDS if problem.retry_after is None else problem.retry_after
         )
@@ -290,19 +299,22 @@ class TooManyListeners(TooManyAttempts):
 
 
 class TooManySubscriptions(Refused):
-    """One listener wants more than one may."""
+    """Raised when one live connection has too many subscriptions or filter values."""
 
     code, http = "too-many-subscriptions", 429
 
 
 class Unavailable(FleetError):
-    """Something that the service stands on is missing. Another try may help."""
+    """Raised when something that the service depends on is not available. Retry later."""
 
     code, http = "unavailable", 503
 
 
 class DatabaseUnavailable(Unavailable):
-    """The database does not answer, or not as it should. `trouble` says what `/readyz` tells of it."""
+    """Raised when the database is unreachable, locked or full.
+
+    `readiness_problem` is the entry for `/readyz`.
+    """
 
     code = "database-unavailable"
 
@@ -314,25 +326,31 @@ class DatabaseUnavailable(Unavailable):
 
 
 class ImagesUnavailable(Unavailable):
-    """Images of firmware cannot be written or read now: the disk may be full."""
+    """Raised when firmware images cannot be stored or read, for example because the disk is full.
+
+    Retry later.
+    """
 
     code = "images-unavailable"
 
 
 class SamplesDamaged(FleetError):
-    """A file with samples is not as it was written: the disk, or somebody, has changed it."""
+    """Raised when a sample file fails its checksum: the disk or another program has changed it.
+
+    Restore a backup.
+    """
 
     code = "samples-damaged"
 
     def __init__(self, path: Path, reason: object) -> None:
         super().__init__(path, reason)
         self.path = path
-        """Nowhere, when a service told it: the file is on another machine."""
+        """The damaged file; empty if a service reported the error, as the file is on its machine."""
         self.reason = reason
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """Without its place."""
+        """Rebuild the error without its path."""
         return cls(_UNKNOWN_PATH, problem.detail)
 
     def __str__(self) -> str:
@@ -342,7 +360,7 @@ class SamplesDamaged(FleetError):
 
 
 class ImageDamaged(FleetError):
-    """The image of a firmware record is not as it was written, or gone: the disk, or somebody, did that."""
+    """Raised when the stored image of a firmware record is missing or fails its checksum. Upload it again."""
 
     code = "image-damaged"
 
@@ -351,79 +369,85 @@ class ImageDamaged(FleetError):
 
 
 class Unanswered(FleetError):
-    """A request to a gateway that brought no response, and why. The text is for everybody."""
+    """Base class of errors of requests to gateways that got no response. The text has no secrets."""
 
     code, http = "unanswered", 503
     sent: ClassVar[bool] = False
-    """Whether the gateway may have got it, and may have carried it out."""
+    """Whether the gateway may have received the request, and may have carried it out."""
 
 
 class NoGateway(Unanswered):
-    """No gateway is known that hears the device, so nothing was sent."""
+    """Raised when no gateway is known that reaches the device. Nothing was sent."""
 
     code = "no-gateway"
 
 
 class GatewayOffline(Unanswered):
-    """The gateway is not connected, so nothing was sent."""
+    """Raised when the gateway is not connected. Nothing was sent."""
 
     code = "gateway-offline"
 
 
 class GatewayBusy(Unanswered):
-    """Others were before us at this gateway until the time was over, so nothing was sent."""
+    """Raised when earlier requests to this gateway took until the timeout. Nothing was sent; retry later."""
 
     code, http = "gateway-busy", 504
 
 
 class Unrecorded(Unanswered):
-    """It could not be written down, and is not sent without a trace."""
+    """Raised when the request cannot be recorded in the history. Nothing was sent."""
 
     code = "unrecorded"
 
 
 class TooManyRequests(Unanswered):
-    """More requests wait for their answers than we keep in mind; nothing was sent."""
+    """Raised when too many requests are waiting for responses. Nothing was sent; retry later."""
 
     code = "too-many-requests"
 
 
 class BrokerUnavailable(Unanswered):
-    """The service carries no requests now: it starts or ends, or has no broker. Nothing was sent."""
+    """Raised while the service starts or stops, or has no broker connection.
+
+    Nothing was sent; retry later.
+    """
 
     code = "broker-unavailable"
 
 
 class GatewayTimeout(Unanswered):
-    """The gateway did not answer in time. It may still carry the request out."""
+    """Raised when the gateway did not respond in time. It may still carry the request out."""
 
     code, http = "gateway-timeout", 504
     sent = True
 
 
 class GatewayLost(Unanswered):
-    """The gateway went away before it answered. It may still carry the request out."""
+    """Raised when the gateway disconnected before it responded. It may still carry the request out."""
 
     code, http = "gateway-lost", 504
     sent = True
 
 
 class MalformedResponse(Unanswered):
-    """The gateway answered, and nobody can read it. It may have carried the request out."""
+    """Raised when the response of the gateway cannot be decoded. It may have carried the request out."""
 
     code, http = "malformed-response", 502
     sent = True
 
 
 class Interrupted(Unanswered):
-    """Something in the service came between before an answer did. The request may have been carried out."""
+    """Raised when the service stopped or failed before a response arrived.
+
+    The request may have been carried out.
+    """
 
     code, http = "interrupted", 504
     sent = True
 
 
 class Declined(FleetError):
-    """A response came, and its status says that what was asked for was not done."""
+    """Raised by `client.check` when the status of a response says that the operation failed."""
 
     code, http = "declined", 409
 
@@ -437,6 +461,6 @@ class Declined(FleetError):
 
 
 class KeyReused(Conflict):
-    """The same idempotency key came before with another request (rest-26)."""
+    """Raised when an idempotency key was already used with a different request (rest-26). Use a new key."""
 
     code = "idempotency-key-reused"

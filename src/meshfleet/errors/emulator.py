@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class ImageUnavailable(FleetError):
-    """Nobody says where a firmware image is, or it cannot be fetched there. Another try may help."""
+    """Raised when no address of a firmware image is known, or the download fails. A retry may help."""
 
     code = "image-unavailable"
 
 
 class ImageBroken(FleetError):
-    """What was fetched is not the firmware image that was promised. It will not get better."""
+    """Raised when a downloaded firmware image has the wrong size, hash or format. A retry does not help."""
 
     code = "image-broken"
 
 
 class MalformedSite(FleetError):
-    """A site file with mistakes, all of them: where they are, and what they are."""
+    """Raised when a site file has mistakes. `mistakes` lists the place and the reason of each."""
 
     code, http = "malformed-site", 400
 
@@ -37,6 +37,6 @@ class MalformedSite(FleetError):
 
 
 class UnreadableMemory(FleetError):
-    """What emulated devices kept, in a form that is none."""
+    """Raised when the saved flash memory of emulated devices cannot be read or belongs to another gateway."""
 
     code, http = "unreadable-memory", 400

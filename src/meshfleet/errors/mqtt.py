@@ -1,4 +1,4 @@
-"""Errors of connections to brokers."""
+"""Errors of MQTT connections to brokers."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
 
 class LinkError(FleetError):
-    """The connection to a broker is not there, or not as it should be. Another try may help."""
+    """Base class of errors of a broker connection. A retry may help."""
 
     code, http = "link-error", 503
 
 
 class BrokerUnreachable(LinkError):
-    """Nobody answers at the broker's address, or not as a broker would."""
+    """Raised when nothing at the broker's address responds, or not as an MQTT broker does."""
 
     code = "broker-unreachable"
 
 
 class UntrustedBroker(LinkError):
-    """The certificate at the broker's address does not hold."""
+    """Raised when the TLS certificate of the broker cannot be verified. Check `tls_ca` and the host name."""
 
     code = "untrusted-broker"
 
 
 class ConnectionRefused(LinkError):
-    """The broker does not let us in. `reason` is its return code."""
+    """Raised when the broker refuses CONNECT. `return_code` is the one of its CONNACK."""
 
     code = "connection-refused"
 
@@ -44,13 +44,13 @@ class ConnectionRefused(LinkError):
 
 
 class ConnectionLost(LinkError):
-    """The connection ended, and not by our will."""
+    """Raised when the connection to the broker breaks."""
 
     code = "connection-lost"
 
 
 class SubscriptionRefused(LinkError):
-    """The broker grants less than was asked: nothing, or a lower QoS."""
+    """Raised when the broker refuses a subscription, or grants a lower QoS than requested."""
 
     code = "subscription-refused"
 
@@ -59,17 +59,18 @@ class SubscriptionRefused(LinkError):
         self.filters = tuple(filters)
 
     def __str__(self) -> str:
-        return f"the broker does not grant what was asked for {', '.join(map(quote_input, self.filters))}"
+        filters = ", ".join(map(quote_input, self.filters))
+        return f"the broker refused the subscription, or granted a lower QoS: {filters}"
 
 
 class LinkClosed(LinkError):
-    """The link was closed by its owner."""
+    """Raised when a connection is used before it is open or after it was closed."""
 
     code = "link-closed"
 
 
 class Undelivered(LinkError):
-    """The link was closed before the broker acknowledged everything that was published."""
+    """Raised when the connection is closed before the broker acknowledged all published messages."""
 
     code = "undelivered"
 
@@ -79,11 +80,11 @@ class Undelivered(LinkError):
 
     def __str__(self) -> str:
         count = "one message" if self.messages == 1 else f"{self.messages} messages"
-        return f"closed before the broker acknowledged {count}, which it may have got"
+        return f"closed before the broker acknowledged {count}, which it may have received"
 
 
 class UnusableCertificate(FleetError):
-    """A file with certificates or a key that cannot be read."""
+    """Raised when a certificate, CA or key file cannot be read or does not match."""
 
     code = "unusable-certificate"
 

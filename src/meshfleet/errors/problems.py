@@ -1,4 +1,4 @@
-"""From a problem that a service told over REST back to the error that it raised (rest-10)."""
+"""Decoding of REST problem responses back into the errors that the service raised (rest-10)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SERVICE_ERRORS: Final[tuple[type[FleetError], ...]] = (
     SamplesDamaged,
     ImageDamaged,
 )
-"""What a service tells of itself. All other errors are of somebody's own place."""
+"""Errors that a service can report over REST. All others are local to one process."""
 
 _BY_STATUS: Final[Mapping[int, type[FleetError]]] = {
     each.http: each
@@ -55,20 +55,20 @@ _INTERNAL: Final = 500
 
 
 def decode_problem(code: str, status: int, problem: ProblemDetails) -> FleetError:
-    """The error with this code; of a code that we do not know, as much as its HTTP status says."""
-    return (_by_code().get(code) or _by_status(status)).from_problem(problem)
+    """Rebuild the error with this code; for an unknown code, the one that fits the HTTP status best."""
+    return (_errors_by_code().get(code) or _select_by_status(status)).from_problem(problem)
 
 
-def _by_status(status: int) -> type[FleetError]:
+def _select_by_status(status: int) -> type[FleetError]:
     return _BY_STATUS.get(status, Unavailable if status >= _INTERNAL else Refused)
 
 
 @cache
-def _by_code() -> Mapping[str, type[FleetError]]:
-    return {error.code: error for family in _SERVICE_ERRORS for error in _tree(family)}
+def _errors_by_code() -> Mapping[str, type[FleetError]]:
+    return {error.code: error for family in _SERVICE_ERRORS for error in _list_subclasses(family)}
 
 
-def _tree(error: type[FleetError]) -> Iterator[type[FleetError]]:
+def _list_subclasses(error: type[FleetError]) -> Iterator[type[FleetError]]:
     yield error
-    for below in error.__subclasses__():
-        yield from _tree(below)
+    for subclass in error.__subclasses__():
+        yield from _list_subclasses(subclass)

@@ -1,4 +1,4 @@
-"""Errors of the protocol."""
+"""Errors of data that breaks the MT2 protocol, MQTT 3.1.1 or the REST formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WireError(FleetError):
-    """Something on the wire breaks the protocol. It will never become valid by trying again."""
+    """Base class of errors of malformed data: an id, topic, payload or argument. A retry does not help."""
 
     code, http = "malformed", 400
 
@@ -24,7 +24,7 @@ class WireError(FleetError):
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """With the field and the reason apart."""
+        """Rebuild the error from the first fault, which has the field and the reason."""
         return cls(*(problem.faults[0] if problem.faults else ("request", problem.detail)))
 
     def __str__(self) -> str:
@@ -32,146 +32,150 @@ class WireError(FleetError):
 
 
 class MalformedId(WireError):
-    """A text that is not the id it should be."""
+    """Base class of errors of malformed ids."""
 
     code = "malformed-id"
 
 
 class MalformedMac(MalformedId):
-    """Not 12 hex digits, or not in lower case where that is the rule."""
+    """Raised when a MAC is not 12 hex digits, or not in lower case where that is required."""
 
     code = "malformed-mac"
 
 
 class MalformedDeviceId(MalformedId):
-    """Not `bmac-` and a MAC."""
+    """Raised when a device id is not `bmac-` followed by a MAC."""
 
     code = "malformed-device-id"
 
 
 class MalformedIdentifier(MalformedId):
-    """Neither the hex of an identifier nor, where names are expected, a usable name."""
+    """Raised when an identifier is neither hex digits nor, where names are accepted, a valid name."""
 
     code = "malformed-identifier"
 
 
 class MalformedModelNumber(MalformedId):
-    """Not four hex digits."""
+    """Raised when a model number is not four hex digits."""
 
     code = "malformed-model-number"
 
 
 class MalformedVersion(MalformedId):
-    """Not a dotted version."""
+    """Raised when a version is not dotted numbers such as `1.2.3`."""
 
     code = "malformed-version"
 
 
 class MalformedTime(WireError):
-    """Not a date and time of ISO 8601, or none that exists."""
+    """Raised when a time is not an ISO 8601 date and time, or does not exist in the calendar."""
 
     code = "malformed-time"
 
 
 class MalformedHex(WireError):
-    """Not an even number of hex digits."""
+    """Raised when a raw value is not an even number of hex digits."""
 
     code = "malformed-hex"
 
 
 class MalformedText(WireError):
-    """A name or label that is too short, too long, or made of what cannot be shown."""
+    """Raised when a name or label is too short, too long, or has control characters."""
 
     code = "malformed-text"
 
 
 class MalformedTopic(WireError):
-    """Not a topic of the protocol."""
+    """Raised when an MQTT topic is not one of the protocol."""
 
     code = "malformed-topic"
 
 
 class MalformedPacket(WireError):
-    """Bytes that are no packet of MQTT 3.1.1, or a packet that breaks its rules."""
+    """Raised when bytes are not a valid MQTT 3.1.1 packet."""
 
     code = "malformed-packet"
 
 
 class PacketTooLarge(MalformedPacket):
-    """A packet longer than the receiver takes."""
+    """Raised when an MQTT packet is larger than the receiver accepts."""
 
     code, http = "packet-too-large", 413
 
 
 class UnsupportedProtocol(MalformedPacket):
-    """A client that speaks another version of MQTT."""
+    """Raised when a client uses a version of MQTT other than 3.1.1."""
 
     code = "unsupported-protocol"
 
 
 class MalformedPayload(WireError):
-    """Not the JSON object that the topic asks for."""
+    """Raised when a payload is not the JSON object that its topic requires."""
 
     code = "malformed-payload"
 
 
 class PayloadTooLarge(MalformedPayload):
-    """Longer than any payload of the protocol."""
+    """Raised when a payload is larger than the protocol allows."""
 
     code, http = "payload-too-large", 413
 
 
 class UnknownIdentifier(WireError):
-    """Not in the catalogue, or there as raw only."""
+    """Raised when an identifier is not in the catalogue, or has no decoding there. Use its hex id."""
 
     code = "unknown-identifier"
 
 
 class UndecodableValue(WireError):
-    """Raw bytes that do not fit the identifier's layout."""
+    """Raised when raw bytes do not fit the layout of the identifier."""
 
     code = "undecodable-value"
 
 
 class UnencodableValue(WireError):
-    """A JSON value that does not fit the identifier's layout."""
+    """Raised when a JSON value does not fit the layout of the identifier."""
 
     code = "unencodable-value"
 
 
 class MalformedImage(WireError):
-    """A firmware image that is empty, broken, or not what it says it is."""
+    """Raised when a firmware image is empty, damaged, or not of the stated model and version."""
 
     code = "malformed-image"
 
 
 class UnclaimedGateway(WireError):
-    """A gateway speaks that nobody claimed."""
+    """Raised when a gateway that is not claimed publishes a report."""
 
     code = "unclaimed-gateway"
 
 
 class UnstorableReport(WireError):
-    """A report that the database does not take, although it is well-formed."""
+    """Raised when the database rejects a report that is well-formed."""
 
     code = "unstorable-report"
 
 
 class MalformedAddress(WireError):
-    """A URL of a broker or service that cannot be used. It is not repeated: it may hold a password."""
+    """Raised when the URL of a broker or service is invalid.
+
+    The text omits the URL: it may contain a password.
+    """
 
     code = "malformed-address"
 
 
 class GatewayTooOld(FleetError):
-    """The gateway's API version does not have what is asked of it."""
+    """Raised when a request needs a newer API version than the gateway has."""
 
     code, http = "gateway-too-old", 409
 
     def __init__(self, feature: str, since: object = None, version: object = None) -> None:
         super().__init__(feature, since, version)
         self.feature = feature
-        """Told by a service it is the whole sentence, and versions are None."""
+        """Operation or parameter; the whole error text if a service reported it (then both versions are
+        None)."""
         self.since = since
         self.version = version
 
@@ -182,14 +186,14 @@ class GatewayTooOld(FleetError):
 
 
 class Mistake(NamedTuple):
-    """One mistake in an identifier table."""
+    """Mistake in one line of an identifier table."""
 
     line: int
     reason: str
 
 
 class MalformedCatalogue(FleetError):
-    """An identifier table with mistakes, all of them."""
+    """Raised when an identifier table has mistakes. `mistakes` lists all of them."""
 
     code, http = "malformed-catalogue", 400
 

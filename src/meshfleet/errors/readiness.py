@@ -1,4 +1,4 @@
-"""Conditions that keep a service from its work, as `/readyz` names them (rest-160)."""
+"""Conditions that keep a service from being ready, as `/readyz` reports them (rest-160)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class ReadinessCode(StrEnum):
-    """A stable code for each reason why a service is not ready."""
+    """Stable code of a reason why a service is not ready."""
 
     STARTING = "starting"
     DISK_FULL = "disk-full"
@@ -20,11 +20,11 @@ class ReadinessCode(StrEnum):
 
 
 class ReadinessProblem(NamedTuple):
-    """A condition that keeps a part of the service from its work."""
+    """Condition that keeps a part of the service from working."""
 
     code: ReadinessCode
     detail: str
-    """For the log only: it may name files, addresses and tables."""
+    """Text for the log only: it may name files, addresses and tables."""
 
     def __str__(self) -> str:
         return self.detail

@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 class UnusableDatabase(FleetError):
-    """The database is there and cannot be used as it is: too old, too new, or without what we need."""
+    """Raised when the database is too old or too new, lacks a feature, or is in use."""
 
     code = "unusable-database"
 
 
 class UnusableAddress(FleetError):
-    """Nobody can listen there: it is taken, or not ours."""
+    """Raised when a listen address is in use or does not belong to this machine."""
 
     code = "unusable-address"
 
 
 class UnusableFolder(FleetError):
-    """The data directory cannot be used: not ours, or in use."""
+    """Raised when the data directory cannot be used: wrong permissions, or in use by another process."""
 
     code = "unusable-folder"
 
 
 class WrongSettings(FleetError):
-    """Settings with mistakes, all of them (rest-167)."""
+    """Raised when settings are invalid (rest-167). `faults` lists all of them."""
 
     code = "wrong-settings"
 

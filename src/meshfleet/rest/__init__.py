@@ -1,4 +1,4 @@
-"""The REST interface: its bodies, its paths, and the rules for what people type into it."""
+"""REST API: request and response bodies, paths, and validation of inputs."""
 
 from __future__ import annotations
 

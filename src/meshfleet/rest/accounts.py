@@ -1,4 +1,4 @@
-"""Bodies about people, programs and what they did."""
+"""Bodies of accounts, logins and the audit log."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from meshfleet.rest.bodies import RequestBody, ResponseBody, TimeText
 
 
 class Role(StrEnum):
-    """What somebody may do; each may do what those before may (auth-16 to auth-18)."""
+    """Role of an account. Each role includes those before it (auth-16 to auth-18)."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
 
     def includes(self, other: Role) -> bool:
-        """Whether it may do all that the other may."""
+        """Return whether this role permits everything that the other one does."""
         ranks = list(Role)
         return ranks.index(self) >= ranks.index(other)
 
 
 class Login(RequestBody, frozen=True, kw_only=True):
-    """Who wants in (auth-1)."""
+    """Credentials of a login (auth-1)."""
 
     username: str
     password: str
@@ -35,7 +35,7 @@ class Login(RequestBody, frozen=True, kw_only=True):
 
 
 class LoggedIn(ResponseBody, frozen=True, kw_only=True):
-    """The token to come with (auth-2)."""
+    """Access token of a successful login (auth-2)."""
 
     status: Literal["SUCCESS"] = "SUCCESS"
     auth_token: str
@@ -49,16 +49,16 @@ class LoggedIn(ResponseBody, frozen=True, kw_only=True):
 
 
 class Me(ResponseBody, frozen=True, kw_only=True):
-    """Who the token belongs to (auth-11)."""
+    """Account that the access token or API key belongs to (auth-11)."""
 
     username: str
-    """Of a program: the name of its API key."""
+    """User name, or the name of the API key."""
     role: Role
     kind: Literal["user", "api-key"]
 
 
 class NewPassword(RequestBody, frozen=True, kw_only=True):
-    """Somebody's own new password (auth-12)."""
+    """Change of one's own password (auth-12)."""
 
     current: str
     password: str
@@ -71,7 +71,7 @@ class NewPassword(RequestBody, frozen=True, kw_only=True):
 
 
 class User(ResponseBody, frozen=True, kw_only=True):
-    """A person (auth-21)."""
+    """User account (auth-21)."""
 
     username: str
     role: Role
@@ -80,14 +80,14 @@ class User(ResponseBody, frozen=True, kw_only=True):
 
 
 class UserPage(ResponseBody, frozen=True, kw_only=True):
-    """People, by name."""
+    """Page of users, by name."""
 
     items: list[User]
     next_token: str | None
 
 
 class NewUser(RequestBody, frozen=True, kw_only=True):
-    """A person to let in (auth-21)."""
+    """User to create (auth-21)."""
 
     username: str
     password: str
@@ -101,7 +101,7 @@ class NewUser(RequestBody, frozen=True, kw_only=True):
 
 
 class UserChange(RequestBody, frozen=True, kw_only=True):
-    """What becomes of a person; what is absent stays (auth-23)."""
+    """Changes of a user. Absent fields are unchanged (auth-23)."""
 
     role: Role | None = None
     password: str | None = None
@@ -114,7 +114,7 @@ class UserChange(RequestBody, frozen=True, kw_only=True):
 
 
 class NewApiKey(RequestBody, frozen=True, kw_only=True):
-    """A key for a program (auth-24)."""
+    """API key to create (auth-24)."""
 
     name: str
     role: Role
@@ -122,7 +122,7 @@ class NewApiKey(RequestBody, frozen=True, kw_only=True):
 
 
 class ApiKey(ResponseBody, frozen=True, kw_only=True):
-    """A key, without what opens doors."""
+    """API key without its secret."""
 
     id: str
     name: str
@@ -133,14 +133,14 @@ class ApiKey(ResponseBody, frozen=True, kw_only=True):
 
 
 class ApiKeyPage(ResponseBody, frozen=True, kw_only=True):
-    """Keys, by name."""
+    """Page of API keys, by name."""
 
     items: list[ApiKey]
     next_token: str | None
 
 
 class IssuedApiKey(ResponseBody, frozen=True, kw_only=True):
-    """A new key, which is shown this once (auth-24)."""
+    """New API key with its secret, which cannot be read again (auth-24)."""
 
     id: str
     name: str
@@ -156,7 +156,7 @@ class IssuedApiKey(ResponseBody, frozen=True, kw_only=True):
 
 
 class AuditRow(ResponseBody, frozen=True, kw_only=True):
-    """A change, and who made it (auth-27)."""
+    """Row of the audit log: one change and the account that made it (auth-27)."""
 
     id: int
     time: TimeText
@@ -168,7 +168,7 @@ class AuditRow(ResponseBody, frozen=True, kw_only=True):
 
 
 class AuditPage(ResponseBody, frozen=True, kw_only=True):
-    """Changes, the newest first."""
+    """Page of the audit log, the newest change first."""
 
     items: list[AuditRow]
     next_token: str | None

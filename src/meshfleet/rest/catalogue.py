@@ -1,4 +1,4 @@
-"""Bodies about what identifiers mean, and what products are called."""
+"""Bodies of the catalogue of identifiers and products."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ CATALOGUE_PATH: Final = "/api/v1/catalogue"
 
 
 class CatalogueEntry(ResponseBody, frozen=True, kw_only=True):
-    """An identifier that the service knows (rest-205)."""
+    """Identifier in the catalogue (rest-205)."""
 
     identifier: IdentifierText
     name: str
     kinds: list[Literal["property", "measurement", "event", "command", "internal"]]
-    """Several where devices differ."""
+    """Several if devices differ."""
     type: str
-    """The layout of its values, in the notation of the catalogue; `raw`: not known."""
+    """Layout of its values in the notation of the catalogue; `raw` if unknown."""
     unit: str | None
-    """None: it has none."""
+    """None if it has no unit."""
     access: Literal["r", "w", "rw"] | None
-    """What requests may do with it; None: it is only ever reported."""
+    """Operations that requests may use; None if it is only reported."""
     note: str | None
 
 
 class Product(ResponseBody, frozen=True, kw_only=True):
-    """A product that the service knows by name (rest-205)."""
+    """Product in the catalogue (rest-205)."""
 
     model_number: Annotated[str, Meta(pattern="^[0-9A-F]{4}$")]
     variant: int | None
-    """None: the model number alone tells the product."""
+    """None if the model number alone identifies the product."""
     name: str
 
 
 class Catalogue(ResponseBody, frozen=True, kw_only=True):
-    """All that the service knows of identifiers and products, each in the order of its number."""
+    """All known identifiers and products, each in numerical order."""
 
     identifiers: list[CatalogueEntry]
     products: list[Product]

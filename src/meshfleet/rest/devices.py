@@ -1,4 +1,4 @@
-"""Bodies about devices."""
+"""Bodies of devices, labels and connectivity."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from msgspec import UNSET, Meta, UnsetType
 
 from meshfleet.rest.bodies import DeviceIdText, MacText, RequestBody, ResponseBody, TimeText
 
-# Bodies about labels.
+# Labels.
 
 
 class NewLabel(RequestBody, frozen=True, kw_only=True):
-    """A label for the list of labels, and devices to put it on (rest-58, rest-60)."""
+    """Label to create, and the devices to attach it to (rest-58, rest-60)."""
 
     label: str
     device_ids: tuple[str, ...] = ()
 
 
 class Label(ResponseBody, frozen=True, kw_only=True):
-    """A label, and on how many devices it is (rest-61)."""
+    """Label and the number of devices that have it (rest-61)."""
 
     label: str
     device_count: int
 
 
 class LabelPage(ResponseBody, frozen=True, kw_only=True):
-    """Labels, in the order of their letters."""
+    """Page of labels in alphabetical order."""
 
     items: list[Label]
     next_token: str | None
 
 
-# Bodies about when devices were connected.
+# History of the connectivity.
 
 
 class ConnectivityChange(ResponseBody, frozen=True, kw_only=True):
-    """A device was connected from a moment on, or no longer (rest-189)."""
+    """Time at which a device connected or disconnected (rest-189)."""
 
     time: TimeText
     connected: bool
     cause: Literal["heard", "silent", "gateway", "connection"]
-    """It was heard; it was not for too long; its gateway came or went; it is a gateway itself, and its own
-    connection began or ended."""
+    """`heard`: a report arrived. `silent`: no report for too long. `gateway`: its gateway connected or
+    disconnected. `connection`: the device is a gateway, and its own connection opened or closed."""
     gateway: MacText | None
-    """Through which it was heard."""
+    """Gateway through which the device was received."""
 
 
 class ConnectivityPage(ResponseBody, frozen=True, kw_only=True):
-    """Changes, the newest first."""
+    """Page of connectivity changes, the newest first."""
 
     items: list[ConnectivityChange]
     next_token: str | None
@@ -59,14 +59,14 @@ ModelNumberText = Annotated[str, Meta(pattern="^[0-9A-F]{4}$")]
 
 
 class Connectivity(ResponseBody, frozen=True, kw_only=True):
-    """Whether a device is connected, and since when it is or is not."""
+    """Whether a device is connected, and the time of the last change."""
 
     connected: bool
     timestamp: TimeText
 
 
 class Place(ResponseBody, frozen=True, kw_only=True):
-    """Where a device hangs, in metres (rest-90)."""
+    """Place of a device on a floor of a site, in meters (rest-90)."""
 
     site: str
     floor: int
@@ -75,10 +75,10 @@ class Place(ResponseBody, frozen=True, kw_only=True):
 
 
 class Live(ResponseBody, frozen=True, kw_only=True):
-    """What changes with every report (rest-38).
+    """Current state of a device, which changes with its reports (rest-38).
 
-    `gateway`, `parent` and `rssi` are of one reading: of the parent that hears the device best. Without a
-    reading that counts `parent` and `rssi` are null, and `gateway` is the one to which the device belongs.
+    `gateway`, `parent` and `rssi` belong to one reading: that of the parent with the best signal. Without a
+    recent reading `parent` and `rssi` are null, and `gateway` is the one that the device belongs to.
     """
 
     gateway: MacText | None
@@ -91,7 +91,7 @@ class Live(ResponseBody, frozen=True, kw_only=True):
 
 
 class Device(ResponseBody, frozen=True, kw_only=True):
-    """A device in a list: these fields, in this order (rest-29)."""
+    """Device in a list, with these fields in this order (rest-29)."""
 
     id: DeviceIdText
     friendly_name: str
@@ -104,11 +104,11 @@ class Device(ResponseBody, frozen=True, kw_only=True):
     imei: str | None
     status: int | None
     live: Live | UnsetType = UNSET
-    """Only if it was asked for (rest-38)."""
+    """Present only if it was requested with `Include=live` (rest-38)."""
 
 
 class DeviceDetail(Device, frozen=True, kw_only=True):
-    """All that is told of one device (rest-39)."""
+    """Device with all its details (rest-39)."""
 
     live: Live
     firmware_version_text: str
@@ -117,29 +117,29 @@ class DeviceDetail(Device, frozen=True, kw_only=True):
 
 
 class DevicePage(ResponseBody, frozen=True, kw_only=True):
-    """Devices, and the token for the next page; None on the last one (rest-16)."""
+    """Page of devices, with the token for the next page; null on the last one (rest-16)."""
 
     items: list[Device]
     next_token: str | None
 
 
 class FriendlyName(RequestBody, frozen=True, kw_only=True):
-    """The new name of a device."""
+    """New name of a device."""
 
     name: str
 
 
 class Share(ResponseBody, frozen=True, kw_only=True):
-    """How many devices have this value."""
+    """Number of devices that have this value."""
 
     value: str
     count: int
 
 
 class Summary(ResponseBody, frozen=True, kw_only=True):
-    """The devices that a filter selects, counted (rest-42).
+    """Counts of the devices that match a filter (rest-42).
 
-    `exact` is false when the figures are some seconds old: counting a large fleet takes a while.
+    `exact` is false if the counts are some seconds old: counting a large fleet takes a while.
     """
 
     total: int

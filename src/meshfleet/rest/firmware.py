@@ -1,4 +1,4 @@
-"""Bodies about firmware."""
+"""Bodies of firmware records."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from meshfleet.rest.devices import ModelNumberText  # noqa: TC001 # msgspec read
 FIRMWARE_PATH: Final = "/api/v1/firmware"
 
 IMAGES_PATH: Final = "/api/v1/images"
-"""Where gateways get images with a signed address (firmware-20)."""
+"""Path of signed image downloads for gateways (firmware-20)."""
 
 VersionText = Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(-beta\.\d+)?$")]
 FirmwareState = Literal["draft", "released", "withdrawn"]
 
 
 class Firmware(ResponseBody, frozen=True, kw_only=True):
-    """The record of an image (rest-107)."""
+    """Firmware record: an image and its metadata (rest-107)."""
 
     id: str
     model_number: ModelNumberText
@@ -27,14 +27,14 @@ class Firmware(ResponseBody, frozen=True, kw_only=True):
     type: Literal[1, 2]
     """1 is a Nordic distribution package or a bare image, 2 a RAUC bundle (firmware-17)."""
     bare: bool = False
-    """It is a bare image: no package around it, so its model and version are as the uploader gave them."""
+    """Whether it is an image without a package, so that the uploader states its model and version."""
     file_name: str
     size: int
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     hardware_versions: list[str]
-    """For which hardware it is, as devices tell theirs; empty: for any."""
+    """Hardware versions that it supports, as devices report them; empty for any."""
     min_version: VersionText | None
-    """The oldest version from which a device can take it."""
+    """Oldest installed version from which a device can be updated; None for any."""
     notes: str
     state: FirmwareState
     created_by: str
@@ -43,7 +43,7 @@ class Firmware(ResponseBody, frozen=True, kw_only=True):
 
 
 class FirmwarePage(ResponseBody, frozen=True, kw_only=True):
-    """Firmware, the newest first."""
+    """Page of firmware records, the newest first."""
 
     items: list[Firmware]
     next_token: str | None

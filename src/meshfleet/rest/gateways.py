@@ -1,4 +1,4 @@
-"""Bodies about gateways."""
+"""Bodies of gateways and their claims."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from meshfleet.rest.bodies import DeviceIdText, MacText, RequestBody, ResponseBo
 
 
 class NewGateway(RequestBody, frozen=True, kw_only=True):
-    """A gateway to claim (rest-69)."""
+    """Gateway to claim (rest-69)."""
 
     mac: str
     friendly_name: str | None = None
 
 
 class BrokerPlace(ResponseBody, frozen=True, kw_only=True):
-    """Where a gateway is to connect."""
+    """Broker address that a gateway connects to."""
 
     host: Annotated[str, Meta(min_length=1)]
     port: Annotated[int, Meta(ge=1, le=65535)]
@@ -25,7 +25,7 @@ class BrokerPlace(ResponseBody, frozen=True, kw_only=True):
 
 
 class GatewayClaim(ResponseBody, frozen=True, kw_only=True):
-    """A claimed gateway with its credentials, which are shown this once (rest-70, rest-71)."""
+    """Claimed gateway with its MQTT credentials, which cannot be read again (rest-70, rest-71)."""
 
     mac: str
     device_id: str
@@ -41,24 +41,24 @@ class GatewayClaim(ResponseBody, frozen=True, kw_only=True):
 
 
 class Gateway(ResponseBody, frozen=True, kw_only=True):
-    """A claimed gateway (rest-75)."""
+    """Claimed gateway (rest-75)."""
 
     mac: MacText
     device_id: DeviceIdText
     friendly_name: str
     connected: bool
     since: TimeText
-    """When `connected` last changed."""
+    """Time of the last change of `connected`."""
     api_version: str | None
     mode: Literal["raw", "decoded"] | None
     device_count: int
     reports_per_minute: float
     clock_offset: float | None = None
-    """Seconds that its clock is ahead of ours, or behind if negative; None: not known (rest-75)."""
+    """Seconds that its clock is ahead of the service (negative: behind); None if unknown (rest-75)."""
 
 
 class GatewayPage(ResponseBody, frozen=True, kw_only=True):
-    """Gateways, by their MAC."""
+    """Page of gateways, by MAC."""
 
     items: list[Gateway]
     next_token: str | None

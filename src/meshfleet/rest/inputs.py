@@ -1,4 +1,4 @@
-"""The rules for what people and programs type into the REST interface."""
+"""Validation of the inputs of the REST API."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from meshfleet.errors.protocol import MalformedPayload, MalformedText
 MIN_RESULTS: Final = 1
 MAX_RESULTS: Final = 1000
 DEFAULT_RESULTS: Final = 100
-"""`MaxResults` on lists (rest-23)."""
+"""Range and default of `MaxResults` in lists (rest-23)."""
 
 
 def parse_max_results(text: str) -> int:
-    """Read `MaxResults`: how many items a page may hold (rest-23)."""
+    """Parse `MaxResults`, the maximum number of items on a page (rest-23)."""
     if not re.fullmatch(r"[0-9]{1,4}", text) or not MIN_RESULTS <= int(text) <= MAX_RESULTS:
-        raise MalformedPayload("MaxResults", f"is not a number from {MIN_RESULTS} to {MAX_RESULTS}")
+        raise MalformedPayload("MaxResults", f"must be a number from {MIN_RESULTS} to {MAX_RESULTS}")
     return int(text)
 
 
 def parse_retry_after(text: str) -> int | None:
-    """Read how many seconds to wait; None: it says something else, such as a date."""
+    """Parse the seconds of a `Retry-After` header; None if it has another form, such as a date."""
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
@@ -30,21 +30,22 @@ _BEARER = re.compile(r"bearer ([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE | re.ASCII
 
 
 def parse_bearer(header: str) -> str | None:
-    """Take the token out of an `Authorization` header; None: there is none (auth-5)."""
-    found = _BEARER.fullmatch(header)
-    return found[1] if found else None
+    """Extract the token of an `Authorization` header; None if it has another form (auth-5)."""
+    match = _BEARER.fullmatch(header)
+    return match[1] if match else None
 
 
 _BIDIRECTIONAL: Final = frozenset(
     {"\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 )
-"""Marks, embeddings, overrides and isolates that change the order in which the text around them is shown."""
+"""Marks, embeddings, overrides and isolates, which change the order in which text is displayed."""
 
 
 def find_bidirectional_control(text: str) -> str | None:
-    """Name the first bidirectional control character in a text: with one, a text can look like another.
+    """Describe the first bidirectional control character in a text; None if there is none.
 
-    Letters of scripts that are written from right to left need none.
+    With such a character, a text can look like another one. Scripts that are written from right to left do
+    not need them.
     """
     found = next((char for char in text if char in _BIDIRECTIONAL), None)
     if found is None:
@@ -53,25 +54,25 @@ def find_bidirectional_control(text: str) -> str | None:
 
 
 def parse_friendly_name(text: str, field: str = "name") -> str:
-    """Read the new name of a device: 1 to 128 characters after trimming (rest-44)."""
-    return _parse_new_line(text, field, most=128)
+    """Parse the new name of a device: 1 to 128 characters after trimming (rest-44)."""
+    return _parse_new_line(text, field, max_length=128)
 
 
 def parse_name_part(text: str, field: str = "name") -> str:
-    """Read a part of a name to look for; spaces count, also at its ends."""
-    return _check_line(text, field, most=128)
+    """Parse a part of a name to search for. Spaces count, even at its ends."""
+    return _check_line(text, field, max_length=128)
 
 
 def parse_label(text: str, field: str = "label") -> str:
-    """Read a label: 1 to 64 characters after trimming, none of them a control, in NFC (rest-66, rest-67)."""
-    label = _parse_line(unicodedata.normalize("NFC", text), field, most=64)
+    """Parse a label: 1 to 64 characters after trimming, no control characters, in NFC (rest-66, rest-67)."""
+    label = _parse_line(unicodedata.normalize("NFC", text), field, max_length=64)
     if label in {".", ".."}:
-        raise MalformedText(field, f"{label!r} means something else in a path")
+        raise MalformedText(field, f"{label!r} cannot be part of a path")
     return label
 
 
 def parse_new_label(text: str, field: str = "label") -> str:
-    """Read a label that a device is to have; those that are there may still have what is refused here."""
+    """Parse a label to attach. Existing labels may still contain characters that are refused here."""
     label = parse_label(text, field)
     _refuse_bidirectional(label, field)
     return label
@@ -79,36 +80,38 @@ def parse_new_label(text: str, field: str = "label") -> str:
 
 MIN_PASSWORD: Final = 10
 MAX_PASSWORD: Final = 1024
-"""Characters. Longer ones would only keep the machine busy."""
+"""Maximum characters of a password. Hashing longer ones would only waste time."""
 
 _USERNAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
 _GATEWAY = re.compile(r"[0-9a-f]{12}")
 
 
 def parse_username(text: str, field: str = "username") -> str:
-    """Read the name of a person: read in any case, kept in lower case."""
+    """Parse a user name. Upper case is accepted and converted to lower case."""
     name = text.lower()
     if not _USERNAME.fullmatch(name):
-        raise MalformedText(field, "is not 1 to 64 letters, digits and . _ @ + -, the first no sign")
+        raise MalformedText(
+            field, "must have 1 to 64 letters, digits and . _ @ + -, and begin with a letter or digit"
+        )
     if name == "apikey" or _GATEWAY.fullmatch(name):
-        raise MalformedText(field, "is how programs and gateways call themselves on MQTT")
+        raise MalformedText(field, "is reserved: API keys and gateways use such user names on MQTT")
     return name
 
 
 def parse_password(text: str, field: str = "password") -> str:
-    """Read a new password of a person (auth-22)."""
+    """Parse a new password of a user (auth-22)."""
     if not MIN_PASSWORD <= len(text) <= MAX_PASSWORD:
         raise MalformedText(field, f"must have {MIN_PASSWORD} to {MAX_PASSWORD} characters")
     return text
 
 
 def parse_key_name(text: str, field: str = "name") -> str:
-    """Read the name of a new API key."""
-    return _parse_new_line(text, field, most=64)
+    """Parse the name of a new API key."""
+    return _parse_new_line(text, field, max_length=64)
 
 
-def _parse_new_line(text: str, field: str, *, most: int) -> str:
-    line = _parse_line(text, field, most=most)
+def _parse_new_line(text: str, field: str, *, max_length: int) -> str:
+    line = _parse_line(text, field, max_length=max_length)
     _refuse_bidirectional(line, field)
     return line
 
@@ -119,13 +122,13 @@ def _refuse_bidirectional(text: str, field: str) -> None:
         raise MalformedText(field, reason)
 
 
-def _parse_line(text: str, field: str, *, most: int) -> str:
-    return _check_line(text.strip(), field, most=most)
+def _parse_line(text: str, field: str, *, max_length: int) -> str:
+    return _check_line(text.strip(), field, max_length=max_length)
 
 
-def _check_line(line: str, field: str, *, most: int) -> str:
-    if not 1 <= len(line) <= most:
-        raise MalformedText(field, f"has {len(line)} characters; 1 to {most} are allowed")
+def _check_line(line: str, field: str, *, max_length: int) -> str:
+    if not 1 <= len(line) <= max_length:
+        raise MalformedText(field, f"has {len(line)} characters; 1 to {max_length} are allowed")
     if any(unicodedata.category(char) in {"Cc", "Cs"} for char in line):
-        raise MalformedText(field, "has control characters")
+        raise MalformedText(field, "must not contain control characters")
     return line

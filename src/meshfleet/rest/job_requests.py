@@ -1,4 +1,4 @@
-"""Orders: what an update job is made of."""
+"""Request bodies of update jobs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PositiveMinutes = Annotated[float, Meta(gt=0, le=525_600)]
 
 
 class JobRequestPart(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A part of an order. Answers show all of it, with what holds unless set."""
+    """Part of a job request. Responses show all its fields, with their defaults."""
 
 
 class TargetFilter(JobRequestPart, frozen=True, kw_only=True, rename="pascal"):
-    """The filters of the list of devices, by their names there (rest-34)."""
+    """Filters of the device list, with the same names (rest-34)."""
 
     label: str | list[str] | UnsetType = UNSET
     connected: bool | UnsetType = UNSET
@@ -36,7 +36,7 @@ class TargetFilter(JobRequestPart, frozen=True, kw_only=True, rename="pascal"):
 
 
 class Targets(JobRequestPart, frozen=True, kw_only=True):
-    """Which devices: all that any of these parts means (rest-116)."""
+    """Target devices: those that any of these parts selects (rest-116)."""
 
     device_ids: list[str] | UnsetType = UNSET
     labels: list[str] | UnsetType = UNSET
@@ -45,7 +45,7 @@ class Targets(JobRequestPart, frozen=True, kw_only=True):
 
 
 class Wave(JobRequestPart, frozen=True, kw_only=True):
-    """A part of the targets; one of `count` and `percent` is given (rest-123)."""
+    """Wave of the targets; either `count` or `percent` is given (rest-123)."""
 
     name: Annotated[str, Meta(max_length=100)] | None = None
     count: Count | None = None
@@ -53,7 +53,7 @@ class Wave(JobRequestPart, frozen=True, kw_only=True):
 
 
 class Gate(JobRequestPart, frozen=True, kw_only=True):
-    """What a wave must reach before the next begins (rest-125)."""
+    """Conditions that a wave must meet before the next one starts (rest-125)."""
 
     success_percent: Percent = 0
     soak_minutes: Minutes = 0
@@ -61,20 +61,20 @@ class Gate(JobRequestPart, frozen=True, kw_only=True):
 
 
 class Concurrency(JobRequestPart, frozen=True, kw_only=True):
-    """How many devices are updated at the same time; null is no limit (rest-127)."""
+    """Maximum number of devices that are updated at a time; null means no limit (rest-127)."""
 
     per_job: Count | None = None
     per_gateway: Count | None = 1
 
 
 class Rate(JobRequestPart, frozen=True, kw_only=True):
-    """How many updates begin in a minute; null is no limit (rest-126)."""
+    """Maximum number of updates that start per minute; null means no limit (rest-126)."""
 
     per_minute: Annotated[int, Meta(ge=1, le=60_000)] | None = None
 
 
 class Criterion(JobRequestPart, frozen=True, kw_only=True):
-    """When to stop, and how."""
+    """Abort criterion: share of failures at which the job is paused or canceled."""
 
     type: Literal["FAILED", "REJECTED", "TIMED_OUT", "ALL"] = "ALL"
     min_executed: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
@@ -83,14 +83,14 @@ class Criterion(JobRequestPart, frozen=True, kw_only=True):
 
 
 class Retry(JobRequestPart, frozen=True, kw_only=True):
-    """How often an update is tried again by itself (rest-128)."""
+    """Automatic retries per device (rest-128)."""
 
     max: Annotated[int, Meta(ge=0, le=10)] = 2
     backoff_seconds: Annotated[float, Meta(ge=0, le=21_600)] = 60
 
 
 class Timeouts(JobRequestPart, frozen=True, kw_only=True):
-    """How long parts of an update may take; null for `totalMinutes`: as long as the image seems to need."""
+    """Timeouts of an update. If `totalMinutes` is null, it follows from the size of the image."""
 
     queue_minutes: PositiveMinutes = 10_080
     step_minutes: PositiveMinutes = 10
@@ -98,19 +98,19 @@ class Timeouts(JobRequestPart, frozen=True, kw_only=True):
 
 
 class JobHealth(JobRequestPart, frozen=True, kw_only=True):
-    """How many good heartbeats prove that a device is well; 0: its version alone does (rest-130)."""
+    """Good heartbeats that prove a successful update; with 0 the version alone does (rest-130)."""
 
     heartbeats: Annotated[int, Meta(ge=0, le=100)] = 3
 
 
 class NewJob(RequestBody, frozen=True, kw_only=True):
-    """An order to update devices (rest-115)."""
+    """Update job to create (rest-115)."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     firmware_id: str
     targets: Targets
     stage: bool = False
-    """Let devices keep the image until the job is applied."""
+    """Transfer the image now, and install it when the job is applied."""
     allow_downgrade: bool = False
     method: UpdateMethod | None = None
     auto_apply: bool = True
@@ -129,49 +129,52 @@ class NewJob(RequestBody, frozen=True, kw_only=True):
 
 
 class TargetFilterView(TargetFilter, frozen=True, kw_only=True, rename="pascal", forbid_unknown_fields=False):
-    """The same as it is answered: clients ignore what they do not know, in every part of an answer."""
+    """`TargetFilter` in responses, where clients ignore fields that they do not know."""
 
 
 class TargetsView(Targets, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same as it is answered; of more than a hundred `deviceIds` the first hundred."""
+    """`Targets` in responses. If there are more than a hundred `deviceIds`, the first hundred."""
 
     filter: TargetFilterView | UnsetType = UNSET
 
 
 class WaveView(Wave, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same as it is answered."""
+    """`Wave` in responses."""
 
 
 class GateView(Gate, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same as it is answered."""
+    """`Gate` in responses."""
 
 
 class ConcurrencyView(Concurrency, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same as it is answered."""
+    """`Concurrency` in responses."""
 
 
 class RateView(Rate, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same as it is answered."""
+    """`Rate` in responses."""
 
 
 class CriterionView(Criterion, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same as it is answered."""
+    """`Criterion` in responses."""
 
 
 class RetryView(Retry, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same as it is answered."""
+    """`Retry` in responses."""
 
 
 class TimeoutsView(Timeouts, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same as it is answered."""
+    """`Timeouts` in responses."""
 
 
 class JobHealthView(JobHealth, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The same as it is answered."""
+    """`JobHealth` in responses."""
 
 
 class StoredJobRequest(NewJob, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """An order as it was written down, perhaps by a newer program: what we do not know is passed over."""
+    """Job request as stored in the database.
+
+    Unknown fields, which a newer version may have stored, are ignored.
+    """
 
     targets: TargetsView
     waves: tuple[WaveView, ...] = ()

@@ -1,4 +1,4 @@
-"""Bodies about update jobs, as they are answered."""
+"""Response bodies of update jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOBS_PATH: Final = "/api/v1/jobs"
 
 
 class JobState(StrEnum):
-    """Where a job is (rest-134)."""
+    """State of a job (rest-134)."""
 
     CREATED = "CREATED"
     PENDING_APPROVAL = "PENDING_APPROVAL"
@@ -39,7 +39,7 @@ class JobState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a job went (rest-134)."""
+    """Outcome of a finished job (rest-134)."""
 
     SUCCEEDED = "SUCCEEDED"
     PARTIAL = "PARTIAL"
@@ -48,7 +48,7 @@ class Outcome(StrEnum):
 
 
 class StopCause(StrEnum):
-    """Why a job was stopped."""
+    """Reason why a job was stopped."""
 
     USER = "USER"
     ABORT_CRITERIA = "ABORT_CRITERIA"
@@ -57,18 +57,18 @@ class StopCause(StrEnum):
 
 
 class PauseReason(StrEnum):
-    """Why a job is paused."""
+    """Reason why a job is paused."""
 
     USER = "USER"
     ABORT_CRITERIA = "ABORT_CRITERIA"
     GATE = "GATE"
-    """A wave passed, and somebody wants to look before the next (`gate.pause`)."""
+    """A wave has passed, and the job waits for an operator (`gate.pause`)."""
     GATE_FAILED = "GATE_FAILED"
-    """A wave is over, and too few of it succeeded."""
+    """A wave is finished, and too few of its updates succeeded."""
 
 
 class ExecutionState(StrEnum):
-    """Where a device is in a job."""
+    """State of a device in a job."""
 
     QUEUED = "QUEUED"
     DISPATCHED = "DISPATCHED"
@@ -88,42 +88,42 @@ class ExecutionState(StrEnum):
 
 
 class WaveState(StrEnum):
-    """Where a wave is."""
+    """State of a wave."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     SOAKING = "SOAKING"
-    """Enough of it succeeded, and for a while nothing more is begun."""
+    """Enough updates succeeded; no updates start for the duration of `soakMinutes`."""
     PASSED = "PASSED"
     HELD = "HELD"
-    """Passed, and somebody is to look before the next."""
+    """Passed; the job waits for an operator before the next wave."""
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
 
 
 class JobWave(ResponseBody, frozen=True, kw_only=True):
-    """A wave as it fell."""
+    """Wave of a job, with its progress."""
 
     name: str | None
     state: WaveState
     size: int
-    """How many devices are in it."""
+    """Number of devices in the wave."""
     succeeded: int
     failed: int
-    """How many failed, timed out or were rejected."""
+    """Number of devices whose update failed, timed out or was rejected."""
     soaks_until: TimeText | None
-    """When the next wave may begin, while this one soaks."""
+    """Time at which the next wave may start, while this one soaks."""
 
 
 class Job(ResponseBody, frozen=True, kw_only=True):
-    """A job: what it was made of, and how it goes (rest-131)."""
+    """Update job with its options and its progress (rest-131)."""
 
     id: str
     name: str
     firmware_id: str
     model_number: str
     version: str
-    """Those of the firmware."""
+    """Version of the firmware; `model_number` is the one of the firmware, too."""
     targets: TargetsView
     stage: bool
     allow_downgrade: bool
@@ -147,38 +147,38 @@ class Job(ResponseBody, frozen=True, kw_only=True):
     pause_reason: PauseReason | None
     counts: dict[ExecutionState, int]
     left_out: dict[ExecutionState, int]
-    """Those of `counts` that were left out from the beginning, of states in which any are."""
+    """Part of `counts`, by state: devices that were excluded when the job was created."""
     progress: Annotated[int, Meta(ge=0, le=100)]
     eta: TimeText | None
-    """When it is likely to be over; null: nobody can tell, as while nothing is under way."""
+    """Expected end of the job; null if it cannot be estimated, for example while no update is running."""
     wave_states: list[JobWave]
     created_by: str
     created_at: TimeText
     started_at: TimeText | None
     applied_at: TimeText | None
-    """When somebody let devices start what they had staged."""
+    """Time at which the installation of staged images was started."""
     finished_at: TimeText | None
     parent_job_id: str | None
 
 
 class JobPage(ResponseBody, frozen=True, kw_only=True):
-    """Jobs, the newest first."""
+    """Page of jobs, the newest first."""
 
     items: list[Job]
     next_token: str | None
 
 
 class Execution(ResponseBody, frozen=True, kw_only=True):
-    """The part of one device in a job (rest-140)."""
+    """Update of one device in a job (rest-140)."""
 
     device_id: DeviceIdText
     state: ExecutionState
     attempt: int
     progress: int
     waiting_for: str | None
-    """A sentence: what it waits for, if it waits."""
+    """Sentence that says what the execution is waiting for; null if it is not waiting."""
     reason: str | None
-    """A sentence: why it ended as it did, or why it is tried again."""
+    """Sentence that says why the execution ended, or why it is retried."""
     reason_code: str | None
     method: UpdateMethod | None
     wave: str | None
@@ -190,14 +190,14 @@ class Execution(ResponseBody, frozen=True, kw_only=True):
 
 
 class ExecutionPage(ResponseBody, frozen=True, kw_only=True):
-    """Executions of a job, by device."""
+    """Page of the executions of a job, by device."""
 
     items: list[Execution]
     next_token: str | None
 
 
 class DeviceUpdate(Execution, frozen=True, kw_only=True):
-    """The part of one device in a job that is not over, seen from the device (rest-211)."""
+    """Execution of a device in an unfinished job, with that job (rest-211)."""
 
     job_id: str
     job_name: str
@@ -205,14 +205,14 @@ class DeviceUpdate(Execution, frozen=True, kw_only=True):
 
 
 class DeviceUpdatePage(ResponseBody, frozen=True, kw_only=True):
-    """What jobs that are not over do with a device, the newest job first."""
+    """Page of the executions of a device in unfinished jobs, the newest job first."""
 
     items: list[DeviceUpdate]
     next_token: str | None
 
 
 class ReasonCount(ResponseBody, frozen=True, kw_only=True):
-    """How many executions ended like this."""
+    """Number of executions that ended in this state for this reason."""
 
     state: ExecutionState
     reason_code: str | None
@@ -220,48 +220,49 @@ class ReasonCount(ResponseBody, frozen=True, kw_only=True):
 
 
 class GatewayCounts(ResponseBody, frozen=True, kw_only=True):
-    """How the executions behind one gateway stand."""
+    """Numbers of the executions behind one gateway, by state."""
 
     gateway: MacText | None
-    """Null: nobody knows through which they go."""
+    """Null if the gateway is unknown."""
     counts: dict[ExecutionState, int]
-    """Of states in which any are."""
+    """Only states that occur."""
 
 
 class JobSummary(ResponseBody, frozen=True, kw_only=True):
-    """The executions of a job, counted in several ways at one moment (rest-207)."""
+    """Counts of the executions of a job, all taken at one moment (rest-207)."""
 
     job: Job
-    """The job at the same moment: its `counts` are those that are divided here."""
+    """Job at the same moment; the numbers here add up to its `counts`."""
     failures: list[ReasonCount]
-    """Who failed, timed out or was rejected: what happens most comes first."""
+    """Executions that failed, timed out or were rejected; the most frequent reason first."""
     left_out: list[ReasonCount]
-    """Who was left out from the beginning, and is counted nowhere else here."""
+    """Devices that were excluded when the job was created; no other count here includes them."""
     waiting: dict[str, int]
-    """What queued ones wait for, in the words of `waitingFor`."""
+    """Numbers of queued executions by the text of their `waitingFor`."""
     gateways: list[GatewayCounts]
-    """At most 100: those with most to do come first. The last may be null: nobody knows which."""
+    """At most 100 gateways, those with the most unfinished executions first. The last may be null:
+    unknown."""
     gateway_count: int
-    """How many gateways have a part in it."""
+    """Number of all gateways of the job."""
 
 
 class Evidence(ResponseBody, frozen=True, kw_only=True):
-    """A report or response that moved an execution, or came too late to do so."""
+    """Report or response that caused a transition of an execution, or arrived too late for one."""
 
     time: TimeText
     kind: str
     """`response`, `no-response`, `heartbeat` or `dfu`; there may be more."""
     attempt: int
     content: Any
-    """What was said, by kind: `{step, status, value}`, `{step, reason?}`, `{status, time}` or
-    `{gateway, parent, rssi}`; gateway and parent are MACs, or null; `time` is written as all times are."""
+    """Content, by kind: `{step, status, value}`, `{step, reason?}`, `{status, time}` or `{gateway, parent,
+    rssi}`. `gateway` and `parent` are MACs or null; `time` has the format of all times."""
 
 
 class Transition(ResponseBody, frozen=True, kw_only=True):
-    """A step of an execution."""
+    """State transition of an execution."""
 
     from_: ExecutionState | None = field(name="from")
-    """Null: it began."""
+    """Null for the first state."""
     to: ExecutionState
     time: TimeText
     attempt: int
@@ -271,39 +272,39 @@ class Transition(ResponseBody, frozen=True, kw_only=True):
 
 
 class ExecutionDetail(Execution, frozen=True, kw_only=True):
-    """An execution with all that happened (rest-141)."""
+    """Execution with its transitions and evidence (rest-141)."""
 
     transitions: list[Transition]
     evidence: list[Evidence]
-    """What was seen on the way, and was no step by itself."""
+    """Reports and responses that did not cause a transition by themselves."""
     later: list[Evidence]
-    """What came when it was over, and changed nothing."""
+    """Reports and responses that arrived after the end, and changed nothing."""
 
 
 class Refusal(ResponseBody, frozen=True, kw_only=True):
-    """Why devices would not be updated."""
+    """Reason why devices would not be updated."""
 
     code: str
     reason: str
     count: int
     device_ids: list[DeviceIdText]
-    """Some of them."""
+    """Some of these devices."""
 
 
 class DryRun(ResponseBody, frozen=True, kw_only=True):
-    """What a job would do (rest-122)."""
+    """Result of a dry run: what a job would do (rest-122)."""
 
     targets: int
     eligible: int
     skipped: int
     offline: int
-    """How many of the eligible ones are offline now: they wait until they are back."""
+    """Number of eligible devices that are offline now. They are updated when they are connected again."""
     busy: int
-    """How many of the eligible ones another job is not over with: one job updates a device at a time."""
+    """Number of eligible devices in another unfinished job: one job updates a device at a time."""
     refusals: list[Refusal]
     methods: dict[str, int]
     waves: list[JobWave]
     device_ids: list[DeviceIdText]
-    """Some of those that would be updated."""
+    """Some of the devices that would be updated."""
     estimated_minutes: float
     dry_run: Literal[True] = True

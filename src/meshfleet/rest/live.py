@@ -1,4 +1,4 @@
-"""Live events, and the frames of those who listen over a WebSocket."""
+"""Bodies of live events, and the frames of their WebSocket."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from meshfleet.rest.jobs import Execution
 from meshfleet.rest.problems import FieldProblem  # noqa: TC001 # msgspec reads it
 
 STREAM_PATH: Final = "/api/v1/stream"
-"""Live events as server-sent events (rest-147)."""
+"""Path of live events as server-sent events (rest-147)."""
 
 LIVE_PATH: Final = "/api/v1/live"
-"""The same over a WebSocket (rest-151)."""
+"""Path of live events over a WebSocket (rest-151)."""
 
 LIVE_EVENT_TYPES: Final = ("device", "report", "job", "execution", "gateway", "resync")
-"""The types of live events (rest-146)."""
+"""Types of live events (rest-146)."""
 
 MAX_FILTER_VALUES: Final = 1000
-"""How many values a filter may have."""
+"""Maximum number of values of a filter."""
 
 MAX_PING_CHARACTERS: Final = 64
-"""Characters of a `ping`."""
+"""Maximum characters of a `ping`."""
 
 
 class LiveEvent(ResponseBody, frozen=True, kw_only=True):
-    """Something that happened a moment ago (rest-146)."""
+    """Live event (rest-146)."""
 
     id: str
-    """Opaque; behind it a listener goes on (rest-149)."""
+    """Opaque id, after which a subscriber can resume (rest-149)."""
     type: Literal["device", "report", "job", "execution", "gateway", "resync"]
     time: TimeText
     data: Any
@@ -39,7 +39,7 @@ class LiveEvent(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveSample(ResponseBody, frozen=True, kw_only=True):
-    """A report with a value, in the words of a sample (rest-81)."""
+    """Report with a value, with the fields of a sample (rest-81)."""
 
     device: DeviceIdText
     gateway: MacText
@@ -58,7 +58,7 @@ class LiveSample(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveHeartbeat(ResponseBody, frozen=True, kw_only=True):
-    """A heartbeat."""
+    """Heartbeat of a device."""
 
     device: DeviceIdText
     gateway: MacText
@@ -68,7 +68,7 @@ class LiveHeartbeat(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveLink(ResponseBody, frozen=True, kw_only=True):
-    """How well a parent hears a device; `dfu` when that is in DFU mode."""
+    """Signal of a device at a parent; `dfu` if the device is in DFU mode."""
 
     device: DeviceIdText
     gateway: MacText
@@ -80,16 +80,16 @@ class LiveLink(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveGateway(Gateway, frozen=True, kw_only=True):
-    """A gateway that changed, and with it all devices behind it."""
+    """Gateway that changed, and with it the devices behind it."""
 
     cause: str
-    """Why: `connected`, `disconnected`, `claimed` or `renamed`, and more in time."""
+    """Cause of the change: `connected`, `disconnected`, `claimed` or `renamed`; there may be more."""
     devices: int
-    """How many devices changed with it, and are told by this event alone."""
+    """Number of devices that changed with it. They have no events of their own."""
 
 
 class ReleasedGateway(ResponseBody, frozen=True, kw_only=True):
-    """A gateway that is none of ours any more."""
+    """Gateway that was released."""
 
     mac: MacText
     device_id: DeviceIdText
@@ -97,51 +97,51 @@ class ReleasedGateway(ResponseBody, frozen=True, kw_only=True):
 
 
 class ForgottenDevice(ResponseBody, frozen=True, kw_only=True):
-    """A device that is not in the registry any more."""
+    """Device that was deleted from the registry."""
 
     id: DeviceIdText
     forgotten: Literal[True] = True
 
 
 class DeletedJob(ResponseBody, frozen=True, kw_only=True):
-    """A job that was deleted."""
+    """Job that was deleted."""
 
     id: str
     deleted: Literal[True] = True
 
 
 class LiveExecution(Execution, frozen=True, kw_only=True):
-    """An execution that changed, and the job that it is part of."""
+    """Execution that changed, with the id of its job."""
 
     job_id: str
 
 
 class Resync(ResponseBody, frozen=True, kw_only=True):
-    """Something was missed and cannot be told again: read anew what you show (rest-156)."""
+    """Notice that events were missed and cannot be replayed: read the state again (rest-156)."""
 
     reason: str
 
 
 class LiveFrame(RequestBody, frozen=True, kw_only=True):
-    """What a listener says over a WebSocket: one of the first four at a time (rest-152, rest-206)."""
+    """Frame that a subscriber sends: exactly one of the first four fields (rest-152, rest-206)."""
 
     token: str | UnsetType = UNSET
     subscribe: dict[str, list[str]] | UnsetType = UNSET
     unsubscribe: dict[str, list[str]] | UnsetType = UNSET
     ping: Annotated[str, Meta(max_length=MAX_PING_CHARACTERS)] | UnsetType = UNSET
     last_event_id: str | UnsetType = UNSET
-    """With `subscribe`: go on behind this event."""
+    """With `subscribe`: resume after this event."""
 
 
 class LivePong(ResponseBody, frozen=True, kw_only=True):
-    """The answer to a `ping`: the connection lives (rest-206)."""
+    """Reply to a `ping`, which shows that the connection works (rest-206)."""
 
     pong: str
-    """What was asked with."""
+    """Text of the `ping`."""
 
 
 class LiveError(ResponseBody, frozen=True, kw_only=True):
-    """Why a WebSocket is about to be closed."""
+    """Error because of which a WebSocket is closed."""
 
     code: str
     detail: str
@@ -149,6 +149,6 @@ class LiveError(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveRefusal(ResponseBody, frozen=True, kw_only=True):
-    """The last frame of a WebSocket that did not end well."""
+    """Last frame of a WebSocket that is closed because of an error."""
 
     error: LiveError

@@ -1,8 +1,8 @@
-"""Percentages that are compared with a limit, and written down beside it.
+"""Comparison and formatting of percentages.
 
 A limit such as 2.2 has no exact binary form: 2.2 * 1500 is a little more than 3300, so 33 of 1500 devices
-would miss a gate of 2.2 % in floating point. Limits are therefore compared as the decimal numbers that people
-typed.
+would miss a gate of 2.2 % in floating point. Limits are therefore compared as decimal numbers, as users typed
+them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from fractions import Fraction
 
 
 def reaches_percent(part: int, whole: int, percent: float) -> bool:
-    """Return whether `part` of `whole` is at least so many percent. None of none reaches every limit."""
+    """Return whether `part` is at least `percent` % of `whole`. Zero of zero reaches every limit."""
     return 100 * part >= Fraction(str(percent)) * whole
 
 
 def format_percent(percent: float) -> str:
-    """Write a limit in full: 99.99999 is not 100."""
+    """Format a limit without rounding: 99.99999 is not 100."""
     return f"{percent:.10f}".rstrip("0").rstrip(".") + " %"
 
 
 def format_progress(progress: int, finished: int) -> str:
-    """Write the progress of a job, which REST rounds down: 0 is not said of a job with finished devices."""
+    """Format the progress of a job, which REST rounds down: "< 1 %" instead of 0 if devices have finished."""
     return f"{progress} %" if progress or not finished else "< 1 %"

@@ -1,4 +1,4 @@
-"""What an error looks like: RFC 9457, and a stable word of ours."""
+"""Bodies of error responses: RFC 9457 problems with a stable code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 class FieldProblem(ResponseBody, frozen=True, kw_only=True):
-    """What is wrong with one field."""
+    """Problem of one field."""
 
     field: str
     message: str
 
 
 class Problem(ResponseBody, frozen=True, kw_only=True):
-    """An error: what went wrong for people, and `code`, a stable word, for programs (rest-9, rest-10)."""
+    """Error response: a text for people, and the stable `code` for programs (rest-9, rest-10)."""
 
     type: Literal["about:blank"]
     title: str
@@ -29,14 +29,14 @@ class Problem(ResponseBody, frozen=True, kw_only=True):
 
 
 class ProblemSummary(ResponseBody, frozen=True, kw_only=True):
-    """As much of any server's problem as a person reads."""
+    """Part of a problem of any server that a person reads."""
 
     title: str | None = None
     detail: str | None = None
 
 
 class ProblemReply(ProblemSummary, frozen=True, kw_only=True):
-    """As much of a problem as a program needs to know which error it is: others may tell less than we do."""
+    """Part of a problem that a client needs to rebuild the error; other servers may send less than ours."""
 
     code: str
     errors: tuple[FieldProblem, ...] = ()

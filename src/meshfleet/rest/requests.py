@@ -1,4 +1,4 @@
-"""Bodies about requests to gateways, and to devices through them."""
+"""Bodies of requests to gateways and devices."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from meshfleet.protocol.codes import AccessType, Operation  # noqa: TC001 # msgs
 from meshfleet.rest.bodies import DeviceIdText, MacText, RequestBody, ResponseBody, TimeText
 
 REQUESTS_PATH: Final = "/api/v1/requests"
-"""Where one of them is looked up (rest-104)."""
+"""Path of the state of a request (rest-104)."""
 
 DEFAULT_TIMEOUT_MS: Final = 15_000
-"""Milliseconds (rest-98)."""
+"""Default timeout of a request in milliseconds (rest-98)."""
 
 PriorityNumber = Annotated[float, Meta(ge=0, le=4)]
 AckNumber = Annotated[float, Meta(ge=0, le=2)]
-"""Whole, which may be written `2.0` (report-17)."""
+"""Whole number, which may be written as `2.0` (report-17)."""
 Milliseconds = Annotated[int, Meta(ge=100, le=120_000)]
 
 
 class RequestState(StrEnum):
-    """How far a request has come (rest-104)."""
+    """State of a request (rest-104)."""
 
     PENDING = "PENDING"
     DONE = "DONE"
-    """A response came, whatever its status; an ack, which has none, was sent."""
+    """A response arrived, whatever its status; or an ack, which has no response, was sent."""
     TIMED_OUT = "TIMED_OUT"
     FAILED = "FAILED"
 
 
 class NewRequest(RequestBody, frozen=True, kw_only=True):
-    """A request to be sent (rest-97). It shows its keys to nobody (request-32)."""
+    """Request to send (rest-97). The representation omits its keys (request-32)."""
 
     operation: Operation
     identifier: str | UnsetType = UNSET
     value: Any = UNSET
-    """Null, or none at all, writes NULL."""
+    """Value to write; null or absent writes NULL."""
     ext: dict[str, Any] | UnsetType = UNSET
     priority: PriorityNumber | UnsetType = UNSET
     extender_id: str | UnsetType = UNSET
@@ -46,12 +46,12 @@ class NewRequest(RequestBody, frozen=True, kw_only=True):
     public_key: str | UnsetType = UNSET
     key: str | UnsetType = UNSET
     gateway: str | UnsetType = UNSET
-    """Through which it is to go; without it the service chooses (rest-102)."""
+    """Gateway to use; if absent, the service selects one (rest-102)."""
     timeout_ms: Milliseconds = DEFAULT_TIMEOUT_MS
     time: str | UnsetType = UNSET
-    """Of the sample to acknowledge."""
+    """Time of the sample to acknowledge."""
     type: AckNumber | UnsetType = UNSET
-    """Of an ack."""
+    """Type of an ack."""
 
     def __repr__(self) -> str:
         return f"NewRequest(operation={str(self.operation)!r}, identifier={self.identifier!r}, …)"
@@ -61,32 +61,33 @@ class NewRequest(RequestBody, frozen=True, kw_only=True):
 
 
 class GatewayCandidate(ResponseBody, frozen=True, kw_only=True):
-    """A gateway through which a device may be reached."""
+    """Gateway through which a device may be reached."""
 
     gateway: MacText
     connected: bool
     rssi: float | None
-    """How the device was heard behind it of late, by the parent that counts; null: not of late."""
+    """Recent signal of the device behind this gateway, at the selected parent; null if there is no recent
+    reading."""
     heard_at: TimeText | None
     failed_at: TimeText | None = None
-    """When its last try for the device failed (no answer, or no route), within the last ten minutes."""
+    """Time of the last failed attempt (no response, or no route) within the last ten minutes."""
 
 
 class GatewayChoice(ResponseBody, frozen=True, kw_only=True):
-    """Why a request went through this gateway (rest-193).
+    """Reason why a request was sent through this gateway (rest-193).
 
-    `asked`: the request named it. `itself`: the device is a gateway. `strongest`: of those that are connected
-    it hears the device best, signal weighted by age. `last-heard`: the device reported through it, and no
-    other gateway has a reading that counts for more. `next-best`: the last try through a better one failed.
+    `asked`: the request named it. `itself`: the device is a gateway. `strongest`: of the connected gateways
+    it has the best signal, weighted by age. `last-heard`: the device reported through it, and no other
+    gateway has a better reading. `next-best`: the last attempt through a better one failed.
     """
 
     reason: Literal["asked", "itself", "strongest", "last-heard", "next-best"]
     candidates: list[GatewayCandidate]
-    """All that came into question, the best first."""
+    """All candidates, the best first."""
 
 
 class RequestAnswer(ResponseBody, frozen=True, kw_only=True):
-    """A response of a gateway, whatever its status, and through which gateway it came (rest-99)."""
+    """Response of a gateway, whatever its status, and the gateway that sent it (rest-99)."""
 
     id: str
     time: TimeText
@@ -105,14 +106,14 @@ class RequestAnswer(ResponseBody, frozen=True, kw_only=True):
 
 
 class RequestAccepted(ResponseBody, frozen=True, kw_only=True):
-    """A request that is on its way (rest-103), or an ack that was sent (rest-105)."""
+    """Request that is being sent (rest-103), or ack that was sent (rest-105)."""
 
     id: str
     state: Literal["PENDING", "SENT"]
 
 
 class SentRequest(ResponseBody, frozen=True, kw_only=True):
-    """What was asked, without any key (request-31)."""
+    """Request as it was sent, without keys (request-31)."""
 
     operation: Operation
     identifier: str | UnsetType = UNSET
@@ -127,22 +128,22 @@ class SentRequest(ResponseBody, frozen=True, kw_only=True):
 
 
 class RequestProblem(ResponseBody, frozen=True, kw_only=True):
-    """Why no response came."""
+    """Reason why no response arrived."""
 
     code: str
     detail: str
 
 
 class RequestRecord(ResponseBody, frozen=True, kw_only=True):
-    """A request of the past, or one that still waits (rest-104)."""
+    """Finished or pending request (rest-104)."""
 
     id: str
     state: RequestState
     device: DeviceIdText
     gateway: MacText | None
-    """Null when it went nowhere."""
+    """Null if it was not sent."""
     by: str
-    """Who asked."""
+    """Account that sent the request."""
     requested_at: TimeText
     finished_at: TimeText | None
     request: SentRequest
@@ -151,7 +152,7 @@ class RequestRecord(ResponseBody, frozen=True, kw_only=True):
 
 
 class RequestPage(ResponseBody, frozen=True, kw_only=True):
-    """Requests to a device, the newest first."""
+    """Page of the requests to a device, the newest first."""
 
     items: list[RequestRecord]
     next_token: str | None

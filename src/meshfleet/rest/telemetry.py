@@ -1,4 +1,4 @@
-"""Bodies about samples, and about reports that could not be taken."""
+"""Bodies of samples, gaps, links and rejected reports."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from msgspec import UNSET, Meta, UnsetType
 from meshfleet.errors.protocol import MalformedPayload
 from meshfleet.rest.bodies import IdentifierText, MacText, ResponseBody, TimeText
 
-# Bodies about samples that are missing.
+# Gaps in series.
 
 
 class Hole(ResponseBody, frozen=True, kw_only=True):
-    """Samples of a series are missing between two that are there (rest-190)."""
+    """Gap in a series: samples are missing between two received ones (rest-190)."""
 
     kind: Literal["measurement", "event"]
     identifier: IdentifierText | None
     name: str | None
     since: TimeText
-    """Of the sample before the hole."""
+    """Time of the last sample before the gap."""
     until: TimeText
-    """Of the sample behind it."""
+    """Time of the first sample after the gap."""
     found_at: TimeText
     lost_at: TimeText | None
-    """Since when the missing ones are not expected any more; None: they are asked for."""
+    """Time since which the missing samples are no longer expected; None while they are being requested."""
 
 
 class HolePage(ResponseBody, frozen=True, kw_only=True):
-    """Holes, by kind, identifier and time."""
+    """Page of gaps, by kind, identifier and time."""
 
     items: list[Hole]
     next_token: str | None
@@ -38,44 +38,44 @@ class HolePage(ResponseBody, frozen=True, kw_only=True):
 MIN_POINTS: Final = 1
 MAX_POINTS: Final = 2000
 DEFAULT_POINTS: Final = 300
-"""`Points` of a series (rest-183)."""
+"""Range and default of `Points` of a series (rest-183)."""
 
 
 class Sample(ResponseBody, frozen=True, kw_only=True):
-    """A sample: these fields, in this order (rest-81)."""
+    """Sample, with these fields in this order (rest-81)."""
 
     time: TimeText
     kind: Literal["property", "measurement", "measurement-error", "event"]
     identifier: IdentifierText | None
-    """None: the gateway told a name that the catalogue does not know."""
+    """None if the gateway sent a name that the catalogue does not have."""
     name: str | None
-    """None: the catalogue does not know the identifier."""
+    """None if the catalogue does not have the identifier."""
     seq: int | None
     value: Any
-    """Any JSON; None also where there is no value, or where a raw one could not be decoded."""
+    """Any JSON value; None also if there is no value, or a raw one could not be decoded."""
     raw: Annotated[str, Meta(pattern="^(?:[0-9a-f]{2})*$")] | None
     ext: dict[str, Any] | None
     error: int | None
     error_ext: int | None
     gateway: MacText
     clock: Literal["future", "past"] | None
-    """Set when the time is not believed, not even corrected (rest-179)."""
+    """Set if the time is implausible even after correction (rest-179)."""
     corrected_time: TimeText | UnsetType = UNSET
-    """When it was made by our clock, where the clock of its gateway was wrong by more than 5 s (rest-179)."""
+    """Time by the clock of the service, if the clock of the gateway is wrong by more than 5 s (rest-179)."""
 
 
 class SamplePage(ResponseBody, frozen=True, kw_only=True):
-    """Samples, the newest first."""
+    """Page of samples, the newest first."""
 
     items: list[Sample]
     next_token: str | None
 
 
 class Bucket(ResponseBody, frozen=True, kw_only=True):
-    """A part of a series (rest-86). With `count` 0, a chart breaks its line here (rest-184)."""
+    """Time interval of a series (rest-86). If `count` is 0, a chart interrupts its line here (rest-184)."""
 
     time: TimeText
-    """When it begins."""
+    """Start of the interval."""
     min: float | None
     mean: float | None
     max: float | None
@@ -84,66 +84,66 @@ class Bucket(ResponseBody, frozen=True, kw_only=True):
 
 
 class Series(ResponseBody, frozen=True, kw_only=True):
-    """The numbers of one identifier over time (rest-85)."""
+    """Values of one identifier over time (rest-85)."""
 
     identifier: IdentifierText | None
     name: str | None
     unit: str | None
     complete_up_to: TimeText | None
-    """None: not known."""
+    """Time up to which no sample is missing; None if unknown."""
     gap_checked: bool | None
-    """Whether `seq` tells what is missing; None: its samples are not acknowledged."""
+    """Whether `seq` shows which samples are missing; None if its samples are not acknowledged."""
     items: list[Bucket]
 
 
 class Link(ResponseBody, frozen=True, kw_only=True):
-    """How a parent heard a device within the time that is asked for (rest-87)."""
+    """Signal of a device at one parent within the requested time (rest-87)."""
 
     parent: MacText
     rssi: int
-    """Of the last reading, in dBm."""
+    """RSSI of the last reading in dBm."""
     seen_at: TimeText
-    """When that was."""
+    """Time of the last reading."""
     unreachable: bool
     """Whether the last reading says that the device cannot be reached through this parent."""
     mean: float | None
-    """Of all readings, as are the next three."""
+    """Mean RSSI of all readings; `min`, `max` and `count` are of all readings, too."""
     min: float | None
     max: float | None
     count: int
     gateway: MacText
-    """Who brought the first reading of the minute of the last one."""
+    """Gateway that sent the first reading in the minute of the last reading."""
     series: list[Bucket]
-    """The RSSI of all readings; those of one minute count where it begins (rest-88)."""
+    """RSSI over time. All readings of a minute count at its start (rest-88)."""
 
 
 class Links(ResponseBody, frozen=True, kw_only=True):
-    """The parents that heard a device: in the newest minute first, and best within it."""
+    """Parents that received a device: those with the latest reading (by minute) first, then by signal."""
 
     items: list[Link]
 
 
 class Reject(ResponseBody, frozen=True, kw_only=True):
-    """A report that could not be taken (rest-95)."""
+    """Rejected report (rest-95)."""
 
     time: TimeText
     gateway: MacText | None
-    """None: the topic names none."""
+    """None if the topic has no gateway."""
     topic: str
     reason: str
     payload: str
-    """The beginning of it, as text."""
+    """Beginning of the payload as text."""
 
 
 class RejectPage(ResponseBody, frozen=True, kw_only=True):
-    """Reports that could not be taken, the newest first."""
+    """Page of rejected reports, the newest first."""
 
     items: list[Reject]
     next_token: str | None
 
 
 def parse_points(text: str, field: str = "Points") -> int:
-    """Read how many buckets a series may have (rest-183)."""
+    """Parse `Points`, the maximum number of buckets of a series (rest-183)."""
     if not re.fullmatch(r"[0-9]{1,4}", text) or not MIN_POINTS <= int(text) <= MAX_POINTS:
-        raise MalformedPayload(field, f"is not a number from {MIN_POINTS} to {MAX_POINTS}")
+        raise MalformedPayload(field, f"must be a number from {MIN_POINTS} to {MAX_POINTS}")
     return int(text)

@@ -1,4 +1,4 @@
-"""Real parts for tests of your own: an emulated gateway, or a whole service, in one line.
+"""Emulated gateways and whole services for your own tests, in one line.
 
     with emulated_gateway(devices=3, speed=60) as gateway:
         subprocess.run(["my-program", "--broker", gateway.broker], check=True)
@@ -6,18 +6,18 @@
     async with emulated_gateway() as gateway, Mesh(gateway.broker) as mesh:
         assert (await mesh.read(gateway.mac, gateway.devices[0], "8000")).status == 0
 
-    with running_fleet(gateways=2) as place:
-        with Fleet(place.url, user=place.user, password=place.password) as fleet:
+    with running_fleet(gateways=2) as running:
+        with Fleet(running.url, user=running.user, password=running.password) as fleet:
             assert len(list(fleet.gateways.list())) == 2
 
-With pytest a fixture is two lines; one for a whole session saves starting it for every test:
+With pytest a fixture is two lines; with the scope of a session it is started only once:
 
     @pytest.fixture(scope="session")
     def gateway() -> Iterator[EmulatedGateway]:
         with emulated_gateway() as running:
             yield running
 
-Everything listens on free ports of the loopback interface, and is gone when the block ends.
+Everything listens on free ports of the loopback interface, and is stopped and deleted when the block ends.
 """
 
 from meshfleet.testing.fleet import running_fleet

@@ -1,4 +1,4 @@
-"""Something that runs in a thread of its own: a blocked or closed event loop of a test does not touch it."""
+"""Context manager that runs in its own thread, unaffected by a blocked or closed event loop of a test."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _Running = TypeVar("_Running")
 
 
 class BackgroundContext(Generic[_Running]):
-    """Runs for as long as a block lasts, be it `with` or `async with`. Each is used once.
+    """Asynchronous context that runs in a thread for the duration of a `with` or `async with` block.
 
-    What goes wrong on the way in is raised there; what goes wrong later is raised at the end of the block,
-    unless the block itself has failed.
+    An error while it starts is raised on entering. A later error is raised at the end of the block, unless
+    the block itself failed. Each instance can be used only once.
     """
 
     def __init__(self, name: str, open_context: Callable[[], AbstractAsyncContextManager[_Running]]) -> None:
         self._open_context = open_context
         self._entered: Future[_Running] = Future()
         self._cancel_main: Future[Callable[[], object]] = Future()
-        """How to end it, once there is anything to end."""
+        """Cancels the running context; set as soon as it runs."""
         self._is_ending = False
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -61,7 +61,7 @@ class BackgroundContext(Generic[_Running]):
     def _run(self) -> None:
         try:
             run_program(self._run_until_stopped())
-        except BaseException as problem:  # noqa: BLE001 # it is raised in the thread that waits for it
+        except BaseException as problem:  # noqa: BLE001 # raised again in the waiting thread
             if not self._entered.done():
                 self._entered.set_exception(_unwrap_group(problem))
             else:
@@ -69,7 +69,7 @@ class BackgroundContext(Generic[_Running]):
 
     async def _run_until_stopped(self) -> None:
         loop, main = asyncio.get_running_loop(), asyncio.current_task()
-        assert main is not None  # noqa: S101 # this is a task
+        assert main is not None  # noqa: S101 # a coroutine of run_program is a task
         self._cancel_main.set_result(lambda: loop.call_soon_threadsafe(main.cancel))
         async with self._open_context() as running:
             self._entered.set_result(running)
@@ -81,16 +81,16 @@ class BackgroundContext(Generic[_Running]):
                 main.uncancel()
 
     def _stop(self) -> None:
-        """End it once, and wait for that."""
+        """Cancel the context, unless that was done before, and wait until its thread has ended."""
         if not self._is_ending and self._thread.is_alive():
             self._is_ending = True
-            with suppress(RuntimeError):  # its loop has just closed by itself
+            with suppress(RuntimeError):  # the loop has just closed by itself
                 self._cancel_main.result()()
         self._thread.join()
 
 
-def _unwrap_group(problem: BaseException) -> BaseException:
-    """The error itself, not the group of tasks that it ended."""
-    while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
-        problem = problem.exceptions[0]
-    return problem
+def _unwrap_group(error: BaseException) -> BaseException:
+    """Return the single error inside nested exception groups."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

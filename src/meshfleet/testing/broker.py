@@ -1,4 +1,4 @@
-"""The embedded broker alone: it forgets everything when it ends, and needs no database."""
+"""Embedded broker without a database: everything is in memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker import ReportBatch
     from meshfleet.mqtt.codec.packets import Connect
 
-_DEFAULT_USER: Final = "anybody"
+_DEFAULT_USER: Final = "anonymous"
 
 _LIMITS: Final = BrokerLimits(connections_per_account=1000, sessions_per_account=1000)
-"""Everybody shares one account."""
+"""High, because all clients share one account."""
 
 
 class _OpenAuthenticator:
-    """Lets everybody in: who comes with a MAC as user name is that gateway, all others are operators."""
+    """Accepts every client: one whose user name is a MAC as that gateway, all others as operators."""
 
-    async def authenticate(self, connect: Connect, address: str) -> Account:  # noqa: ARG002 # as the broker asks
+    async def authenticate(self, connect: Connect, address: str) -> Account:  # noqa: ARG002 # the signature of the port
         user = connect.user or _DEFAULT_USER
         try:
             return Account(kind=AccountKind.GATEWAY, name=parse_mac(user.lower()))
@@ -37,19 +37,19 @@ class _OpenAuthenticator:
             return Account(kind=AccountKind.USER, name=user, role=Role.OPERATOR)
 
     def on_access_denied(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Nobody wants to know."""
+        """Ignore the refused action."""
 
 
 class _DiscardingConsumer:
-    """Takes no reports, and writes nothing down."""
+    """Accepts batches of reports without storing them."""
 
     async def commit(self, batch: ReportBatch) -> None:
-        """What subscribers are owed is in memory, and that is enough here."""
+        """Return at once: queues of subscribers are kept in memory only."""
 
 
 @asynccontextmanager
 async def running_broker(prefix: str) -> AsyncIterator[int]:
-    """A broker on a free port of the loopback interface, which is given."""
+    """Run a broker on a free port of the loopback interface. Yield the port."""
     broker = Broker(
         authenticator=_OpenAuthenticator(),
         consumer=_DiscardingConsumer(),
@@ -61,7 +61,7 @@ async def running_broker(prefix: str) -> AsyncIterator[int]:
         wall_clock=clock.now,
         topic_prefix=prefix,
     )
-    running = asyncio.create_task(broker.run(), name="broker")
+    broker_task = asyncio.create_task(broker.run(), name="broker")
     try:
         await broker.connect_handler.accepting.wait()
         listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
@@ -71,7 +71,7 @@ async def running_broker(prefix: str) -> AsyncIterator[int]:
         finally:
             server.close()
     finally:
-        running.cancel()
-        await asyncio.wait((running,))
-    if not running.cancelled():
-        running.result()
+        broker_task.cancel()
+        await asyncio.wait((broker_task,))
+    if not broker_task.cancelled():
+        broker_task.result()

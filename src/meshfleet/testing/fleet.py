@@ -1,4 +1,4 @@
-"""A whole service with emulated gateways, in a folder that is gone at the end."""
+"""Whole service with emulated gateways, in a temporary directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meshfleet.testing.handles import RunningFleet
 
 
-def running_fleet(  # noqa: PLR0913 # by name, each may be left out
+def running_fleet(  # noqa: PLR0913 # keyword-only, all optional
     *,
     gateways: int = 1,
     devices: int = 3,
@@ -27,13 +27,14 @@ def running_fleet(  # noqa: PLR0913 # by name, each may be left out
     seed: int = 1,
     prefix: str = "",
 ) -> BackgroundContext[RunningFleet]:
-    """A service and so many gateways with so many devices each, while a `with` or `async with` lasts.
+    """Run a service and emulated gateways, each with `devices` devices, while a `with` block lasts.
 
-    It is the real service on a SQLite of its own. It knows all devices from the beginning, so that requests
-    to them are answered at once. They report once in a minute of their own; `speed` makes it shorter.
+    Works with `with` and `async with`. It is the real service with its own SQLite database. All devices are
+    registered from the start, so that requests to them are answered at once. Devices report every minute of
+    simulated time; `speed` is the factor by which that is faster than real time.
     """
     if gateways < 1:
-        raise ValueError("a fleet has one gateway or more")
+        raise ValueError("gateways must be at least 1")
     settings = EmulatorSettings(
         mac=DEFAULT_GATEWAY_MAC,
         mode=ReportMode(mode),
@@ -43,12 +44,12 @@ def running_fleet(  # noqa: PLR0913 # by name, each may be left out
     )
     macs = [mac_from_int(mac_to_int(DEFAULT_GATEWAY_MAC) + number) for number in range(gateways)]
     emulated = [(replace(settings, mac=mac), generate_site(mac, devices=devices, seed=seed)) for mac in macs]
-    world = SimulatedClock(0, speed)
+    simulated_clock = SimulatedClock(0, speed)
 
-    def make() -> AbstractAsyncContextManager[RunningFleet]:
-        # It is heavy, and who wants a gateway alone does not need it.
+    def open_service() -> AbstractAsyncContextManager[RunningFleet]:
+        # Imported only here: it is heavy, and a single emulated gateway does not need it.
         from meshfleet.testing.service import running_service  # noqa: PLC0415
 
-        return running_service(prefix, world, emulated)
+        return running_service(prefix, simulated_clock, emulated)
 
-    return BackgroundContext("running fleet", make)
+    return BackgroundContext("running fleet", open_service)

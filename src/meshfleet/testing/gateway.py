@@ -1,4 +1,4 @@
-"""An emulated gateway, on a broker of its own or on another one."""
+"""Emulated gateway, on its own broker or on an existing one."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from meshfleet.emulator import Site
 
 DEFAULT_GATEWAY_MAC: Final = Mac("02005e000001")
-"""Of the gateway, unless it has another one. Addresses that nobody owns begin so."""
+"""Default MAC of the gateway. Its first octet marks a locally administered address."""
 
 
 class EmulatedGateway(Struct, frozen=True, kw_only=True):
-    """A gateway that is connected."""
+    """Emulated gateway that is connected."""
 
     broker: str
-    """The URL of its broker, for whoever wants to ask it or to hear its reports."""
+    """URL of its broker, to send it requests and to subscribe to its reports."""
     prefix: str
     mac: Mac
     devices: tuple[Mac, ...]
 
     def __repr__(self) -> str:
-        return f"EmulatedGateway({self.mac!r}, …)"  # its broker may want a password
+        return f"EmulatedGateway({self.mac!r}, …)"  # the URL of the broker may contain a password
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [("mac", self.mac), ("devices", self.devices)]
 
 
-def emulated_gateway(  # noqa: PLR0913 # by name, each may be left out
+def emulated_gateway(  # noqa: PLR0913 # keyword-only, all optional
     *,
     devices: int = 3,
     mode: str = "raw",
@@ -63,11 +63,11 @@ def emulated_gateway(  # noqa: PLR0913 # by name, each may be left out
     faults: Mapping[str, float] | None = None,
     broker: str | None = None,
 ) -> BackgroundContext[EmulatedGateway]:
-    """A gateway with devices, for as long as a `with` or `async with` lasts.
+    """Run a gateway with devices while a `with` or `async with` block lasts.
 
-    It is on a broker of its own, in memory, which lets everybody in; or on that of the URL `broker`. Devices
-    report once in a minute of their own; `speed` makes it shorter. Faults are those of `meshfleet gateway`,
-    such as `{"silent": 1}`.
+    It connects to its own in-memory broker, which accepts every client, or to the one at the URL `broker`.
+    Devices report every minute of simulated time; `speed` is the factor by which that is faster than real
+    time. `faults` are those of `meshfleet gateway`, such as `{"silent": 1}`.
     """
     settings = EmulatorSettings(
         mac=parse_mac(mac.lower()),
@@ -78,10 +78,10 @@ def emulated_gateway(  # noqa: PLR0913 # by name, each may be left out
         faults=Faults.parse(*(f"{name}={value}" for name, value in (faults or {}).items())),
     )
     site = generate_site(settings.mac, devices=devices, seed=seed)
-    place = None if broker is None else BrokerAddress.parse(broker)
+    address = None if broker is None else BrokerAddress.parse(broker)
     return BackgroundContext(
         "emulated gateway",
-        partial(_run_emulated_gateway, settings, site, SimulatedClock(0, speed), broker, place),
+        partial(_run_emulated_gateway, settings, site, SimulatedClock(0, speed), broker, address),
     )
 
 
@@ -91,21 +91,21 @@ async def _run_emulated_gateway(
     site: Site,
     clock: SimulatedClock,
     url: str | None,
-    place: BrokerAddress | None,
+    address: BrokerAddress | None,
 ) -> AsyncIterator[EmulatedGateway]:
     async with AsyncExitStack() as stack:
-        if url is None or place is None:
+        if url is None or address is None:
             port = await stack.enter_async_context(running_broker(settings.topic_prefix))
             url = f"mqtt://127.0.0.1:{port}"
-            place = BrokerAddress(host="127.0.0.1", port=port, user=settings.mac, password="")
+            address = BrokerAddress(host="127.0.0.1", port=port, user=settings.mac, password="")
         await stack.enter_async_context(
-            running_gateways(clock, [(GatewayEmulator(settings, site, clock), place)])
+            running_gateways(clock, [(GatewayEmulator(settings, site, clock), address)])
         )
         yield EmulatedGateway(
             broker=url,
             prefix=settings.topic_prefix,
             mac=settings.mac,
-            devices=tuple(each.mac for each in site.devices),
+            devices=tuple(device.mac for device in site.devices),
         )
 
 
@@ -113,22 +113,22 @@ async def _run_emulated_gateway(
 async def running_gateways(
     clock: SimulatedClock, gateways: list[tuple[GatewayEmulator, BrokerAddress]]
 ) -> AsyncIterator[None]:
-    """Gateways that are connected, each to its broker."""
-    # Nothing is fetched over TLS here: to read all authorities of the system would take a while.
+    """Connect gateways, each to its broker, and run them until the context ends."""
+    # Nothing is downloaded over TLS here, and loading the CA certificates of the system takes a while.
     async with httpx.AsyncClient(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False) as http:
         fleet = EmulatedFleet(RealTimePace(clock), http=http, options=MqttOptions())
-        for gateway, place in gateways:
-            fleet.add(gateway, place)
-        running = asyncio.create_task(fleet.run(), name="emulated gateways")
-        complete = asyncio.create_task(fleet.all_connected.wait(), name="all connected")
+        for gateway, address in gateways:
+            fleet.add(gateway, address)
+        fleet_task = asyncio.create_task(fleet.run(), name="emulated gateways")
+        connected = asyncio.create_task(fleet.all_connected.wait(), name="all connected")
         try:
-            await asyncio.wait((running, complete), return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                running.result()
+            await asyncio.wait((fleet_task, connected), return_when=asyncio.FIRST_COMPLETED)
+            if fleet_task.done():
+                fleet_task.result()
             yield
-            if running.done():
-                running.result()
+            if fleet_task.done():
+                fleet_task.result()
         finally:
-            running.cancel()
-            complete.cancel()
-            await asyncio.gather(running, complete, return_exceptions=True)
+            fleet_task.cancel()
+            connected.cancel()
+            await asyncio.gather(fleet_task, connected, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What there is to know of a fleet that runs."""
+"""Values that describe a running fleet: addresses, credentials and MACs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from meshfleet.protocol.ids import Mac
 
 
 class RunningGateway(Struct, frozen=True, kw_only=True):
-    """A gateway that is claimed and connected."""
+    """Claimed and connected gateway."""
 
     mac: Mac
     devices: tuple[Mac, ...]
 
 
 class RunningFleet(Struct, frozen=True, kw_only=True):
-    """A service that runs."""
+    """Running service."""
 
     url: str
     user: str
-    """An admin."""
+    """Name of an admin."""
     password: str
     broker: str
-    """The URL of its broker, with user and password."""
+    """URL of its broker, with user and password."""
     prefix: str
     gateways: tuple[RunningGateway, ...]
 

@@ -1,4 +1,4 @@
-"""The service of a running fleet, and its gateways on its broker."""
+"""Service of a running fleet, with gateways connected to its broker."""
 
 from __future__ import annotations
 
@@ -42,41 +42,43 @@ _ANY_PORT: Final = ListenAddress("127.0.0.1", 0)
 
 @asynccontextmanager
 async def running_service(
-    prefix: str, world: SimulatedClock, gateways: Sequence[tuple[Emulated, Site]]
+    prefix: str, simulated_clock: SimulatedClock, gateways: Sequence[tuple[Emulated, Site]]
 ) -> AsyncIterator[RunningFleet]:
-    """A service, and these gateways connected to it."""
+    """Run a service in a temporary directory, and connect these gateways to it."""
     passwords: dict[Mac, str] = {}
 
-    def claim(database: Database) -> None:
+    def claim_all(database: Database) -> None:
         passwords.update(database.write_now(_claim_gateways, [site for _, site in gateways]))
 
-    with TemporaryDirectory(prefix="meshfleet-") as folder, _preserve_process_settings():
-        told = Settings(data=Path(folder) / "data", http=_ANY_PORT, mqtt=_ANY_PORT, topic_prefix=prefix)
-        async with _run_service(told, claim) as started:
+    with TemporaryDirectory(prefix="meshfleet-") as directory, _preserve_process_settings():
+        service_settings = Settings(
+            data=Path(directory) / "data", http=_ANY_PORT, mqtt=_ANY_PORT, topic_prefix=prefix
+        )
+        async with _run_service(service_settings, claim_all) as started:
             broker = BrokerAddress.parse(started.mqtt[0])
             emulated = [
                 (
-                    GatewayEmulator(settings, site, world),
+                    GatewayEmulator(settings, site, simulated_clock),
                     replace(broker, user=settings.mac, password=passwords[settings.mac]),
                 )
                 for settings, site in gateways
             ]
-            async with running_gateways(world, emulated):
+            async with running_gateways(simulated_clock, emulated):
                 yield _build_handle(started, prefix, [site for _, site in gateways])
 
 
 @asynccontextmanager
 async def _run_service(settings: Settings, prepare: Callable[[Database], None]) -> AsyncIterator[StartupInfo]:
-    """The service, once it has started."""
-    begun: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
+    """Run the service. Yield when it has started."""
+    started: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
-        app.serve(settings, started=begun.set_result, prepare=prepare), name="service"
+        app.serve(settings, started=started.set_result, prepare=prepare), name="service"
     )
     try:
-        await asyncio.wait((serving, begun), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             serving.result()
-        yield begun.result()
+        yield started.result()
         if serving.done():
             serving.result()
     finally:
@@ -85,7 +87,7 @@ async def _run_service(settings: Settings, prepare: Callable[[Database], None]) 
 
 
 def _claim_gateways(connection: Connection, sites: Sequence[Site]) -> dict[Mac, str]:
-    """Claim all gateways, and let the service know the devices behind them, as if each had been heard."""
+    """Claim all gateways, and register the devices behind them as if each had reported."""
     now = clock.now()
     passwords = {
         site.gateway: store.claim_gateway(connection, site.gateway, name=None, by=COMMAND_LINE, now=now)
@@ -103,7 +105,7 @@ def _claim_gateways(connection: Connection, sites: Sequence[Site]) -> dict[Mac, 
 
 
 def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> RunningFleet:
-    # Somebody who has set a password for all services has set it for this one too.
+    # A password in the environment is set for every service, this one included.
     password = started.admin_password or os.environ["MESHFLEET_ADMIN_PASSWORD"]
     return RunningFleet(
         url=started.url,
@@ -112,7 +114,7 @@ def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> R
         broker=started.mqtt[0].replace("://", f"://{_ADMIN_USER}:{quote(password, safe='')}@"),
         prefix=prefix,
         gateways=tuple(
-            RunningGateway(mac=site.gateway, devices=tuple(each.mac for each in site.devices))
+            RunningGateway(mac=site.gateway, devices=tuple(device.mac for device in site.devices))
             for site in sites
         ),
     )
@@ -120,7 +122,7 @@ def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> R
 
 @contextmanager
 def _preserve_process_settings() -> Iterator[None]:
-    """Leave the process as it was: a service sets things for all of it, which it thinks is its own."""
+    """Restore the process-wide settings that a service changes (garbage collector, thread switching)."""
     threshold, interval, frozen = gc.get_threshold(), sys.getswitchinterval(), gc.get_freeze_count()
     try:
         yield

@@ -1,4 +1,4 @@
-"""One running service for each module of tests."""
+"""One running service for each test module."""
 
 from __future__ import annotations
 

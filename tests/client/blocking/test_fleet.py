@@ -1,4 +1,4 @@
-"""A fleet for programs without an event loop."""
+"""`Fleet` for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tests.service.live.live_service import LiveService
 
 
-def loops() -> set[threading.Thread]:
-    """The threads of fleets that are open."""
-    return {each for each in threading.enumerate() if each.name == "Fleet"}
+def fleet_threads() -> set[threading.Thread]:
+    """Return the event loop threads of open fleets."""
+    return {thread for thread in threading.enumerate() if thread.name == "Fleet"}
 
 
 def test_methods_wait_and_lists_are_iterated(service: LiveService) -> None:
@@ -40,21 +40,21 @@ def test_methods_wait_and_lists_are_iterated(service: LiveService) -> None:
         assert fleet.me().role is Role.OPERATOR
         fleet.log_out()
         assert fleet.session is None
-        kept = fleet.log_in()
-    with Fleet(session=kept) as fleet:
-        assert fleet.me().username == kept.user
-    assert not loops()
+        session = fleet.log_in()
+    with Fleet(session=session) as fleet:
+        assert fleet.me().username == session.user
+    assert not fleet_threads()
 
 
-def test_nothing_is_left_of_a_fleet_that_is_closed(service: LiveService) -> None:
+def test_a_closed_fleet_leaves_no_thread(service: LiveService) -> None:
     for _ in range(2):
         service.new_device()
     fleet = Fleet(service.url, token=service.key)
     with fleet:
-        assert len(loops()) == 1
+        assert len(fleet_threads()) == 1
         devices = fleet.devices.list()
         assert next(devices).id
-    assert not loops()
+    assert not fleet_threads()
     with pytest.raises(LinkClosed, match="not open"):
         fleet.me()
     with pytest.raises(LinkClosed, match="not open"):
@@ -63,29 +63,29 @@ def test_nothing_is_left_of_a_fleet_that_is_closed(service: LiveService) -> None
         next(devices)
     del devices
     gc.collect()
-    assert not loops()
+    assert not fleet_threads()
 
 
-def test_a_fleet_is_open_once_at_a_time(service: LiveService) -> None:
+def test_a_fleet_can_be_opened_only_once_at_a_time(service: LiveService) -> None:
     with Fleet(service.url, token=service.key) as fleet:
         with pytest.raises(LinkClosed, match="already"):
             fleet.__enter__()
         assert fleet.me().kind == "api-key"
-    assert not loops()
+    assert not fleet_threads()
 
 
-def test_a_fleet_is_used_inside_of_its_block() -> None:
-    fleet = Fleet("http://127.0.0.1", token="mfk_x")  # noqa: S106 # of nobody
+def test_a_fleet_can_be_used_only_inside_its_block() -> None:
+    fleet = Fleet("http://127.0.0.1", token="mfk_x")  # noqa: S106 # not a real key
     with pytest.raises(LinkClosed, match="with"):
         fleet.me()
     with pytest.raises(LinkClosed, match="with"):
         next(fleet.labels.list())
 
 
-def test_an_error_inside_of_the_block_closes_it(service: LiveService) -> None:
+def test_an_error_inside_the_block_closes_the_fleet(service: LiveService) -> None:
     with pytest.raises(NotFound), Fleet(service.url, token=service.key) as fleet:
         fleet.devices.show(service.new_mac())
-    assert not loops()
+    assert not fleet_threads()
 
 
 def test_many_threads_share_one_fleet(service: LiveService) -> None:
@@ -95,16 +95,16 @@ def test_many_threads_share_one_fleet(service: LiveService) -> None:
         ThreadPoolExecutor(8) as threads,
     ):
         assert [each.id for each in threads.map(fleet.devices.show, devices)] == devices
-        lists = threads.map(lambda each: [one.id for one in fleet.devices.list(ids=each)], devices)
+        lists = threads.map(lambda device: [found.id for found in fleet.devices.list(ids=device)], devices)
         assert list(lists) == [[each] for each in devices]
-        assert len(loops()) == 1
+        assert len(fleet_threads()) == 1
 
 
-def test_a_list_that_is_left_early_lets_go(service: LiveService) -> None:
+def test_leaving_a_list_early_releases_its_connection(service: LiveService) -> None:
     device = service.new_mac()
     at = service.clock()
     service.ingest_and_flush(
-        *(temperature(at + place, device=device, seq=place % 256) for place in range(300))
+        *(temperature(at + offset, device=device, seq=offset % 256) for offset in range(300))
     )
     with Fleet(service.url, token=service.key) as fleet:
         for _ in fleet.samples.csv(device):
@@ -114,49 +114,49 @@ def test_a_list_that_is_left_early_lets_go(service: LiveService) -> None:
         assert len(list(fleet.samples.csv(device))) == 301
 
 
-def test_live_events_are_iterated(service: LiveService) -> None:
+def test_live_events_can_be_iterated_over(service: LiveService) -> None:
     device = service.new_mac()
-    heard: list[str] = []
+    received: list[str] = []
     with Fleet(service.url, token=service.key) as fleet:
         events = fleet.live(types="report", ids=device)
-        listener = threading.Thread(target=lambda: heard.append(next(events).type))
+        listener = threading.Thread(target=lambda: received.append(next(events).type))
         listener.start()
         for number in range(3000):
             service.ingest(heartbeat(service.clock(), device=device, seq=number % 256))
             listener.join(0.01)
-            if heard:
+            if received:
                 break
-        assert heard == ["report"]
+        assert received == ["report"]
         events.close()
         listener.join()
 
 
-def test_who_waits_when_it_is_closed_is_told(service: LiveService) -> None:
-    failed: list[BaseException] = []
+def test_closing_a_fleet_raises_link_closed_in_waiting_calls(service: LiveService) -> None:
+    errors: list[BaseException] = []
     fleet = Fleet(service.url, token=service.key)
 
-    def listen() -> None:
+    def receive_events() -> None:
         try:
             for _ in fleet.live(types="report", ids=service.new_mac()):
                 pass
         except LinkClosed as exc:
-            failed.append(exc)
+            errors.append(exc)
 
     with fleet:
         before = service.subscribers()
-        listener = threading.Thread(target=listen)
+        listener = threading.Thread(target=receive_events)
         listener.start()
         while service.subscribers() <= before:
             listener.join(0.01)
             assert listener.is_alive()
     listener.join(30)
     assert not listener.is_alive()
-    assert len(failed) == 1
+    assert len(errors) == 1
 
 
-def test_where_nobody_listens_is_no_service() -> None:
+def test_an_address_without_a_server_is_unreachable() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with Fleet(url, token="mfk_x") as fleet, pytest.raises(ServiceUnreachable):  # noqa: S106 # of nobody
+    with Fleet(url, token="mfk_x") as fleet, pytest.raises(ServiceUnreachable):  # noqa: S106 # not a real key
         fleet.me()
 
 
@@ -171,7 +171,7 @@ with Fleet(sys.argv[1], token=sys.argv[2]) as fleet:
 """
 
 
-def test_ctrl_c_ends_a_program_that_waits(service: LiveService) -> None:
+def test_ctrl_c_ends_a_waiting_program(service: LiveService) -> None:
     before = service.subscribers()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, service.url, service.key],
@@ -188,9 +188,9 @@ def test_ctrl_c_ends_a_program_that_waits(service: LiveService) -> None:
             threading.Event().wait(0.01)
         program.send_signal(signal.SIGINT)
         try:
-            _, words = program.communicate(timeout=30)
+            _, stderr = program.communicate(timeout=30)
         finally:
-            program.kill()  # else one that goes on would be waited for without end
-    assert words.rstrip().endswith("KeyboardInterrupt")
-    assert words.count("Traceback") == 1
-    assert service.key not in words
+            program.kill()  # Popen waits for the program without a timeout
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
+    assert stderr.count("Traceback") == 1
+    assert service.key not in stderr

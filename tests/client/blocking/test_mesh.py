@@ -1,4 +1,4 @@
-"""Gateways over a broker, for programs without an event loop."""
+"""`Mesh` for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def gateway() -> Iterator[EmulatedGateway]:
         yield running
 
 
-def test_requests_are_answered_and_reports_are_iterated(gateway: EmulatedGateway) -> None:
+def test_requests_get_responses_and_reports_can_be_iterated_over(gateway: EmulatedGateway) -> None:
     with Mesh(gateway.broker) as mesh:
         assert str(mesh.apiversion(gateway.mac).version) == "2.4.0"
         assert check(mesh.read(gateway.mac, gateway.mac, "8000")).value
@@ -37,17 +37,17 @@ def test_requests_are_answered_and_reports_are_iterated(gateway: EmulatedGateway
             assert report.gateway == gateway.mac
             break
         assert (mesh.rejected, mesh.pending) == (0, 0)
-    assert not [each for each in threading.enumerate() if each.name == "Mesh"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "Mesh"]
 
 
-def test_a_broker_that_is_not_there_leaves_nothing_behind() -> None:
+def test_an_unreachable_broker_leaves_no_thread() -> None:
     mesh = Mesh(f"mqtt://127.0.0.1:{free_port()}")
     with pytest.raises(BrokerUnreachable):
         mesh.__enter__()
-    assert not [each for each in threading.enumerate() if each.name == "Mesh"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "Mesh"]
 
 
-def test_a_session_is_read_again_as_soon_as_it_is_closed(gateway: EmulatedGateway) -> None:
+def test_a_session_can_be_read_again_as_soon_as_it_is_closed(gateway: EmulatedGateway) -> None:
     with Mesh(gateway.broker) as mesh:
         for _ in range(10):
             with closing(mesh.reports(session="again")) as reports:
@@ -58,39 +58,39 @@ def test_a_session_is_read_again_as_soon_as_it_is_closed(gateway: EmulatedGatewa
         mesh.end_session("again")
 
 
-def test_an_iterator_is_for_one_thread_at_a_time() -> None:
-    begun, ended = threading.Event(), threading.Event()
+def test_an_iterator_can_be_used_by_one_thread_at_a_time() -> None:
+    started, finished = threading.Event(), threading.Event()
 
-    async def wait_for_ever() -> AsyncGenerator[int, None]:
-        begun.set()
+    async def wait_forever() -> AsyncGenerator[int, None]:
+        started.set()
         await asyncio.Event().wait()
         yield 1
 
-    def wait() -> None:
-        with pytest.raises(LinkClosed, match="closed meanwhile"):
+    def expect_closed() -> None:
+        with pytest.raises(LinkClosed, match="closed while a call was waiting"):
             next(items)
-        ended.set()
+        finished.set()
 
-    runner = EventLoopThread("Mesh")
-    runner.start()
-    items = BlockingIterator(wait_for_ever(), runner)
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    assert begun.wait(30)
+    loop_thread = EventLoopThread("Mesh")
+    loop_thread.start()
+    items = BlockingIterator(wait_forever(), loop_thread)
+    waiting_thread = threading.Thread(target=expect_closed)
+    waiting_thread.start()
+    assert started.wait(30)
     with pytest.raises(ValueError, match="another thread"):
         next(items)
     with pytest.raises(ValueError, match="another thread"):
         items.close()
-    runner.stop()
-    waiting.join(30)
-    assert ended.is_set()
+    loop_thread.stop()
+    waiting_thread.join(30)
+    assert finished.is_set()
     assert list(items) == []
 
 
-def test_methods_say_what_they_give() -> None:
+def test_methods_are_annotated_with_their_blocking_results() -> None:
     mesh = Mesh("mqtt://127.0.0.1")
-    assert inspect.signature(mesh.reports).return_annotation == "Items[Report]"
-    assert mesh.reports.__annotations__["return"] == "Items[Report]"
+    assert inspect.signature(mesh.reports).return_annotation == "BlockingIterator[Report]"
+    assert mesh.reports.__annotations__["return"] == "BlockingIterator[Report]"
     assert [*inspect.signature(mesh.reports).parameters] == ["gateway", "device", "kinds", "session"]
-    behind = inspect.signature(AsyncMesh.reports)  # it stays as it was
-    assert behind.return_annotation == "AsyncGenerator[Report, None]"
+    wrapped = inspect.signature(AsyncMesh.reports)  # unchanged
+    assert wrapped.return_annotation == "AsyncGenerator[Report, None]"

@@ -1,4 +1,4 @@
-"""Brokers of two makes, each for one test."""
+"""Mosquitto and the embedded broker, one for each test."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The link has tests on both loops."""
+    """Run on asyncio only: the MQTT client has tests on both loops."""
     return "asyncio"
 
 
 @pytest.fixture(params=["mosquitto", "embedded"])
 async def broker(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """The URL of a broker that lets everybody in."""
+    """URL of a broker that accepts every client."""
     if request.param == "mosquitto":
         with Mosquitto(tmp_path, "set_tcp_nodelay true") as mosquitto:
             yield f"mqtt://127.0.0.1:{mosquitto.address.port}"

@@ -1,4 +1,4 @@
-"""What tests of `Mesh` share: gateways, and how to hear a few reports."""
+"""Emulated gateways and report collection for the tests of `Mesh`."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 GATEWAY, DEVICE = Mac(G), Mac(D)
 
 LONG = 30.0
-"""Seconds for an answer that comes; reached only when something is broken."""
+"""Seconds to wait for a response that is expected; only reached when something is broken."""
 
 
 def gateway_on(
     broker: str,
     mode: str = "raw",
     *,
-    password: str = "any",  # noqa: S107 # most brokers here let everybody in
+    password: str = "any",  # noqa: S107 # most brokers here accept every client
     **settings: object,
 ) -> BackgroundContext[EmulatedGateway]:
-    """An emulated gateway on that broker, in a world that is quick. The embedded one knows it by its name."""
+    """Run an emulated gateway at 100 times real speed on this broker. Its user name is its MAC."""
     url = broker.replace("://", f"://{GATEWAY}:{password}@")
-    return emulated_gateway(broker=url, mac=GATEWAY, mode=mode, **{"speed": 100.0, **settings})  # type: ignore[arg-type] # by their names
+    return emulated_gateway(broker=url, mac=GATEWAY, mode=mode, **{"speed": 100.0, **settings})  # type: ignore[arg-type] # keywords of emulated_gateway
 
 
 async def collect_reports(
     reports: AsyncGenerator[Report, None], until: int | Callable[[list[Report]], bool]
 ) -> list[Report]:
-    """So many reports, or all until something holds for them; then the iterator is closed."""
-    heard: list[Report] = []
+    """Collect a number of reports, or all until a condition is met, and close the iterator."""
+    received: list[Report] = []
     async with asyncio.timeout(TIMEOUT), aclosing(reports):
         async for report in reports:
-            heard.append(report)
-            if len(heard) == until if isinstance(until, int) else until(heard):
+            received.append(report)
+            if len(received) == until if isinstance(until, int) else until(received):
                 break
-    return heard
+    return received

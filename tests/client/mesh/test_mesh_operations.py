@@ -42,13 +42,13 @@ async def mesh(broker: str) -> AsyncIterator[Mesh]:
     assert connected.pending == 0
 
 
-async def test_apiversion_tells_the_version(gateway: EmulatedGateway, mesh: Mesh) -> None:
-    answer = await mesh.apiversion(gateway.mac, timeout=LONG)
-    assert (answer.status, answer.version) == (Status.OK, Version(2, 4, 0))
+async def test_apiversion_returns_the_version(gateway: EmulatedGateway, mesh: Mesh) -> None:
+    response = await mesh.apiversion(gateway.mac, timeout=LONG)
+    assert (response.status, response.version) == (Status.OK, Version(2, 4, 0))
 
 
 @pytest.mark.rule("request-24")
-async def test_a_property_is_read_raw_by_its_hex_and_decoded_by_its_name(
+async def test_a_property_is_read_raw_by_hex_and_decoded_by_name(
     gateway: EmulatedGateway, mesh: Mesh
 ) -> None:
     raw = await mesh.read(gateway.mac, gateway.devices[0], "8000", timeout=LONG)
@@ -60,9 +60,7 @@ async def test_a_property_is_read_raw_by_its_hex_and_decoded_by_its_name(
     assert raw.id != decoded.id
 
 
-async def test_what_is_written_raw_is_read_decoded_and_the_other_way_round(
-    gateway: EmulatedGateway, mesh: Mesh
-) -> None:
+async def test_raw_writes_can_be_read_decoded_and_vice_versa(gateway: EmulatedGateway, mesh: Mesh) -> None:
     device = gateway.devices[0]
     assert (await mesh.write(gateway.mac, device, TX_POWER, "FC", timeout=LONG)).status == Status.OK
     assert (await mesh.read(gateway.mac, device, "tx-power", timeout=LONG)).value == -4
@@ -72,40 +70,40 @@ async def test_what_is_written_raw_is_read_decoded_and_the_other_way_round(
     assert (await mesh.read(gateway.mac, device, "tx-power", timeout=LONG)).value == 0
 
 
-async def test_null_is_written_to_commands_and_the_gateway_is_a_device_too(
+async def test_null_is_written_to_commands_and_a_gateway_is_a_device_too(
     gateway: EmulatedGateway, mesh: Mesh
 ) -> None:
     for identifier in ("8302", "request-property-reporting"):
-        answer = await mesh.write(gateway.mac, gateway.mac, identifier, timeout=LONG)
-        assert answer.status in {Status.OK, Status.BUSY}  # the second may come while the first runs
+        response = await mesh.write(gateway.mac, gateway.mac, identifier, timeout=LONG)
+        assert response.status in {Status.OK, Status.BUSY}  # the second may arrive while the first is running
 
 
-async def test_names_are_taken_in_any_case_and_as_device_ids(gateway: EmulatedGateway, mesh: Mesh) -> None:
+async def test_macs_and_device_ids_are_accepted_in_any_case(gateway: EmulatedGateway, mesh: Mesh) -> None:
     device = f"BMAC-{gateway.devices[0].upper()}"
-    answer = await mesh.read(f"bmac-{gateway.mac}", device, "8000", priority=4, timeout=LONG)
-    assert answer.status == Status.OK
+    response = await mesh.read(f"bmac-{gateway.mac}", device, "8000", priority=4, timeout=LONG)
+    assert response.status == Status.OK
 
 
 def _is_same(report: Report, other: Report) -> bool:
     return report.body == other.body and report.identifier == other.identifier
 
 
-@each_row("how", ["ack", "acknowledge"])
-async def test_an_ack_with_backfill_brings_what_was_not_acknowledged(
-    gateway: EmulatedGateway, mesh: Mesh, how: str
+@each_row("method", ["ack", "acknowledge"])
+async def test_an_ack_with_backfill_resends_unacknowledged_samples(
+    gateway: EmulatedGateway, mesh: Mesh, method: str
 ) -> None:
-    """Both operations, by the mode of the gateway: `ack` for raw reports, `ack-decoded` for decoded ones."""
+    """Test `ack` for raw reports and `ack-decoded` for decoded ones, by the gateway's mode."""
     kinds = (Kind.MEASUREMENT, Kind.MEASUREMENT_DECODED)
-    heard: list[Report] = []
+    received: list[Report] = []
     async with asyncio.timeout(LONG):
         async for report in mesh.reports(device=gateway.mac, kinds=kinds):
-            if any(_is_same(report, before) for before in heard):
-                break  # an older sample, sent once more
-            heard.append(report)
-            mine = [each for each in heard if each.identifier == report.identifier]
-            if len(mine) != 3:
+            if any(_is_same(report, before) for before in received):
+                break  # an older sample, sent again
+            received.append(report)
+            same_series = [each for each in received if each.identifier == report.identifier]
+            if len(same_series) != 3:
                 continue
-            if how == "acknowledge":
+            if method == "acknowledge":
                 await mesh.acknowledge(report, AckType.BACKFILL)
             else:
                 await mesh.ack(
@@ -118,34 +116,32 @@ async def test_an_ack_with_backfill_brings_what_was_not_acknowledged(
                 )
 
 
-async def test_only_measurements_and_events_are_acknowledged(gateway: EmulatedGateway, mesh: Mesh) -> None:
+async def test_only_measurements_and_events_can_be_acknowledged(gateway: EmulatedGateway, mesh: Mesh) -> None:
     (heartbeat,) = await collect_reports(mesh.reports(kinds=Kind.HEARTBEAT, gateway=gateway.mac), 1)
-    with pytest.raises(WireError, match="no heartbeat"):
+    with pytest.raises(WireError, match="not heartbeat"):
         await mesh.acknowledge(heartbeat)
 
 
-async def test_the_status_of_a_device_that_is_not_there_passes_through(
-    gateway: EmulatedGateway, mesh: Mesh
-) -> None:
-    answer = await mesh.read(gateway.mac, "02005e00ffff", "8000", timeout=LONG)
-    assert (answer.status, answer.origin) == (Status.UNREACHABLE, Origin.GATEWAY)
+async def test_the_status_for_an_unknown_device_is_returned(gateway: EmulatedGateway, mesh: Mesh) -> None:
+    response = await mesh.read(gateway.mac, "02005e00ffff", "8000", timeout=LONG)
+    assert (response.status, response.origin) == (Status.UNREACHABLE, Origin.GATEWAY)
 
 
-async def test_the_status_of_a_silent_device_passes_through(broker: str, mesh: Mesh) -> None:
+async def test_the_status_for_a_silent_device_is_returned(broker: str, mesh: Mesh) -> None:
     async with gateway_on(broker, faults={"silent": 1}) as gateway:
-        answer = await mesh.read(gateway.mac, gateway.devices[0], "8000", timeout=LONG)
-    assert answer.status == Status.TIMEOUT
+        response = await mesh.read(gateway.mac, gateway.devices[0], "8000", timeout=LONG)
+    assert response.status == Status.TIMEOUT
 
 
-async def test_many_requests_at_once_get_their_own_answers(gateway: EmulatedGateway, mesh: Mesh) -> None:
-    everybody = [*gateway.devices, gateway.mac] * 25
-    answers = await asyncio.gather(
-        *(mesh.read(gateway.mac, device, "mac-address", timeout=LONG) for device in everybody)
+async def test_concurrent_requests_get_their_own_responses(gateway: EmulatedGateway, mesh: Mesh) -> None:
+    devices = [*gateway.devices, gateway.mac] * 25
+    responses = await asyncio.gather(
+        *(mesh.read(gateway.mac, device, "mac-address", timeout=LONG) for device in devices)
     )
-    assert [answer.value for answer in answers] == everybody
+    assert [response.value for response in responses] == devices
 
 
-async def test_requests_go_below_the_prefix() -> None:
+async def test_requests_use_the_topic_prefix() -> None:
     async with (
         emulated_gateway(prefix="site/7", speed=100) as gateway,
         Mesh(gateway.broker, prefix="site/7") as mesh,
@@ -154,16 +150,16 @@ async def test_requests_go_below_the_prefix() -> None:
         assert {each.gateway for each in await collect_reports(mesh.reports(), 3)} == {gateway.mac}
 
 
-# --- What is refused before anything is sent ---
+# --- Arguments that are refused before anything is sent ---
 
 
 @pytest.mark.rule("version-12")
-async def test_a_gateway_that_is_too_old_is_not_asked_once_its_version_is_known(
+async def test_an_old_gateway_gets_no_unsupported_requests_once_its_version_is_known(
     broker: str, mesh: Mesh
 ) -> None:
     async with gateway_on(broker, api_version="2.0.0") as gateway:
-        told = await mesh.apiversion(gateway.mac, timeout=LONG)
-        assert told.version == Version(2, 0, 0)
+        version_response = await mesh.apiversion(gateway.mac, timeout=LONG)
+        assert version_response.version == Version(2, 0, 0)
         with pytest.raises(GatewayTooOld, match="extenderId"):
             await mesh.read(gateway.mac, gateway.devices[0], "8000", extender_id=gateway.devices[1])
         with pytest.raises(GatewayTooOld, match="ack"):
@@ -172,68 +168,71 @@ async def test_a_gateway_that_is_too_old_is_not_asked_once_its_version_is_known(
 
 
 @pytest.fixture
-async def alone() -> AsyncIterator[Mesh]:
-    """A mesh without a gateway: whatever is sent would wait for ever."""
+async def mesh_without_gateway() -> AsyncIterator[Mesh]:
+    """Return a mesh without a gateway: a request that is sent would time out."""
     async with running_broker("") as port, Mesh(f"mqtt://127.0.0.1:{port}") as connected:
         yield connected
 
 
-async def test_bad_input_is_told_by_its_field_and_never_sent(alone: Mesh) -> None:
+async def test_invalid_arguments_are_reported_by_field_and_never_sent(mesh_without_gateway: Mesh) -> None:
     cases: list[tuple[str, object]] = [
-        ("gateway", alone.read("nobody", GATEWAY, "8000")),
-        ("device", alone.read(GATEWAY, "02:00:5e:00:00:01", "8000")),
-        ("identifier", alone.read(GATEWAY, GATEWAY, "a/b")),
-        ("priority", alone.read(GATEWAY, GATEWAY, "8000", priority=5)),
-        ("priority", alone.apiversion(GATEWAY, priority=-1)),
-        ("accessType", alone.read(GATEWAY, GATEWAY, "8000", access_type="open")),
-        ("extenderId", alone.read(GATEWAY, GATEWAY, "8000", extender_id="near")),
-        ("key", alone.read(GATEWAY, GATEWAY, "8000", key="secret")),
-        ("publicKey", alone.write(GATEWAY, GATEWAY, "8000", "00", public_key="123")),
-        ("value", alone.write(GATEWAY, GATEWAY, "9802", "abc")),
-        ("value", alone.write(GATEWAY, GATEWAY, "9802", 4)),
-        ("value", alone.write(GATEWAY, GATEWAY, "tx-power", object())),
-        ("value", alone.write(GATEWAY, GATEWAY, "tx-power", float("nan"))),
-        ("payload", alone.write(GATEWAY, GATEWAY, "tx-power", "4" * 70_000)),
-        ("value", alone.write(GATEWAY, GATEWAY, "tx-power", "\ud800")),
-        ("ext", alone.write(GATEWAY, GATEWAY, "9802", "04", ext={})),
-        ("ext", alone.write(GATEWAY, GATEWAY, "tx-power", 4, ext={"a": b""})),
-        ("type", alone.ack(GATEWAY, GATEWAY, "8800", time=datetime.now(UTC), type=3)),
+        ("gateway", mesh_without_gateway.read("no-mac", GATEWAY, "8000")),
+        ("device", mesh_without_gateway.read(GATEWAY, "02:00:5e:00:00:01", "8000")),
+        ("identifier", mesh_without_gateway.read(GATEWAY, GATEWAY, "a/b")),
+        ("priority", mesh_without_gateway.read(GATEWAY, GATEWAY, "8000", priority=5)),
+        ("priority", mesh_without_gateway.apiversion(GATEWAY, priority=-1)),
+        ("accessType", mesh_without_gateway.read(GATEWAY, GATEWAY, "8000", access_type="open")),
+        ("extenderId", mesh_without_gateway.read(GATEWAY, GATEWAY, "8000", extender_id="near")),
+        ("key", mesh_without_gateway.read(GATEWAY, GATEWAY, "8000", key="secret")),
+        ("publicKey", mesh_without_gateway.write(GATEWAY, GATEWAY, "8000", "00", public_key="123")),
+        ("value", mesh_without_gateway.write(GATEWAY, GATEWAY, "9802", "abc")),
+        ("value", mesh_without_gateway.write(GATEWAY, GATEWAY, "9802", 4)),
+        ("value", mesh_without_gateway.write(GATEWAY, GATEWAY, "tx-power", object())),
+        ("value", mesh_without_gateway.write(GATEWAY, GATEWAY, "tx-power", float("nan"))),
+        ("payload", mesh_without_gateway.write(GATEWAY, GATEWAY, "tx-power", "4" * 70_000)),
+        ("value", mesh_without_gateway.write(GATEWAY, GATEWAY, "tx-power", "\ud800")),
+        ("ext", mesh_without_gateway.write(GATEWAY, GATEWAY, "9802", "04", ext={})),
+        ("ext", mesh_without_gateway.write(GATEWAY, GATEWAY, "tx-power", 4, ext={"a": b""})),
+        ("type", mesh_without_gateway.ack(GATEWAY, GATEWAY, "8800", time=datetime.now(UTC), type=3)),
     ]
-    for field, deed in cases:
+    for field, call in cases:
         with pytest.raises(WireError) as raised:
-            await deed  # type: ignore[misc] # all are coroutines
+            await call  # type: ignore[misc] # all are coroutines
         assert raised.value.field == field
         assert "secret" not in str(raised.value)
-    assert alone.pending == 0
+    assert mesh_without_gateway.pending == 0
 
 
-async def test_errors_have_their_classes(alone: Mesh) -> None:
+async def test_errors_have_specific_classes(mesh_without_gateway: Mesh) -> None:
     with pytest.raises(MalformedMac):
-        await alone.apiversion("12")
+        await mesh_without_gateway.apiversion("12")
     with pytest.raises(UnencodableValue):
-        await alone.write(GATEWAY, GATEWAY, "tx-power", {1, timedelta})
+        await mesh_without_gateway.write(GATEWAY, GATEWAY, "tx-power", {1, timedelta})
     for timeout in (0.0, -1.0, float("nan")):
-        with pytest.raises(WireError, match="more than nothing"):
-            await alone.apiversion(GATEWAY, timeout=timeout)
+        with pytest.raises(WireError, match="positive number of seconds"):
+            await mesh_without_gateway.apiversion(GATEWAY, timeout=timeout)
     with pytest.raises(MalformedTime):
-        await alone.ack(GATEWAY, GATEWAY, "8800", time=datetime(2026, 1, 1))  # noqa: DTZ001 # that is the point
+        await mesh_without_gateway.ack(GATEWAY, GATEWAY, "8800", time=datetime(2026, 1, 1))  # noqa: DTZ001 # naive on purpose
     with pytest.raises(MalformedTime):
-        await alone.ack(GATEWAY, GATEWAY, "8800", time="soon")
-    with pytest.raises(WireError, match="'bogus' is none of unprovisioned, legacy"):
-        await alone.read(GATEWAY, GATEWAY, "8000", access_type="bogus")
+        await mesh_without_gateway.ack(GATEWAY, GATEWAY, "8800", time="soon")
+    with pytest.raises(WireError, match="'bogus' is not one of unprovisioned, legacy"):
+        await mesh_without_gateway.read(GATEWAY, GATEWAY, "8000", access_type="bogus")
     with pytest.raises(TypeError, match="prioritty"):
-        await alone.read(GATEWAY, GATEWAY, "8000", prioritty=1)  # type: ignore[call-arg] # that is the test
+        await mesh_without_gateway.read(GATEWAY, GATEWAY, "8000", prioritty=1)  # type: ignore[call-arg] # misspelt on purpose
 
 
 @each_row("value", [float("nan"), 4, object, "zz"])
-async def test_a_raw_value_is_hex_or_bytes(alone: Mesh, value: object) -> None:
-    with pytest.raises(WireError) as refused:
-        await alone.write(GATEWAY, GATEWAY, TX_POWER, value)
-    assert refused.value.field == "value"
+async def test_a_raw_value_must_be_hex_or_bytes(mesh_without_gateway: Mesh, value: object) -> None:
+    with pytest.raises(WireError) as raised:
+        await mesh_without_gateway.write(GATEWAY, GATEWAY, TX_POWER, value)
+    assert raised.value.field == "value"
 
 
-async def test_all_gateways_at_once_are_not_asked(alone: Mesh) -> None:
-    for deed in (alone.apiversion("f" * 12), alone.read("F" * 12, GATEWAY, "8000")):
-        with pytest.raises(WireError, match="ask one"):
-            await deed
-    assert alone.pending == 0
+async def test_requests_to_all_gateways_are_refused(mesh_without_gateway: Mesh) -> None:
+    for call in (
+        mesh_without_gateway.apiversion("f" * 12),
+        mesh_without_gateway.read("F" * 12, GATEWAY, "8000"),
+    ):
+        with pytest.raises(WireError, match="must be one gateway"):
+            await call
+    assert mesh_without_gateway.pending == 0

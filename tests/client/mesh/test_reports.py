@@ -1,4 +1,4 @@
-"""Reports as typed values, one after the other."""
+"""Reports as typed values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-OTHER = f"{int(GATEWAY, 16) + 1:012x}"
+OTHER_GATEWAY = f"{int(GATEWAY, 16) + 1:012x}"
 
 
 def heartbeat(seq: int, *, topic: str = report(kind="heartbeat")) -> Publish:
@@ -48,39 +48,43 @@ def seqs(reports: list[Report]) -> list[int]:
     return [each.body.seq for each in reports if isinstance(each.body, Heartbeat)]
 
 
-async def say(broker: str, *messages: Publish, gateway: str = GATEWAY) -> None:
-    """Publish as a gateway."""
+async def publish(broker: str, *messages: Publish, gateway: str = GATEWAY) -> None:
+    """Publish messages as a gateway."""
     address = BrokerAddress.parse(broker.replace("://", f"://{gateway}:any@"))
     async with MqttClient(address, gateway, clean=True, options=FAST_RECONNECT) as link:
         await link.publish_all(messages)
 
 
-async def _say_until(first: asyncio.Task[Report], broker: str, *messages: Publish) -> None:
-    """Publish the same messages until a report was heard: a test does not see when a subscription holds."""
+async def _publish_until_received(first: asyncio.Task[Report], broker: str, *messages: Publish) -> None:
+    """Publish messages until a report is received: a test cannot see when a subscription is active."""
 
     async def probe() -> bool:
         if not first.done():
-            await say(broker, *messages)
+            await publish(broker, *messages)
         return first.done()
 
     await eventually_async(probe, "the first report")
 
 
-async def listening(mesh: Mesh, broker: str, reports: AsyncIterator[Report]) -> asyncio.Task[Report]:
-    """Ask for the first report, and wait until the subscription holds: probes come until one is heard."""
+async def wait_until_subscribed(
+    mesh: Mesh, broker: str, reports: AsyncIterator[Report]
+) -> asyncio.Task[Report]:
+    """Request the first report, and publish heartbeats until one is received."""
     first = asyncio.ensure_future(anext(reports))
-    await _say_until(first, broker, heartbeat(255))
+    await _publish_until_received(first, broker, heartbeat(255))
     assert mesh.rejected == 0
     return first
 
 
 @each_row("mode", ["raw", "decoded"])
-async def test_reports_of_a_gateway_come_typed(broker: str, mode: str) -> None:
+async def test_reports_of_a_gateway_are_typed(broker: str, mode: str) -> None:
     before = datetime.now(UTC)
     async with gateway_on(broker, mode, devices=10, speed=600) as gateway, Mesh(broker) as mesh:
-        wanted = {Kind.HEARTBEAT, Kind.RSSI, Kind(f"property{'' if mode == 'raw' else '-decoded'}")}
-        heard = await collect_reports(mesh.reports(), lambda heard: wanted <= {each.kind for each in heard})
-    for each in heard:
+        expected = {Kind.HEARTBEAT, Kind.RSSI, Kind(f"property{'' if mode == 'raw' else '-decoded'}")}
+        received = await collect_reports(
+            mesh.reports(), lambda received: expected <= {each.kind for each in received}
+        )
+    for each in received:
         assert each.gateway == gateway.mac
         assert each.device in {gateway.mac, *gateway.devices}
         assert type(each.body) is REPORT_TYPES[each.kind]
@@ -89,22 +93,24 @@ async def test_reports_of_a_gateway_come_typed(broker: str, mode: str) -> None:
     assert mesh.rejected == 0
 
 
-async def test_reports_are_chosen_by_gateway_device_and_kind(broker: str) -> None:
+async def test_reports_can_be_filtered_by_gateway_device_and_kind(broker: str) -> None:
     async with gateway_on(broker, devices=10) as gateway, Mesh(broker) as mesh:
         device = gateway.devices[0]
-        chosen = mesh.reports(
+        filtered = mesh.reports(
             gateway=gateway.mac.upper(), device=f"bmac-{device}", kinds=[Kind.HEARTBEAT, "rssi"]
         )
-        heard = await collect_reports(chosen, lambda heard: len({each.kind for each in heard}) == 2)
-        assert {each.device for each in heard} == {device}
-        assert {each.kind for each in heard} == {Kind.HEARTBEAT, Kind.RSSI}
+        received = await collect_reports(
+            filtered, lambda received: len({each.kind for each in received}) == 2
+        )
+        assert {each.device for each in received} == {device}
+        assert {each.kind for each in received} == {Kind.HEARTBEAT, Kind.RSSI}
         (other,) = await collect_reports(mesh.reports(gateway=gateway.mac, kinds="property"), 1)
         assert other.kind is Kind.PROPERTY
 
 
-async def test_wrong_choices_are_told_at_once(broker: str) -> None:
+async def test_invalid_filters_are_refused_at_once(broker: str) -> None:
     mesh = Mesh(broker)
-    with pytest.raises(WireError, match="'weather' is none of heartbeat, dfu"):
+    with pytest.raises(WireError, match="'weather' is not one of heartbeat, dfu"):
         mesh.reports(kinds=["weather"])
     with pytest.raises(MalformedMac):
         mesh.reports(gateway="02")
@@ -115,69 +121,69 @@ async def test_a_measurement_error_by_name_counts_as_decoded(broker: str) -> Non
     async with Mesh(broker) as mesh:
         reports = mesh.reports(kinds=[Kind.MEASUREMENT_ERROR_DECODED])
         first = asyncio.ensure_future(anext(reports))
-        await _say_until(
+        await _publish_until_received(
             first,
             broker,
             Publish(report(kind="measurement-error/8800"), body, 1),
             Publish(report(kind="measurement-error/temperature"), body, 1),
         )
         await reports.aclose()
-    heard = first.result()
-    assert (heard.kind, heard.identifier) == (Kind.MEASUREMENT_ERROR_DECODED, "temperature")
-    assert isinstance(heard.body, MeasurementError)
-    assert heard.body.seq == 7
+    received = first.result()
+    assert (received.kind, received.identifier) == (Kind.MEASUREMENT_ERROR_DECODED, "temperature")
+    assert isinstance(received.body, MeasurementError)
+    assert received.body.seq == 7
 
 
-async def test_what_cannot_be_read_is_skipped_counted_and_not_shown(
+async def test_undecodable_reports_are_skipped_counted_and_not_quoted_in_the_log(
     broker: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    secret = "5ec2e7"  # noqa: S105 # any text will do
-    rubbish = [
+    secret = "5ec2e7"  # noqa: S105 # not a real secret
+    undecodable = [
         Publish(report(kind="heartbeat"), f'{{"{secret}":1}}'.encode(), 1),
         Publish(report(kind="heartbeat"), b"\xff", 1),
         Publish(report(kind="heartbeat"), b"{" + b" " * 70_000, 1),
         Publish(report(kind="weather"), secret.encode(), 1),
-        Publish(report(device="nobody", kind="heartbeat"), b"{}", 1),
+        Publish(report(device="no-mac", kind="heartbeat"), b"{}", 1),
         Publish(report(kind="measurement/8800"), f'{{"seq":"{secret}"}}'.encode(), 1),
     ]
     async with Mesh(broker) as mesh, aclosing(mesh.reports()) as reports:
-        await listening(mesh, broker, reports)
-        await say(broker, *rubbish, heartbeat(7))
+        await wait_until_subscribed(mesh, broker, reports)
+        await publish(broker, *undecodable, heartbeat(7))
         async with asyncio.timeout(LONG):
             while (await anext(reports)).body.seq != 7:  # type: ignore[union-attr] # all are heartbeats
                 pass
-        assert mesh.rejected == len(rubbish)
-    assert mesh.rejected == len(rubbish)
-    assert "cannot be read" in caplog.text
+        assert mesh.rejected == len(undecodable)
+    assert mesh.rejected == len(undecodable)
+    assert "cannot be decoded" in caplog.text
     assert secret not in caplog.text
 
 
-async def test_a_message_too_large_to_be_taken_is_rejected_and_others_follow(tmp_path: Path) -> None:
+async def test_an_oversized_message_is_rejected_and_later_ones_are_received(tmp_path: Path) -> None:
     with Mosquitto(tmp_path, "set_tcp_nodelay true") as mosquitto:
         broker = f"mqtt://127.0.0.1:{mosquitto.address.port}"
         async with Mesh(broker) as mesh, aclosing(mesh.reports()) as reports:
-            await listening(mesh, broker, reports)
-            await say(broker, Publish(report(kind="heartbeat"), b" " * 2_000_000, 1), heartbeat(7))
+            await wait_until_subscribed(mesh, broker, reports)
+            await publish(broker, Publish(report(kind="heartbeat"), b" " * 2_000_000, 1), heartbeat(7))
             async with asyncio.timeout(LONG):
                 while (await anext(reports)).body.seq != 7:  # type: ignore[union-attr] # as above
                     pass
             assert mesh.rejected == 1
 
 
-async def test_other_clients_hear_the_same_reports(broker: str) -> None:
+async def test_other_clients_receive_the_same_reports(broker: str) -> None:
     async with (
         gateway_on(broker) as gateway,
         Mesh(broker) as mesh,
         connected_paho_client(BrokerAddress.parse(broker).port, gateway.mac) as other,
     ):
-        heard = await collect_reports(mesh.reports(gateway=gateway.mac), 20)
-        topics = {f"mt/gateway/{each.gateway}/device/{each.device}/{each.kind}" for each in heard}
+        received = await collect_reports(mesh.reports(gateway=gateway.mac), 20)
+        topics = {f"mt/gateway/{each.gateway}/device/{each.device}/{each.kind}" for each in received}
         await wait_until(
             lambda: all(any(each.startswith(topic) for each in other.report_topics()) for topic in topics)
         )
 
 
-async def test_iterators_have_connections_of_their_own(broker: str) -> None:
+async def test_each_iterator_has_its_own_connection(broker: str) -> None:
     async with gateway_on(broker), Mesh(broker) as mesh:
         first, second = await asyncio.gather(
             collect_reports(mesh.reports(kinds=Kind.HEARTBEAT), 5),
@@ -188,39 +194,39 @@ async def test_iterators_have_connections_of_their_own(broker: str) -> None:
 
 
 async def test_closing_the_mesh_ends_its_iterators(broker: str) -> None:
-    async def listen() -> list[Report]:
+    async def collect() -> list[Report]:
         return [each async for each in mesh.reports()]
 
     async with gateway_on(broker):
         async with Mesh(broker) as mesh:
-            listener = asyncio.create_task(listen())
+            receiving = asyncio.create_task(collect())
             await collect_reports(mesh.reports(), 3)
         async with asyncio.timeout(LONG):
-            await listener
+            await receiving
 
 
-async def test_a_slow_consumer_holds_up_no_requests(broker: str) -> None:
+async def test_a_slow_consumer_does_not_delay_requests(broker: str) -> None:
     async with gateway_on(broker) as gateway, Mesh(broker) as mesh, aclosing(mesh.reports()) as reports:
         await anext(reports)
         async with connected_paho_client(BrokerAddress.parse(broker).port, gateway.mac) as other:
             await wait_until(lambda: len(other.report_topics()) > 50)
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 *(mesh.read(gateway.mac, gateway.devices[0], "8000", timeout=LONG) for _ in range(50))
             )
-            assert {answer.status for answer in answers} == {0}
-        behind = [await anext(reports) for _ in range(60)]
-        times = [each.body.time for each in behind if each.kind is Kind.HEARTBEAT]
+            assert {response.status for response in responses} == {0}
+        backlog = [await anext(reports) for _ in range(60)]
+        times = [each.body.time for each in backlog if each.kind is Kind.HEARTBEAT]
         assert times == sorted(times)
 
 
-async def test_who_may_not_read_is_told(sqlite_database: Database) -> None:
-    """A gateway reads its own topics alone; here it comes with the name of another."""
-    async with RunningBroker(sqlite_database) as stage:
-        place = BrokerAddress(host="127.0.0.1", port=stage.port, user=OTHER, password="correct")  # noqa: S106 # of all
-        reports = ReportSubscription(place, OTHER, TopicCodec(), clean=True, options=FAST_RECONNECT)
+async def test_a_client_without_read_access_gets_an_error(sqlite_database: Database) -> None:
+    """Subscribe as a gateway, which may read its own topics only, to those of another one."""
+    async with RunningBroker(sqlite_database) as broker:
+        address = BrokerAddress(host="127.0.0.1", port=broker.port, user=OTHER_GATEWAY, password="correct")  # noqa: S106 # the password of every account
+        reports = ReportSubscription(address, OTHER_GATEWAY, TopicCodec(), clean=True, options=FAST_RECONNECT)
         with pytest.raises(SubscriptionRefused, match=f"mt/gateway/{GATEWAY}/device/"):
             await anext(reports.receive(ReportFilter.parse(GATEWAY, DEVICE, ())))
-        viewer = f"mqtt://viewer:correct@127.0.0.1:{stage.port}"
-        async with gateway_on(f"mqtt://127.0.0.1:{stage.port}", password="correct"), Mesh(viewer) as mesh:  # noqa: S106
+        viewer = f"mqtt://viewer:correct@127.0.0.1:{broker.port}"
+        async with gateway_on(f"mqtt://127.0.0.1:{broker.port}", password="correct"), Mesh(viewer) as mesh:  # noqa: S106
             assert len(await collect_reports(mesh.reports(gateway=GATEWAY), 3)) == 3
     sqlite_database.close()

@@ -1,4 +1,4 @@
-"""One running service for all tests of this folder, and fleets that talk to it."""
+"""One running service for all tests of this directory, and clients of it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Httpx knows how to be on any loop; the link has tests on all."""
+    """Run on asyncio only: httpx supports every loop."""
     return "asyncio"
 
 
 @pytest.fixture(scope="package")
 def service(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
-    """A service that takes reports. Tests bring devices, people and labels of their own."""
+    """Run a service that accepts reports. Tests create their own devices, users and labels."""
     path = tmp_path_factory.mktemp("service") / "meshfleet.sqlite"
     shutil.copy(sqlite_template, path)
     database = Database(in_file.create_sqlite_engines(path))
-    with run_live_service(database) as stage:
-        yield stage
+    with run_live_service(database) as running:
+        yield running
     database.close()
 
 
 @pytest.fixture
 async def fleet(service: LiveService) -> AsyncIterator[Fleet]:
-    """An admin who logs in when that is needed."""
+    """Client with the role admin, which logs in when needed."""
     async with Fleet(service.url, user=service.new_user(Role.ADMIN), password=PASSWORD) as fleet:
         yield fleet

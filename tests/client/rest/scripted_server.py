@@ -1,4 +1,4 @@
-"""A server that answers as it was told, word for word, and remembers what it was asked."""
+"""HTTP server that sends scripted responses and records the requests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 DROP = b""
-"""In the place of an answer: the connection ends."""
+"""Script entry that closes the connection instead of responding."""
 
 
 class RecordedRequest(NamedTuple):
-    """What came."""
+    """Received request."""
 
     method: str
     target: str
@@ -29,7 +29,7 @@ class RecordedRequest(NamedTuple):
 
 
 class ScriptedServer:
-    """Gives the answers of its script one after the other, and the last of them for ever."""
+    """Sends the responses of its script in order, and repeats the last one."""
 
     def __init__(self, script: list[bytes], always: Mapping[str, bytes], url: str) -> None:
         self._script = script
@@ -37,16 +37,16 @@ class ScriptedServer:
         self.url = url
         self.requests: list[RecordedRequest] = []
 
-    def respond(self, asked: RecordedRequest) -> bytes:
-        """What comes back."""
-        self.requests.append(asked)
-        if asked.path in self._always:
-            return self._always[asked.path]
+    def respond(self, request: RecordedRequest) -> bytes:
+        """Record a request and return its response."""
+        self.requests.append(request)
+        if request.path in self._always:
+            return self._always[request.path]
         return self._script.pop(0) if len(self._script) > 1 else self._script[0]
 
 
 def build_response(status: int, body: object = None, **headers: str) -> bytes:
-    """An answer as HTTP spells it; the words of the status do not matter."""
+    """Build an HTTP response. Its reason phrase does not matter."""
     content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} x", f"Content-Length: {len(content)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -54,7 +54,7 @@ def build_response(status: int, body: object = None, **headers: str) -> bytes:
 
 
 def build_problem(status: int, code: str, detail: str = "for a reason", **headers: str) -> bytes:
-    """An error as a service tells it."""
+    """Build a problem response of a service."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": "x",
@@ -71,17 +71,17 @@ def build_problem(status: int, code: str, detail: str = "for a reason", **header
 async def scripted_server(
     *script: bytes, always: Mapping[str, bytes] | None = None, tls: SSLContext | None = None
 ) -> AsyncIterator[ScriptedServer]:
-    """Serve, for as long as the block lasts; `always` are answers by path, beside the script."""
+    """Run a server while a block lasts; `always` are responses by path, in addition to the script."""
     tasks: set[asyncio.Task[None]] = set()
-    place: list[ScriptedServer] = []
+    servers: list[ScriptedServer] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
         try:
-            while (asked := await _read(reader)) is not None:
-                reply = place[0].respond(asked)
+            while (request := await _read_request(reader)) is not None:
+                reply = servers[0].respond(request)
                 if reply == DROP:
                     break
                 writer.write(reply)
@@ -94,9 +94,9 @@ async def scripted_server(
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     port = listener.sockets[0].getsockname()[1]
-    place.append(ScriptedServer(list(script), always or {}, f"http{'s' if tls else ''}://127.0.0.1:{port}"))
+    servers.append(ScriptedServer(list(script), always or {}, f"http{'s' if tls else ''}://127.0.0.1:{port}"))
     try:
-        yield place[0]
+        yield servers[0]
     finally:
         listener.close()
         for task in list(tasks):
@@ -105,7 +105,7 @@ async def scripted_server(
         await listener.wait_closed()
 
 
-async def _read(reader: asyncio.StreamReader) -> RecordedRequest | None:
+async def _read_request(reader: asyncio.StreamReader) -> RecordedRequest | None:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:

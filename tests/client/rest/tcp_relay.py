@@ -1,4 +1,4 @@
-"""A cable between a client and a service, which a test pulls out and puts back."""
+"""TCP relay between a client and a service, which a test can disconnect and connect again."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import httpx
 
 
 class TcpRelay:
-    """Passes bytes both ways. It has one address for all its life."""
+    """Relay with a constant address that forwards bytes in both directions."""
 
-    def __init__(self, to: str) -> None:
-        url = httpx.URL(to)
-        self._to = url.host, url.port or 0
+    def __init__(self, target: str) -> None:
+        url = httpx.URL(target)
+        self._target = url.host, url.port or 0
         self._server: asyncio.Server | None = None
         self._port = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.passed_back = 0
-        """Bytes that came from the service, and went on to the client."""
+        self.forwarded_to_client = 0
+        """Bytes from the service that were forwarded to the client."""
 
     @property
     def url(self) -> str:
@@ -32,12 +32,12 @@ class TcpRelay:
         await self.disconnect()
 
     async def connect(self) -> None:
-        """Put it in."""
-        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self._port)
+        """Accept connections from now on."""
+        self._server = await asyncio.start_server(self._forward, "127.0.0.1", self._port)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def disconnect(self) -> None:
-        """Pull it out: what is connected is cut, and nobody gets through."""
+        """Close all connections, and refuse new ones."""
         assert self._server is not None
         self._server.close()
         tasks = list(self._tasks)
@@ -45,19 +45,21 @@ class TcpRelay:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        there, back = await asyncio.open_connection(*self._to)
+        server_reader, server_writer = await asyncio.open_connection(*self._target)
         try:
-            await asyncio.gather(self._copy(reader, back), self._copy(there, writer, counted=True))
+            await asyncio.gather(
+                self._copy(reader, server_writer), self._copy(server_reader, writer, counted=True)
+            )
         except (OSError, asyncio.CancelledError):
             pass
         finally:
             self._tasks.discard(task)
-            back.transport.abort()
-            writer.close()  # what was passed on arrives
+            server_writer.transport.abort()
+            writer.close()  # flushes what was forwarded
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool = False
@@ -65,4 +67,4 @@ class TcpRelay:
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
-            self.passed_back += len(data) if counted else 0
+            self.forwarded_to_client += len(data) if counted else 0

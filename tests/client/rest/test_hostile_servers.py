@@ -1,4 +1,4 @@
-"""Servers that are slow, endless, or say what no service of ours says."""
+"""Servers that are slow, send endless responses, or are not Meshfleet services."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-KEY = "mfk_of-nobody"
+KEY = "mfk_not-a-key"
 PATIENCE = 20.0
-"""Seconds until something must have happened; reached only when it never does."""
+"""Seconds until something must have happened; only reached when it never does."""
 STREAM = b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
 
-def event(name: str = "1") -> bytes:
-    told = {"id": name, "type": "weather", "time": "2026-01-01T00:00:00.000Z", "data": {"rain": True}}
-    return json.dumps(told).encode()
+def build_event(event_id: str = "1") -> bytes:
+    body = {"id": event_id, "type": "weather", "time": "2026-01-01T00:00:00.000Z", "data": {"rain": True}}
+    return json.dumps(body).encode()
 
 
 @asynccontextmanager
-async def desk_at(url: str) -> AsyncIterator[HttpCaller]:
-    """What is below a fleet."""
+async def open_caller(url: str) -> AsyncIterator[HttpCaller]:
+    """Open the HTTP caller below a fleet."""
     transport = HttpTransport(BaseUrl(url), tls_ca=None, timeout=PATIENCE)
     yield HttpCaller(transport, Credentials(transport, user=None, password=None, token=KEY))
     await transport.close()
@@ -47,25 +47,25 @@ async def desk_at(url: str) -> AsyncIterator[HttpCaller]:
 # --- Live events ---
 
 
-def test_an_event_that_does_not_end_is_refused() -> None:
-    frames = SseParser()
+def test_an_endless_event_is_refused() -> None:
+    parser = SseParser()
     line = b"data: " + b"x" * 1_000_000
-    assert [frames.feed_line(line) for _ in range(4)] == [None] * 4
+    assert [parser.feed_line(line) for _ in range(4)] == [None] * 4
     with pytest.raises(ServiceRefused, match="does not end"):
-        frames.feed_line(line)
+        parser.feed_line(line)
 
 
-def test_many_events_are_not_taken_for_a_long_one() -> None:
-    frames = SseParser()
+def test_many_events_do_not_count_as_one_long_event() -> None:
+    parser = SseParser()
     for _ in range(5):
-        assert frames.feed_line(b"data: " + b"x" * 1_000_000) is None
-        assert frames.feed_line(b"") == b"x" * 1_000_000
+        assert parser.feed_line(b"data: " + b"x" * 1_000_000) is None
+        assert parser.feed_line(b"") == b"x" * 1_000_000
 
 
-async def test_lines_may_end_as_they_do_on_other_systems() -> None:
-    said = STREAM + b": hello\r\n\r\nid: 1\r\ndata: " + event() + b"\r\n\r\n"
+async def test_lines_may_end_with_carriage_returns() -> None:
+    stream = STREAM + b": hello\r\n\r\nid: 1\r\ndata: " + build_event() + b"\r\n\r\n"
     async with (
-        scripted_server(said) as server,
+        scripted_server(stream) as server,
         Fleet(server.url, token=KEY) as fleet,
         asyncio.timeout(PATIENCE),
         aclosing(fleet.live(types=None, ids=None)) as events,
@@ -74,37 +74,37 @@ async def test_lines_may_end_as_they_do_on_other_systems() -> None:
     assert server.requests[0].target == "/api/v1/stream"
 
 
-@each_row("name", ["ä", "a\nb", "a b", "x" * 300])
-async def test_an_id_that_cannot_be_said_again_is_refused(name: str) -> None:
-    said = STREAM + b"data: " + event(name) + b"\n\n"
+@each_row("event_id", ["ä", "a\nb", "a b", "x" * 300])
+async def test_an_event_id_that_cannot_be_sent_in_a_header_is_refused(event_id: str) -> None:
+    stream = STREAM + b"data: " + build_event(event_id) + b"\n\n"
     async with (
-        scripted_server(said) as server,
+        scripted_server(stream) as server,
         Fleet(server.url, token=KEY) as fleet,
         asyncio.timeout(PATIENCE),
     ):
-        with pytest.raises(ServiceRefused, match="no proper id"):
+        with pytest.raises(ServiceRefused, match="no valid id"):
             await anext(fleet.live())
 
 
-async def test_pauses_grow_while_connections_bring_no_event() -> None:
-    pauses: list[int] = []
+async def test_the_backoff_grows_while_connections_deliver_no_event() -> None:
+    failure_counts: list[int] = []
 
-    def no_time(losses: int) -> float:
-        pauses.append(losses)
+    def record_failures(failures: int) -> float:
+        failure_counts.append(failures)
         return 0.0
 
     head = b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b"
-    comment, told = b": hello\n\n", b"data: " + event() + b"\n\n"
-    script = [head % (len(each), each) for each in (comment, comment, told, comment, told)]
+    comment, event = b": hello\n\n", b"data: " + build_event() + b"\n\n"
+    script = [head % (len(each), each) for each in (comment, comment, event, comment, event)]
     async with (
         scripted_server(*script) as server,
-        desk_at(server.url) as desk,
+        open_caller(server.url) as caller,
         asyncio.timeout(PATIENCE),
-        aclosing(EventSubscription(desk, (), backoff=no_time).events()) as events,
+        aclosing(EventSubscription(caller, (), backoff=record_failures).events()) as events,
     ):
         for _ in range(2):
             await anext(events)
-    assert pauses == [1, 2, 1, 2]
+    assert failure_counts == [1, 2, 1, 2]
 
 
 # --- Time ---
@@ -122,51 +122,51 @@ STREAMS: list[Callable[[Fleet], AsyncIterator[object]]] = [
     ids=["head", "problem"],
 )
 @each_row("stream", STREAMS)
-async def test_who_opens_a_stream_waits_no_longer_than_for_any_answer(
+async def test_opening_a_stream_uses_the_timeout_of_any_response(
     stream: Callable[[Fleet], AsyncIterator[object]], reply: bytes
 ) -> None:
-    asked = 0
+    request_count = 0
     for limit in RETRY_TIMEOUTS:
         async with scripted_server(reply) as server, Fleet(server.url, token=KEY, timeout=limit) as fleet:
             with pytest.raises(ServiceUnreachable, match="in time"):
                 async with asyncio.timeout(PATIENCE):
                     await anext(stream(fleet))
-            asked = len(server.requests)
-        if asked:
+            request_count = len(server.requests)
+        if request_count:
             break
-    assert asked == 1
+    assert request_count == 1
 
 
-async def test_a_service_that_is_not_reached_in_time_is_tried_once_more_and_got_nothing() -> None:
-    reached = 0
+async def test_a_connect_timeout_is_retried_once_and_nothing_was_sent() -> None:
+    connections = 0
 
-    async def be_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal reached
-        reached += 1
-        await reader.read()  # to the end of the connection, which never comes to HTTP
+    async def accept_silently(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.read()  # until the client disconnects; the TLS handshake never ends
         writer.close()
 
-    async with await asyncio.start_server(be_silent, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(accept_silently, "127.0.0.1", 0) as server:
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with Fleet(url, token=KEY, timeout=1.0) as fleet:
             with pytest.raises(ServiceUnreachable, match="cannot be reached in time") as lost:
                 await fleet.labels.add("x")
-    assert (reached, lost.value.was_sent) == (2, False)
+    assert (connections, lost.value.was_sent) == (2, False)
 
 
-# --- Answers ---
+# --- Responses ---
 
 
-async def test_a_list_of_nothing_but_empty_pages_is_refused() -> None:
+async def test_a_list_of_only_empty_pages_is_refused() -> None:
     pages = [build_response(200, {"items": [], "nextToken": str(number)}) for number in range(1000)]
     async with scripted_server(*pages) as server, Fleet(server.url, token=KEY) as fleet:
-        with pytest.raises(ServiceRefused, match="no end"):
+        with pytest.raises(ServiceRefused, match="does not end"):
             assert [each async for each in fleet.labels.list()]
         assert len(server.requests) < 200
 
 
 @each_row(
-    ("body", "words"),
+    ("body", "message"),
     [
         ({"code": "not-found", "detail": "there is none"}, "there is none"),
         ({"code": "not-found", "detail": "there is none", "type": "https://example.org/x"}, "there is none"),
@@ -174,8 +174,8 @@ async def test_a_list_of_nothing_but_empty_pages_is_refused() -> None:
         ({"code": "not-found"}, "not-found"),
     ],
 )
-async def test_a_problem_that_tells_less_is_understood(body: dict[str, str], words: str) -> None:
+async def test_a_problem_with_missing_fields_is_decoded(body: dict[str, str], message: str) -> None:
     reply = build_response(404, body, Content_Type="application/problem+json")
     async with scripted_server(reply) as server, Fleet(server.url, token=KEY) as fleet:
-        with pytest.raises(NotFound, match=words):
+        with pytest.raises(NotFound, match=message):
             await fleet.me()

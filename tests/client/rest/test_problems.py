@@ -1,4 +1,4 @@
-"""An error of the service is the same error at the client."""
+"""Errors of the service, raised by the client as the same classes."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from meshfleet.protocol.ids import Version
 from meshfleet.service.http.problems import build_problem_response
 from tests.row_tables import each_row
 
-PLACE = "https://fleet.example.org"
+BASE_URL = "https://fleet.example.org"
 
 
-def _tree(error: type[FleetError]) -> list[type[FleetError]]:
-    return [error, *(below for child in error.__subclasses__() for below in _tree(child))]
+def _list_subclasses(error: type[FleetError]) -> list[type[FleetError]]:
+    return [error, *(subclass for child in error.__subclasses__() for subclass in _list_subclasses(child))]
 
 
-def _ours(*families: type[FleetError]) -> list[type[FleetError]]:
+def _list_errors(*families: type[FleetError]) -> list[type[FleetError]]:
     return [
         each
         for family in families
-        for each in _tree(family)
+        for each in _list_subclasses(family)
         if each.__module__.startswith("meshfleet.errors")
     ]
 
 
-def _raised(kind: type[FleetError]) -> FleetError:
+def _create_error(kind: type[FleetError]) -> FleetError:
     if issubclass(kind, WireError):
         return kind("identifier", "is none")
     if issubclass(kind, InvalidRequest):
@@ -59,76 +59,76 @@ def _raised(kind: type[FleetError]) -> FleetError:
     return kind("for a reason")
 
 
-def _problem(code: str, status: int) -> HttpResponse:
+def _build_problem(code: str, status: int) -> HttpResponse:
     body = {"type": "about:blank", "title": "x", "status": status, "detail": "x", "instance": "/"}
     text = json.dumps({**body, "code": code, "errors": []}).encode()
     return HttpResponse(status=status, body=text, content_type="application/problem+json")
 
 
-def _told(error: Exception) -> HttpResponse:
-    """What the service answers, as it came over the network."""
+def _encode_error(error: Exception) -> HttpResponse:
+    """Build the response of the service to this error."""
     scope: dict[str, Any] = {"type": "http", "method": "GET", "raw_path": b"/api/v1/x", "headers": []}
-    said = build_problem_response(Request(scope), error)  # type: ignore[arg-type] # as much of a scope as it looks at
-    headers = {name.lower(): value for name, value in said.headers.items()}
+    response = build_problem_response(Request(scope), error)  # type: ignore[arg-type] # only the parts of a scope that are read
+    headers = {name.lower(): value for name, value in response.headers.items()}
     return HttpResponse(
-        status=said.status_code or 0,
-        body=said.content,
-        content_type=str(said.media_type),
+        status=response.status_code or 0,
+        body=response.content,
+        content_type=str(response.media_type),
         retry_after=int(headers["retry-after"]) if "retry-after" in headers else None,
     )
 
 
 @pytest.mark.rule("rest-10")
-@each_row("kind", _ours(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
-def test_an_error_comes_over_as_the_class_that_was_raised(kind: type[FleetError]) -> None:
-    raised = _raised(kind)
-    told = decode_error(_told(raised), PLACE)
-    assert type(told) is kind
-    if not isinstance(raised, Unavailable):  # of which nobody outside learns more
-        assert str(told) == str(raised)
+@each_row("kind", _list_errors(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
+def test_an_error_is_rebuilt_as_its_class(kind: type[FleetError]) -> None:
+    original = _create_error(kind)
+    decoded = decode_error(_encode_error(original), BASE_URL)
+    assert type(decoded) is kind
+    if not isinstance(original, Unavailable):  # its details stay in the service
+        assert str(decoded) == str(original)
 
 
-def test_damaged_samples_come_over_too() -> None:
-    told = decode_error(_told(errors.SamplesDamaged(Path("day.seg"), "flipped")), PLACE)
-    assert type(told) is errors.SamplesDamaged
-    assert "day.seg" not in str(told)
+def test_damaged_samples_are_rebuilt_without_the_path() -> None:
+    decoded = decode_error(_encode_error(errors.SamplesDamaged(Path("day.seg"), "flipped")), BASE_URL)
+    assert type(decoded) is errors.SamplesDamaged
+    assert "day.seg" not in str(decoded)
 
 
-def test_fields_come_over_one_by_one() -> None:
-    told = decode_error(_told(_raised(InvalidRequest)), PLACE)
-    assert isinstance(told, InvalidRequest)
-    assert told.faults == (Fault("MaxResults", "is none"), Fault("Sort", "is none"))
+def test_field_errors_are_rebuilt() -> None:
+    decoded = decode_error(_encode_error(_create_error(InvalidRequest)), BASE_URL)
+    assert isinstance(decoded, InvalidRequest)
+    assert decoded.faults == (Fault("MaxResults", "is none"), Fault("Sort", "is none"))
 
 
-def test_the_time_to_wait_comes_over() -> None:
-    told = decode_error(_told(TooManyAttempts(7)), PLACE)
-    assert isinstance(told, TooManyAttempts)
-    assert told.retry_after == 7
-    listeners = decode_error(_told(TooManyListeners("so many listen")), PLACE)
-    assert isinstance(listeners, TooManyListeners)
-    assert (listeners.retry_after, str(listeners)) == (10, "so many listen")
-    patient = decode_error(_told(TooManyListeners("so many listen", 7)), PLACE)
-    assert isinstance(patient, TooManyListeners)
-    assert patient.retry_after == 7
+def test_the_seconds_to_wait_are_rebuilt() -> None:
+    decoded = decode_error(_encode_error(TooManyAttempts(7)), BASE_URL)
+    assert isinstance(decoded, TooManyAttempts)
+    assert decoded.retry_after == 7
+    by_default = decode_error(_encode_error(TooManyListeners("too many subscribers")), BASE_URL)
+    assert isinstance(by_default, TooManyListeners)
+    assert (by_default.retry_after, str(by_default)) == (10, "too many subscribers")
+    with_seconds = decode_error(_encode_error(TooManyListeners("too many subscribers", 7)), BASE_URL)
+    assert isinstance(with_seconds, TooManyListeners)
+    assert with_seconds.retry_after == 7
 
 
-def test_what_went_wrong_inside_is_told_without_detail() -> None:
-    told = decode_error(_told(RuntimeError("hunter22")), PLACE)
-    assert type(told) is Unavailable
-    assert "hunter22" not in str(told)
+def test_an_internal_error_is_sent_without_details() -> None:
+    decoded = decode_error(_encode_error(RuntimeError("hunter22")), BASE_URL)
+    assert type(decoded) is Unavailable
+    assert "hunter22" not in str(decoded)
 
 
 @each_row(
     ("status", "kind"),
     [(400, Refused), (401, errors.NotLoggedIn), (404, NotFound), (418, Refused), (500, Unavailable)],
 )
-def test_a_code_of_the_future_is_told_by_its_status(status: int, kind: type[FleetError]) -> None:
-    assert type(decode_error(_problem("new", status), PLACE)) is kind
+def test_an_unknown_code_becomes_the_error_of_its_status(status: int, kind: type[FleetError]) -> None:
+    assert type(decode_error(_build_problem("new", status), BASE_URL)) is kind
 
 
 @each_row("code", ["service-unreachable", "declined", "wrong-settings", "error"])
-def test_an_error_that_no_service_tells_of_itself_is_told_by_its_status(code: str) -> None:
-    assert type(decode_error(_problem(code, 409), PLACE)) is errors.Conflict
+def test_a_code_of_a_local_error_becomes_the_error_of_its_status(code: str) -> None:
+    assert type(decode_error(_build_problem(code, 409), BASE_URL)) is errors.Conflict
 
 
 @each_row(
@@ -141,42 +141,49 @@ def test_an_error_that_no_service_tells_of_itself_is_told_by_its_status(code: st
         (503, Unavailable),
     ],
 )
-def test_a_page_of_somebody_else_is_no_answer_of_a_service(status: int, kind: type[FleetError]) -> None:
-    told = decode_error(HttpResponse(status=status, body=b"<html>", content_type="text/html"), PLACE)
-    assert type(told) is kind
-    assert PLACE in str(told)
+def test_a_page_of_another_server_is_not_a_response_of_the_service(
+    status: int, kind: type[FleetError]
+) -> None:
+    decoded = decode_error(HttpResponse(status=status, body=b"<html>", content_type="text/html"), BASE_URL)
+    assert type(decoded) is kind
+    assert BASE_URL in str(decoded)
 
 
-def test_a_secret_that_the_service_repeats_is_not_repeated_again() -> None:
-    told = decode_error(_told(NotFound("no hunter22 here\x1b[1m")), PLACE, secrets=["hunter22"])
-    assert str(told) == "no … here[1m"
+def test_a_secret_in_a_response_is_redacted() -> None:
+    decoded = decode_error(_encode_error(NotFound("no hunter22 here\x1b[1m")), BASE_URL, secrets=["hunter22"])
+    assert str(decoded) == "no … here[1m"
 
 
-@each_row("kind", _ours(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
-def test_an_error_survives_a_process_boundary(kind: type[FleetError]) -> None:
-    told = decode_error(_told(_raised(kind)), PLACE)
-    again = pickle.loads(pickle.dumps(told))  # noqa: S301 # our own
-    assert (type(again), str(again)) == (type(told), str(told))
+@each_row("kind", _list_errors(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
+def test_an_error_can_be_pickled(kind: type[FleetError]) -> None:
+    decoded = decode_error(_encode_error(_create_error(kind)), BASE_URL)
+    unpickled = pickle.loads(pickle.dumps(decoded))  # noqa: S301 # pickled in the same line
+    assert (type(unpickled), str(unpickled)) == (type(decoded), str(decoded))
 
 
-def test_a_proxy_with_a_limit_on_bodies_is_told_apart_from_the_service() -> None:
+def test_a_body_limit_of_a_proxy_is_distinguished_from_that_of_the_service() -> None:
     page = HttpResponse(status=413, body=b"<html>413 Request Entity Too Large", content_type="text/html")
-    by_proxy = decode_error(page, PLACE)
+    by_proxy = decode_error(page, BASE_URL)
     assert isinstance(by_proxy, BodyTooLarge)
     assert "a proxy in front of the service" in str(by_proxy)
     assert "client_max_body_size" in str(by_proxy)
-    by_service = decode_error(_told(BodyTooLarge("the image is larger than 1 MiB")), PLACE)
+    by_service = decode_error(_encode_error(BodyTooLarge("the image is larger than 1 MiB")), BASE_URL)
     assert (type(by_service), str(by_service)) == (BodyTooLarge, "the image is larger than 1 MiB")
 
 
 @pytest.mark.rule("rest-160")
-def test_the_reasons_of_a_service_that_is_not_ready_come_over_also_those_of_the_future() -> None:
+def test_reasons_of_a_service_that_is_not_ready_are_decoded_even_unknown_ones() -> None:
     reasons = [
         {"code": "disk-full", "text": "The disk is full."},
         {"code": "new", "text": "It is late.", "x": 1},
     ]
     body = json.dumps({"status": "unavailable", "reasons": reasons}).encode()
-    told = decode_error(HttpResponse(status=503, body=body, content_type="application/json"), PLACE)
-    assert (type(told), str(told)) == (Unavailable, "The disk is full. It is late.")
-    strange = decode_error(HttpResponse(status=503, body=b"{}", content_type="application/json"), PLACE)
-    assert (type(strange), str(strange)) == (Unavailable, f"{PLACE} answers with HTTP status 503")
+    decoded = decode_error(HttpResponse(status=503, body=body, content_type="application/json"), BASE_URL)
+    assert (type(decoded), str(decoded)) == (Unavailable, "The disk is full. It is late.")
+    without_reasons = decode_error(
+        HttpResponse(status=503, body=b"{}", content_type="application/json"), BASE_URL
+    )
+    assert (type(without_reasons), str(without_reasons)) == (
+        Unavailable,
+        f"{BASE_URL} answers with HTTP status 503",
+    )

@@ -1,4 +1,4 @@
-"""What is asked again, and what is not."""
+"""Requests that are repeated after errors, and those that are not."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 ME = build_response(200, {"username": "me", "role": "viewer", "kind": "user"})
-KEY = "mfk_of-nobody"
+KEY = "mfk_not-a-key"
 GET = HttpRequest(method="GET", path="/", is_repeatable=True)
 PUT = HttpRequest(method="PUT", path="/")
 DEVICE = "c0ffee000001"
 LABEL = build_response(200, {"label": "x", "deviceCount": 0})
-ANSWER = build_response(
+RESPONSE = build_response(
     200,
     {
         "id": "1",
@@ -56,7 +56,7 @@ ANSWER = build_response(
 
 
 @each_row(
-    "trouble",
+    "failure",
     [
         DROP,
         build_response(502),
@@ -66,13 +66,13 @@ ANSWER = build_response(
         build_problem(429, "too-many-attempts", Retry_After="0"),
     ],
 )
-async def test_reading_is_tried_again_after_what_may_pass(trouble: bytes) -> None:
-    async with scripted_server(trouble, trouble, ME) as server, Fleet(server.url, token=KEY) as fleet:
+async def test_reads_are_repeated_after_transient_failures(failure: bytes) -> None:
+    async with scripted_server(failure, failure, ME) as server, Fleet(server.url, token=KEY) as fleet:
         assert (await fleet.me()).username == "me"
         assert len(server.requests) == 3
 
 
-async def test_tries_have_an_end() -> None:
+async def test_the_number_of_attempts_is_limited() -> None:
     async with (
         scripted_server(build_problem(503, "database-unavailable")) as server,
         Fleet(server.url, token=KEY) as fleet,
@@ -82,24 +82,24 @@ async def test_tries_have_an_end() -> None:
         assert len(server.requests) == MAX_TRIES
 
 
-async def test_lost_connections_have_an_end() -> None:
+async def test_the_number_of_lost_connections_is_limited() -> None:
     async with scripted_server(DROP) as server, Fleet(server.url, token=KEY) as fleet:
         with pytest.raises(ServiceUnreachable, match="was lost") as lost:
             await fleet.me()
         assert (len(server.requests), lost.value.was_sent) == (MAX_TRIES, True)
 
 
-@each_row("trouble", [DROP, build_problem(503, "unavailable"), build_problem(429, "too-many-attempts")])
-async def test_a_change_that_may_have_arrived_is_not_said_again(trouble: bytes) -> None:
-    async with scripted_server(trouble, LABEL) as server, Fleet(server.url, token=KEY) as fleet:
+@each_row("failure", [DROP, build_problem(503, "unavailable"), build_problem(429, "too-many-attempts")])
+async def test_a_change_that_may_have_arrived_is_not_repeated(failure: bytes) -> None:
+    async with scripted_server(failure, LABEL) as server, Fleet(server.url, token=KEY) as fleet:
         with pytest.raises((ServiceUnreachable, Unavailable, TooManyAttempts)):
             await fleet.labels.add("x")
         assert len(server.requests) == 1
         assert (await fleet.labels.add("x")).label == "x"
 
 
-async def test_a_request_to_a_device_is_said_again_with_the_same_key() -> None:
-    async with scripted_server(DROP, DROP, ANSWER) as server, Fleet(server.url, token=KEY) as fleet:
+async def test_a_request_to_a_device_is_repeated_with_the_same_idempotency_key() -> None:
+    async with scripted_server(DROP, DROP, RESPONSE) as server, Fleet(server.url, token=KEY) as fleet:
         assert (await fleet.requests.write(DEVICE, "8000", "00")).status == 0
         assert (await fleet.requests.write(DEVICE, "8000", "00")).status == 0
         keys = [each.headers["idempotency-key"] for each in server.requests]
@@ -108,53 +108,56 @@ async def test_a_request_to_a_device_is_said_again_with_the_same_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("problem", "kind"),
     [
         (build_problem(503, "gateway-offline"), GatewayOffline),
         (build_problem(504, "gateway-timeout"), GatewayTimeout),
     ],
 )
-async def test_that_a_gateway_does_not_answer_is_an_answer(told: bytes, kind: type[Exception]) -> None:
-    async with scripted_server(told) as server, Fleet(server.url, token=KEY) as fleet:
+async def test_a_missing_response_of_a_gateway_is_not_retried(problem: bytes, kind: type[Exception]) -> None:
+    async with scripted_server(problem) as server, Fleet(server.url, token=KEY) as fleet:
         with pytest.raises(kind):
             await fleet.requests.read(DEVICE, "8000")
         assert len(server.requests) == 1
 
 
-async def test_who_asks_to_wait_for_long_is_not_waited_for() -> None:
+async def test_a_long_retry_after_is_not_waited_for() -> None:
     busy = build_problem(429, "too-many-attempts", Retry_After="3600")
     async with scripted_server(busy) as server, Fleet(server.url, token=KEY) as fleet:
-        with pytest.raises(TooManyAttempts) as refused:
+        with pytest.raises(TooManyAttempts) as raised:
             await fleet.me()
-        assert (refused.value.retry_after, len(server.requests)) == (3600, 1)
+        assert (raised.value.retry_after, len(server.requests)) == (3600, 1)
 
 
-async def test_where_nobody_listens_is_no_service() -> None:
+async def test_an_address_without_a_server_is_unreachable() -> None:
     async with Fleet(f"http://127.0.0.1:{free_port()}", token=KEY) as fleet:
         with pytest.raises(ServiceUnreachable, match="cannot be reached") as lost:
             await fleet.labels.add("x")
         assert not lost.value.was_sent
 
 
-async def test_time_that_ran_out_is_not_spent_again() -> None:
-    silent = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"
-    asked = 0
+async def test_a_timeout_is_not_retried() -> None:
+    incomplete = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"
+    request_count = 0
     for limit in RETRY_TIMEOUTS:
-        async with scripted_server(silent) as server, Fleet(server.url, token=KEY, timeout=limit) as fleet:
+        async with (
+            scripted_server(incomplete) as server,
+            Fleet(server.url, token=KEY, timeout=limit) as fleet,
+        ):
             with pytest.raises(ServiceUnreachable, match="in time"):
                 await fleet.me()
-            asked = len(server.requests)
-        if asked:
+            request_count = len(server.requests)
+        if request_count:
             break
-    assert asked == 1
+    assert request_count == 1
 
 
 @each_row(
-    ("reply", "words"),
+    ("reply", "message"),
     [
         (build_response(302, Location="http://127.0.0.1/elsewhere"), "redirects"),
         (build_response(200, b"<html>", Content_Type="text/html"), "is not a Meshfleet service"),
-        (build_response(200, {"username": 3}), "no proper"),
+        (build_response(200, {"username": 3}), "no valid"),
         (build_response(404, b"<html>"), "HTTP status 404"),
         (build_response(200, b"\x1f\x8b", Content_Encoding="gzip"), "encoding"),
         (
@@ -163,21 +166,21 @@ async def test_time_that_ran_out_is_not_spent_again() -> None:
         ),
     ],
 )
-async def test_what_is_no_service_is_told_so(reply: bytes, words: str) -> None:
+async def test_responses_of_other_servers_are_refused(reply: bytes, message: str) -> None:
     async with scripted_server(reply) as server, Fleet(server.url, token=KEY) as fleet:
-        with pytest.raises(ServiceRefused, match=words):
+        with pytest.raises(ServiceRefused, match=message):
             await fleet.me()
         assert len(server.requests) == 1
 
 
-async def test_a_certificate_is_checked_and_may_be_of_an_own_authority(tmp_path: Path) -> None:
+async def test_the_certificate_is_verified_against_the_given_authority(tmp_path: Path) -> None:
     authority = trustme.CA()
-    own = tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(own))
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     async with scripted_server(ME, tls=context) as server:
-        async with Fleet(server.url, token=KEY, tls_ca=own) as fleet:
+        async with Fleet(server.url, token=KEY, tls_ca=ca_file) as fleet:
             assert (await fleet.me()).username == "me"
         async with Fleet(server.url, token=KEY) as fleet:
             with pytest.raises(ServiceRefused, match="certificate"):
@@ -187,27 +190,27 @@ async def test_a_certificate_is_checked_and_may_be_of_an_own_authority(tmp_path:
 @each_row(
     "url", ["", "fleet", "ftp://h", "https://", "https://me:pw@h", "https://h/?x", "https://h#", "http://a b"]
 )
-def test_an_address_that_cannot_be_one_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(MalformedAddress) as refused:
+def test_an_invalid_url_is_refused_without_quoting_its_password(url: str) -> None:
+    with pytest.raises(MalformedAddress) as raised:
         Fleet(url, token=KEY)
-    assert "pw" not in str(refused.value)
+    assert "pw" not in str(raised.value)
 
 
-async def test_a_service_may_have_a_path_in_front_of_its_own() -> None:
+async def test_a_service_may_be_below_a_path() -> None:
     async with scripted_server(ME) as server, Fleet(f"{server.url}/some/where/", token=KEY) as fleet:
         await fleet.me()
         assert [each.path for each in server.requests] == ["/some/where/api/v1/auth/me"]
 
 
-def test_a_change_is_said_again_only_if_it_never_left() -> None:
-    left, stayed = ServiceUnreachable("", was_sent=True), ServiceUnreachable("")
-    assert decide_retry_after_loss(PUT, left, 1) is None
-    assert decide_retry_after_loss(PUT, stayed, 1) is not None
-    assert decide_retry_after_loss(GET, left, 1) is not None
-    assert decide_retry_after_loss(GET, left, MAX_TRIES) is None
+def test_a_change_is_repeated_only_if_it_was_not_sent() -> None:
+    sent, not_sent = ServiceUnreachable("", was_sent=True), ServiceUnreachable("")
+    assert decide_retry_after_loss(PUT, sent, 1) is None
+    assert decide_retry_after_loss(PUT, not_sent, 1) is not None
+    assert decide_retry_after_loss(GET, sent, 1) is not None
+    assert decide_retry_after_loss(GET, sent, MAX_TRIES) is None
 
 
-def test_pauses_grow_up_to_a_limit_and_are_at_least_as_long_as_was_asked() -> None:
+def test_the_backoff_grows_to_a_limit_and_obeys_retry_after() -> None:
     assert all(
         0 <= compute_backoff(tries) <= 0.25 * 2 ** (tries - 1) for tries in range(1, 6) for _ in range(100)
     )

@@ -1,4 +1,4 @@
-"""The SDK reaches every operation of the REST interface, in both its forms."""
+"""Coverage of all operations of the REST API by the asynchronous and the blocking SDK."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 DEVICE, GATEWAY = "bmac-c0ffee000001", "02005e000001"
-WORDS = "another-horse-battery"
+PASSWORD = "another-horse-battery"  # noqa: S105 # not a real password
 
 DOCUMENTED = {
     operation["operationId"]: f"{method.upper()} {path}"
@@ -32,101 +32,101 @@ DOCUMENTED = {
 }
 
 METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "logIn": ("log_in", lambda do: do()),
-    "refresh": ("", lambda do: do()),
-    "logOut": ("log_out", lambda do: do()),
-    "me": ("me", lambda do: do()),
-    "changePassword": ("change_password", lambda do: do(WORDS, WORDS)),
-    "listUsers": ("users.list", lambda do: do()),
-    "createUser": ("users.add", lambda do: do("somebody", WORDS, "viewer")),
-    "showUser": ("users.show", lambda do: do("somebody")),
-    "changeUser": ("users.change", lambda do: do("somebody", role="admin")),
-    "removeUser": ("users.remove", lambda do: do("somebody")),
-    "listKeys": ("api_keys.list", lambda do: do()),
-    "issueKey": ("api_keys.issue", lambda do: do("robot", "viewer")),
-    "revokeKey": ("api_keys.revoke", lambda do: do("some-id")),
-    "listChanges": ("audit.list", lambda do: do()),
-    "listDevices": ("devices.list", lambda do: do()),
-    "summarize": ("devices.summary", lambda do: do()),
-    "showDevice": ("devices.show", lambda do: do(DEVICE)),
-    "forgetDevice": ("devices.forget", lambda do: do(DEVICE)),
-    "renameDevice": ("devices.rename", lambda do: do(DEVICE, "name")),
-    "attachLabel": ("devices.label", lambda do: do(DEVICE, "label")),
-    "detachLabel": ("devices.unlabel", lambda do: do(DEVICE, "label")),
-    "listConnectivity": ("devices.connectivity", lambda do: do(DEVICE)),
-    "listHoles": ("devices.holes", lambda do: do(DEVICE)),
-    "listDeviceUpdates": ("devices.updates", lambda do: do(DEVICE)),
-    "listLabels": ("labels.list", lambda do: do()),
-    "addLabel": ("labels.add", lambda do: do("label", [DEVICE])),
-    "removeLabel": ("labels.remove", lambda do: do("label")),
-    "listGateways": ("gateways.list", lambda do: do()),
-    "claimGateway": ("gateways.claim", lambda do: do(GATEWAY)),
-    "showGateway": ("gateways.show", lambda do: do(GATEWAY)),
-    "releaseGateway": ("gateways.release", lambda do: do(GATEWAY)),
-    "rotateCredentials": ("gateways.rotate", lambda do: do(GATEWAY)),
-    "listSamples": ("samples.list", lambda do: do(DEVICE)),
-    "showSeries": ("samples.series", lambda do: do(DEVICE, "temperature")),
-    "showLinks": ("samples.links", lambda do: do(DEVICE)),
-    "listRejects": ("samples.rejects", lambda do: do()),
-    "showCatalogue": ("catalogue", lambda do: do()),
-    "sendRequest": ("requests.send", lambda do: do(DEVICE, NewRequest(operation=Operation.READ))),
-    "listRequests": ("requests.list", lambda do: do(DEVICE)),
-    "showRequest": ("requests.show", lambda do: do("some-id")),
-    "listFirmware": ("firmware.list", lambda do: do()),
+    "logIn": ("log_in", lambda method: method()),
+    "refresh": ("", lambda method: method()),
+    "logOut": ("log_out", lambda method: method()),
+    "me": ("me", lambda method: method()),
+    "changePassword": ("change_password", lambda method: method(PASSWORD, PASSWORD)),
+    "listUsers": ("users.list", lambda method: method()),
+    "createUser": ("users.add", lambda method: method("someone", PASSWORD, "viewer")),
+    "showUser": ("users.show", lambda method: method("someone")),
+    "changeUser": ("users.change", lambda method: method("someone", role="admin")),
+    "removeUser": ("users.remove", lambda method: method("someone")),
+    "listKeys": ("api_keys.list", lambda method: method()),
+    "issueKey": ("api_keys.issue", lambda method: method("robot", "viewer")),
+    "revokeKey": ("api_keys.revoke", lambda method: method("some-id")),
+    "listChanges": ("audit.list", lambda method: method()),
+    "listDevices": ("devices.list", lambda method: method()),
+    "summarize": ("devices.summary", lambda method: method()),
+    "showDevice": ("devices.show", lambda method: method(DEVICE)),
+    "forgetDevice": ("devices.forget", lambda method: method(DEVICE)),
+    "renameDevice": ("devices.rename", lambda method: method(DEVICE, "name")),
+    "attachLabel": ("devices.label", lambda method: method(DEVICE, "label")),
+    "detachLabel": ("devices.unlabel", lambda method: method(DEVICE, "label")),
+    "listConnectivity": ("devices.connectivity", lambda method: method(DEVICE)),
+    "listHoles": ("devices.holes", lambda method: method(DEVICE)),
+    "listDeviceUpdates": ("devices.updates", lambda method: method(DEVICE)),
+    "listLabels": ("labels.list", lambda method: method()),
+    "addLabel": ("labels.add", lambda method: method("label", [DEVICE])),
+    "removeLabel": ("labels.remove", lambda method: method("label")),
+    "listGateways": ("gateways.list", lambda method: method()),
+    "claimGateway": ("gateways.claim", lambda method: method(GATEWAY)),
+    "showGateway": ("gateways.show", lambda method: method(GATEWAY)),
+    "releaseGateway": ("gateways.release", lambda method: method(GATEWAY)),
+    "rotateCredentials": ("gateways.rotate", lambda method: method(GATEWAY)),
+    "listSamples": ("samples.list", lambda method: method(DEVICE)),
+    "showSeries": ("samples.series", lambda method: method(DEVICE, "temperature")),
+    "showLinks": ("samples.links", lambda method: method(DEVICE)),
+    "listRejects": ("samples.rejects", lambda method: method()),
+    "showCatalogue": ("catalogue", lambda method: method()),
+    "sendRequest": ("requests.send", lambda method: method(DEVICE, NewRequest(operation=Operation.READ))),
+    "listRequests": ("requests.list", lambda method: method(DEVICE)),
+    "showRequest": ("requests.show", lambda method: method("some-id")),
+    "listFirmware": ("firmware.list", lambda method: method()),
     "uploadFirmware": (
         "firmware.upload",
-        lambda do: do(BytesIO(b"image"), model_number="0018", version="1.0.0", file_name="a.zip"),
+        lambda method: method(BytesIO(b"image"), model_number="0018", version="1.0.0", file_name="a.zip"),
     ),
-    "showFirmware": ("firmware.show", lambda do: do("fw-1")),
-    "removeFirmware": ("firmware.remove", lambda do: do("fw-1")),
-    "downloadImage": ("firmware.download", lambda do: do("fw-1")),
-    "releaseFirmware": ("firmware.release", lambda do: do("fw-1")),
-    "withdrawFirmware": ("firmware.withdraw", lambda do: do("fw-1")),
-    "fetchImage": ("", lambda do: do()),
-    "createJob": ("jobs.create", lambda do: do("name", "fw-1", everything=True)),
-    "listJobs": ("jobs.list", lambda do: do()),
-    "showJob": ("jobs.show", lambda do: do("job-1")),
-    "summarizeJob": ("jobs.summary", lambda do: do("job-1")),
-    "listExecutions": ("jobs.executions", lambda do: do("job-1")),
-    "showExecution": ("jobs.execution", lambda do: do("job-1", DEVICE)),
-    "applyJob": ("jobs.apply", lambda do: do("job-1")),
-    "pauseJob": ("jobs.pause", lambda do: do("job-1")),
-    "resumeJob": ("jobs.resume", lambda do: do("job-1")),
-    "cancelJob": ("jobs.cancel", lambda do: do("job-1")),
-    "deleteJob": ("jobs.delete", lambda do: do("job-1")),
-    "retryJob": ("jobs.retry", lambda do: do("job-1")),
-    "streamEvents": ("live", lambda do: do()),
-    "tellHealth": ("operations.health", lambda do: do()),
-    "tellReadiness": ("operations.ready", lambda do: do()),
-    "tellFigures": ("operations.metrics", lambda do: do()),
-    "tellMessaging": ("operations.asyncapi", lambda do: do()),
-    "tellDocument": ("operations.openapi", lambda do: do()),
+    "showFirmware": ("firmware.show", lambda method: method("fw-1")),
+    "removeFirmware": ("firmware.remove", lambda method: method("fw-1")),
+    "downloadImage": ("firmware.download", lambda method: method("fw-1")),
+    "releaseFirmware": ("firmware.release", lambda method: method("fw-1")),
+    "withdrawFirmware": ("firmware.withdraw", lambda method: method("fw-1")),
+    "fetchImage": ("", lambda method: method()),
+    "createJob": ("jobs.create", lambda method: method("name", "fw-1", everything=True)),
+    "listJobs": ("jobs.list", lambda method: method()),
+    "showJob": ("jobs.show", lambda method: method("job-1")),
+    "summarizeJob": ("jobs.summary", lambda method: method("job-1")),
+    "listExecutions": ("jobs.executions", lambda method: method("job-1")),
+    "showExecution": ("jobs.execution", lambda method: method("job-1", DEVICE)),
+    "applyJob": ("jobs.apply", lambda method: method("job-1")),
+    "pauseJob": ("jobs.pause", lambda method: method("job-1")),
+    "resumeJob": ("jobs.resume", lambda method: method("job-1")),
+    "cancelJob": ("jobs.cancel", lambda method: method("job-1")),
+    "deleteJob": ("jobs.delete", lambda method: method("job-1")),
+    "retryJob": ("jobs.retry", lambda method: method("job-1")),
+    "streamEvents": ("live", lambda method: method()),
+    "tellHealth": ("operations.health", lambda method: method()),
+    "tellReadiness": ("operations.ready", lambda method: method()),
+    "tellFigures": ("operations.metrics", lambda method: method()),
+    "tellMessaging": ("operations.asyncapi", lambda method: method()),
+    "tellDocument": ("operations.openapi", lambda method: method()),
 }
-"""By which method an operation is asked for; none where the SDK or a gateway does it by itself."""
+"""SDK method for each operation; empty if the SDK or a gateway calls it internally."""
 
-MORE: dict[str, Callable[[Any], Any]] = {
-    "firmware.save": lambda do: do("fw-1", "image"),
-    "jobs.dry_run": lambda do: do("name", "fw-1", everything=True),
-    "jobs.watch": lambda do: do("job-1"),
-    "samples.csv": lambda do: do(DEVICE),
-    "requests.read": lambda do: do(DEVICE, "8000"),
-    "requests.write": lambda do: do(DEVICE, "8000", "00"),
-    "requests.apiversion": lambda do: do(GATEWAY),
-    "requests.ack": lambda do: do(DEVICE, "8000", time=datetime(2026, 1, 1, tzinfo=UTC)),
-    "requests.post": lambda do: do(DEVICE, NewRequest(operation=Operation.READ)),
+OTHER_METHODS: dict[str, Callable[[Any], Any]] = {
+    "firmware.save": lambda method: method("fw-1", "image"),
+    "jobs.dry_run": lambda method: method("name", "fw-1", everything=True),
+    "jobs.watch": lambda method: method("job-1"),
+    "samples.csv": lambda method: method(DEVICE),
+    "requests.read": lambda method: method(DEVICE, "8000"),
+    "requests.write": lambda method: method(DEVICE, "8000", "00"),
+    "requests.apiversion": lambda method: method(GATEWAY),
+    "requests.ack": lambda method: method(DEVICE, "8000", time=datetime(2026, 1, 1, tzinfo=UTC)),
+    "requests.post": lambda method: method(DEVICE, NewRequest(operation=Operation.READ)),
 }
-"""Other forms of some of them."""
+"""SDK methods that share the operation of another method."""
 
 
-def method_of(fleet: object, name: str) -> Any:
-    found: Any = fleet
+def get_method(fleet: object, name: str) -> Any:
+    resource: Any = fleet
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        resource = getattr(resource, part)
+    return resource
 
 
-def public(thing: object) -> set[str]:
-    return {name for name in dir(thing) if not name.startswith("_")}
+def list_public_names(target: object) -> set[str]:
+    return {name for name in dir(target) if not name.startswith("_")}
 
 
 def test_every_operation_has_a_method() -> None:
@@ -134,21 +134,21 @@ def test_every_operation_has_a_method() -> None:
 
 
 @each_row("operation", [each for each, (name, _) in METHODS.items() if name])
-async def test_a_method_asks_for_its_operation(operation: str) -> None:
+async def test_a_method_calls_its_operation(operation: str) -> None:
     name, call = METHODS[operation]
     async with scripted_server(build_response(500)) as server:
-        given = {"user": "me", "password": WORDS} if name == "log_in" else {"token": "mfk_key"}
-        async with Fleet(server.url, **given) as fleet:  # type: ignore[arg-type] # by their names
+        credentials = {"user": "me", "password": PASSWORD} if name == "log_in" else {"token": "mfk_key"}
+        async with Fleet(server.url, **credentials) as fleet:  # type: ignore[arg-type] # keywords of Fleet
             with pytest.raises(Unavailable):
-                await _do(call(method_of(fleet, name)))
-    [asked] = server.requests
+                await _run(call(get_method(fleet, name)))
+    [request] = server.requests
     method, template = DOCUMENTED[operation].split(" ")
     pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
-    assert asked.method == method
-    assert re.fullmatch(pattern, asked.path), asked.path
+    assert request.method == method
+    assert re.fullmatch(pattern, request.path), request.path
 
 
-async def _do(call: Any) -> None:
+async def _run(call: Any) -> None:
     if isasyncgen(call):
         async with aclosing(call) as items:
             await anext(items)
@@ -156,26 +156,34 @@ async def _do(call: Any) -> None:
         await call
 
 
-async def test_the_blocking_fleet_has_all_methods_and_rooms_of_the_other() -> None:
-    async with Fleet("http://127.0.0.1", token="mfk_key") as fleet:  # noqa: S106 # of nobody
-        waiting = blocking.Fleet("http://127.0.0.1", token="mfk_key")  # noqa: S106
-        assert public(waiting) == public(fleet)
-        for room in (
+async def test_the_blocking_fleet_has_all_methods_and_resources() -> None:
+    async with Fleet("http://127.0.0.1", token="mfk_key") as fleet:  # noqa: S106 # not a real key
+        blocking_fleet = blocking.Fleet("http://127.0.0.1", token="mfk_key")  # noqa: S106
+        assert list_public_names(blocking_fleet) == list_public_names(fleet)
+        for resource in (
             *("devices", "labels", "gateways", "samples", "requests", "firmware", "jobs"),
             *("users", "api_keys", "audit"),
         ):
-            assert public(getattr(waiting, room)) == public(getattr(fleet, room))
-        assert public(waiting.operations) == public(fleet.operations)
+            assert list_public_names(getattr(blocking_fleet, resource)) == list_public_names(
+                getattr(fleet, resource)
+            )
+        assert list_public_names(blocking_fleet.operations) == list_public_names(fleet.operations)
 
 
-def test_a_method_that_waits_has_the_words_of_the_other() -> None:
-    waiting = blocking.Fleet("http://127.0.0.1", token="mfk_key")  # noqa: S106 # of nobody
-    for name in [each for each, _ in METHODS.values() if each] + list(MORE):
-        assert method_of(waiting, name).__doc__ == method_of(Fleet("http://127.0.0.1"), name).__doc__
+def test_a_blocking_method_has_the_docstring_of_its_counterpart() -> None:
+    blocking_fleet = blocking.Fleet("http://127.0.0.1", token="mfk_key")  # noqa: S106 # not a real key
+    for name in [each for each, _ in METHODS.values() if each] + list(OTHER_METHODS):
+        assert get_method(blocking_fleet, name).__doc__ == get_method(Fleet("http://127.0.0.1"), name).__doc__
 
 
-def test_every_method_of_a_room_is_known_here() -> None:
+def test_every_method_of_a_resource_is_listed_here() -> None:
     fleet = Fleet("http://127.0.0.1")
-    known = {name for name, _ in METHODS.values()} | set(MORE)
-    rooms = {name for name in public(fleet) if type(getattr(fleet, name)).__module__.startswith("meshfleet")}
-    assert {f"{room}.{each}" for room in rooms for each in public(getattr(fleet, room))} <= known
+    listed = {name for name, _ in METHODS.values()} | set(OTHER_METHODS)
+    resources = {
+        name
+        for name in list_public_names(fleet)
+        if type(getattr(fleet, name)).__module__.startswith("meshfleet")
+    }
+    assert {
+        f"{resource}.{each}" for resource in resources for each in list_public_names(getattr(fleet, resource))
+    } <= listed

@@ -1,4 +1,4 @@
-"""What nobody gets to see."""
+"""Passwords, tokens and keys, which must not appear in errors, logs and representations."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECRET = "hunter22hunter22"  # noqa: S105 # of nobody
+SECRET = "hunter22hunter22"  # noqa: S105 # not a real password
 DEVICE = "c0ffee000001"
 
 
-def all_of(error: BaseException) -> str:
-    """All that can be seen of an error, and of all errors behind it, with what they hold."""
-    seen, waiting = "", [error]
-    while waiting:
-        each = waiting.pop()
-        seen += "".join(traceback.format_exception(each)) + repr(each) + repr(vars(each))
-        request = getattr(each, "_request", None)
-        seen += str(
-            dict(getattr(request, "headers", {}))
-        )  # which hide the token by themselves, in their repr
-        waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
-    return seen
+def format_everything(error: BaseException) -> str:
+    """Format an error and all its causes, with their attributes."""
+    text, errors = "", [error]
+    while errors:
+        current = errors.pop()
+        text += "".join(traceback.format_exception(current)) + repr(current) + repr(vars(current))
+        request = getattr(current, "_request", None)
+        text += str(dict(getattr(request, "headers", {})))  # as a dict: their own repr hides the token
+        errors += [other for other in (current.__cause__, current.__context__) if other is not None]
+    return text
 
 
 REPLIES = (
@@ -47,53 +45,53 @@ REPLIES = (
 )
 
 
-async def test_no_error_tells_a_password_or_a_token(caplog: pytest.LogCaptureFixture) -> None:
-    """All at once, as each is tried again and again."""
+async def test_no_error_contains_a_password_or_a_token(caplog: pytest.LogCaptureFixture) -> None:
+    """Test all replies concurrently, because each one is retried."""
     caplog.set_level(logging.DEBUG)
-    told = await asyncio.gather(*map(what_is_told, REPLIES))
-    assert [reply for reply, words in zip(REPLIES, told, strict=True) if SECRET in words] == []
+    texts = await asyncio.gather(*map(collect_visible_texts, REPLIES))
+    assert [reply for reply, text in zip(REPLIES, texts, strict=True) if SECRET in text] == []
     assert SECRET not in caplog.text
 
 
-async def what_is_told(reply: bytes) -> str:
-    """Everything that can be seen where a service gives this reply to all that it is asked."""
+async def collect_visible_texts(reply: bytes) -> str:
+    """Collect all texts a user can see of a service that sends this reply to every request."""
 
-    async def of_login() -> str:
+    async def fail_to_log_in() -> str:
         async with Fleet(server.url, user="me", password=SECRET) as fleet:
-            with pytest.raises(FleetError) as failed:
+            with pytest.raises(FleetError) as raised:
                 await fleet.me()
-            return all_of(failed.value) + repr(fleet)
+            return format_everything(raised.value) + repr(fleet)
 
-    async def of_token() -> str:
+    async def fail_with_token() -> str:
         async with Fleet(server.url, token=SECRET) as fleet:
-            with pytest.raises(FleetError) as failed:
+            with pytest.raises(FleetError) as raised:
                 await fleet.me()
-            return all_of(failed.value) + repr(fleet)
+            return format_everything(raised.value) + repr(fleet)
 
-    async def of_stream() -> str:
+    async def fail_to_stream() -> str:
         async with Fleet(server.url, token=SECRET) as fleet:
-            with pytest.raises(FleetError) as failed:
+            with pytest.raises(FleetError) as raised:
                 await anext(fleet.live())
-            return all_of(failed.value) + repr(fleet)
+            return format_everything(raised.value) + repr(fleet)
 
     async with scripted_server(reply) as server:
-        return "".join(await asyncio.gather(of_login(), of_token(), of_stream()))
+        return "".join(await asyncio.gather(fail_to_log_in(), fail_with_token(), fail_to_stream()))
 
 
-async def test_no_error_tells_the_key_of_a_request(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_error_contains_the_key_of_a_request(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    async with scripted_server(DROP) as server, Fleet(server.url, token="mfk_x") as fleet:  # noqa: S106 # of nobody
-        with pytest.raises(FleetError) as failed:
+    async with scripted_server(DROP) as server, Fleet(server.url, token="mfk_x") as fleet:  # noqa: S106 # not a real key
+        with pytest.raises(FleetError) as raised:
             await fleet.requests.write(DEVICE, "8000", "00", key=SECRET, public_key=SECRET)
         assert SECRET in server.requests[0].body.decode()
-    assert SECRET not in all_of(failed.value) + caplog.text
+    assert SECRET not in format_everything(raised.value) + caplog.text
 
 
-@pytest.mark.parametrize("said", [SECRET, SECRET[:4] + "\x1b" + SECRET[4:]], ids=["plain", "disguised"])
-async def test_no_error_repeats_a_secret_that_the_service_repeats(said: str) -> None:
-    told = build_problem(400, "invalid-request", f"{said} is wrong")
-    async with scripted_server(told) as server, Fleet(server.url, token="mfk_x") as fleet:  # noqa: S106 # of nobody
-        for deed in (
+@pytest.mark.parametrize("echoed", [SECRET, SECRET[:4] + "\x1b" + SECRET[4:]], ids=["plain", "disguised"])
+async def test_no_error_contains_a_secret_that_the_service_echoes(echoed: str) -> None:
+    reply = build_problem(400, "invalid-request", f"{echoed} is wrong")
+    async with scripted_server(reply) as server, Fleet(server.url, token="mfk_x") as fleet:  # noqa: S106 # not a real key
+        for call in (
             fleet.requests.write(DEVICE, "8000", "00", key=SECRET),
             fleet.requests.read(DEVICE, "8000", public_key=SECRET),
             fleet.users.add("me", SECRET, "viewer"),
@@ -101,14 +99,12 @@ async def test_no_error_repeats_a_secret_that_the_service_repeats(said: str) -> 
             fleet.change_password(SECRET, "x"),
             fleet.change_password("x", SECRET),
         ):
-            with pytest.raises(FleetError, match="… is wrong") as failed:
-                await deed
-            assert SECRET not in all_of(failed.value)
+            with pytest.raises(FleetError, match="… is wrong") as raised:
+                await call
+            assert SECRET not in format_everything(raised.value)
 
 
-async def test_nothing_is_logged_that_is_secret(
-    service: LiveService, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_secret_is_logged(service: LiveService, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     username = service.new_user()
     async with Fleet(service.url, user=username, password="correct-horse-battery") as fleet:  # noqa: S106
@@ -119,13 +115,13 @@ async def test_nothing_is_logged_that_is_secret(
     assert "correct-horse-battery" not in caplog.text
 
 
-def test_nothing_shows_what_it_carries() -> None:
-    waiting = blocking.Fleet("http://127.0.0.1", user="me", password=SECRET)
-    call = HttpRequest(method="POST", path="/", body=SECRET.encode(), headers=(("X", SECRET),))
-    shown = [
-        repr(waiting),
-        repr(waiting.users),
-        repr(call),
+def test_representations_contain_no_secret() -> None:
+    fleet = blocking.Fleet("http://127.0.0.1", user="me", password=SECRET)
+    request = HttpRequest(method="POST", path="/", body=SECRET.encode(), headers=(("X", SECRET),))
+    representations = [
+        repr(fleet),
+        repr(fleet.users),
+        repr(request),
         repr(HttpResponse(status=200, body=SECRET.encode())),
     ]
-    assert SECRET not in "".join(shown) + repr(call.__rich_repr__())
+    assert SECRET not in "".join(representations) + repr(request.__rich_repr__())

@@ -1,4 +1,4 @@
-"""A program of somebody who uses the SDK, both faces of it, and a bit of everything."""
+"""Program that uses a bit of everything of the SDK, both asynchronous and blocking."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 DEVICE, GATEWAY = "c0ffee000001", "02005e000001"
 
 
-async def look_around(fleet: Fleet) -> list[Device]:
-    """Lists, each thing in them, and what may be missing."""
+async def list_everything(fleet: Fleet) -> list[Device]:
+    """Use lists, their items, and values that may be missing."""
     summary = await fleet.devices.summary(labels=["a", "b"], connected=True)
     shares: dict[str, int] = {each.value: each.count for each in summary.models}
     detail = await fleet.devices.show(DEVICE)
@@ -66,7 +66,7 @@ async def look_around(fleet: Fleet) -> list[Device]:
 
 
 async def administer(fleet: Fleet) -> Session | None:
-    """People, keys, gateways."""
+    """Use users, API keys, gateways and labels."""
     user = await fleet.users.add("me", "correct-horse", Role.VIEWER)
     issued = await fleet.api_keys.issue(user.username, user.role, datetime.now(UTC) + timedelta(days=1))
     claim = await fleet.gateways.claim(GATEWAY, "Lobby")
@@ -75,22 +75,22 @@ async def administer(fleet: Fleet) -> Session | None:
     return fleet.session
 
 
-async def ask(fleet: Fleet) -> int:
-    """Requests through a service, and how they can end."""
+async def send_requests(fleet: Fleet) -> int:
+    """Use requests through a service, and all their outcomes."""
     try:
-        answer: RequestAnswer = check(await fleet.requests.read(DEVICE, "8000", timeout=3))
+        response: RequestAnswer = check(await fleet.requests.read(DEVICE, "8000", timeout=3))
         await fleet.requests.write(DEVICE, "tx-power", -4, gateway=GATEWAY, priority=Priority.HIGH)
     except Declined as declined:
         return declined.status
     except Unanswered as unanswered:
         return int(unanswered.sent)
-    wish = NewRequest(operation=Operation.READ_DECODED, identifier="temperature", timeout_ms=1000)
-    record = await fleet.requests.show((await fleet.requests.post(DEVICE, wish)).id)
-    return answer.status if record.state is RequestState.DONE else Status.TIMEOUT
+    request = NewRequest(operation=Operation.READ_DECODED, identifier="temperature", timeout_ms=1000)
+    record = await fleet.requests.show((await fleet.requests.post(DEVICE, request)).id)
+    return response.status if record.state is RequestState.DONE else Status.TIMEOUT
 
 
-async def follow(fleet: Fleet) -> str:
-    """Live events, told apart by what they say."""
+async def receive_events(fleet: Fleet) -> str:
+    """Use live events, distinguished by their data."""
     async for event in fleet.live(types=("report", "resync"), ids=[DEVICE]):
         one: Event = event
         match one.data:
@@ -101,8 +101,8 @@ async def follow(fleet: Fleet) -> str:
     return ""
 
 
-async def listen(mesh: Mesh) -> Report | None:
-    """Reports at a broker, and acks."""
+async def receive_reports(mesh: Mesh) -> Report | None:
+    """Use reports and acks over a broker."""
     async with aclosing(mesh.reports(kinds=[Kind.MEASUREMENT, "event"], session="mine")) as reports:
         async for report in reports:
             age: timedelta = report.received - report.body.time
@@ -112,8 +112,10 @@ async def listen(mesh: Mesh) -> Report | None:
     return None
 
 
-async def name_what_is_told(fleet: Fleet, sort: Sort, about: EventType, kind: SampleKind) -> EventData | None:
-    """All that a service takes and gives has a name to annotate it with."""
+async def annotate_rest_values(
+    fleet: Fleet, sort: Sort, about: EventType, kind: SampleKind
+) -> EventData | None:
+    """Check that all values that a service accepts and returns have types for annotations."""
     choice: GatewayChoice = (await fleet.requests.read(DEVICE, "8000")).choice
     health: Health = await fleet.operations.health()
     named = [choice.reason, health.status, *[each.id async for each in fleet.devices.list(sort=sort)]]
@@ -124,20 +126,20 @@ async def name_what_is_told(fleet: Fleet, sort: Sort, about: EventType, kind: Sa
     return None
 
 
-async def name_what_is_reported(mesh: Mesh, since: Moment) -> int:
-    """The same of gateways, and what reports hold."""
-    answer: ReadResponse | ReadDecodedResponse = await mesh.read(GATEWAY, DEVICE, "8000")
-    response: Response = await mesh.write(GATEWAY, DEVICE, "9802", b"\x00", key="00", priority=1)
+async def annotate_mqtt_values(mesh: Mesh, since: Moment) -> int:
+    """Check that all values of gateways and reports have types for annotations."""
+    read_response: ReadResponse | ReadDecodedResponse = await mesh.read(GATEWAY, DEVICE, "8000")
+    write_response: Response = await mesh.write(GATEWAY, DEVICE, "9802", b"\x00", key="00", priority=1)
     await mesh.ack(GATEWAY, DEVICE, "8800", time=since)
     async for report in mesh.reports():
         match report.body:
             case reports.Rssi(rssi=rssi):
                 return rssi
-    return answer.status + response.status
+    return read_response.status + write_response.status
 
 
-async def ask_a_gateway(mesh: Mesh) -> bytes:
-    """Requests at a broker: an answer that is checked has what was asked for, or something is unset."""
+async def send_mqtt_requests(mesh: Mesh) -> bytes:
+    """Use requests over a broker: a checked response has its value, or a field is unset."""
     version = check(await mesh.apiversion(GATEWAY)).version
     value = check(await mesh.read(GATEWAY, DEVICE, "8000")).value
     if not isinstance(value, str) or not version:
@@ -146,30 +148,33 @@ async def ask_a_gateway(mesh: Mesh) -> bytes:
     return str(response.time).encode()
 
 
-def wait(url: str, authorities: Path) -> list[Device]:
-    """The blocking face: the same names, without await."""
-    with blocking.Fleet(url, token="mfk_", tls_ca=authorities) as fleet:  # noqa: S106 # of nobody
-        answer: RequestAnswer = check(fleet.requests.write(DEVICE, "8000", "00", gateway=None))
+def use_blocking_fleet(url: str, authorities: Path) -> list[Device]:
+    """Use the blocking SDK, which has the same names without await."""
+    with blocking.Fleet(url, token="mfk_", tls_ca=authorities) as fleet:  # noqa: S106 # not a real key
+        response: RequestAnswer = check(fleet.requests.write(DEVICE, "8000", "00", gateway=None))
         for event in fleet.live(types="report"):
             one: Event = event
-            if one.type == str(answer.status):
+            if one.type == str(response.status):
                 break
         return list(fleet.devices.list(labels="a", connected=fleet.me().role is Role.ADMIN))
 
 
-def wait_for_a_gateway() -> Report | None:
-    """The same at a broker, and what tests use."""
+def use_blocking_mesh() -> Report | None:
+    """Use the blocking SDK over a broker, with an emulated gateway."""
     with emulated_gateway(devices=3, faults={"silent": 1}) as gateway, blocking.Mesh(gateway.broker) as mesh:
-        known: EmulatedGateway = gateway
-        version = mesh.apiversion(known.mac).version
-        for report in mesh.reports(gateway=known.mac, device=known.devices[0]):
+        emulated: EmulatedGateway = gateway
+        version = mesh.apiversion(emulated.mac).version
+        for report in mesh.reports(gateway=emulated.mac, device=emulated.devices[0]):
             if version:
                 return report
     return None
 
 
-async def bring_a_fleet() -> RunningFleet:
-    """A service for tests, with `async with`."""
-    async with running_fleet(gateways=2) as place, Fleet(place.url, user=place.user, password="") as fleet:
+async def run_fleet() -> RunningFleet:
+    """Use a service for tests, with `async with`."""
+    async with (
+        running_fleet(gateways=2) as running,
+        Fleet(running.url, user=running.user, password="") as fleet,
+    ):
         await fleet.operations.ready()
-        return place
+        return running

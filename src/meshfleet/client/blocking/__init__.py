@@ -1,6 +1,7 @@
-"""The SDK for programs without an event loop: `from meshfleet.client.blocking import Fleet, Mesh`.
+"""SDK for programs without an event loop: `from meshfleet.client.blocking import Fleet, Mesh`.
 
-Every method of the asynchronous SDK is called in an event loop that runs in a thread of its own.
+Every method runs its asynchronous counterpart in an event loop in a background thread and waits for the
+result.
 """
 
 from meshfleet.client.blocking.fleet import Fleet

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for programs that have none."""
+"""Event loop in a background thread, for programs that have no event loop."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ Result = TypeVar("Result")
 
 
 class EventLoopThread:
-    """Runs what is asynchronous, and lets any thread wait for it. It lasts from `start` to `stop`."""
+    """Event loop that runs in its own thread from `start` to `stop`; any thread may run coroutines in it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._background_tasks: set[asyncio.Task[None]] = set()
-        # Nothing gets in behind the end, where nobody would see to it. The garbage collector may come in the
-        # middle, and must not wait for itself.
+        # Keeps coroutines from being submitted after the loop has stopped, where they would never finish.
+        # Reentrant: the garbage collector may call run_in_background while this thread holds the lock.
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread, and wait until its loop is running.
+
+        Raise `LinkClosed` if it was started before.
+        """
         if self._thread is not None:
-            raise LinkClosed(f"the {self._name} is in use already")
+            raise LinkClosed(f"the {self._name} is already open")
         started = threading.Event()
-        # A daemon: a program that ends in the middle of everything must not wait for us.
+        # A daemon: a program that exits without closing must not hang.
         self._thread = threading.Thread(target=self._run_loop, args=(started,), name=self._name, daemon=True)
         self._thread.start()
         started.wait()
 
     def stop(self) -> None:
-        """End, with all that is still under way."""
+        """Cancel all running coroutines, stop the loop and wait for the thread to end."""
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is not None:
@@ -48,22 +51,28 @@ class EventLoopThread:
         self._thread = None
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for some work. Who stops waiting, as by Ctrl-C, stops the work."""
+        """Run a coroutine in the loop and return its result.
+
+        Interrupting the wait (Ctrl-C) cancels the coroutine.
+        """
         with self._lock:
             if self._loop is None:
                 coroutine.close()
-                raise LinkClosed(f"the {self._name} is not open: use it inside of its `with` block")
+                raise LinkClosed(f"the {self._name} is not open: use it inside its `with` block")
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except CancelledError:
-            raise LinkClosed(f"the {self._name} was closed meanwhile") from None
+            raise LinkClosed(f"the {self._name} was closed while a call was waiting") from None
         except BaseException:
             future.cancel()
             raise
 
     def run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Have some last work done without waiting: the garbage collector may ask, in any thread."""
+        """Start a clean-up coroutine without waiting for it.
+
+        The garbage collector may call this in any thread.
+        """
         with self._lock:
             if self._loop is None:
                 coroutine.close()
@@ -80,4 +89,4 @@ class EventLoopThread:
             self._loop = loop = runner.get_loop()
             loop.call_soon(started.set)
             loop.run_forever()
-            # Leaving cancels what is under way, closes generators, and closes the loop.
+            # The runner cancels the running tasks, closes generators, and closes the loop.

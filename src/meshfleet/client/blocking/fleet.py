@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Devices(Proxy[devices.Devices]):
-    """The devices of a fleet, gateways included. Each is named by MAC or device id, in either case."""
+    """Devices of a fleet, gateways included. Each is named by its MAC or device id, in either case."""
 
     list = IteratorMethod(devices.Devices.list)
     summary = BlockingMethod(devices.Devices.summary)
@@ -33,7 +33,7 @@ class Devices(Proxy[devices.Devices]):
 
 
 class Labels(Proxy[labels.Labels]):
-    """All labels of a fleet. What is on a device is changed at `fleet.devices`."""
+    """Label catalogue of a fleet. `fleet.devices` attaches labels to devices."""
 
     list = IteratorMethod(labels.Labels.list)
     add = BlockingMethod(labels.Labels.add)
@@ -41,7 +41,7 @@ class Labels(Proxy[labels.Labels]):
 
 
 class Gateways(Proxy[gateways.Gateways]):
-    """The claimed gateways of a fleet. Each is named by MAC or device id, in either case."""
+    """Claimed gateways of a fleet. Each is named by its MAC or device id, in either case."""
 
     list = IteratorMethod(gateways.Gateways.list)
     show = BlockingMethod(gateways.Gateways.show)
@@ -51,7 +51,7 @@ class Gateways(Proxy[gateways.Gateways]):
 
 
 class Samples(Proxy[samples.Samples]):
-    """What the devices of a fleet reported. Each is named by MAC or device id, in either case."""
+    """Samples and links that the devices of a fleet reported. Devices are named by MAC or device id."""
 
     list = IteratorMethod(samples.Samples.list)
     csv = IteratorMethod(samples.Samples.csv)
@@ -61,9 +61,10 @@ class Samples(Proxy[samples.Samples]):
 
 
 class Requests(Proxy[requests.Requests]):
-    """Requests to devices. An identifier in hex takes the raw operation, a name the decoded one (request-34).
+    """Requests to devices: raw operation for an identifier in hex, decoded one for a name (request-34).
 
-    An answer is returned whatever its status: see `meshfleet.client.check`. No answer is an `Unanswered`.
+    A response is returned whatever its status: see `meshfleet.client.check`. A missing response raises
+    `Unanswered`.
     """
 
     read = BlockingMethod(requests.Requests.read)
@@ -77,7 +78,7 @@ class Requests(Proxy[requests.Requests]):
 
 
 class FirmwareImages(Proxy[firmware.FirmwareImages]):
-    """The firmware of a fleet. Each is named by its id, or by its record."""
+    """Firmware records and images of a fleet. Each is named by its id or its record."""
 
     list = IteratorMethod(firmware.FirmwareImages.list)
     upload = BlockingMethod(firmware.FirmwareImages.upload)
@@ -90,7 +91,7 @@ class FirmwareImages(Proxy[firmware.FirmwareImages]):
 
 
 class Jobs(Proxy[jobs.Jobs]):
-    """The update jobs of a fleet. Each is named by its id, or by what was told of it."""
+    """Update jobs of a fleet. Each is named by its id or its record."""
 
     create = BlockingMethod(jobs.Jobs.create)
     dry_run = BlockingMethod(jobs.Jobs.dry_run)
@@ -109,7 +110,7 @@ class Jobs(Proxy[jobs.Jobs]):
 
 
 class Users(Proxy[accounts.Users]):
-    """The people who may log in."""
+    """Users who may log in. Needs the role admin."""
 
     list = IteratorMethod(accounts.Users.list)
     add = BlockingMethod(accounts.Users.add)
@@ -119,7 +120,7 @@ class Users(Proxy[accounts.Users]):
 
 
 class ApiKeys(Proxy[accounts.ApiKeys]):
-    """Keys for programs."""
+    """API keys, with which programs log in. Needs the role admin."""
 
     list = IteratorMethod(accounts.ApiKeys.list)
     issue = BlockingMethod(accounts.ApiKeys.issue)
@@ -127,13 +128,13 @@ class ApiKeys(Proxy[accounts.ApiKeys]):
 
 
 class Audit(Proxy[accounts.Audit]):
-    """The audit log: one row for every change that somebody made."""
+    """Audit log: one row for every change. Needs the role admin."""
 
     list = IteratorMethod(accounts.Audit.list)
 
 
 class Operations(Proxy[operations.Operations]):
-    """What those need who run a service. All but the figures is for everybody, and needs no login."""
+    """Health, readiness, metrics and API documents of a service. Only the metrics need a login."""
 
     health = BlockingMethod(operations.Operations.health)
     ready = BlockingMethod(operations.Operations.ready)
@@ -143,12 +144,13 @@ class Operations(Proxy[operations.Operations]):
 
 
 class Fleet(ContextProxy[fleet.Fleet]):
-    """A service, as `with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
+    """Meshfleet service: `with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
 
-    It is the same as `meshfleet.client.Fleet`, but that every method waits. Any number of threads may use it.
+    Has the methods of `meshfleet.client.Fleet`, but each one waits for its result. Any number of threads may
+    share it.
     """
 
-    def __init__(  # noqa: PLR0913 # by name, each may be left out
+    def __init__(  # noqa: PLR0913 # keyword-only, all optional
         self,
         url: str | None = None,
         *,
@@ -159,27 +161,30 @@ class Fleet(ContextProxy[fleet.Fleet]):
         tls_ca: Path | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """`tls_ca` names who vouches for the service; `timeout` is in seconds, for one answer."""
-        behind = fleet.Fleet(
+        """Create a client.
+
+        `tls_ca` is a file of CA certificates; `timeout` is the seconds to wait for one response.
+        """
+        target = fleet.Fleet(
             url, user=user, password=password, token=token, session=session, tls_ca=tls_ca, timeout=timeout
         )
-        runner = EventLoopThread("Fleet")
-        super().__init__(behind, runner)
-        self.devices = Devices(behind.devices, runner)
-        self.labels = Labels(behind.labels, runner)
-        self.gateways = Gateways(behind.gateways, runner)
-        self.samples = Samples(behind.samples, runner)
-        self.requests = Requests(behind.requests, runner)
-        self.firmware = FirmwareImages(behind.firmware, runner)
-        self.jobs = Jobs(behind.jobs, runner)
-        self.users = Users(behind.users, runner)
-        self.api_keys = ApiKeys(behind.api_keys, runner)
-        self.audit = Audit(behind.audit, runner)
-        self.operations = Operations(behind.operations, runner)
+        loop_thread = EventLoopThread("Fleet")
+        super().__init__(target, loop_thread)
+        self.devices = Devices(target.devices, loop_thread)
+        self.labels = Labels(target.labels, loop_thread)
+        self.gateways = Gateways(target.gateways, loop_thread)
+        self.samples = Samples(target.samples, loop_thread)
+        self.requests = Requests(target.requests, loop_thread)
+        self.firmware = FirmwareImages(target.firmware, loop_thread)
+        self.jobs = Jobs(target.jobs, loop_thread)
+        self.users = Users(target.users, loop_thread)
+        self.api_keys = ApiKeys(target.api_keys, loop_thread)
+        self.audit = Audit(target.audit, loop_thread)
+        self.operations = Operations(target.operations, loop_thread)
 
     @property
     def session(self) -> Session | None:
-        """The login as it is now, to be kept for later; None: we are not logged in."""
+        """Current login, to be stored and used later as `session`; None if not logged in."""
         return self._target.session
 
     log_in = BlockingMethod(fleet.Fleet.log_in)

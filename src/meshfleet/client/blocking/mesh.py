@@ -13,23 +13,24 @@ if TYPE_CHECKING:
 
 
 class Mesh(ContextProxy[mesh.Mesh]):
-    """Gateways on a broker, as `with Mesh("mqtt://user:password@host:1883") as mesh`.
+    """Gateways on an MQTT broker: `with Mesh("mqtt://user:password@host:1883") as mesh`.
 
-    It is the same as `meshfleet.client.Mesh`, but that every method waits. Any number of threads may use it.
+    Has the methods of `meshfleet.client.Mesh`, but each one waits for its result. Any number of threads may
+    share it.
     """
 
     def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:
-        """`prefix` stands in front of all topics; `tls_ca` names who vouches for the broker."""
+        """Create a client. `prefix` is the topic prefix; `tls_ca` is a file of CA certificates."""
         super().__init__(mesh.Mesh(url, prefix=prefix, tls_ca=tls_ca), EventLoopThread("Mesh"))
 
     @property
     def rejected(self) -> int:
-        """How many reports could not be read."""
+        """Number of received reports that could not be decoded."""
         return self._target.rejected
 
     @property
     def pending(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of requests waiting for responses."""
         return self._target.pending
 
     reports = IteratorMethod(mesh.Mesh.reports)

@@ -1,7 +1,7 @@
-"""The methods of asynchronous objects as methods that wait.
+"""Blocking proxies of the asynchronous SDK classes.
 
-A face stands in front of such an object. Each of its methods is a line, and keeps the signature of the one
-behind it: `rename = Deed(Devices.rename)`.
+A proxy wraps one asynchronous object. Each of its methods is one line and has the signature and the docstring
+of the wrapped method: `rename = BlockingMethod(Devices.rename)`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from meshfleet.client.blocking.event_loop import EventLoopThread
 
 
-# Items that come one after the other, for programs without an event loop.
+# Iteration over asynchronous generators without an event loop.
 
 Item = TypeVar("Item")
 
 _END: Any = object()
-"""Behind the last item."""
+"""Marks the end of the items."""
 
 
 class BlockingIterator(Iterator[Item]):
-    """One item after the other, each when it is wanted. It is for one thread at a time.
+    """Blocking iterator over an asynchronous generator. Use it in one thread at a time.
 
-    `close`, or the end of a `with`, returns when nothing is left of it, such as its connection. After a mere
-    `break` that happens a moment later.
+    `close`, or leaving its `with` block, waits until its connection is closed. After a `break` the connection
+    closes in the background.
     """
 
     def __init__(self, items: AsyncGenerator[Item, None], loop_thread: EventLoopThread) -> None:
@@ -45,7 +45,7 @@ class BlockingIterator(Iterator[Item]):
         self._busy = threading.Lock()
 
     def __next__(self) -> Item:
-        """The next item; waits for it."""
+        """Wait for the next item and return it."""
         with self._exclusive():
             item: Item = _END if self._is_over else self._next_item()
         if item is _END:
@@ -61,11 +61,11 @@ class BlockingIterator(Iterator[Item]):
             raise
 
     def close(self) -> None:
-        """Let go, and wait until that is done."""
+        """Stop the iteration and wait until its resources are released."""
         with self._exclusive():
             if not self._is_over:
                 self._is_over = True
-                with suppress(LinkClosed):  # then all is closed already
+                with suppress(LinkClosed):  # the Fleet or Mesh is closed, and the generator with it
                     self._loop_thread.run(self._generator.close())
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class BlockingIterator(Iterator[Item]):
         self._close_in_background()
 
     def _close_in_background(self) -> None:
-        """Let go without waiting: the garbage collector may be in any thread, that of the loop included."""
+        """Stop without waiting: the garbage collector may call this in any thread, even that of the loop."""
         if not self._is_over:
             self._is_over = True
             self._loop_thread.run_in_background(self._generator.close())
@@ -86,7 +86,7 @@ class BlockingIterator(Iterator[Item]):
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
-            raise ValueError("another thread waits for the next item")
+            raise ValueError("another thread is already waiting for the next item")
         try:
             yield
         finally:
@@ -94,7 +94,7 @@ class BlockingIterator(Iterator[Item]):
 
 
 class _SerializedGenerator(Generic[Item]):
-    """A generator that is closed only when its last step is over, which may take a while to be cancelled."""
+    """Generator that is closed only after its running step has ended; canceling a step may take a while."""
 
     def __init__(self, items: AsyncGenerator[Item, None]) -> None:
         self._items = items
@@ -110,7 +110,7 @@ class _SerializedGenerator(Generic[Item]):
 
 
 class AsyncContext(Protocol):
-    """What lasts as long as a block."""
+    """Asynchronous context manager."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -125,7 +125,7 @@ MethodT = TypeVar("MethodT", bound="Callable[..., object]")
 
 
 class Proxy(Generic[TargetT]):
-    """Stands in front of an object, and of the loop where that lives."""
+    """Blocking counterpart of an asynchronous object, with the event loop that runs its methods."""
 
     def __init__(self, target: TargetT, loop_thread: EventLoopThread) -> None:
         self._target = target
@@ -136,7 +136,7 @@ class Proxy(Generic[TargetT]):
 
 
 class ContextProxy(Proxy[AsyncContextT]):
-    """The face of what lasts as long as a `with` block, and its loop with it."""
+    """Proxy of an asynchronous context manager: entering starts the event loop, leaving stops it."""
 
     def __enter__(self) -> Self:
         self._loop_thread.start()
@@ -155,7 +155,7 @@ class ContextProxy(Proxy[AsyncContextT]):
 
 
 class BlockingMethod(Generic[TargetT, Parameters, Result]):
-    """A method that waits until the one behind it is done."""
+    """Descriptor of a method that waits for the result of an asynchronous method."""
 
     def __init__(
         self, method: Callable[Concatenate[TargetT, Parameters], Coroutine[Any, Any, Result]]
@@ -164,25 +164,25 @@ class BlockingMethod(Generic[TargetT, Parameters, Result]):
         self.__doc__ = method.__doc__
 
     @overload
-    def __get__(self, face: None, owner: type) -> Self: ...
+    def __get__(self, proxy: None, owner: type) -> Self: ...
 
     @overload
-    def __get__(self, face: Proxy[TargetT], owner: type) -> Callable[Parameters, Result]: ...
+    def __get__(self, proxy: Proxy[TargetT], owner: type) -> Callable[Parameters, Result]: ...
 
-    def __get__(self, face: Proxy[TargetT] | None, owner: type) -> Self | Callable[Parameters, Result]:
-        """The method of one face."""
-        if face is None:
+    def __get__(self, proxy: Proxy[TargetT] | None, owner: type) -> Self | Callable[Parameters, Result]:
+        """Bind the method to one proxy."""
+        if proxy is None:
             return self
-        behind, runner = face._target, face._loop_thread  # noqa: SLF001 # a part of it
+        target, loop_thread = proxy._target, proxy._loop_thread  # noqa: SLF001 # part of the proxy
 
-        def do(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            return runner.run(self._method(behind, *args, **kwargs))
+        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            return loop_thread.run(self._method(target, *args, **kwargs))
 
-        return update_wrapper(do, MethodType(self._method, behind))
+        return update_wrapper(call, MethodType(self._method, target))
 
 
 class IteratorMethod(Generic[TargetT, Parameters, Result]):
-    """A method that gives one item after the other, and waits for each."""
+    """Descriptor of a method that returns a blocking iterator over an asynchronous generator."""
 
     def __init__(
         self, method: Callable[Concatenate[TargetT, Parameters], AsyncGenerator[Result, None]]
@@ -191,31 +191,35 @@ class IteratorMethod(Generic[TargetT, Parameters, Result]):
         self.__doc__ = method.__doc__
 
     @overload
-    def __get__(self, face: None, owner: type) -> Self: ...
+    def __get__(self, proxy: None, owner: type) -> Self: ...
 
     @overload
     def __get__(
-        self, face: Proxy[TargetT], owner: type
+        self, proxy: Proxy[TargetT], owner: type
     ) -> Callable[Parameters, BlockingIterator[Result]]: ...
 
     def __get__(
-        self, face: Proxy[TargetT] | None, owner: type
+        self, proxy: Proxy[TargetT] | None, owner: type
     ) -> Self | Callable[Parameters, BlockingIterator[Result]]:
-        """The method of one face."""
-        if face is None:
+        """Bind the method to one proxy."""
+        if proxy is None:
             return self
-        behind, runner = face._target, face._loop_thread  # noqa: SLF001 # a part of it
+        target, loop_thread = proxy._target, proxy._loop_thread  # noqa: SLF001 # part of the proxy
 
-        def go(*args: Parameters.args, **kwargs: Parameters.kwargs) -> BlockingIterator[Result]:
-            return BlockingIterator(self._method(behind, *args, **kwargs), runner)
+        def iterate(*args: Parameters.args, **kwargs: Parameters.kwargs) -> BlockingIterator[Result]:
+            return BlockingIterator(self._method(target, *args, **kwargs), loop_thread)
 
-        return _annotate_as_iterator(update_wrapper(go, MethodType(self._method, behind)))
+        return _annotate_as_iterator(update_wrapper(iterate, MethodType(self._method, target)))
 
 
 def _annotate_as_iterator(method: MethodT) -> MethodT:
-    """The same, which tells those who look at it that its iterator is a plain one."""
-    shape = signature(method)
-    told = str(shape.return_annotation).replace("AsyncGenerator[", "Items[").replace(", None]", "]")
-    method.__annotations__ = {**method.__annotations__, "return": told}
-    method.__signature__ = shape.replace(return_annotation=told)  # type: ignore[attr-defined] # inspect knows it
+    """Set the return annotation to the blocking iterator, for `inspect.signature` and `help`."""
+    original = signature(method)
+    annotation = (
+        str(original.return_annotation)
+        .replace("AsyncGenerator[", "BlockingIterator[")
+        .replace(", None]", "]")
+    )
+    method.__annotations__ = {**method.__annotations__, "return": annotation}
+    method.__signature__ = original.replace(return_annotation=annotation)  # type: ignore[attr-defined] # read by inspect
     return method

@@ -1,4 +1,4 @@
-"""Gateways over any MQTT broker: their reports, and requests to them. No Meshfleet service is needed."""
+"""`Mesh`: reports of gateways and requests to them over any MQTT broker, without a Meshfleet service."""
 
 from __future__ import annotations
 
@@ -43,62 +43,62 @@ if TYPE_CHECKING:
     from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
 
 _DEFAULT_TIMEOUT: Final = 15.0
-"""Seconds for an answer: a gateway gives up on a device after ten."""
+"""Seconds to wait for a response. A gateway gives up on a silent device after ten."""
 
 _MAX_REMEMBERED_VERSIONS: Final = 10_000
-"""Gateways whose version is remembered."""
+"""Gateways whose API version is remembered."""
 
 _RECONNECT_BACKOFF: Final = ExponentialBackoff(maximum=10.0)
-"""Somebody may be waiting for the connection to come back."""
+"""Short, because requests may be waiting for the connection."""
 
 
 class Mesh:
-    """Gateways on a broker, as `async with Mesh("mqtt://user:password@host:1883") as mesh`.
+    """Gateways on an MQTT broker: `async with Mesh("mqtt://user:password@host:1883") as mesh`.
 
-    Entering connects, and raises what is in the way; later the connection comes back by itself. Gateways and
-    devices are named by MAC or device id, in either case. An identifier in hex takes the raw operation, a
-    name the decoded one. An answer is returned whatever its status: see `meshfleet.client.check`.
+    Entering connects, or raises a `LinkError`. A lost connection is reopened automatically. Gateways and
+    devices are named by MAC or device id, in either case. An identifier in hex selects the raw operation, a
+    name the decoded one. A response is returned whatever its status: see `meshfleet.client.check`.
 
-    A request without an answer raises `GatewayTimeout`. If the connection breaks, a read is asked again; a
-    write is never sent twice, and raises `ConnectionLost` when the broker had not acknowledged it. After both
-    errors it may have been carried out. `BrokerUnreachable`: nothing was sent.
+    A request without a response raises `GatewayTimeout`. If the connection breaks, a read is sent again; a
+    write is never sent twice, and raises `ConnectionLost` if the broker had not acknowledged it. After either
+    error the request may have been carried out. `BrokerUnreachable` means that nothing was sent.
     """
 
     def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:
-        """`prefix` stands in front of all topics; `tls_ca` names who vouches for the broker."""
+        """Create a client. `prefix` is the topic prefix; `tls_ca` is a file of CA certificates."""
         self._address = BrokerAddress.parse(url)
         self._topics = TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
         tls = None if tls_ca is None else create_tls_context(authorities=tls_ca)
         self._options = MqttOptions(tls=tls, backoff=_RECONNECT_BACKOFF)
-        self._rpc = MeshRpcClient(self._address, _client_id(), self._topics, self._options)
+        self._rpc = MeshRpcClient(self._address, _generate_client_id(), self._topics, self._options)
         self._versions: OrderedDict[Mac, Version] = OrderedDict()
         self._report_subscriptions: dict[str, ReportSubscription] = {}
-        """Those that somebody iterates over, by client id."""
+        """Subscriptions that are being iterated over, by client id."""
         self._rejected = 0
         self._is_entered = False
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
-            raise LinkClosed("a Mesh is opened once: make another one")
+            raise LinkClosed("a Mesh can be opened only once: create another one")
         self._is_entered = True
         await self._rpc.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            for each in list(self._report_subscriptions.values()):
-                await each.close()
+            for subscription in list(self._report_subscriptions.values()):
+                await subscription.close()
         finally:
             await self._rpc.close()
 
     @property
     def rejected(self) -> int:
-        """How many reports could not be read."""
+        """Number of received reports that could not be decoded."""
         return self._rejected + sum(each.rejected for each in self._report_subscriptions.values())
 
     @property
     def pending(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of requests waiting for responses."""
         return self._rpc.pending
 
     # Reports
@@ -111,16 +111,20 @@ class Mesh:
         kinds: Kind | str | Iterable[Kind | str] = (),
         session: str | None = None,
     ) -> AsyncGenerator[Report, None]:
-        """Reports as they come, on a connection of their own; what cannot be read is skipped and counted.
+        """Iterate over reports as they arrive, on a separate connection.
 
-        With `session`, a client id that nobody else has, the broker keeps what comes while the program is
-        away, as far as its limits go. A report is acknowledged when the next one is asked for, so the last
-        one comes again after a break. Without `session`, what comes while there is no connection is lost.
+        Reports that cannot be decoded are skipped and counted in `rejected`. `kinds` selects kinds of
+        reports; none means all.
+
+        With `session`, a client id that no other client uses, the broker queues reports while the program is
+        not connected, within its limits. A report is acknowledged when the next one is requested, so the last
+        one is delivered again after a crash or a `break`. Without `session`, reports that arrive while there
+        is no connection are lost.
         """
         return self._receive_reports(ReportFilter.parse(gateway, device, kinds), session)
 
     async def end_session(self, session: str) -> None:
-        """Let the broker forget a session, and what waits there."""
+        """Delete a session on the broker, with the reports that are queued there."""
         async with MqttClient(self._address, session, clean=True, options=self._options):
             pass
 
@@ -128,16 +132,16 @@ class Mesh:
         self, report_filter: ReportFilter, session: str | None
     ) -> AsyncGenerator[Report, None]:
         self._rpc.check_open()
-        client_id = _client_id() if session is None else session
-        if client_id in self._report_subscriptions:  # they would throw each other out, again and again
-            raise ValueError(f"session {session!r} is being read already")
+        client_id = _generate_client_id() if session is None else session
+        if client_id in self._report_subscriptions:  # the broker would disconnect them in turns
+            raise ValueError(f"session {session!r} is already being read")
         reports = ReportSubscription(
             self._address, client_id, self._topics, clean=session is None, options=self._options
         )
         self._report_subscriptions[client_id] = reports
         try:
-            async with aclosing(reports.receive(report_filter)) as heard:
-                async for report in heard:
+            async with aclosing(reports.receive(report_filter)) as received:
+                async for report in received:
                     yield report
         finally:
             self._report_subscriptions.pop(client_id, None)
@@ -150,18 +154,21 @@ class Mesh:
         gateway: str,
         *,
         priority: int | None = None,
-        timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109 # as in every method here
+        timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109 # the SDK's methods take their timeout as an argument
     ) -> ApiVersionResponse:
-        """Ask a gateway for its version. Later requests to it are checked against that before they leave."""
+        """Read the API version of a gateway.
+
+        Later requests to it are checked against that version before they are sent.
+        """
         mac = normalize_mac(gateway)
         topic = RequestTopic(mac, mac, Operation.APIVERSION)
-        answer = await self._rpc.request(
+        response = await self._rpc.request(
             topic, build_apiversion(priority), is_repeatable=True, timeout=timeout
         )
-        told = cast("ApiVersionResponse", answer)  # as its operation has it
-        if told.version is not UNSET:
-            self._remember_version(mac, told.version)
-        return told
+        typed = cast("ApiVersionResponse", response)  # the type belongs to the operation
+        if typed.version is not UNSET:
+            self._remember_version(mac, typed.version)
+        return typed
 
     async def read(
         self,
@@ -172,12 +179,12 @@ class Mesh:
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
         **parameters: Unpack[RequestParameters],
     ) -> ReadResponse | ReadDecodedResponse:
-        """Read a property of a device. Keys are hex, and shown to nobody."""
+        """Read a property of a device. Keys are hex, and never logged."""
         topic = build_request_topic(gateway, device, Operation.READ, identifier)
-        answer = await self._request(topic, build_read(parameters), timeout)
-        return cast("ReadResponse | ReadDecodedResponse", answer)  # as its operation has it
+        response = await self._request(topic, build_read(parameters), timeout)
+        return cast("ReadResponse | ReadDecodedResponse", response)  # the type belongs to the operation
 
-    async def write(  # noqa: PLR0913 # by name, each may be left out
+    async def write(  # noqa: PLR0913 # most are optional keywords
         self,
         gateway: str,
         device: str,
@@ -188,27 +195,27 @@ class Mesh:
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
         **parameters: Unpack[RequestParameters],
     ) -> Response:
-        """Write a property: hex or bytes to a raw identifier, any JSON to a name. None writes NULL.
+        """Write a property: hex or bytes for an identifier in hex, any JSON for a name. None writes NULL.
 
-        It is sent once, whatever happens to the connection.
+        A write is sent only once, even if the connection breaks.
         """
         topic = build_request_topic(gateway, device, Operation.WRITE, identifier)
         return await self._request(topic, build_write(topic.operation, value, ext, parameters), timeout)
 
-    async def ack(  # noqa: PLR0913 # by name, each may be left out
+    async def ack(  # noqa: PLR0913 # most are optional keywords
         self,
         gateway: str,
         device: str,
         identifier: str,
         *,
         time: Moment,
-        type: AckType | int = AckType.ACK,  # noqa: A002 # its name on the wire
+        type: AckType | int = AckType.ACK,  # noqa: A002 # the field name in the payload
         priority: int | None = None,
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> None:
-        """Acknowledge the sample of this time to its device; returns when the broker has it.
+        """Acknowledge the sample of this time to its device, and wait until the broker has the message.
 
-        There is no answer. Only gateways from version 2.4.0 on understand it.
+        Gateways send no response to it. Only gateways of API version 2.4.0 or later support it.
         """
         topic = build_request_topic(gateway, device, Operation.ACK, identifier)
         await self._send_ack(topic, build_ack(time, type, priority), type, timeout)
@@ -218,12 +225,12 @@ class Mesh:
         report: Report,
         type: AckType | int = AckType.ACK,  # noqa: A002 # as in `ack`
     ) -> None:
-        """Acknowledge a report of a measurement or an event to its device."""
+        """Acknowledge a measurement or event report to its device, as `ack` does."""
         await self._send_ack(
             build_ack_topic(report), build_ack(report.body.time, type, None), type, _DEFAULT_TIMEOUT
         )
 
-    # Inside
+    # Internal
 
     async def _request(self, topic: RequestTopic, request: Request, timeout: float) -> Response:  # noqa: ASYNC109
         self._check_supported(topic, request)
@@ -234,7 +241,7 @@ class Mesh:
         await self._rpc.send(topic, ack, is_repeatable=is_repeatable(topic, kind), timeout=timeout)
 
     def _check_supported(self, topic: RequestTopic, request: Request) -> None:
-        """Refuse what the gateway is known to be too old for (version-12)."""
+        """Raise `GatewayTooOld` if the gateway's API version is known and too old (version-12)."""
         if (version := self._versions.get(topic.gateway)) is not None:
             requests.check_request_supported(topic.operation, request, version)
 
@@ -245,6 +252,6 @@ class Mesh:
             self._versions.popitem(last=False)
 
 
-def _client_id() -> str:
-    """One that nobody else has, and that every broker takes: 23 letters and digits [MQTT-3.1.3-5]."""
+def _generate_client_id() -> str:
+    """Return a random client id that every broker accepts: 23 letters and digits [MQTT-3.1.3-5]."""
     return f"meshfleet{secrets.token_hex(7)}"

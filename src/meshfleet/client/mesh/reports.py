@@ -1,4 +1,4 @@
-"""What gateways report of devices, one after the other, as typed values."""
+"""Subscriptions to the reports of gateways, decoded to typed values."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ _log = logging.getLogger(__name__)
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What a gateway said of a device, and when it came."""
+    """Report about a device, as a gateway published it."""
 
     gateway: Mac
     device: Mac
     kind: Kind
     identifier: AnyIdentifier | None
-    """In hex, or by its name in a decoded report; None where the kind has none."""
+    """Identifier in hex, or its name in a decoded report; None for kinds without an identifier."""
     body: reports.Report
+    """Content of the report, of the type in `meshfleet.client.reports` that belongs to its kind."""
     received: datetime
+    """Time at which this program received the report, in UTC."""
 
 
 class ReportFilter(Struct, frozen=True, kw_only=True):
-    """Which reports somebody wants to hear; None and nothing are all."""
+    """Filter of reports. None and an empty set match everything."""
 
     gateway: Mac | None
     device: Mac | None
@@ -50,7 +52,7 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
     def parse(
         cls, gateway: str | None, device: str | None, kinds: Kind | str | Iterable[Kind | str]
     ) -> ReportFilter:
-        """Read what a caller says."""
+        """Parse the arguments of `Mesh.reports`."""
         return cls(
             gateway=None if gateway is None else normalize_mac(gateway),
             device=None if device is None else normalize_mac(device, "device"),
@@ -58,15 +60,18 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
         )
 
     def topic_filters(self, topics: TopicCodec) -> list[str]:
-        """The topic filters that bring it, and perhaps a little more."""
-        front = f"{topics.report_filter(self.gateway).removesuffix('#')}{self.device or '+'}/"
-        words = set(self.kinds)
-        if Kind.MEASUREMENT_ERROR_DECODED in words:
-            words.add(Kind.MEASUREMENT_ERROR)  # where a name may stand too (topic-16)
-        return [f"{front}{word}/#" for word in sorted(words)] or [f"{front}#"]
+        """Return the topic filters to subscribe to. They may match more reports than `matches` does."""
+        prefix = f"{topics.report_filter(self.gateway).removesuffix('#')}{self.device or '+'}/"
+        kinds = set(self.kinds)
+        if Kind.MEASUREMENT_ERROR_DECODED in kinds:
+            kinds.add(Kind.MEASUREMENT_ERROR)  # may carry a name too (topic-16)
+        return [f"{prefix}{kind}/#" for kind in sorted(kinds)] or [f"{prefix}#"]
 
     def matches(self, topic: ReportTopic) -> bool:
-        """Whether a report is wanted: a session may bring what was wanted in an earlier life."""
+        """Return whether the filter selects a report.
+
+        A kept session may deliver reports of earlier filters.
+        """
         return (
             self.gateway in {None, topic.gateway}
             and self.device in {None, topic.device}
@@ -75,7 +80,7 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
 
 
 class ReportSubscription:
-    """The reports of one iterator, on a connection of its own."""
+    """Reports of one iterator, on a connection of its own."""
 
     def __init__(
         self, address: BrokerAddress, client_id: str, topics: TopicCodec, *, clean: bool, options: MqttOptions
@@ -85,24 +90,24 @@ class ReportSubscription:
             address, client_id, clean=clean, options=replace(options, single_message_batches=True)
         )
         self.rejected = 0
-        """How many could not be read."""
+        """Number of reports that could not be decoded."""
 
     async def receive(self, report_filter: ReportFilter) -> AsyncGenerator[Report, None]:
-        """Report after report, until the connection is closed by us.
+        """Iterate over reports until `close`.
 
-        One is acknowledged when the next is asked for: what the program was busy with when it ended comes
-        again, if the session is kept.
+        A report is acknowledged when the next one is requested. If the session is kept, the broker delivers
+        the report that the program was processing when it ended once more.
         """
-        async with self._mqtt as line:
-            await line.subscribe(*report_filter.topic_filters(self._topics))
-            async for batch in line:
+        async with self._mqtt as mqtt:
+            await mqtt.subscribe(*report_filter.topic_filters(self._topics))
+            async for batch in mqtt:
                 for message in batch.messages:
                     if (report := self._decode(message, report_filter)) is not None:
                         yield report
                 batch.acknowledge()
 
     async def close(self) -> None:
-        """End it; who iterates comes to the end."""
+        """Disconnect. The iteration ends."""
         await self._mqtt.close()
 
     def _decode(self, message: Publish, report_filter: ReportFilter) -> Report | None:
@@ -115,9 +120,12 @@ class ReportSubscription:
             body = reports.decode_report(topic.kind, message.payload)
         except WireError as exc:
             self.rejected += 1
-            # Not the whole error, which may repeat a part of the payload.
+            # Without the text of the error, which may quote a part of the payload.
             _log.warning(
-                "a report on %s cannot be read: %s, %s", quote_input(message.topic), exc.field, exc.code
+                "skipped a report on %s that cannot be decoded: %s, %s",
+                quote_input(message.topic),
+                exc.field,
+                exc.code,
             )
             return None
         return Report(

@@ -1,4 +1,4 @@
-"""What callers ask for, as requests of the wire: checked here, before anything is sent."""
+"""Requests of the MT2 protocol, built from the arguments of `Mesh` and checked before they are sent."""
 
 from __future__ import annotations
 
@@ -36,15 +36,18 @@ if TYPE_CHECKING:
 
 
 class RequestParameters(TypedDict, total=False):
-    """What may be said with every read and write. None: as the gateway sees fit."""
+    """Optional parameters of reads and writes. None leaves the choice to the gateway."""
 
     priority: int | None
-    """0 to 4: how urgent it is inside the mesh."""
+    """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
     extender_id: str | None
+    """Extender, in hex, through which an unconnected device is reached. Needs API version 2.1.0."""
     access_type: AccessType | str | None
+    """Access to an `unprovisioned` or `legacy` device. Needs API version 2.2.0."""
     public_key: str | Secret | None
+    """Public key in hex, for unprovisioned access."""
     key: str | Secret | None
-    """In hex: secrets, which are never shown."""
+    """Network key in hex. Both keys are secrets, and never logged."""
 
 
 _ACK_OPERATIONS: Final[Mapping[Kind, Operation]] = {
@@ -53,60 +56,63 @@ _ACK_OPERATIONS: Final[Mapping[Kind, Operation]] = {
     Kind.EVENT: Operation.ACK,
     Kind.EVENT_DECODED: Operation.ACK_DECODED,
 }
-"""The kinds of reports that can be acknowledged (ack-7)."""
+"""Kinds of reports that can be acknowledged, and the operations that do it (ack-7)."""
 
 
 def build_request_topic(gateway: str, device: str, operation: Operation, identifier: str) -> RequestTopic:
-    """Where to ask: hex is for the raw operation, a name for the decoded one (request-34)."""
-    spelt = normalize_identifier(identifier)
-    known = Identifier(spelt) if is_identifier(spelt) else IdentifierName(spelt)
+    """Return the topic of a request: raw operation for hex, decoded one for a name (request-34)."""
+    normalized = normalize_identifier(identifier)
+    parsed = Identifier(normalized) if is_identifier(normalized) else IdentifierName(normalized)
     return RequestTopic(
-        normalize_mac(gateway), normalize_mac(device, "device"), select_operation(spelt, operation), known
+        normalize_mac(gateway),
+        normalize_mac(device, "device"),
+        select_operation(normalized, operation),
+        parsed,
     )
 
 
 def build_apiversion(priority: int | None) -> ApiVersionRequest:
-    """A question for the version."""
+    """Build a request for the API version."""
     return payload.build_payload(requests.ApiVersionRequest, _to_wire_names({"priority": priority}))
 
 
 def build_read(parameters: RequestParameters) -> ReadRequest:
-    """A read."""
+    """Build a read request."""
     return payload.build_payload(requests.ReadRequest, _to_wire_names(parameters))
 
 
 def build_write(
     operation: Operation, value: Any, ext: Mapping[str, Any] | None, parameters: RequestParameters
 ) -> WriteRequest | WriteDecodedRequest:
-    """A write of hex or bytes, or of JSON when it is a decoded one. None writes NULL."""
-    given = {**_to_wire_names(parameters), "value": to_wire_value(operation, value)}
+    """Build a write request: of hex or bytes, or of JSON for the decoded operation. None writes NULL."""
+    fields = {**_to_wire_names(parameters), "value": to_wire_value(operation, value)}
     if operation is Operation.WRITE:
         if ext is not None:
-            raise WireError("ext", "goes with the name of an identifier; raw values have it at their end")
-        return payload.build_payload(requests.WriteRequest, given)
+            raise WireError("ext", "needs the name of an identifier; raw values end with their extension")
+        return payload.build_payload(requests.WriteRequest, fields)
     if ext is not None:
-        given["ext"] = to_json_value(dict(ext), "ext")
-    return payload.build_payload(requests.WriteDecodedRequest, given)
+        fields["ext"] = to_json_value(dict(ext), "ext")
+    return payload.build_payload(requests.WriteDecodedRequest, fields)
 
 
 def build_ack(time: Moment, kind: int, priority: int | None) -> AckRequest:
-    """An ack of the sample of this time."""
-    given = {"time": format_optional_time(time), "type": parse_enum(AckType, kind, "type")}
-    return payload.build_payload(requests.AckRequest, {**given, **_to_wire_names({"priority": priority})})
+    """Build an acknowledgment of the sample of this time."""
+    fields = {"time": format_optional_time(time), "type": parse_enum(AckType, kind, "type")}
+    return payload.build_payload(requests.AckRequest, {**fields, **_to_wire_names({"priority": priority})})
 
 
 def build_ack_topic(report: Report) -> RequestTopic:
-    """Where a report is acknowledged."""
+    """Return the topic on which a report is acknowledged. Raise `WireError` for other kinds."""
     operation = _ACK_OPERATIONS.get(report.kind)
     if operation is None:
-        raise WireError("kind", f"only measurements and events are acknowledged, no {report.kind}")
+        raise WireError("kind", f"only measurements and events can be acknowledged, not {report.kind}")
     return RequestTopic(report.gateway, report.device, operation, report.identifier)
 
 
 def is_repeatable(topic: RequestTopic, kind: int | None = None) -> bool:
-    """Whether it does no harm when it is carried out twice.
+    """Return whether the request may be carried out twice without harm.
 
-    A write may be a command; and who erases all samples means those of now, not those of a minute later.
+    A write may be a command. Erasing all samples must not happen again later, when there are new ones.
     """
     return topic.operation not in {Operation.WRITE, Operation.WRITE_DECODED} and kind != AckType.ERASE_ALL
 
@@ -121,13 +127,13 @@ _WIRE_NAMES: Final = {
 
 
 def _to_wire_names(parameters: RequestParameters) -> dict[str, Any]:
-    """Parameters under the names that they have on the wire."""
+    """Convert parameters to the field names of the payload."""
     check_argument_names(parameters, RequestParameters)
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         _WIRE_NAMES[name]: value.reveal() if isinstance(value, Secret) else value
         for name, value in parameters.items()
         if value is not None
     }
-    if "accessType" in given:
-        given["accessType"] = parse_enum(AccessType, given["accessType"], "accessType")
-    return given
+    if "accessType" in fields:
+        fields["accessType"] = parse_enum(AccessType, fields["accessType"], "accessType")
+    return fields

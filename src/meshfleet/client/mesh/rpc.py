@@ -1,8 +1,8 @@
-"""Asks gateways over a broker, and waits for what they answer.
+"""Requests to gateways over a broker, and their responses.
 
-A read that may be lost with a connection is asked again on the next one. A write is sent once: if the
-connection breaks before the broker has it, nobody can know, and `ConnectionLost` says so; if it breaks later,
-the answer may still come on the next connection, and is waited for.
+A read that may have been lost with a connection is sent again on the next one. A write is sent only once. If
+the connection breaks before the broker acknowledged the write, its fate is unknown and `ConnectionLost` is
+raised; if it breaks later, the response may still arrive on the next connection, and is waited for.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from meshfleet.protocol.topics import RequestTopic, TopicCodec
 
 
-# One request between its sending and its answer, and what a broken connection means to it.
+# State of one request between sending and response, and its reaction to a lost connection.
 
 _MAX_LOST_CONNECTIONS: Final = 2
-"""Connections that may break at one message before the message counts as the reason."""
+"""Connections that may break while one message is unacknowledged before the message counts as the cause."""
 
 
 class PendingRequest:
-    """A request for which somebody waits."""
+    """Request that is waiting for its response."""
 
     __slots__ = (
         "_changed",
@@ -57,13 +57,13 @@ class PendingRequest:
     )
 
     def __init__(self, topic: RequestTopic, *, is_repeatable: bool) -> None:
-        """What is safe may be carried out twice."""
+        """Create the state of a request. `is_repeatable`: it may be carried out twice without harm."""
         self.topic = topic
         self.may_have_been_sent = False
         self.got_unreadable_response = False
-        """Whether something came from there that nobody can read."""
+        """Whether a response arrived on its topic that cannot be decoded."""
         self.lost_connections = 0
-        """Connections that broke since it was sent."""
+        """Connections that broke since the request was sent."""
         self._is_repeatable = is_repeatable
         self._unacknowledged = 0
         self._delivered: asyncio.Future[None] | None = None
@@ -71,31 +71,37 @@ class PendingRequest:
         self._changed = _create_future()
 
     def mark_sent(self, delivered: asyncio.Future[None]) -> None:
-        """It has left; the future tells when the broker has it."""
+        """Record that the message was sent; the future is done when the broker has acknowledged it."""
         self.may_have_been_sent = True
         self._delivered = delivered
 
     async def wait_for_change(self) -> Response | FleetError | None:
-        """What became of it; None: it may be lost, and is to be sent again."""
+        """Wait for the response or an error.
+
+        None means that the request may be lost and must be sent again.
+        """
         await self._changed
         self._changed = _create_future()
         return self._outcome
 
     def resolve(self, outcome: Response | FleetError) -> None:
-        """This became of it. An answer counts too when it is read after its connection broke."""
+        """End the request with a response or an error. The first outcome counts.
+
+        A response counts even if it is decoded after its connection broke.
+        """
         self._outcome = self._outcome or outcome
         self._wake()
 
     def on_connection_lost(self, lost: ConnectionLost) -> None:
-        """The connection broke: decide whether to send it again, to wait on, or to give up."""
+        """Decide after a lost connection whether to send again, to wait on, or to give up."""
         delivered, self._delivered = self._delivered, None
         if delivered is None:
-            return  # it was not on this connection
+            return  # not sent on this connection
         self.lost_connections += 1
         is_acknowledged = delivered.done() and not delivered.cancelled() and delivered.exception() is None
         self._unacknowledged += not is_acknowledged
         if not is_acknowledged and (not self._is_repeatable or self._unacknowledged >= _MAX_LOST_CONNECTIONS):
-            self.resolve(_describe_loss(self.topic, lost))
+            self.resolve(_build_loss_error(self.topic, lost))
         elif self._is_repeatable:
             self._wake()
 
@@ -108,22 +114,24 @@ def _create_future() -> asyncio.Future[None]:
     return asyncio.get_running_loop().create_future()
 
 
-def _describe_loss(topic: RequestTopic, lost: ConnectionLost) -> ConnectionLost:
+def _build_loss_error(topic: RequestTopic, lost: ConnectionLost) -> ConnectionLost:
     return ConnectionLost(
         f"{lost}, before it acknowledged {topic.operation} to gateway {topic.gateway}, which may have been "
-        "carried out; some brokers end the connection of those who may not send requests"
+        "carried out; some brokers disconnect clients that are not allowed to send requests"
     )
 
 
 _log = logging.getLogger(__name__)
 
 _MAX_RESPONSE_FILTERS: Final = 50
-"""Gateways whose responses are subscribed to one by one. A broker grants a client only so many filters: who
-asks more gateways hears all of them."""
+"""Gateways whose responses are subscribed to one by one.
+
+Brokers limit the filters of a client: beyond this number one filter for all gateways replaces them.
+"""
 
 
 class MeshRpcClient:
-    """Requests of one program, on a connection of their own. What they hold is never logged (request-32)."""
+    """Requests of one program, on a connection of their own. Payloads are never logged (request-32)."""
 
     def __init__(
         self,
@@ -134,11 +142,14 @@ class MeshRpcClient:
         *,
         max_pending: int = MAX_OPEN_REQUESTS,
     ) -> None:
-        """`max_pending` requests may wait for their answers; one more raises `TooManyRequests`."""
+        """Create a client.
+
+        `max_pending` requests may wait for responses; one more raises `TooManyRequests`.
+        """
         self._address = address
         self._topics = topics
-        # Not sent again when a connection breaks, as reports are: a write must not be carried out twice,
-        # minutes later. Whoever sent it is told, and decides.
+        # Unlike reports, requests are not sent again when a connection breaks: a write must not be carried
+        # out twice, minutes later. The caller gets an error, and decides.
         self._mqtt = MqttClient(
             address,
             client_id,
@@ -146,32 +157,32 @@ class MeshRpcClient:
             options=replace(options, discard_on_disconnect=True),
             on_connection_lost=self._on_connection_lost,
         )
-        self._exchange = RequestTracker(secrets.token_hex(8), max_open=max_pending)
+        self._tracker = RequestTracker(secrets.token_hex(8), max_open=max_pending)
         self._pending: dict[RequestId, PendingRequest] = {}
         self._subscribed: set[Mac] = set()
         self._subscribed_to_all = False
         self._subscribe_lock = asyncio.Lock()
         self._receiver: asyncio.Task[None] | None = None
         self.response_counts: Counter[ResponseMatch] = Counter()
-        """The responses that came, by what they were to us."""
+        """Number of received responses by how they matched our requests."""
 
     @property
     def pending(self) -> int:
-        """How many requests wait for their answers."""
-        return len(self._exchange)
+        """Number of requests waiting for responses."""
+        return len(self._tracker)
 
     async def start(self) -> None:
-        """Connect, or raise what is in the way."""
+        """Connect and start to receive responses. Raise a `LinkError` if the connection fails."""
         await self._mqtt.__aenter__()
         self._receiver = asyncio.create_task(self._receive(), name="responses")
 
     async def close(self) -> None:
-        """Take leave. Who still waits gets `LinkClosed`."""
+        """Disconnect. Requests that are still waiting raise `LinkClosed`."""
         self._fail_pending()
         try:
             await self._mqtt.close()
         except Undelivered as undelivered:
-            _log.warning("requests: %s", undelivered)
+            _log.warning("requests may be lost: %s", undelivered)
         finally:
             if self._receiver is not None:
                 self._receiver.cancel()
@@ -183,30 +194,32 @@ class MeshRpcClient:
         request: Request,
         *,
         is_repeatable: bool,
-        timeout: float,  # noqa: ASYNC109 # who asks does not have to know how it is told
+        timeout: float,  # noqa: ASYNC109 # part of the public SDK
     ) -> Response:
-        """Ask, and wait at most so many seconds for the answer. Its status is for the caller to judge.
+        """Send a request and wait up to `timeout` seconds for its response, whatever its status.
 
-        What is safe may be sent again after a connection broke. Who cancels it does not call it back.
+        A repeatable request is sent again after a lost connection. Canceling does not recall a sent request.
         """
         self._check_call(timeout)
         if topic.gateway == EVERY_GATEWAY:
-            raise WireError("gateway", "is all of them, each of which would answer: ask one")
-        request_id = self._exchange.open(topic.to_response_topic())
-        waiting = self._pending[request_id] = PendingRequest(topic, is_repeatable=is_repeatable)
+            raise WireError(
+                "gateway", "must be one gateway: a request to all of them would get many responses"
+            )
+        request_id = self._tracker.open(topic.to_response_topic())
+        pending = self._pending[request_id] = PendingRequest(topic, is_repeatable=is_repeatable)
         try:
             message = self._build_message(topic, replace(request, id=request_id))
             async with asyncio.timeout(timeout):
                 await self._subscribe_to(topic.gateway)
-                told = await self._send_until_answered(waiting, message)
+                outcome = await self._send_until_answered(pending, message)
         except TimeoutError:
-            raise self._build_timeout_error(waiting, timeout) from None
+            raise self._build_timeout_error(pending, timeout) from None
         finally:
             del self._pending[request_id]
-            self._exchange.abandon(request_id)
-        if isinstance(told, Exception):
-            raise told
-        return told
+            self._tracker.abandon(request_id)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def send(
         self,
@@ -214,38 +227,38 @@ class MeshRpcClient:
         request: Request,
         *,
         is_repeatable: bool,
-        timeout: float,  # noqa: ASYNC109 # as above
+        timeout: float,  # noqa: ASYNC109 # as in request
     ) -> None:
-        """Send a request that nobody answers; it returns when the broker has it."""
+        """Send a request that gets no response, and wait until the broker has acknowledged it."""
         self._check_call(timeout)
-        waiting = PendingRequest(topic, is_repeatable=is_repeatable)
+        pending = PendingRequest(topic, is_repeatable=is_repeatable)
         message = self._build_message(topic, request)
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    waiting.mark_sent(delivered := await self._mqtt.start_publish(message))
+                    pending.mark_sent(delivered := await self._mqtt.start_publish(message))
                     try:
                         return await delivered
                     except ConnectionLost as lost:
-                        waiting.on_connection_lost(lost)
-                    if isinstance(problem := await waiting.wait_for_change(), Exception):
+                        pending.on_connection_lost(lost)
+                    if isinstance(problem := await pending.wait_for_change(), Exception):
                         raise problem
         except TimeoutError:
-            if not waiting.may_have_been_sent:
+            if not pending.may_have_been_sent:
                 raise self._build_unsent_error(topic) from None
             raise ConnectionLost(
                 f"{self._address} did not acknowledge {topic.operation} to gateway {topic.gateway} within "
                 f"{timeout:g} s; it may have been carried out"
             ) from None
 
-    # The way out
+    # Sending
 
     async def _send_until_answered(self, pending: PendingRequest, message: Publish) -> Response | FleetError:
-        """Send it, and again whenever it may be lost and that does no harm, until there is an answer."""
+        """Send the message, and again when it may be lost and is repeatable, until there is an outcome."""
         while True:
             pending.mark_sent(await self._mqtt.start_publish(message))
-            if (told := await pending.wait_for_change()) is not None:
-                return told
+            if (outcome := await pending.wait_for_change()) is not None:
+                return outcome
 
     def _build_message(self, topic: RequestTopic, request: Request) -> Publish:
         body = requests.encode_request(request)
@@ -254,11 +267,11 @@ class MeshRpcClient:
         return Publish(self._topics.format_topic(topic), body, qos=1)
 
     async def _subscribe_to(self, gateway: Mac) -> None:
-        """Hear the responses of a gateway, before it is asked for the first time."""
+        """Subscribe to the responses of a gateway before the first request to it."""
         if self._is_subscribed(gateway):
             return
         async with self._subscribe_lock:
-            if self._is_subscribed(gateway):  # somebody else has seen to it
+            if self._is_subscribed(gateway):  # another task has subscribed meanwhile
                 return
             if len(self._subscribed) < _MAX_RESPONSE_FILTERS:
                 await self._mqtt.subscribe(self._topics.response_filter(gateway))
@@ -272,7 +285,7 @@ class MeshRpcClient:
     def _is_subscribed(self, gateway: Mac) -> bool:
         return self._subscribed_to_all or gateway in self._subscribed
 
-    # The way back
+    # Receiving
 
     async def _receive(self) -> None:
         try:
@@ -281,12 +294,12 @@ class MeshRpcClient:
                     self._on_message(message)
                 batch.acknowledge()
         except LinkClosed as closed:
-            _log.error("no answers are heard any more: %s", closed)
+            _log.error("responses can no longer be received: %s", closed)
         finally:
             self._fail_pending()
 
     def _on_message(self, message: Publish) -> None:
-        """A response came, to us or to somebody else (request-29)."""
+        """Match a message with the pending requests; responses to others are only counted (request-29)."""
         try:
             topic = self._topics.parse_uncached(message.topic)
         except WireError:
@@ -296,52 +309,54 @@ class MeshRpcClient:
         request_id = requests.decode_request_id(message.payload)
         if request_id is None and _is_unreadable(message):
             self._mark_unreadable(topic)
-        fate = self._exchange.match_response(topic, request_id)
-        self.response_counts[fate] += 1
-        if fate is ResponseMatch.ANSWER and request_id is not None:
+        match = self._tracker.match_response(topic, request_id)
+        self.response_counts[match] += 1
+        if match is ResponseMatch.ANSWER and request_id is not None:
             self._pending[request_id].resolve(_decode_response(topic, message.payload))
 
     def _mark_unreadable(self, topic: ResponseTopic) -> None:
-        """Nobody can tell to whom this was said. If no answer comes, it was the answer."""
-        for waiting in self._pending.values():
-            if waiting.topic.to_response_topic() == topic:
-                waiting.got_unreadable_response = True
+        """Mark every request on this topic: one of them got this response, whose id cannot be decoded."""
+        for pending in self._pending.values():
+            if pending.topic.to_response_topic() == topic:
+                pending.got_unreadable_response = True
 
-    # When something goes wrong
+    # Errors
 
     def check_open(self) -> None:
-        """Raise `LinkClosed` where there is no connection, nor will be."""
+        """Raise `LinkClosed` if the client was not opened or is closed."""
         if self._receiver is None or self._receiver.done():
-            raise LinkClosed("there is no connection: use it as `async with`")
+            raise LinkClosed("the Mesh is not open: use it inside its `async with` block")
 
     def _check_call(self, timeout: float) -> None:
         self.check_open()
         check_timeout(timeout)
 
     def _on_connection_lost(self, lost: ConnectionLost) -> None:
-        for waiting in self._pending.values():
-            waiting.on_connection_lost(lost)
+        for pending in self._pending.values():
+            pending.on_connection_lost(lost)
 
     def _fail_pending(self) -> None:
-        for waiting in self._pending.values():
-            waiting.resolve(LinkClosed("closed before an answer came; the request may have been carried out"))
+        for pending in self._pending.values():
+            pending.resolve(
+                LinkClosed("closed before a response arrived; the request may have been carried out")
+            )
 
     def _build_timeout_error(self, pending: PendingRequest, timeout: float) -> FleetError:
         if not pending.may_have_been_sent:
             return self._build_unsent_error(pending.topic)
-        meanwhile = "; meanwhile the connection to the broker broke" if pending.lost_connections else ""
+        interruption = "; the connection to the broker broke in between" if pending.lost_connections else ""
         gateway = pending.topic.gateway
         if pending.got_unreadable_response:
-            return MalformedResponse(f"gateway {gateway} answered what cannot be read as JSON of 64 KiB")
-        return GatewayTimeout(f"gateway {gateway} did not answer within {timeout:g} s{meanwhile}")
+            return MalformedResponse(f"gateway {gateway} sent a response that is not JSON of at most 64 KiB")
+        return GatewayTimeout(f"gateway {gateway} did not answer within {timeout:g} s{interruption}")
 
     def _build_unsent_error(self, topic: RequestTopic) -> BrokerUnreachable:
-        why = self._mqtt.connection_error or f"{self._address} does not take requests now"
-        return BrokerUnreachable(f"{why}; nothing was sent to gateway {topic.gateway}")
+        reason = self._mqtt.connection_error or f"{self._address} does not accept requests now"
+        return BrokerUnreachable(f"{reason}; nothing was sent to gateway {topic.gateway}")
 
 
 def _is_unreadable(message: Publish) -> bool:
-    """Whether not even its id can be read."""
+    """Return whether not even the request id of a response can be decoded."""
     if isinstance(message, OversizedPublish):
         return True
     try:
@@ -355,6 +370,6 @@ def _decode_response(topic: ResponseTopic, payload: bytes) -> Response | Malform
     try:
         return responses.decode_response(topic.operation, payload)
     except WireError as exc:
-        problem = MalformedResponse(f"gateway {topic.gateway} answered what cannot be read: {exc}")
+        problem = MalformedResponse(f"gateway {topic.gateway} sent a response that cannot be decoded: {exc}")
         problem.__cause__ = exc
         return problem

@@ -1,4 +1,4 @@
-"""`fleet.users`, `fleet.api_keys` and `fleet.audit`: who may come in, and what they did."""
+"""`fleet.users`, `fleet.api_keys` and `fleet.audit`: accounts, and the log of their changes."""
 
 from __future__ import annotations
 
@@ -18,64 +18,64 @@ if TYPE_CHECKING:
 
 
 class Users:
-    """The people who may log in."""
+    """Users who may log in. Needs the role admin."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     def list(self) -> AsyncGenerator[User, None]:
-        """All users, by name."""
+        """List all users by name."""
         return iterate_items(self._caller, rest.UserPage, rest.USERS_PATH)
 
     async def add(self, username: str, password: str, role: Role | str) -> User:
-        """Let somebody in from now on."""
-        ask = rest.NewUser(username=username, password=password, role=parse_enum(Role, role, "role"))
-        return await self._caller.post(rest.User, rest.USERS_PATH, ask)
+        """Create a user, who may log in from now on."""
+        body = rest.NewUser(username=username, password=password, role=parse_enum(Role, role, "role"))
+        return await self._caller.post(rest.User, rest.USERS_PATH, body)
 
     async def show(self, username: str) -> User:
-        """All about a user."""
+        """Get one user."""
         return await self._caller.get(rest.User, rest.user_path(check_text(username, "username")))
 
     async def change(
         self, username: str, role: Role | str | None = None, password: str | None = None
     ) -> User:
-        """Change the role or the password of a user; with a new password all their logins end."""
-        ask = rest.UserChange(
+        """Change the role, the password or both of a user. A new password ends all their logins."""
+        body = rest.UserChange(
             role=None if role is None else parse_enum(Role, role, "role"), password=password
         )
-        return await self._caller.put(rest.User, rest.user_path(check_text(username, "username")), ask)
+        return await self._caller.put(rest.User, rest.user_path(check_text(username, "username")), body)
 
     async def remove(self, username: str) -> None:
-        """Let somebody in no longer; their logins end. The last admin stays."""
+        """Delete a user and end all their logins. The last admin cannot be deleted (`LastAdmin`)."""
         await self._caller.delete(rest.user_path(check_text(username, "username")))
 
 
 class ApiKeys:
-    """Keys for programs."""
+    """API keys, with which programs log in. Needs the role admin."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     def list(self) -> AsyncGenerator[ApiKey, None]:
-        """All keys, by name, without what opens doors."""
+        """List all API keys by name, without the secret keys."""
         return iterate_items(self._caller, rest.ApiKeyPage, rest.API_KEYS_PATH)
 
     async def issue(self, name: str, role: Role | str, expires_at: Moment | None = None) -> IssuedApiKey:
-        """Make a key for a program, which is told this once."""
-        ask = rest.NewApiKey(
+        """Create an API key. The result holds the secret key, which cannot be read again."""
+        body = rest.NewApiKey(
             name=name,
             role=parse_enum(Role, role, "role"),
             expires_at=format_optional_time(expires_at, "expires_at"),
         )
-        return await self._caller.post(rest.IssuedApiKey, rest.API_KEYS_PATH, ask)
+        return await self._caller.post(rest.IssuedApiKey, rest.API_KEYS_PATH, body)
 
     async def revoke(self, key: str) -> None:
-        """Let nobody in with this key any more, which is named by its id."""
+        """Revoke an API key, named by its id."""
         await self._caller.delete(rest.api_key_path(check_text(key, "key")))
 
 
 class Audit:
-    """The audit log: one row for every change that somebody made."""
+    """Audit log: one row for every change. Needs the role admin."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
@@ -89,7 +89,11 @@ class Audit:
         since: Moment | None = None,
         until: Moment | None = None,
     ) -> AsyncGenerator[AuditRow, None]:
-        """Changes, the newest first: by one actor, of one kind such as `device.rename`, to one thing."""
+        """List changes, the newest first.
+
+        Filter by account (`actor`), kind of change (`action`, such as `device.rename`) and changed resource
+        (`target`). `since` is inclusive, `until` exclusive.
+        """
         times = {"From": format_optional_time(since, "since"), "To": format_optional_time(until, "until")}
-        chosen = build_query({"Actor": actor, "Action": action, "Target": target, **times})
-        return iterate_items(self._caller, rest.AuditPage, rest.AUDIT_PATH, chosen)
+        query = build_query({"Actor": actor, "Action": action, "Target": target, **times})
+        return iterate_items(self._caller, rest.AuditPage, rest.AUDIT_PATH, query)

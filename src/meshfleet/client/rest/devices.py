@@ -1,4 +1,4 @@
-"""`fleet.devices`: the list of devices, and each of them."""
+"""`fleet.devices`, `fleet.gateways` and `fleet.labels`."""
 
 from __future__ import annotations
 
@@ -34,85 +34,92 @@ if TYPE_CHECKING:
     )
 
 
-# `fleet.gateways`: claiming gateways, and what becomes of them.
+# `fleet.gateways`: claims of gateways.
 
 
 class Gateways:
-    """The claimed gateways of a fleet. Each is named by MAC or device id, in either case."""
+    """Claimed gateways of a fleet. Each is named by its MAC or device id, in either case."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     def list(self) -> AsyncGenerator[Gateway, None]:
-        """All gateways, by MAC."""
+        """List all claimed gateways by MAC."""
         return iterate_items(self._caller, rest.GatewayPage, rest.GATEWAYS_PATH)
 
     async def show(self, gateway: str) -> Gateway:
-        """All about a gateway."""
+        """Get one gateway."""
         return await self._caller.get(rest.Gateway, rest.gateway_path(normalize_mac(gateway)))
 
     async def claim(self, gateway: str, name: str | None = None) -> GatewayClaim:
-        """Take a gateway into the fleet, and get its credentials for MQTT, which are told this once."""
-        ask = rest.NewGateway(mac=normalize_mac(gateway), friendly_name=name)
-        return await self._caller.post(rest.GatewayClaim, rest.GATEWAYS_PATH, ask)
+        """Claim a gateway. The result holds its MQTT credentials, which cannot be read again."""
+        body = rest.NewGateway(mac=normalize_mac(gateway), friendly_name=name)
+        return await self._caller.post(rest.GatewayClaim, rest.GATEWAYS_PATH, body)
 
     async def rotate(self, gateway: str) -> GatewayClaim:
-        """Give a gateway a new password. The old one holds no longer."""
+        """Replace the MQTT password of a gateway. The old one is invalid at once."""
         return await self._caller.post(rest.GatewayClaim, rest.credentials_path(normalize_mac(gateway)))
 
     async def release(self, gateway: str) -> None:
-        """Give a gateway up. It stays among the devices until it is forgotten there."""
+        """Release a gateway and disconnect it. It stays among the devices until `devices.forget`."""
         await self._caller.delete(rest.gateway_path(normalize_mac(gateway)))
 
 
-# `fleet.labels`: words attached to devices.
+# `fleet.labels`: the label catalogue.
 
 
 class Labels:
-    """All labels of a fleet. What is on a device is changed at `fleet.devices`."""
+    """Label catalogue of a fleet. `fleet.devices` attaches labels to devices."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     def list(self) -> AsyncGenerator[Label, None]:
-        """All labels, each with the number of devices that have it."""
+        """List all labels, each with the number of devices that have it."""
         return iterate_items(self._caller, rest.LabelPage, rest.LABELS_PATH)
 
     async def add(self, label: str, devices: str | Iterable[str] = ()) -> Label:
-        """Add a label, and put it on devices; one that exists stays as it is."""
-        ids = tuple(normalize_device_id(each, "devices") for each in to_tuple(devices))
+        """Create a label and attach it to devices. An existing label is unchanged."""
+        ids = tuple(normalize_device_id(device, "devices") for device in to_tuple(devices))
         return await self._caller.post(
             rest.Label, rest.LABELS_PATH, rest.NewLabel(label=label, device_ids=ids)
         )
 
     async def remove(self, label: str) -> None:
-        """Remove a label from everything."""
+        """Delete a label, and remove it from all devices."""
         await self._caller.delete(rest.label_path(rest.parse_label(label)))
 
 
 Sort = Literal["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
-"""What decides the order; a `-` in front reverses it."""
+"""Sort key; a `-` in front reverses the order."""
 
 
 class DeviceFilters(TypedDict, total=False):
-    """What devices must be, all of it at once; None, and no values, ask for nothing (rest-34 to rest-36)."""
+    """Device filters; a device must match all of them.
+
+    None and empty values match everything (rest-34 to rest-36).
+    """
 
     labels: str | Iterable[str]
-    """Has all of these labels."""
+    """Device has all of these labels."""
     connected: bool | None
+    """Whether the device is connected."""
     model_number: str | None
+    """Four hex digits."""
     firmware_version: str | None
+    """Installed firmware version, such as `2.4.0`."""
     hardware_version: str | None
+    """Hardware version, such as `1.0.0`."""
     friendly_name: str | None
-    """Part of the name, in any case; fewer than three characters: its beginning."""
+    """Part of the name, in any case; a text of fewer than three characters matches the beginning."""
     gateway: str | None
-    """Is behind this gateway."""
+    """Gateway through which the device is reached."""
     ids: str | Iterable[str]
-    """Is one of these devices."""
+    """Device is one of these."""
 
 
 class Devices:
-    """The devices of a fleet, gateways included. Each is named by MAC or device id, in either case."""
+    """Devices of a fleet, gateways included. Each is named by its MAC or device id, in either case."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
@@ -120,51 +127,51 @@ class Devices:
     def list(
         self, *, sort: Sort | None = None, live: bool = False, **filters: Unpack[DeviceFilters]
     ) -> AsyncGenerator[Device, None]:
-        """Devices that meet all filters; with `live`, and what changes with reports."""
-        also = build_query({"Sort": sort, "Include": "live" if live else None})
+        """List the devices that match all filters. With `live`, each has its current state in `live`."""
+        options = build_query({"Sort": sort, "Include": "live" if live else None})
         return iterate_items(
-            self._caller, rest.DevicePage, rest.DEVICES_PATH, _build_filter_query(filters) + also
+            self._caller, rest.DevicePage, rest.DEVICES_PATH, _build_filter_query(filters) + options
         )
 
     async def summary(self, **filters: Unpack[DeviceFilters]) -> Summary:
-        """How many devices meet all filters, by model, firmware and label."""
+        """Count the devices that match all filters, by connectivity, model, firmware and label."""
         return await self._caller.get(rest.Summary, rest.SUMMARY_PATH, _build_filter_query(filters))
 
     async def show(self, device: str) -> DeviceDetail:
-        """All about a device."""
+        """Get one device with its details."""
         return await self._caller.get(rest.DeviceDetail, rest.device_path(normalize_device_id(device)))
 
     async def rename(self, device: str, name: str) -> Device:
-        """Give a device another name."""
+        """Rename a device."""
         path = rest.friendly_name_path(normalize_device_id(device))
         return await self._caller.put(rest.Device, path, rest.FriendlyName(name=name))
 
     async def forget(self, device: str) -> None:
-        """Forget a device. Its history stays, and it comes back when it is heard again."""
+        """Delete a device. Its history is kept, and it is created again at its next report."""
         await self._caller.delete(rest.device_path(normalize_device_id(device)))
 
     async def label(self, device: str, label: str) -> Device:
-        """Put a label on a device; an unknown label is made."""
+        """Attach a label to a device. An unknown label is created."""
         path = rest.device_label_path(normalize_device_id(device), rest.parse_label(label))
         return await self._caller.put(rest.Device, path)
 
     async def unlabel(self, device: str, label: str) -> Device:
-        """Take a label off a device."""
+        """Remove a label from a device."""
         path = rest.device_label_path(normalize_device_id(device), rest.parse_label(label))
         return self._caller.decode(rest.Device, await self._caller.delete(path))
 
     def connectivity(self, device: str) -> AsyncGenerator[ConnectivityChange, None]:
-        """When a device was connected and when no longer, the newest change first."""
+        """List the times at which a device connected and disconnected, the newest first."""
         return iterate_items(
             self._caller, rest.ConnectivityPage, rest.connectivity_path(normalize_device_id(device))
         )
 
     def holes(self, device: str) -> AsyncGenerator[Hole, None]:
-        """Where samples of a device are missing."""
+        """List the gaps in the samples of a device."""
         return iterate_items(self._caller, rest.HolePage, rest.holes_path(normalize_device_id(device)))
 
     def updates(self, device: str) -> AsyncGenerator[DeviceUpdate, None]:
-        """What becomes of a device in jobs that are not over, the newest job first."""
+        """List the executions of a device in unfinished jobs, the newest job first."""
         return iterate_items(
             self._caller, rest.DeviceUpdatePage, rest.updates_path(normalize_device_id(device))
         )

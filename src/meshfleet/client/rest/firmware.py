@@ -1,4 +1,4 @@
-"""`fleet.firmware`: images and their records."""
+"""`fleet.firmware`: firmware records and images."""
 
 from __future__ import annotations
 
@@ -24,42 +24,45 @@ if TYPE_CHECKING:
     from meshfleet.rest.firmware import FirmwareState
 
 
-# Files that come from a service: whole and as they should be, or not at all.
+# Downloads: a file is complete and verified, or it does not exist.
 
 
-async def save_verified(pieces: AsyncIterator[bytes], path: Path, *, sha256: str) -> None:
-    """Write pieces into a file, which appears when all have come and have this hash; else ImageDamaged."""
-    begun = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}")
-    file = await asyncio.to_thread(begun.open, "xb")
+async def save_verified(chunks: AsyncIterator[bytes], path: Path, *, sha256: str) -> None:
+    """Write chunks to a file that appears only when it is complete and has this hash.
+
+    Raise `ImageDamaged` if the hash differs.
+    """
+    partial = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}")
+    file = await asyncio.to_thread(partial.open, "xb")
     try:
         with file:
-            await _write_verified(pieces, file, sha256)
-        await asyncio.to_thread(os.replace, begun, path)
+            await _write_verified(chunks, file, sha256)
+        await asyncio.to_thread(os.replace, partial, path)
     except BaseException:
-        begun.unlink()  # at once: nothing may come between
+        partial.unlink()  # not in a thread: the task may be canceled while it waits
         raise
 
 
-async def _write_verified(pieces: AsyncIterator[bytes], file: BinaryIO, sha256: str) -> None:
+async def _write_verified(chunks: AsyncIterator[bytes], file: BinaryIO, sha256: str) -> None:
     digest = hashlib.sha256()
-    async for piece in pieces:
-        digest.update(piece)
-        await asyncio.to_thread(file.write, piece)
+    async for chunk in chunks:
+        digest.update(chunk)
+        await asyncio.to_thread(file.write, chunk)
     if digest.hexdigest() != sha256:
-        raise ImageDamaged("what came is not the image: its hash is another one")
+        raise ImageDamaged("the downloaded image is damaged: its hash does not match the record")
     file.flush()
     await asyncio.to_thread(os.fsync, file.fileno())
 
 
 _MIN_BYTES_PER_SECOND: Final = 50_000
-"""Bytes per second: a connection that brings fewer is given up."""
+"""Bytes per second; a slower upload is aborted."""
 
 _IDLE_TIMEOUT: Final = 60.0
-"""Seconds that the service may take for the next part of an image."""
+"""Seconds to wait for the next chunk of an image."""
 
 
 class FirmwareImages:
-    """The firmware of a fleet. Each is named by its id, or by its record."""
+    """Firmware records and images of a fleet. Each is named by its id or its record."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
@@ -71,11 +74,11 @@ class FirmwareImages:
         version: str | None = None,
         state: FirmwareState | None = None,
     ) -> AsyncGenerator[rest.Firmware, None]:
-        """Firmware that meets all filters, the newest first."""
-        chosen = build_query({"ModelNumber": model_number, "Version": version, "State": state})
-        return iterate_items(self._caller, rest.FirmwarePage, rest.FIRMWARE_PATH, chosen)
+        """List the firmware that matches all filters, the newest first."""
+        query = build_query({"ModelNumber": model_number, "Version": version, "State": state})
+        return iterate_items(self._caller, rest.FirmwarePage, rest.FIRMWARE_PATH, query)
 
-    async def upload(  # noqa: PLR0913 # by name, each may be left out
+    async def upload(  # noqa: PLR0913 # most are optional keywords
         self,
         image: str | PathLike[str] | BinaryIO,
         *,
@@ -85,17 +88,18 @@ class FirmwareImages:
         min_version: str | None = None,
         notes: str = "",
         sha256: str | None = None,
-        type: int | None = None,  # noqa: A002 # its name on the wire
+        type: int | None = None,  # noqa: A002 # the field name in the form
         bare: bool = False,
         override: bool = False,
         file_name: str | None = None,
     ) -> rest.Firmware:
-        """Upload an image: a path, or an open file. It is read piece by piece, and its hash is checked.
+        """Upload an image, given as a path or an open file, and create its record.
 
-        The record is a draft until it is released. `file_name` is needed where an open file has no name.
-        `bare`: the image is no package. `override` accepts one that fails its check (ImageCheckFailed).
+        The file is sent in chunks, and the service verifies its hash. The record is a draft until `release`.
+        `file_name` is needed if an open file has no name. `bare` marks an image that is not a package.
+        `override` accepts an image that fails its check (`ImageCheckFailed`); it needs the role admin.
         """
-        file = Path(image) if isinstance(image, str | PathLike) else image
+        source = Path(image) if isinstance(image, str | PathLike) else image
         single = {
             "modelNumber": model_number,
             "version": version,
@@ -107,60 +111,60 @@ class FirmwareImages:
             "override": override or None,
         }
         fields = build_query(single, {"hardwareVersions": to_tuple(hardware_versions)})
-        upload = MultipartUpload("image", file, _select_file_name(file, file_name), fields)
-        call = HttpRequest(
+        upload = MultipartUpload("image", source, _select_file_name(source, file_name), fields)
+        request = HttpRequest(
             method="POST",
             path=rest.FIRMWARE_PATH,
             upload=upload,
             extra_timeout=_IDLE_TIMEOUT + upload.size / _MIN_BYTES_PER_SECOND,
         )
-        return self._caller.decode(rest.Firmware, await self._caller.send(call))
+        return self._caller.decode(rest.Firmware, await self._caller.send(request))
 
     async def show(self, firmware: str | rest.Firmware) -> rest.Firmware:
-        """The record of an image."""
+        """Get the record of one firmware."""
         return await self._caller.get(rest.Firmware, rest.firmware_path(to_firmware_id(firmware)))
 
     async def download(self, firmware: str | rest.Firmware) -> AsyncGenerator[bytes, None]:
-        """An image in pieces; nobody checks them: see `save`."""
+        """Download an image in chunks, without verifying its hash: see `save`."""
         path = rest.image_path(to_firmware_id(firmware))
-        call = HttpRequest(method="GET", path=path, accept="application/octet-stream", is_repeatable=True)
-        stream = await self._caller.open_stream(call, idle_timeout=_IDLE_TIMEOUT)
+        request = HttpRequest(method="GET", path=path, accept="application/octet-stream", is_repeatable=True)
+        stream = await self._caller.open_stream(request, idle_timeout=_IDLE_TIMEOUT)
         try:
-            while (piece := await stream.read()) is not None:
-                yield piece
+            while (chunk := await stream.read()) is not None:
+                yield chunk
         finally:
             await stream.close()
 
     async def save(self, firmware: str | rest.Firmware, path: str | PathLike[str]) -> rest.Firmware:
-        """Download an image into a file: whole and with the hash of its record, or not at all."""
+        """Download an image to a file. The file appears only when it is complete and its hash is verified."""
         record = await self.show(firmware)
-        pieces = self.download(record)
+        chunks = self.download(record)
         try:
-            await save_verified(pieces, Path(path), sha256=record.sha256)
+            await save_verified(chunks, Path(path), sha256=record.sha256)
         finally:
-            await pieces.aclose()
+            await chunks.aclose()
         return record
 
     async def release(self, firmware: str | rest.Firmware) -> rest.Firmware:
-        """Let firmware be rolled out from now on."""
+        """Release firmware, so that jobs may use it."""
         return await self._caller.post(rest.Firmware, rest.release_path(to_firmware_id(firmware)))
 
     async def withdraw(self, firmware: str | rest.Firmware) -> rest.Firmware:
-        """Let no gateway get it any more; its jobs are cancelled."""
+        """Withdraw firmware: gateways can no longer download it, and its jobs are canceled."""
         return await self._caller.post(rest.Firmware, rest.withdraw_path(to_firmware_id(firmware)))
 
     async def remove(self, firmware: str | rest.Firmware) -> None:
-        """Remove firmware that no job has used."""
+        """Delete firmware that no job has used."""
         await self._caller.delete(rest.firmware_path(to_firmware_id(firmware)))
 
 
 def to_firmware_id(firmware: str | rest.Firmware) -> str:
-    """The id of firmware, of which the record will do, too."""
+    """Return the id of firmware, given as its id or record."""
     return check_text(firmware if isinstance(firmware, str) else firmware.id, "firmware")
 
 
 def _select_file_name(file: Path | BinaryIO, given: str | None) -> str:
-    """What the file is called there."""
+    """Return the file name that the service stores: the given one, or that of the file."""
     if given is not None:
         return given
     name = file.name if isinstance(file, Path) else getattr(file, "name", "")

@@ -1,4 +1,4 @@
-"""`Fleet`: a Meshfleet service over REST, all of it."""
+"""`Fleet`: client of a Meshfleet service over REST."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ if TYPE_CHECKING:
     from meshfleet.rest import Catalogue, Health, Me, Ready
 
 
-# `fleet.operations`: how the service itself is, and what it can do.
+# `fleet.operations`: state and documents of the service itself.
 
 
 class Operations:
-    """What those need who run a service. All but the figures is for everybody, and needs no login."""
+    """Health, readiness, metrics and API documents of a service. Only the metrics need a login."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     async def health(self) -> Health:
-        """Whether the process is up; it is, or this raises."""
+        """Check that the service process is running. Raise `ServiceUnreachable` if it does not respond."""
         return self._caller.decode(
             rest.Health, await self._caller.send_as(None, _build_get(rest.HEALTH_PATH))
         )
 
     async def ready(self) -> Ready:
-        """Ask whether the service does its work. Raise `Unavailable` with its reasons if it does not."""
+        """Check that the service is ready. Raise `Unavailable` with the reasons if it is not."""
         return self._caller.decode(
             rest.Ready, await self._caller.send_as(None, _build_get(rest.READINESS_PATH))
         )
 
     async def metrics(self) -> str:
-        """Figures of the service and the fleet, as Prometheus reads them."""
-        answer = await self._caller.send(_build_get(rest.METRICS_PATH, accept="text/plain"))
-        return answer.body.decode("utf-8", "replace")
+        """Get the metrics of the service and the fleet in the Prometheus text format."""
+        response = await self._caller.send(_build_get(rest.METRICS_PATH, accept="text/plain"))
+        return response.body.decode("utf-8", "replace")
 
     async def openapi(self) -> dict[str, Any]:
-        """All that can be asked over REST, as OpenAPI 3.1."""
+        """Get the OpenAPI 3.1 document of the REST API."""
         return self._caller.decode_json(await self._caller.send_as(None, _build_get(rest.OPENAPI_PATH)))
 
     async def asyncapi(self) -> dict[str, Any]:
-        """All that can be published and subscribed to, as AsyncAPI 3.0."""
+        """Get the AsyncAPI 3.0 document of the MQTT topics."""
         return self._caller.decode_json(await self._caller.send_as(None, _build_get(rest.ASYNCAPI_PATH)))
 
 
@@ -69,17 +69,18 @@ def _build_get(path: str, accept: str = "application/json") -> HttpRequest:
 
 
 class Fleet:
-    """A service, as `async with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
+    """Meshfleet service: `async with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
 
-    Who we are is told by `user` and `password`, by `token` (an API key, or a token), or by `session`, a login
-    that was kept. We log in when that is needed first, and stay in. What the service refuses is raised as
-    the same class of `meshfleet.errors` that it raised itself; if nobody answers, it is ServiceUnreachable.
+    Authenticate with `user` and `password`, with `token` (an API key or access token), or with `session`, a
+    stored login. The first call that needs a login logs in; the access token is renewed automatically. Errors
+    of the service are raised as the classes of `meshfleet.errors` that it raised itself; `ServiceUnreachable`
+    means that no response arrived.
 
-    What only reads is asked again after a lost connection, and so are requests to devices and orders of jobs.
-    Any other change is not, once it may have arrived.
+    Calls that only read are repeated after a lost connection. So are requests to devices and the creation of
+    jobs, which carry an idempotency key. Other changes are not repeated once they may have arrived.
     """
 
-    def __init__(  # noqa: PLR0913 # by name, each may be left out
+    def __init__(  # noqa: PLR0913 # keyword-only, all optional
         self,
         url: str | None = None,
         *,
@@ -90,15 +91,18 @@ class Fleet:
         tls_ca: Path | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """`tls_ca` names who vouches for the service; `timeout` is in seconds, for one answer."""
-        place = url if url is not None or session is None else session.url
-        if place is None:
-            raise ValueError("a fleet needs the url of its service")
+        """Create a client.
+
+        `tls_ca` is a file of CA certificates; `timeout` is the seconds to wait for one response.
+        """
+        address = url if url is not None or session is None else session.url
+        if address is None:
+            raise ValueError("url or session is required")
         if session is not None:
             user, token = user or session.user, token or session.token
         if (user is None or password is None) and token is None and (user, password) != (None, None):
-            raise ValueError("a user needs a password, and a password a user")
-        self._transport = HttpTransport(BaseUrl(place), tls_ca=tls_ca, timeout=check_timeout(timeout))
+            raise ValueError("user and password must be given together")
+        self._transport = HttpTransport(BaseUrl(address), tls_ca=tls_ca, timeout=check_timeout(timeout))
         self._credentials = Credentials(self._transport, user=user, password=password, token=token)
         self._caller = HttpCaller(self._transport, self._credentials)
         self._is_entered = False
@@ -116,7 +120,7 @@ class Fleet:
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
-            raise LinkClosed("a Fleet is opened once: make another one")
+            raise LinkClosed("a Fleet can be opened only once: create another one")
         self._is_entered = True
         return self
 
@@ -129,40 +133,40 @@ class Fleet:
 
     @property
     def session(self) -> Session | None:
-        """The login as it is now, to be kept for later; None: we are not logged in."""
+        """Current login, to be stored and used later as `session`; None if not logged in."""
         token = self._credentials.token
         if token is None:
             return None
         return Session(url=str(self._transport.base_url), user=self._credentials.user, token=token)
 
     async def log_in(self) -> Session:
-        """Log in now, and not when it is needed first."""
+        """Log in now instead of at the first call that needs it, and return the login."""
         token = await self._credentials.get_token()
         return Session(url=str(self._transport.base_url), user=self._credentials.user, token=token)
 
     async def log_out(self) -> None:
-        """End the login: its tokens hold no longer. Who has a password logs in again when it is needed."""
+        """Log out and revoke the access token. With a password, the next call logs in again."""
         await self._credentials.wait_for_renewal()
         token = self._credentials.token
         if token is None:
             return
-        with suppress(NotLoggedIn):  # then it has ended already
+        with suppress(NotLoggedIn):  # the login has already ended
             await self._caller.send_as(token, HttpRequest(method="POST", path=rest.LOGOUT_PATH))
         self._credentials.clear_token()
 
     async def me(self) -> Me:
-        """Who we are to the service, and what we may do there."""
+        """Get the account that is logged in, and its role."""
         return await self._caller.get(rest.Me, rest.ME_PATH)
 
     async def change_password(self, current: str, password: str) -> None:
-        """Change one's own password. All other logins end."""
+        """Change the password of the account that is logged in. All its other logins end."""
         await self._caller.send_body(
             "PUT", rest.OWN_PASSWORD_PATH, rest.NewPassword(current=current, password=password)
         )
         self._credentials.change_password(password)
 
     async def catalogue(self) -> Catalogue:
-        """What the service knows of identifiers and of products."""
+        """Get the catalogue of identifiers and products."""
         return await self._caller.get(rest.Catalogue, rest.CATALOGUE_PATH)
 
     def live(
@@ -172,9 +176,10 @@ class Fleet:
         gateway: str | Iterable[str] | None = None,
         jobs: str | Iterable[str] | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """What happens in the fleet, as it happens: of these types, devices, gateways and jobs, or of all.
+        """Iterate over live events as they happen. Without a filter, events of all types are received.
 
-        It comes back by itself when the connection is lost, behind the last event that was told. What cannot
-        be told again is said with a `resync`.
+        An event must match all given filters: its type, device id, gateway and job. A lost connection is
+        reopened after the last received event. A `resync` event means that events were missed and cannot be
+        replayed: read the state again.
         """
         return subscribe_to_events(self._caller, types, ids, gateway, jobs)

@@ -1,4 +1,4 @@
-"""Asking a service as who we are. All rooms of the SDK ask here."""
+"""Authenticated calls to the service. All resources of the SDK use `HttpCaller`."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.transport import HttpTransport, ResponseStream
 
 
-# Lists, page by page.
+# Paged lists.
 
 ItemT = TypeVar("ItemT")
 ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
 _MAX_EMPTY_PAGES: Final = 100
-"""Pages in a row with nothing on them; a service that filters may have some."""
+"""Empty pages in a row that are accepted; a filtered list may have some."""
 
 
 class ListPage(Protocol[ItemT_co]):
-    """A part of a list, and the token for the next one (rest-16)."""
+    """Page of a list, with the token for the next one (rest-16)."""
 
     @property
     def items(self) -> Sequence[ItemT_co]:
-        """What is on this page."""
+        """Items of this page."""
 
     @property
     def next_token(self) -> str | None:
-        """None on the last page."""
+        """Token for the next page; None on the last page."""
 
 
 async def iterate_items(
     caller: HttpCaller, kind: type[ListPage[ItemT]], path: str, query: QueryParams = ()
 ) -> AsyncGenerator[ItemT, None]:
-    """All items of a list, of any length: a page is fetched when its first item is wanted."""
+    """Iterate over all items of a list. A page is fetched when its first item is needed."""
     size = ("MaxResults", str(rest.MAX_RESULTS))
     token: str | None = None
-    empty = 0
+    empty_pages = 0
     while True:
-        place = () if token is None else (("NextToken", token),)
-        # All our pages are bodies, too, which no type can say of them together.
+        position = () if token is None else (("NextToken", token),)
+        # Every page class is also a response body, which the type of `kind` cannot express.
         body = cast("type[rest.ResponseBody]", kind)
-        page = cast("ListPage[ItemT]", await caller.get(body, path, (*query, size, *place)))
+        page = cast("ListPage[ItemT]", await caller.get(body, path, (*query, size, *position)))
         for item in page.items:
             yield item
         if page.next_token is None:
             return
-        empty = 0 if page.items else empty + 1
-        if page.next_token == token or empty > _MAX_EMPTY_PAGES:
-            raise caller.build_refusal("its list has no end")
+        empty_pages = 0 if page.items else empty_pages + 1
+        if page.next_token == token or empty_pages > _MAX_EMPTY_PAGES:
+            raise caller.build_refusal("its list does not end")
         token = page.next_token
 
 
@@ -68,81 +68,84 @@ BodyT = TypeVar("BodyT", bound=rest.ResponseBody)
 
 
 class HttpCaller:
-    """Where questions go out with a token that holds, and answers come in as what they are."""
+    """Sends requests with a valid access token, decodes their responses and raises their errors."""
 
     def __init__(self, transport: HttpTransport, credentials: Credentials) -> None:
         self._transport = transport
         self.credentials = credentials
 
     async def get(self, kind: type[BodyT], path: str, query: QueryParams = ()) -> BodyT:
-        """Read something."""
+        """Send GET and decode the response. The request is repeated if the connection is lost."""
         return self.decode(
             kind, await self.send(HttpRequest(method="GET", path=path, query=query, is_repeatable=True))
         )
 
     async def put(self, kind: type[BodyT], path: str, body: rest.RequestBody | None = None) -> BodyT:
-        """Change something."""
+        """Send PUT and decode the response."""
         return self.decode(kind, await self.send(_build_change("PUT", path, body)))
 
     async def post(self, kind: type[BodyT], path: str, body: rest.RequestBody | None = None) -> BodyT:
-        """Make something."""
+        """Send POST and decode the response."""
         return self.decode(kind, await self.send(_build_change("POST", path, body)))
 
     async def delete(self, path: str) -> HttpResponse:
-        """Take something away."""
+        """Send DELETE and return the response."""
         return await self.send(HttpRequest(method="DELETE", path=path))
 
     async def send(self, request: HttpRequest) -> HttpResponse:
-        """Any question, of which the answer is a good one, or an error."""
+        """Send a request with the current access token. Raise the error of an unsuccessful response.
+
+        If the token is rejected, log in again and repeat the request once.
+        """
         bearer = await self.credentials.get_token()
-        answer = await self._transport.send(request, bearer)
-        if self._is_token_rejected(answer) and self.credentials.discard_token(bearer):
-            answer = await self._transport.send(request, await self.credentials.get_token())
-        return self._check_success(answer, request)
+        response = await self._transport.send(request, bearer)
+        if self._is_token_rejected(response) and self.credentials.discard_token(bearer):
+            response = await self._transport.send(request, await self.credentials.get_token())
+        return self._check_success(response, request)
 
     async def send_body(self, method: str, path: str, body: rest.RequestBody) -> None:
-        """Change something of which nothing comes back."""
+        """Send a request whose response has no body."""
         await self.send(_build_change(method, path, body))
 
     async def send_as(self, bearer: str | None, request: HttpRequest) -> HttpResponse:
-        """A question with this token and no other, or with none where everybody may ask."""
+        """Send a request with this bearer token, or without one, and without logging in."""
         return self._check_success(await self._transport.send(request, bearer), request)
 
     async def open_stream(self, request: HttpRequest, *, idle_timeout: float) -> ResponseStream:
-        """A question whose answer comes in pieces."""
+        """Send a request and return its response as a stream. Raise the error of an unsuccessful response."""
         bearer = await self.credentials.get_token()
-        answer = await self._transport.open_stream(request, bearer, idle_timeout=idle_timeout)
+        response = await self._transport.open_stream(request, bearer, idle_timeout=idle_timeout)
         if (
-            isinstance(answer, HttpResponse)
-            and self._is_token_rejected(answer)
+            isinstance(response, HttpResponse)
+            and self._is_token_rejected(response)
             and self.credentials.discard_token(bearer)
         ):
-            answer = await self._transport.open_stream(
+            response = await self._transport.open_stream(
                 request, await self.credentials.get_token(), idle_timeout=idle_timeout
             )
-        if isinstance(answer, HttpResponse):
-            raise self._to_error(answer)
-        return answer
+        if isinstance(response, HttpResponse):
+            raise self._to_error(response)
+        return response
 
     def decode(self, kind: type[BodyT], response: HttpResponse) -> BodyT:
-        """What an answer says."""
+        """Decode the body of a response. Raise `ServiceRefused` if it does not have this type."""
         try:
             return rest.decode_body(kind, response.body)
         except WireError as exc:
             field = exc.field
-        # The field alone: the rest of the sentence may repeat what was in it.
-        raise self.build_refusal(f"its answer has no proper {field}")
+        # Only the field: the text of the error may quote its content.
+        raise self.build_refusal(f"the response has no valid {field}")
 
     def decode_json(self, response: HttpResponse) -> dict[str, Any]:
-        """What an answer says that is JSON, and nothing that we know more of."""
+        """Decode the body of a response as a JSON object of any content."""
         try:
             return msgspec.json.decode(response.body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
-        raise self.build_refusal("its answer is not JSON")
+        raise self.build_refusal("the response is not a JSON object")
 
     def build_refusal(self, reason: str) -> ServiceRefused:
-        """That somebody answers who is no service of ours."""
+        """Build the error of a response that no Meshfleet service would send."""
         return ServiceRefused(f"{self._transport.base_url} is not a Meshfleet service: {reason}")
 
     def _check_success(self, response: HttpResponse, request: HttpRequest) -> HttpResponse:
@@ -154,7 +157,10 @@ class HttpCaller:
         return decode_error(response, str(self._transport.base_url), self.credentials.secrets + secrets)
 
     def _is_token_rejected(self, response: HttpResponse) -> bool:
-        """Whether the token was not taken. A wrong password of somebody has the same status."""
+        """Return whether the access token was rejected.
+
+        A wrong password in the request has the same status.
+        """
         return response.status == NotLoggedIn.http and isinstance(self._to_error(response), NotLoggedIn)
 
 

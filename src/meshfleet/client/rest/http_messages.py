@@ -1,4 +1,4 @@
-"""What is asked of a service, and what it answers: values, before and after the network."""
+"""Requests to the service and responses of it, as values without I/O."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from meshfleet import rest
 
 
-# Where a service is.
+# Address of a service.
 
 
 class BaseUrl:
-    """The address of a service, which may have a path in front of the service's own."""
+    """Address of a service, which may have a path in front of the paths of the API."""
 
     def __init__(self, url: str) -> None:
         if not url.isprintable() or " " in url:
-            raise MalformedAddress("url", "has a space or a control character in it")
+            raise MalformedAddress("url", "must not contain spaces or control characters")
         try:
             self._url = httpx.URL(url)
             host = self._url.host
@@ -36,9 +36,9 @@ class BaseUrl:
         if self._url.scheme not in {"http", "https"} or not host:
             raise MalformedAddress("url", "must begin with http:// or https:// and a host")
         if self._url.userinfo:
-            raise MalformedAddress("url", "has a user name or password in it, which are given apart")
+            raise MalformedAddress("url", "must not contain a user name or password; pass them as arguments")
         if self._url.query or self._url.fragment or "?" in url or "#" in url:
-            raise MalformedAddress("url", "has a ? or # in it")
+            raise MalformedAddress("url", "must not contain ? or #")
         self._prefix = self._url.raw_path.decode("ascii").rstrip("/")
 
     def __str__(self) -> str:
@@ -46,11 +46,11 @@ class BaseUrl:
 
     @property
     def is_secure(self) -> bool:
-        """Whether TLS keeps what is said."""
+        """Whether the connection uses TLS."""
         return self._url.scheme == "https"
 
     def join(self, path: str) -> httpx.URL:
-        """A path of the service, percent-encoded already, with its query."""
+        """Return the URL of a percent-encoded path of the API, with its query."""
         return self._url.copy_with(raw_path=(self._prefix + path).encode("ascii"))
 
 
@@ -61,37 +61,37 @@ QueryParams = tuple[tuple[str, str], ...]
 
 
 class HttpRequest(Struct, frozen=True, kw_only=True):
-    """One question. It shows nothing of what it carries."""
+    """HTTP request. Its representation omits the body and the headers, which may hold secrets."""
 
     method: str
     path: str
     query: QueryParams = ()
     body: bytes | None = None
     upload: MultipartUpload | None = None
-    """Instead of a body: what is sent piece by piece."""
+    """File upload instead of a body."""
     headers: tuple[tuple[str, str], ...] = ()
     accept: str = JSON_TYPE
     is_repeatable: bool = False
-    """Asked twice it does no more than asked once: it reads, or has a key by which the service knows it."""
+    """Whether sending it twice has the same effect as once: it only reads, or has an idempotency key."""
     extra_timeout: float = 0.0
-    """Seconds that the service may take longer than usual."""
+    """Seconds that the service may take longer than the usual timeout."""
     secrets: tuple[str, ...] = ()
-    """What it carries that no error may repeat."""
+    """Secrets in the body, which no error text may quote."""
 
     @property
     def path_with_query(self) -> str:
-        """Path and query."""
+        """Path with the encoded query."""
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
 
     def __repr__(self) -> str:
-        return f"Call({self.method} {self.path})"
+        return f"HttpRequest({self.method} {self.path})"
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
         return [("method", self.method), ("path", self.path)]
 
 
 class HttpResponse(Struct, frozen=True, kw_only=True):
-    """What came back, whatever it means. It shows nothing of it: there may be a password inside."""
+    """HTTP response of any status. Its representation omits the body, which may hold a password."""
 
     status: int
     body: bytes
@@ -100,18 +100,18 @@ class HttpResponse(Struct, frozen=True, kw_only=True):
 
     @property
     def is_success(self) -> bool:
-        """Whether it is what was asked for."""
-        return 200 <= self.status < 300  # noqa: PLR2004 # as HTTP has it
+        """Whether the status is 2xx."""
+        return 200 <= self.status < 300  # noqa: PLR2004 # the range of HTTP
 
     def __repr__(self) -> str:
-        return f"Answer({self.status})"
+        return f"HttpResponse({self.status})"
 
     def __rich_repr__(self) -> list[tuple[str, int]]:
         return [("status", self.status)]
 
 
 def build_query(single: Mapping[str, QueryValue], repeated: Mapping[str, Iterable[str]] = {}) -> QueryParams:
-    """Parameters by their names, without those that are None."""
+    """Build query parameters, omitting those that are None."""
     return (
         *(
             (name, check_text(_format_value(value), name))
@@ -127,11 +127,11 @@ def _format_value(value: str | int) -> str:  # a bool is an int
 
 
 _SECRET_FIELDS: Final = frozenset({"password", "current", "key", "public_key"})
-"""Fields of bodies that nobody else may see."""
+"""Fields of request bodies that are secrets."""
 
 
 def encode_body(body: rest.RequestBody | None) -> bytes | None:
-    """A body as it is sent."""
+    """Encode a request body as JSON. Raise `MalformedText` if a text cannot be encoded as UTF-8."""
     if body is None:
         return None
     for field in msgspec.structs.fields(body):
@@ -141,6 +141,6 @@ def encode_body(body: rest.RequestBody | None) -> bytes | None:
 
 
 def find_secrets(body: rest.RequestBody | None) -> tuple[str, ...]:
-    """What of a body no error may repeat."""
-    held = (getattr(body, name, None) for name in _SECRET_FIELDS)
-    return tuple(each for each in held if isinstance(each, str))
+    """Return the secrets in a request body, which no error text may quote."""
+    values = (getattr(body, name, None) for name in _SECRET_FIELDS)
+    return tuple(value for value in values if isinstance(value, str))

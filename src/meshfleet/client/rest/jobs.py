@@ -1,7 +1,7 @@
-"""`fleet.jobs`: updating devices, many at a time.
+"""`fleet.jobs`: firmware updates of many devices.
 
-Every order carries a key by which the service knows it again, so that it may be said twice when a connection
-is lost, and makes one job.
+The creation of a job carries an idempotency key, so that it can be repeated after a lost connection and still
+creates one job.
 """
 
 from __future__ import annotations
@@ -59,45 +59,59 @@ if TYPE_CHECKING:
     from meshfleet.rest import DryRun, Execution, ExecutionDetail, ExecutionState, JobSummary
 
 
-# What a job is made of, as callers name it.
+# Options of a new job.
 
 Value = TypeVar("Value")
 
 
 class JobOptions(TypedDict, total=False):
-    """Which devices are updated, and how. Without a word everything is as the service has it."""
+    """Devices to update and options of the update. Missing options have the defaults of the service.
+
+    A device is a target if any of `devices`, `labels`, `filter` and `everything` selects it.
+    """
 
     devices: str | Iterable[str]
-    """These."""
+    """Devices by MAC or device id."""
     labels: str | Iterable[str]
-    """And all that have any of these labels."""
+    """Devices that have any of these labels."""
     filter: DeviceFilters | None
-    """And all that meet these filters, as in `fleet.devices.list`."""
+    """Devices that match all of these filters, as in `fleet.devices.list`."""
     everything: bool
-    """And all others."""
+    """All devices of the fleet."""
     stage: bool
-    """Let devices keep the image until the job is applied."""
+    """Transfer the image now, and install it when the job is applied."""
     allow_downgrade: bool
+    """Whether devices with a newer version are updated, too; otherwise they are skipped."""
     method: UpdateMethod | Literal["download", "broadcast", "nordic-dfu"] | None
-    """None: as fits each device."""
+    """Update method; None selects the one that fits each device."""
     auto_apply: bool
-    """False: the job begins when it is applied."""
+    """Whether the job starts by itself; otherwise it starts with `apply`."""
     start_at: Moment | None
+    """Time at which the job starts; None starts it at once."""
     deadline: Moment | None
+    """Time at which the job is stopped; None for no deadline."""
     waves: Iterable[Wave]
+    """Waves of devices, one after the other; without any, all devices are one wave."""
     gate: Gate
+    """Conditions that a wave must meet before the next one starts."""
     concurrency: Concurrency
+    """Maximum number of devices that are updated at a time."""
     rate: Rate | None
+    """Maximum number of updates that start per minute; None for no limit."""
     abort: Iterable[Criterion]
+    """Shares of failures at which the job is paused or canceled."""
     retry: Retry
+    """Automatic retries per device."""
     timeouts: Timeouts
+    """Timeouts of an update."""
     health: JobHealth
+    """Good heartbeats that prove a successful update."""
     on_newer_job: Literal["queue", "supersede", "reject"]
-    """What to do where another job comes for the same device."""
+    """Behavior if a newer job targets the same device."""
 
 
 def build_new_job(name: str, firmware: str, options: JobOptions, *, dry_run: bool) -> NewJob:
-    """The body that asks for a job."""
+    """Build the request body for a new job or a dry run."""
     check_argument_names(options, JobOptions)
     method = options.get("method")
     waves = tuple(options.get("waves", ()))
@@ -127,32 +141,38 @@ def build_new_job(name: str, firmware: str, options: JobOptions, *, dry_run: boo
 
 
 def _build_targets(options: JobOptions) -> Targets:
-    chosen = options.get("filter")
-    found = Targets(
+    filters = options.get("filter")
+    targets = Targets(
         device_ids=_unset_if_empty(
-            [normalize_device_id(each, "devices") for each in to_tuple(options.get("devices", ()))]
+            [normalize_device_id(device, "devices") for device in to_tuple(options.get("devices", ()))]
         ),
-        labels=_unset_if_empty([check_text(each, "labels") for each in to_tuple(options.get("labels", ()))]),
-        filter=UNSET if chosen is None else _build_target_filter(chosen),
+        labels=_unset_if_empty(
+            [check_text(label, "labels") for label in to_tuple(options.get("labels", ()))]
+        ),
+        filter=UNSET if filters is None else _build_target_filter(filters),
         all=options.get("everything", False),
     )
-    if found == Targets():
-        raise WireError("devices", "are none: name some, or say everything=True")
-    return found
+    if targets == Targets():
+        raise WireError(
+            "devices", "no targets are given: name devices, labels or a filter, or pass everything=True"
+        )
+    return targets
 
 
 def _build_target_filter(filters: DeviceFilters) -> TargetFilter:
     check_argument_names(filters, DeviceFilters)
     gateway = filters.get("gateway")
     return TargetFilter(
-        label=_unset_if_empty([check_text(each, "labels") for each in to_tuple(filters.get("labels", ()))]),
+        label=_unset_if_empty([check_text(label, "labels") for label in to_tuple(filters.get("labels", ()))]),
         connected=_unset_if_none(filters.get("connected")),
         model_number=_check_optional_text(filters.get("model_number"), "model_number"),
         firmware_version=_check_optional_text(filters.get("firmware_version"), "firmware_version"),
         hardware_version=_check_optional_text(filters.get("hardware_version"), "hardware_version"),
         friendly_name=_check_optional_text(filters.get("friendly_name"), "friendly_name"),
         gateway=UNSET if gateway is None else normalize_mac(gateway),
-        ids=_unset_if_empty([normalize_device_id(each, "ids") for each in to_tuple(filters.get("ids", ()))]),
+        ids=_unset_if_empty(
+            [normalize_device_id(device, "ids") for device in to_tuple(filters.get("ids", ()))]
+        ),
     )
 
 
@@ -168,36 +188,36 @@ def _unset_if_empty(values: list[str]) -> list[str] | UnsetType:
     return values or UNSET
 
 
-# Watching a job: by live events, and by asking now and then, for events may not get through.
+# Watching a job: by live events, and by polling, because events may not get through.
 
 FINISHED_STATES: Final = frozenset({JobState.COMPLETED, JobState.CANCELED})
 
 _POLL_SECONDS_WITH_EVENTS: Final = 5.0
 _POLL_SECONDS: Final = 1.0
-"""Seconds between two questions, with live events and without."""
+"""Seconds between two polls, with live events and without."""
 
 
 async def watch_job(caller: HttpCaller, job: str) -> AsyncGenerator[Job, None]:
-    """A job as it is now, and again whenever it has changed, until it is over."""
+    """Yield a job now and after every change, until it is finished."""
     path = rest.job_path(job)
-    ear = _JobEvents(subscribe_to_events(caller, "job", jobs=job))
-    told: Job | None = None
+    events = _JobEvents(subscribe_to_events(caller, "job", jobs=job))
+    last_yielded: Job | None = None
     try:
-        ear.start()
-        found = await caller.get(rest.Job, path)
+        events.start()
+        current = await caller.get(rest.Job, path)
         while True:
-            if found != told:
-                told = found
-                yield found
-            if found.state in FINISHED_STATES:
+            if current != last_yielded:
+                last_yielded = current
+                yield current
+            if current.state in FINISHED_STATES:
                 return
-            found = await ear.next_change() or await caller.get(rest.Job, path)
+            current = await events.next_change() or await caller.get(rest.Job, path)
     finally:
-        await ear.close()
+        await events.close()
 
 
 class _JobEvents:
-    """Hears events of a job, as long as there are any."""
+    """Live events of one job. After an error of the event stream there are no more."""
 
     def __init__(self, events: AsyncGenerator[Event, None]) -> None:
         self._events = events
@@ -205,12 +225,12 @@ class _JobEvents:
         self._has_failed = False
 
     def start(self) -> None:
-        """Wait for the next event from now on."""
+        """Start waiting for the next event."""
         if self._next_event is None and not self._has_failed:
             self._next_event = asyncio.ensure_future(anext(self._events))
 
     async def next_change(self) -> Job | None:
-        """The next that is told of the job; None: it is time to ask."""
+        """Wait for the next change of the job. None means that it is time to poll."""
         self.start()
         if self._next_event is None:
             await asyncio.sleep(_POLL_SECONDS)
@@ -222,12 +242,12 @@ class _JobEvents:
         try:
             data = event.result().data
         except (ServiceRefused, ServiceUnreachable, TooManyAttempts, Unavailable, StopAsyncIteration):
-            self._has_failed = True  # whoever is asked tells what is wrong, if it is more than that
+            self._has_failed = True  # polling raises the error if it persists
             return None
         return data if isinstance(data, Job) else None
 
     async def close(self) -> None:
-        """Let go."""
+        """Stop waiting, and close the event stream."""
         if self._next_event is not None:
             self._next_event.cancel()
             await asyncio.wait([self._next_event])
@@ -235,19 +255,19 @@ class _JobEvents:
 
 
 _EXTRA_TIMEOUT: Final = 60.0
-"""Seconds that the service may take longer than usual to find and write down a hundred thousand devices."""
+"""Extra seconds for the service to select and store a hundred thousand devices."""
 
 
 class Jobs:
-    """The update jobs of a fleet. Each is named by its id, or by what was told of it."""
+    """Update jobs of a fleet. Each is named by its id or its record."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     async def create(self, name: str, firmware: str | rest.Firmware, **options: Unpack[JobOptions]) -> Job:
-        """Update devices to this firmware, which is released. The devices are those of any part of the order.
+        """Create a job that updates devices to this released firmware.
 
-        Those that cannot take it are in the job, too, as SKIPPED and with the reason; see `dry_run`.
+        Devices that cannot be updated become SKIPPED executions with the reason; see `dry_run`.
         """
         body = build_new_job(name, catalogue.to_firmware_id(firmware), options, dry_run=False)
         return self._caller.decode(rest.Job, await self._post_idempotently(rest.JOBS_PATH, body))
@@ -255,26 +275,26 @@ class Jobs:
     async def dry_run(
         self, name: str, firmware: str | rest.Firmware, **options: Unpack[JobOptions]
     ) -> DryRun:
-        """What a job would do: who would be updated, who would not and why, in which waves, in what time."""
+        """Compute what a job would do: the devices to update, those to skip and why, waves and duration."""
         body = build_new_job(name, catalogue.to_firmware_id(firmware), options, dry_run=True)
         return self._caller.decode(rest.DryRun, await self._post_idempotently(rest.JOBS_PATH, body))
 
     def list(
         self, *, states: JobState | str | Iterable[JobState | str] = (), firmware: str | None = None
     ) -> AsyncGenerator[Job, None]:
-        """Jobs in any of these states, the newest first: with this firmware, or with any."""
-        chosen = build_query({"FirmwareId": firmware}, {"State": to_tuple(states)})
-        return iterate_items(self._caller, rest.JobPage, rest.JOBS_PATH, chosen)
+        """List the jobs in any of these states, the newest first. Without filters, list all jobs."""
+        query = build_query({"FirmwareId": firmware}, {"State": to_tuple(states)})
+        return iterate_items(self._caller, rest.JobPage, rest.JOBS_PATH, query)
 
     async def show(self, job: str | Job) -> Job:
-        """A job, and how it goes."""
+        """Get one job and its progress."""
         return await self._caller.get(rest.Job, rest.job_path(_to_job_id(job)))
 
     async def summary(self, job: str | Job) -> JobSummary:
-        """Its executions, counted by why they failed, by what they wait for, and by gateway."""
+        """Count the executions of a job by failure reason, by what they wait for, and by gateway."""
         return await self._caller.get(rest.JobSummary, f"{rest.job_path(_to_job_id(job))}/summary")
 
-    def executions(  # noqa: PLR0913 # one for each filter, by its name
+    def executions(  # noqa: PLR0913 # one keyword per filter
         self,
         job: str | Job,
         *,
@@ -284,9 +304,9 @@ class Jobs:
         devices: str | Iterable[str] = (),
         left_out: bool | None = None,
     ) -> AsyncGenerator[Execution, None]:
-        """The parts of devices in a job: in any of these states, through one gateway, for these reasons.
+        """List the executions of a job, one per device, that match all filters.
 
-        `left_out` asks for those that were left out from the beginning, or for the others.
+        `left_out`: True selects devices that were excluded when the job was created, False all others.
         """
         single = {"Gateway": None if gateway is None else normalize_mac(gateway), "LeftOut": left_out}
         repeated = {
@@ -294,49 +314,49 @@ class Jobs:
             "ReasonCode": to_tuple(reason_codes),
             "Ids": normalize_device_ids(devices, "devices"),
         }
-        chosen = build_query(single, repeated)
-        return iterate_items(self._caller, rest.ExecutionPage, rest.executions_path(_to_job_id(job)), chosen)
+        query = build_query(single, repeated)
+        return iterate_items(self._caller, rest.ExecutionPage, rest.executions_path(_to_job_id(job)), query)
 
     async def execution(self, job: str | Job, device: str) -> ExecutionDetail:
-        """The part of one device, with all that happened and what proves it."""
+        """Get the execution of one device, with its transitions and their evidence."""
         return await self._caller.get(
             rest.ExecutionDetail, rest.execution_path(_to_job_id(job), device_id_of(device))
         )
 
     async def apply(self, job: str | Job) -> Job:
-        """Let a job begin that was made without `auto_apply`, or devices start what they have staged."""
+        """Start a job that was created without `auto_apply`, or the installation of staged images."""
         return await self._post_command(job, "apply")
 
     async def pause(self, job: str | Job) -> Job:
-        """Begin no more updates. Those that are under way go on."""
+        """Pause a job: no more updates start, running ones continue."""
         return await self._post_command(job, "pause")
 
     async def resume(self, job: str | Job) -> Job:
-        """Go on with a paused job."""
+        """Resume a paused job."""
         return await self._post_command(job, "resume")
 
     async def cancel(self, job: str | Job) -> Job:
-        """End a job early. A device that is about to start its new version is awaited."""
+        """Cancel a job. Devices that are already installing the image finish."""
         return await self._post_command(job, "cancel")
 
     async def retry(self, job: str | Job) -> Job:
-        """Make a new job for devices whose update failed, timed out or was canceled."""
+        """Create a new job for the devices whose update failed, timed out or was canceled."""
         path = rest.job_action_path(_to_job_id(job), "retry")
         return self._caller.decode(rest.Job, await self._post_idempotently(path, None))
 
     async def delete(self, job: str | Job) -> None:
-        """Delete a job that is over or was never started; the audit log keeps how it went."""
+        """Delete a job that is finished or was never started. The audit log keeps its result."""
         await self._caller.delete(rest.job_path(_to_job_id(job)))
 
     def watch(self, job: str | Job) -> AsyncGenerator[Job, None]:
-        """A job as it is now, and again whenever it has changed, until it is over."""
+        """Yield a job now and after every change, until it is finished."""
         return watch_job(self._caller, _to_job_id(job))
 
     async def _post_command(self, job: str | Job, command: str) -> Job:
         return await self._caller.post(rest.Job, rest.job_action_path(_to_job_id(job), command))
 
     async def _post_idempotently(self, path: str, body: rest.NewJob | None) -> HttpResponse:
-        call = HttpRequest(
+        request = HttpRequest(
             method="POST",
             path=path,
             body=encode_body(body),
@@ -344,7 +364,7 @@ class Jobs:
             is_repeatable=True,
             extra_timeout=_EXTRA_TIMEOUT,
         )
-        return await self._caller.send(call)
+        return await self._caller.send(request)
 
 
 def _to_job_id(job: str | Job) -> str:

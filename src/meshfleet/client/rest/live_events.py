@@ -1,4 +1,4 @@
-"""`fleet.live`: what happens in the fleet, as it happens."""
+"""`fleet.live`: live events of the fleet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.transport import ResponseStream
 
 
-# Live events, from the lines of a stream to what they say (rest-146 to rest-148).
+# Decoding of server-sent events (rest-146 to rest-148).
 
 EventType = Literal["device", "report", "job", "execution", "gateway", "resync"]
 
@@ -56,18 +56,21 @@ EventData = (
     | Resync
     | dict[str, Any]
 )
-"""What an event tells. A dictionary only where the service is newer than this program."""
+"""Content of an event. A dictionary only if the service is newer than this SDK."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Something that happened a moment ago.
+    """Live event.
 
-    `resync`: something was missed and cannot be told again, so read the state anew.
+    A `resync` event means that events were missed and cannot be replayed: read the state again.
     """
 
     id: str
+    """Opaque id of the event."""
     type: str
+    """Type of the event; one of `EventType`, or a new one of a newer service."""
     time: str
+    """Time in UTC, as ISO 8601 text."""
     data: EventData
 
 
@@ -88,21 +91,21 @@ _EVENT_BODIES: Final[Mapping[str, type[rest.ResponseBody]]] = {
 }
 
 _MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of an event, with its lines; ours have not much more than 64 KiB."""
+"""Maximum size of an event with its lines; events of the service are at most little larger than 64 KiB."""
 
 _EVENT_ID: Final = re.compile(r"[!-~]{0,256}")
-"""What can be said again in a header."""
+"""Event ids that can be sent in a `Last-Event-ID` header."""
 
 
 class SseParser:
-    """Puts the lines of server-sent events together. Comments are left out."""
+    """Parser of server-sent events. Comments are ignored."""
 
     def __init__(self) -> None:
         self._data: list[bytes] = []
         self._size = 0
 
     def feed_line(self, line: bytes) -> bytes | None:
-        """The whole event as JSON, if it ends here."""
+        """Add a line. Return the JSON of the event if the line ends one, else None."""
         line = line.removesuffix(b"\r")
         if not line:
             data, self._data, self._size = self._data, [], 0
@@ -117,7 +120,7 @@ class SseParser:
 
 
 class _UndecodedEvent(rest.ResponseBody, frozen=True, kw_only=True):
-    """An event whose inside nobody has looked at."""
+    """Event whose data is not yet decoded."""
 
     id: str
     type: str
@@ -126,13 +129,15 @@ class _UndecodedEvent(rest.ResponseBody, frozen=True, kw_only=True):
 
 
 def decode_event(text: bytes) -> Event:
-    """Read an event, or raise a `WireError`."""
-    told = rest.decode_body(_UndecodedEvent, text)
-    if not _EVENT_ID.fullmatch(told.id):
-        raise MalformedText("id", "cannot be said again in a header")
-    kind = _select_body_type(told.type, told.data)
-    data: Any = told.data if kind is None else rest.decode_body(kind, msgspec.json.encode(told.data))
-    return Event(id=told.id, type=told.type, time=told.time, data=data)
+    """Decode an event. Raise a `WireError` if it is malformed."""
+    undecoded = rest.decode_body(_UndecodedEvent, text)
+    if not _EVENT_ID.fullmatch(undecoded.id):
+        raise MalformedText("id", "cannot be sent in a header")
+    kind = _select_body_type(undecoded.type, undecoded.data)
+    data: Any = (
+        undecoded.data if kind is None else rest.decode_body(kind, msgspec.json.encode(undecoded.data))
+    )
+    return Event(id=undecoded.id, type=undecoded.type, time=undecoded.time, data=data)
 
 
 def _select_body_type(event_type: str, data: dict[str, Any]) -> type[rest.ResponseBody] | None:
@@ -151,14 +156,15 @@ def _select_body_type(event_type: str, data: dict[str, Any]) -> type[rest.Respon
 _log = logging.getLogger(__name__)
 
 _IDLE_TIMEOUT: Final = 60.0
-"""Seconds. There is a comment every 15 s, so after four of them nobody is there any more (rest-150)."""
+"""Seconds without data after which a connection counts as lost. The service sends a comment every 15 s
+(rest-150)."""
 
 _STABLE_AFTER: Final = 30.0
-"""Seconds after which a connection counts as a good one, although nothing happened."""
+"""Seconds after which a connection counts as stable, even if no event arrived."""
 
 
 class EventSubscription:
-    """One listener: a stream, and another one behind the last event when it ends."""
+    """Subscription to live events. A stream that ends is reopened after the last received event."""
 
     def __init__(
         self,
@@ -167,25 +173,25 @@ class EventSubscription:
         *,
         backoff: Callable[[int], float] = compute_backoff,
     ) -> None:
-        """`pause` tells how many seconds to wait after so many losses."""
+        """Create a subscription. `backoff` returns the seconds to wait after a number of failures."""
         self._caller = caller
         self._filters = filters
         self._backoff = backoff
         self._last_event_id: str | None = None
         self._failures = 0
-        """Connections that ended one after the other and brought nothing."""
+        """Connections in a row that ended without an event."""
         self._connected_at = 0.0
         self._is_disconnected = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Event after event, without end."""
+        """Iterate over events without end."""
         while True:
             stream = await self._open()
-            lines, frames = LineSplitter(b"\n"), SseParser()
+            lines, parser = LineSplitter(b"\n"), SseParser()
             try:
-                while (piece := await self._read_chunk(stream)) is not None:
-                    for line in lines.feed(piece):
-                        if (text := frames.feed_line(line)) is not None:
+                while (chunk := await self._read_chunk(stream)) is not None:
+                    for line in lines.feed(chunk):
+                        if (text := parser.feed_line(line)) is not None:
                             event = self._decode(text)
                             self._failures = 1
                             yield event
@@ -194,7 +200,7 @@ class EventSubscription:
                 await stream.close()
 
     async def _open(self) -> ResponseStream:
-        """Get in. Who was in before tries for as long as it takes."""
+        """Open a stream. After the first success, retry until the service accepts it."""
         while True:
             if self._failures:
                 await asyncio.sleep(self._backoff(self._failures))
@@ -202,19 +208,20 @@ class EventSubscription:
             self._connected_at = asyncio.get_running_loop().time()
             try:
                 stream = await self._caller.open_stream(self._build_request(), idle_timeout=_IDLE_TIMEOUT)
-            except (ServiceUnreachable, Unavailable, TooManyAttempts) as trouble:
+            except (ServiceUnreachable, Unavailable, TooManyAttempts) as problem:
                 if self._last_event_id is None:
                     raise
-                self._log_disconnect(str(trouble))
+                self._log_disconnect(str(problem))
             else:
                 if self._is_disconnected:
-                    _log.info("live events have a connection again")
+                    _log.info("live events are connected again")
                 self._is_disconnected = False
                 self._last_event_id = self._last_event_id or ""
                 return stream
 
     def _build_request(self) -> HttpRequest:
-        # Who was in and heard nothing says so with an id that nobody knows, and is told what that means.
+        # A client that received no event yet sends an empty id, which no event has: the service replies with
+        # a resync if something was missed.
         resumed = () if self._last_event_id is None else (("Last-Event-ID", self._last_event_id),)
         return HttpRequest(
             method="GET",
@@ -226,26 +233,29 @@ class EventSubscription:
         )
 
     async def _read_chunk(self, stream: ResponseStream) -> bytes | None:
-        """The next piece; None: come back, for the stream is over, or its token is about to be."""
-        left = self._caller.credentials.seconds_until_renewal
+        """Read the next chunk.
+
+        None means that a new stream is needed: this one has ended, or its token expires soon.
+        """
+        seconds_left = self._caller.credentials.seconds_until_renewal
         try:
-            async with asyncio.timeout(None if left == float("inf") else left):
-                piece = await stream.read()
+            async with asyncio.timeout(None if seconds_left == float("inf") else seconds_left):
+                chunk = await stream.read()
         except TimeoutError:
             return None
-        except ServiceUnreachable as trouble:
-            self._log_disconnect(str(trouble))
+        except ServiceUnreachable as problem:
+            self._log_disconnect(str(problem))
             return None
-        if piece is None:
-            self._log_disconnect("the service has ended the stream")
+        if chunk is None:
+            self._log_disconnect("the service ended the stream")
         elif asyncio.get_running_loop().time() - self._connected_at > _STABLE_AFTER:
             self._failures = 1
-        return piece
+        return chunk
 
     def _log_disconnect(self, reason: str) -> None:
-        """Say once that nothing comes for a while."""
+        """Log a lost connection once until it is restored."""
         if not self._is_disconnected:
-            _log.warning("live events have no connection: %s", reason)
+            _log.warning("live events are disconnected, reconnecting: %s", reason)
         self._is_disconnected = True
 
     def _decode(self, text: bytes) -> Event:
@@ -253,7 +263,7 @@ class EventSubscription:
             return decode_event(text)
         except WireError as exc:
             field = exc.field
-        raise self._caller.build_refusal(f"a live event has no proper {field}")
+        raise self._caller.build_refusal(f"a live event has no valid {field}")
 
 
 def subscribe_to_events(
@@ -263,13 +273,13 @@ def subscribe_to_events(
     gateway: str | Iterable[str] | None = None,
     jobs: str | Iterable[str] | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Live events that meet all filters."""
+    """Iterate over live events that match all filters."""
     filters = build_query(
         {},
         {
             "Types": to_tuple(types or ()),
-            "Ids": [normalize_device_id(each, "ids") for each in to_tuple(ids or ())],
-            "Gateway": [normalize_mac(each) for each in to_tuple(gateway or ())],
+            "Ids": [normalize_device_id(device, "ids") for device in to_tuple(ids or ())],
+            "Gateway": [normalize_mac(mac) for mac in to_tuple(gateway or ())],
             "Jobs": to_tuple(jobs or ()),
         },
     )

@@ -1,4 +1,4 @@
-"""Files on their way to a service: read from disk piece by piece, as one part of a form."""
+"""Multipart uploads that are read from disk in chunks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _CHUNK_BYTES: Final = 256 * 1024
 """Bytes that are in memory at a time."""
 
 _ESCAPED_CHARACTERS: Final = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
-"""What would end a name in the head of a part, and how browsers spell it there."""
+"""Characters that would end a name in a part header, escaped as browsers do."""
 
 _HASH_FIELD: Final = "sha256"
 
 
 class MultipartUpload:
-    """A form with a file. It can be sent again, from the place where the file was at first."""
+    """Multipart form with one file. It can be sent again, from the initial position of the file."""
 
     def __init__(
         self, field: str, file: Path | BinaryIO, file_name: str, fields: Iterable[tuple[str, str]]
     ) -> None:
-        """A field that tells the hash follows behind the file, unless there is one."""
+        """Prepare an upload. A field with the SHA-256 hash follows the file, unless `fields` has one."""
         boundary = secrets.token_hex(16)
         self.content_type = f"multipart/form-data; boundary={boundary}"
         self._field = field
@@ -40,9 +40,11 @@ class MultipartUpload:
         self._length = _find_end(file, field) - self._start
         fields = tuple((name, check_text(value, name)) for name, value in fields)
         self._appends_hash = all(name != _HASH_FIELD for name, _ in fields)
-        shown = check_text(file_name, field).translate(_ESCAPED_CHARACTERS)
+        escaped_name = check_text(file_name, field).translate(_ESCAPED_CHARACTERS)
         parts = [f'; name="{name}"\r\n\r\n{value}' for name, value in fields]
-        head = f'; name="{field}"; filename="{shown}"\r\nContent-Type: application/octet-stream\r\n\r\n'
+        head = (
+            f'; name="{field}"; filename="{escaped_name}"\r\nContent-Type: application/octet-stream\r\n\r\n'
+        )
         begin = f"--{boundary}\r\nContent-Disposition: form-data"
         self._head = "\r\n".join(f"{begin}{part}" for part in [*parts, head]).encode()
         self._hash_header = (
@@ -52,21 +54,21 @@ class MultipartUpload:
 
     @property
     def size(self) -> int:
-        """Bytes of all of it."""
-        told = len(self._hash_header) + hashlib.sha256().digest_size * 2 if self._appends_hash else 0
-        return len(self._head) + self._length + told + len(self._end)
+        """Size of the whole body in bytes."""
+        hash_size = len(self._hash_header) + hashlib.sha256().digest_size * 2 if self._appends_hash else 0
+        return len(self._head) + self._length + hash_size + len(self._end)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """All of it, piece by piece."""
-        digest, left = hashlib.sha256(), self._length
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the whole body in chunks. Raise `WireError` if the file became shorter."""
+        digest, remaining = hashlib.sha256(), self._length
         yield self._head
         async with self._opened() as file:
-            while left and (piece := await asyncio.to_thread(file.read, min(left, _CHUNK_BYTES))):
-                left -= len(piece)
-                digest.update(piece)
-                yield piece
-        if left:
-            raise WireError(self._field, "became shorter while it was read")
+            while remaining and (chunk := await asyncio.to_thread(file.read, min(remaining, _CHUNK_BYTES))):
+                remaining -= len(chunk)
+                digest.update(chunk)
+                yield chunk
+        if remaining:
+            raise WireError(self._field, "became shorter while it was being read")
         if self._appends_hash:
             yield self._hash_header + digest.hexdigest().encode()
         yield self._end
@@ -83,17 +85,17 @@ class MultipartUpload:
 
 def _get_position(file: BinaryIO, field: str) -> int:
     if not file.seekable():
-        raise WireError(field, "can be read only once: write it into a file first")
+        raise WireError(field, "must be seekable: save it to a file first")
     return file.tell()
 
 
 def _find_end(file: Path | BinaryIO, field: str) -> int:
-    """Up to which byte it goes."""
+    """Return the position of the end of a file, in bytes."""
     if isinstance(file, Path):
         if not file.is_file():
-            raise WireError(field, f"{str(file)!r} is no file")
+            raise WireError(field, f"{str(file)!r} is not a file")
         return file.stat().st_size
-    here = file.tell()
+    position = file.tell()
     end = file.seek(0, os.SEEK_END)
-    file.seek(here)
+    file.seek(position)
     return end

@@ -1,4 +1,4 @@
-"""From an answer that is not what was asked for to the error that says why."""
+"""Conversion of unsuccessful responses into errors."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
     from meshfleet.errors import FleetError
 
 _MAX_DETAIL_CHARS: Final = 500
-"""Characters of the service's own words in an error."""
+"""Characters of a text from the service that an error quotes."""
 
 _MIN_SECRET_CHARS: Final = 4
-"""Characters of what is taken for a secret: shorter words are everywhere."""
+"""Shortest text that is redacted as a secret: shorter ones occur in ordinary words."""
 
 _MAX_FAULTS: Final = 100
 
 _PROXY_BODY_LIMIT: Final = (
-    "a proxy in front of the service does not take a body of this size;"
+    "a proxy in front of the service does not accept a body of this size;"
     " raise its limit on bodies (client_max_body_size in nginx)"
 )
-"""The service itself says it as a problem."""
+"""The service itself reports a body that is too large as a problem."""
 
 _PROXY_STATUSES: Final = frozenset({408, 413, 429, 500, 502, 503, 504})
-"""What proxies say too, in words of their own."""
+"""Statuses that proxies send too, with bodies of their own."""
 
 
 def decode_error(response: HttpResponse, base_url: str, secrets: Iterable[str] = ()) -> FleetError:
-    """The error that the service raised. Where its words repeat one of our secrets stands a `…`."""
+    """Build the error that the service raised. Our secrets in its text are replaced by `…`."""
     problem = _decode_problem_body(response)
     if problem is not None:
-        words = _redact(problem.detail or problem.title or problem.code, secrets)
+        text = _redact(problem.detail or problem.title or problem.code, secrets)
         faults = tuple(
-            Fault(_redact(each.field, secrets), _redact(each.message, secrets))
-            for each in problem.errors[:_MAX_FAULTS]
+            Fault(_redact(fault.field, secrets), _redact(fault.message, secrets))
+            for fault in problem.errors[:_MAX_FAULTS]
         )
         return decode_problem(
-            problem.code, response.status, ProblemDetails(words, faults, response.retry_after)
+            problem.code, response.status, ProblemDetails(text, faults, response.retry_after)
         )
     if (reasons := _decode_not_ready_reasons(response)) is not None:
         return Unavailable(_redact(reasons, secrets))
-    if 300 <= response.status < 400:  # noqa: PLR2004 # as HTTP has it
-        return ServiceRefused(f"{base_url} redirects; give the address behind it instead")
-    words = f"{base_url} answers with HTTP status {response.status}"
+    if 300 <= response.status < 400:  # noqa: PLR2004 # the range of HTTP
+        return ServiceRefused(f"{base_url} redirects to another address; use that one as the url")
+    text = f"{base_url} answers with HTTP status {response.status}"
     if response.status == BodyTooLarge.http:
-        words += f": {_PROXY_BODY_LIMIT}"
+        text += f": {_PROXY_BODY_LIMIT}"
     if response.status in _PROXY_STATUSES:
-        return decode_problem("", response.status, ProblemDetails(words, (), response.retry_after))
-    return ServiceRefused(f"{words}, and not as a Meshfleet service does")
+        return decode_problem("", response.status, ProblemDetails(text, (), response.retry_after))
+    return ServiceRefused(f"{text}, and not as a Meshfleet service does")
 
 
 def _decode_problem_body(response: HttpResponse) -> ProblemReply | None:
@@ -71,24 +71,24 @@ def _decode_problem_body(response: HttpResponse) -> ProblemReply | None:
 
 
 def _decode_not_ready_reasons(response: HttpResponse) -> str | None:
-    """Read why a service is not ready: the one answer that tells of a failure and is no problem."""
+    """Return the reasons why a service is not ready: the only failure response that is not a problem."""
     if response.status != Unavailable.http or response.content_type != JSON_TYPE:
         return None
     try:
-        return " ".join(each.text for each in rest.decode_body(NotReadyReply, response.body).reasons)
+        return " ".join(reason.text for reason in rest.decode_body(NotReadyReply, response.body).reasons)
     except WireError:
         return None
 
 
 def _redact(text: str, secrets: Iterable[str]) -> str:
-    """On one line, not too long, and nothing of ours in it, be it before or after the cleaning."""
-    mine = [
+    """Return a text on one line, cut when long, without secrets, whether or not they are unprintable."""
+    forms = [
         form
         for secret in secrets
         for form in (secret, _remove_unprintable(secret))
         if len(form) >= _MIN_SECRET_CHARS
     ]
-    return _remove_secrets(_remove_unprintable(_remove_secrets(text, mine)), mine)[:_MAX_DETAIL_CHARS]
+    return _remove_secrets(_remove_unprintable(_remove_secrets(text, forms)), forms)[:_MAX_DETAIL_CHARS]
 
 
 def _remove_unprintable(text: str) -> str:

@@ -1,7 +1,7 @@
-"""`fleet.requests`: reading and writing what devices hold, through the service.
+"""`fleet.requests`: requests to devices through the service.
 
-Every request carries a key by which the service knows it again, so that it may be said twice when a
-connection is lost, and is carried out once.
+Every request carries an idempotency key, so that it can be repeated after a lost connection and is still
+carried out once.
 """
 
 from __future__ import annotations
@@ -48,25 +48,29 @@ _RESPOND_ASYNC: Final = ("Prefer", "respond-async")
 
 
 class RequestOptions(TypedDict, total=False):
-    """How a request reaches its device. None: as the service and the gateway see fit."""
+    """Options of a request. None leaves the choice to the service and the gateway."""
 
     gateway: str | None
-    """Through which it is to go."""
+    """Gateway through which the request is sent; None selects the one with the best signal."""
     priority: int | None
-    """0 to 4: how urgent it is inside the mesh."""
+    """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
     extender_id: str | None
+    """Extender, in hex, through which an unconnected device is reached. Needs API version 2.1.0."""
     access_type: AccessType | str | None
+    """Access to an `unprovisioned` or `legacy` device. Needs API version 2.2.0."""
     public_key: str | Secret | None
+    """Public key in hex, for unprovisioned access."""
     key: str | Secret | None
-    """In hex: secrets, which are never kept or shown."""
+    """Network key in hex. Both keys are secrets, and never stored or logged."""
     timeout: float
-    """Seconds until there must be an answer."""
+    """Seconds to wait for the response of the device."""
 
 
 class Requests:
-    """Requests to devices. An identifier in hex takes the raw operation, a name the decoded one (request-34).
+    """Requests to devices: raw operation for an identifier in hex, decoded one for a name (request-34).
 
-    An answer is returned whatever its status: see `meshfleet.client.check`. No answer is an `Unanswered`.
+    A response is returned whatever its status: see `meshfleet.client.check`. A missing response raises
+    `Unanswered`.
     """
 
     def __init__(self, caller: HttpCaller) -> None:
@@ -85,7 +89,7 @@ class Requests:
         ext: Mapping[str, Any] | None = None,
         **options: Unpack[RequestOptions],
     ) -> RequestAnswer:
-        """Write a property: hex or bytes to a raw identifier, any JSON to a name. None writes NULL."""
+        """Write a property: hex or bytes for an identifier in hex, any JSON for a name. None writes NULL."""
         extension: dict[str, Any] | UnsetType = UNSET if ext is None else dict(ext)
         request = _build_request(Operation.WRITE, identifier, options)
         return await self.send(device, msgspec.structs.replace(request, value=value, ext=extension))
@@ -95,46 +99,46 @@ class Requests:
         gateway: str,
         *,
         priority: int | None = None,
-        timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109 # it is the service's
+        timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109 # sent to the service, which enforces it
     ) -> RequestAnswer:
-        """Ask a gateway for its version."""
+        """Read the API version of a gateway."""
         return await self.send(
             gateway, _build_request(Operation.APIVERSION, None, {"priority": priority, "timeout": timeout})
         )
 
-    async def ack(  # noqa: PLR0913 # by name, each may be left out
+    async def ack(  # noqa: PLR0913 # most are optional keywords
         self,
         device: str,
         identifier: str,
         *,
         time: Moment,
-        type: AckType | int = AckType.ACK,  # noqa: A002 # its name on the wire
+        type: AckType | int = AckType.ACK,  # noqa: A002 # the field name in the payload
         gateway: str | None = None,
         priority: int | None = None,
     ) -> RequestAccepted:
-        """Acknowledge the sample of this time to its device. There is no answer to wait for."""
+        """Acknowledge the sample of this time to its device. Devices send no response to it."""
         request = _build_request(Operation.ACK, identifier, {"gateway": gateway, "priority": priority})
-        when, kind = format_optional_time(time) or UNSET, parse_enum(AckType, type, "type")
-        request = msgspec.structs.replace(request, time=when, type=int(kind))
+        formatted_time, ack_type = format_optional_time(time) or UNSET, parse_enum(AckType, type, "type")
+        request = msgspec.structs.replace(request, time=formatted_time, type=int(ack_type))
         return self._caller.decode(rest.RequestAccepted, await self._post(device, request))
 
     async def send(self, device: str, request: NewRequest) -> RequestAnswer:
-        """Send any request that is answered, and wait for that."""
+        """Send a request and wait for the response of the device."""
         if not request.operation.is_answered:
-            raise ValueError("an ack is not answered: post it")
-        answer = await self._post(device, request, extra_timeout=request.timeout_ms / 1000)
-        return self._caller.decode(rest.RequestAnswer, answer)
+            raise ValueError("an ack has no response: use post")
+        response = await self._post(device, request, extra_timeout=request.timeout_ms / 1000)
+        return self._caller.decode(rest.RequestAnswer, response)
 
     async def post(self, device: str, request: NewRequest) -> RequestAccepted:
-        """Send any request, and do not wait: `show` tells what became of it."""
+        """Send a request without waiting for the response of the device. Use `show` to get its state."""
         return self._caller.decode(rest.RequestAccepted, await self._post(device, request, _RESPOND_ASYNC))
 
     async def show(self, request: str) -> RequestRecord:
-        """What became of a request."""
+        """Get the state and the response of a request."""
         return await self._caller.get(rest.RequestRecord, rest.request_path(check_text(request, "request")))
 
     def list(self, device: str) -> AsyncGenerator[RequestRecord, None]:
-        """The requests to a device, the newest first."""
+        """List the requests to a device, the newest first."""
         return iterate_items(
             self._caller, rest.RequestPage, rest.device_requests_path(normalize_device_id(device))
         )
@@ -142,7 +146,7 @@ class Requests:
     async def _post(
         self, device: str, request: NewRequest, *headers: tuple[str, str], extra_timeout: float = 0.0
     ) -> HttpResponse:
-        call = HttpRequest(
+        http_request = HttpRequest(
             method="POST",
             path=rest.device_requests_path(normalize_device_id(device)),
             body=encode_body(_encode_values(request)),
@@ -151,16 +155,16 @@ class Requests:
             extra_timeout=extra_timeout,
             secrets=find_secrets(request),
         )
-        return await self._caller.send(call)
+        return await self._caller.send(http_request)
 
 
 def _build_request(operation: Operation, identifier: str | None, options: RequestOptions) -> NewRequest:
     check_argument_names(options, RequestOptions)
-    subject = None if identifier is None else normalize_identifier(identifier)
+    normalized = None if identifier is None else normalize_identifier(identifier)
     gateway, access = options.get("gateway"), options.get("access_type")
     return NewRequest(
-        operation=operation if subject is None else select_operation(subject, operation),
-        identifier=_unset_if_none(subject),
+        operation=operation if normalized is None else select_operation(normalized, operation),
+        identifier=_unset_if_none(normalized),
         priority=_unset_if_none(options.get("priority")),
         extender_id=_unset_if_none(options.get("extender_id")),
         access_type=UNSET if access is None else parse_enum(AccessType, access, "accessType"),
@@ -172,7 +176,7 @@ def _build_request(operation: Operation, identifier: str | None, options: Reques
 
 
 def _encode_values(request: NewRequest) -> NewRequest:
-    """The same with values as JSON has them, or an error."""
+    """Convert the values of a request to JSON types. Raise `UnencodableValue` if that is impossible."""
     if request.value is not UNSET:
         request = msgspec.structs.replace(request, value=to_wire_value(request.operation, request.value))
     if request.ext is not UNSET:

@@ -1,4 +1,4 @@
-"""Whether and when to ask once more. Nothing here asks, or waits."""
+"""Decisions whether and when to repeat a request. Nothing here sends or waits."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ if TYPE_CHECKING:
     from meshfleet.errors import FleetError
 
 MAX_TRIES: Final = 5
-"""Of one call, all together."""
+"""Attempts of one call, the first one included."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.25
 _MAX_PAUSE_SECONDS: Final = 8.0
-"""Seconds up to which we wait before the second try, and before any other."""
+"""Maximum seconds before the second attempt, and before any later one."""
 
 _MAX_RETRY_AFTER_SECONDS: Final = 10
-"""Seconds that a service may ask us to wait; who wants more is told so."""
+"""Longest Retry-After in seconds that is obeyed; after a longer one the error is raised."""
 
 _TRANSIENT_STATUSES: Final = frozenset({429, 502, 503, 504})
-"""Statuses that may be others in a moment."""
+"""Statuses of errors that may pass."""
 
 
 def compute_backoff(tries: int) -> float:
-    """Seconds to wait after so many tries: up to a limit that doubles, so that nobody comes in step."""
-    return uniform(0, min(_FIRST_PAUSE_SECONDS * 2 ** (tries - 1), _MAX_PAUSE_SECONDS))  # noqa: S311 # spreads load, guards nothing
+    """Return random seconds to wait after a number of attempts, up to a limit that doubles each time.
+
+    Random, so that clients do not retry in step.
+    """
+    return uniform(0, min(_FIRST_PAUSE_SECONDS * 2 ** (tries - 1), _MAX_PAUSE_SECONDS))  # noqa: S311 # jitter, not cryptography
 
 
 def decide_retry_after_loss(request: HttpRequest, loss: ServiceUnreachable, tries: int) -> float | None:
-    """Seconds until the next try after no answer came; None: there is none.
+    """Return the seconds until the next attempt after a missing response; None: do not retry.
 
-    What may have arrived is said again only if that does no harm. Who waited for all their time is not made
-    to wait as long again; who was not reached in half of it is tried once more.
+    A request that may have arrived is repeated only if it is repeatable. After a full timeout there is no
+    retry; after a connect timeout, which is half as long, there is one.
     """
-    most = MAX_TRIES if not loss.is_timeout else 1 if loss.was_sent else 2
-    if tries >= most or (loss.was_sent and not request.is_repeatable):
+    max_tries = MAX_TRIES if not loss.is_timeout else 1 if loss.was_sent else 2
+    if tries >= max_tries or (loss.was_sent and not request.is_repeatable):
         return None
     return compute_backoff(tries)
 
@@ -45,15 +48,15 @@ def decide_retry_after_loss(request: HttpRequest, loss: ServiceUnreachable, trie
 def decide_retry_after_error(
     request: HttpRequest, response: HttpResponse, error: FleetError, tries: int
 ) -> float | None:
-    """Seconds until the next try after an answer that was an error; None: there is none.
+    """Return the seconds until the next attempt after an error response; None: do not retry.
 
-    That a gateway did not answer is an answer of the service, which will not change by asking again.
+    `Unanswered` is not retried: the service has already waited for the gateway.
     """
     if tries >= MAX_TRIES or not request.is_repeatable or response.status not in _TRANSIENT_STATUSES:
         return None
     if isinstance(error, Unanswered):
         return None
-    asked = error.retry_after if isinstance(error, TooManyAttempts) else response.retry_after
-    if asked is None:
+    requested = error.retry_after if isinstance(error, TooManyAttempts) else response.retry_after
+    if requested is None:
         return compute_backoff(tries)
-    return None if asked > _MAX_RETRY_AFTER_SECONDS else asked + compute_backoff(1)
+    return None if requested > _MAX_RETRY_AFTER_SECONDS else requested + compute_backoff(1)

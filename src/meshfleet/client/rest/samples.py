@@ -1,4 +1,4 @@
-"""`fleet.samples`: what devices reported, and what could not be taken."""
+"""`fleet.samples`: samples and links of devices, and rejected reports."""
 
 from __future__ import annotations
 
@@ -26,32 +26,35 @@ if TYPE_CHECKING:
     from meshfleet.rest import Links, Reject, Sample, Series
 
 _IDLE_TIMEOUT: Final = 60.0
-"""Seconds that the service may take for the next part of a sheet."""
+"""Seconds to wait for the next chunk of a CSV export."""
 
 SampleKind = Literal["property", "measurement", "measurement-error", "event"]
 
 
 class SampleFilters(TypedDict, total=False):
-    """What samples must be, all of it at once; None, and no values, ask for nothing (rest-80 to rest-83)."""
+    """Sample filters; a sample must match all of them.
+
+    None and empty values match everything (rest-80 to rest-83).
+    """
 
     kinds: SampleKind | Iterable[SampleKind]
-    """Is of one of these kinds."""
+    """Kinds of samples; none means all."""
     identifier: str | None
-    """In hex, or the name."""
+    """Identifier in hex, or its name."""
     since: Moment | None
-    """Not before this time."""
+    """Earliest time, inclusive."""
     until: Moment | None
-    """Before this time."""
+    """Latest time, exclusive."""
 
 
 class Samples:
-    """What the devices of a fleet reported. Each is named by MAC or device id, in either case."""
+    """Samples and links that the devices of a fleet reported. Devices are named by MAC or device id."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     def list(self, device: str, **filters: Unpack[SampleFilters]) -> AsyncGenerator[Sample, None]:
-        """The samples of a device that meet all filters, the newest first."""
+        """List the samples of a device that match all filters, the newest first."""
         return iterate_items(
             self._caller,
             rest.SamplePage,
@@ -60,16 +63,16 @@ class Samples:
         )
 
     async def csv(self, device: str, **filters: Unpack[SampleFilters]) -> AsyncGenerator[str, None]:
-        """The same as lines of CSV, the oldest first, behind a line with the names of the columns."""
+        """Export the samples of a device as lines of CSV, the oldest first, after a header line."""
         path = rest.samples_path(normalize_device_id(device))
-        call = HttpRequest(
+        request = HttpRequest(
             method="GET", path=path, query=_build_filter_query(filters), accept="text/csv", is_repeatable=True
         )
-        stream = await self._caller.open_stream(call, idle_timeout=_IDLE_TIMEOUT)
+        stream = await self._caller.open_stream(request, idle_timeout=_IDLE_TIMEOUT)
         lines = LineSplitter(b"\r\n")
         try:
-            while (piece := await stream.read()) is not None:
-                for line in lines.feed(piece):
+            while (chunk := await stream.read()) is not None:
+                for line in lines.feed(chunk):
                     yield line.decode("utf-8", "replace")
         finally:
             await stream.close()
@@ -83,9 +86,9 @@ class Samples:
         until: Moment | None = None,
         points: int | None = None,
     ) -> Series:
-        """The numbers of one identifier over time, in `points` buckets at most; without times of one day."""
-        asked = build_query({"Identifier": identifier, **_build_bucket_query(since, until, points)})
-        return await self._caller.get(rest.Series, rest.series_path(normalize_device_id(device)), asked)
+        """Get the values of one identifier over time in at most `points` buckets. Default: the last day."""
+        query = build_query({"Identifier": identifier, **_build_bucket_query(since, until, points)})
+        return await self._caller.get(rest.Series, rest.series_path(normalize_device_id(device)), query)
 
     async def links(
         self,
@@ -95,23 +98,23 @@ class Samples:
         until: Moment | None = None,
         points: int | None = None,
     ) -> Links:
-        """Which parents heard a device, how well at last, and over time in `points` buckets at most.
+        """Get the parents that received a device, their latest signal, and its history.
 
-        Without times it is the last day.
+        The history has at most `points` buckets. Default: the last day.
         """
-        asked = build_query(_build_bucket_query(since, until, points))
-        return await self._caller.get(rest.Links, rest.links_path(normalize_device_id(device)), asked)
+        query = build_query(_build_bucket_query(since, until, points))
+        return await self._caller.get(rest.Links, rest.links_path(normalize_device_id(device)), query)
 
     def rejects(self, gateway: str | None = None) -> AsyncGenerator[Reject, None]:
-        """Reports that could not be taken, the newest first: of one gateway, or of all."""
-        chosen = build_query({"Gateway": None if gateway is None else normalize_mac(gateway)})
-        return iterate_items(self._caller, rest.RejectPage, rest.REJECTS_PATH, chosen)
+        """List rejected reports, the newest first: of one gateway, or of all."""
+        query = build_query({"Gateway": None if gateway is None else normalize_mac(gateway)})
+        return iterate_items(self._caller, rest.RejectPage, rest.REJECTS_PATH, query)
 
 
 def _build_bucket_query(
     since: Moment | None, until: Moment | None, points: int | None
 ) -> dict[str, str | int | None]:
-    """Of which time something is asked for, and in how many buckets."""
+    """Build the query parameters of a time range in buckets."""
     return {
         "From": format_optional_time(since, "since"),
         "To": format_optional_time(until, "until"),

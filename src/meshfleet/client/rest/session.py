@@ -1,7 +1,7 @@
-"""Logging in and staying in (auth-6 to auth-10).
+"""Login, and renewal of access tokens (auth-6 to auth-10).
 
-A token lives half an hour, and is traded for a new one before that; twelve hours after the login only the
-password helps. All who ask share one login, and one attempt at it.
+An access token lives half an hour and is exchanged for a new one before it expires. Twelve hours after the
+login the password is needed again. All concurrent calls share one login and one attempt at it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.transport import HttpTransport
 
 _RENEWAL_MARGIN: Final = 1 / 6
-"""Of the life of a token: so much is left when it is renewed."""
+"""Fraction of a token's lifetime that is left when it is renewed."""
 
 _RETRY_RENEWAL_SECONDS: Final = 30.0
-"""Seconds until the next try to renew a token that still holds."""
+"""Seconds until the next attempt to renew a token that is still valid."""
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """A login that a program may keep, and go on with later. Who has it is logged in."""
+    """Login that a program may store and use later. Keep it secret: its token grants access."""
 
     url: str
     user: str | None
+    """User name; None if only a token or an API key was given."""
     token: str
+    """Access token or API key."""
 
     def __repr__(self) -> str:
         return f"Session(url={self.url!r}, user={self.user!r}, token=…)"
@@ -53,18 +55,18 @@ class Session(Struct, frozen=True, kw_only=True):
 class _Token(Struct, frozen=True, kw_only=True):
     text: str
     renew_at: float
-    """By the clock that never goes back; infinity for an API key."""
+    """Monotonic time of the renewal; infinity for an API key."""
 
 
 class _Claims(Struct, frozen=True):
-    """What of a token is of use to who bears it."""
+    """Claims of an access token that the client needs."""
 
     iat: float
     exp: float
 
 
 class Credentials:
-    """Who we are to a service, and the token that proves it. Shows neither."""
+    """Credentials of one account, and its current access token. The representation shows neither."""
 
     def __init__(
         self,
@@ -85,16 +87,16 @@ class Credentials:
 
     @property
     def token(self) -> str | None:
-        """The token that we would come with; None: we are not logged in."""
+        """Current access token or API key; None if not logged in."""
         return None if self._token is None else self._token.text
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no error may repeat."""
+        """Password and token, which no error text may quote."""
         return tuple(filter(None, (self._password, self.token)))
 
     async def get_token(self) -> str:
-        """A token that holds, as far as we know: the one that we have, or a new one."""
+        """Return the current token, after renewing it if it is about to expire. Log in if there is none."""
         if self._token is None or self._now() >= self._token.renew_at:
             await self.renew()
         if self._token is None:
@@ -103,87 +105,87 @@ class Credentials:
 
     @property
     def seconds_until_renewal(self) -> float:
-        """Seconds until there should be another token."""
+        """Seconds until the token will be renewed."""
         return math.inf if self._token is None else max(0.0, self._token.renew_at - self._now())
 
     async def renew(self) -> None:
-        """Get a new token; who comes while that is under way waits for the same one."""
+        """Get a new token. Concurrent callers wait for the same attempt."""
         if self._renewal is None:
-            self._renewal = asyncio.create_task(self._get_token(), name="client.login")
-            self._renewal.add_done_callback(self._end_renewal)
+            self._renewal = asyncio.create_task(self._renew_token(), name="client.login")
+            self._renewal.add_done_callback(self._on_renewal_done)
         await asyncio.shield(self._renewal)
 
-    def discard_token(self, refused: str) -> bool:
-        """Let go of a token that the service does not take; False: there is no way to get another."""
-        if self._token is not None and self._token.text == refused:
+    def discard_token(self, rejected: str) -> bool:
+        """Discard a token that the service rejected. Return False if there is no password to get another."""
+        if self._token is not None and self._token.text == rejected:
             if self._password is None:
                 return False
             self._token = None
         return True
 
     async def wait_for_renewal(self) -> None:
-        """Wait for a new token that is on its way, if there is one."""
+        """Wait until a renewal in progress has ended."""
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
 
     def clear_token(self) -> None:
-        """Be logged out."""
+        """Discard the token after a logout."""
         self._token = None
 
     def change_password(self, password: str) -> None:
-        """Log in with this one from now on."""
+        """Use this password for future logins."""
         if self._password is not None:
             self._password = password
             self._login_error = None
 
     async def close(self) -> None:
-        """Stop logging in."""
+        """Cancel a renewal in progress."""
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.wait([self._renewal])
 
-    def _end_renewal(self, renewal: asyncio.Task[None]) -> None:
+    def _on_renewal_done(self, renewal: asyncio.Task[None]) -> None:
         self._renewal = None
         if not renewal.cancelled():
-            renewal.exception()  # told to those who wait, if there still are any
+            renewal.exception()  # marked as retrieved; waiting callers get it too
 
-    async def _get_token(self) -> None:
+    async def _renew_token(self) -> None:
         if self._token is None or not await self._refresh(self._token):
             await self._log_in()
 
-    async def _refresh(self, known: _Token) -> bool:
-        """Trade a token for a new one; False: it does not hold any more."""
-        call = HttpRequest(method="POST", path=rest.REFRESH_PATH, is_repeatable=True)
+    async def _refresh(self, current: _Token) -> bool:
+        """Exchange a token for a new one. Return False if it is no longer valid."""
+        request = HttpRequest(method="POST", path=rest.REFRESH_PATH, is_repeatable=True)
         try:
-            answer = await self._transport.send(call, known.text)
+            response = await self._transport.send(request, current.text)
         except ServiceUnreachable:
-            answer = None
-        if self._token is not known:  # logged out or refused meanwhile: who waits may need another
+            response = None
+        if self._token is not current:  # logged out or rejected meanwhile: waiting callers may need a login
             return self._password is None
-        if answer is not None and answer.is_success:
-            self._token = self._decode_token(answer)
-        elif answer is not None and answer.status == NotLoggedIn.http:
+        if response is not None and response.is_success:
+            self._token = self._decode_token(response)
+        elif response is not None and response.status == NotLoggedIn.http:
             return False
-        else:  # it may hold for some more minutes, and who asks next sees what is wrong
-            self._token = _Token(text=known.text, renew_at=self._now() + _RETRY_RENEWAL_SECONDS)
+        else:  # still valid for some minutes; the next call raises the error if it persists
+            self._token = _Token(text=current.text, renew_at=self._now() + _RETRY_RENEWAL_SECONDS)
         return True
 
     async def _log_in(self) -> None:
-        if self._login_error is not None:  # the next attempts would only lock the account
+        if self._login_error is not None:  # further attempts would only throttle the account
             raise WrongCredentials(*self._login_error.args)
         if self.user is None or self._password is None:
-            ended = "the login has ended, and there is no password to log in again"
+            expired = "the login has expired, and there is no password to log in again"
             raise NotLoggedIn(
-                "this needs a token, or a user and a password" if self._token is None else ended
+                "a token, or a user and a password, is required" if self._token is None else expired
             )
         body = encode_body(rest.Login(username=self.user, password=self._password))
-        call = HttpRequest(method="POST", path=rest.LOGIN_PATH, body=body, is_repeatable=True)
-        answer = await self._transport.send(call, None)
-        if not answer.is_success:
-            error = decode_error(answer, str(self._transport.base_url), self.secrets)
+        request = HttpRequest(method="POST", path=rest.LOGIN_PATH, body=body, is_repeatable=True)
+        response = await self._transport.send(request, None)
+        if not response.is_success:
+            error = decode_error(response, str(self._transport.base_url), self.secrets)
             self._login_error = error if isinstance(error, WrongCredentials) else None
             raise error
-        self._token = self._decode_token(answer)
+        self._token = self._decode_token(response)
 
     def _decode_token(self, response: HttpResponse) -> _Token:
         try:
@@ -192,32 +194,32 @@ class Credentials:
             problem: FleetError = ServiceRefused(f"{self._transport.base_url} is not a Meshfleet service")
         else:
             claims = _decode_claims(token)
-            life = rest.TOKEN_LIFETIME.total_seconds() if claims is None else claims.exp - claims.iat
-            return _Token(text=token, renew_at=self._now() + life * (1 - _RENEWAL_MARGIN))
+            lifetime = rest.TOKEN_LIFETIME.total_seconds() if claims is None else claims.exp - claims.iat
+            return _Token(text=token, renew_at=self._now() + lifetime * (1 - _RENEWAL_MARGIN))
         raise problem
 
 
 def check_token(token: str) -> str:
-    """A token or an API key that can be one; what is wrong with it is told without it."""
+    """Return a token or API key unchanged. Raise `MalformedText`, without quoting it, if it cannot be one."""
     if rest.parse_bearer(f"Bearer {token}") is None:
-        raise MalformedText("token", "has characters that no token and no API key has")
+        raise MalformedText("token", "has characters that are not valid in an access token or API key")
     return token
 
 
 def _wrap_given_token(token: str, now: float) -> _Token:
-    """A token from somebody's hand, of which only its own words tell how old it is."""
+    """Wrap a token that the caller supplied. Its age is only known from its claims."""
     claims = _decode_claims(check_token(token))
     if claims is None:
         return _Token(text=token, renew_at=math.inf)
-    life = claims.exp - claims.iat
-    left = min(life, claims.exp - time.time())
-    return _Token(text=token, renew_at=now + left - life * _RENEWAL_MARGIN)
+    lifetime = claims.exp - claims.iat
+    remaining = min(lifetime, claims.exp - time.time())
+    return _Token(text=token, renew_at=now + remaining - lifetime * _RENEWAL_MARGIN)
 
 
 def _decode_claims(token: str) -> _Claims | None:
-    """What a token says of itself, which only the service can check; None: it is an API key."""
+    """Decode the claims of a token without verifying it; None if it is an API key."""
     parts = token.split(".")
-    if len(parts) != 3:  # noqa: PLR2004 # head, claims, signature
+    if len(parts) != 3:  # noqa: PLR2004 # header, claims, signature
         return None
     try:
         text = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))

@@ -1,6 +1,6 @@
-"""The way to a service: HTTP, one question at a time, and again where that does no harm.
+"""HTTP transport to the service, with retries of repeatable requests.
 
-Errors carry no cause from here: the exceptions of httpx hold the request, and that our token or password.
+Errors raised here have no cause: the exceptions of httpx hold the request, and with it the token or password.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ if TYPE_CHECKING:
     from meshfleet.errors import FleetError
 
 
-# Bytes that come in pieces, line by line.
+# Splitting of a byte stream into lines.
 
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes; a sample has up to 64 KiB, and a live event not much more."""
+"""Maximum bytes of a line: a sample has up to 64 KiB, and a live event little more."""
 
 
 class LineSplitter:
-    """Cuts a stream into lines. What comes behind the last end of a line is none."""
+    """Splits a stream into lines. An incomplete last line is not returned."""
 
     def __init__(self, end: bytes) -> None:
         self._end = end
         self._buffer = bytearray()
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        """The lines that end in this piece, without their ends."""
-        looked_at = max(0, len(self._buffer) - len(self._end) + 1)
-        self._buffer += piece
-        begin = 0
-        while (found := self._buffer.find(self._end, max(begin, looked_at))) >= 0:
-            yield bytes(self._buffer[begin:found])
-            begin = found + len(self._end)
-        del self._buffer[:begin]
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Add a chunk and return the lines that it completes, without their line ends."""
+        searched = max(0, len(self._buffer) - len(self._end) + 1)
+        self._buffer += chunk
+        start = 0
+        while (end := self._buffer.find(self._end, max(start, searched))) >= 0:
+            yield bytes(self._buffer[start:end])
+            start = end + len(self._end)
+        del self._buffer[:start]
         if len(self._buffer) > _MAX_LINE_BYTES:
-            raise ServiceRefused("a line of the answer does not end: this is not a Meshfleet service")
+            raise ServiceRefused("a line of the response is too long: this is not a Meshfleet service")
 
 
 ResultT = TypeVar("ResultT")
 
 _MAX_CONCURRENT: Final = 50
-"""Questions that are under way together; others wait for their turn, for as long as it takes."""
+"""Requests that are in flight at a time; others wait without a timeout."""
 
 _MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of an answer. A page has up to 1000 samples, and a sample may have some KiB."""
+"""Maximum bytes of a response body. A page has up to 1000 samples of some KiB each."""
 
 
 class HttpTransport:
-    """One service, and the connections to it."""
+    """Connection pool to one service."""
 
     def __init__(self, base_url: BaseUrl, *, tls_ca: Path | None, timeout: float) -> None:
         self.base_url = base_url
@@ -76,41 +76,41 @@ class HttpTransport:
         )
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         await self._http.aclose()
 
     async def send(self, request: HttpRequest, bearer: str | None) -> HttpResponse:
-        """Ask, and again after what may pass by itself. Gives any answer, good or bad."""
+        """Send a request, with retries, and return the response whatever its status."""
         return await self._retry(request, lambda: self._send_once(request, bearer))
 
     async def open_stream(
         self, request: HttpRequest, bearer: str | None, *, idle_timeout: float
     ) -> HttpResponse | ResponseStream:
-        """Ask for an answer that comes in pieces; a bad answer comes as a whole.
+        """Send a request whose response is a stream; an unsuccessful response is read completely.
 
-        `silence` is how many seconds may pass between two pieces.
+        `idle_timeout` is the maximum number of seconds between two chunks.
         """
         return await self._retry(request, lambda: self._open_stream_once(request, bearer, idle_timeout))
 
     async def _retry(self, request: HttpRequest, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        tries = 1
+        attempts = 1
         while True:
             try:
-                answer = await attempt()
+                response = await attempt()
             except ServiceUnreachable as loss:
-                pause = decide_retry_after_loss(request, loss, tries)
+                pause = decide_retry_after_loss(request, loss, attempts)
                 if pause is None:
                     raise
             else:
-                if not isinstance(answer, HttpResponse) or answer.is_success:
-                    return answer
+                if not isinstance(response, HttpResponse) or response.is_success:
+                    return response
                 pause = decide_retry_after_error(
-                    request, answer, decode_error(answer, str(self.base_url)), tries
+                    request, response, decode_error(response, str(self.base_url)), attempts
                 )
                 if pause is None:
-                    return answer
+                    return response
             await asyncio.sleep(pause)
-            tries += 1
+            attempts += 1
 
     async def _open_stream_once(
         self, call: HttpRequest, bearer: str | None, idle_timeout: float
@@ -121,10 +121,10 @@ class HttpTransport:
                 response = await self._http.send(request, stream=True, auth=None)
                 if not response.is_success:
                     return await self._read_response(response)
-            if _content_type(response) == call.accept:
+            if _get_content_type(response) == call.accept:
                 return ResponseStream(self.base_url, response)
             await response.aclose()
-            problem: FleetError = ServiceRefused(f"{self.base_url} does not answer with {call.accept}")
+            problem: FleetError = ServiceRefused(f"{self.base_url} does not respond with {call.accept}")
         except TimeoutError:
             problem = _build_timeout_error(self.base_url)
         except httpx.HTTPError as exc:
@@ -135,7 +135,7 @@ class HttpTransport:
         seconds = self._timeout + call.extra_timeout
         request = self._build_httpx_request(call, bearer, seconds, seconds)
         try:
-            # As a whole: httpx has only each part of it in mind.
+            # A timeout for the whole exchange: those of httpx are for its single steps.
             async with self._slots, asyncio.timeout(seconds):
                 return await self._read_response(await self._http.send(request, stream=True, auth=None))
         except TimeoutError:
@@ -148,7 +148,7 @@ class HttpTransport:
         self, call: HttpRequest, bearer: str | None, seconds: float, idle_timeout: float
     ) -> httpx.Request:
         if self._http.is_closed:
-            raise LinkClosed("the Fleet is closed: make another one")
+            raise LinkClosed("the Fleet is closed: create another one")
         headers = {"Accept": call.accept, "Accept-Encoding": "identity", **dict(call.headers)}
         if bearer is not None:
             headers["Authorization"] = f"Bearer {bearer}"
@@ -157,8 +157,8 @@ class HttpTransport:
         content: bytes | AsyncIterator[bytes] | None = call.body
         if call.upload is not None:
             headers |= {"Content-Type": call.upload.content_type, "Content-Length": str(call.upload.size)}
-            content = call.upload.pieces()
-        # Half of the time for the way there, so that there is time for another try.
+            content = call.upload.chunks()
+        # Half of the timeout to connect, so that there is time for a second attempt.
         timeout = httpx.Timeout(seconds, connect=self._timeout / 2, read=idle_timeout, pool=None)
         return self._http.build_request(
             call.method, self._build_url(call), headers=headers, content=content, timeout=timeout
@@ -169,51 +169,53 @@ class HttpTransport:
             return self.base_url.join(call.path_with_query)
         except httpx.InvalidURL:
             pass
-        raise WireError("request", "is too long for a URL: ask for less at once")
+        raise WireError("request", "is too long for a URL: use fewer or shorter filters")
 
     async def _read_response(self, response: httpx.Response) -> HttpResponse:
         stream = ResponseStream(self.base_url, response)
         body = bytearray()
         try:
-            while (piece := await stream.read()) is not None:
-                body += piece
+            while (chunk := await stream.read()) is not None:
+                body += chunk
                 if len(body) > _MAX_BODY_BYTES:
-                    raise ServiceRefused(f"{self.base_url} answers with more than {_MAX_BODY_BYTES} bytes")
+                    raise ServiceRefused(
+                        f"{self.base_url} sent a response of more than {_MAX_BODY_BYTES} bytes"
+                    )
         finally:
             await stream.close()
         return HttpResponse(
             status=response.status_code,
             body=bytes(body),
-            content_type=_content_type(response),
+            content_type=_get_content_type(response),
             retry_after=rest.parse_retry_after(response.headers.get("Retry-After", "")),
         )
 
 
 class ResponseStream:
-    """An answer that comes in pieces."""
+    """Response body that is read in chunks."""
 
     def __init__(self, base_url: BaseUrl, response: httpx.Response) -> None:
         self._base_url = base_url
         self._response = response
-        self._pieces = response.aiter_raw()
+        self._chunks = response.aiter_raw()
         self._is_plain = response.headers.get("Content-Encoding", "identity") == "identity"
 
     async def read(self) -> bytes | None:
-        """The next piece; None: that was all."""
+        """Read the next chunk; None at the end."""
         if not self._is_plain:
-            raise ServiceRefused(f"{self._base_url} answers in an encoding that was not asked for")
+            raise ServiceRefused(f"{self._base_url} sent a response in an encoding that was not requested")
         try:
-            return await anext(self._pieces, None)
+            return await anext(self._chunks, None)
         except httpx.HTTPError as exc:
             problem = _to_error(self._base_url, exc)
         raise problem
 
     async def close(self) -> None:
-        """Let go, whether all came or not."""
+        """Close the response, whether or not it was read to the end."""
         await self._response.aclose()
 
 
-def _content_type(response: httpx.Response) -> str:
+def _get_content_type(response: httpx.Response) -> str:
     return str(response.headers.get("Content-Type", "")).partition(";")[0].strip().lower()
 
 
@@ -227,7 +229,7 @@ def _to_error(base: BaseUrl, exc: httpx.HTTPError) -> ServiceRefused | ServiceUn
             return _to_connect_error(base, exc)
         case httpx.NetworkError() | httpx.RemoteProtocolError():
             return ServiceUnreachable(f"the connection to {base} was lost", was_sent=True)
-    return ServiceRefused(f"{base} is not a Meshfleet service: it speaks no proper HTTP")
+    return ServiceRefused(f"{base} is not a Meshfleet service: it sent invalid HTTP")
 
 
 def _build_timeout_error(base: BaseUrl) -> ServiceUnreachable:
@@ -238,8 +240,8 @@ def _to_connect_error(base: BaseUrl, exc: httpx.HTTPError) -> ServiceRefused | S
     cause: BaseException | None = exc
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            words = f"shows a certificate that does not hold: {cause.verify_message}"
-            return ServiceRefused(f"{base} {words}")
+            reason = f"has a certificate that cannot be verified: {cause.verify_message}"
+            return ServiceRefused(f"{base} {reason}")
         cause = cause.__cause__ or cause.__context__
     return ServiceUnreachable(f"{base} cannot be reached: {exc}")
 
@@ -247,5 +249,5 @@ def _to_connect_error(base: BaseUrl, exc: httpx.HTTPError) -> ServiceRefused | S
 def _build_tls_context(base: BaseUrl, authorities: Path | None) -> ssl.SSLContext:
     if authorities is not None:
         return tls.create_tls_context(authorities=authorities)
-    # Reading all authorities of the world takes a while, and who comes without TLS does not need them.
+    # Loading the CA certificates of the system takes a while, and plain HTTP does not need them.
     return tls.system_tls_context() if base.is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
