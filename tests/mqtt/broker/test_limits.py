@@ -359,7 +359,7 @@ async def test_a_client_with_a_full_queue_that_acknowledges_nothing_is_cut_off(
         assert (stock.dropped_counts["session-full"], stock.dropped_counts["cut-off"]) == (1, 4)
         (line,) = [each.getMessage() for each in warnings(caplog) if "cut off" in each.getMessage()]
         assert "client 'viewer' of user viewer at 127.0.0.1 is cut off" in line
-        assert f"{4 * EACH} bytes wait for it, limits.queue-bytes is {4 * EACH}" in line
+        assert f"{4 * EACH} bytes are queued for it, limits.queue-bytes is {4 * EACH}" in line
 
 
 @pytest.mark.rule("broker-25")

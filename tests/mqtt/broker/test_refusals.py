@@ -41,10 +41,10 @@ async def test_a_refused_connect_is_logged_with_its_reason_in_words(
             connect("viewer", password=b"guess")
         ): "wrong password (client id 'viewer', user 'viewer')",
         encode_packet(connect(G, will=Will(ELSEWHERE, b"", 1))): (
-            f"its account may not publish its will to '{ELSEWHERE}' (client id '{G}', user '{G}')"
+            f"the account may not publish its will message to '{ELSEWHERE}' (client id '{G}', user '{G}')"
         ),
         encode_packet(connect(G, client_id="x\ny")): (
-            f"the client id of a gateway is its MAC (client id 'x\\ny', user '{G}')"
+            f"the client id of a gateway must be its MAC (client id 'x\\ny', user '{G}')"
         ),
     }
     found = {}

@@ -335,5 +335,5 @@ def test_who_took_the_tables_over_writes_and_who_had_them_no_longer_can(database
     database.write_now(check_ownership, first)
     second = database.write_now(take_ownership)
     database.write_now(check_ownership, second)
-    with pytest.raises(UnusableDatabase, match="another Meshfleet has taken over"):
+    with pytest.raises(UnusableDatabase, match="another Meshfleet process has taken over"):
         database.write_now(check_ownership, first)
