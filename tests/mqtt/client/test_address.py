@@ -62,7 +62,7 @@ def test_a_legal_url_is_read(url: str, address: BrokerAddress) -> None:
 )
 def test_an_address_is_written_as_it_was_read(url: str) -> None:
     assert str(BrokerAddress.parse(url)) == url
-    assert repr(BrokerAddress.parse(url)) == f"Address({url!r})"
+    assert repr(BrokerAddress.parse(url)) == f"BrokerAddress({url!r})"
 
 
 @each_row(

@@ -70,7 +70,7 @@ async def test_trouble_is_the_reason_while_there_is_no_connection() -> None:
         broker.refuse()
         peer.close()
         await wait_until(lambda: isinstance(link.connection_error, ConnectionRefused))
-        assert "it is not available now" in str(link.connection_error)
+        assert "it is unavailable" in str(link.connection_error)
         broker.connack = Connack()
         await broker.accept()
         await wait_until(lambda: link.connection_error is None)
@@ -104,7 +104,7 @@ async def test_each_reason_for_an_outage_is_logged_once(caplog: pytest.LogCaptur
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     lost = f"ours to {broker.address} has no connection: the broker closed the connection"
     refused = f"ours to {broker.address} has no connection: {broker.address} refuses the connection: "
-    refused += "it is not available now (return code 3)"
+    refused += "it is unavailable (return code 3)"
     assert warnings == [lost, refused] * 2
     assert not any(secret in caplog.text for secret in ("theuser", "t0psecret"))
 

@@ -154,7 +154,7 @@ async def test_what_the_broker_forgot_is_subscribed_again(
         [asked] = proxy.connections[-1].client_packets(Subscribe)
     assert [(message.payload, message.qos) for message in came] == [(b"low", 0), (b"after", 1)]
     assert asked.filters == ((f"{topic}/+", 1), (f"{topic}/+/low", 0))
-    assert f"{proxy.address} has forgotten the session of {name}" in caplog.text
+    assert f"{proxy.address} has lost the session of {name}" in caplog.text
     assert f"{name} to {proxy.address} has a connection again" in caplog.text
 
 

@@ -121,10 +121,10 @@ async def test_what_follows_a_refusal_is_not_heard() -> None:
     [
         (Publish("a", b""), "PUBLISH instead of CONNACK"),
         (Pingresp(), "PINGRESP instead of CONNACK"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "broke the protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "protocol violation by the broker"),
         (b"\x20\x02\x00\x06", "CONNACK return code: 6 is reserved"),
         (b"\x20\x02\x01\x05", "CONNACK session present"),
-        (b"\x34\x05\x00\x01a\x00\x01", "PUBLISH qos: 2 was not asked for"),
+        (b"\x34\x05\x00\x01a\x00\x01", "PUBLISH qos: 2 is higher than accepted"),
     ],
 )
 async def test_a_broker_that_does_not_begin_with_connack_is_none(first: Packet | bytes, words: str) -> None:
@@ -141,7 +141,7 @@ async def test_a_broker_that_does_not_begin_with_connack_is_none(first: Packet |
 
 async def test_a_session_that_should_be_clean_and_is_not_is_refused() -> None:
     async with ScriptedBroker(Connack(session_present=True)) as broker:
-        with pytest.raises(LinkError, match="kept a session that should be clean"):
+        with pytest.raises(LinkError, match="kept a session although a clean session was requested"):
             await with_timeout(broker.create_client(clean=True).__aenter__())  # [MQTT-3.2.2-1]
         await wait_until(lambda: broker.peers[0].gone)
 
@@ -152,7 +152,7 @@ async def test_a_connection_that_ends_with_its_first_packets_is_none() -> None:
         peer = await broker.accept()
         await peer.expect(Connect)
         peer.send(Connack(), b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        with pytest.raises(ConnectionLost, match="broke the protocol"):
+        with pytest.raises(ConnectionLost, match="protocol violation by the broker"):
             await with_timeout(entering)
         await wait_until(lambda: peer.gone)
 
@@ -194,7 +194,7 @@ async def test_a_connection_that_ends_later_tells_how(end: Callable[[Peer], None
 async def test_a_broker_that_never_answers_is_unreachable() -> None:
     async with ScriptedBroker(connack=None) as broker:
         for limit in RETRY_TIMEOUTS:
-            with pytest.raises(BrokerUnreachable, match=f"does not answer within {limit:g} seconds"):
+            with pytest.raises(BrokerUnreachable, match=f"did not respond within {limit:g} seconds"):
                 await with_timeout(broker.create_client(timeout=limit).__aenter__())
             await wait_until(lambda: all(peer.gone for peer in broker.peers))
             if broker.peers:
@@ -232,15 +232,21 @@ async def test_an_introduction_that_breaks_the_rules_is_the_callers_mistake(
 @each_row(
     ("packet", "words"),
     [
-        (Connack(), "the broker sent CONNACK, which nobody asked for"),
-        (Suback(60_001, (0,)), "the broker sent SUBACK, which nobody asked for"),
-        (Unsuback(1), "the broker sent UNSUBACK, which nobody asked for"),
-        (Pubrec(1), "the broker sent PUBREC, which nobody asked for"),
-        (Publish("a", b"", qos=2, packet_id=1), "broke the protocol: PUBLISH qos: 2 was not asked for"),
-        (Pingreq(), "broke the protocol: packet: none begins with 0xc0"),
-        (b"\x00\x00", "broke the protocol"),
-        (b"\x30\x03\x00\x01#", "broke the protocol: PUBLISH topic"),
-        (b"\x90\x80\x80\x80\x01", "broke the protocol: packet: 2097152 bytes are more than 1000"),
+        (Connack(), "the broker sent an unexpected CONNACK"),
+        (Suback(60_001, (0,)), "the broker sent an unexpected SUBACK"),
+        (Unsuback(1), "the broker sent an unexpected UNSUBACK"),
+        (Pubrec(1), "the broker sent an unexpected PUBREC"),
+        (
+            Publish("a", b"", qos=2, packet_id=1),
+            "protocol violation by the broker: PUBLISH qos: 2 is higher than accepted",
+        ),
+        (Pingreq(), "protocol violation by the broker: packet: no packet in this direction starts with 0xc0"),
+        (b"\x00\x00", "protocol violation by the broker"),
+        (b"\x30\x03\x00\x01#", "protocol violation by the broker: PUBLISH topic"),
+        (
+            b"\x90\x80\x80\x80\x01",
+            "protocol violation by the broker: packet: 2097152 bytes are more than 1000",
+        ),
     ],
 )
 @each_row("times", [1, 100])
@@ -350,7 +356,7 @@ async def test_a_broker_that_does_not_answer_pings_is_dead() -> None:
         peer = await broker.accept()
         await peer.expect(Pingreq)
         await wait_until(lambda: link.connection_error)
-        assert "nothing was heard from the broker for 0.333 seconds" in str(link.connection_error)
+        assert "no packet received from the broker for 0.333 seconds" in str(link.connection_error)
         await wait_until(lambda: peer.gone)
 
 

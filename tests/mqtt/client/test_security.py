@@ -135,7 +135,7 @@ async def test_a_refusal_says_why_and_nothing_about_the_credentials(
     caplog.set_level("DEBUG")
     caplog.clear()  # of the row before
     there = identified(guarded, user, password)
-    with pytest.raises(ConnectionRefused, match="not authorised") as refusal:
+    with pytest.raises(ConnectionRefused, match="not authorized") as refusal:
         await MqttClient(there, unique_name("c"), clean=True).__aenter__()
     assert refusal.value.return_code == 5
     told = f"{refusal.value} {refusal.value!r} {there} {there!r} {caplog.text}"
@@ -160,7 +160,7 @@ async def test_a_password_that_changes_under_a_link_is_told_without_it(
         await asyncio.to_thread(guarded.start)
         async with asyncio.timeout(TIMEOUT):
             await talk(link)
-    assert "refuses the connection: not authorised" in caplog.text
+    assert "refuses the connection: not authorized" in caplog.text
     assert USER not in caplog.text
     assert PASSWORD not in caplog.text
 
@@ -250,7 +250,7 @@ async def test_a_handshake_that_is_never_answered_is_given_up(
         there = BrokerAddress(host="127.0.0.1", port=proxy.address.port, tls=True)
         for limit in RETRY_TIMEOUTS:
             proxy.stall(up=False)
-            with pytest.raises(BrokerUnreachable, match=f"^{there} does not answer within"):
+            with pytest.raises(BrokerUnreachable, match=f"^{there} did not respond within"):
                 await MqttClient(
                     there, unique_name("c"), options=MqttOptions(tls=trust, timeout=limit)
                 ).__aenter__()

@@ -205,7 +205,7 @@ async def test_an_upgrade_that_is_never_answered_is_given_up_and_closed(broker: 
     async with Proxy(place(broker.ws)) as proxy:
         for limit in RETRY_TIMEOUTS:
             proxy.stall()
-            with pytest.raises(BrokerUnreachable, match="does not answer within"):
+            with pytest.raises(BrokerUnreachable, match="did not respond within"):
                 await MqttClient(
                     behind(proxy), unique_name("web"), options=MqttOptions(timeout=limit)
                 ).__aenter__()

@@ -93,7 +93,7 @@ def test_to_feed_after_a_fault_raises_it(more: bytes) -> None:
     parser = PacketParser(FROM_CLIENTS)
     assert parser.feed(b"\xc0\x00\x00\x00") == [Pingreq()]
     for _ in range(2):
-        with pytest.raises(MalformedPacket, match="none begins with 0x00") as caught:
+        with pytest.raises(MalformedPacket, match="starts with 0x00") as caught:
             parser.feed(more)
         assert caught.value is parser.fault
 

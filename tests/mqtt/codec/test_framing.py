@@ -72,7 +72,7 @@ def test_a_reserved_flag_is_refused_whatever_the_body(
         if flags != right:  # [MQTT-2.2.2-2]
             packet[0] = packet[0] & 0xF0 | flags
             assert str(parse_fault(packet.hex(), shapes)) == (
-                f"packet: none begins with {packet[0]:#04x} in this direction"
+                f"packet: no packet in this direction starts with {packet[0]:#04x}"
             )
 
 
@@ -126,7 +126,7 @@ def test_a_length_may_take_more_bytes_than_it_needs(raw: str, packet: Packet) ->
 @each_row("first", ["10", "30", "32", "40", "82", "c0"])
 @each_row("length", ["80808080", "80808080 00", "80808080 01", "ffffffff", "ffffffff 7f"])
 def test_a_length_of_five_bytes_is_refused_at_the_fourth(first: str, length: str) -> None:
-    assert str(parse_fault(first + length)) == "packet: its length takes more than four bytes"
+    assert str(parse_fault(first + length)) == "packet: the remaining length takes more than four bytes"
 
 
 @each_row("raw", ["", "30", "30 80", "30 8080", "30 808080", "30 ff", "30 ffffff7f", "c0"])

@@ -64,18 +64,18 @@ def test_a_message_at_qos_0_is_never_a_repetition(first: str) -> None:
 @each_row(
     ("raw", "text"),
     [
-        ("3000", "PUBLISH topic: is cut off"),
-        ("300100", "PUBLISH topic: is cut off"),
+        ("3000", "PUBLISH topic: is truncated"),
+        ("300100", "PUBLISH topic: is truncated"),
         ("3002 0000", "PUBLISH topic: is empty"),  # [MQTT-4.7.3-1]
-        ("3003 000261", "PUBLISH topic: is cut off"),
-        ("3003 ffff61", "PUBLISH topic: is cut off"),
+        ("3003 000261", "PUBLISH topic: is truncated"),
+        ("3003 ffff61", "PUBLISH topic: is truncated"),
         ("3004 0000 0001", "PUBLISH topic: is empty"),
         ("3204 0000 0001", "PUBLISH topic: is empty"),
         ("3205 000161 0000", "PUBLISH id: is 0"),  # [MQTT-2.3.1-1]
         ("3405 000161 0000", "PUBLISH id: is 0"),
         ("3d05 000161 0000", "PUBLISH id: is 0"),
-        ("3203 000161", "PUBLISH id: is cut off"),
-        ("3204 000161 00", "PUBLISH id: is cut off"),
+        ("3203 000161", "PUBLISH id: is truncated"),
+        ("3204 000161 00", "PUBLISH id: is truncated"),
         ("3003 000123", "PUBLISH topic: '#' has a wildcard"),  # [MQTT-3.3.2-2]
         ("3205 00012b 0001", "PUBLISH topic: '+' has a wildcard"),
     ],
@@ -92,9 +92,9 @@ def test_a_publish_does_not_borrow_from_the_packet_behind_it(raw: str) -> None:
 @each_row(
     ("message", "text"),
     [
-        (Publish("a", b"", dup=True), "PUBLISH dup: is never set at QoS 0"),
-        (Publish("a", b"", qos=3, packet_id=1), "PUBLISH qos: 3 is none"),
-        (Publish("a", b"", qos=-1, packet_id=1), "PUBLISH qos: -1 is none"),
+        (Publish("a", b"", dup=True), "PUBLISH dup: must not be set at QoS 0"),
+        (Publish("a", b"", qos=3, packet_id=1), "PUBLISH qos: 3 is not a QoS"),
+        (Publish("a", b"", qos=-1, packet_id=1), "PUBLISH qos: -1 is not a QoS"),
         (Publish("a", b"", qos=1), "PUBLISH id: 0 is not 1 to 65535"),
         (Publish("a", b"", qos=2, packet_id=-1), "PUBLISH id: -1 is not 1 to 65535"),
         (Publish("a", b"", qos=2, packet_id=65_536), "PUBLISH id: 65536 is not 1 to 65535"),
@@ -131,7 +131,7 @@ def test_a_repetition_is_the_same_message_marked_as_one(message: Publish) -> Non
 
 
 def test_a_message_at_qos_0_is_not_repeated() -> None:
-    with pytest.raises(MalformedPacket, match=r"^PUBLISH dup: is never set at QoS 0"):
+    with pytest.raises(MalformedPacket, match=r"^PUBLISH dup: must not be set at QoS 0"):
         encode_publish(Publish("a", b""), 1, dup=True)
 
 

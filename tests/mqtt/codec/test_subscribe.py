@@ -40,22 +40,22 @@ def test_as_many_filters_as_there_are_fit_in_a_packet() -> None:
     ("raw", "text"),
     [
         ("8202 0001", "SUBSCRIBE filters: are missing"),  # [MQTT-3.8.3-3]
-        ("8206 0001 000161 03", "SUBSCRIBE qos: 3 is none"),  # [MQTT-3.8.3-4]
-        ("8206 0001 000161 04", "SUBSCRIBE qos: 4 is none"),
-        ("8206 0001 000161 80", "SUBSCRIBE qos: 128 is none"),
-        ("8206 0001 000161 fe", "SUBSCRIBE qos: 254 is none"),
-        ("820a 0001 000161 00 000161 05", "SUBSCRIBE qos: 5 is none"),
-        ("8205 0001 000161", "SUBSCRIBE qos: is cut off"),
-        ("8206 0001 00026161", "SUBSCRIBE qos: is cut off"),
-        ("8206 0001 000361 00", "SUBSCRIBE filter: is cut off"),
-        ("8207 0001 000161 00 00", "SUBSCRIBE filter: is cut off"),
+        ("8206 0001 000161 03", "SUBSCRIBE qos: 3 is not a QoS"),  # [MQTT-3.8.3-4]
+        ("8206 0001 000161 04", "SUBSCRIBE qos: 4 is not a QoS"),
+        ("8206 0001 000161 80", "SUBSCRIBE qos: 128 is not a QoS"),
+        ("8206 0001 000161 fe", "SUBSCRIBE qos: 254 is not a QoS"),
+        ("820a 0001 000161 00 000161 05", "SUBSCRIBE qos: 5 is not a QoS"),
+        ("8205 0001 000161", "SUBSCRIBE qos: is truncated"),
+        ("8206 0001 00026161", "SUBSCRIBE qos: is truncated"),
+        ("8206 0001 000361 00", "SUBSCRIBE filter: is truncated"),
+        ("8207 0001 000161 00 00", "SUBSCRIBE filter: is truncated"),
         ("8205 0001 0000 00", "SUBSCRIBE filter: is empty"),
-        ("8200", "SUBSCRIBE id: is cut off"),
+        ("8200", "SUBSCRIBE id: is truncated"),
         ("a202 0001", "UNSUBSCRIBE filters: are missing"),  # [MQTT-3.10.3-2]
         ("a204 0001 0000", "UNSUBSCRIBE filter: is empty"),
-        ("a205 0001 000261", "UNSUBSCRIBE filter: is cut off"),
-        ("a206 0001 000161 00", "UNSUBSCRIBE filter: is cut off"),
-        ("a200", "UNSUBSCRIBE id: is cut off"),
+        ("a205 0001 000261", "UNSUBSCRIBE filter: is truncated"),
+        ("a206 0001 000161 00", "UNSUBSCRIBE filter: is truncated"),
+        ("a200", "UNSUBSCRIBE id: is truncated"),
     ],
 )
 def test_a_wish_that_breaks_a_rule_is_refused(raw: str, text: str) -> None:
@@ -88,9 +88,9 @@ def test_a_suback_without_codes_is_refused_and_not_written() -> None:
     ("packet", "text"),
     [
         (Subscribe(1, ()), "SUBSCRIBE filters: are missing"),
-        (Subscribe(1, (("a", 3),)), "SUBSCRIBE qos: 3 is none"),
-        (Subscribe(1, (("a", 0), ("b", -1))), "SUBSCRIBE qos: -1 is none"),
-        (Subscribe(1, (("a", 0x80),)), "SUBSCRIBE qos: 128 is none"),
+        (Subscribe(1, (("a", 3),)), "SUBSCRIBE qos: 3 is not a QoS"),
+        (Subscribe(1, (("a", 0), ("b", -1))), "SUBSCRIBE qos: -1 is not a QoS"),
+        (Subscribe(1, (("a", 0x80),)), "SUBSCRIBE qos: 128 is not a QoS"),
         (Subscribe(1, (("a", 0), ("", 0))), "SUBSCRIBE filter: is empty"),
         (Unsubscribe(1, ()), "UNSUBSCRIBE filters: are missing"),
         (Unsubscribe(1, ("a", "")), "UNSUBSCRIBE filter: is empty"),

@@ -115,14 +115,14 @@ def test_a_text_that_is_not_utf_8_is_refused(text: str) -> None:
 @each_row("text", ["\0", "a\0b", "\0/"])
 def test_u_0000_is_refused_and_not_written(text: str) -> None:
     for place in TEXTS:  # [MQTT-1.5.3-2]
-        place.refuses(text.encode(), f"{place.seen(text)} holds the character U+0000")
-        assert place.does_not_write(text) == f"{place.seen(text)} holds the character U+0000"
+        place.refuses(text.encode(), f"{place.seen(text)} contains the character U+0000")
+        assert place.does_not_write(text) == f"{place.seen(text)} contains the character U+0000"
 
 
 @each_row("text", ["\ud800", "a\udfff", "\ud83d\ude00"])
 def test_a_surrogate_is_not_written(text: str) -> None:
     for place in TEXTS:
-        assert place.does_not_write(text) == f"{place.seen(text)} cannot be written as UTF-8"
+        assert place.does_not_write(text) == f"{place.seen(text)} cannot be encoded as UTF-8"
 
 
 @each_row("text", ["+", "#", "a/+", "a/#", "+/a", "a+", "#a", "a/b#c/d"])

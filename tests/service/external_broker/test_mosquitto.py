@@ -109,9 +109,9 @@ async def test_the_service_and_gateways_get_in_and_nobody_else(site: Site) -> No
         (SERVICE_USER, site.passwords[A]),
         (LATER, "x"),
     ):
-        with pytest.raises(ConnectionRefused, match="not authorised"):
+        with pytest.raises(ConnectionRefused, match="not authorized"):
             await site.link(user, password).__aenter__()
-    with pytest.raises(ConnectionRefused, match="not authorised"):
+    with pytest.raises(ConnectionRefused, match="not authorized"):
         await site.link(None).__aenter__()
 
 
