@@ -16,8 +16,7 @@ def describe_network_error(error: BaseException) -> str:
             return os.strerror(number)
         case OSError(strerror=str(text)):
             return text
-        case OSError() if numbers := re.findall(
-            r"\[Errno (\d+)\]", str(error)
-        ):  # one error for several addresses
+        # One error for several addresses.
+        case OSError() if numbers := re.findall(r"\[Errno (\d+)\]", str(error)):
             return ", ".join(sorted({os.strerror(int(number)) for number in numbers}))
     return str(error)

@@ -77,9 +77,8 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport of the network."""
-        self._outside = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's has another base class, but the same methods
+        # uvloop's transport has another base class, but the same methods.
+        self._outside = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Unwrap frames and pass their payload to the MQTT connection."""
@@ -188,9 +187,8 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
             case Frame(opcode=Opcode.BINARY | Opcode.CONT) if self._error is None:
                 return event.data
             case Frame(opcode=Opcode.TEXT):
-                self._error = ConnectionLost(
-                    "the other side sent a text frame in a WebSocket"
-                )  # [MQTT-6.0.0-1]
+                # [MQTT-6.0.0-1]
+                self._error = ConnectionLost("the other side sent a text frame in a WebSocket")
                 self._frames.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
             case Frame(opcode=Opcode.PING) if self._is_write_paused:
                 self._is_ping_paused = True

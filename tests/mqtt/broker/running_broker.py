@@ -269,10 +269,11 @@ class RunningBroker:
 
 
 def _delete_broker_state(connection: Connection) -> None:
+    # Deleting a session deletes everything that belongs to it.
     for table in (
         broker_session,
         broker_retained,
-    ):  # deleting a session deletes everything that belongs to it
+    ):
         connection.execute(delete(table))
 
 

@@ -55,9 +55,8 @@ async def test_publishers_wait_while_the_consumer_is_blocked(server: RunningBrok
     await server.until(lambda: server.broker.held_publishers == len(MACS))
     neighbor = await server.client("viewer")
     for _ in range(100):
-        assert (
-            await neighbor.receive_until_pong() == []
-        )  # gives the broker time to read everything it would read
+        # Gives the broker time to read everything it would read.
+        assert await neighbor.receive_until_pong() == []
     assert BATCH_LIMIT < server.broker.uncommitted_bytes <= MAX_BATCH_BYTES
     server.consumer.open.set()
     for gateway in gateways if qos else ():

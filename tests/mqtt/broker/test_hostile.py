@@ -102,9 +102,8 @@ async def attack(server: RunningBroker, data: bytes, *, is_authenticated: bool, 
     client = await server.gateway(clean=False) if is_authenticated else await server.raw_client()
     size = -(-len(data) // pieces)
     for start in range(0, len(data), size or 1):
-        with contextlib.suppress(
-            RuntimeError
-        ):  # uvloop raises it if the broker has closed the connection already
+        # uvloop raises it if the broker has closed the connection already.
+        with contextlib.suppress(RuntimeError):
             client.send(data[start : start + size])
         await asyncio.sleep(0)
     await client.close()

@@ -174,9 +174,8 @@ class Peer(asyncio.Protocol):
     # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's has another base class, but the same methods
+        # uvloop's transport has another base class, but the same methods.
+        self._transport = cast("asyncio.Transport", transport)
         self._broker.on_connection(self)
 
     def data_received(self, data: bytes) -> None:
@@ -201,7 +200,7 @@ class Peer(asyncio.Protocol):
 class ScriptedBroker:
     """Listener that passes each accepted client to the test."""
 
-    def __init__(self, connack: Connack | None = Connack()) -> None:  # noqa: B008 # frozen
+    def __init__(self, connack: Connack | None = Connack()) -> None:  # noqa: B008 # immutable
         self.connack = connack
         """Response to every CONNECT; None leaves it to the test."""
         self.peers: list[Peer] = []

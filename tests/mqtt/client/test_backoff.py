@@ -100,7 +100,7 @@ async def test_each_reason_for_an_outage_is_logged_once(caplog: pytest.LogCaptur
             broker.refuse()
             refused_before = broker.refused
             peer.close()
-            await wait_until(lambda refused_before=refused_before: broker.refused > refused_before + 4)  # type: ignore[misc] # bound now
+            await wait_until(lambda refused_before=refused_before: broker.refused > refused_before + 4)  # type: ignore[misc] # bound in this iteration
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     lost = f"ours to {broker.address} has no connection: the broker closed the connection"
     refused = f"ours to {broker.address} has no connection: {broker.address} refuses the connection: "

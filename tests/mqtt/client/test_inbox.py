@@ -94,9 +94,8 @@ def test_acknowledgements_are_sent_in_the_order_of_arrival(ids: list[list[int]],
         due = next(
             (each for each in range(len(ids)) if each not in acknowledged and any(ids[each])), len(ids)
         )
-        assert broker.received == encode_pubacks(
-            [each for batch in ids[:due] for each in batch if each]
-        )  # [MQTT-4.6.0-2]
+        # [MQTT-4.6.0-2]
+        assert broker.received == encode_pubacks([each for batch in ids[:due] for each in batch if each])
 
 
 def test_messages_at_qos_0_are_not_acknowledged() -> None:

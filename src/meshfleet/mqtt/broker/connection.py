@@ -253,9 +253,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection; abort it if a limit is reached."""
-        self._transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's has another base class, but the same methods
+        # uvloop's transport has another base class, but the same methods.
+        self._transport = cast("asyncio.Transport", transport)
         if not self.address and (peer := transport.get_extra_info("peername")):
             self.address = peer[0]
         sock = transport.get_extra_info("socket")

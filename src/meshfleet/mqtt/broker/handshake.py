@@ -203,9 +203,10 @@ class ConnectHandler:
 def _check_client_id(connect: Connect) -> None:
     """Raise `NotAdmitted` if the client id is not allowed for any account."""
     if not connect.client_id and not connect.clean:
+        # [MQTT-3.1.3-8]
         raise NotAdmitted(
             ConnectReturnCode.IDENTIFIER_REJECTED, "the client id is empty, which needs a clean session"
-        )  # [MQTT-3.1.3-8]
+        )
     if len(connect.client_id) > _MAX_CLIENT_ID_CHARS:
         raise NotAdmitted(
             ConnectReturnCode.IDENTIFIER_REJECTED,
@@ -217,7 +218,6 @@ def _allowed_client_id(connect: Connect, account: Account) -> str:
     """Return the client id of the session. Raise `NotAdmitted` if the account may not use it."""
     client_id = connect.client_id
     if account.kind is AccountKind.GATEWAY and client_id not in {account.name, account.name.upper()}:
-        raise NotAdmitted(
-            ConnectReturnCode.IDENTIFIER_REJECTED, "the client id of a gateway must be its MAC"
-        )  # broker-5
+        # broker-5
+        raise NotAdmitted(ConnectReturnCode.IDENTIFIER_REJECTED, "the client id of a gateway must be its MAC")
     return client_id or f"unnamed-{secrets.token_hex(8)}"  # [MQTT-3.1.3-6]

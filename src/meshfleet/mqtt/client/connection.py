@@ -271,9 +271,8 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send CONNECT and start the keep alive."""
-        self._transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's has another base class, but the same methods
+        # uvloop's transport has another base class, but the same methods.
+        self._transport = cast("asyncio.Transport", transport)
         if self.lost.done():
             self.abort()
             return

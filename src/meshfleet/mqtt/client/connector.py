@@ -69,9 +69,8 @@ class ClientWebSocket(WebSocketTransport):
         if self._frames.subprotocol == SUBPROTOCOL:
             self._open_inner()
         else:
-            self._error = ConnectionLost(
-                "the server did not select the WebSocket subprotocol mqtt"
-            )  # [MQTT-6.0.0-4]
+            # [MQTT-6.0.0-4]
+            self._error = ConnectionLost("the server did not select the WebSocket subprotocol mqtt")
 
     def _finish(self) -> None:
         if self._error is None:
@@ -131,9 +130,8 @@ def _check_connack(address: BrokerAddress, connect: Connect, connack: Connack) -
     if connack.code != ConnectReturnCode.ACCEPTED:
         raise ConnectionRefused(str(address), connack.code, _REFUSAL_REASONS[connack.code])
     if connect.clean and connack.session_present:
-        raise ConnectionLost(
-            "the broker kept a session although a clean session was requested"
-        )  # [MQTT-3.2.2-1]
+        # [MQTT-3.2.2-1]
+        raise ConnectionLost("the broker kept a session although a clean session was requested")
 
 
 def _to_link_error(address: BrokerAddress, error: BaseException, timeout: float) -> LinkError | None:

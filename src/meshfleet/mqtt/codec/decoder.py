@@ -117,9 +117,8 @@ def _check_flags(flags: int) -> None:
     if flags & 0x01:
         raise MalformedPacket("CONNECT flags", "have the reserved bit set")  # [MQTT-3.1.2-3]
     if not flags & 0x04 and flags & 0x38:
-        raise MalformedPacket(
-            "CONNECT flags", "describe a will message without the will flag"
-        )  # [MQTT-3.1.2-11]
+        # [MQTT-3.1.2-11]
+        raise MalformedPacket("CONNECT flags", "describe a will message without the will flag")
     if flags >> 3 & 3 > _HIGHEST_QOS:
         raise MalformedPacket("CONNECT will qos", "3 is not a QoS")  # [MQTT-3.1.2-14]
     if flags & 0xC0 == 0x40:  # a password without a user name
@@ -138,9 +137,8 @@ def _connack(body: _BodyReader) -> Connack:
     if code > max(ConnectReturnCode):
         raise MalformedPacket("CONNACK return code", f"{code} is reserved")
     if flags and code:
-        raise MalformedPacket(
-            "CONNACK session present", "must be 0 if the connection is refused"
-        )  # [MQTT-3.2.2-4]
+        # [MQTT-3.2.2-4]
+        raise MalformedPacket("CONNACK session present", "must be 0 if the connection is refused")
     return Connack(bool(flags), ConnectReturnCode(code))
 
 

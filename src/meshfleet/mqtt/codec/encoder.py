@@ -164,9 +164,8 @@ def _will_flags(will: Will) -> int:
 
 def _connack(packet: Connack) -> bytes:
     if packet.session_present and packet.code != ConnectReturnCode.ACCEPTED:
-        raise MalformedPacket(
-            "CONNACK session present", "must be 0 if the connection is refused"
-        )  # [MQTT-3.2.2-4]
+        # [MQTT-3.2.2-4]
+        raise MalformedPacket("CONNACK session present", "must be 0 if the connection is refused")
     return bytes((0x20, 2, packet.session_present, packet.code))
 
 
