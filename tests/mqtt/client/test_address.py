@@ -92,7 +92,7 @@ def test_the_text_of_an_address_is_its_url(url: str) -> None:
         (f"wss://{USER}:{PASSWORD}@host/#x", "has a ? or #, which must be written as %3F or %23"),
         (f"mqtt://:{PASSWORD}@host", "has a password without a user name"),
         (f"mqtt://{USER}:{PASSWORD}/more@host", "is not a URL"),
-        (f"mqtt://{USER}:12/{PASSWORD}@host", "has an @ behind a /"),
+        (f"mqtt://{USER}:12/{PASSWORD}@host", "has an @ after a /"),
         (f"mqtt://{USER}:{PASSWORD}#more@host", "is not a URL"),
         (f"mqtt://{USER}:12?{PASSWORD}@host", "has a ? or #"),
         (f"mqtt://{USER}:{PASSWORD}\t@host", "has a space or a control character"),

@@ -84,7 +84,7 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
         self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Parse an upgrade request line by line, so that it is answered before later bytes are parsed."""
+        """Parse an upgrade request line by line, so that the response precedes later bytes."""
         while data and self._frames.state is State.CONNECTING and not self._frames.eof_sent:
             line, end, data = data.partition(b"\n")
             self._request_bytes_left -= len(line) + len(end)

@@ -89,7 +89,7 @@ def _check_unused_parts(parts: SplitResult) -> None:
     if parts.query or parts.fragment:
         raise MalformedAddress("broker", "has a ? or #, which must be written as %3F or %23")
     if "@" in parts.path:
-        raise MalformedAddress("broker", "has an @ behind a /, which must be written as %2F in a password")
+        raise MalformedAddress("broker", "has an @ after a /, which must be written as %2F in a password")
     if parts.scheme in {"mqtt", "mqtts"} and parts.path not in {"", "/"}:
         raise MalformedAddress("broker", "has a path, which only ws:// and wss:// have")
     if parts.port == 0:
