@@ -160,7 +160,7 @@ class ConnectionRegistry:
         self._finish_pending_login(to_network(address))
 
     def reset_pending_logins(self) -> None:
-        """Stop counting logins that are pending for a second, so that others need not wait for them."""
+        """Stop counting pending logins, so that silent clients do not delay others. Called every second."""
         self._pending_logins.clear()
         for network in list(self._waiting):
             self._release_waiting(network)

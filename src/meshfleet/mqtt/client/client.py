@@ -136,7 +136,7 @@ class MqttClient:
         if qos > _HIGHEST_QOS:
             raise MalformedPacket("SUBSCRIBE qos", f"must be 0 or 1, not {qos}")
         requested = [(each, qos) for each in filters]
-        refused = await self._request_until_answered(lambda connection: connection.subscribe(requested))
+        refused = await self._request_with_retry(lambda connection: connection.subscribe(requested))
         self._subscriptions.update((each, qos) for each in filters if each not in refused)
         if refused:
             raise SubscriptionRefused(refused)
@@ -145,7 +145,7 @@ class MqttClient:
         """Remove subscriptions. Messages that the broker has already sent still arrive."""
         for each in filters:
             self._subscriptions.pop(each, None)
-        await self._request_until_answered(lambda connection: connection.unsubscribe(filters))
+        await self._request_with_retry(lambda connection: connection.unsubscribe(filters))
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
         """Publish one message. `publish_all` costs less for many."""
@@ -293,7 +293,7 @@ class MqttClient:
         self._reconnector.changed.notify()
 
     def on_connection_lost(self, connection: ClientConnection, reason: ConnectionLost) -> None:
-        """Start to reconnect."""
+        """Discard messages in flight if the options say so, start to reconnect, and call the callback."""
         if self._options.discard_on_disconnect:
             discarded, self._in_flight = self._in_flight, InFlightWindow(self._options.window)
             discarded.fail_all(reason)
@@ -334,7 +334,7 @@ class MqttClient:
             connection.release_reading()
             self._held_connection = None
 
-    async def _request_until_answered(
+    async def _request_with_retry(
         self, request: Callable[[ClientConnection], Awaitable[_Response]]
     ) -> _Response:
         """Send a request, on the next connections if need be, until the broker has responded."""
