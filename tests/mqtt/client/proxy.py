@@ -87,12 +87,12 @@ class Proxy:
         self.resume()
 
     async def __aenter__(self) -> Self:
-        self._own(self._accept())
+        self._start_task(self._accept())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._listener.close()
-        await self._end(self._tasks)
+        await self._cancel_tasks(self._tasks)
 
     def plan(self, *cuts: Cut) -> None:
         """Cut the next connections, each at its position."""
@@ -105,7 +105,7 @@ class Proxy:
 
     async def cut(self) -> None:
         """End all connections now, between two packets or not. Stalled bytes are lost."""
-        await self._end({task for task in self._tasks if task.get_name() == "connection"})
+        await self._cancel_tasks({task for task in self._tasks if task.get_name() == "connection"})
 
     def stall(self, *, up: bool = True, down: bool = True) -> None:
         """Hold bytes back from now on; connections stay open, and new ones are accepted."""
@@ -124,11 +124,11 @@ class Proxy:
             while not condition():
                 await self._changed.wait()
 
-    def _own(self, work: Coroutine[None, None, None], name: str | None = None) -> None:
-        task = asyncio.create_task(work, name=name)
+    def _start_task(self, coroutine: Coroutine[None, None, None], name: str | None = None) -> None:
+        task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
 
-    async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
+    async def _cancel_tasks(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         self._tasks -= tasks
@@ -143,7 +143,7 @@ class Proxy:
             connection = ProxiedConnection(self._cuts.popleft() if self._cuts else Cut())
             self.connections.append(connection)
             self._changed.notify()
-            self._own(self._forward(connection, client_socket), "connection")
+            self._start_task(self._forward(connection, client_socket), "connection")
 
     async def _forward(self, connection: ProxiedConnection, client_socket: socket.socket) -> None:
         with client_socket, socket.socket() as broker_socket:

@@ -55,7 +55,7 @@ class NumberPublisher:
     """Publisher of numbers, a few at a time, which records those that the broker acknowledged."""
 
     def __init__(self, client: MqttClient, topic: str) -> None:
-        self._link = client
+        self._client = client
         self._topic = topic
         self._is_stopping = False
         self.acknowledged: list[bytes] = []
@@ -63,11 +63,11 @@ class NumberPublisher:
 
     async def run(self) -> None:
         while not self._is_stopping:
-            numbers = [b"%d" % (len(self.acknowledged) + more) for more in range(7)]
-            await self._link.publish_all([Publish(self._topic, number, 1) for number in numbers])
+            numbers = [b"%d" % (len(self.acknowledged) + index) for index in range(7)]
+            await self._client.publish_all([Publish(self._topic, number, 1) for number in numbers])
             self.acknowledged += numbers
             self.progress.set()
-        await self._link.publish(self._topic, b"end")
+        await self._client.publish(self._topic, b"end")
 
     async def wait_for_publishes(self, times: int = 50) -> None:
         """Wait until this many publishes have returned from now on."""
@@ -96,8 +96,8 @@ async def test_no_published_message_is_lost_when_the_broker_restarts(persistent_
                 await restart(persistent_broker)
             await numbers_publisher.wait_for_publishes()
             numbers_publisher.stop()
-    first_times = list(dict.fromkeys(message.payload for message in receiving.result()))
-    assert first_times == numbers_publisher.acknowledged
+    distinct = list(dict.fromkeys(message.payload for message in receiving.result()))
+    assert distinct == numbers_publisher.acknowledged
 
 
 async def test_a_message_repeated_after_a_restart_has_the_dup_flag(persistent_broker: Mosquitto) -> None:
