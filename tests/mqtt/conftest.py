@@ -1,4 +1,4 @@
-"""The event loop of the tests of the link."""
+"""Event loop of the MQTT tests."""
 
 from __future__ import annotations
 

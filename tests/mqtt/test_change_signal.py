@@ -1,4 +1,4 @@
-"""A ring wakes everybody who waits, and nobody else."""
+"""A notification wakes all waiting coroutines, and no later ones."""
 
 from __future__ import annotations
 
@@ -12,72 +12,72 @@ from tests.mqtt.client.scripted_broker import with_timeout
 pytestmark = pytest.mark.anyio
 
 
-async def _waiting(bell: ChangeSignal, count: int) -> list[asyncio.Task[None]]:
-    tasks = [asyncio.create_task(bell.wait()) for _ in range(count)]
-    await asyncio.sleep(0)  # so that each of them has begun
+async def _start_waiting(signal: ChangeSignal, count: int) -> list[asyncio.Task[None]]:
+    tasks = [asyncio.create_task(signal.wait()) for _ in range(count)]
+    await asyncio.sleep(0)  # so that each task has started
     return tasks
 
 
-async def _turns() -> None:
+async def _run_loop() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
 
 
-async def test_a_ring_wakes_everybody_who_waits() -> None:
-    bell = ChangeSignal()
-    tasks = await _waiting(bell, 3)
-    bell.notify()
+async def test_notify_wakes_all_waiting_coroutines() -> None:
+    signal = ChangeSignal()
+    tasks = await _start_waiting(signal, 3)
+    signal.notify()
     await with_timeout(asyncio.gather(*tasks))
 
 
-async def test_a_ring_is_not_kept_for_those_who_come_later() -> None:
-    bell = ChangeSignal()
-    bell.notify()
-    (late,) = await _waiting(bell, 1)
-    await _turns()
+async def test_a_notification_is_not_kept_for_later_coroutines() -> None:
+    signal = ChangeSignal()
+    signal.notify()
+    (late,) = await _start_waiting(signal, 1)
+    await _run_loop()
     assert not late.done()
-    bell.notify()
+    signal.notify()
     await with_timeout(asyncio.gather(late))
 
 
-async def test_who_waits_again_waits_for_the_next_ring() -> None:
-    bell = ChangeSignal()
-    heard = 0
+async def test_a_coroutine_that_waits_again_waits_for_the_next_notification() -> None:
+    signal = ChangeSignal()
+    woken = 0
 
     async def count() -> None:
-        nonlocal heard
+        nonlocal woken
         while True:
-            await bell.wait()
-            heard += 1
+            await signal.wait()
+            woken += 1
 
     counting = asyncio.create_task(count())
     for expected in (1, 2, 3):
-        await _turns()
-        bell.notify()
-        bell.notify()  # nobody waits in between: both are one
-        await _turns()
-        assert heard == expected
+        await _run_loop()
+        signal.notify()
+        signal.notify()  # no coroutine waits in between: both count as one
+        await _run_loop()
+        assert woken == expected
     counting.cancel()
 
 
-async def test_who_was_cancelled_is_forgotten_and_the_others_are_woken() -> None:
-    bell = ChangeSignal()
-    first, second, third = await _waiting(bell, 3)
+async def test_a_canceled_coroutine_is_removed_and_the_others_are_woken() -> None:
+    signal = ChangeSignal()
+    first, second, third = await _start_waiting(signal, 3)
     second.cancel()
-    await _turns()
+    await _run_loop()
     assert second.cancelled()
-    bell.notify()
+    signal.notify()
     await with_timeout(asyncio.gather(first, third))
 
 
-async def test_a_ring_in_the_moment_of_cancelling_harms_nobody() -> None:
-    bell = ChangeSignal()
-    first, second = await _waiting(bell, 2)
+async def test_a_notification_at_the_moment_of_canceling_wakes_the_others() -> None:
+    signal = ChangeSignal()
+    first, second = await _start_waiting(signal, 2)
     first.cancel()
-    bell.notify()
+    signal.notify()
     await with_timeout(asyncio.gather(second))
     assert first.cancelled()
 
 
-async def test_to_ring_for_nobody_does_nothing() -> None:
+async def test_notify_without_waiting_coroutines_does_nothing() -> None:
     ChangeSignal().notify()

@@ -1,6 +1,6 @@
-"""mqtt.js, a client that is not ours, for tests of a broker.
+"""mqtt.js, a client of another project, for tests of a broker.
 
-lines           what the program in tests/node is told, and what it tells
+lines           commands to and events of the program in tests/node
 driver          MqttJs, which starts it and waits for it
 """
 

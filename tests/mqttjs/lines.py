@@ -1,4 +1,4 @@
-"""The lines that go to mqttjs.mjs and come from it: commands and events, each one a JSON object."""
+"""Lines sent to mqttjs.mjs and received from it: commands and events, each one a JSON object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 
 class Will(msgspec.Struct, frozen=True):
-    """What the broker publishes when the client vanishes."""
+    """Will message."""
 
     topic: str
     payload: bytes
@@ -16,7 +16,7 @@ class Will(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True, rename="camel"):
-    """How mqtt.js connects; what is not set is left to it."""
+    """Connection options of mqtt.js; options that are not set keep its defaults."""
 
     client_id: str | UnsetType = UNSET
     username: str | UnsetType = UNSET
@@ -25,41 +25,41 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     keepalive: int = 60
     will: Will | UnsetType = UNSET
     ca: str | UnsetType = UNSET
-    """Whom to trust on mqtts:// and wss://, as PEM."""
+    """Trusted authority for mqtts:// and wss://, as PEM."""
     protocol_version: int = 4
     """4 is MQTT 3.1.1."""
     reconnect_period: int = 0
-    """After how many milliseconds it connects again by itself; 0 is never."""
+    """Milliseconds before it reconnects by itself; 0: never."""
 
 
 class Command(msgspec.Struct, tag_field="do", tag=str.lower):
-    """What the client shall do; what comes of it has the same id."""
+    """Command to the client; its events have the same id."""
 
     id: int
 
 
 class Connect(Command):
-    """Answered by a Connected, or by a Failed, or only by a Closed."""
+    """Results in Connected, Failed or only Closed."""
 
     url: str
     options: Options
 
 
 class Subscribe(Command):
-    """Answered by a Granted, or by a Done with an error."""
+    """Results in Granted, or in Done with an error."""
 
     filters: tuple[str, ...]
     qos: int
 
 
 class Unsubscribe(Command):
-    """Answered by a Done."""
+    """Results in Done."""
 
     filters: tuple[str, ...]
 
 
 class Publish(Command):
-    """Answered by a Done: at QoS 0 when it is sent, else when the broker has acknowledged it."""
+    """Results in Done: at QoS 0 when it is sent, else when the broker has acknowledged it."""
 
     topic: str
     payload: bytes
@@ -68,23 +68,23 @@ class Publish(Command):
 
 
 class End(Command):
-    """Answered by a Done; with force the connection is cut without a DISCONNECT."""
+    """Results in Done; with force the connection is closed without DISCONNECT."""
 
     force: bool
 
 
 class Event(msgspec.Struct, tag_field="event", frozen=True):
-    """What happened to the client."""
+    """Event of the client."""
 
 
 class Connected(Event, tag="connect", rename="camel", frozen=True):
-    """The broker accepted a connection."""
+    """A connection was accepted by the broker."""
 
     session_present: bool
 
 
 class Message(Event, tag="message", frozen=True):
-    """A message has come."""
+    """A message was received."""
 
     topic: str
     payload: bytes
@@ -94,25 +94,25 @@ class Message(Event, tag="message", frozen=True):
 
 
 class Closed(Event, tag="close", frozen=True):
-    """A connection, or the attempt to make one, is over."""
+    """A connection, or an attempt to connect, has ended."""
 
 
 class Failed(Event, tag="error", frozen=True):
-    """Something went wrong with a connection. The code is the broker's, or a word of Node's."""
+    """A connection failed. The code is that of the broker, or an error name of Node."""
 
     message: str
     code: int | str | None
 
 
 class Granted(Event, tag="suback", frozen=True):
-    """What the broker granted for each filter; 128 is a refusal."""
+    """Return codes of a SUBACK; 128 is a refusal."""
 
     id: int
     granted: list[int]
 
 
 class Done(Event, tag="done", frozen=True):
-    """A command is carried out, or never will be."""
+    """A command has ended, with an error or without."""
 
     id: int
     error: str | None
@@ -122,11 +122,11 @@ _EVENTS = msgspec.json.Decoder(Connected | Message | Closed | Failed | Granted |
 
 
 def encode(command: Command) -> bytes:
-    """A line for mqttjs.mjs."""
+    """Encode a command as a line for mqttjs.mjs."""
     return msgspec.json.encode(command) + b"\n"
 
 
 def decode(line: bytes) -> Event:
-    """What a line from mqttjs.mjs tells."""
+    """Decode a line from mqttjs.mjs."""
     event: Event = _EVENTS.decode(line)
     return event

@@ -1,4 +1,4 @@
-"""What mqtt.js is told is what it sends, and what it gets is what it tells: seen from the other end."""
+"""The driver of mqtt.js sends and reports correctly, checked from the other side of the connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshfleet.mqtt.codec.packets import Connack, Connect, ConnectReturnCode, Pa
 from meshfleet.mqtt.codec.packets import Will as SentWill
 from meshfleet.mqtt.codec.parser import PacketParser
 from tests.mqttjs import Failure, MqttJs, Options, Will
-from tests.mqttjs.driver import PATIENCE
+from tests.mqttjs.driver import TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 
 class Peer:
-    """The other end of a connection. It answers nothing by itself."""
+    """Other side of a connection. It sends nothing by itself."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._parser = PacketParser(FROM_CLIENTS)
 
-    def hear(self) -> Packet:
-        """The one packet that comes next."""
+    def receive_packet(self) -> Packet:
+        """Return the next packet, which must arrive alone."""
         packets: list[Packet] = []
         while not packets:
             data = self._connection.recv(65536)
-            assert data, "the client has gone"
+            assert data, "the client has disconnected"
             packets = self._parser.feed(data)
             if self._parser.fault is not None:
                 raise self._parser.fault
         (packet,) = packets
         return packet
 
-    def say(self, packet: Packet) -> None:
+    def send_packet(self, packet: Packet) -> None:
         self.send(encode_packet(packet))
 
     def send(self, data: bytes) -> None:
@@ -51,7 +51,7 @@ class Peer:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """For what waits until the test has answered."""
+    """Run a thread for calls that block until the test has responded."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
@@ -63,16 +63,16 @@ def client() -> Iterator[MqttJs]:
 
 
 @contextmanager
-def connecting(
+def accept_connection(
     pool: ThreadPoolExecutor, client: MqttJs, options: Options | None = None
 ) -> Iterator[tuple[Peer, Future[bool]]]:
-    """A connection that the client waits for."""
+    """Let the client connect, and accept its connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(PATIENCE)
+        server.settimeout(TIMEOUT)
         connected = pool.submit(client.connect, f"mqtt://127.0.0.1:{server.getsockname()[1]}", options)
         connection, _ = server.accept()
         with connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             yield Peer(connection), connected
 
 
@@ -80,13 +80,13 @@ def test_every_option_is_in_the_connect(pool: ThreadPoolExecutor, client: MqttJs
     options = Options(
         client_id="ours",
         username="käthe",
-        password="p@ss",  # noqa: S106 # of nobody
+        password="p@ss",  # noqa: S106 # not a real password
         clean=False,
         keepalive=7,
         will=Will("will", b"\x00\xff", qos=2, retain=True),
     )
-    with connecting(pool, client, options) as (peer, connected):
-        assert peer.hear() == Connect(
+    with accept_connection(pool, client, options) as (peer, connected):
+        assert peer.receive_packet() == Connect(
             "ours",
             clean=False,
             keep_alive=7,
@@ -94,66 +94,64 @@ def test_every_option_is_in_the_connect(pool: ThreadPoolExecutor, client: MqttJs
             user="käthe",
             password=b"p@ss",
         )
-        peer.say(Connack(session_present=True))
-        assert connected.result(PATIENCE) is True
+        peer.send_packet(Connack(session_present=True))
+        assert connected.result(TIMEOUT) is True
 
 
-def test_what_is_not_set_is_not_sent(pool: ThreadPoolExecutor, client: MqttJs) -> None:
-    with connecting(pool, client, Options(client_id="")) as (peer, connected):
-        assert peer.hear() == Connect("", keep_alive=60)
-        peer.say(Connack())
-        assert connected.result(PATIENCE) is False
+def test_options_that_are_not_set_are_not_sent(pool: ThreadPoolExecutor, client: MqttJs) -> None:
+    with accept_connection(pool, client, Options(client_id="")) as (peer, connected):
+        assert peer.receive_packet() == Connect("", keep_alive=60)
+        peer.send_packet(Connack())
+        assert connected.result(TIMEOUT) is False
 
 
 @pytest.mark.parametrize(("version", "name"), [(3, "MQTT 3.1"), (5, "MQTT 5")])
-def test_another_version_is_spoken_on_request(
+def test_another_protocol_version_can_be_requested(
     pool: ThreadPoolExecutor, client: MqttJs, version: int, name: str
 ) -> None:
-    with connecting(pool, client, Options(protocol_version=version)) as (peer, connected):
+    with accept_connection(pool, client, Options(protocol_version=version)) as (peer, connected):
         with pytest.raises(UnsupportedProtocol, match=f"{name} is not supported"):
-            peer.hear()
-        peer.say(Connack(code=ConnectReturnCode.UNACCEPTABLE_PROTOCOL))
-        assert isinstance(failure := connected.exception(PATIENCE), Failure)
+            peer.receive_packet()
+        peer.send_packet(Connack(code=ConnectReturnCode.UNACCEPTABLE_PROTOCOL))
+        assert isinstance(failure := connected.exception(TIMEOUT), Failure)
         assert failure.code == 1
 
 
 def test_a_refusal_has_the_code_of_the_connack(pool: ThreadPoolExecutor, client: MqttJs) -> None:
-    with connecting(pool, client) as (peer, connected):
-        peer.hear()
-        peer.say(Connack(code=ConnectReturnCode.SERVER_UNAVAILABLE))
-        assert isinstance(failure := connected.exception(PATIENCE), Failure)
+    with accept_connection(pool, client) as (peer, connected):
+        peer.receive_packet()
+        peer.send_packet(Connack(code=ConnectReturnCode.SERVER_UNAVAILABLE))
+        assert isinstance(failure := connected.exception(TIMEOUT), Failure)
         assert failure.code == 3
 
 
-def test_a_connection_that_is_closed_instead_of_an_answer_has_failed(
-    pool: ThreadPoolExecutor, client: MqttJs
-) -> None:
-    with connecting(pool, client) as (peer, connected):
-        peer.hear()
-    with pytest.raises(Failure, match="closed without an answer"):
-        connected.result(PATIENCE)
+def test_a_connection_closed_before_connack_is_a_failure(pool: ThreadPoolExecutor, client: MqttJs) -> None:
+    with accept_connection(pool, client) as (peer, connected):
+        peer.receive_packet()
+    with pytest.raises(Failure, match="closed without a CONNACK"):
+        connected.result(TIMEOUT)
 
 
 def test_a_refused_filter_is_granted_as_128(pool: ThreadPoolExecutor, client: MqttJs) -> None:
-    with connecting(pool, client) as (peer, connected):
-        peer.hear()
-        peer.say(Connack())
-        connected.result(PATIENCE)
+    with accept_connection(pool, client) as (peer, connected):
+        peer.receive_packet()
+        peer.send_packet(Connack())
+        connected.result(TIMEOUT)
         granted = pool.submit(client.subscribe, "open", "secret", qos=1)
-        packet = peer.hear()
+        packet = peer.receive_packet()
         assert isinstance(packet, Subscribe)
-        peer.say(Suback(packet.packet_id, (1, 128)))
-        assert granted.result(PATIENCE) == [1, 128]
+        peer.send_packet(Suback(packet.packet_id, (1, 128)))
+        assert granted.result(TIMEOUT) == [1, 128]
 
 
-def test_what_is_no_packet_is_told_as_an_error(pool: ThreadPoolExecutor, client: MqttJs) -> None:
-    with connecting(pool, client) as (peer, connected):
-        peer.say(Connack())
-        connected.result(PATIENCE)
+def test_bytes_that_are_no_packet_are_reported_as_an_error(pool: ThreadPoolExecutor, client: MqttJs) -> None:
+    with accept_connection(pool, client) as (peer, connected):
+        peer.send_packet(Connack())
+        connected.result(TIMEOUT)
         peer.send(b"\x00\x00")
         assert str(client.expect_error()) == "Not supported"  # packets of type 0
 
 
-def test_a_client_that_is_gone_is_told_at_once(client: MqttJs) -> None:
+def test_the_end_of_the_program_is_reported_at_once(client: MqttJs) -> None:
     with pytest.raises(Failure, match="ended"):
         client.connect("no address")

@@ -1,4 +1,4 @@
-"""mqtt.js and mosquitto understand each other through our driver, before it is used on anything of ours."""
+"""mqtt.js and mosquitto work together through the driver, before it is used with our broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAYLOADS = [b"", bytes(range(256)) * 100]
 
 
 class Broker(NamedTuple):
-    """One broker that listens in four ways."""
+    """URLs of one broker with four listeners."""
 
     mqtt: str
     mqtts: str
@@ -35,20 +35,20 @@ class Broker(NamedTuple):
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    folder = tmp_path_factory.mktemp("mosquitto")
+    directory = tmp_path_factory.mktemp("mosquitto")
     authority = trustme.CA()
-    shown = folder / "broker.pem"
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(shown))
+    certificate_file = directory / "broker.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate_file))
     mqtts, ws, wss = free_port(), free_port(), free_port()
-    certificate = (f"certfile {shown}", f"keyfile {shown}")
+    certificate = (f"certfile {certificate_file}", f"keyfile {certificate_file}")
     settings = (
         *(f"listener {mqtts} 127.0.0.1", *certificate),
         *(f"listener {ws} 127.0.0.1", "protocol websockets"),
         *(f"listener {wss} 127.0.0.1", "protocol websockets", *certificate),
     )
-    with Mosquitto(folder, *settings) as mosquitto:
+    with Mosquitto(directory, *settings) as mosquitto:
         for port in (mqtts, ws, wss):
-            wait_for(port)
+            wait_for_listener(port)
         yield Broker(
             url(mosquitto),
             f"mqtts://127.0.0.1:{mqtts}",
@@ -74,39 +74,41 @@ def url(mosquitto: Mosquitto) -> str:
     return f"mqtt://127.0.0.1:{mosquitto.address.port}"
 
 
-def wait_for(port: int) -> None:
-    """The first listener of a broker may be there before its others."""
+def wait_for_listener(port: int) -> None:
+    """Wait for a listener: the first one of a broker may be ready before its others."""
     with closing(socket.socket()) as probe:
         eventually(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
 
 
-def test_messages_go_there_and_back_in_every_way(broker: Broker) -> None:
-    for way in ("mqtt", "mqtts", "ws", "wss"):
+def test_messages_are_exchanged_over_every_transport(broker: Broker) -> None:
+    for transport in ("mqtt", "mqtts", "ws", "wss"):
         with MqttJs() as client:
-            assert client.connect(getattr(broker, way), Options(ca=broker.authority)) is False
-            assert client.subscribe(f"{way}/#", qos=1) == [1]
+            assert client.connect(getattr(broker, transport), Options(ca=broker.authority)) is False
+            assert client.subscribe(f"{transport}/#", qos=1) == [1]
             for payload in PAYLOADS:
-                client.publish(f"{way}/Zürich", payload, qos=1)
-                came = client.expect_message()
-                assert came == Message(f"{way}/Zürich", payload, qos=1, retain=False, dup=False)
+                client.publish(f"{transport}/Zürich", payload, qos=1)
+                message = client.expect_message()
+                assert message == Message(f"{transport}/Zürich", payload, qos=1, retain=False, dup=False)
             client.end()
             client.expect_close()
 
 
-# --- What is tried when the driver changes, or mqtt.js: nothing of ours takes part ---
+# --- Tests for changes of the driver or mqtt.js: none of them uses our code ---
 
 
 @pytest.mark.part("variants")
-@pytest.mark.parametrize("way", ["mqtts", "wss"])
-def test_a_broker_of_an_unknown_authority_is_not_trusted(broker: Broker, client: MqttJs, way: str) -> None:
-    stranger = trustme.CA().cert_pem.bytes().decode()
+@pytest.mark.parametrize("transport", ["mqtts", "wss"])
+def test_a_broker_of_an_unknown_authority_is_not_trusted(
+    broker: Broker, client: MqttJs, transport: str
+) -> None:
+    authority = trustme.CA().cert_pem.bytes().decode()
     with pytest.raises(Failure, match="certificate"):
-        client.connect(getattr(broker, way), Options(ca=stranger))
+        client.connect(getattr(broker, transport), Options(ca=authority))
 
 
 @pytest.mark.part("variants")
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_message_comes_with_the_lower_of_both_qualities(broker: Broker, client: MqttJs, qos: int) -> None:
+def test_a_message_is_delivered_at_the_lower_of_both_qos(broker: Broker, client: MqttJs, qos: int) -> None:
     client.connect(broker.mqtt)
     assert client.subscribe(f"lower/{qos}", qos=qos) == [qos]
     for sent in (0, 1, 2):
@@ -116,7 +118,7 @@ def test_a_message_comes_with_the_lower_of_both_qualities(broker: Broker, client
 
 
 @pytest.mark.part("variants")
-def test_nothing_comes_after_an_unsubscribe(broker: Broker, client: MqttJs) -> None:
+def test_no_message_is_delivered_after_an_unsubscribe(broker: Broker, client: MqttJs) -> None:
     client.connect(broker.mqtt)
     client.subscribe("left/a", "left/b")
     client.unsubscribe("left/a")
@@ -126,7 +128,7 @@ def test_nothing_comes_after_an_unsubscribe(broker: Broker, client: MqttJs) -> N
 
 
 @pytest.mark.part("variants")
-def test_a_retained_message_waits_for_a_subscriber(broker: Broker, client: MqttJs, other: MqttJs) -> None:
+def test_a_retained_message_reaches_a_later_subscriber(broker: Broker, client: MqttJs, other: MqttJs) -> None:
     client.connect(broker.mqtt)
     client.publish("kept/a", b"old", qos=1, retain=True)
     other.connect(broker.mqtt)
@@ -137,22 +139,20 @@ def test_a_retained_message_waits_for_a_subscriber(broker: Broker, client: MqttJ
 
 
 @pytest.mark.part("variants")
-def test_a_will_is_published_for_who_vanishes_and_not_for_who_says_goodbye(
-    broker: Broker, client: MqttJs
-) -> None:
+def test_a_will_is_published_unless_the_client_sent_disconnect(broker: Broker, client: MqttJs) -> None:
     client.connect(broker.mqtt)
     client.subscribe("will/#", qos=1)
-    for name, leave in (("polite", MqttJs.end), ("cut", MqttJs.drop), ("killed", lambda _: None)):
+    for name, disconnect in (("ended", MqttJs.end), ("cut", MqttJs.drop), ("killed", lambda _: None)):
         with MqttJs() as leaving:
             leaving.connect(broker.mqtt, Options(will=Will(f"will/{name}", b"\x00\xff", qos=1)))
-            leave(leaving)
+            disconnect(leaving)
     assert {client.expect_message().topic for _ in range(2)} == {"will/cut", "will/killed"}
     client.publish("will/last", b"", qos=1)
     assert client.expect_message().topic == "will/last"
 
 
 @pytest.mark.part("variants")
-def test_the_payload_of_a_will_stays_whole(broker: Broker, client: MqttJs, other: MqttJs) -> None:
+def test_the_payload_of_a_will_is_unchanged(broker: Broker, client: MqttJs, other: MqttJs) -> None:
     client.connect(broker.mqtt)
     client.subscribe("whole", qos=2)
     other.connect(broker.mqtt, Options(will=Will("whole", bytes(range(256)), qos=2)))
@@ -161,27 +161,27 @@ def test_the_payload_of_a_will_stays_whole(broker: Broker, client: MqttJs, other
 
 
 @pytest.mark.part("variants")
-def test_a_session_keeps_messages_for_who_is_away(broker: Broker, client: MqttJs) -> None:
-    lasting = Options(client_id="lasting", clean=False)
+def test_a_session_queues_messages_for_an_absent_client(broker: Broker, client: MqttJs) -> None:
+    options = Options(client_id="lasting", clean=False)
     with MqttJs() as first:
-        assert first.connect(broker.mqtt, lasting) is False
+        assert first.connect(broker.mqtt, options) is False
         first.subscribe("away", qos=2)
         first.end()
     client.connect(broker.mqtt)
     for qos in (1, 2):
         client.publish("away", b"%d" % qos, qos=qos)
     with MqttJs() as second:
-        assert second.connect(broker.mqtt, lasting) is True
+        assert second.connect(broker.mqtt, options) is True
         assert [second.expect_message().payload for _ in range(2)] == [b"1", b"2"]
 
 
 @pytest.mark.part("variants")
-def test_a_second_client_of_the_same_id_closes_the_first(
+def test_a_second_client_with_the_same_id_closes_the_first(
     broker: Broker, client: MqttJs, other: MqttJs
 ) -> None:
-    twin = Options(client_id="twin")
-    client.connect(broker.mqtt, twin)
-    other.connect(broker.mqtt, twin)
+    options = Options(client_id="twin")
+    client.connect(broker.mqtt, options)
+    other.connect(broker.mqtt, options)
     client.expect_close()
 
 
@@ -200,14 +200,14 @@ def test_a_wrong_password_is_refused_with_the_code_of_the_broker(tmp_path: Path,
 
 
 @pytest.mark.part("variants")
-def test_a_closed_port_is_told_by_its_name(client: MqttJs) -> None:
+def test_a_closed_port_is_reported_as_econnrefused(client: MqttJs) -> None:
     with pytest.raises(Failure) as refused:
         client.connect(f"mqtt://127.0.0.1:{free_port()}")
     assert refused.value.code == "ECONNREFUSED"
 
 
 @pytest.mark.part("variants")
-def test_what_is_published_without_a_broker_arrives_when_it_is_back(
+def test_a_message_published_without_a_broker_arrives_when_it_is_back(
     tmp_path: Path, client: MqttJs, other: MqttJs
 ) -> None:
     with Mosquitto(tmp_path) as mosquitto:
@@ -224,7 +224,7 @@ def test_what_is_published_without_a_broker_arrives_when_it_is_back(
 
 
 @pytest.mark.part("variants")
-def test_what_never_comes_is_told_at_the_deadline(broker: Broker, client: MqttJs) -> None:
+def test_waiting_for_a_message_times_out(broker: Broker, client: MqttJs) -> None:
     client.connect(broker.mqtt)
     with pytest.raises(TimeoutError):
         client.expect_message(within=0)

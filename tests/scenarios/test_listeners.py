@@ -267,7 +267,7 @@ async def test_the_log_contains_no_credentials_and_payloads(tmp_path: Path) -> N
         code, errors = service.stop()
     assert code == 0
     assert "refused: wrong user name or password" in errors
-    assert "it published where it may not" in errors
+    assert "PUBLISH to a forbidden topic" in errors
     for secret in (PASSWORD, gateway.password, issued["key"], "hidden-"):
         assert secret not in errors
 

@@ -1,1 +1,1 @@
-"""The MQTT 3.1.1 codec, client and broker, and what client and broker share."""
+"""The MQTT 3.1.1 codec, client and broker, and the code that client and broker share."""

@@ -1,4 +1,4 @@
-"""Wakes those who wait for a change."""
+"""Signal that wakes coroutines waiting for a change."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from asyncio import Future, get_running_loop
 
 
 class ChangeSignal:
-    """Rings for everybody who waits; costs next to nothing while nobody does.
+    """Signal for any number of waiting coroutines; `notify` costs next to nothing while none waits.
 
-    A ring says that something changed, not what: wait in a loop that looks.
+    It says that something changed, not what: wait in a loop that checks the condition.
     """
 
     __slots__ = ("_waiting",)
@@ -17,18 +17,18 @@ class ChangeSignal:
         self._waiting: list[Future[None]] = []
 
     async def wait(self) -> None:
-        """Sleep until the next ring."""
-        woken = get_running_loop().create_future()
-        self._waiting.append(woken)
+        """Wait until the next `notify`."""
+        waiter = get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            await woken
+            await waiter
         finally:
-            if woken in self._waiting:
-                self._waiting.remove(woken)
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
 
     def notify(self) -> None:
-        """Wake everybody who waits now."""
+        """Wake all coroutines that wait now."""
         waiting, self._waiting = self._waiting, []
-        for woken in waiting:
-            if not woken.done():
-                woken.set_result(None)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,4 +1,4 @@
-"""What went wrong with a connection, in words for a person."""
+"""Readable descriptions of network errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 
 
 def describe_network_error(error: BaseException) -> str:
-    """The reason alone: without the error's number, and without where in OpenSSL it was noticed."""
+    """Return the reason of an error, without its number and without the place in OpenSSL."""
     match error:
         case ssl.SSLError(reason=str(reason)):
             return f"TLS failed, {reason.lower().replace('_', ' ')}"
@@ -16,6 +16,7 @@ def describe_network_error(error: BaseException) -> str:
             return os.strerror(number)
         case OSError(strerror=str(text)):
             return text
-        case OSError() if numbers := re.findall(r"\[Errno (\d+)\]", str(error)):  # of several addresses
+        # One error for several addresses.
+        case OSError() if numbers := re.findall(r"\[Errno (\d+)\]", str(error)):
             return ", ".join(sorted({os.strerror(int(number)) for number in numbers}))
     return str(error)

@@ -1,9 +1,9 @@
-"""What both sides of a WebSocket share: MQTT in binary frames, whose borders mean nothing [MQTT-6.0.0-2].
+"""Common part of both sides of a WebSocket: MQTT in binary frames of any size [MQTT-6.0.0-2].
 
-`Framed` stands between the network and a connection. To the network it is the protocol; to the connection
-it is the transport, which wraps all that is written in frames. The frames themselves are the work of the
-library `websockets`, of which we use the part that does no I/O. A side adds how the upgrade is asked for or
-answered, and how it ends.
+`WebSocketTransport` stands between the network and an MQTT connection. To asyncio it is a protocol; to the
+MQTT connection it is a transport, which wraps written bytes in frames. The `websockets` library parses and
+builds the frames; only its part without I/O is used. The subclasses for client and server add the upgrade and
+the close.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from websockets.typing import BytesLike
 
     class InnerProtocol(typing.Protocol):
-        """A connection, as a transport sees it."""
+        """MQTT connection, as a transport sees it."""
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            """Begin."""
+            """Start."""
 
         def data_received(self, data: bytes) -> None:
-            """Something came."""
+            """Handle received bytes."""
 
         def eof_received(self) -> bool | None:
-            """Nothing more will come."""
+            """Handle the end of the received bytes."""
 
         def pause_writing(self) -> None:
-            """Write no more for a while."""
+            """Stop writing."""
 
         def resume_writing(self) -> None:
-            """Write on."""
+            """Write again."""
 
         def connection_lost(self, exc: Exception | None) -> None:
             """End."""
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 
 WEBSOCKETS_LOG: Final = logging.getLogger(f"{__name__}.library")
-"""For the library, which would tell of every connection, and write passwords down when it debugs."""
+"""Logger for the library, which otherwise logs every connection, and at debug level passwords."""
 WEBSOCKETS_LOG.setLevel(logging.WARNING)
 
 
 class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
-    """A protocol on the outside, a transport on the inside."""
+    """Protocol towards the network, transport towards the MQTT connection."""
 
-    _outside: asyncio.Transport  # there before anything else is called, as asyncio promises
+    _outside: asyncio.Transport  # set by connection_made, which asyncio calls first
 
     def __init__(self, inside: InnerProtocol, frames: Protocol) -> None:
         super().__init__()
@@ -64,22 +64,24 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._frames = frames
         self._error: ConnectionLost | None = None
         self._is_inner_open = False
-        """Whether the connection inside has begun, and not ended."""
+        """Whether the MQTT connection was started and not ended."""
         self._is_lost = False
-        """Whether the network is done with us."""
+        """Whether the network connection has ended."""
         self._is_write_paused = False
-        """Whether the network takes no more."""
+        """Whether the write buffer is full."""
         self._is_read_paused = self._is_ping_paused = False
-        """Whether nothing is read: for the connection, or since pings come whose answers nobody reads."""
+        """Whether reading is paused: by the MQTT connection, or because the other side sends pings without
+        reading the responses."""
 
-    # To the network
+    # Protocol side, called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport below."""
-        self._outside = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
+        """Store the transport of the network."""
+        # uvloop's transport has another base class, but the same methods.
+        self._outside = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Unwrap."""
+        """Unwrap frames and pass their payload to the MQTT connection."""
         self._frames.receive_data(data)
         unwrapped = b"".join(map(self._unwrap, self._frames.events_received()))
         if unwrapped and self._is_inner_open and not self.is_closing():
@@ -87,106 +89,107 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._flush()
         if self._frames.close_rcvd and self._is_inner_open:
             self._inside.eof_received()
-        # And not when we said that nothing follows: the other side has not read it all yet.
+        # A close frame of our own is no reason to finish: the other side may not have read everything yet.
         if self._frames.close_rcvd or self._frames.parser_exc or self._frames.eof_sent or self._error:
             self._finish()
 
     def eof_received(self) -> None:
-        """Pass it on. A WebSocket has no half: the transport closes."""
+        """Notify the MQTT connection. The transport closes: a WebSocket cannot be half-closed."""
         if self._is_inner_open:
             self._inside.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass it on."""
+        """Pause writing of the MQTT connection."""
         self._is_write_paused = True
         if self._is_inner_open:
             self._inside.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass it on."""
+        """Resume writing of the MQTT connection, and reading if unread pings had paused it."""
         self._is_write_paused = self._is_ping_paused = False
         self._resume_reading_if_free()
         if self._is_inner_open:
             self._inside.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A side passes it on."""
+        """Record the end of the network connection. Subclasses end the MQTT connection."""
         del exc
         self._is_lost = True
 
-    # To the connection
+    # Transport side, called by the MQTT connection
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Wrap. What comes after the end is lost, as on any transport."""
+        """Send bytes in a frame. After a close frame they are discarded, as on any closed transport."""
         if self._frames.state is State.OPEN:
             self._frames.send_binary(data)
             self._flush()
 
     def can_write_eof(self) -> bool:
-        """The end of a WebSocket is a frame, which the other side answers."""
+        """Return True: the end of a WebSocket is a close frame."""
         return True
 
     def write_eof(self) -> None:
-        """Say that nothing follows."""
+        """Send a close frame."""
         if self._frames.state is State.OPEN:
             self._frames.send_close(CloseCode.NORMAL_CLOSURE)
             self._flush()
 
     def close(self) -> None:
-        """Say so, and close what is below."""
+        """Send a close frame, then close the network connection."""
         self.write_eof()
         self._outside.close()
 
     def abort(self) -> None:
-        """Close what is below, at once."""
-        if not self._is_lost:  # asyncio fails to abort what was closed with bytes to send, and is closed
+        """Abort the network connection."""
+        if not self._is_lost:  # asyncio cannot abort a closed transport that still had bytes to send
             self._outside.abort()
 
     def is_closing(self) -> bool:
-        """Whether what is below is closing."""
+        """Return whether the network connection is closing."""
         return self._outside.is_closing()
 
     def pause_reading(self) -> None:
-        """Let the network wait."""
+        """Stop reading."""
         self._is_read_paused = True
         self._stop_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Read again, unless pings pause it."""
         self._is_read_paused = False
         self._resume_reading_if_free()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known below: `peername`, for one."""
+        """Return information about the network connection, such as `peername`."""
         return self._outside.get_extra_info(name, default)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the network has not taken yet, frames and all."""
+        """Return the bytes that were not sent yet, frame headers included."""
         return self._outside.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When writing pauses, and resumes."""
+        """Set the buffer sizes at which writing pauses and resumes."""
         self._outside.set_write_buffer_limits(high, low)
 
-    # What a side adds
+    # Implemented by client and server
 
     def _handle_upgrade(self, event: Event) -> None:
-        """The other side's half of the upgrade has come."""
+        """Handle the upgrade request or response of the other side."""
         raise NotImplementedError
 
     def _finish(self) -> None:
-        """Nothing more is read: an end in order, or the frames were wrong."""
+        """End the WebSocket after a close frame, an end of the output, or invalid frames."""
         self.close()
 
-    # Inside
+    # Internal
 
     def _unwrap(self, event: Event) -> BytesLike:
         match event:
             case Frame(opcode=Opcode.BINARY | Opcode.CONT) if self._error is None:
                 return event.data
             case Frame(opcode=Opcode.TEXT):
-                self._error = ConnectionLost("the other side sent text in a WebSocket")  # [MQTT-6.0.0-1]
-                self._frames.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is not text")
+                # [MQTT-6.0.0-1]
+                self._error = ConnectionLost("the other side sent a text frame in a WebSocket")
+                self._frames.fail(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames")
             case Frame(opcode=Opcode.PING) if self._is_write_paused:
                 self._is_ping_paused = True
                 self._stop_reading()
@@ -201,14 +204,14 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._inside.connection_made(self)
 
     def _flush(self) -> None:
-        """Send what the frames have to send; an empty piece is the end, and the last."""
-        pieces = self._frames.data_to_send()
-        if not pieces or self.is_closing():
+        """Send the output of the library. An empty chunk, always the last, means end of file."""
+        chunks = self._frames.data_to_send()
+        if not chunks or self.is_closing():
             return
-        if data := b"".join(pieces):
+        if data := b"".join(chunks):
             self._outside.write(data)
-        if not pieces[-1] and self._outside.can_write_eof():
-            with suppress(OSError):  # the other side may have gone before us
+        if not chunks[-1] and self._outside.can_write_eof():
+            with suppress(OSError):  # the other side may have closed the connection already
                 self._outside.write_eof()
 
     def _stop_reading(self) -> None:

@@ -1,4 +1,4 @@
-"""A broker of its own for every test, on a database of its own."""
+"""Fixtures that run a broker for each test, on a database of its own."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture
 def limits() -> BrokerLimits:
-    """Those that hold unless set. A test that wants others is parametrized with them."""
+    """Return the default limits. A test that needs others is parametrized with them."""
     return BrokerLimits()
 
 
 @pytest.fixture
 def slow_seconds() -> float:
-    """How long a client with a full queue may acknowledge nothing, unless a test says otherwise."""
+    """Return how long a client with a full queue may acknowledge nothing, unless a test sets it."""
     return 10.0
 
 
 @pytest.fixture
 def sweep_seconds() -> float:
-    """Seconds between two looks of the broker at its own clock, unless a test says otherwise."""
+    """Return the seconds between two checks of all connections, unless a test sets it."""
     return 1.0
 
 
 @pytest.fixture
-def round_bytes() -> int:
-    """Bytes of a round after which publishers wait, unless a test says otherwise."""
+def max_batch_bytes() -> int:
+    """Return the bytes of a commit batch after which publishers wait, unless a test sets it."""
     return MAX_BATCH_BYTES
 
 
 @pytest.fixture
-async def stage(
+async def server(
     sqlite_database: Database,
     limits: BrokerLimits,
     slow_seconds: float,
     sweep_seconds: float,
-    round_bytes: int,
+    max_batch_bytes: int,
 ) -> AsyncIterator[RunningBroker]:
-    """A broker that runs on SQLite. The other database is tried where the broker's tables are."""
-    from tests.mqtt.broker.running_broker import RunningBroker  # noqa: PLC0415 # or all tests here would count as slow (tests/fast_suite.py)
+    """Run a broker on SQLite. PostgreSQL is tested with the tables of the broker."""
+    from tests.mqtt.broker.running_broker import RunningBroker  # noqa: PLC0415 # else all tests here count as slow (tests/fast_suite.py)
 
     async with RunningBroker(
         sqlite_database,
         limits,
         slow_seconds=slow_seconds,
         sweep_seconds=sweep_seconds,
-        max_batch_bytes=round_bytes,
+        max_batch_bytes=max_batch_bytes,
     ) as running:
         yield running
     sqlite_database.close()

@@ -1,9 +1,10 @@
-"""One client with a lasting session, and a simple account of what the broker has promised it.
+"""Model of one client with a persistent session, and of the messages that the broker must deliver to it.
 
-Messages are numbered in the order in which they are published, each at QoS 1. Whatever happens, these hold:
-what was acknowledged to the publisher comes until the client acknowledges it; it comes in order and without
-holes; a repetition has the packet id of the first time and is marked; and what the client acknowledged does
-not come again, unless the broker may have missed the acknowledgement or was killed before it was written.
+Messages are numbered in the order in which they are published, each at QoS 1. These are always true: a
+message that was acknowledged to the publisher is delivered until the client acknowledges it; messages arrive
+in order and without gaps; a repetition has the packet identifier of the first delivery and the dup flag; and
+a message that the client acknowledged is not delivered again, unless the broker may have missed the
+acknowledgement or was killed before it was committed.
 """
 
 from __future__ import annotations
@@ -26,217 +27,219 @@ if TYPE_CHECKING:
 ELSEWHERE = report(kind="heartbeat")
 
 FILTERS = {REPORTS: {TOPIC, ELSEWHERE}, TOPIC: {TOPIC}, ELSEWHERE: {ELSEWHERE}}
-"""What may be asked for, and which topics that brings."""
+"""Filters to subscribe to, and the topics that they match."""
 
 
 class Killed(Exception):
-    """What the consumer raises in place of a commit, so that the broker ends and writes nothing more."""
+    """Raised by the consumer in place of a commit, so that the broker ends and writes nothing more."""
 
 
 class DeliveryModel:
-    """What the client is owed, and what it got."""
+    """Messages that the client must receive, and those that it has received."""
 
-    def __init__(self, stage: RunningBroker, window: int) -> None:
-        self._stage = stage
+    def __init__(self, server: RunningBroker, window: int) -> None:
+        self._server = server
         self._window = window
         self._gateway: RawClient
         self._client: RawClient | None = None
         self._subscriptions: dict[str, int] = {}
-        self._count = 0
-        self._owed: list[int] = []
-        """Promised and not acknowledged."""
-        self._here: list[Publish] = []
-        """Came on this connection and is not acknowledged."""
-        self._last = 0
-        """The last that came on this connection."""
-        self._plain: list[int] = []
-        """At QoS 0, still to come."""
-        self._unheard: set[int] = set()
-        """Acknowledged, but the broker may not know it yet."""
-        self._unwritten: set[int] = set()
-        """Acknowledged, but the database may not know it yet."""
-        self._limbo: set[int] = set()
-        """Acknowledged, and may come again all the same."""
+        self._published_count = 0
+        self._pending: list[int] = []
+        """Numbers of messages that must be delivered and are not acknowledged."""
+        self._received: list[Publish] = []
+        """Messages received on this connection and not acknowledged."""
+        self._last_received = 0
+        """Number of the last message received on this connection."""
+        self._expected_qos0: list[int] = []
+        """Numbers of QoS 0 messages that must still arrive."""
+        self._unread_acks: set[int] = set()
+        """Acknowledged messages whose PUBACK the broker may not have read yet."""
+        self._uncommitted_acks: set[int] = set()
+        """Acknowledged messages whose deletion may not be committed yet."""
+        self._may_repeat: set[int] = set()
+        """Acknowledged messages that may be delivered again nevertheless."""
         self._ids: dict[int, int] = {}
-        """The packet ids of what came."""
-        self._marked: set[int] = set()
-        """What comes as a repetition whether it came before or not, after a start."""
+        """Packet identifiers of received messages, by number."""
+        self._expected_dup: set[int] = set()
+        """Messages that arrive with the dup flag after a start, whether they were sent before or not."""
         self._perhaps_sent: set[int] = set()
-        """What may have been sent and never came."""
-        self._seems_there = False
+        """Messages that may have been sent and did not arrive."""
+        self._may_seem_connected = False
         """Whether the broker may not have noticed yet that the connection broke."""
 
     async def start(self) -> None:
-        """Connect both."""
-        self._gateway = await self._stage.gateway()
+        """Connect the gateway and the client."""
+        self._gateway = await self._server.gateway()
         await self.connect()
 
-    # What happens
+    # Steps
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client is there."""
+        """Whether the client is connected."""
         return self._client is not None
 
     async def publish(self, topic: str, count: int) -> None:
-        """Publish messages, and have them acknowledged."""
-        numbers = range(self._count + 1, self._count + count + 1)
+        """Publish messages, and wait for their acknowledgements."""
+        numbers = range(self._published_count + 1, self._published_count + count + 1)
         self._gateway.send(*(Publish(topic, b"%d" % n, 1, packet_id=n) for n in numbers))
         for n in numbers:
             assert await self._gateway.expect(Puback) == Puback(n)
-            self._promise(n, topic)
-        self._unwritten.clear()
-        await self._look()
+            self._expect_delivery(n, topic)
+        self._uncommitted_acks.clear()
+        await self._check_received()
 
-    async def subscribe(self, wanted: str, qos: int) -> None:
-        """Ask for topics."""
-        await self._ask(Subscribe(1, ((wanted, qos),)), Suback(1, (qos,)))
-        self._subscriptions[wanted] = qos
+    async def subscribe(self, topic_filter: str, qos: int) -> None:
+        """Subscribe to a filter."""
+        await self._request(Subscribe(1, ((topic_filter, qos),)), Suback(1, (qos,)))
+        self._subscriptions[topic_filter] = qos
 
-    async def unsubscribe(self, wanted: str) -> None:
-        """No longer want them."""
-        await self._ask(Unsubscribe(1, (wanted,)), Unsuback(1))
-        self._subscriptions.pop(wanted, None)
+    async def unsubscribe(self, topic_filter: str) -> None:
+        """Remove a subscription."""
+        await self._request(Unsubscribe(1, (topic_filter,)), Unsuback(1))
+        self._subscriptions.pop(topic_filter, None)
 
-    async def acknowledge(self, places: Collection[int], *, wait: bool) -> None:
-        """Acknowledge some of what came, in any order; perhaps without waiting until the broker knows."""
+    async def acknowledge(self, indexes: Collection[int], *, wait: bool) -> None:
+        """Acknowledge some received messages in any order; with `wait`, until the broker has read it."""
         assert self._client is not None
-        taken = [self._here[place] for place in places if place < len(self._here)]
-        for message in taken:
+        messages = [self._received[index] for index in indexes if index < len(self._received)]
+        for message in messages:
             self._client.send(Puback(message.packet_id))
-            self._here.remove(message)
-            self._owed.remove(int(message.payload))
-            self._unheard.add(int(message.payload))
+            self._received.remove(message)
+            self._pending.remove(int(message.payload))
+            self._unread_acks.add(int(message.payload))
         if wait:
-            await self._look()
+            await self._check_received()
 
     async def cut(self, *, noticed: bool) -> None:
-        """The connection breaks."""
+        """Break the connection. With `noticed`, wait until the broker has noticed it."""
         assert self._client is not None
         self._client.abort()
-        self._lose()
+        self._record_disconnect()
         if noticed:
-            await self._stage.until(lambda: session_of(self._stage, "viewer").connection is None)
-        self._seems_there = not noticed
+            await self._server.until(lambda: session_of(self._server, "viewer").connection is None)
+        self._may_seem_connected = not noticed
 
     async def connect(self) -> None:
-        """The client comes, or comes once more, which ends its other connection."""
+        """Connect the client, or connect it again, which closes its other connection."""
         if self._client is not None:
-            self._lose()
-        self._client = await self._stage.client("viewer", clean=False)
-        self._seems_there = False
-        self._last = 0
-        await self._look()
+            self._record_disconnect()
+        self._client = await self._server.client("viewer", clean=False)
+        self._may_seem_connected = False
+        self._last_received = 0
+        await self._check_received()
         self._perhaps_sent.clear()
 
     async def restart(self) -> None:
-        """The service stops and starts."""
-        await self._stage.restart()
-        await self._begin_anew()
+        """Stop and start the broker."""
+        await self._server.restart()
+        await self._record_start()
 
     async def kill(self) -> None:
-        """The service ends in the middle of a round, and starts."""
-        self._stage.consumer.failures.append(Killed())
-        self._gateway.send(Publish(TOPIC, b"%d" % (self._count + 1), 1, packet_id=1))
+        """End the broker in the middle of a commit, and start it again."""
+        self._server.consumer.failures.append(Killed())
+        self._gateway.send(Publish(TOPIC, b"%d" % (self._published_count + 1), 1, packet_id=1))
         assert await self._gateway.receive_until_closed() == []
         with pytest.raises(ExceptionGroup) as caught:
-            await self._stage.stop()
+            await self._server.stop()
         assert caught.group_contains(Killed)
-        assert self._stage.consumer.failures == []
-        await self._stage.start()
-        self._limbo |= self._unwritten
-        await self._begin_anew()
+        assert self._server.consumer.failures == []
+        await self._server.start()
+        self._may_repeat |= self._uncommitted_acks
+        await self._record_start()
 
     async def settle(self) -> None:
-        """In the end everything that was promised has come, and nothing is left."""
+        """Check that every pending message arrives in the end, and that nothing is left in the database."""
         if not self.is_connected:
             await self.connect()
-        await self._look()
-        while self._owed:
-            await self.acknowledge(range(len(self._here)), wait=True)
+        await self._check_received()
+        while self._pending:
+            await self.acknowledge(range(len(self._received)), wait=True)
         await self.restart()
         await self.connect()
-        assert (await load_stored(self._stage)).messages == []
+        assert (await load_stored(self._server)).messages == []
 
-    # What must hold
+    # Checks
 
-    def _promise(self, number: int, topic: str) -> None:
-        self._count = number
-        granted = [qos for wanted, qos in self._subscriptions.items() if topic in FILTERS[wanted]]
+    def _expect_delivery(self, number: int, topic: str) -> None:
+        self._published_count = number
+        granted = [qos for topic_filter, qos in self._subscriptions.items() if topic in FILTERS[topic_filter]]
         if max(granted, default=0):
-            self._owed.append(number)
-            if self._seems_there:
+            self._pending.append(number)
+            if self._may_seem_connected:
                 self._perhaps_sent.add(number)
         elif granted and self.is_connected:
-            self._plain.append(number)
+            self._expected_qos0.append(number)
 
-    async def _ask(self, ask: Packet, answer: Packet) -> None:
+    async def _request(self, request: Packet, response: Packet) -> None:
         assert self._client is not None
-        self._client.send(ask)
-        while (packet := await self._client.receive()) != answer:
+        self._client.send(request)
+        while (packet := await self._client.receive()) != response:
             self._receive(packet)
-        self._heard()
-        self._unwritten.clear()
-        await self._look()
+        self._mark_acks_read()
+        self._uncommitted_acks.clear()
+        await self._check_received()
 
-    async def _look(self) -> None:
-        """See what came, and that it is what had to come."""
+    async def _check_received(self) -> None:
+        """Receive all packets that were sent, and compare them with the model."""
         if self._client is None:
             return
         for packet in await self._client.receive_until_pong():
             self._receive(packet)
-        assert self._plain == []
-        self._heard()
-        here = [int(message.payload) for message in self._here]
-        assert here == self._owed[: len(here)]
-        assert len(here) >= min(self._window, len(self._owed))
-        self._decide(all_came=len(here) < self._window)
+        assert self._expected_qos0 == []
+        self._mark_acks_read()
+        numbers = [int(message.payload) for message in self._received]
+        assert numbers == self._pending[: len(numbers)]
+        assert len(numbers) >= min(self._window, len(self._pending))
+        self._settle_may_repeat(all_received=len(numbers) < self._window)
 
-    def _decide(self, *, all_came: bool) -> None:
-        """What might have come again, and would have by now, was heard."""
-        heard = {number for number in self._limbo if all_came or number <= self._last}
-        self._unwritten |= heard
-        self._limbo -= heard
+    def _settle_may_repeat(self, *, all_received: bool) -> None:
+        """Remove messages from `_may_repeat` that would have been repeated by now."""
+        acknowledged = {
+            number for number in self._may_repeat if all_received or number <= self._last_received
+        }
+        self._uncommitted_acks |= acknowledged
+        self._may_repeat -= acknowledged
 
     def _receive(self, packet: Packet | None) -> None:
         assert isinstance(packet, Publish), packet
         if packet.qos:
-            self._take(packet, int(packet.payload))
+            self._record_qos1(packet, int(packet.payload))
         else:
-            assert int(packet.payload) == self._plain.pop(0)
+            assert int(packet.payload) == self._expected_qos0.pop(0)
 
-    def _take(self, message: Publish, number: int) -> None:
-        assert number > self._last
-        self._last = number
-        if number in self._limbo:
-            self._limbo.discard(number)
-            self._owed = sorted({*self._owed, number})
-        assert number in self._owed
-        if number in self._ids or number in self._marked:
+    def _record_qos1(self, message: Publish, number: int) -> None:
+        assert number > self._last_received
+        self._last_received = number
+        if number in self._may_repeat:
+            self._may_repeat.discard(number)
+            self._pending = sorted({*self._pending, number})
+        assert number in self._pending
+        if number in self._ids or number in self._expected_dup:
             assert message.dup
         elif number not in self._perhaps_sent:
             assert not message.dup
         assert self._ids.setdefault(number, message.packet_id) == message.packet_id
-        assert message.packet_id not in {each.packet_id for each in self._here}
-        self._here.append(message)
+        assert message.packet_id not in {each.packet_id for each in self._received}
+        self._received.append(message)
 
-    def _heard(self) -> None:
-        """The broker has read all that the client sent."""
-        self._unwritten |= self._unheard
-        self._unheard.clear()
+    def _mark_acks_read(self) -> None:
+        """Record that the broker has read all packets of the client."""
+        self._uncommitted_acks |= self._unread_acks
+        self._unread_acks.clear()
 
-    def _lose(self) -> None:
-        """The connection is gone, and with it perhaps what was under way in either direction."""
-        if self._unheard:
-            self._perhaps_sent |= {*self._owed}
-        self._limbo |= self._unheard
-        self._unheard.clear()
-        self._here.clear()
-        self._plain.clear()
+    def _record_disconnect(self) -> None:
+        """Record the end of the connection; packets in either direction may be lost with it."""
+        if self._unread_acks:
+            self._perhaps_sent |= {*self._pending}
+        self._may_repeat |= self._unread_acks
+        self._unread_acks.clear()
+        self._received.clear()
+        self._expected_qos0.clear()
         self._client = None
 
-    async def _begin_anew(self) -> None:
-        self._lose()
-        self._seems_there = False
-        self._marked |= {*self._owed, *self._limbo}
-        self._gateway = await self._stage.gateway()
+    async def _record_start(self) -> None:
+        self._record_disconnect()
+        self._may_seem_connected = False
+        self._expected_dup |= {*self._pending, *self._may_repeat}
+        self._gateway = await self._server.gateway()

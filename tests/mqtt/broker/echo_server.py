@@ -1,4 +1,4 @@
-"""The server's side of a WebSocket in front of a connection that echoes, and clients that come to it."""
+"""Server side of a WebSocket with an echo protocol inside, and clients for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REQUEST = (
 
 
 class Echo(asyncio.Protocol):
-    """Gives back what it gets, and remembers what it was told."""
+    """Protocol that sends received bytes back, and records its callbacks."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -71,7 +71,7 @@ class Echo(asyncio.Protocol):
 
 
 class EchoServer:
-    """Where clients come in."""
+    """Listener that wraps each connection in a WebSocket."""
 
     def __init__(self, echo: type[Echo], **settings: Any) -> None:
         self._echo = echo
@@ -81,7 +81,7 @@ class EchoServer:
         self.echoes: list[Echo] = []
         self.sockets: list[ServerWebSocket] = []
         self.loop_errors: list[dict[str, Any]] = []
-        """What the event loop had to say of exceptions that nobody caught."""
+        """Uncaught exceptions that the event loop reported."""
 
     def create_websocket(self) -> ServerWebSocket:
         self.echoes.append(self._echo())
@@ -90,7 +90,7 @@ class EchoServer:
 
     @property
     def echo(self) -> Echo:
-        """What serves the only client."""
+        """Protocol of the only client."""
         [echo] = self.echoes
         return echo
 
@@ -99,36 +99,36 @@ class EchoServer:
 async def running_echo_server(
     *, tls: ssl.SSLContext | None = None, echo: type[Echo] = Echo, **settings: Any
 ) -> AsyncIterator[EchoServer]:
-    """Listen, and see that in the end no exception has reached the event loop."""
-    here = EchoServer(echo, **settings)
+    """Listen, and check in the end that no exception has reached the event loop."""
+    server = EchoServer(echo, **settings)
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: here.loop_errors.append(context))
-    listening = narrow_socket()
-    listening.bind(("127.0.0.1", 0))
-    here.port = listening.getsockname()[1]
-    server = await loop.create_server(here.create_websocket, sock=listening, ssl=tls)
+    loop.set_exception_handler(lambda _, context: server.loop_errors.append(context))
+    listening_socket = narrow_socket()
+    listening_socket.bind(("127.0.0.1", 0))
+    server.port = listening_socket.getsockname()[1]
+    listener = await loop.create_server(server.create_websocket, sock=listening_socket, ssl=tls)
     try:
-        yield here
+        yield server
     finally:
-        server.close()
-        for each in here.sockets:
-            if hasattr(each, "_outside"):  # one of TLS that was not agreed on never had anything below
+        listener.close()
+        for each in server.sockets:
+            if hasattr(each, "_outside"):  # a failed TLS handshake never had a transport
                 each.abort()
-        await wait_until(lambda: all("lost" in each.events for each in here.echoes if each.events))
-        await server.wait_closed()
-    assert here.loop_errors == []
+        await wait_until(lambda: all("lost" in each.events for each in server.echoes if each.events))
+        await listener.wait_closed()
+    assert server.loop_errors == []
 
 
 def connect_websocket(
-    here: EchoServer,
+    server: EchoServer,
     path: str = "/mqtt",
     *,
     offers: Sequence[str] = ("mqtt",),
     **options: Any,
 ) -> connect:
-    """Come in with the client of the library."""
+    """Connect with the client of the websockets library."""
     return connect(
-        f"{'wss' if 'ssl' in options else 'ws'}://127.0.0.1:{here.port}{path}",
+        f"{'wss' if 'ssl' in options else 'ws'}://127.0.0.1:{server.port}{path}",
         subprotocols=[Subprotocol(name) for name in offers] or None,
         proxy=None,
         **options,
@@ -136,36 +136,36 @@ def connect_websocket(
 
 
 @asynccontextmanager
-async def connect_websocket_in_time(here: EchoServer) -> AsyncIterator[ClientConnection]:
-    """Come in with the client of the library; again if the machine stalled for longer than the door waits."""
+async def connect_websocket_in_time(server: EchoServer) -> AsyncIterator[ClientConnection]:
+    """Connect with the client of the library; retry if the machine stalled beyond the upgrade timeout."""
 
-    async def come() -> ClientConnection | None:
+    async def try_connect() -> ClientConnection | None:
         try:
-            return await connect_websocket(here)
+            return await connect_websocket(server)
         except (OSError, InvalidHandshake):
             return None
 
-    client = await eventually_async(come, "an upgrade in time")
+    client = await eventually_async(try_connect, "an upgrade in time")
     async with client:
         yield client
 
 
 def narrow_socket() -> socket.socket:
-    """A socket with little room, so that who sends soon feels that the other does not read."""
-    narrow = socket.socket()
-    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0x4000)
-    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0x4000)
-    return narrow
+    """Return a socket with small buffers, so that a sender soon notices that the other side does not read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0x4000)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 0x4000)
+    return sock
 
 
 class RawSocket:
-    """A client that says whatever a test likes."""
+    """Client that sends arbitrary bytes."""
 
     def __init__(self, port: int) -> None:
         self._loop = asyncio.get_running_loop()
         self.socket = narrow_socket()
         self.socket.connect(("127.0.0.1", port))
-        self.socket.setblocking(False)  # noqa: FBT003 # a socket's own way
+        self.socket.setblocking(False)  # noqa: FBT003 # the signature of socket
         self.sent = 0
 
     async def send(self, data: bytes) -> None:
@@ -174,45 +174,47 @@ class RawSocket:
         self.sent += len(data)
 
     async def flood(self, data: bytes, *, times: int) -> None:
-        """Send the same again and again, however long it takes."""
+        """Send the same bytes repeatedly, however long it takes."""
         for _ in range(times):
             await self._loop.sock_sendall(self.socket, data)
             self.sent += len(data)
 
     async def read(self, count: int) -> bytes:
-        """So many bytes, or less if there is an end before."""
-        got = bytearray()
+        """Read this many bytes, or fewer if the connection ends before."""
+        received = bytearray()
         async with asyncio.timeout(TIMEOUT):
-            while len(got) < count and (data := await self._loop.sock_recv(self.socket, count - len(got))):
-                got += data
-        return bytes(got)
+            while len(received) < count and (
+                data := await self._loop.sock_recv(self.socket, count - len(received))
+            ):
+                received += data
+        return bytes(received)
 
     async def read_all(self) -> bytes:
-        """What there is until the end. A reset is an end, too."""
-        got = bytearray()
+        """Read until the end of the connection. A reset is an end, too."""
+        received = bytearray()
         with suppress(ConnectionResetError):
             async with asyncio.timeout(TIMEOUT):
                 while data := await self._loop.sock_recv(self.socket, 0x10000):
-                    got += data
-        return bytes(got)
+                    received += data
+        return bytes(received)
 
     async def upgrade(self) -> None:
         await self.send(REQUEST + b"\r\n")
         assert (await self.read_head()).startswith(b"HTTP/1.1 101 ")
 
     async def read_head(self) -> bytes:
-        got = b""
-        while not got.endswith(b"\r\n\r\n"):
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
             byte = await self.read(1)
-            assert byte, got
-            got += byte
-        return got
+            assert byte, head
+            head += byte
+        return head
 
 
 @asynccontextmanager
-async def open_raw_socket(here: EchoServer) -> AsyncIterator[RawSocket]:
-    """Come in with a bare socket."""
-    client = RawSocket(here.port)
+async def open_raw_socket(server: EchoServer) -> AsyncIterator[RawSocket]:
+    """Connect with a raw socket."""
+    client = RawSocket(server.port)
     try:
         yield client
     finally:
@@ -220,11 +222,11 @@ async def open_raw_socket(here: EchoServer) -> AsyncIterator[RawSocket]:
 
 
 @asynccontextmanager
-async def open_upgraded_socket(here: EchoServer) -> AsyncIterator[RawSocket]:
-    """Upgrade with a bare socket; again if the machine stalled for longer than the door waits."""
+async def open_upgraded_socket(server: EchoServer) -> AsyncIterator[RawSocket]:
+    """Upgrade with a raw socket; retry if the machine stalled beyond the upgrade timeout."""
 
-    async def come() -> RawSocket | None:
-        client = RawSocket(here.port)
+    async def try_connect() -> RawSocket | None:
+        client = RawSocket(server.port)
         with suppress(ConnectionError):
             await client.send(REQUEST + b"\r\n")
             if await client.read(1):
@@ -233,7 +235,7 @@ async def open_upgraded_socket(here: EchoServer) -> AsyncIterator[RawSocket]:
         client.socket.close()
         return None
 
-    client = await eventually_async(come, "an upgrade in time")
+    client = await eventually_async(try_connect, "an upgrade in time")
     try:
         yield client
     finally:
@@ -241,19 +243,19 @@ async def open_upgraded_socket(here: EchoServer) -> AsyncIterator[RawSocket]:
 
 
 def frame(opcode: Opcode, data: bytes = b"", *, fin: bool = True, masked: bool = True) -> bytes:
-    """A frame of a client, the same every time: its mask is of zeros. Or of a server, which has none."""
-    plain = Frame(opcode, data, fin).serialize(mask=False)
+    """Return a frame of a client, masked with zeros so that it is always the same, or of a server."""
+    unmasked = Frame(opcode, data, fin).serialize(mask=False)
     if not masked:
-        return plain
-    head = plain[: len(plain) - len(data)]
+        return unmasked
+    head = unmasked[: len(unmasked) - len(data)]
     return bytes((head[0], head[1] | 0x80)) + head[2:] + bytes(4) + data
 
 
 async def receive_echo(client: ClientConnection, data: bytes) -> bytes:
     """Send bytes, and wait for as many."""
     await client.send(data)
-    got = b""
+    received = b""
     async with asyncio.timeout(TIMEOUT):
-        while len(got) < len(data):
-            got += cast("bytes", await client.recv())
-    return got
+        while len(received) < len(data):
+            received += cast("bytes", await client.recv())
+    return received

@@ -1,4 +1,4 @@
-"""A client that sends whatever a test wants, packets or bytes, and tells what comes back."""
+"""Client that sends any packets or bytes, and returns what the broker sends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshfleet.mqtt.codec.packets import Packet, Pingresp
 from meshfleet.mqtt.codec.parser import PacketParser
 
 TIMEOUT = 30.0
-"""Seconds until something must have come; reached only when it never does."""
+"""Seconds within which an expected packet must arrive; reached only in a failing test."""
 
 Kind = TypeVar("Kind", bound=Packet)
 
@@ -29,22 +29,22 @@ class RawClient:
         self._parser = PacketParser(FROM_SERVERS)
         self._received: list[Packet] = []
         self.bytes = b""
-        """All that came, as it came."""
+        """All received bytes."""
 
     @classmethod
     async def open(cls, port: int, *, tls: ssl.SSLContext | None = None) -> Self:
-        """Connect, and say nothing."""
+        """Connect without sending anything."""
         name = "localhost" if tls is not None else None
         return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name))
 
     def send(self, *parts: Packet | bytes) -> None:
-        """Send packets or bytes, all in one piece."""
+        """Send packets or bytes in one write."""
         self._writer.write(
             b"".join(part if isinstance(part, bytes) else encode_packet(part) for part in parts)
         )
 
     async def receive(self) -> Packet | None:
-        """The next packet; None: the broker has closed the connection."""
+        """Return the next packet; None: the broker has closed the connection."""
         async with asyncio.timeout(TIMEOUT):
             while not self._received:
                 try:
@@ -59,27 +59,27 @@ class RawClient:
         return self._received.pop(0)
 
     async def receive_bytes(self) -> bytes:
-        """What comes next, whatever it is; nothing: the broker has closed the connection."""
+        """Return the next bytes; empty: the broker has closed the connection."""
         async with asyncio.timeout(TIMEOUT):
             with contextlib.suppress(ConnectionError):
                 return await self._reader.read(0x1_0000)
         return b""
 
     async def expect(self, kind: type[Kind]) -> Kind:
-        """The next packet, which must be of this kind."""
+        """Return the next packet, which must be of this type."""
         packet = await self.receive()
         assert isinstance(packet, kind), packet
         return packet
 
     async def receive_until_closed(self) -> list[Packet]:
-        """All that comes until the broker closes the connection."""
+        """Return all packets until the broker closes the connection."""
         packets = []
         while (packet := await self.receive()) is not None:
             packets.append(packet)
         return packets
 
     async def receive_until_pong(self) -> list[Packet]:
-        """All that comes until the broker has answered a ping: so what did not come by now was not sent."""
+        """Return all packets until PINGRESP: a packet that did not arrive by then was not sent."""
         self.send(PINGREQ)
         packets: list[Packet] = []
         while not isinstance(packet := await self.receive(), Pingresp):
@@ -88,25 +88,25 @@ class RawClient:
         return packets
 
     def pause_reading(self) -> None:
-        """Read no more from the network."""
-        self._writer.transport.pause_reading()  # type: ignore[attr-defined] # it reads and writes
+        """Stop reading from the network."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined] # a socket's transport reads too
 
     def send_eof(self) -> None:
-        """Say that nothing more follows, and go on reading."""
+        """Close the writing side, and keep reading."""
         self._writer.write_eof()
 
     def reset(self) -> None:
-        """End the connection as a program does that crashes: the broker's reads and writes fail."""
-        raw = self._writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        """Reset the connection, as the crash of a program does: reads and writes of the broker fail."""
+        sock = self._writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
     def abort(self) -> None:
-        """End the connection without a word."""
+        """Close the connection without DISCONNECT."""
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        """End the connection, and wait until it has ended."""
+        """Close the connection, and wait until it is closed."""
         self._writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await self._writer.wait_closed()

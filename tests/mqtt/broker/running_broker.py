@@ -1,4 +1,4 @@
-"""A broker on the loopback interface with accounts of the test's choosing, on a real database."""
+"""Broker on the loopback interface with accounts that a test chooses, on a real database."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker import ReportBatch
 
 PASSWORD = b"correct"
-"""Of everybody."""
+"""Password of every account."""
 
 G = "02005e000001"
-"""A gateway. The MAC of another is made by counting up."""
+"""MAC of a gateway. Tests count up for others."""
 D = "02005e0000aa"
-"""A device."""
+"""MAC of a device."""
 
 REPORTS = "mt/gateway/+/device/#"
 
 
 def report(gateway: str = G, device: str = D, kind: str = "measurement/8100") -> str:
-    """The topic of a report."""
+    """Return the topic of a report."""
     return f"mt/gateway/{gateway}/device/{device}/{kind}"
 
 
 def request(gateway: str = G, device: str = D, what: str = "read/8000") -> str:
-    """The topic of a request."""
+    """Return the topic of a request."""
     return f"mt/gateway/{gateway}/request/{device}/{what}"
 
 
 def response(gateway: str = G, device: str = D, what: str = "read/8000") -> str:
-    """The topic of a response."""
+    """Return the topic of a response."""
     return f"mt/gateway/{gateway}/response/{device}/{what}"
 
 
 class Clock:
-    """The time of the wall, and as much more as a test wants; `steady` is a clock that nobody sets."""
+    """Wall clock that a test can set and advance; `steady` is the monotonic clock."""
 
     def __init__(self) -> None:
         self._passed = 0
@@ -65,24 +65,24 @@ class Clock:
         return self.steady() - self._epoch + self._ahead
 
     def steady(self) -> int:
-        """Tell the time that passes however the clock on the wall is set."""
+        """Return the monotonic time, which setting the wall clock does not change."""
         return time.time_ns() // 1_000_000 + self._passed + self._epoch
 
     def move(self, *, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let time pass on both clocks."""
         self._passed += round(seconds * 1000)
 
     def set(self, *, seconds: float) -> None:
-        """Set the clock on the wall, and that alone, ahead by so much."""
+        """Set the wall clock, and only that, ahead by this many seconds."""
         self._ahead += round(seconds * 1000)
 
     def start_again(self, *, seconds: float) -> None:
-        """Let the steady clock, and that alone, be ahead by so much: each process has one of its own."""
+        """Move the monotonic clock, and only that: each process has one of its own."""
         self._epoch += round(seconds * 1000)
 
 
 class Denial(NamedTuple):
-    """Somebody wanted more than the rules allow."""
+    """Attempt of an account to do more than the rules allow."""
 
     account: str
     action: str
@@ -90,17 +90,17 @@ class Denial(NamedTuple):
 
 
 class PasswordAuthenticator:
-    """Lets in whoever knows PASSWORD: gateways by their MAC, people by a name that begins with their role."""
+    """Authenticator that accepts PASSWORD: gateways by MAC, users by a name that begins with their role."""
 
     def __init__(self) -> None:
         self.denials: list[Denial] = []
         self.holds = False
-        """Whether whoever comes has to wait, each for an event of its own in `waiting`."""
+        """Whether each CONNECT has to wait for an event of its own in `waiting`."""
         self.waiting: list[asyncio.Event] = []
         self.failures: list[Exception] = []
-        """Raised one after the other instead of an answer."""
+        """Errors to raise, one for each CONNECT."""
         self.credential_digest = b""
-        """Of the credentials of whoever comes."""
+        """Digest of the credentials of later clients."""
 
     async def authenticate(self, connect: Connect, address: str) -> Account:
         assert address == "127.0.0.1"
@@ -125,7 +125,7 @@ class PasswordAuthenticator:
 
 
 class Consumer:
-    """Commits batches to the database, one at a time; a test may hold it, or let it fail."""
+    """Consumer that commits batches to the database, one at a time; a test may block it or let it fail."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -133,11 +133,11 @@ class Consumer:
         self.open = asyncio.Event()
         self.open.set()
         self.failures: list[Exception] = []
-        """Raised one after the other instead of a commit."""
+        """Errors to raise, one for each commit."""
 
     @property
     def messages(self) -> list[Publish]:
-        """All that was committed."""
+        """All committed messages."""
         return [message for batch in self.batches for message in batch]
 
     async def commit(self, batch: ReportBatch) -> None:
@@ -150,9 +150,9 @@ class Consumer:
 
 
 class RunningBroker:
-    """A broker that runs. `restart` stops it in an orderly way and runs another on the same database."""
+    """Broker that runs. `restart` stops it in an orderly way and runs another on the same database."""
 
-    def __init__(  # noqa: PLR0913 # by name, each may be left out
+    def __init__(  # noqa: PLR0913 # optional settings
         self,
         database: Database,
         limits: BrokerLimits | None = None,
@@ -173,7 +173,7 @@ class RunningBroker:
         self.consumer = Consumer(database)
         self.port = 0
         self.is_used = False
-        """Whether a row of a table was tried on it."""
+        """Whether a row of a table of test cases has run on it."""
         self._clients: list[RawClient] = []
         self.broker: Broker
         self._running: asyncio.Task[None]
@@ -187,7 +187,7 @@ class RunningBroker:
         await self.stop()
 
     async def start(self) -> None:
-        """Run a broker on what the database has."""
+        """Run a broker on the present content of the database."""
         self.broker = Broker(
             authenticator=self.authenticator,
             consumer=self.consumer,
@@ -211,7 +211,7 @@ class RunningBroker:
         self.port = listener.getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop it in an orderly way."""
+        """Stop the broker in an orderly way. Raise its error if it had failed."""
         self._server.close()
         for client in self._clients:
             client.abort()
@@ -221,15 +221,15 @@ class RunningBroker:
             raise problem
 
     async def restart(self) -> None:
-        """Stop it, and run another on the same database, at another port."""
+        """Stop the broker, and run another on the same database, at another port."""
         await self.stop()
         await self.start()
 
     async def renew(self) -> None:
-        """Stop it, and run another as if nothing had happened before."""
+        """Stop the broker, and run another on an empty database."""
         await self.stop()
         self._clients.clear()
-        await self.database.write(_forget)
+        await self.database.write(_delete_broker_state)
         self.clock, self.authenticator, self.consumer = (
             Clock(),
             PasswordAuthenticator(),
@@ -238,55 +238,59 @@ class RunningBroker:
         await self.start()
 
     async def gateway(self, mac: str = G, **options: object) -> RawClient:
-        """A gateway that is let in. `options` are those of a CONNECT."""
+        """Connect a gateway. `options` are those of a CONNECT."""
         return await self.client(mac, client_id=mac, **options)
 
     async def client(self, user: str, **options: object) -> RawClient:
-        """Somebody who is let in: a gateway by its MAC, or a person such as `viewer`, `operator-2`."""
+        """Connect a client: a gateway by its MAC, or a user such as `viewer`, `operator-2`."""
         client = await self.raw_client()
         client.send(connect(user, **options))
-        answer = await client.expect(Connack)
-        assert answer.code == ConnectReturnCode.ACCEPTED, answer
+        connack = await client.expect(Connack)
+        assert connack.code == ConnectReturnCode.ACCEPTED, connack
         return client
 
     async def raw_client(self) -> RawClient:
-        """Somebody who is connected and has said nothing."""
+        """Open a connection that has sent nothing."""
         client = await RawClient.open(self.port)
         self._clients.append(client)
         return client
 
     async def subscriber(self, user: str, *filters: str, qos: int = 1, **options: object) -> RawClient:
-        """Somebody who is let in and subscribed."""
+        """Connect a client and subscribe it."""
         client = await self.client(user, **options)
-        client.send(Subscribe(1, tuple((wanted, qos) for wanted in filters)))
-        answer = await client.expect(Suback)
-        assert set(answer.codes) == {min(qos, 1)}, answer
+        client.send(Subscribe(1, tuple((topic_filter, qos) for topic_filter in filters)))
+        suback = await client.expect(Suback)
+        assert set(suback.codes) == {min(qos, 1)}, suback
         return client
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that the broker does by itself."""
+        """Wait until a condition is true that the broker brings about by itself."""
         await eventually_async(holds)
 
 
-def _forget(connection: Connection) -> None:
-    for table in (broker_session, broker_retained):  # with a session goes all that belongs to it
+def _delete_broker_state(connection: Connection) -> None:
+    # Deleting a session deletes everything that belongs to it.
+    for table in (
+        broker_session,
+        broker_retained,
+    ):
         connection.execute(delete(table))
 
 
 def with_fresh_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Let each row of a table find its stage as if it were the first one."""
+    """Give each row of a table of test cases a broker without state."""
 
     @functools.wraps(test)
-    async def renewed(stage: RunningBroker, **others: object) -> None:
-        if stage.is_used:
-            await stage.renew()
-        stage.is_used = True
-        await test(stage=stage, **others)
+    async def run_with_fresh_broker(server: RunningBroker, **others: object) -> None:
+        if server.is_used:
+            await server.renew()
+        server.is_used = True
+        await test(server=server, **others)
 
-    return renewed
+    return run_with_fresh_broker
 
 
 def connect(user: str, **options: object) -> Connect:
-    """A CONNECT of somebody who knows the password."""
-    given = {"client_id": user, "user": user, "password": PASSWORD, **options}
-    return Connect(**given)  # type: ignore[arg-type] # by the names of its fields
+    """Return a CONNECT with the right password."""
+    fields = {"client_id": user, "user": user, "password": PASSWORD, **options}
+    return Connect(**fields)  # type: ignore[arg-type] # values of different types

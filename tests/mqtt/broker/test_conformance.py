@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 TESTS: Final = Path(__file__).parents[2]
 PAGE: Final = TESTS.parent / "docs" / "mqtt-conformance.md"
 
-LAST: Final = """
+LAST_STATEMENTS: Final = """
     1.5.3-3 2.2.2-2 2.3.1-7
     3.1.0-2 3.1.2-24 3.1.3-11 3.1.4-5 3.2.0-1 3.2.2-6
     3.3.1-12 3.3.2-3 3.3.4-1 3.3.5-2 3.6.1-1
@@ -21,16 +21,16 @@ LAST: Final = """
     4.7.1-3 4.7.2-1 4.7.3-4 4.8.0-2
     6.0.0-4 7.0.0-2 7.1.1-1 7.1.2-1
 """
-"""The last statement of every section of MQTT 3.1.1 that has some. They begin at 1 and leave none out."""
+"""Last statement of every section of MQTT 3.1.1 that has any. They begin at 1 without gaps."""
 
 STATEMENTS: Final = [
     f"MQTT-{section}-{number}"
-    for section, _, last in (each.partition("-") for each in LAST.split())
+    for section, _, last in (each.partition("-") for each in LAST_STATEMENTS.split())
     for number in range(1, int(last) + 1)
 ]
 
 SHORTEST_REASON: Final = 40
-"""Letters; less than that explains nothing."""
+"""Characters; a shorter text explains nothing."""
 
 _TABLE = re.compile(r"^\| statement \|.*\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
 _CITED = re.compile(r"`((?:\w+/)+test_\w+\.py)::(test_\w+)`")
@@ -39,22 +39,22 @@ _WORDS = re.compile(r"\*([\w ]+)\*")
 
 
 class Row(NamedTuple):
-    """One statement, as the page tells it."""
+    """One statement of the page."""
 
     statement: str
-    asks: str
-    who: str
-    kept_by: str
+    requirement: str
+    party: str
+    proof: str
 
     @property
     def cited(self) -> list[tuple[str, str]]:
-        """The file and the name of each test."""
-        return _CITED.findall(self.kept_by)
+        """File and name of each cited test."""
+        return _CITED.findall(self.proof)
 
     @property
     def reason(self) -> str | None:
-        """Why it is not kept, or not in full."""
-        found = _REASON.search(self.kept_by)
+        """Why the statement is not followed, or not completely; None if it is."""
+        found = _REASON.search(self.proof)
         return found and found[1]
 
 
@@ -66,8 +66,8 @@ ROWS: Final = [
 
 
 @cache
-def _functions(path: str) -> frozenset[str]:
-    """What a test module defines, outside of classes."""
+def _top_level_functions(path: str) -> frozenset[str]:
+    """Return the names of the functions of a test module, outside of classes."""
     module = TESTS / path
     if not module.is_file():
         return frozenset()
@@ -78,43 +78,48 @@ def _functions(path: str) -> frozenset[str]:
     )
 
 
-def test_every_statement_has_one_row_in_its_place_and_there_are_no_others() -> None:
+def test_every_statement_has_one_row_in_order_and_there_are_no_others() -> None:
     assert len(STATEMENTS) == 141
     assert [row.statement for row in ROWS] == STATEMENTS
 
 
-def test_every_row_says_what_is_asked_of_whom() -> None:
-    assert [row.statement for row in ROWS if not row.asks.endswith(".")] == []
-    assert [row.statement for row in ROWS if row.who not in {"client", "server", "both"}] == []
+def test_every_row_says_what_is_required_of_client_or_server() -> None:
+    assert [row.statement for row in ROWS if not row.requirement.endswith(".")] == []
+    assert [row.statement for row in ROWS if row.party not in {"client", "server", "both"}] == []
 
 
-def test_what_binds_clients_alone_is_left_to_them() -> None:
-    assert [row.statement for row in ROWS if (row.kept_by == "-") != (row.who == "client")] == []
+def test_statements_for_clients_only_have_no_tests() -> None:
+    assert [row.statement for row in ROWS if (row.proof == "-") != (row.party == "client")] == []
 
 
 def test_every_cited_test_exists() -> None:
-    missing = {f"{path}::{name}" for row in ROWS for path, name in row.cited if name not in _functions(path)}
+    missing = {
+        f"{path}::{name}"
+        for row in ROWS
+        for path, name in row.cited
+        if name not in _top_level_functions(path)
+    }
     assert sorted(missing) == []
 
 
-def test_every_test_is_cited_in_the_same_way() -> None:
-    assert [row.statement for row in ROWS if row.kept_by.count("::") != len(row.cited)] == []
+def test_every_citation_has_the_same_form() -> None:
+    assert [row.statement for row in ROWS if row.proof.count("::") != len(row.cited)] == []
 
 
-def test_what_binds_a_server_is_kept_by_a_test_or_not_for_a_reason() -> None:
-    bare = [row.statement for row in ROWS if row.who != "client" and not row.cited and row.reason is None]
+def test_every_statement_for_servers_has_a_test_or_a_reason_for_deviating() -> None:
+    bare = [row.statement for row in ROWS if row.party != "client" and not row.cited and row.reason is None]
     assert bare == []
 
 
-def test_a_reason_explains_something() -> None:
+def test_every_reason_is_long_enough_to_explain_something() -> None:
     short = [row.statement for row in ROWS if row.reason is not None and len(row.reason) < SHORTEST_REASON]
     assert short == []
 
 
-def test_every_deviation_is_explained_at_the_top() -> None:
+def test_every_deviation_is_explained_at_the_top_of_the_page() -> None:
     explained = set(re.findall(r"^\| \*([\w ]+)\* \|", PAGE.read_text(), re.MULTILINE))
-    assert {word for row in ROWS for word in _WORDS.findall(row.kept_by)} == explained
+    assert {word for row in ROWS for word in _WORDS.findall(row.proof)} == explained
 
 
-def test_no_test_is_still_to_come() -> None:
-    assert [row.statement for row in ROWS if "to come" in row.kept_by] == []
+def test_no_row_promises_a_future_test() -> None:
+    assert [row.statement for row in ROWS if "to come" in row.proof] == []

@@ -1,4 +1,4 @@
-"""Accounts that are shut out: at once, and with their sessions if they are gone for good."""
+"""Disconnecting an account: at once, and with its sessions if it was deleted."""
 
 from __future__ import annotations
 
@@ -23,194 +23,196 @@ VIEWER = Account(kind=AccountKind.USER, name="viewer", role=Role.VIEWER)
 OTHER = "02005e000002"
 
 
-@each_row("forget", [True, False])
+@each_row("delete_sessions", [True, False])
 @each_row("clean", [True, False])
 @with_fresh_broker
-async def test_who_is_connected_is_cut_off_and_its_will_is_not_published(
-    stage: RunningBroker, *, clean: bool, forget: bool
+async def test_connections_of_the_account_are_closed_and_their_wills_are_not_published(
+    server: RunningBroker, *, clean: bool, delete_sessions: bool
 ) -> None:
-    viewer = await stage.subscriber("viewer", REPORTS)
+    viewer = await server.subscriber("viewer", REPORTS)
     will = Will(report(), b"will", 1)
-    gateways = [await stage.client(G, client_id=each, clean=clean, will=will) for each in (G, G.upper())]
-    stage.broker.disconnect_account(GATEWAY, delete_sessions=forget)
+    gateways = [await server.client(G, client_id=each, clean=clean, will=will) for each in (G, G.upper())]
+    server.broker.disconnect_account(GATEWAY, delete_sessions=delete_sessions)
     for gateway in gateways:
         assert await gateway.receive_until_closed() == []
-    await publish(await stage.gateway(OTHER), b"marker", topic=report(OTHER))
+    await publish(await server.gateway(OTHER), b"marker", topic=report(OTHER))
     await expect_messages(viewer, b"marker")
-    assert stage.broker.connections.of_account(str(GATEWAY)) == []
+    assert server.broker.connections.of_account(str(GATEWAY)) == []
 
 
-@each_row("is_there", [True, False])
-@each_row("forget", [True, False])
+@each_row("is_connected", [True, False])
+@each_row("delete_sessions", [True, False])
 @with_fresh_broker
-async def test_its_sessions_are_forgotten_only_if_asked(
-    stage: RunningBroker, *, forget: bool, is_there: bool
+async def test_sessions_of_the_account_are_deleted_only_on_request(
+    server: RunningBroker, *, delete_sessions: bool, is_connected: bool
 ) -> None:
-    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
-    gateway = await stage.gateway()
-    if not is_there:
+    viewer = await server.subscriber("viewer", REPORTS, clean=False)
+    gateway = await server.gateway()
+    if not is_connected:
         viewer.send(Disconnect())
         assert await viewer.receive_until_closed() == []
     await publish(gateway, b"before")
-    stage.broker.disconnect_account(VIEWER, delete_sessions=forget)
+    server.broker.disconnect_account(VIEWER, delete_sessions=delete_sessions)
     await publish(gateway, b"afterwards")
-    saved = await load_stored(stage)
-    kept = 0 if forget else 1
-    assert (len(saved.sessions), len(saved.subscriptions), len(saved.messages)) == (kept, kept, 2 * kept)
-    back = await stage.raw_client()
-    back.send(connect("viewer", clean=False))
-    assert await back.expect(Connack) == Connack(session_present=not forget)
-    await expect_messages(back, *([] if forget else [b"before", b"afterwards"]))
+    stored = await load_stored(server)
+    kept = 0 if delete_sessions else 1
+    assert (len(stored.sessions), len(stored.subscriptions), len(stored.messages)) == (kept, kept, 2 * kept)
+    resumed = await server.raw_client()
+    resumed.send(connect("viewer", clean=False))
+    assert await resumed.expect(Connack) == Connack(session_present=not delete_sessions)
+    await expect_messages(resumed, *([] if delete_sessions else [b"before", b"afterwards"]))
 
 
-async def test_nobody_else_is_touched(stage: RunningBroker) -> None:
+async def test_other_accounts_are_not_affected(server: RunningBroker) -> None:
     names = ("viewer-1", "viewer-2", "viewer", "viewer ")
-    others = [await stage.client(name, client_id="same", clean=False) for name in names]
-    shut_out = await stage.client("viewer-", client_id="same", clean=False)
-    gone = Account(kind=AccountKind.USER, name="viewer-")
-    stage.broker.disconnect_account(gone, delete_sessions=True)
-    assert await shut_out.receive_until_closed() == []
+    others = [await server.client(name, client_id="same", clean=False) for name in names]
+    disconnected = await server.client("viewer-", client_id="same", clean=False)
+    account = Account(kind=AccountKind.USER, name="viewer-")
+    server.broker.disconnect_account(account, delete_sessions=True)
+    assert await disconnected.receive_until_closed() == []
     for other in others:
         assert await other.receive_until_pong() == []
-    assert {session.account for session in stage.broker.sessions} == {f"user {name}" for name in names}
+    assert {session.account for session in server.broker.sessions} == {f"user {name}" for name in names}
 
 
-async def test_a_person_with_the_name_of_a_gateway_is_somebody_else(stage: RunningBroker) -> None:
-    gateway = await stage.gateway()
-    stage.broker.disconnect_account(Account(kind=AccountKind.USER, name=G), delete_sessions=True)
+async def test_a_user_with_the_name_of_a_gateway_is_another_account(server: RunningBroker) -> None:
+    gateway = await server.gateway()
+    server.broker.disconnect_account(Account(kind=AccountKind.USER, name=G), delete_sessions=True)
     assert await gateway.receive_until_pong() == []
 
 
-async def test_who_is_unknown_can_be_expelled(stage: RunningBroker) -> None:
-    stage.broker.disconnect_account(GATEWAY, delete_sessions=True)
-    assert await (await stage.gateway()).receive_until_pong() == []
+async def test_an_account_without_connections_can_be_disconnected(server: RunningBroker) -> None:
+    server.broker.disconnect_account(GATEWAY, delete_sessions=True)
+    assert await (await server.gateway()).receive_until_pong() == []
 
 
-async def test_what_it_said_before_counts_but_is_not_acknowledged_any_more(stage: RunningBroker) -> None:
-    gateway = await stage.gateway()
-    stage.consumer.open.clear()
+async def test_messages_received_before_are_committed_but_not_acknowledged(server: RunningBroker) -> None:
+    gateway = await server.gateway()
+    server.consumer.open.clear()
     gateway.send(Publish(report(), b"before", 1, packet_id=1))
     assert await gateway.receive_until_pong() == []
     gateway.send(Publish(report(), b"not read yet", 1, packet_id=2))
-    stage.broker.disconnect_account(GATEWAY, delete_sessions=True)
-    stage.consumer.open.set()
+    server.broker.disconnect_account(GATEWAY, delete_sessions=True)
+    server.consumer.open.set()
     assert await gateway.receive_until_closed() == []
-    await publish(await stage.gateway(OTHER), b"marker", topic=report(OTHER))
-    assert [message.payload for message in stage.consumer.messages] == [b"before", b"marker"]
+    await publish(await server.gateway(OTHER), b"marker", topic=report(OTHER))
+    assert [message.payload for message in server.consumer.messages] == [b"before", b"marker"]
 
 
-async def test_a_session_may_be_forgotten_while_it_is_being_written_down(stage: RunningBroker) -> None:
-    stage.consumer.open.clear()
-    viewer = await stage.raw_client()
+async def test_a_session_can_be_deleted_while_it_is_being_committed(server: RunningBroker) -> None:
+    server.consumer.open.clear()
+    viewer = await server.raw_client()
     viewer.send(connect("viewer", clean=False), Subscribe(1, ((REPORTS, 1),)))
-    await stage.until(lambda: len(stage.broker.sessions) == 1)
-    stage.broker.disconnect_account(VIEWER, delete_sessions=True)
+    await server.until(lambda: len(server.broker.sessions) == 1)
+    server.broker.disconnect_account(VIEWER, delete_sessions=True)
     assert await viewer.receive_until_closed() == []
     assert viewer.bytes == b""
-    stage.consumer.open.set()
-    await publish(await stage.gateway(), b"afterwards")
-    assert (await load_stored(stage))[:4] == ({}, [], [], [])
+    server.consumer.open.set()
+    await publish(await server.gateway(), b"afterwards")
+    assert (await load_stored(server))[:4] == ({}, [], [], [])
 
 
-async def test_messages_for_a_forgotten_session_may_be_on_their_way_to_the_database(
-    stage: RunningBroker,
+async def test_a_session_can_be_deleted_while_its_messages_are_being_committed(
+    server: RunningBroker,
 ) -> None:
-    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
-    gateway = await stage.gateway(clean=False)
-    stage.consumer.open.clear()
+    viewer = await server.subscriber("viewer", REPORTS, clean=False)
+    gateway = await server.gateway(clean=False)
+    server.consumer.open.clear()
     gateway.send(Publish(report(), b"1", 1, packet_id=1))
     gateway.send(Publish(report(), b"2", 2, packet_id=2))
     gateway.send(Subscribe(3, ((f"mt/gateway/{G}/#", 1),)))
     assert (await viewer.expect(Publish)).payload == b"1"
     assert await gateway.receive_until_pong() == []
-    stage.broker.disconnect_account(VIEWER, delete_sessions=True)
-    stage.broker.disconnect_account(GATEWAY, delete_sessions=True)
-    stage.consumer.open.set()
+    server.broker.disconnect_account(VIEWER, delete_sessions=True)
+    server.broker.disconnect_account(GATEWAY, delete_sessions=True)
+    server.consumer.open.set()
     assert await gateway.receive_until_closed() == []
-    await publish(await stage.gateway(OTHER), b"marker", topic=report(OTHER))
-    assert (await load_stored(stage))[:4] == ({}, [], [], [])
-    assert stage.broker.quotas.queued_bytes == 0
-    await stage.restart()
-    assert len(stage.broker.sessions) == 0
+    await publish(await server.gateway(OTHER), b"marker", topic=report(OTHER))
+    assert (await load_stored(server))[:4] == ({}, [], [], [])
+    assert server.broker.quotas.queued_bytes == 0
+    await server.restart()
+    assert len(server.broker.sessions) == 0
 
 
-async def test_who_was_forgotten_begins_anew(stage: RunningBroker) -> None:
-    gateway = await stage.gateway(clean=False)
+async def test_a_client_whose_session_was_deleted_starts_with_a_new_one(server: RunningBroker) -> None:
+    gateway = await server.gateway(clean=False)
     gateway.send(Subscribe(1, ((f"mt/gateway/{G}/#", 1),)))
     await gateway.expect(Suback)
-    stage.broker.disconnect_account(GATEWAY, delete_sessions=True)
-    again = await stage.raw_client()
+    server.broker.disconnect_account(GATEWAY, delete_sessions=True)
+    again = await server.raw_client()
     again.send(connect(G, clean=False))
     assert await again.expect(Connack) == Connack()
-    await stage.broker.publish(request(), b"{}")
+    await server.broker.publish(request(), b"{}")
     assert await again.receive_until_pong() == []
     again.send(Publish(report(), b"{}", 1, packet_id=1))
     assert await again.expect(Puback) == Puback(1)
-    assert len((await load_stored(stage)).sessions) == 1
+    assert len((await load_stored(server)).sessions) == 1
 
 
-async def test_a_session_that_is_forgotten_while_a_message_goes_round_gets_nothing(
-    stage: RunningBroker,
+async def test_a_session_that_is_deleted_while_a_message_is_routed_gets_nothing(
+    server: RunningBroker,
 ) -> None:
-    stage.broker.subscribe(REPORTS, lambda _: stage.broker.disconnect_account(VIEWER, delete_sessions=True))
-    viewer = await stage.subscriber("viewer", REPORTS, clean=False)
-    gateway = await stage.gateway()
+    server.broker.subscribe(REPORTS, lambda _: server.broker.disconnect_account(VIEWER, delete_sessions=True))
+    viewer = await server.subscriber("viewer", REPORTS, clean=False)
+    gateway = await server.gateway()
     await publish(gateway, b"1", b"2")
     assert {type(packet) for packet in await viewer.receive_until_closed()} <= {Publish}
-    assert (await load_stored(stage))[:4] == ({}, [], [], [])
-    assert stage.broker.quotas.queued_bytes == 0
+    assert (await load_stored(server))[:4] == ({}, [], [], [])
+    assert server.broker.quotas.queued_bytes == 0
 
 
-async def test_who_is_let_in_after_its_account_was_shut_out_shows_in_the_count(stage: RunningBroker) -> None:
-    """The door may have looked before the change: whoever watches accounts has to look again."""
-    stage.authenticator.holds = True
-    gateway = await stage.raw_client()
+async def test_a_client_accepted_after_its_account_was_disconnected_increases_the_count(
+    server: RunningBroker,
+) -> None:
+    """Authentication may have read the account before the change, so it must be checked again."""
+    server.authenticator.holds = True
+    gateway = await server.raw_client()
     gateway.send(connect(G))
-    await stage.until(lambda: len(stage.authenticator.waiting) == 1)
-    before = stage.broker.connect_handler.admitted_count
-    stage.broker.disconnect_account(GATEWAY, delete_sessions=True)
-    stage.authenticator.waiting[0].set()
+    await server.until(lambda: len(server.authenticator.waiting) == 1)
+    before = server.broker.connect_handler.admitted_count
+    server.broker.disconnect_account(GATEWAY, delete_sessions=True)
+    server.authenticator.waiting[0].set()
     assert await gateway.expect(Connack) == Connack()
-    assert stage.broker.connect_handler.admitted_count == before + 1
-    assert stage.broker.accounts() == [GATEWAY]
-    stage.broker.disconnect_account(stage.broker.accounts()[0], delete_sessions=True)
+    assert server.broker.connect_handler.admitted_count == before + 1
+    assert server.broker.accounts() == [GATEWAY]
+    server.broker.disconnect_account(server.broker.accounts()[0], delete_sessions=True)
     assert await gateway.receive_until_closed() == []
-    assert stage.broker.accounts() == []
+    assert server.broker.accounts() == []
 
 
-async def test_accounts_are_those_of_connections_and_of_sessions(stage: RunningBroker) -> None:
-    absent = await stage.client("viewer-2", clean=False)
+async def test_accounts_include_those_of_connections_and_of_sessions(server: RunningBroker) -> None:
+    absent = await server.client("viewer-2", clean=False)
     absent.send(Disconnect())
     assert await absent.receive_until_closed() == []
-    await stage.client("viewer")
-    await stage.gateway()
-    assert {str(account) for account in stage.broker.accounts()} == {
+    await server.client("viewer")
+    await server.gateway()
+    assert {str(account) for account in server.broker.accounts()} == {
         "user viewer",
         "user viewer-2",
         f"gateway {G}",
     }
-    assert VIEWER in stage.broker.accounts()
+    assert VIEWER in server.broker.accounts()
 
 
-async def test_an_older_proof_of_an_account_is_not_hidden_by_a_newer_one(stage: RunningBroker) -> None:
-    """Else who came with the old password stays, once somebody has come with the new one."""
+async def test_accounts_lists_each_credential_of_an_account(server: RunningBroker) -> None:
+    """Keep connections with an old password visible after one with the new password has logged in."""
     for number in range(8):
-        stage.authenticator.credential_digest = bytes([number])
-        await stage.client("viewer", client_id=f"{number}")
-    assert sorted(account.credential_digest for account in stage.broker.accounts()) == [
+        server.authenticator.credential_digest = bytes([number])
+        await server.client("viewer", client_id=f"{number}")
+    assert sorted(account.credential_digest for account in server.broker.accounts()) == [
         bytes([n]) for n in range(8)
     ]
 
 
-async def test_what_a_forgotten_account_retained_is_gone(stage: RunningBroker) -> None:
-    gateway, other = await stage.gateway(), await stage.gateway("02005e000002")
+async def test_retained_messages_of_a_deleted_account_are_deleted(server: RunningBroker) -> None:
+    gateway, other = await server.gateway(), await server.gateway("02005e000002")
     gateway.send(Publish(report(), b"mine", 1, retain=True, packet_id=1))
     other.send(Publish(report("02005e000002"), b"other", 1, retain=True, packet_id=1))
     assert await gateway.expect(Puback) == await other.expect(Puback) == Puback(1)
-    stage.broker.disconnect_account(Account(kind=AccountKind.GATEWAY, name=G), delete_sessions=True)
+    server.broker.disconnect_account(Account(kind=AccountKind.GATEWAY, name=G), delete_sessions=True)
     assert await gateway.receive_until_closed() == []
-    await stage.restart()
-    assert len(stage.broker.retained) == 1
-    viewer = await stage.client("viewer")
+    await server.restart()
+    assert len(server.broker.retained) == 1
+    viewer = await server.client("viewer")
     viewer.send(Subscribe(1, ((REPORTS, 1),)))
     assert (await viewer.expect(Publish)).payload == b"other"

@@ -1,4 +1,4 @@
-"""Who may publish and read what: what holds for any filter and any topic."""
+"""Permissions: properties that hold for any filter and any topic."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.examples import examples
 from tests.mqtt.broker.running_broker import D, G
 
 OTHER: Final = "02005e000002"
-"""A gateway beside G."""
+"""Another gateway than G."""
 
 GATEWAY: Final = Account(kind=AccountKind.GATEWAY, name=G)
 NOT_GATEWAYS: Final = tuple(Account(kind=AccountKind.USER, name=role, role=role) for role in Role)
-EVERYBODY: Final = (GATEWAY, *NOT_GATEWAYS)
+ALL_ACCOUNTS: Final = (GATEWAY, *NOT_GATEWAYS)
 
 PREFIXES: Final = (
     "",
@@ -34,22 +34,22 @@ PREFIXES: Final = (
 )
 
 
-def fits(wanted: str, topic: str) -> bool:
-    """Whether a filter matches a topic, as the standard tells it and without any care for speed."""
-    if topic.startswith("$") and wanted[0] in "+#":
+def matches(topic_filter: str, topic: str) -> bool:
+    """Return whether a filter matches a topic, as the standard defines it and without optimization."""
+    if topic.startswith("$") and topic_filter[0] in "+#":
         return False
-    return _fit(wanted.split("/"), topic.split("/"))
+    return _match_levels(topic_filter.split("/"), topic.split("/"))
 
 
-def _fit(wanted: list[str], topic: list[str]) -> bool:
-    if not wanted or not topic:
-        return wanted in ([], ["#"]) and not topic
-    if wanted[0] == "#":
+def _match_levels(filter_levels: list[str], topic_levels: list[str]) -> bool:
+    if not filter_levels or not topic_levels:
+        return filter_levels in ([], ["#"]) and not topic_levels
+    if filter_levels[0] == "#":
         return True
-    return wanted[0] in {"+", topic[0]} and _fit(wanted[1:], topic[1:])
+    return filter_levels[0] in {"+", topic_levels[0]} and _match_levels(filter_levels[1:], topic_levels[1:])
 
 
-WORDS: Final = (
+LEVELS: Final = (
     *(
         "mt",
         "gateway",
@@ -66,7 +66,7 @@ WORDS: Final = (
     *("a.c", "(x|y)", "[^/]", "$x", "$SYS", "", "read", "8000", "x"),
     *(G, OTHER, D, G.upper(), G[:-1], "{me}", "{mac}"),
 )
-PLACES: Final = (
+PARENTS: Final = (
     *(
         f"mt/gateway/{mac}/{kind}"
         for mac in (G, OTHER, G.upper())
@@ -75,82 +75,93 @@ PLACES: Final = (
     *("mt/gateways/request", "mt/gateways", "mt/gateway", f"meshtech/diagnostics/{G}", "meshtech", "$SYS"),
 )
 
-words = st.sampled_from(WORDS)
+level_names = st.sampled_from(LEVELS)
 
 
 class Case(NamedTuple):
-    """A filter and a topic that it matches, in an installation."""
+    """Filter and a topic that it matches, in an installation."""
 
     prefix: str
     topic: str
-    wanted: str
+    topic_filter: str
 
     @property
     def inner(self) -> list[str]:
-        """The levels of the topic behind the prefix; none if it has another."""
-        front = f"{self.prefix}/" if self.prefix else ""
-        return self.topic.removeprefix(front).split("/") if self.topic.startswith(front) else []
+        """Levels of the topic after the prefix; empty if it has another prefix."""
+        prefix = f"{self.prefix}/" if self.prefix else ""
+        return self.topic.removeprefix(prefix).split("/") if self.topic.startswith(prefix) else []
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    """Most of them close to what the rules are about."""
+def draw_cases(draw: st.DrawFn) -> Case:
+    """Draw a case; most are close to what the rules cover."""
     prefix = draw(st.sampled_from(PREFIXES))
-    front = draw(st.sampled_from([prefix, prefix, prefix, *PREFIXES]))
-    place = draw(st.sampled_from(PLACES) | st.lists(words, min_size=1, max_size=5).map("/".join))
+    topic_prefix = draw(st.sampled_from([prefix, prefix, prefix, *PREFIXES]))
+    parent = draw(st.sampled_from(PARENTS) | st.lists(level_names, min_size=1, max_size=5).map("/".join))
     device = draw(st.sampled_from([D, D, "x", ""]))
-    levels = [*([front] if front else []), place, device, *draw(st.lists(words, max_size=3))]
+    levels = [
+        *([topic_prefix] if topic_prefix else []),
+        parent,
+        device,
+        *draw(st.lists(level_names, max_size=3)),
+    ]
     topic = "/".join(levels)
     levels = topic.split("/")
-    wild = draw(st.sets(st.integers(0, len(levels) - 1), max_size=3))
-    wanted = ["+" if at in wild else level for at, level in enumerate(levels)]
+    wildcards = draw(st.sets(st.integers(0, len(levels) - 1), max_size=3))
+    filter_levels = ["+" if index in wildcards else level for index, level in enumerate(levels)]
     if draw(st.booleans()):
-        wanted[draw(st.integers(0, len(wanted))) :] = ["#"]
-    return Case(prefix, topic, "/".join(wanted))
+        filter_levels[draw(st.integers(0, len(filter_levels))) :] = ["#"]
+    return Case(prefix, topic, "/".join(filter_levels))
 
 
-def somebody_may_publish(topic: str, prefix: str) -> bool:
+def any_account_may_publish(topic: str, prefix: str) -> bool:
     gateways = [Account(kind=AccountKind.GATEWAY, name=mac) for mac in (G, OTHER, D)]
     return any(TopicPermissions(account, prefix).may_publish(topic) for account in (*gateways, *NOT_GATEWAYS))
 
 
 @settings(max_examples=examples(150))
-@given(cases())
-def test_a_filter_that_is_granted_reaches_nothing_that_is_not(case: Case) -> None:
-    for account in EVERYBODY:
-        access = TopicPermissions(account, case.prefix)
-        if access.may_read(case.wanted) and fits(case.wanted, case.topic):
-            # A gateway's level that is no MAC is matched by `+` all the same: nobody can publish there.
-            assert access.may_read(case.topic) or not somebody_may_publish(case.topic, case.prefix)
+@given(draw_cases())
+def test_a_granted_filter_matches_no_forbidden_topic(case: Case) -> None:
+    for account in ALL_ACCOUNTS:
+        permissions = TopicPermissions(account, case.prefix)
+        if permissions.may_read(case.topic_filter) and matches(case.topic_filter, case.topic):
+            # `+` also matches a gateway level that is no MAC, but no account can publish there.
+            assert permissions.may_read(case.topic) or not any_account_may_publish(case.topic, case.prefix)
 
 
 @pytest.mark.rule("broker-14")
 @settings(max_examples=examples(150))
-@given(cases())
-def test_no_filter_brings_a_request_to_anybody_but_gateways(case: Case) -> None:
+@given(draw_cases())
+def test_no_granted_filter_of_a_user_matches_a_request(case: Case) -> None:
     match case.inner:
-        case ["mt", "gateways", *_] | ["mt", "gateway", _, "request", *_] if fits(case.wanted, case.topic):
-            assert not any(TopicPermissions(each, case.prefix).may_read(case.wanted) for each in NOT_GATEWAYS)
+        case ["mt", "gateways", *_] | ["mt", "gateway", _, "request", *_] if matches(
+            case.topic_filter, case.topic
+        ):
+            assert not any(
+                TopicPermissions(each, case.prefix).may_read(case.topic_filter) for each in NOT_GATEWAYS
+            )
 
 
 @pytest.mark.rule("broker-14")
 @settings(max_examples=examples(150))
-@given(cases())
-def test_no_filter_brings_a_gateway_what_is_for_another(case: Case) -> None:
+@given(draw_cases())
+def test_no_granted_filter_of_a_gateway_matches_a_topic_of_another(case: Case) -> None:
     match case.inner:
-        case ["mt", "gateway", mac, *_] if mac != G and fits(case.wanted, case.topic):
-            assert not TopicPermissions(GATEWAY, case.prefix).may_read(case.wanted)
+        case ["mt", "gateway", mac, *_] if mac != G and matches(case.topic_filter, case.topic):
+            assert not TopicPermissions(GATEWAY, case.prefix).may_read(case.topic_filter)
 
 
-@given(cases())
-def test_the_quick_way_to_know_gives_the_same_answer(case: Case) -> None:
-    access = TopicPermissions(GATEWAY, case.prefix)
-    front = f"{case.prefix}/" if case.prefix else ""
-    mine = (f"{front}mt/gateway/{G}/", f"meshtech/diagnostics/{G}/")
-    assert access.may_publish(case.topic) == case.topic.startswith(mine)
-    assert access.publish_prefixes == mine
+@given(draw_cases())
+def test_the_publish_prefixes_of_a_gateway_decide_what_it_may_publish(case: Case) -> None:
+    permissions = TopicPermissions(GATEWAY, case.prefix)
+    topic_start = f"{case.prefix}/" if case.prefix else ""
+    prefixes = (f"{topic_start}mt/gateway/{G}/", f"meshtech/diagnostics/{G}/")
+    assert permissions.may_publish(case.topic) == case.topic.startswith(prefixes)
+    assert permissions.publish_prefixes == prefixes
 
 
-@given(cases())
-def test_the_matcher_of_these_tests_knows_what_each_filter_was_made_from(case: Case) -> None:
-    assert fits(case.wanted, case.topic) != (case.topic.startswith("$") and case.wanted[0] in "+#")
+@given(draw_cases())
+def test_the_matcher_of_these_tests_matches_every_filter_with_its_topic(case: Case) -> None:
+    assert matches(case.topic_filter, case.topic) != (
+        case.topic.startswith("$") and case.topic_filter[0] in "+#"
+    )

@@ -1,4 +1,4 @@
-"""Who may publish and read what. The table is checked as one, and a few of its rules through a broker."""
+"""Topics that each account may publish and read: the table of rules, and some rules through a broker."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from tests.mqtt.broker.running_broker import RunningBroker
 
 OTHER: Final = "02005e000002"
-"""A gateway beside G."""
+"""Another gateway than G."""
 
-LETTERS: Final = "abcdef000001"
-"""A gateway whose MAC can be written in more than two ways."""
+MAC_WITH_LETTERS: Final = "abcdef000001"
+"""A gateway whose MAC can be spelled in more than two ways."""
 
 GATEWAY: Final = Account(kind=AccountKind.GATEWAY, name=G)
 VIEWER: Final = Account(kind=AccountKind.USER, name="vera", role=Role.VIEWER)
@@ -52,7 +52,7 @@ PREFIXES: Final = ("site", "a/b", "a.c", "mt", "mt/gateway", "(x|y)", "meshtech/
 ALL_GATEWAYS: Final = f"mt/gateways/request/{D}/read/8000"
 DIAGNOSTICS: Final = f"meshtech/diagnostics/{G}/firmware"
 
-MINE: Final = (
+OWN_TOPICS: Final = (
     f"mt/gateway/{G}/device/{D}/heartbeat",
     f"mt/gateway/{G}/response/{D}/read/8000",
     f"mt/gateway/{G}/of/a/later/version",
@@ -60,9 +60,9 @@ MINE: Final = (
     f"mt/gateway/{G}//",
     DIAGNOSTICS,
 )
-"""Where a gateway may publish, and what it may read."""
+"""Topics that a gateway may publish to and read."""
 
-NOT_MINE: Final = (
+FOREIGN_TOPICS: Final = (
     f"mt/gateway/{OTHER}/device/{D}/heartbeat",
     f"mt/gateway/{OTHER}/request/{D}/read/8000",
     f"mt/gateway/{G.upper()}/device/{D}/heartbeat",
@@ -79,11 +79,11 @@ NOT_MINE: Final = (
     "mt/gateway",
     "elsewhere",
 )
-"""Where a gateway neither publishes nor reads."""
+"""Topics that a gateway may neither publish to nor read."""
 
 REQUESTS: Final = (request(), request(OTHER), ALL_GATEWAYS, f"mt/gateways/request/{D}/of/a/later/version")
 
-NO_REQUESTS: Final = (
+OTHER_TOPICS: Final = (
     report(),
     response(),
     f"mt/gateway/{G}/x/{D}/read/8000",
@@ -102,7 +102,7 @@ NO_REQUESTS: Final = (
     "$SYS/x",
     "x",
 )
-"""Where nobody but a gateway publishes, if anybody."""
+"""Topics that only gateways may publish to, if any account may."""
 
 READABLE: Final = (
     REPORTS,
@@ -140,37 +140,37 @@ UNREADABLE: Final = (
     request(),
     ALL_GATEWAYS,
 )
-"""What nobody reads but a gateway, if anybody."""
+"""Filters that only gateways may subscribe to, if any account may."""
 
 
 def may_publish(account: Account, topic: str, prefix: str = "") -> bool:
     return TopicPermissions(account, prefix).may_publish(topic)
 
 
-def may_read(account: Account, wanted: str, prefix: str = "") -> bool:
-    return TopicPermissions(account, prefix).may_read(wanted)
+def may_read(account: Account, topic_filter: str, prefix: str = "") -> bool:
+    return TopicPermissions(account, prefix).may_read(topic_filter)
 
 
 # Gateways
 
 
 @pytest.mark.rule("broker-7", "broker-9")
-@each_row("topic", MINE)
-def test_a_gateway_publishes_anything_below_its_own_places(topic: str) -> None:
+@each_row("topic", OWN_TOPICS)
+def test_a_gateway_may_publish_to_any_topic_below_its_own(topic: str) -> None:
     assert may_publish(GATEWAY, topic)
 
 
 @pytest.mark.rule("broker-7")
-@each_row("topic", [*NOT_MINE, *REQUESTS[1:], f"mt/gateway/{G}", "mt/gateways/x", "mt/gateways"])
-def test_a_gateway_publishes_nowhere_else(topic: str) -> None:
+@each_row("topic", [*FOREIGN_TOPICS, *REQUESTS[1:], f"mt/gateway/{G}", "mt/gateways/x", "mt/gateways"])
+def test_a_gateway_may_not_publish_to_other_topics(topic: str) -> None:
     assert not may_publish(GATEWAY, topic)
 
 
 @pytest.mark.rule("broker-8", "broker-9")
 @each_row(
-    "wanted",
+    "topic_filter",
     [
-        *MINE,
+        *OWN_TOPICS,
         request(),
         f"mt/gateway/{G}",
         f"mt/gateway/{G}/#",
@@ -185,15 +185,15 @@ def test_a_gateway_publishes_nowhere_else(topic: str) -> None:
         f"meshtech/diagnostics/{G}/+",
     ],
 )
-def test_a_gateway_reads_its_own_places_and_what_is_for_all_gateways(wanted: str) -> None:
-    assert may_read(GATEWAY, wanted)
+def test_a_gateway_may_read_its_own_topics_and_those_for_all_gateways(topic_filter: str) -> None:
+    assert may_read(GATEWAY, topic_filter)
 
 
 @pytest.mark.rule("broker-8")
 @each_row(
-    "wanted",
+    "topic_filter",
     [
-        *NOT_MINE,
+        *FOREIGN_TOPICS,
         "#",
         "+/#",
         "mt/#",
@@ -210,44 +210,44 @@ def test_a_gateway_reads_its_own_places_and_what_is_for_all_gateways(wanted: str
         "$SYS/#",
     ],
 )
-def test_a_gateway_reads_nothing_else(wanted: str) -> None:
-    assert not may_read(GATEWAY, wanted)
+def test_a_gateway_may_not_read_other_topics(topic_filter: str) -> None:
+    assert not may_read(GATEWAY, topic_filter)
 
 
-# People and programs
+# Users and API keys
 
 
 @pytest.mark.rule("broker-12")
-@each_row("topic", [*REQUESTS, *NO_REQUESTS, *MINE, *NOT_MINE])
-def test_a_viewer_publishes_nothing(topic: str) -> None:
+@each_row("topic", [*REQUESTS, *OTHER_TOPICS, *OWN_TOPICS, *FOREIGN_TOPICS])
+def test_a_viewer_may_publish_nothing(topic: str) -> None:
     assert not may_publish(VIEWER, topic)
 
 
 @pytest.mark.rule("broker-12")
 @each_row("account", NOT_GATEWAYS)
-@each_row("wanted", READABLE)
-def test_reports_and_responses_are_for_viewers_and_all_who_may_more(account: Account, wanted: str) -> None:
-    assert may_read(account, wanted)
+@each_row("topic_filter", READABLE)
+def test_viewers_and_higher_roles_may_read_reports_and_responses(account: Account, topic_filter: str) -> None:
+    assert may_read(account, topic_filter)
 
 
 @pytest.mark.rule("broker-14", "broker-15")
 @each_row("account", NOT_GATEWAYS)
-@each_row("wanted", UNREADABLE)
-def test_nobody_else_reads_requests_or_what_is_not_for_them(account: Account, wanted: str) -> None:
-    assert not may_read(account, wanted)
+@each_row("topic_filter", UNREADABLE)
+def test_users_may_not_read_requests_or_other_topics(account: Account, topic_filter: str) -> None:
+    assert not may_read(account, topic_filter)
 
 
 @pytest.mark.rule("broker-13")
 @each_row("account", [OPERATOR, ADMIN])
 @each_row("topic", REQUESTS)
-def test_operators_and_admins_publish_requests(account: Account, topic: str) -> None:
+def test_operators_and_admins_may_publish_requests(account: Account, topic: str) -> None:
     assert may_publish(account, topic)
 
 
 @pytest.mark.rule("broker-13", "broker-15")
 @each_row("account", [OPERATOR, ADMIN])
-@each_row("topic", NO_REQUESTS)
-def test_they_publish_nothing_else(account: Account, topic: str) -> None:
+@each_row("topic", OTHER_TOPICS)
+def test_operators_and_admins_may_publish_nothing_else(account: Account, topic: str) -> None:
     assert not may_publish(account, topic)
 
 
@@ -255,26 +255,28 @@ def test_they_publish_nothing_else(account: Account, topic: str) -> None:
 @each_row(
     "account", [None, Account(kind=AccountKind.USER, name=G), Account(kind=AccountKind.API_KEY, name=G)]
 )
-@each_row("topic", [*MINE, *REQUESTS, *READABLE])
-def test_who_has_no_role_and_is_no_gateway_may_nothing(account: Account | None, topic: str) -> None:
-    access = TopicPermissions(account)
-    assert not access.may_publish(topic)
-    assert not access.may_read(topic)
+@each_row("topic", [*OWN_TOPICS, *REQUESTS, *READABLE])
+def test_an_account_without_a_role_that_is_no_gateway_may_do_nothing(
+    account: Account | None, topic: str
+) -> None:
+    permissions = TopicPermissions(account)
+    assert not permissions.may_publish(topic)
+    assert not permissions.may_read(topic)
 
 
 @pytest.mark.rule("broker-15")
 @each_row("role", Role)
 @each_row("topic", [*REQUESTS[1:], OTHER])
-def test_a_gateway_with_a_role_is_a_gateway_all_the_same(role: Role, topic: str) -> None:
+def test_the_role_of_a_gateway_account_is_ignored(role: Role, topic: str) -> None:
     assert not may_publish(Account(kind=AccountKind.GATEWAY, name=G, role=role), topic)
 
 
-# The prefix
+# Topic prefix
 
 
 @pytest.mark.rule("broker-20")
 @each_row("prefix", PREFIXES)
-def test_the_prefix_stands_in_front_of_mt_topics(prefix: str) -> None:
+def test_the_prefix_applies_to_mt_topics(prefix: str) -> None:
     assert may_publish(GATEWAY, f"{prefix}/{report()}", prefix)
     assert may_read(GATEWAY, f"{prefix}/mt/gateway/{G}/#", prefix)
     assert may_read(GATEWAY, f"{prefix}/mt/gateways/#", prefix)
@@ -284,7 +286,7 @@ def test_the_prefix_stands_in_front_of_mt_topics(prefix: str) -> None:
 
 @pytest.mark.rule("broker-20")
 @each_row("prefix", PREFIXES)
-def test_without_its_prefix_nobody_gets_at_an_mt_topic(prefix: str) -> None:
+def test_mt_topics_without_the_prefix_are_forbidden(prefix: str) -> None:
     assert not may_publish(GATEWAY, report(), prefix)
     assert not may_read(GATEWAY, f"mt/gateway/{G}/#", prefix)
     assert not may_read(VIEWER, REPORTS, prefix)
@@ -293,7 +295,7 @@ def test_without_its_prefix_nobody_gets_at_an_mt_topic(prefix: str) -> None:
 
 @pytest.mark.rule("broker-20")
 @each_row("prefix", PREFIXES)
-def test_the_prefix_does_not_stand_in_front_of_diagnostics(prefix: str) -> None:
+def test_the_prefix_does_not_apply_to_diagnostics(prefix: str) -> None:
     assert may_publish(GATEWAY, DIAGNOSTICS, prefix)
     assert may_read(GATEWAY, f"meshtech/diagnostics/{G}/#", prefix)
     assert not may_publish(GATEWAY, f"{prefix}/{DIAGNOSTICS}", prefix)
@@ -301,7 +303,7 @@ def test_the_prefix_does_not_stand_in_front_of_diagnostics(prefix: str) -> None:
 
 
 @pytest.mark.rule("broker-20")
-def test_a_prefix_is_no_pattern() -> None:
+def test_a_prefix_is_not_a_regular_expression() -> None:
     assert not may_publish(GATEWAY, f"abc/{report()}", "a.c")
     assert not may_publish(GATEWAY, f"x/{report()}", "(x|y)")
     assert not may_read(VIEWER, f"aXc/{REPORTS}", "a.c")
@@ -325,83 +327,84 @@ def test_a_prefix_is_no_pattern() -> None:
 )
 @each_row("qos", [0, 1, 2])
 @with_fresh_broker
-async def test_a_forbidden_message_ends_the_connection_and_reaches_nobody(
-    stage: RunningBroker, user: str, topic: str, qos: int
+async def test_a_forbidden_message_closes_the_connection_and_is_not_delivered(
+    server: RunningBroker, user: str, topic: str, qos: int
 ) -> None:
-    heard: list[Publish] = []
-    stage.broker.subscribe("#", heard.append)
-    client = await stage.client(user)
+    delivered: list[Publish] = []
+    server.broker.subscribe("#", delivered.append)
+    client = await server.client(user)
     client.send(Publish(topic, b"{}", qos, retain=True, packet_id=1 if qos else 0))
     assert await client.receive_until_closed() == []
     kind = "gateway" if user == G else "user"
-    assert stage.authenticator.denials == [Denial(f"{kind} {user}", "publish", topic)]
-    await (await stage.gateway(OTHER)).receive_until_pong()
-    assert heard == stage.consumer.messages == []
-    assert len(stage.broker.retained) == 0
+    assert server.authenticator.denials == [Denial(f"{kind} {user}", "publish", topic)]
+    await (await server.gateway(OTHER)).receive_until_pong()
+    assert delivered == server.consumer.messages == []
+    assert len(server.broker.retained) == 0
 
 
 @pytest.mark.anyio
 @pytest.mark.rule("broker-16")
-async def test_what_came_before_a_forbidden_message_counts_and_what_came_after_does_not(
-    stage: RunningBroker,
+async def test_messages_before_a_forbidden_one_are_handled_and_later_ones_are_not(
+    server: RunningBroker,
 ) -> None:
-    gateway = await stage.gateway()
+    gateway = await server.gateway()
     first, last = (Publish(report(), mark, 1, packet_id=1) for mark in (b"first", b"last"))
     gateway.send(first, Publish(report(OTHER), b"no", 1, packet_id=2), last)
     await gateway.receive_until_closed()
-    await stage.until(lambda: bool(stage.consumer.messages))
-    assert [message.payload for message in stage.consumer.messages] == [b"first"]
+    await server.until(lambda: bool(server.consumer.messages))
+    assert [message.payload for message in server.consumer.messages] == [b"first"]
 
 
 @pytest.mark.anyio
 @pytest.mark.rule("broker-17")
 @each_row(
-    ("user", "wanted"), [(G, "mt/gateway/+/#"), ("viewer", request()), ("admin", "#"), ("operator", "$SYS/#")]
+    ("user", "topic_filter"),
+    [(G, "mt/gateway/+/#"), ("viewer", request()), ("admin", "#"), ("operator", "$SYS/#")],
 )
 @with_fresh_broker
-async def test_a_forbidden_subscription_gets_0x80_and_the_client_stays(
-    stage: RunningBroker, user: str, wanted: str
+async def test_a_forbidden_subscription_gets_0x80_and_the_client_stays_connected(
+    server: RunningBroker, user: str, topic_filter: str
 ) -> None:
-    client = await stage.client(user)
-    client.send(Subscribe(9, ((wanted, 1),)))
+    client = await server.client(user)
+    client.send(Subscribe(9, ((topic_filter, 1),)))
     assert await client.expect(Suback) == Suback(9, (SUBACK_FAILURE,))
-    assert [deed.topic for deed in stage.authenticator.denials] == [wanted]
-    await stage.broker.publish(request(), b"{}", qos=0)
+    assert [denial.topic for denial in server.authenticator.denials] == [topic_filter]
+    await server.broker.publish(request(), b"{}", qos=0)
     assert await client.receive_until_pong() == []
 
 
 @pytest.mark.anyio
 @pytest.mark.rule("broker-15")
-async def test_a_forbidden_will_is_refused_at_the_door(stage: RunningBroker) -> None:
-    client = await stage.raw_client()
+async def test_a_connect_with_a_forbidden_will_is_refused(server: RunningBroker) -> None:
+    client = await server.raw_client()
     client.send(connect("viewer", will=Will(report(), b"{}")))
     assert await client.expect(Connack) == Connack(code=ConnectReturnCode.NOT_AUTHORIZED)
     assert await client.receive_until_closed() == []
-    assert [deed.action for deed in stage.authenticator.denials] == ["will"]
-    assert len(stage.broker.connections) == len(stage.broker.sessions) == 0
+    assert [denial.action for denial in server.authenticator.denials] == ["will"]
+    assert len(server.broker.connections) == len(server.broker.sessions) == 0
 
 
 @pytest.mark.anyio
 @pytest.mark.rule("broker-5")
-@each_row("client_id", ["", "x", G, f"{LETTERS} ", "ABcdef000001"])
-async def test_a_gateway_comes_with_its_mac_as_client_id_or_not_at_all(
-    stage: RunningBroker, client_id: str
+@each_row("client_id", ["", "x", G, f"{MAC_WITH_LETTERS} ", "ABcdef000001"])
+async def test_a_gateway_is_refused_unless_its_client_id_is_its_mac(
+    server: RunningBroker, client_id: str
 ) -> None:
-    client = await stage.raw_client()
-    client.send(Connect(client_id, user=LETTERS, password=PASSWORD))
+    client = await server.raw_client()
+    client.send(Connect(client_id, user=MAC_WITH_LETTERS, password=PASSWORD))
     assert await client.expect(Connack) == Connack(code=ConnectReturnCode.IDENTIFIER_REJECTED)
     assert await client.receive_until_closed() == []
 
 
 @pytest.mark.anyio
 @pytest.mark.rule("broker-5", "broker-6")
-async def test_both_connections_of_a_gateway_stay_and_have_its_rights(stage: RunningBroker) -> None:
-    own = await stage.client(G, client_id=G)
-    diagnostics = await stage.client(G, client_id=G.upper())
-    for client in (own, diagnostics):
+async def test_both_connections_of_a_gateway_stay_open_with_its_permissions(server: RunningBroker) -> None:
+    main = await server.client(G, client_id=G)
+    diagnostics = await server.client(G, client_id=G.upper())
+    for client in (main, diagnostics):
         client.send(Subscribe(1, ((f"mt/gateway/{G}/#", 0), (f"meshtech/diagnostics/{G}/#", 0))))
         assert (await client.expect(Suback)).codes == (0, 0)
-    await stage.broker.publish(DIAGNOSTICS, b"1", qos=0)
-    for client in (own, diagnostics):
+    await server.broker.publish(DIAGNOSTICS, b"1", qos=0)
+    for client in (main, diagnostics):
         assert [type(packet) for packet in await client.receive_until_pong()] == [Publish]
-    assert {session.client_id for session in stage.broker.sessions} == {G, G.upper()}
+    assert {session.client_id for session in server.broker.sessions} == {G, G.upper()}

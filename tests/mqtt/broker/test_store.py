@@ -1,4 +1,4 @@
-"""What is written down is what is read again, on both databases."""
+"""The broker loads what it persisted, on both databases."""
 
 from __future__ import annotations
 
@@ -51,77 +51,81 @@ retained_rows = st.builds(RetainedRow, payload=st.binary(), qos=st.integers(0, 1
 
 @st.composite
 def steps(draw: st.DrawFn) -> list[PendingChanges]:
-    """Changes of several rounds, as a broker makes them: what belongs to a session comes with or after it."""
-    alive: set[int] = set()
-    rounds = []
+    """Draw the changes of several batches; as in a broker, rows of a session come with or after it."""
+    sessions: set[int] = set()
+    batches = []
     for _ in range(draw(st.integers(1, 4))):
         changes = PendingChanges()
         for number in draw(st.sets(numbers)):
-            if number in alive and draw(st.booleans()):
-                alive.discard(number)
+            if number in sessions and draw(st.booleans()):
+                sessions.discard(number)
                 changes.delete_session(number)
             else:
                 changes.sessions[number] = draw(session_rows)
-                alive.add(number)
-        owners, most = st.sampled_from(sorted(alive) or [1]), 4 * bool(alive)
-        keys = st.tuples(owners, ids)
-        filters = st.tuples(owners, texts | st.just("a"))
-        changes.subscriptions = draw(st.dictionaries(filters, st.none() | st.integers(0, 1), max_size=most))
-        changes.unreleased_ids = draw(st.dictionaries(keys, st.booleans(), max_size=most))
+                sessions.add(number)
+        session_ids, max_size = st.sampled_from(sorted(sessions) or [1]), 4 * bool(sessions)
+        keys = st.tuples(session_ids, ids)
+        filters = st.tuples(session_ids, texts | st.just("a"))
+        changes.subscriptions = draw(
+            st.dictionaries(filters, st.none() | st.integers(0, 1), max_size=max_size)
+        )
+        changes.unreleased_ids = draw(st.dictionaries(keys, st.booleans(), max_size=max_size))
         changes.retained = draw(st.dictionaries(texts | st.just("a"), st.none() | retained_rows, max_size=3))
-        for key in draw(st.sets(st.tuples(owners, positions), max_size=most)):
+        for key in draw(st.sets(st.tuples(session_ids, positions), max_size=max_size)):
             row = MessageRow(draw(texts), draw(st.binary()), draw(st.booleans()), draw(st.none() | times))
             changes.messages[key] = draw(st.sampled_from([row, row, None]))
-        rounds.append(changes)
-    return rounds
+        batches.append(changes)
+    return batches
 
 
 class Model:
-    """The same, kept in dictionaries."""
+    """Expected content of the tables, in dictionaries."""
 
     def __init__(self) -> None:
         self.all = PendingChanges()
         self.owners: dict[int, tuple[str, str]] = {}
 
-    def take(self, changes: PendingChanges) -> None:
-        kept = self.all
+    def apply(self, changes: PendingChanges) -> None:
+        expected = self.all
         for number, row in changes.sessions.items():
             if row is None:
-                kept.delete_session(number)
-                del kept.sessions[number]
+                expected.delete_session(number)
+                del expected.sessions[number]
                 self.owners.pop(number, None)
             else:
-                # A session never changes hands.
+                # The account and client id of a session never change.
                 account, client_id = self.owners.setdefault(number, (row.account, row.client_id))
-                kept.sessions[number] = SessionRow(account, client_id, row.left_at)
-        kept.subscriptions.update(changes.subscriptions)
+                expected.sessions[number] = SessionRow(account, client_id, row.left_at)
+        expected.subscriptions.update(changes.subscriptions)
         for key, message in changes.messages.items():
-            # No position is given twice: a row that is there is the same message, committed before.
-            kept.messages[key] = message and (kept.messages.get(key) or message)
-        kept.unreleased_ids.update(changes.unreleased_ids)
-        kept.retained.update(changes.retained)
+            # No position is used twice: an existing row is the same message, committed before.
+            expected.messages[key] = message and (expected.messages.get(key) or message)
+        expected.unreleased_ids.update(changes.unreleased_ids)
+        expected.retained.update(changes.retained)
 
-    def check(self, saved: StoredState) -> None:
-        kept = self.all
-        assert saved.sessions == kept.sessions
-        assert {(number, wanted): qos for number, wanted, qos in saved.subscriptions} == _there(
-            kept.subscriptions
-        )
-        assert set(saved.unreleased_ids) == {key for key, is_open in kept.unreleased_ids.items() if is_open}
-        assert saved.retained == _there(kept.retained)
-        rows = sorted(_there(kept.messages).items())
-        letters = [
-            (key, (it.topic, it.payload, it.retain, it.expires_at, it.qos)) for *key, it in saved.messages
+    def check(self, stored: StoredState) -> None:
+        expected = self.all
+        assert stored.sessions == expected.sessions
+        assert {
+            (number, topic_filter): qos for number, topic_filter, qos in stored.subscriptions
+        } == _existing(expected.subscriptions)
+        assert set(stored.unreleased_ids) == {
+            key for key, is_open in expected.unreleased_ids.items() if is_open
+        }
+        assert stored.retained == _existing(expected.retained)
+        rows = sorted(_existing(expected.messages).items())
+        messages = [
+            (key, (it.topic, it.payload, it.retain, it.expires_at, it.qos)) for *key, it in stored.messages
         ]
-        assert letters == [([*key], (*row, 1)) for key, row in rows]
+        assert messages == [([*key], (*row, 1)) for key, row in rows]
 
 
-def _there(rows: dict[Key, Row | None]) -> dict[Key, Row]:
+def _existing(rows: dict[Key, Row | None]) -> dict[Key, Row]:
     return {key: row for key, row in rows.items() if row is not None}
 
 
 def session(number: int = 1) -> PendingChanges:
-    """A session without anything."""
+    """Return changes that create a session without anything else."""
     changes = PendingChanges()
     changes.sessions[number] = SessionRow("user ada", f"client {number}", None)
     return changes
@@ -131,44 +135,44 @@ def message(payload: bytes = b"{}") -> MessageRow:
     return MessageRow("a/b", payload, retain=False, until=None)
 
 
-def put(database: Database, *rounds: PendingChanges) -> StoredState:
-    """Write changes one after the other, and read everything."""
-    for changes in rounds:
+def write_and_load(database: Database, *batches: PendingChanges) -> StoredState:
+    """Write changes one after the other, and load everything."""
+    for changes in batches:
         database.write_now(write_changes, changes)
     return database.read_now(load_stored_state)
 
 
-def _wipe(connection: Connection) -> None:
+def _delete_all(connection: Connection) -> None:
     for table in (broker_session, broker_retained):
         connection.execute(delete(table))
 
 
-def _write_and_read(database: Database, rounds: list[PendingChanges]) -> None:
-    database.write_now(_wipe)
+def _check_against_model(database: Database, batches: list[PendingChanges]) -> None:
+    database.write_now(_delete_all)
     model = Model()
-    for changes in rounds:
-        model.take(changes)
-        model.check(put(database, changes))
+    for changes in batches:
+        model.apply(changes)
+        model.check(write_and_load(database, changes))
 
 
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rounds=steps())
-def test_what_is_written_is_read_again(database: Database, rounds: list[PendingChanges]) -> None:
-    _write_and_read(database, rounds)
+@given(batches=steps())
+def test_written_changes_are_loaded_again(database: Database, batches: list[PendingChanges]) -> None:
+    _check_against_model(database, batches)
 
 
 @pytest.mark.part("fuzz")
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rounds=steps())
-def test_whatever_is_written_is_read_again(database: Database, rounds: list[PendingChanges]) -> None:
-    _write_and_read(database, rounds)
+@given(batches=steps())
+def test_many_written_changes_are_loaded_again(database: Database, batches: list[PendingChanges]) -> None:
+    _check_against_model(database, batches)
 
 
-def test_an_empty_database_gives_nothing(database: Database) -> None:
+def test_an_empty_database_loads_as_empty_state(database: Database) -> None:
     Model().check(database.read_now(load_stored_state))
 
 
-def test_no_changes_are_nothing_to_write() -> None:
+def test_changes_are_true_if_there_is_anything_to_write() -> None:
     assert not PendingChanges()
     assert session()
 
@@ -192,53 +196,55 @@ def test_no_changes_are_nothing_to_write() -> None:
         "€" * 341,
     ],
 )
-def test_texts_of_any_script_stay_as_they_are(database: Database, text: str) -> None:
+def test_texts_of_any_script_are_stored_unchanged(database: Database, text: str) -> None:
     changes = PendingChanges()
     changes.sessions[1] = SessionRow(text, text, None)
     changes.subscriptions[1, text] = 1
     changes.messages[1, 1] = MessageRow(text, b"", retain=False, until=None)
     changes.retained[text] = RetainedRow(b"", 0, text)
-    database.write_now(_wipe)
-    saved = put(database, changes)
-    assert saved.sessions == {1: SessionRow(text, text, None)}
-    assert saved.subscriptions == [(1, text, 1)]
-    assert [letter.topic for *_, letter in saved.messages] == [text]
-    assert saved.retained == {text: RetainedRow(b"", 0, text)}
+    database.write_now(_delete_all)
+    stored = write_and_load(database, changes)
+    assert stored.sessions == {1: SessionRow(text, text, None)}
+    assert stored.subscriptions == [(1, text, 1)]
+    assert [stored_message.topic for *_, stored_message in stored.messages] == [text]
+    assert stored.retained == {text: RetainedRow(b"", 0, text)}
 
 
-def test_names_that_look_alike_are_two(database: Database) -> None:
+def test_similar_names_are_different_keys(database: Database) -> None:
     names = ["é", "e\u0301", "É", "x", "x ", "X"]
     changes = session()
     for name in names:
         changes.subscriptions[1, name] = 0
         changes.retained[name] = RetainedRow(name.encode(), 0, "user ada")
-    saved = put(database, changes)
-    assert {wanted for _, wanted, _ in saved.subscriptions} == set(names) == set(saved.retained)
-    assert all(row.payload == name.encode() for name, row in saved.retained.items())
+    stored = write_and_load(database, changes)
+    assert {topic_filter for _, topic_filter, _ in stored.subscriptions} == set(names) == set(stored.retained)
+    assert all(row.payload == name.encode() for name, row in stored.retained.items())
 
 
 @each_row("payload", [b"", b"\0", bytes(range(256)), b"\xff\xfe", b"\\x00", b"\r\n\t", bytes(2**18)])
-def test_payloads_of_any_bytes_stay_as_they_are(database: Database, payload: bytes) -> None:
+def test_payloads_of_any_bytes_are_stored_unchanged(database: Database, payload: bytes) -> None:
     changes = session()
     changes.messages[1, 1] = message(payload)
     changes.retained["a"] = RetainedRow(payload, 1, "user ada")
-    database.write_now(_wipe)
-    saved = put(database, changes)
-    assert [letter.payload for *_, letter in saved.messages] == [payload]
-    assert saved.retained["a"].payload == payload
+    database.write_now(_delete_all)
+    stored = write_and_load(database, changes)
+    assert [stored_message.payload for *_, stored_message in stored.messages] == [payload]
+    assert stored.retained["a"].payload == payload
 
 
-def test_ten_thousand_messages_come_back_in_their_order(database: Database) -> None:
+def test_ten_thousand_messages_are_loaded_in_order(database: Database) -> None:
     changes = session()
     for step in range(10_000):
-        position = MAX_PACKET_ID - 5000 + step * 7919 % 10_000  # not written in their order
+        position = MAX_PACKET_ID - 5000 + step * 7919 % 10_000  # not written in order
         changes.messages[1, position] = message(b"%d" % position)
-    saved = put(database, changes)
+    stored = write_and_load(database, changes)
     expected = list(range(MAX_PACKET_ID - 5000, MAX_PACKET_ID + 5000))
-    assert [(at, int(letter.payload)) for _, at, letter in saved.messages] == [(at, at) for at in expected]
-    settled = PendingChanges()
-    settled.messages = dict.fromkeys(changes.messages, None)
-    assert put(database, settled).messages == []
+    assert [(position, int(stored_message.payload)) for _, position, stored_message in stored.messages] == [
+        (position, position) for position in expected
+    ]
+    acknowledged = PendingChanges()
+    acknowledged.messages = dict.fromkeys(changes.messages, None)
+    assert write_and_load(database, acknowledged).messages == []
 
 
 def test_the_messages_of_each_session_keep_their_order(database: Database) -> None:
@@ -246,27 +252,29 @@ def test_the_messages_of_each_session_keep_their_order(database: Database) -> No
     changes.sessions.update(session(2).sessions)
     for key in [(2, 9), (1, 9), (2, 1), (1, MAX_PACKET_ID), (2, 5)]:
         changes.messages[key] = message()
-    found = [(number, position) for number, position, _ in put(database, changes).messages]
+    found = [(number, position) for number, position, _ in write_and_load(database, changes).messages]
     assert found == [(1, 9), (1, MAX_PACKET_ID), (2, 1), (2, 5), (2, 9)]
 
 
-def test_a_batch_that_is_written_twice_is_written_once(database: Database) -> None:
+def test_writing_a_batch_twice_has_the_same_effect_as_once(database: Database) -> None:
     changes = session()
     changes.messages[1, 1] = message(b"once")
-    saved = put(database, changes, changes)
-    assert [(position, letter.payload) for _, position, letter in saved.messages] == [(1, b"once")]
+    stored = write_and_load(database, changes, changes)
+    assert [(position, stored_message.payload) for _, position, stored_message in stored.messages] == [
+        (1, b"once")
+    ]
 
 
-def test_a_message_that_came_again_before_it_was_released_is_one(database: Database) -> None:
+def test_an_unreleased_packet_id_is_stored_once(database: Database) -> None:
     first, again = session(), PendingChanges()
     first.unreleased_ids[1, 7] = again.unreleased_ids[1, 7] = True
-    assert put(database, first, again).unreleased_ids == [(1, 7)]
+    assert write_and_load(database, first, again).unreleased_ids == [(1, 7)]
     released = PendingChanges()
     released.unreleased_ids[1, 7] = False
-    assert put(database, released, released).unreleased_ids == []
+    assert write_and_load(database, released, released).unreleased_ids == []
 
 
-def test_with_a_session_goes_all_that_belongs_to_it_and_nothing_else(database: Database) -> None:
+def test_deleting_a_session_deletes_its_rows_and_no_others(database: Database) -> None:
     changes = session(1)
     changes.sessions.update(session(2).sessions)
     for number in (1, 2):
@@ -274,66 +282,66 @@ def test_with_a_session_goes_all_that_belongs_to_it_and_nothing_else(database: D
         changes.messages[number, 1] = message()
         changes.unreleased_ids[number, 1] = True
     changes.retained["a"] = RetainedRow(b"x", 1, "user ada")
-    ended = PendingChanges()
-    ended.delete_session(1)
-    saved = put(database, changes, ended)
-    assert set(saved.sessions) == {2}
-    assert saved.subscriptions == [(2, "a", 1)]
-    assert [key for *key, _ in saved.messages] == [[2, 1]]
-    assert saved.unreleased_ids == [(2, 1)]
-    assert set(saved.retained) == {"a"}
+    deletion = PendingChanges()
+    deletion.delete_session(1)
+    stored = write_and_load(database, changes, deletion)
+    assert set(stored.sessions) == {2}
+    assert stored.subscriptions == [(2, "a", 1)]
+    assert [key for *key, _ in stored.messages] == [[2, 1]]
+    assert stored.unreleased_ids == [(2, 1)]
+    assert set(stored.retained) == {"a"}
 
 
-def test_the_end_of_a_session_takes_what_was_to_be_written_for_it(database: Database) -> None:
+def test_deleting_a_session_discards_its_pending_rows(database: Database) -> None:
     changes = session(1)
     changes.subscriptions[1, "a"] = 1
     changes.messages[1, 1] = message()
     changes.unreleased_ids[1, 1] = True
     changes.delete_session(1)
     assert len(changes.subscriptions) == len(changes.messages) == len(changes.unreleased_ids) == 0
-    Model().check(put(database, changes))
+    Model().check(write_and_load(database, changes))
 
 
-def test_a_number_that_is_used_again_begins_with_nothing(database: Database) -> None:
+def test_a_session_id_that_is_used_again_has_no_old_rows(database: Database) -> None:
     first = session()
     first.subscriptions[1, "a"] = 1
     first.messages[1, 1] = message()
-    ended = PendingChanges()
-    ended.delete_session(1)
-    saved = put(database, first, ended, session())
-    assert set(saved.sessions) == {1}
-    assert len(saved.subscriptions) == len(saved.messages) == 0
+    deletion = PendingChanges()
+    deletion.delete_session(1)
+    stored = write_and_load(database, first, deletion, session())
+    assert set(stored.sessions) == {1}
+    assert len(stored.subscriptions) == len(stored.messages) == 0
 
 
-def test_to_take_away_what_is_not_there_does_nothing(database: Database) -> None:
+def test_deleting_missing_rows_does_nothing(database: Database) -> None:
     changes = PendingChanges()
     changes.delete_session(9)
     changes.subscriptions[9, "a"] = changes.messages[9, 1] = changes.retained["a"] = None
     changes.unreleased_ids[9, 1] = False
-    Model().check(put(database, changes, changes))
+    Model().check(write_and_load(database, changes, changes))
 
 
-def test_what_goes_wrong_is_not_half_written(database: Database) -> None:
+def test_a_failed_write_changes_nothing(database: Database) -> None:
     changes = session()
-    changes.messages[2, 1] = message()  # of a session that is not there
+    changes.messages[2, 1] = message()  # of a session that does not exist
     with pytest.raises(IntegrityError):
-        put(database, changes)
+        write_and_load(database, changes)
     Model().check(database.read_now(load_stored_state))
 
 
-def test_a_payload_does_not_get_into_an_error(database: Database) -> None:
+def test_errors_do_not_contain_payloads(database: Database) -> None:
     changes = session()
     changes.messages[2, 1] = message(b"a-secret")
     with pytest.raises(IntegrityError) as caught:
-        put(database, changes)
+        write_and_load(database, changes)
     assert "a-secret" not in str(caught.value)
     assert b"a-secret".hex() not in str(caught.value)
 
 
-def test_who_took_the_tables_over_writes_and_who_had_them_no_longer_can(database: Database) -> None:
+def test_only_the_last_owner_of_the_tables_may_write(database: Database) -> None:
     first = database.write_now(take_ownership)
     database.write_now(check_ownership, first)
     second = database.write_now(take_ownership)
     database.write_now(check_ownership, second)
-    with pytest.raises(UnusableDatabase, match="another Meshfleet has taken over"):
+    with pytest.raises(UnusableDatabase, match="another Meshfleet process has taken over"):
         database.write_now(check_ownership, first)

@@ -1,6 +1,6 @@
-"""Which filters match which topics.
+"""Matching of topics and filters.
 
-No account may use a filter that begins with a wildcard, so most of this asks the two trees themselves.
+No account may use a filter that begins with a wildcard, so most tests use the two trees directly.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ MATCHES = {
 
 LEVELS = st.sampled_from(["", "a", "b", "A", "$a", "$", " "])
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
-WISHES = st.builds(
+FILTERS = st.builds(
     lambda levels, end: "/".join(levels + end),
     st.lists(st.one_of(LEVELS, st.just("+")), max_size=4),
     st.sampled_from([[], ["#"]]),
 ).filter(bool)
 
 
-def matches(wanted: str, topic: str) -> bool:
-    """The rules of the standard, for one filter and one topic."""
-    if topic.startswith("$") and wanted[0] in "+#":
+def matches(topic_filter: str, topic: str) -> bool:
+    """Return whether a filter matches a topic by the rules of the standard."""
+    if topic.startswith("$") and topic_filter[0] in "+#":
         return False
-    for level, name in zip_longest(wanted.split("/"), topic.split("/")):
+    for level, name in zip_longest(topic_filter.split("/"), topic.split("/")):
         if level == "#":
             return True
         if level is None or name is None or level not in {"+", name}:
@@ -68,121 +68,127 @@ def matches(wanted: str, topic: str) -> bool:
     return True
 
 
-def found(wanted: str, topic: str) -> bool:
-    """What both trees say, who must agree."""
-    filters, names = SubscriptionTree[str](), TopicTree[str]()
-    filters.add(wanted, "somebody", 1)
-    names.put(topic, topic)
-    by_topic = filters.find_subscribers(topic) == {"somebody": 1}
-    by_filter = list(names.find_matching(wanted)) == [topic]
+def tree_matches(topic_filter: str, topic: str) -> bool:
+    """Return whether both trees match, which must agree."""
+    subscriptions, topics = SubscriptionTree[str](), TopicTree[str]()
+    subscriptions.add(topic_filter, "subscriber", 1)
+    topics.put(topic, topic)
+    by_topic = subscriptions.find_subscribers(topic) == {"subscriber": 1}
+    by_filter = list(topics.find_matching(topic_filter)) == [topic]
     assert by_topic == by_filter
     return by_topic
 
 
-@each_row("wanted", MATCHES)
-def test_a_filter_gets_the_topics_that_match_it_and_no_others(wanted: str) -> None:
-    expected = set(MATCHES[wanted].split())
-    assert {topic for topic in TOPICS if found(wanted, topic)} == expected
-    assert {topic for topic in TOPICS if matches(wanted, topic)} == expected
-    names = TopicTree[str]()
+@each_row("topic_filter", MATCHES)
+def test_a_filter_gets_the_topics_that_match_it_and_no_others(topic_filter: str) -> None:
+    expected = set(MATCHES[topic_filter].split())
+    assert {topic for topic in TOPICS if tree_matches(topic_filter, topic)} == expected
+    assert {topic for topic in TOPICS if matches(topic_filter, topic)} == expected
+    tree = TopicTree[str]()
     for topic in TOPICS:
-        names.put(topic, topic)
-    assert sorted(names.find_matching(wanted)) == sorted(expected)
+        tree.put(topic, topic)
+    assert sorted(tree.find_matching(topic_filter)) == sorted(expected)
 
 
-@given(st.dictionaries(WISHES, st.sampled_from([0, 1]), max_size=12), NAMES)
-def test_many_filters_find_what_each_of_them_finds(wishes: dict[str, int], topic: str) -> None:
-    filters = SubscriptionTree[str]()
-    for wanted, qos in wishes.items():
-        filters.add(wanted, wanted, qos)
-        filters.add(wanted, "everybody", qos)
-    matching = {wanted: qos for wanted, qos in wishes.items() if matches(wanted, topic)}
-    everybody = {"everybody": max(matching.values())} if matching else {}
-    assert filters.find_subscribers(topic) == matching | everybody
+@given(st.dictionaries(FILTERS, st.sampled_from([0, 1]), max_size=12), NAMES)
+def test_many_filters_match_what_each_of_them_matches(filters_with_qos: dict[str, int], topic: str) -> None:
+    tree = SubscriptionTree[str]()
+    for topic_filter, qos in filters_with_qos.items():
+        tree.add(topic_filter, topic_filter, qos)
+        tree.add(topic_filter, "all", qos)
+    matching = {
+        topic_filter: qos for topic_filter, qos in filters_with_qos.items() if matches(topic_filter, topic)
+    }
+    all_filters = {"all": max(matching.values())} if matching else {}
+    assert tree.find_subscribers(topic) == matching | all_filters
 
 
-@given(st.sets(WISHES, max_size=6), NAMES)
-def test_filters_reach_every_beginning_of_a_topic_that_they_match(wishes: set[str], topic: str) -> None:
-    filters = SubscriptionTree[str]()
-    for wanted in wishes:
-        filters.add(wanted, "somebody", 1)
+@given(st.sets(FILTERS, max_size=6), NAMES)
+def test_filters_may_match_below_every_prefix_of_a_topic_that_they_match(
+    filters: set[str], topic: str
+) -> None:
+    tree = SubscriptionTree[str]()
+    for topic_filter in filters:
+        tree.add(topic_filter, "subscriber", 1)
     parts = topic.split("/")
     for depth in range(1, len(parts)):
-        if filters.find_subscribers(topic):
-            assert filters.may_match_below("/".join(parts[:depth]) + "/")
-        assert not filters.may_match_below("/".join(["elsewhere", *parts[:depth], *"xyzxyz"]) + "/") or any(
-            wanted[0] in "+#" for wanted in wishes
+        if tree.find_subscribers(topic):
+            assert tree.may_match_below("/".join(parts[:depth]) + "/")
+        assert not tree.may_match_below("/".join(["elsewhere", *parts[:depth], *"xyzxyz"]) + "/") or any(
+            topic_filter[0] in "+#" for topic_filter in filters
         )
 
 
-@given(st.sets(NAMES, max_size=12), WISHES)
-def test_many_names_are_found_by_what_matches_each_of_them(topics: set[str], wanted: str) -> None:
-    names = TopicTree[str]()
+@given(st.sets(NAMES, max_size=12), FILTERS)
+def test_a_filter_finds_all_topics_that_it_matches(topics: set[str], topic_filter: str) -> None:
+    tree = TopicTree[str]()
     for topic in topics:
-        names.put(topic, topic)
-    assert sorted(names.find_matching(wanted)) == sorted(topic for topic in topics if matches(wanted, topic))
+        tree.put(topic, topic)
+    assert sorted(tree.find_matching(topic_filter)) == sorted(
+        topic for topic in topics if matches(topic_filter, topic)
+    )
 
 
-@given(st.lists(st.tuples(WISHES, st.sampled_from("xy"), st.booleans()), max_size=30))
-def test_what_was_removed_is_not_found_and_leaves_no_branch(steps: list[tuple[str, str, bool]]) -> None:
-    filters, left = SubscriptionTree[str](), set[tuple[str, str]]()
-    for wanted, who, is_added in steps:
+@given(st.lists(st.tuples(FILTERS, st.sampled_from("xy"), st.booleans()), max_size=30))
+def test_removed_subscriptions_are_not_found_and_leave_no_node(steps: list[tuple[str, str, bool]]) -> None:
+    tree, remaining = SubscriptionTree[str](), set[tuple[str, str]]()
+    for topic_filter, subscriber, is_added in steps:
         if is_added:
-            filters.add(wanted, who, 1)
-            left.add((wanted, who))
+            tree.add(topic_filter, subscriber, 1)
+            remaining.add((topic_filter, subscriber))
         else:
-            filters.remove(wanted, who)
-            left.discard((wanted, who))
+            tree.remove(topic_filter, subscriber)
+            remaining.discard((topic_filter, subscriber))
         for topic in TOPICS:
-            assert set(filters.find_subscribers(topic)) == {
-                each for wish, each in left if matches(wish, topic)
+            assert set(tree.find_subscribers(topic)) == {
+                each for added_filter, each in remaining if matches(added_filter, topic)
             }
-    for wanted, who in left:
-        filters.remove(wanted, who)
-    assert pickle.dumps(filters) == pickle.dumps(SubscriptionTree[str]()), "what was removed still takes room"
+    for topic_filter, subscriber in remaining:
+        tree.remove(topic_filter, subscriber)
+    assert pickle.dumps(tree) == pickle.dumps(SubscriptionTree[str]()), "removed items still use memory"
 
 
 @given(st.lists(st.tuples(NAMES, st.booleans()), max_size=30))
-def test_names_that_were_removed_are_not_found_and_leave_no_branch(steps: list[tuple[str, bool]]) -> None:
-    names, left = TopicTree[str](), set[str]()
+def test_removed_topics_are_not_found_and_leave_no_node(steps: list[tuple[str, bool]]) -> None:
+    tree, remaining = TopicTree[str](), set[str]()
     for topic, is_put in steps:
         if is_put:
-            names.put(topic, topic)
-            left.add(topic)
+            tree.put(topic, topic)
+            remaining.add(topic)
         else:
-            names.remove(topic)
-            left.discard(topic)
+            tree.remove(topic)
+            remaining.discard(topic)
         assert sorted(
-            [*names.find_matching("#"), *names.find_matching("$/#"), *names.find_matching("$a/#")]
-        ) == sorted(left)
-    for topic in left:
-        names.remove(topic)
-    assert pickle.dumps(names) == pickle.dumps(TopicTree[str]()), "what was removed still takes room"
+            [*tree.find_matching("#"), *tree.find_matching("$/#"), *tree.find_matching("$a/#")]
+        ) == sorted(remaining)
+    for topic in remaining:
+        tree.remove(topic)
+    assert pickle.dumps(tree) == pickle.dumps(TopicTree[str]()), "removed items still use memory"
 
 
 @pytest.mark.anyio
-async def test_a_client_gets_the_topics_that_match_its_filters_and_no_others(stage: RunningBroker) -> None:
-    place = f"mt/gateway/{G}"
-    viewer = await stage.subscriber("viewer", f"{place}/device/+/heartbeat", f"{place}/device/a/#")
-    gateway = await stage.gateway()
+async def test_a_client_gets_the_topics_that_match_its_filters_and_no_others(server: RunningBroker) -> None:
+    prefix = f"mt/gateway/{G}"
+    viewer = await server.subscriber("viewer", f"{prefix}/device/+/heartbeat", f"{prefix}/device/a/#")
+    gateway = await server.gateway()
     topics = ["device", "device/a", "device/a/", "device/a/x/y", "device/ab", "device/b/heartbeat"]
     topics += ["device/b/heartbeat/", "device//heartbeat", "device/heartbeat", "request/a/x", "Device/a/x"]
     for topic in topics:
-        await publish(gateway, topic.encode(), topic=f"{place}/{topic}")
-    wanted = ["device/a", "device/a/", "device/a/x/y", "device/b/heartbeat", "device//heartbeat"]
-    await expect_messages(viewer, *(topic.encode() for topic in wanted))
+        await publish(gateway, topic.encode(), topic=f"{prefix}/{topic}")
+    expected = ["device/a", "device/a/", "device/a/x/y", "device/b/heartbeat", "device//heartbeat"]
+    await expect_messages(viewer, *(topic.encode() for topic in expected))
 
 
 @each_row("topic", ["$SYS", "$SYS/x", "$SYS/x/y", "$", "$/x", "$share/x"])
-def test_a_wildcard_in_front_does_not_match_a_dollar(topic: str) -> None:
+def test_a_leading_wildcard_does_not_match_a_dollar_sign(topic: str) -> None:
     first, *rest = topic.split("/")
-    for wanted in ("#", "+", "+/#", "+/+", "+/x", "+/x/y", "+/x/#", "/".join(["+", *rest])):
-        assert not found(wanted, topic)
-    for wanted in (topic, f"{first}/#", "/".join([first, *("+" for _ in rest)])):
-        assert found(wanted, topic)
-    assert found("+/$SYS", "a/$SYS")
-    assert found("a/+", "a/$SYS")
-    assert found("a/#", "a/$SYS")
+    for topic_filter in ("#", "+", "+/#", "+/+", "+/x", "+/x/y", "+/x/#", "/".join(["+", *rest])):
+        assert not tree_matches(topic_filter, topic)
+    for topic_filter in (topic, f"{first}/#", "/".join([first, *("+" for _ in rest)])):
+        assert tree_matches(topic_filter, topic)
+    assert tree_matches("+/$SYS", "a/$SYS")
+    assert tree_matches("a/+", "a/$SYS")
+    assert tree_matches("a/#", "a/$SYS")
 
 
 @each_row(
@@ -203,20 +209,20 @@ def test_a_wildcard_in_front_does_not_match_a_dollar(topic: str) -> None:
         (unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")),
     ],
 )
-def test_names_are_compared_as_they_are_spelt(one: str, other: str) -> None:
-    assert found(one, one)
-    assert found(other, other)
-    assert not found(one, other)
-    assert not found(other, one)
+def test_topics_are_compared_exactly(one: str, other: str) -> None:
+    assert tree_matches(one, one)
+    assert tree_matches(other, other)
+    assert not tree_matches(one, other)
+    assert not tree_matches(other, one)
 
 
 @pytest.mark.anyio
-async def test_the_broker_leaves_every_character_of_a_topic_alone(stage: RunningBroker) -> None:
+async def test_the_broker_does_not_change_any_character_of_a_topic(server: RunningBroker) -> None:
     nfc, nfd = unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")
     names = [nfc, nfd, "E", "e", "e ", "\ufeffe", "e/", "/e", "ﬁ", "fi", "\U0001f600"]
-    gateway = await stage.gateway()
+    gateway = await server.gateway()
     for name in names:
-        viewer = await stage.subscriber("viewer", f"mt/gateway/{G}/device/{name}")
+        viewer = await server.subscriber("viewer", f"mt/gateway/{G}/device/{name}")
         for each in names:
             await publish(gateway, each.encode(), topic=f"mt/gateway/{G}/device/{each}")
         (message,) = await expect_messages(viewer, name.encode())
@@ -224,11 +230,11 @@ async def test_the_broker_leaves_every_character_of_a_topic_alone(stage: Running
 
 
 @pytest.mark.anyio
-@each_row("wanted", ["#", "+/#", "+/gateway/+/device/#", "$SYS/#", "$share/all/mt/#"])
+@each_row("topic_filter", ["#", "+/#", "+/gateway/+/device/#", "$SYS/#", "$share/all/mt/#"])
 @with_fresh_broker
-async def test_nobody_subscribes_with_a_wildcard_in_front(stage: RunningBroker, wanted: str) -> None:
-    client = await stage.client("admin")
-    client.send(Subscribe(1, ((wanted, 1),)))
+async def test_a_filter_with_a_leading_wildcard_is_refused(server: RunningBroker, topic_filter: str) -> None:
+    client = await server.client("admin")
+    client.send(Subscribe(1, ((topic_filter, 1),)))
     assert await client.expect(Suback) == Suback(1, (SUBACK_FAILURE,))
-    await publish(await stage.gateway(), b"{}")
+    await publish(await server.gateway(), b"{}")
     assert payloads_of(await client.receive_until_pong()) == []

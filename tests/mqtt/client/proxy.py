@@ -1,6 +1,6 @@
-"""The way between a link and a broker, on the loopback interface: it can be cut and stalled, and remembers.
+"""TCP proxy between a client and a broker on the loopback interface: it can cut and stall, and records.
 
-Tests that look only at the ends of the way find here how to wait for what comes out of it.
+It also has helpers for tests that look only at received messages.
 """
 
 from __future__ import annotations
@@ -25,60 +25,60 @@ if TYPE_CHECKING:
 
     from meshfleet.mqtt.client import Publish
     from meshfleet.mqtt.codec.packets import Packet
-    from tests.servers import ServerAddress as Place
+    from tests.servers import ServerAddress
 
     _Kind = TypeVar("_Kind", bound=Packet)
 
 TIMEOUT: Final = 40.0
-"""Seconds until what a test waits for must have happened; reached only when something is broken."""
+"""Seconds within which an expected event must happen; reached only in a failing test."""
 
 FAST_RECONNECT: Final = MqttOptions(backoff=ExponentialBackoff(initial=0.01, maximum=0.05))
-"""A link that comes back as soon as it can."""
+"""Options of a client that reconnects as soon as it can."""
 
-_PIECE: Final = 0x1_0000
+_READ_BYTES: Final = 0x1_0000
 
 
 class Cut(NamedTuple):
-    """Where a connection ends: behind so many bytes of the link, or so many of the broker."""
+    """Position at which a connection ends: after this many bytes of the client, or of the broker."""
 
     up: int | None = None
     down: int | None = None
 
 
 class ProxiedConnection:
-    """One connection on its way through the proxy."""
+    """One connection through the proxy."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
         self.up = bytearray()
-        """What the link said and the broker got."""
+        """Bytes that the client sent and the broker received."""
         self.down = bytearray()
-        """What the broker said and the link got."""
+        """Bytes that the broker sent and the client received."""
         self.over = False
 
     def client_packets(self, kind: type[_Kind]) -> list[_Kind]:
-        """The packets of a kind that the broker got."""
+        """Return the packets of a type that the broker received."""
         return [
             packet for packet in PacketParser(FROM_CLIENTS).feed(bytes(self.up)) if isinstance(packet, kind)
         ]
 
     def broker_packets(self, kind: type[_Kind]) -> list[_Kind]:
-        """The packets of a kind that the link got."""
+        """Return the packets of a type that the client received."""
         return [
             packet for packet in PacketParser(FROM_SERVERS).feed(bytes(self.down)) if isinstance(packet, kind)
         ]
 
 
 class Proxy:
-    """Passes bytes on in both directions. Use it as `async with`, and give its address to the link."""
+    """Proxy that forwards bytes in both directions. Use it with `async with`, and connect to its address."""
 
-    def __init__(self, broker: Place) -> None:
+    def __init__(self, broker: ServerAddress) -> None:
         self._broker = broker
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(0)
         host, port = self._listener.getsockname()
         self.address = BrokerAddress(host=host, port=port)
-        """Where the broker seems to be."""
+        """Address that stands for the broker."""
         self._cuts: deque[Cut] = deque()
         self._up, self._down = asyncio.Event(), asyncio.Event()
         self._changed = ChangeSignal()
@@ -87,48 +87,48 @@ class Proxy:
         self.resume()
 
     async def __aenter__(self) -> Self:
-        self._own(self._accept())
+        self._start_task(self._accept())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._listener.close()
-        await self._end(self._tasks)
+        await self._cancel_tasks(self._tasks)
 
     def plan(self, *cuts: Cut) -> None:
-        """Cut the connections that come next, the first of them here, the second there."""
+        """Cut the next connections, each at its position."""
         self._cuts.extend(cuts)
 
     @property
     def planned(self) -> int:
-        """How many cuts are still to come."""
+        """Number of cuts still to come."""
         return len(self._cuts)
 
     async def cut(self) -> None:
-        """End all connections now, between two packets or not. What was held up is lost."""
-        await self._end({task for task in self._tasks if task.get_name() == "passage"})
+        """End all connections now, between two packets or not. Stalled bytes are lost."""
+        await self._cancel_tasks({task for task in self._tasks if task.get_name() == "connection"})
 
     def stall(self, *, up: bool = True, down: bool = True) -> None:
-        """Hold up what is said from now on; connections stay, and new ones are accepted."""
+        """Hold bytes back from now on; connections stay open, and new ones are accepted."""
         for gate, stalled in ((self._up, up), (self._down, down)):
             if stalled:
                 gate.clear()
 
     def resume(self) -> None:
-        """Let pass what was held up."""
+        """Forward the bytes that were held back."""
         self._up.set()
         self._down.set()
 
-    async def until(self, happened: Callable[[], object]) -> None:
-        """Wait for something that bytes on their way, or the end of a passage, bring about."""
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition that forwarded bytes or the end of a connection bring about."""
         async with asyncio.timeout(TIMEOUT):
-            while not happened():
+            while not condition():
                 await self._changed.wait()
 
-    def _own(self, work: Coroutine[None, None, None], name: str | None = None) -> None:
-        task = asyncio.create_task(work, name=name)
+    def _start_task(self, coroutine: Coroutine[None, None, None], name: str | None = None) -> None:
+        task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
 
-    async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
+    async def _cancel_tasks(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
         self._tasks -= tasks
@@ -139,32 +139,36 @@ class Proxy:
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            near, _ = await loop.sock_accept(self._listener)
-            passage = ProxiedConnection(self._cuts.popleft() if self._cuts else Cut())
-            self.connections.append(passage)
+            client_socket, _ = await loop.sock_accept(self._listener)
+            connection = ProxiedConnection(self._cuts.popleft() if self._cuts else Cut())
+            self.connections.append(connection)
             self._changed.notify()
-            self._own(self._pass(passage, near), "passage")
+            self._start_task(self._forward(connection, client_socket), "connection")
 
-    async def _pass(self, passage: ProxiedConnection, near: socket.socket) -> None:
-        with near, socket.socket() as far:
-            near.settimeout(0)
-            far.settimeout(0)
+    async def _forward(self, connection: ProxiedConnection, client_socket: socket.socket) -> None:
+        with client_socket, socket.socket() as broker_socket:
+            client_socket.settimeout(0)
+            broker_socket.settimeout(0)
             try:
-                await asyncio.get_running_loop().sock_connect(far, self._broker)
-                async with asyncio.TaskGroup() as both:
-                    both.create_task(self._pump(near, far, self._up, passage.up, passage.cut.up))
-                    both.create_task(self._answer(far, near, passage))
+                await asyncio.get_running_loop().sock_connect(broker_socket, self._broker)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(
+                        self._pump(client_socket, broker_socket, self._up, connection.up, connection.cut.up)
+                    )
+                    tasks.create_task(self._forward_down(broker_socket, client_socket, connection))
             except* OSError:
-                pass  # One end is gone, or never was there: no reason to keep the other.
+                pass  # one side closed or never connected: close the other
             finally:
-                # A cancelled sock_recv gives up its file number one turn later: not while another has it.
+                # A canceled sock_recv releases its file descriptor one loop iteration later.
                 await asyncio.sleep(0)
-                passage.over = True
+                connection.over = True
                 self._changed.notify()
 
-    async def _answer(self, far: socket.socket, near: socket.socket, passage: ProxiedConnection) -> None:
-        await self._pump(far, near, self._down, passage.down, passage.cut.down)
-        raise ConnectionAbortedError  # The link may fall silent and listen on; the broker ends what it ends.
+    async def _forward_down(
+        self, broker_socket: socket.socket, client_socket: socket.socket, connection: ProxiedConnection
+    ) -> None:
+        await self._pump(broker_socket, client_socket, self._down, connection.down, connection.cut.down)
+        raise ConnectionAbortedError  # a close of the broker ends both directions, unlike one of the client
 
     async def _pump(
         self,
@@ -175,11 +179,11 @@ class Proxy:
         cut: int | None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        while data := await loop.sock_recv(source, _PIECE):
+        while data := await loop.sock_recv(source, _READ_BYTES):
             await gate.wait()
-            passed = data if cut is None else data[: cut - len(record)]
-            await loop.sock_sendall(target, passed)
-            record += passed
+            forwarded = data if cut is None else data[: cut - len(record)]
+            await loop.sock_sendall(target, forwarded)
+            record += forwarded
             self._changed.notify()
             if len(record) == cut:
                 raise ConnectionAbortedError
@@ -187,49 +191,51 @@ class Proxy:
         target.shutdown(socket.SHUT_WR)
 
 
-def to_address(broker: Place) -> BrokerAddress:
-    """A broker's place as the address of a link."""
-    return BrokerAddress(host=broker.host, port=broker.port)
+def to_address(server: ServerAddress) -> BrokerAddress:
+    """Convert the address of a server to the address of a broker."""
+    return BrokerAddress(host=server.host, port=server.port)
 
 
-async def impatient_link(there: BrokerAddress, options: MqttOptions = FAST_RECONNECT) -> MqttClient:
-    """Connect a link that soon gives up waiting for its broker; its connection is the proxy's latest.
+async def connect_with_short_timeout(
+    address: BrokerAddress, options: MqttOptions = FAST_RECONNECT
+) -> MqttClient:
+    """Connect a client with a short timeout; its connection is the last one of the proxy.
 
-    The same limit holds for connecting, and a machine may stall until it is over: then the next one is tried.
+    The timeout applies to connecting as well, and a slow machine may exceed it: then the next one is tried.
     """
-    for limit in RETRY_TIMEOUTS:
+    for timeout in RETRY_TIMEOUTS:
         try:
             return await MqttClient(
-                there, unique_name("c"), options=replace(options, timeout=limit)
+                address, unique_name("c"), options=replace(options, timeout=timeout)
             ).__aenter__()
         except BrokerUnreachable:
             continue
-    raise AssertionError(f"no link was connected within {RETRY_TIMEOUTS[-1]:g} s")
+    raise AssertionError(f"no client connected within {RETRY_TIMEOUTS[-1]:g} s")
 
 
 def unique_name(name: str) -> str:
-    """A client id or topic that nobody used before."""
+    """Return a client id or topic that was not used before."""
     return f"{name}-{uuid4()}"
 
 
-async def receive_messages(link: MqttClient, count: int) -> list[Publish]:
-    """The next messages, acknowledged. More than expected would be repetitions, or strangers."""
+async def receive_messages(client: MqttClient, count: int) -> list[Publish]:
+    """Receive and acknowledge exactly this many messages."""
     messages: list[Publish] = []
     async with asyncio.timeout(TIMEOUT):
         while len(messages) < count:
-            batch = await link.receive()
+            batch = await client.receive()
             batch.acknowledge()
             messages += batch.messages
     assert len(messages) == count
     return messages
 
 
-async def receive_messages_until(link: MqttClient, last: bytes) -> list[Publish]:
-    """What comes before the message with this payload, acknowledged; nothing has come behind it."""
+async def receive_messages_until(client: MqttClient, last: bytes) -> list[Publish]:
+    """Receive and acknowledge messages until this payload; return those before it. None may follow."""
     messages: list[Publish] = []
     async with asyncio.timeout(TIMEOUT):
         while not messages or messages[-1].payload != last:
-            batch = await link.receive()
+            batch = await client.receive()
             batch.acknowledge()
             messages += batch.messages
     return messages[:-1]

@@ -1,7 +1,7 @@
-"""A broker that does what a test tells it: a real peer on a TCP port of the loopback interface.
+"""Broker that a test controls: a real peer on a TCP port of the loopback interface.
 
-It reads with the server's side of our codec and records everything. By itself it only answers CONNECT, with
-`welcome`, and closes when the client has; a test that wants even that to be different says so.
+It decodes with the server side of the codec and records everything. By itself it only responds to CONNECT,
+with `connack`, and closes when the client has; a test can change even that.
 """
 
 from __future__ import annotations
@@ -42,46 +42,47 @@ _Packet = TypeVar("_Packet", bound=Packet)
 _Result = TypeVar("_Result")
 
 TIMEOUT: Final = 10.0
-"""Seconds until a test gives up waiting; reached only when something is broken."""
+"""Seconds until a test gives up waiting; reached only in a failing test."""
 
 QUICK_OPTIONS: Final = MqttOptions(timeout=10, backoff=ExponentialBackoff(initial=0.01, maximum=0.05))
 NO_RECONNECT: Final = ExponentialBackoff(initial=3600, maximum=3600)
-"""Delays of a link that is not to come back while the test lasts."""
+"""Backoff of a client that must not reconnect during the test."""
 
 PING_INTERVALS: Final = tuple(limit / 4 for limit in RETRY_TIMEOUTS)
-"""Seconds between two pings of links in tests.
+"""Seconds between two pings of clients in tests.
 
-A machine may stall for such an interval, and a ping is answered too late: then the test tries the next one.
+A slow machine may exceed an interval, so that a ping gets its response too late: then the test tries the
+next.
 """
 
-_ROOM: Final = 0x4000
-"""Bytes that the network takes for a peer that does not read, so that it soon takes no more."""
+_RECEIVE_BUFFER_BYTES: Final = 0x4000
+"""Bytes that the kernel buffers for a peer that does not read, small so that it is full soon."""
 
 
 async def with_timeout(awaitable: Awaitable[_Result]) -> _Result:
-    """Wait for a deed, but not for ever."""
+    """Await with a timeout."""
     async with asyncio.timeout(TIMEOUT):
         return await awaitable
 
 
 async def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for a condition, but not for ever."""
+    """Wait for a condition with a timeout."""
     await eventually_async(condition)
 
 
 async def wait_until_stable(value: Callable[[], int]) -> int:
-    """Wait until a number moves no more. Called too early, it hides a failure but never makes one."""
-    last, same = value(), 0
+    """Wait until a number no longer changes. Stopping too early hides a failure but never causes one."""
+    last, unchanged = value(), 0
     async with asyncio.timeout(TIMEOUT):
-        while same < 40:
+        while unchanged < 40:
             await asyncio.sleep(0.005)
             now = value()
-            last, same = now, same + 1 if now == last else 0
+            last, unchanged = now, unchanged + 1 if now == last else 0
     return last
 
 
 class Peer(asyncio.Protocol):
-    """One client, seen from the broker."""
+    """One client, as the broker sees it."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self._broker = broker
@@ -91,88 +92,90 @@ class Peer(asyncio.Protocol):
         self._changed = asyncio.Event()
         self.received: list[Packet] = []
         self.finished = False
-        """The client has said that nothing follows."""
+        """Whether the client has closed its writing side."""
         self.gone = False
+        """Whether the connection has ended."""
         self.fault: Exception | None = None
-        """Why it is gone, unless it left in order."""
+        """Error that ended the connection; None if it was closed in order."""
         self.lingers = False
-        """Whether to stay when the client has finished."""
+        """Whether to stay open when the client has closed its writing side."""
 
-    # What a test tells it
+    # Called by tests
 
     async def next(self) -> Packet:
-        """The next packet."""
+        """Return the next packet."""
         async with asyncio.timeout(TIMEOUT):
             while self._read == len(self.received):
-                assert not self.gone, "the client is gone"
+                assert not self.gone, "the client has disconnected"
                 self._changed.clear()
                 await self._changed.wait()
         self._read += 1
         return self.received[self._read - 1]
 
     async def expect(self, kind: type[_Packet]) -> _Packet:
-        """The next packet, which must be one of these."""
+        """Return the next packet, which must be of this type."""
         packet = await self.next()
         assert isinstance(packet, kind), packet
         return packet
 
     async def publishes(self, count: int) -> list[Publish]:
-        """The next packets, which must be messages."""
+        """Return the next packets, which must be messages."""
         return [await self.expect(Publish) for _ in range(count)]
 
     @property
     def unread(self) -> list[Packet]:
-        """Packets that came and were not asked for yet."""
+        """Packets that were received and not read by the test."""
         return self.received[self._read :]
 
     def send(self, *packets: Packet | bytes) -> None:
-        """Send packets, or bytes that need not be any, in one piece."""
+        """Send packets or any bytes in one write."""
         raw = [packet if isinstance(packet, bytes) else encode_packet(packet) for packet in packets]
         self.transport.write(b"".join(raw))
 
     def acknowledge(self, messages: Iterable[Publish]) -> None:
-        """Send the PUBACKs of messages."""
+        """Send a PUBACK for each message."""
         self.send(*(Puback(message.packet_id) for message in messages))
 
     async def grant(self, *codes: int) -> Subscribe:
-        """Read a SUBSCRIBE and answer it: with what it asks for, or with these codes."""
-        asked = await self.expect(Subscribe)
-        self.send(Suback(asked.packet_id, codes or tuple(qos for _, qos in asked.filters)))
-        return asked
+        """Read a SUBSCRIBE and send SUBACK, with the requested QoS or with these codes."""
+        subscribe = await self.expect(Subscribe)
+        self.send(Suback(subscribe.packet_id, codes or tuple(qos for _, qos in subscribe.filters)))
+        return subscribe
 
     def stall(self) -> None:
         """Stop reading."""
         self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Read again."""
         self.transport.resume_reading()
 
     def close(self) -> None:
-        """Send what is due and close."""
+        """Send pending output and close."""
         self.transport.close()
 
     def reset(self) -> None:
-        """Break the connection off, as a machine does that was switched off and is back."""
-        with socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno())) as same:
-            same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        """Reset the connection, as a machine does after a power failure."""
+        with socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno())) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
     @property
     def waiting(self) -> int:
-        """Bytes that the network did not take yet."""
+        """Bytes in the write buffer."""
         return self.transport.get_write_buffer_size()
 
     @property
     def transport(self) -> asyncio.Transport:
-        """Its end of the connection."""
+        """Transport of the connection."""
         assert self._transport is not None
         return self._transport
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
+        # uvloop's transport has another base class, but the same methods.
+        self._transport = cast("asyncio.Transport", transport)
         self._broker.on_connection(self)
 
     def data_received(self, data: bytes) -> None:
@@ -195,24 +198,25 @@ class Peer(asyncio.Protocol):
 
 
 class ScriptedBroker:
-    """Listens, and hands each client that it lets in to the test."""
+    """Listener that passes each accepted client to the test."""
 
-    def __init__(self, connack: Connack | None = Connack()) -> None:  # noqa: B008 # frozen
+    def __init__(self, connack: Connack | None = Connack()) -> None:  # noqa: B008 # immutable
         self.connack = connack
-        """The answer to every CONNECT; None leaves it to the test."""
+        """Response to every CONNECT; None leaves it to the test."""
         self.peers: list[Peer] = []
         self.refused = 0
+        """Number of refused clients."""
         self._arrived: deque[Peer] = deque()
         self._server: asyncio.Server | None = None
         self.port = 0
 
     async def __aenter__(self) -> Self:
-        listening = socket.socket()
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
-        listening.bind(("127.0.0.1", 0))
-        self.port = listening.getsockname()[1]
+        listening_socket = socket.socket()
+        listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+        listening_socket.bind(("127.0.0.1", 0))
+        self.port = listening_socket.getsockname()[1]
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Peer(self), sock=listening)
+        self._server = await loop.create_server(lambda: Peer(self), sock=listening_socket)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -224,7 +228,7 @@ class ScriptedBroker:
         await self._server.wait_closed()
 
     async def accept(self) -> Peer:
-        """The next client: its CONNECT has been read and answered, unless that is left to the test."""
+        """Return the next client, after its CONNECT and CONNACK unless the test sends that itself."""
         await wait_until(lambda: self._arrived)
         peer = self._arrived.popleft()
         if self.connack is not None:
@@ -232,17 +236,17 @@ class ScriptedBroker:
         return peer
 
     def refuse(self) -> None:
-        """Let nobody in from now on: an outage."""
+        """Refuse all clients from now on, as in an outage."""
         self.connack = Connack(code=ConnectReturnCode.SERVER_UNAVAILABLE)
 
     def on_connection(self, peer: Peer) -> None:
-        """A client is there."""
+        """Add a connection."""
         self.peers.append(peer)
         if self.connack is None:
             self._arrived.append(peer)
 
     def on_connect(self, peer: Peer) -> None:
-        """And has said who it is."""
+        """Respond to the CONNECT of a client."""
         if self.connack is None:
             return
         peer.send(self.connack)
@@ -253,7 +257,7 @@ class ScriptedBroker:
 
     @property
     def address(self) -> BrokerAddress:
-        """Where it listens."""
+        """Address of the listener."""
         return BrokerAddress(host="127.0.0.1", port=self.port)
 
     def create_client(
@@ -264,7 +268,7 @@ class ScriptedBroker:
         user: tuple[str, str | None] | None = None,
         **settings: Any,
     ) -> MqttClient:
-        """A link to here, with the quick options of tests except for these settings."""
+        """Create a client of this broker, with the quick options of tests except for these settings."""
         address = self.address
         if user is not None:
             address = replace(address, user=user[0], password=user[1])
@@ -272,25 +276,27 @@ class ScriptedBroker:
 
 
 @asynccontextmanager
-async def impatient_link(**settings: Any) -> AsyncIterator[tuple[ScriptedBroker, MqttClient, Peer]]:
-    """Connect a link that soon gives up waiting for its broker. The test closes it.
+async def connect_with_short_timeout(
+    **settings: Any,
+) -> AsyncIterator[tuple[ScriptedBroker, MqttClient, Peer]]:
+    """Connect a client with a short timeout. The test closes it.
 
-    The same limit holds for connecting, and a machine may stall until it is over: then the next one is tried.
+    The timeout applies to connecting as well, and a slow machine may exceed it: then the next one is tried.
     """
-    for limit in RETRY_TIMEOUTS:
+    for timeout in RETRY_TIMEOUTS:
         async with ScriptedBroker() as broker:
-            link = broker.create_client(timeout=limit, **settings)
+            client = broker.create_client(timeout=timeout, **settings)
             try:
-                await link.__aenter__()
+                await client.__aenter__()
             except BrokerUnreachable:
                 continue
-            yield broker, link, await broker.accept()
+            yield broker, client, await broker.accept()
             return
-    raise AssertionError(f"no link was connected within {RETRY_TIMEOUTS[-1]:g} s")
+    raise AssertionError(f"no client connected within {RETRY_TIMEOUTS[-1]:g} s")
 
 
-async def answered_pings(peer: Peer, count: int) -> bool:
-    """Answer the next packets, which must be pings. Return False if the client left meanwhile."""
+async def answer_pings(peer: Peer, count: int) -> bool:
+    """Respond to the next packets, which must be PINGREQ. Return False if the client disconnected."""
     for _ in range(count):
         await wait_until(lambda: peer.unread or peer.gone)
         if peer.gone:

@@ -1,4 +1,4 @@
-"""Where a broker is: every form of a URL, and none of them ever shows who we are."""
+"""Broker addresses: every form of a URL, and no text form that shows credentials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.row_tables import each_row
 USER, PASSWORD = "theuser", "t0psecret"
 
 
-def _known(address: BrokerAddress, user: str, password: str | None) -> BrokerAddress:
+def _with_credentials(address: BrokerAddress, user: str, password: str | None) -> BrokerAddress:
     return replace(address, user=user, password=password)
 
 
@@ -43,16 +43,19 @@ HOST = BrokerAddress(host="host", port=1883)
         ("mqtt://192.0.2.1:1883", BrokerAddress(host="192.0.2.1", port=1883)),
         ("mqtt://[::1]", BrokerAddress(host="::1", port=1883)),
         ("mqtts://[2001:db8::1]:8884", BrokerAddress(host="2001:db8::1", port=8884, tls=True)),
-        ("mqtt://u@host", _known(HOST, "u", None)),
-        ("mqtt://u:@host", _known(HOST, "u", "")),
-        ("mqtt://u:p@host", _known(HOST, "u", "p")),
-        ("wss://u:p@[::1]:2/x", _known(BrokerAddress(host="::1", port=2, tls=True, path="/x"), "u", "p")),
-        ("mqtt://a%40b:%3A%2F%3F%23%25@host", _known(HOST, "a@b", ":/?#%")),
-        ("mqtt://%C3%A9:p%20q@host", _known(HOST, "é", "p q")),
-        ("mqtt://u:a:b@host", _known(HOST, "u", "a:b")),
+        ("mqtt://u@host", _with_credentials(HOST, "u", None)),
+        ("mqtt://u:@host", _with_credentials(HOST, "u", "")),
+        ("mqtt://u:p@host", _with_credentials(HOST, "u", "p")),
+        (
+            "wss://u:p@[::1]:2/x",
+            _with_credentials(BrokerAddress(host="::1", port=2, tls=True, path="/x"), "u", "p"),
+        ),
+        ("mqtt://a%40b:%3A%2F%3F%23%25@host", _with_credentials(HOST, "a@b", ":/?#%")),
+        ("mqtt://%C3%A9:p%20q@host", _with_credentials(HOST, "é", "p q")),
+        ("mqtt://u:a:b@host", _with_credentials(HOST, "u", "a:b")),
     ],
 )
-def test_a_legal_url_is_read(url: str, address: BrokerAddress) -> None:
+def test_a_valid_url_is_parsed(url: str, address: BrokerAddress) -> None:
     assert BrokerAddress.parse(url) == address
 
 
@@ -60,9 +63,9 @@ def test_a_legal_url_is_read(url: str, address: BrokerAddress) -> None:
     "url",
     ["mqtt://host:1883", "mqtts://host:8883", "ws://host:80/mqtt", "wss://[2001:db8::1]:443/a/b"],
 )
-def test_an_address_is_written_as_it_was_read(url: str) -> None:
+def test_the_text_of_an_address_is_its_url(url: str) -> None:
     assert str(BrokerAddress.parse(url)) == url
-    assert repr(BrokerAddress.parse(url)) == f"Address({url!r})"
+    assert repr(BrokerAddress.parse(url)) == f"BrokerAddress({url!r})"
 
 
 @each_row(
@@ -89,7 +92,7 @@ def test_an_address_is_written_as_it_was_read(url: str) -> None:
         (f"wss://{USER}:{PASSWORD}@host/#x", "has a ? or #, which must be written as %3F or %23"),
         (f"mqtt://:{PASSWORD}@host", "has a password without a user name"),
         (f"mqtt://{USER}:{PASSWORD}/more@host", "is not a URL"),
-        (f"mqtt://{USER}:12/{PASSWORD}@host", "has an @ behind a /"),
+        (f"mqtt://{USER}:12/{PASSWORD}@host", "has an @ after a /"),
         (f"mqtt://{USER}:{PASSWORD}#more@host", "is not a URL"),
         (f"mqtt://{USER}:12?{PASSWORD}@host", "has a ? or #"),
         (f"mqtt://{USER}:{PASSWORD}\t@host", "has a space or a control character"),
@@ -98,34 +101,34 @@ def test_an_address_is_written_as_it_was_read(url: str) -> None:
         (f"mqtt://{USER}:{PASSWORD}%FF@host", "is not a URL"),
     ],
 )
-def test_an_illegal_url_is_refused_with_words_that_repeat_none_of_it(url: str, reason: str) -> None:
+def test_an_invalid_url_is_refused_without_repeating_it(url: str, reason: str) -> None:
     with pytest.raises(MalformedAddress) as caught:
         BrokerAddress.parse(url)
     assert str(caught.value).startswith(f"broker: {reason}")
-    told = "".join(traceback.format_exception_only(caught.value)) + repr(caught.value)
+    texts = "".join(traceback.format_exception_only(caught.value)) + repr(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
     for secret in (USER, PASSWORD):
-        assert secret not in told
+        assert secret not in texts
 
 
-def test_a_slash_in_a_password_does_not_turn_the_rest_of_it_into_a_path() -> None:
+def test_a_slash_in_a_password_does_not_make_the_rest_of_it_a_path() -> None:
     with pytest.raises(MalformedAddress):
         BrokerAddress.parse(f"ws://{USER}:12/{PASSWORD}@host")
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
-def test_a_host_that_cannot_be_looked_up_is_refused(host: str) -> None:
+def test_an_invalid_host_name_is_refused(host: str) -> None:
     with pytest.raises(MalformedAddress):
         BrokerAddress.parse(f"mqtt://{host}")
 
 
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws", "wss"])
-def test_who_we_are_is_never_shown(scheme: str) -> None:
+def test_credentials_are_never_shown(scheme: str) -> None:
     address = BrokerAddress.parse(f"{scheme}://{USER}:{PASSWORD}@host")
     console = Console(file=io.StringIO(), width=200)
     console.print(address, Pretty(address), [address], {"broker": address})
     assert isinstance(console.file, io.StringIO)
-    shown = [
+    texts = [
         str(address),
         repr(address),
         f"{address}",
@@ -133,19 +136,19 @@ def test_who_we_are_is_never_shown(scheme: str) -> None:
         pretty_repr(address),
         console.file.getvalue(),
     ]
-    for text in shown:
+    for text in texts:
         assert "host" in text
         assert USER not in text
         assert PASSWORD not in text
 
 
-def test_who_we_are_is_what_the_url_says() -> None:
+def test_credentials_are_those_of_the_url() -> None:
     address = BrokerAddress.parse(f"mqtt://{USER}:{PASSWORD}@host")
     assert (address.user, address.password) == (USER, PASSWORD)
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     for url in (text, f"mqtt://{text}", f"ws://{text}/x"):
         try:
             address = BrokerAddress.parse(url)

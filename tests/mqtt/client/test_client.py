@@ -1,4 +1,4 @@
-"""What survives a connection: publishes on their way, subscriptions, and what was not acknowledged."""
+"""State that survives a connection: messages in flight, subscriptions, and unacknowledged messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshfleet.mqtt.codec.packets import (
 from tests.mqtt.client.scripted_broker import (
     NO_RECONNECT,
     ScriptedBroker,
-    impatient_link,
+    connect_with_short_timeout,
     wait_until,
     wait_until_stable,
     with_timeout,
@@ -40,73 +40,73 @@ def _payloads(messages: list[Publish]) -> list[str]:
 
 
 async def test_a_publish_returns_when_it_is_acknowledged_and_not_before() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        publishing = asyncio.create_task(link.publish("t/é", b"\x00x", retain=True))
+        publishing = asyncio.create_task(client.publish("t/é", b"\x00x", retain=True))
         (message,) = await peer.publishes(1)
         assert message == Publish("t/é", b"\x00x", qos=1, retain=True, packet_id=message.packet_id)
         peer.send(Puback(message.packet_id + 1), Publish("t", b""))
-        await with_timeout(link.receive())
+        await with_timeout(client.receive())
         assert not publishing.done()
         peer.acknowledge([message])
         await with_timeout(publishing)
 
 
-async def test_a_publish_at_qos_0_waits_for_nobody() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_a_publish_at_qos_0_does_not_wait_for_an_acknowledgement() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        await with_timeout(link.publish("t", b"x", qos=0))
+        await with_timeout(client.publish("t", b"x", qos=0))
         assert await peer.publishes(1) == [Publish("t", b"x")]
 
 
-async def test_many_publishes_leave_in_order_and_never_more_than_the_window() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(window=10) as link:
+async def test_many_publishes_are_sent_in_order_and_never_more_than_the_window() -> None:
+    async with ScriptedBroker() as broker, broker.create_client(window=10) as client:
         peer = await broker.accept()
-        publishing = asyncio.create_task(link.publish_all(_numbered(37)))
-        got: list[Publish] = []
+        publishing = asyncio.create_task(client.publish_all(_numbered(37)))
+        received: list[Publish] = []
         acknowledged = 0
-        while len(got) < 37:
-            got += await peer.publishes(1)
-            got += await peer.publishes(len(peer.unread))
-            assert len(got) - acknowledged <= 10
-            if len(got) - acknowledged == 10 or len(got) == 37:
-                peer.acknowledge(got[acknowledged : acknowledged + 5])
+        while len(received) < 37:
+            received += await peer.publishes(1)
+            received += await peer.publishes(len(peer.unread))
+            assert len(received) - acknowledged <= 10
+            if len(received) - acknowledged == 10 or len(received) == 37:
+                peer.acknowledge(received[acknowledged : acknowledged + 5])
                 acknowledged += 5
-        peer.acknowledge(got[acknowledged:-1])
+        peer.acknowledge(received[acknowledged:-1])
         assert not publishing.done()
-        peer.acknowledge(got[-1:])
+        peer.acknowledge(received[-1:])
         await with_timeout(publishing)
-        assert _payloads(got) == [str(number) for number in range(37)]
-        assert not any(message.dup for message in got)
+        assert _payloads(received) == [str(number) for number in range(37)]
+        assert not any(message.dup for message in received)
 
 
 async def test_a_full_window_opens_again_at_half() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(window=10) as link:
+    async with ScriptedBroker() as broker, broker.create_client(window=10) as client:
         peer = await broker.accept()
-        publishing = asyncio.create_task(link.publish_all(_numbered(15)))
-        got = await peer.publishes(10)
-        peer.acknowledge(got[:4])
+        publishing = asyncio.create_task(client.publish_all(_numbered(15)))
+        received = await peer.publishes(10)
+        peer.acknowledge(received[:4])
         assert await wait_until_stable(lambda: len(peer.unread)) == 0
-        peer.acknowledge(got[4:5])
-        got += await peer.publishes(5)
-        peer.acknowledge(got)
+        peer.acknowledge(received[4:5])
+        received += await peer.publishes(5)
+        peer.acknowledge(received)
         await with_timeout(publishing)
 
 
-async def test_what_is_on_its_way_goes_again_with_its_id_in_its_order_and_marked() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_messages_in_flight_are_resent_in_order_with_their_packet_ids_and_dup_flag() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
         publishing = asyncio.create_task(
-            link.publish_all([*_numbered(5), Publish("t", b"once"), *_numbered(2, "x")])
+            client.publish_all([*_numbered(5), Publish("t", b"once"), *_numbered(2, "x")])
         )
-        got = await peer.publishes(8)
-        peer.acknowledge([got[1]])
+        received = await peer.publishes(8)
+        peer.acknowledge([received[1]])
         peer.close()
-        left = [message for message in got if message.qos and message is not got[1]]
+        unacknowledged = [message for message in received if message.qos and message is not received[1]]
         for _ in range(2):
             peer = await broker.accept()
-            repeated = await peer.publishes(6)
-            assert repeated == [replace(message, dup=True) for message in left]
+            resent = await peer.publishes(6)
+            assert resent == [replace(message, dup=True) for message in unacknowledged]
             peer.reset()
         peer = await broker.accept()
         peer.acknowledge(await peer.publishes(6))
@@ -114,32 +114,32 @@ async def test_what_is_on_its_way_goes_again_with_its_id_in_its_order_and_marked
         assert peer.unread == []
 
 
-async def test_what_is_published_in_an_outage_waits_and_leaves_behind_what_goes_again() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_messages_published_in_an_outage_are_sent_after_resent_ones() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        first = asyncio.create_task(link.publish("t", b"first"))
+        first = asyncio.create_task(client.publish("t", b"first"))
         await peer.publishes(1)
         broker.refuse()
         peer.close()
         await wait_until(lambda: broker.refused)
-        second = asyncio.create_task(link.publish("t", b"second"))
-        without = asyncio.create_task(link.publish("t", b"third", qos=0))
+        second = asyncio.create_task(client.publish("t", b"second"))
+        without = asyncio.create_task(client.publish("t", b"third", qos=0))
         broker.connack = Connack()
         peer = await broker.accept()
-        got = await peer.publishes(3)
-        assert [(message.payload, message.dup) for message in got] == [
+        received = await peer.publishes(3)
+        assert [(message.payload, message.dup) for message in received] == [
             (b"first", True),
             (b"second", False),
             (b"third", False),
         ]
-        peer.acknowledge(got[:2])
+        peer.acknowledge(received[:2])
         await with_timeout(asyncio.gather(first, second, without))
 
 
-async def test_a_cancelled_publish_that_has_left_goes_again_until_it_is_acknowledged() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_a_canceled_publish_that_was_sent_is_resent_until_it_is_acknowledged() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        publishing = asyncio.create_task(link.publish("t", b"x"))
+        publishing = asyncio.create_task(client.publish("t", b"x"))
         (message,) = await peer.publishes(1)
         publishing.cancel()
         peer.close()
@@ -153,62 +153,62 @@ async def test_a_cancelled_publish_that_has_left_goes_again_until_it_is_acknowle
 
 
 async def test_a_batch_of_an_old_connection_is_never_acknowledged_on_the_new_one() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         old = await broker.accept()
         old.send(Publish("t", b"x", qos=1, packet_id=1), Publish("t", b"y", qos=1, packet_id=2))
-        held = await with_timeout(link.receive())
+        old_batch = await with_timeout(client.receive())
         broker.connack = Connack(session_present=True)
         old.close()
         new = await broker.accept()
         new.send(Publish("t", b"another", qos=1, packet_id=1))
-        fresh = await with_timeout(link.receive())
-        held.acknowledge()
-        await with_timeout(link.publish("t", b"mark", qos=0))
+        new_batch = await with_timeout(client.receive())
+        old_batch.acknowledge()
+        await with_timeout(client.publish("t", b"mark", qos=0))
         assert await new.next() == Publish("t", b"mark")
-        fresh.acknowledge()
+        new_batch.acknowledge()
         assert await new.next() == Puback(1)
     assert Puback(1) not in old.received
 
 
 async def test_batches_are_acknowledged_in_the_order_of_arrival() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
         batches = []
         for number in (1, 2, 3):
             peer.send(Publish("t", b"x", qos=1, packet_id=number))
-            batches.append(await with_timeout(link.receive()))
+            batches.append(await with_timeout(client.receive()))
         for batch in (batches[2], batches[0], batches[1]):
             batch.acknowledge()
         assert [await peer.next() for _ in range(3)] == [Puback(1), Puback(2), Puback(3)]
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "forgotten"])
-async def test_the_link_subscribes_again_when_the_broker_has_forgotten_and_only_then(*, kept: bool) -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "lost"])
+async def test_the_client_subscribes_again_only_if_the_broker_has_lost_the_session(*, kept: bool) -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(link.subscribe("a", "b"))
+            tasks.create_task(client.subscribe("a", "b"))
             await peer.grant()
-            tasks.create_task(link.subscribe("c", qos=0))
+            tasks.create_task(client.subscribe("c", qos=0))
             await peer.grant()
-            tasks.create_task(link.unsubscribe("b"))
+            tasks.create_task(client.unsubscribe("b"))
             peer.send(Unsuback((await peer.expect(Unsubscribe)).packet_id))
         broker.connack = Connack(session_present=kept)
         peer.close()
         peer = await broker.accept()
         if not kept:
             assert (await peer.grant()).filters == (("a", 1), ("c", 0))
-        await with_timeout(link.publish("t", b"mark", qos=0))
+        await with_timeout(client.publish("t", b"mark", qos=0))
         assert await peer.next() == Publish("t", b"mark")
 
 
-async def test_publishes_go_again_after_the_subscriptions() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_messages_are_resent_after_the_subscriptions() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        asking = asyncio.create_task(link.subscribe("a"))
+        subscribing = asyncio.create_task(client.subscribe("a"))
         await peer.grant()
-        await asking
-        publishing = asyncio.create_task(link.publish("t", b"x"))
+        await subscribing
+        publishing = asyncio.create_task(client.publish("t", b"x"))
         await peer.publishes(1)
         peer.close()
         peer = await broker.accept()
@@ -218,16 +218,14 @@ async def test_publishes_go_again_after_the_subscriptions() -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["refused", "cut off"])
-async def test_a_session_that_was_made_anew_is_not_trusted_before_it_has_the_subscriptions(
-    *, answered: bool
-) -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_a_new_session_is_subscribed_until_the_broker_has_granted_it(*, answered: bool) -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        asking = asyncio.create_task(link.subscribe("a"))
+        subscribing = asyncio.create_task(client.subscribe("a"))
         await peer.grant()
-        await asking
+        await subscribing
         peer.close()
-        peer = await broker.accept()  # it has forgotten us, and has a session of ours from now on
+        peer = await broker.accept()  # the session was lost; from now on the broker has a new one
         broker.connack = Connack(session_present=True)
         if answered:
             await peer.grant(SUBACK_FAILURE)
@@ -236,96 +234,96 @@ async def test_a_session_that_was_made_anew_is_not_trusted_before_it_has_the_sub
             peer.close()
         peer = await broker.accept()
         assert (await peer.grant()).filters == (("a", 1),)
-        await wait_until(lambda: link.connection_error is None)
+        await wait_until(lambda: client.connection_error is None)
         peer.close()
         peer = await broker.accept()
-        await with_timeout(link.publish("t", b"mark", qos=0))
+        await with_timeout(client.publish("t", b"mark", qos=0))
         assert await peer.next() == Publish("t", b"mark")
 
 
-async def test_a_subscription_that_is_refused_later_is_trouble_and_tried_again() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_a_subscription_refused_after_a_reconnect_is_an_error_and_retried() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        asking = asyncio.create_task(link.subscribe("a", "b"))
+        subscribing = asyncio.create_task(client.subscribe("a", "b"))
         await peer.grant()
-        await asking
+        await subscribing
         peer.close()
         for _ in range(2):
             peer = await broker.accept()
             await peer.grant(1, SUBACK_FAILURE)
-            await wait_until(lambda: isinstance(link.connection_error, SubscriptionRefused))
-            assert "'b'" in str(link.connection_error)
+            await wait_until(lambda: isinstance(client.connection_error, SubscriptionRefused))
+            assert "'b'" in str(client.connection_error)
         peer = await broker.accept()
         await peer.grant()
-        await wait_until(lambda: link.connection_error is None)
+        await wait_until(lambda: client.connection_error is None)
 
 
-async def test_a_refused_filter_is_named_and_the_others_hold() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_a_refused_filter_is_named_and_the_others_are_subscribed() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        asking = asyncio.create_task(link.subscribe("a", "b", "c"))
+        subscribing = asyncio.create_task(client.subscribe("a", "b", "c"))
         await peer.grant(1, SUBACK_FAILURE, 0)
         with pytest.raises(SubscriptionRefused, match="'b', 'c'") as caught:
-            await asking
+            await subscribing
         assert caught.value.filters == ("b", "c")
         peer.close()
         peer = await broker.accept()
         assert (await peer.grant()).filters == (("a", 1),)
 
 
-async def test_to_subscribe_in_an_outage_waits_and_works() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_subscribing_in_an_outage_waits_for_the_broker() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
         broker.refuse()
         peer.close()
         await wait_until(lambda: broker.refused)
-        asking = asyncio.create_task(link.subscribe("a"))
+        subscribing = asyncio.create_task(client.subscribe("a"))
         broker.connack = Connack()
         peer = await broker.accept()
         await peer.expect(Subscribe)
-        peer.close()  # and asks once more
+        peer.close()  # the client sends it once more
         peer = await broker.accept()
         await peer.grant()
-        await with_timeout(asking)
+        await with_timeout(subscribing)
 
 
-async def test_a_broker_that_does_not_answer_a_subscription_is_left_and_blamed_for_that() -> None:
-    async with impatient_link(backoff=NO_RECONNECT) as (_, link, peer):
-        asking = asyncio.create_task(link.subscribe("a"))
-        await wait_until(lambda: link.connection_error)
-        assert "does not answer a subscription" in str(link.connection_error)
+async def test_a_connection_without_a_suback_is_ended_with_that_reason() -> None:
+    async with connect_with_short_timeout(backoff=NO_RECONNECT) as (_, client, peer):
+        subscribing = asyncio.create_task(client.subscribe("a"))
+        await wait_until(lambda: client.connection_error)
+        assert "did not respond to a subscription" in str(client.connection_error)
         await wait_until(lambda: peer.gone)
-        asking.cancel()
-        await with_timeout(link.close())
+        subscribing.cancel()
+        await with_timeout(client.close())
 
 
-async def test_qos_2_is_refused_in_words() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_qos_2_and_malformed_topics_are_refused() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        with pytest.raises(MalformedPacket, match="a link takes QoS 0 and 1"):
-            await link.publish("t", b"x", qos=2)
-        with pytest.raises(MalformedPacket, match="a link takes QoS 0 and 1, not 2"):
-            await link.subscribe("a", qos=2)
+        with pytest.raises(MalformedPacket, match="must be 0 or 1"):
+            await client.publish("t", b"x", qos=2)
+        with pytest.raises(MalformedPacket, match="must be 0 or 1, not 2"):
+            await client.subscribe("a", qos=2)
         with pytest.raises(MalformedPacket):
-            await link.publish_all([*_numbered(2), Publish("a/#", b"", qos=1)])
+            await client.publish_all([*_numbered(2), Publish("a/#", b"", qos=1)])
         with pytest.raises(MalformedPacket):
-            await link.subscribe("a#")
-        await with_timeout(link.publish("t", b"mark", qos=0))
+            await client.subscribe("a#")
+        await with_timeout(client.publish("t", b"mark", qos=0))
         assert await peer.next() == Publish("t", b"mark")
 
 
-async def test_publishers_take_turns_and_each_keeps_its_order() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(window=4) as link:
+async def test_concurrent_publishers_keep_their_order() -> None:
+    async with ScriptedBroker() as broker, broker.create_client(window=4) as client:
         peer = await broker.accept()
-        one = asyncio.create_task(link.publish_all(_numbered(30, "a")))
-        other = asyncio.create_task(link.publish_all(_numbered(30, "b")))
-        late = [asyncio.create_task(link.publish("t", f"c{number}".encode())) for number in range(3)]
-        got: list[Publish] = []
-        while len(got) < 63:
+        one = asyncio.create_task(client.publish_all(_numbered(30, "a")))
+        other = asyncio.create_task(client.publish_all(_numbered(30, "b")))
+        late = [asyncio.create_task(client.publish("t", f"c{number}".encode())) for number in range(3)]
+        received: list[Publish] = []
+        while len(received) < 63:
             message = await peer.publishes(1)
             peer.acknowledge(message)
-            got += message
+            received += message
         await with_timeout(asyncio.gather(one, other, *late))
         for name, count in (("a", 30), ("b", 30), ("c", 3)):
-            ours = [payload for payload in _payloads(got) if payload[0] == name]
-            assert ours == [f"{name}{number}" for number in range(count)]
+            payloads = [payload for payload in _payloads(received) if payload[0] == name]
+            assert payloads == [f"{name}{number}" for number in range(count)]

@@ -1,4 +1,4 @@
-"""One connection: how it begins, what the broker may not do, and how a silent broker is noticed."""
+"""One connection: handshake, protocol violations of the broker, and keep alive."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.mqtt.client.scripted_broker import (
     QUICK_OPTIONS,
     Peer,
     ScriptedBroker,
-    answered_pings,
+    answer_pings,
     wait_until,
     with_timeout,
 )
@@ -64,7 +64,7 @@ WILL = Will("gone", b"\x00\xff", qos=1, retain=True)
         (False, WILL, ("ü", "pä:/@"), 65_535),
     ],
 )
-async def test_the_first_packet_says_who_we_are(
+async def test_the_first_packet_is_a_connect_with_the_options(
     *, clean: bool, will: Will | None, user: tuple[str, str | None] | None, keep_alive: int
 ) -> None:
     async with ScriptedBroker() as broker:
@@ -76,7 +76,7 @@ async def test_the_first_packet_says_who_we_are(
 
 
 @each_row("code", [code for code in ConnectReturnCode if code])
-async def test_a_refusal_tells_who_refuses_and_why(code: ConnectReturnCode) -> None:
+async def test_a_refusal_names_the_broker_and_the_reason(code: ConnectReturnCode) -> None:
     async with ScriptedBroker(Connack(code=code)) as broker:
         with pytest.raises(ConnectionRefused) as caught:
             await with_timeout(broker.create_client(user=("theuser", "t0psecret")).__aenter__())
@@ -91,13 +91,13 @@ async def test_a_refusal_tells_who_refuses_and_why(code: ConnectReturnCode) -> N
         await wait_until(lambda: broker.peers[0].gone)
 
 
-async def test_what_follows_a_refusal_is_not_heard() -> None:
+async def test_packets_after_a_refusal_are_ignored() -> None:
     async with (
         ScriptedBroker() as broker,
-        broker.create_client(backoff=replace(QUICK_OPTIONS.backoff, initial=0.001)) as link,
+        broker.create_client(backoff=replace(QUICK_OPTIONS.backoff, initial=0.001)) as client,
     ):
         peer = await broker.accept()
-        publishing = asyncio.create_task(link.publish("t", b""))
+        publishing = asyncio.create_task(client.publish("t", b""))
         (message,) = await peer.publishes(1)
         broker.connack = None
         peer.close()
@@ -113,46 +113,48 @@ async def test_what_follows_a_refusal_is_not_heard() -> None:
         peer.acknowledge([message])
         await with_timeout(publishing)
         peer.send(Publish("t", b"yes"))
-        assert (await with_timeout(link.receive())).messages == [Publish("t", b"yes")]
+        assert (await with_timeout(client.receive())).messages == [Publish("t", b"yes")]
 
 
 @each_row(
-    ("first", "words"),
+    ("first", "reason"),
     [
         (Publish("a", b""), "PUBLISH instead of CONNACK"),
         (Pingresp(), "PINGRESP instead of CONNACK"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "broke the protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "protocol violation by the broker"),
         (b"\x20\x02\x00\x06", "CONNACK return code: 6 is reserved"),
         (b"\x20\x02\x01\x05", "CONNACK session present"),
-        (b"\x34\x05\x00\x01a\x00\x01", "PUBLISH qos: 2 was not asked for"),
+        (b"\x34\x05\x00\x01a\x00\x01", "PUBLISH qos: 2 is higher than accepted"),
     ],
 )
-async def test_a_broker_that_does_not_begin_with_connack_is_none(first: Packet | bytes, words: str) -> None:
+async def test_a_broker_whose_first_packet_is_not_connack_is_unreachable(
+    first: Packet | bytes, reason: str
+) -> None:
     async with ScriptedBroker(connack=None) as broker:
         entering = asyncio.create_task(broker.create_client().__aenter__())
         peer = await broker.accept()
         await peer.expect(Connect)
-        peer.send(first, Publish("a", b"nor is this heard"))
-        with pytest.raises(BrokerUnreachable, match=words) as caught:
+        peer.send(first, Publish("a", b"ignored"))
+        with pytest.raises(BrokerUnreachable, match=reason) as caught:
             await entering
         assert str(broker.address) in str(caught.value)
         await wait_until(lambda: peer.gone)
 
 
-async def test_a_session_that_should_be_clean_and_is_not_is_refused() -> None:
+async def test_session_present_after_a_clean_connect_is_an_error() -> None:
     async with ScriptedBroker(Connack(session_present=True)) as broker:
-        with pytest.raises(LinkError, match="kept a session that should be clean"):
+        with pytest.raises(LinkError, match="kept a session although a clean session was requested"):
             await with_timeout(broker.create_client(clean=True).__aenter__())  # [MQTT-3.2.2-1]
         await wait_until(lambda: broker.peers[0].gone)
 
 
-async def test_a_connection_that_ends_with_its_first_packets_is_none() -> None:
+async def test_a_violation_right_after_connack_fails_the_first_connection() -> None:
     async with ScriptedBroker(connack=None) as broker:
         entering = asyncio.create_task(broker.create_client().__aenter__())
         peer = await broker.accept()
         await peer.expect(Connect)
         peer.send(Connack(), b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        with pytest.raises(ConnectionLost, match="broke the protocol"):
+        with pytest.raises(ConnectionLost, match="protocol violation by the broker"):
             await with_timeout(entering)
         await wait_until(lambda: peer.gone)
 
@@ -162,7 +164,7 @@ ENDS: list[Callable[[Peer], None]] = [Peer.close, Peer.reset]
 
 @each_row("end", ENDS)
 @each_row("reads", [True, False])
-async def test_a_broker_that_ends_the_connection_instead_of_an_answer_is_unreachable(
+async def test_a_broker_that_closes_before_connack_is_unreachable(
     end: Callable[[Peer], None], *, reads: bool
 ) -> None:
     async with ScriptedBroker(connack=None) as broker:
@@ -177,24 +179,24 @@ async def test_a_broker_that_ends_the_connection_instead_of_an_answer_is_unreach
 
 
 @pytest.mark.parametrize(
-    ("end", "words"), [(Peer.close, "the broker closed the connection"), (Peer.reset, "reset")]
+    ("end", "reason"), [(Peer.close, "the broker closed the connection"), (Peer.reset, "reset")]
 )
-async def test_a_connection_that_ends_later_tells_how(end: Callable[[Peer], None], words: str) -> None:
-    async with ScriptedBroker() as broker, broker.create_client(backoff=NO_RECONNECT) as link:
-        asking = asyncio.create_task(link.subscribe("a"))
+async def test_connection_error_says_how_a_connection_ended(end: Callable[[Peer], None], reason: str) -> None:
+    async with ScriptedBroker() as broker, broker.create_client(backoff=NO_RECONNECT) as client:
+        subscribing = asyncio.create_task(client.subscribe("a"))
         peer = await broker.accept()
         await peer.expect(Subscribe)
         end(peer)
-        await wait_until(lambda: link.connection_error)
-        assert isinstance(link.connection_error, ConnectionLost)
-        assert words in str(link.connection_error)
-        asking.cancel()
+        await wait_until(lambda: client.connection_error)
+        assert isinstance(client.connection_error, ConnectionLost)
+        assert reason in str(client.connection_error)
+        subscribing.cancel()
 
 
-async def test_a_broker_that_never_answers_is_unreachable() -> None:
+async def test_a_broker_that_never_sends_connack_is_unreachable() -> None:
     async with ScriptedBroker(connack=None) as broker:
         for limit in RETRY_TIMEOUTS:
-            with pytest.raises(BrokerUnreachable, match=f"does not answer within {limit:g} seconds"):
+            with pytest.raises(BrokerUnreachable, match=f"did not respond within {limit:g} seconds"):
                 await with_timeout(broker.create_client(timeout=limit).__aenter__())
             await wait_until(lambda: all(peer.gone for peer in broker.peers))
             if broker.peers:
@@ -202,75 +204,81 @@ async def test_a_broker_that_never_answers_is_unreachable() -> None:
         assert broker.peers
 
 
-async def test_nobody_at_the_address_is_said_in_words() -> None:
+async def test_an_address_without_a_listener_is_unreachable() -> None:
     async with ScriptedBroker() as broker:
-        link = broker.create_client()
+        client = broker.create_client()
     with pytest.raises(BrokerUnreachable, match="Connection refused"):
-        await with_timeout(link.__aenter__())
+        await with_timeout(client.__aenter__())
 
 
 @each_row(
-    "link",
+    "create_client",
     [
         lambda address: MqttClient(address, ""),
         lambda address: MqttClient(address, "nul\0"),
         lambda address: MqttClient(address, "x", options=replace(QUICK_OPTIONS, keep_alive=65_536)),
         lambda address: MqttClient(address, "x", will=Will("a/#", b"")),
         lambda address: MqttClient(address, "x", will=Will("a", b"", qos=3)),
-        lambda address: MqttClient(replace(address, password="p"), "x"),  # noqa: S106 # it is none
+        lambda address: MqttClient(replace(address, password="p"), "x"),  # noqa: S106 # not a real password
     ],
 )
-async def test_an_introduction_that_breaks_the_rules_is_the_callers_mistake(
-    link: Callable[[BrokerAddress], MqttClient],
+async def test_an_invalid_connect_raises_malformed_packet(
+    create_client: Callable[[BrokerAddress], MqttClient],
 ) -> None:
     async with ScriptedBroker() as broker:
         with pytest.raises(MalformedPacket, match=r"^CONNECT "):
-            await with_timeout(link(broker.address).__aenter__())
+            await with_timeout(create_client(broker.address).__aenter__())
         assert not broker.peers
 
 
 @each_row(
-    ("packet", "words"),
+    ("packet", "reason"),
     [
-        (Connack(), "the broker sent CONNACK, which nobody asked for"),
-        (Suback(60_001, (0,)), "the broker sent SUBACK, which nobody asked for"),
-        (Unsuback(1), "the broker sent UNSUBACK, which nobody asked for"),
-        (Pubrec(1), "the broker sent PUBREC, which nobody asked for"),
-        (Publish("a", b"", qos=2, packet_id=1), "broke the protocol: PUBLISH qos: 2 was not asked for"),
-        (Pingreq(), "broke the protocol: packet: none begins with 0xc0"),
-        (b"\x00\x00", "broke the protocol"),
-        (b"\x30\x03\x00\x01#", "broke the protocol: PUBLISH topic"),
-        (b"\x90\x80\x80\x80\x01", "broke the protocol: packet: 2097152 bytes are more than 1000"),
+        (Connack(), "the broker sent an unexpected CONNACK"),
+        (Suback(60_001, (0,)), "the broker sent an unexpected SUBACK"),
+        (Unsuback(1), "the broker sent an unexpected UNSUBACK"),
+        (Pubrec(1), "the broker sent an unexpected PUBREC"),
+        (
+            Publish("a", b"", qos=2, packet_id=1),
+            "protocol violation by the broker: PUBLISH qos: 2 is higher than accepted",
+        ),
+        (Pingreq(), "protocol violation by the broker: packet: no packet in this direction starts with 0xc0"),
+        (b"\x00\x00", "protocol violation by the broker"),
+        (b"\x30\x03\x00\x01#", "protocol violation by the broker: PUBLISH topic"),
+        (
+            b"\x90\x80\x80\x80\x01",
+            "protocol violation by the broker: packet: 2097152 bytes are more than 1000",
+        ),
     ],
 )
 @each_row("times", [1, 100])
-async def test_a_broker_that_breaks_the_rules_is_left_and_told_about(
-    packet: Packet | bytes, words: str, times: int, caplog: pytest.LogCaptureFixture
+async def test_a_protocol_violation_of_the_broker_ends_the_connection(
+    packet: Packet | bytes, reason: str, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
         ScriptedBroker() as broker,
-        broker.create_client(backoff=NO_RECONNECT, max_packet_bytes=1000) as link,
+        broker.create_client(backoff=NO_RECONNECT, max_packet_bytes=1000) as client,
     ):
         peer = await broker.accept()
         raw = packet if isinstance(packet, bytes) else encode_packet(packet)
         peer.send(*[Pingresp()] * times, *[raw] * times)
-        await wait_until(lambda: link.connection_error)
-        assert isinstance(link.connection_error, ConnectionLost)
-        assert words in str(link.connection_error)
+        await wait_until(lambda: client.connection_error)
+        assert isinstance(client.connection_error, ConnectionLost)
+        assert reason in str(client.connection_error)
         await wait_until(lambda: peer.gone)
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-async def test_a_message_too_large_arrives_without_its_payload_and_the_connection_goes_on() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(max_packet_bytes=1000) as link:
+async def test_an_oversized_message_arrives_without_its_payload() -> None:
+    async with ScriptedBroker() as broker, broker.create_client(max_packet_bytes=1000) as client:
         peer = await broker.accept()
         peer.send(Publish("big", bytes(2000), qos=1, packet_id=7), Publish("small", b"x"))
-        got: list[Publish] = []
-        while len(got) < 2:
-            batch = await with_timeout(link.receive())
+        received: list[Publish] = []
+        while len(received) < 2:
+            batch = await with_timeout(client.receive())
             batch.acknowledge()
-            got += batch.messages
-        assert got == [OversizedPublish("big", b"", 1, packet_id=7, size=2000), Publish("small", b"x")]
+            received += batch.messages
+        assert received == [OversizedPublish("big", b"", 1, packet_id=7, size=2000), Publish("small", b"x")]
         assert await peer.next() == Puback(7)
 
 
@@ -284,79 +292,81 @@ async def test_a_message_too_large_arrives_without_its_payload_and_the_connectio
         (0, (0, 0), ()),
     ],
 )
-async def test_what_is_granted_lower_than_asked_is_refused(
+async def test_a_filter_granted_at_a_lower_qos_is_refused(
     qos: int, codes: tuple[int, ...], refused: tuple[str, ...]
 ) -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        asking = asyncio.create_task(link.subscribe("a", "b", qos=qos))
-        asked = await peer.grant(*codes)
-        assert asked.filters == (("a", qos), ("b", qos))
-        assert asked.packet_id > 60_000
+        subscribing = asyncio.create_task(client.subscribe("a", "b", qos=qos))
+        request = await peer.grant(*codes)
+        assert request.filters == (("a", qos), ("b", qos))
+        assert request.packet_id > 60_000
         if refused:
             with pytest.raises(SubscriptionRefused) as caught:
-                await asking
+                await subscribing
             assert caught.value.filters == refused
         else:
-            await asking
+            await subscribing
 
 
 @each_row("wrong", [Suback(1, (1,)), Suback(1, (1, 1, 1)), Unsuback(1)])
-async def test_an_answer_that_does_not_fit_the_question_ends_the_connection(wrong: Suback | Unsuback) -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_a_response_that_does_not_match_its_request_ends_the_connection(
+    wrong: Suback | Unsuback,
+) -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        asking = asyncio.create_task(link.subscribe("a", "b"))
-        asked = await peer.expect(Subscribe)
-        peer.send(replace(wrong, packet_id=asked.packet_id))
+        subscribing = asyncio.create_task(client.subscribe("a", "b"))
+        request = await peer.expect(Subscribe)
+        peer.send(replace(wrong, packet_id=request.packet_id))
         again = await broker.accept()
         await again.grant()
-        await with_timeout(asking)
+        await with_timeout(subscribing)
         assert peer.gone
 
 
 async def test_acknowledgements_of_unknown_messages_are_ignored() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
         peer.send(Puback(1), Puback(65_535), Publish("t", b"x"))
-        assert (await with_timeout(link.receive())).messages == [Publish("t", b"x")]
-        assert link.connection_error is None
+        assert (await with_timeout(client.receive())).messages == [Publish("t", b"x")]
+        assert client.connection_error is None
 
 
-async def test_a_quiet_connection_is_kept_by_pings() -> None:
+async def test_an_idle_connection_is_kept_open_by_pings() -> None:
     for interval in PING_INTERVALS:
-        async with ScriptedBroker() as broker, broker.create_client(ping_interval=interval) as link:
+        async with ScriptedBroker() as broker, broker.create_client(ping_interval=interval) as client:
             peer = await broker.accept()
-            if await answered_pings(peer, 3):
-                assert (link.connection_error, len(broker.peers)) == (None, 1)
+            if await answer_pings(peer, 3):
+                assert (client.connection_error, len(broker.peers)) == (None, 1)
                 return
-    pytest.fail("the link ended a connection whose pings were answered")
+    pytest.fail("the client ended a connection whose pings got responses")
 
 
-async def test_a_program_that_was_busy_for_long_does_not_blame_the_broker() -> None:
+async def test_a_blocked_event_loop_does_not_end_the_connection() -> None:
     for interval in PING_INTERVALS:
-        async with ScriptedBroker() as broker, broker.create_client(ping_interval=interval) as link:
+        async with ScriptedBroker() as broker, broker.create_client(ping_interval=interval) as client:
             peer = await broker.accept()
             await peer.expect(Pingreq)
-            time.sleep(2 * interval)  # noqa: ASYNC251 # nothing else runs, so the next check comes late
-            if await answered_pings(peer, 2):
-                assert (link.connection_error, len(broker.peers)) == (None, 1)
+            time.sleep(2 * interval)  # noqa: ASYNC251 # blocks the loop, so that the next check is late
+            if await answer_pings(peer, 2):
+                assert (client.connection_error, len(broker.peers)) == (None, 1)
                 return
-    pytest.fail("the link ended a connection because the program was busy")
+    pytest.fail("the client ended a connection because the program was busy")
 
 
-async def test_a_broker_that_does_not_answer_pings_is_dead() -> None:
-    """The only test that waits for the interval that follows from the shortest keep-alive."""
-    async with ScriptedBroker() as broker, broker.create_client(keep_alive=1, backoff=NO_RECONNECT) as link:
+async def test_a_connection_without_ping_responses_is_ended() -> None:
+    """Wait for the interval of the shortest keep alive, as no other test does."""
+    async with ScriptedBroker() as broker, broker.create_client(keep_alive=1, backoff=NO_RECONNECT) as client:
         peer = await broker.accept()
         await peer.expect(Pingreq)
-        await wait_until(lambda: link.connection_error)
-        assert "nothing was heard from the broker for 0.333 seconds" in str(link.connection_error)
+        await wait_until(lambda: client.connection_error)
+        assert "no packet received from the broker for 0.333 seconds" in str(client.connection_error)
         await wait_until(lambda: peer.gone)
 
 
-async def test_without_keep_alive_nobody_is_pinged() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(keep_alive=0) as link:
+async def test_without_keep_alive_no_ping_is_sent() -> None:
+    async with ScriptedBroker() as broker, broker.create_client(keep_alive=0) as client:
         peer = await broker.accept()
         peer.send(Publish("t", b""))
-        await with_timeout(link.receive())
+        await with_timeout(client.receive())
     assert not any(isinstance(packet, Pingreq) for packet in peer.received)

@@ -1,4 +1,4 @@
-"""Batches: which messages are together, what they weigh, and in which order they are acknowledged."""
+"""Batches of received messages: their content, size, and order of acknowledgements."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from meshfleet.mqtt.codec.packets import Publish
 
 
 class Broker:
-    """What one connection's broker would get."""
+    """Recorder of the acknowledgements that one connection would send."""
 
     def __init__(self) -> None:
-        self.got = b""
-        self.acks = AckQueue(self._take)
+        self.received = b""
+        self.acks = AckQueue(self._record)
 
-    def _take(self, data: bytes) -> None:
-        assert data, "nothing is not worth a write"
-        self.got += data
+    def _record(self, data: bytes) -> None:
+        assert data, "an empty write is useless"
+        self.received += data
 
 
 def _message(packet_id: int) -> Publish:
@@ -37,7 +37,7 @@ def _batches(broker: Broker, *ids: list[int]) -> list[MessageBatch]:
     return batches
 
 
-def test_what_several_reads_brought_is_one_batch_in_the_order_of_arrival() -> None:
+def test_messages_of_several_reads_are_one_batch_in_the_order_of_arrival() -> None:
     inbox, broker = Inbox(), Broker()
     inbox.put([_message(1), _message(2)], 20, broker.acks)
     inbox.put([_message(3)], 7, broker.acks)
@@ -47,7 +47,7 @@ def test_what_several_reads_brought_is_one_batch_in_the_order_of_arrival() -> No
     assert (batch.size, len(inbox), inbox.size) == (27, 0, 0)
 
 
-def test_what_comes_after_a_fetch_is_another_batch() -> None:
+def test_messages_received_after_a_fetch_are_another_batch() -> None:
     inbox, broker = Inbox(), Broker()
     inbox.put([_message(1)], 5, broker.acks)
     first = inbox.pop()
@@ -68,33 +68,34 @@ def test_a_batch_belongs_to_one_connection() -> None:
     assert inbox.size == 0
 
 
-def test_acknowledging_tells_the_connection_that_brought_the_messages_and_no_other() -> None:
+def test_acknowledgements_are_sent_on_the_connection_of_the_messages_only() -> None:
     inbox, old, new = Inbox(), Broker(), Broker()
     inbox.put([_message(1)], 5, old.acks)
     inbox.put([_message(2)], 5, new.acks)
     first, second = inbox.pop(), inbox.pop()
     second.acknowledge()
-    assert (old.got, new.got) == (b"", encode_pubacks([2]))
+    assert (old.received, new.received) == (b"", encode_pubacks([2]))
     first.acknowledge()
-    assert (old.got, new.got) == (encode_pubacks([1]), encode_pubacks([2]))
+    assert (old.received, new.received) == (encode_pubacks([1]), encode_pubacks([2]))
 
 
 batches = st.lists(st.lists(st.integers(0, 65_535), min_size=1, max_size=5), min_size=1, max_size=6)
 
 
 @given(batches, st.data())
-def test_acknowledgements_leave_in_the_order_of_arrival(ids: list[list[int]], data: st.DataObject) -> None:
+def test_acknowledgements_are_sent_in_the_order_of_arrival(ids: list[list[int]], data: st.DataObject) -> None:
     broker = Broker()
-    made = _batches(broker, *ids)
-    told: set[int] = set()
-    for turn in data.draw(st.permutations(range(len(ids)))):
-        made[turn].acknowledge()
-        told.add(turn)
-        # A batch of QoS 0 alone has nothing to wait for.
-        due = next((each for each in range(len(ids)) if each not in told and any(ids[each])), len(ids))
-        assert broker.got == encode_pubacks(
-            [each for batch in ids[:due] for each in batch if each]
-        )  # [MQTT-4.6.0-2]
+    created = _batches(broker, *ids)
+    acknowledged: set[int] = set()
+    for index in data.draw(st.permutations(range(len(ids)))):
+        created[index].acknowledge()
+        acknowledged.add(index)
+        # A batch with only QoS 0 messages needs no acknowledgement.
+        due = next(
+            (each for each in range(len(ids)) if each not in acknowledged and any(ids[each])), len(ids)
+        )
+        # [MQTT-4.6.0-2]
+        assert broker.received == encode_pubacks([each for batch in ids[:due] for each in batch if each])
 
 
 def test_messages_at_qos_0_are_not_acknowledged() -> None:
@@ -102,17 +103,17 @@ def test_messages_at_qos_0_are_not_acknowledged() -> None:
     mixed, without = _batches(broker, [0, 5, 0, 6], [0, 0])
     without.acknowledge()
     mixed.acknowledge()
-    assert broker.got == encode_pubacks([5, 6])
+    assert broker.received == encode_pubacks([5, 6])
 
 
-def test_messages_at_qos_0_that_are_never_acknowledged_keep_nobody_waiting() -> None:
+def test_batches_at_qos_0_do_not_delay_later_acknowledgements() -> None:
     broker = Broker()
     _, second = _batches(broker, [0, 0], [7])
     second.acknowledge()
-    assert broker.got == encode_pubacks([7])
+    assert broker.received == encode_pubacks([7])
 
 
-def test_a_batch_that_waits_for_another_to_be_acknowledged_does_not_keep_its_messages() -> None:
+def test_an_acknowledged_batch_that_waits_for_another_frees_its_messages() -> None:
     broker = Broker()
     first, second, third = _batches(broker, [1], [2], [0])
     message = weakref.ref(second)
@@ -122,10 +123,10 @@ def test_a_batch_that_waits_for_another_to_be_acknowledged_does_not_keep_its_mes
     gc.collect()
     assert message() is None
     first.acknowledge()
-    assert broker.got == encode_pubacks([1, 2])
+    assert broker.received == encode_pubacks([1, 2])
 
 
-def test_acknowledging_twice_tells_once() -> None:
+def test_acknowledging_twice_sends_one_acknowledgement() -> None:
     broker = Broker()
     first, second = _batches(broker, [1], [2])
     for _ in range(2):
@@ -133,13 +134,13 @@ def test_acknowledging_twice_tells_once() -> None:
     for _ in range(2):
         first.acknowledge()
     second.acknowledge()
-    assert broker.got == encode_pubacks([1, 2])
+    assert broker.received == encode_pubacks([1, 2])
 
 
-def test_a_batch_that_was_not_fetched_keeps_those_after_it_waiting() -> None:
+def test_a_batch_is_acknowledged_while_a_later_one_is_not_fetched() -> None:
     inbox, broker = Inbox(), Broker()
     inbox.put([_message(1)], 1, broker.acks)
     first = inbox.pop()
     inbox.put([_message(2)], 1, broker.acks)
     first.acknowledge()
-    assert broker.got == encode_pubacks([1])
+    assert broker.received == encode_pubacks([1])

@@ -1,4 +1,4 @@
-"""What is on its way: ids, the window, repetitions, and when a delivery is done."""
+"""In-flight window: packet identifiers, limit, resending, and completion of deliveries."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-ONE = Publish("a", b"x", qos=1)
-WITHOUT = Publish("a", b"x")
+QOS1_MESSAGE = Publish("a", b"x", qos=1)
+QOS0_MESSAGE = Publish("a", b"x")
 MALFORMED = Publish("a/#", b"x", qos=1)
 
 
-def _read(packets: Iterable[bytes]) -> list[Publish]:
+def _parse(packets: Iterable[bytes]) -> list[Publish]:
     parser = PacketParser(FROM_CLIENTS)
-    read = parser.feed(b"".join(packets))
+    parsed = parser.feed(b"".join(packets))
     assert parser.fault is None
-    return [packet for packet in read if isinstance(packet, Publish)]
+    return [packet for packet in parsed if isinstance(packet, Publish)]
 
 
 def _ids(packets: Iterable[bytes]) -> list[int]:
-    return [message.packet_id for message in _read(packets)]
+    return [message.packet_id for message in _parse(packets)]
 
 
 @pytest.fixture(scope="module")
@@ -46,186 +46,204 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def _launched(flight: InFlightWindow, messages: list[Publish], delivery: Delivery) -> list[int]:
-    """The ids of messages that may be too many to leave at once."""
+def _prepare_all(in_flight: InFlightWindow, messages: list[Publish], delivery: Delivery) -> list[int]:
+    """Prepare messages that may be too many for one write, and return their packet identifiers."""
     packets: list[bytes] = []
     while len(packets) < len(messages):
-        packets += flight.prepare(messages[len(packets) :], delivery)
+        packets += in_flight.prepare(messages[len(packets) :], delivery)
     return _ids(packets)
 
 
-def _delivery(loop: asyncio.AbstractEventLoop, left: int) -> Delivery:
-    return Delivery(left, loop.create_future())
+def _create_delivery(loop: asyncio.AbstractEventLoop, remaining: int) -> Delivery:
+    return Delivery(remaining, loop.create_future())
 
 
-def test_ids_are_1_to_60000_and_begin_again(loop: asyncio.AbstractEventLoop) -> None:
-    flight = InFlightWindow(LAST_PUBLISH_ID)
-    ids = _launched(flight, [ONE] * LAST_PUBLISH_ID, _delivery(loop, LAST_PUBLISH_ID))
+def test_packet_ids_are_1_to_60000_and_start_again(loop: asyncio.AbstractEventLoop) -> None:
+    in_flight = InFlightWindow(LAST_PUBLISH_ID)
+    ids = _prepare_all(in_flight, [QOS1_MESSAGE] * LAST_PUBLISH_ID, _create_delivery(loop, LAST_PUBLISH_ID))
     assert ids == list(range(1, LAST_PUBLISH_ID + 1))
-    assert flight.acknowledge(ids)
-    assert _ids(flight.prepare([ONE] * 2, _delivery(loop, 2))) == [1, 2]
+    assert in_flight.acknowledge(ids)
+    assert _ids(in_flight.prepare([QOS1_MESSAGE] * 2, _create_delivery(loop, 2))) == [1, 2]
 
 
-def test_ids_in_flight_are_passed_over(loop: asyncio.AbstractEventLoop) -> None:
-    flight = InFlightWindow(LAST_PUBLISH_ID)
-    flight.prepare([ONE] * 5, _delivery(loop, 5))
-    flight.acknowledge([1, 3])
-    _launched(flight, [ONE] * (LAST_PUBLISH_ID - 5), _delivery(loop, LAST_PUBLISH_ID - 5))
-    assert flight.free_slots == 2
-    assert _ids(flight.prepare([ONE] * 2, _delivery(loop, 2))) == [1, 3]
-    assert len(flight) == LAST_PUBLISH_ID
+def test_packet_ids_in_flight_are_skipped(loop: asyncio.AbstractEventLoop) -> None:
+    in_flight = InFlightWindow(LAST_PUBLISH_ID)
+    in_flight.prepare([QOS1_MESSAGE] * 5, _create_delivery(loop, 5))
+    in_flight.acknowledge([1, 3])
+    _prepare_all(
+        in_flight, [QOS1_MESSAGE] * (LAST_PUBLISH_ID - 5), _create_delivery(loop, LAST_PUBLISH_ID - 5)
+    )
+    assert in_flight.free_slots == 2
+    assert _ids(in_flight.prepare([QOS1_MESSAGE] * 2, _create_delivery(loop, 2))) == [1, 3]
+    assert len(in_flight) == LAST_PUBLISH_ID
 
 
-def test_a_window_beyond_the_ids_ends_with_them(loop: asyncio.AbstractEventLoop) -> None:
-    flight = InFlightWindow(10 * LAST_PUBLISH_ID)
-    assert flight.free_slots == LAST_PUBLISH_ID
-    _launched(flight, [ONE] * LAST_PUBLISH_ID, _delivery(loop, LAST_PUBLISH_ID))
-    assert flight.free_slots == 0
+def test_a_window_is_limited_by_the_number_of_packet_ids(loop: asyncio.AbstractEventLoop) -> None:
+    in_flight = InFlightWindow(10 * LAST_PUBLISH_ID)
+    assert in_flight.free_slots == LAST_PUBLISH_ID
+    _prepare_all(in_flight, [QOS1_MESSAGE] * LAST_PUBLISH_ID, _create_delivery(loop, LAST_PUBLISH_ID))
+    assert in_flight.free_slots == 0
 
 
 @each_row(("window", "reopens"), [(1, 0), (2, 1), (3, 1), (10, 5), (11, 5)])
-def test_a_full_flight_opens_again_at_half_of_its_window(
+def test_a_full_window_opens_again_at_half(
     loop: asyncio.AbstractEventLoop, window: int, reopens: int
 ) -> None:
-    flight = InFlightWindow(window)
-    ids = _ids(flight.prepare([ONE] * window, _delivery(loop, window)))
+    in_flight = InFlightWindow(window)
+    ids = _ids(in_flight.prepare([QOS1_MESSAGE] * window, _create_delivery(loop, window)))
     for left in range(window - 1, reopens, -1):
-        assert not flight.acknowledge([ids.pop()])
-        assert (len(flight), flight.free_slots) == (left, 0)
-    assert flight.acknowledge([ids.pop()]), "somebody may wait for this"
-    assert flight.free_slots == window - reopens
+        assert not in_flight.acknowledge([ids.pop()])
+        assert (len(in_flight), in_flight.free_slots) == (left, 0)
+    assert in_flight.acknowledge([ids.pop()]), "a caller may wait for this"
+    assert in_flight.free_slots == window - reopens
 
 
-def test_a_flight_that_was_never_full_has_the_rest_of_its_window(loop: asyncio.AbstractEventLoop) -> None:
-    flight = InFlightWindow(10)
-    flight.prepare([ONE] * 9, _delivery(loop, 9))
-    assert flight.free_slots == 1
-    assert not flight.acknowledge([1])
-    assert flight.free_slots == 2
+def test_a_window_that_was_never_full_has_its_remaining_slots(loop: asyncio.AbstractEventLoop) -> None:
+    in_flight = InFlightWindow(10)
+    in_flight.prepare([QOS1_MESSAGE] * 9, _create_delivery(loop, 9))
+    assert in_flight.free_slots == 1
+    assert not in_flight.acknowledge([1])
+    assert in_flight.free_slots == 2
 
 
-def test_messages_at_qos_0_take_no_id_and_no_room(loop: asyncio.AbstractEventLoop) -> None:
-    flight = InFlightWindow(2)
-    assert _ids(flight.prepare([WITHOUT, ONE, WITHOUT], _delivery(loop, 1))) == [0, 1, 0]
-    assert (len(flight), flight.free_slots) == (1, 1)
-    assert _ids(flight.resend_packets()) == [1]
+def test_messages_at_qos_0_use_no_packet_id_and_no_slot(loop: asyncio.AbstractEventLoop) -> None:
+    in_flight = InFlightWindow(2)
+    assert _ids(in_flight.prepare([QOS0_MESSAGE, QOS1_MESSAGE, QOS0_MESSAGE], _create_delivery(loop, 1))) == [
+        0,
+        1,
+        0,
+    ]
+    assert (len(in_flight), in_flight.free_slots) == (1, 1)
+    assert _ids(in_flight.resend_packets()) == [1]
 
 
-def test_a_malformed_message_keeps_all_others_of_its_launch_back(loop: asyncio.AbstractEventLoop) -> None:
-    flight = InFlightWindow(10)
-    flight.prepare([ONE], _delivery(loop, 1))
-    before = flight.resend_packets()
+def test_a_malformed_message_prevents_all_others_of_its_call(loop: asyncio.AbstractEventLoop) -> None:
+    in_flight = InFlightWindow(10)
+    in_flight.prepare([QOS1_MESSAGE], _create_delivery(loop, 1))
+    before = in_flight.resend_packets()
     with pytest.raises(MalformedPacket):
-        flight.prepare([ONE, ONE, MALFORMED], _delivery(loop, 3))
-    assert (len(flight), flight.free_slots, flight.resend_packets()) == (1, 9, before)
-    ids = _ids(flight.prepare([ONE] * 9, _delivery(loop, 9)))
+        in_flight.prepare([QOS1_MESSAGE, QOS1_MESSAGE, MALFORMED], _create_delivery(loop, 3))
+    assert (len(in_flight), in_flight.free_slots, in_flight.resend_packets()) == (1, 9, before)
+    ids = _ids(in_flight.prepare([QOS1_MESSAGE] * 9, _create_delivery(loop, 9)))
     assert len({1, *ids}) == 10
 
 
-def test_what_is_too_much_for_one_write_leaves_in_several(loop: asyncio.AbstractEventLoop) -> None:
-    flight, delivery = InFlightWindow(100), _delivery(loop, 10)
-    heavy = [Publish("a", bytes(100_000), 1)] * 10
-    assert _ids(flight.prepare(heavy, delivery)) == [1, 2, 3]
-    assert (len(flight), flight.free_slots, delivery.remaining) == (3, 97, 10)
-    assert _launched(flight, heavy[3:], delivery) == list(range(4, 11))
-    assert len(flight.prepare([Publish("a", bytes(10**6))] * 2, delivery)) == 1, "one always leaves"
+def test_messages_too_large_for_one_write_are_prepared_in_several_calls(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    in_flight, delivery = InFlightWindow(100), _create_delivery(loop, 10)
+    messages = [Publish("a", bytes(100_000), 1)] * 10
+    assert _ids(in_flight.prepare(messages, delivery)) == [1, 2, 3]
+    assert (len(in_flight), in_flight.free_slots, delivery.remaining) == (3, 97, 10)
+    assert _prepare_all(in_flight, messages[3:], delivery) == list(range(4, 11))
+    assert len(in_flight.prepare([Publish("a", bytes(10**6))] * 2, delivery)) == 1, "at least one is prepared"
 
 
-def test_unknown_ids_land_without_a_trace(loop: asyncio.AbstractEventLoop) -> None:
-    flight, delivery = InFlightWindow(10), _delivery(loop, 2)
-    flight.prepare([ONE] * 2, delivery)
-    flight.acknowledge([7, 65_535, 1, 1])
-    assert (len(flight), delivery.remaining, delivery.done.done()) == (1, 1, False)
-    assert flight.acknowledge([2])
+def test_unknown_packet_ids_are_ignored(loop: asyncio.AbstractEventLoop) -> None:
+    in_flight, delivery = InFlightWindow(10), _create_delivery(loop, 2)
+    in_flight.prepare([QOS1_MESSAGE] * 2, delivery)
+    in_flight.acknowledge([7, 65_535, 1, 1])
+    assert (len(in_flight), delivery.remaining, delivery.done.done()) == (1, 1, False)
+    assert in_flight.acknowledge([2])
     assert delivery.done.done()
 
 
-def test_a_delivery_whose_caller_went_away_lands_all_the_same(loop: asyncio.AbstractEventLoop) -> None:
-    flight, delivery = InFlightWindow(10), _delivery(loop, 1)
-    flight.prepare([ONE], delivery)
+def test_a_message_whose_caller_was_canceled_is_acknowledged(loop: asyncio.AbstractEventLoop) -> None:
+    in_flight, delivery = InFlightWindow(10), _create_delivery(loop, 1)
+    in_flight.prepare([QOS1_MESSAGE], delivery)
     delivery.done.cancel()
-    assert flight.acknowledge([1])
-    assert len(flight) == 0
+    assert in_flight.acknowledge([1])
+    assert len(in_flight) == 0
 
 
-def test_everybody_hears_when_it_is_given_up(loop: asyncio.AbstractEventLoop) -> None:
-    flight = InFlightWindow(10)
-    waiting, landed, away = _delivery(loop, 2), _delivery(loop, 1), _delivery(loop, 1)
-    for delivery in (landed, waiting, away):
-        flight.prepare([ONE] * delivery.remaining, delivery)
-    flight.acknowledge([1])
-    away.done.cancel()
+def test_fail_all_fails_every_pending_delivery(loop: asyncio.AbstractEventLoop) -> None:
+    in_flight = InFlightWindow(10)
+    waiting, acknowledged, canceled = (
+        _create_delivery(loop, 2),
+        _create_delivery(loop, 1),
+        _create_delivery(loop, 1),
+    )
+    for delivery in (acknowledged, waiting, canceled):
+        in_flight.prepare([QOS1_MESSAGE] * delivery.remaining, delivery)
+    in_flight.acknowledge([1])
+    canceled.done.cancel()
     reason = Undelivered(3)
-    flight.fail_all(reason)
+    in_flight.fail_all(reason)
     assert waiting.done.exception() is reason
-    assert landed.done.exception() is None
-    assert away.done.cancelled()
-    assert (len(flight), flight.resend_packets()) == (0, [])
+    assert acknowledged.done.exception() is None
+    assert canceled.done.cancelled()
+    assert (len(in_flight), in_flight.resend_packets()) == (0, [])
 
 
-class Flights(RuleBasedStateMachine):
-    """Any order of launches and landings, next to a plain list of what should be on its way."""
+class InFlightSteps(RuleBasedStateMachine):
+    """Any order of publishes and acknowledgements, next to a plain list of the messages in flight."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.window = 7
-        self.flight = InFlightWindow(self.window)
-        self.full = False
-        self.flying: list[tuple[Publish, Delivery]] = []
+        self.in_flight = InFlightWindow(self.window)
+        self.is_full = False
+        self.expected: list[tuple[Publish, Delivery]] = []
         self.deliveries: list[Delivery] = []
 
     def teardown(self) -> None:
         self.loop.close()
 
-    @precondition(lambda self: self.flight.free_slots)
+    @precondition(lambda self: self.in_flight.free_slots)
     @rule(data=st.data())
-    def launch(self, data: st.DataObject) -> None:
+    def prepare(self, data: st.DataObject) -> None:
         message = st.builds(Publish, st.just("t"), st.binary(max_size=3), st.integers(0, 1), st.booleans())
-        messages = data.draw(st.lists(message, max_size=self.flight.free_slots))
-        delivery = _delivery(self.loop, sum(each.qos for each in messages))
-        sent = _read(self.flight.prepare(messages, delivery))
+        messages = data.draw(st.lists(message, max_size=self.in_flight.free_slots))
+        delivery = _create_delivery(self.loop, sum(each.qos for each in messages))
+        sent = _parse(self.in_flight.prepare(messages, delivery))
         assert [replace(each, packet_id=0) for each in sent] == messages
-        self.flying += [(each, delivery) for each in sent if each.qos]
-        self.full = len(self.flying) == self.window
+        self.expected += [(each, delivery) for each in sent if each.qos]
+        self.is_full = len(self.expected) == self.window
         self.deliveries += [delivery] if delivery.remaining else []
 
-    @precondition(lambda self: self.flight.free_slots)
+    @precondition(lambda self: self.in_flight.free_slots)
     @rule(before=st.integers(0, 3))
-    def launch_malformed(self, before: int) -> None:
+    def prepare_malformed(self, before: int) -> None:
         with pytest.raises(MalformedPacket):
-            self.flight.prepare([*[ONE] * before, MALFORMED], _delivery(self.loop, before + 1))
+            self.in_flight.prepare(
+                [*[QOS1_MESSAGE] * before, MALFORMED], _create_delivery(self.loop, before + 1)
+            )
 
     @rule(data=st.data())
-    def land(self, data: st.DataObject) -> None:
+    def acknowledge(self, data: st.DataObject) -> None:
         ids = data.draw(
-            st.lists(st.sampled_from([each.packet_id for each, _ in self.flying] or [9]), max_size=9)
+            st.lists(st.sampled_from([each.packet_id for each, _ in self.expected] or [9]), max_size=9)
         )
-        opened = self.flight.acknowledge([*ids, LAST_PUBLISH_ID + 1])
-        self.flying = [(each, delivery) for each, delivery in self.flying if each.packet_id not in ids]
-        reopened = self.full and len(self.flying) <= self.window // 2
-        self.full = self.full and not reopened
-        assert opened == (reopened or not self.flying)
+        opened = self.in_flight.acknowledge([*ids, LAST_PUBLISH_ID + 1])
+        self.expected = [(each, delivery) for each, delivery in self.expected if each.packet_id not in ids]
+        reopened = self.is_full and len(self.expected) <= self.window // 2
+        self.is_full = self.is_full and not reopened
+        assert opened == (reopened or not self.expected)
 
     @invariant()
-    def what_flies_is_known_by_unique_ids_in_its_order(self) -> None:
-        assert len(self.flight) == len(self.flying)
-        assert _read(self.flight.resend_packets()) == [replace(each, dup=True) for each, _ in self.flying]
-        ids = [each.packet_id for each, _ in self.flying]
+    def messages_in_flight_have_unique_packet_ids_and_keep_their_order(self) -> None:
+        assert len(self.in_flight) == len(self.expected)
+        assert _parse(self.in_flight.resend_packets()) == [
+            replace(each, dup=True) for each, _ in self.expected
+        ]
+        ids = [each.packet_id for each, _ in self.expected]
         assert len(set(ids)) == len(ids)
         assert all(1 <= each <= LAST_PUBLISH_ID for each in ids)
 
     @invariant()
-    def there_is_room_unless_it_was_full_and_is_not_half_empty(self) -> None:
-        assert self.flight.free_slots == (0 if self.full else self.window - len(self.flying))
+    def slots_are_free_unless_it_was_full_and_is_not_half_empty(self) -> None:
+        assert self.in_flight.free_slots == (0 if self.is_full else self.window - len(self.expected))
 
     @invariant()
-    def a_delivery_is_done_when_the_last_of_it_has_landed(self) -> None:
-        flying = [delivery for _, delivery in self.flying]
+    def a_delivery_is_done_when_its_last_message_is_acknowledged(self) -> None:
+        expected = [delivery for _, delivery in self.expected]
         for delivery in self.deliveries:
-            assert delivery.remaining == flying.count(delivery)
-            assert delivery.done.done() == (delivery not in flying)
+            assert delivery.remaining == expected.count(delivery)
+            assert delivery.done.done() == (delivery not in expected)
 
 
-test_any_order_of_launches_and_landings = Flights.TestCase
-test_any_order_of_launches_and_landings.settings = settings(max_examples=examples(50), stateful_step_count=30)
+test_any_order_of_publishes_and_acknowledgements = InFlightSteps.TestCase
+test_any_order_of_publishes_and_acknowledgements.settings = settings(
+    max_examples=examples(50), stateful_step_count=30
+)

@@ -1,4 +1,4 @@
-"""Keep-alive without a clock: every beat is asked for by the test."""
+"""Keep alive without a clock: the tests call every check."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 from meshfleet.mqtt.client.connection import CHECKS_PER_KEEP_ALIVE, KeepAliveAction, KeepAliveCheck
 
 
-def _beats(pulse: KeepAliveCheck, happened: list[str]) -> list[KeepAliveAction]:
-    """What each beat says: before it, "h" was heard and "s" was said."""
-    beats = []
-    for what in happened:
-        pulse.has_received |= "h" in what
-        pulse.has_sent |= "s" in what
-        beats.append(pulse.next_action())
-    return beats
+def _actions(keep_alive: KeepAliveCheck, events: list[str]) -> list[KeepAliveAction]:
+    """Return the action of each check; before it, "r" stands for received and "s" for sent bytes."""
+    actions = []
+    for event in events:
+        keep_alive.has_received |= "r" in event
+        keep_alive.has_sent |= "s" in event
+        actions.append(keep_alive.next_action())
+    return actions
 
 
-def test_while_both_sides_talk_nobody_pings() -> None:
-    assert _beats(KeepAliveCheck(), ["hs", "hs", "sh"]) == [KeepAliveAction.NOTHING] * 3
+def test_no_ping_is_sent_while_both_sides_send() -> None:
+    assert _actions(KeepAliveCheck(), ["rs", "rs", "sr"]) == [KeepAliveAction.NOTHING] * 3
 
 
-def test_a_quiet_connection_is_pinged_and_lives_on_answers() -> None:
-    assert _beats(KeepAliveCheck(), ["", "sh", "", "sh"]) == [
+def test_an_idle_connection_is_pinged_and_stays_open_with_responses() -> None:
+    assert _actions(KeepAliveCheck(), ["", "sr", "", "sr"]) == [
         KeepAliveAction.PING,
         KeepAliveAction.NOTHING,
         KeepAliveAction.PING,
@@ -31,30 +31,30 @@ def test_a_quiet_connection_is_pinged_and_lives_on_answers() -> None:
     ]
 
 
-def test_who_only_talks_asks_for_an_answer() -> None:
-    assert _beats(KeepAliveCheck(), ["s", "s"]) == [KeepAliveAction.PING, KeepAliveAction.DISCONNECT]
+def test_a_client_that_only_sends_pings_and_then_disconnects() -> None:
+    assert _actions(KeepAliveCheck(), ["s", "s"]) == [KeepAliveAction.PING, KeepAliveAction.DISCONNECT]
 
 
-def test_who_only_listens_says_something_and_never_takes_the_broker_for_dead() -> None:
-    assert _beats(KeepAliveCheck(), ["h", "h", "h"]) == [KeepAliveAction.PING] * 3
+def test_a_client_that_only_receives_pings_and_never_disconnects() -> None:
+    assert _actions(KeepAliveCheck(), ["r", "r", "r"]) == [KeepAliveAction.PING] * 3
 
 
-def test_a_broker_that_does_not_answer_a_ping_is_dead_one_beat_later() -> None:
-    assert _beats(KeepAliveCheck(), ["hs", "", "s"]) == [
+def test_the_check_after_an_unanswered_ping_disconnects() -> None:
+    assert _actions(KeepAliveCheck(), ["rs", "", "s"]) == [
         KeepAliveAction.NOTHING,
         KeepAliveAction.PING,
         KeepAliveAction.DISCONNECT,
     ]
 
 
-@given(st.lists(st.sampled_from(["", "h", "s", "hs"]), max_size=20))
-def test_less_than_a_keep_alive_interval_passes_without_a_word_of_ours(happened: list[str]) -> None:
-    """A ping is a word. Between two words lie fewer beats than make an interval."""
+@given(st.lists(st.sampled_from(["", "r", "s", "rs"]), max_size=20))
+def test_something_is_sent_within_every_keep_alive_interval(events: list[str]) -> None:
+    """Count the checks without sent bytes; a ping counts as sent."""
     silent = 0
-    for what, beat in zip(happened, _beats(KeepAliveCheck(), happened), strict=True):
-        silent = 0 if "s" in what else silent + 1
+    for event, action in zip(events, _actions(KeepAliveCheck(), events), strict=True):
+        silent = 0 if "s" in event else silent + 1
         assert silent < CHECKS_PER_KEEP_ALIVE
-        if beat is KeepAliveAction.DISCONNECT:
+        if action is KeepAliveAction.DISCONNECT:
             break
-        if beat is KeepAliveAction.PING:
+        if action is KeepAliveAction.PING:
             silent = 0

@@ -1,4 +1,4 @@
-"""A link does with a real broker what it promises: mosquitto is on the other side."""
+"""The client works with a real broker, mosquitto."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from meshfleet.mqtt.client import BrokerAddress, MessageBatch
-    from tests.servers import ServerAddress as Place
+    from tests.servers import ServerAddress
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0 is no limit
+def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
+    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0: unlimited
     with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *settings) as broker:
         yield broker.address
 
 
 @pytest.fixture
-def broker(place: Place) -> BrokerAddress:
-    return to_address(place)
+def broker(server_address: ServerAddress) -> BrokerAddress:
+    return to_address(server_address)
 
 
 @pytest.fixture
@@ -61,12 +61,12 @@ async def test_a_message_arrives_as_published_with_the_lower_qos(
     broker: BrokerAddress, topic: str, published: int, subscribed: int
 ) -> None:
     async with (
-        MqttClient(broker, unique_name("ear"), clean=True) as ear,
-        MqttClient(broker, unique_name("mouth"), clean=True) as mouth,
+        MqttClient(broker, unique_name("subscriber"), clean=True) as subscriber,
+        MqttClient(broker, unique_name("publisher"), clean=True) as publisher,
     ):
-        await ear.subscribe(topic, qos=subscribed)
-        await mouth.publish(topic, b"\x00\xff{}", qos=published)
-        [message] = await receive_messages(ear, 1)
+        await subscriber.subscribe(topic, qos=subscribed)
+        await publisher.publish(topic, b"\x00\xff{}", qos=published)
+        [message] = await receive_messages(subscriber, 1)
     assert (message.topic, message.payload) == (topic, b"\x00\xff{}")
     assert message.qos == min(published, subscribed)
     assert not message.retain
@@ -74,7 +74,7 @@ async def test_a_message_arrives_as_published_with_the_lower_qos(
 
 
 @each_row(
-    ("wanted", "matching"),
+    ("topic_filter", "matching"),
     [
         ("{}/+/up", ["{}/a/up", "{}/b/up"]),
         ("{}/+", ["{}/a"]),
@@ -84,34 +84,34 @@ async def test_a_message_arrives_as_published_with_the_lower_qos(
     ],
 )
 async def test_wildcards_match_levels(
-    broker: BrokerAddress, topic: str, wanted: str, matching: list[str]
+    broker: BrokerAddress, topic: str, topic_filter: str, matching: list[str]
 ) -> None:
     topics = [
         each.format(topic) for each in ("{}", "{}/a", "{}/a/up", "{}/b/up", "{}/b/up/deep", "other-{}/a")
     ]
-    async with MqttClient(broker, unique_name("both"), clean=True) as link:
-        await link.subscribe(wanted.format(topic), f"{topic}-end")
-        await link.publish_all([Publish(each, b"", 1) for each in (*topics, f"{topic}-end")])
-        messages = await receive_messages(link, len(matching) + 1)
+    async with MqttClient(broker, unique_name("both"), clean=True) as client:
+        await client.subscribe(topic_filter.format(topic), f"{topic}-end")
+        await client.publish_all([Publish(each, b"", 1) for each in (*topics, f"{topic}-end")])
+        messages = await receive_messages(client, len(matching) + 1)
     assert [message.topic for message in messages[:-1]] == [each.format(topic) for each in matching]
 
 
 async def test_a_hash_does_not_match_the_topics_of_the_broker_itself(
     broker: BrokerAddress, topic: str
 ) -> None:
-    async with MqttClient(broker, unique_name("curious"), clean=True) as link:
-        await link.subscribe("#")
-        await link.publish(topic, b"end of all")
+    async with MqttClient(broker, unique_name("client"), clean=True) as client:
+        await client.subscribe("#")
+        await client.publish(topic, b"end of all")
         assert not [
-            each for each in await receive_messages_until(link, b"end of all") if each.topic.startswith("$")
+            each for each in await receive_messages_until(client, b"end of all") if each.topic.startswith("$")
         ]
-        await link.unsubscribe("#")
-        await link.subscribe("$SYS/broker/version")
-        [version] = await receive_messages(link, 1)
+        await client.unsubscribe("#")
+        await client.subscribe("$SYS/broker/version")
+        [version] = await receive_messages(client, 1)
         assert version.payload.startswith(b"mosquitto")
 
 
-async def test_a_retained_message_waits_for_those_who_come_late(broker: BrokerAddress, topic: str) -> None:
+async def test_a_retained_message_reaches_later_subscribers(broker: BrokerAddress, topic: str) -> None:
     async with (
         MqttClient(broker, unique_name("early"), clean=True) as early,
         MqttClient(broker, unique_name("late"), clean=True) as late,
@@ -125,7 +125,7 @@ async def test_a_retained_message_waits_for_those_who_come_late(broker: BrokerAd
     assert (afterwards.payload, afterwards.retain) == (b"kept", True)
 
 
-async def test_an_empty_payload_takes_a_retained_message_back(broker: BrokerAddress, topic: str) -> None:
+async def test_an_empty_payload_deletes_a_retained_message(broker: BrokerAddress, topic: str) -> None:
     async with (
         MqttClient(broker, unique_name("early"), clean=True) as early,
         MqttClient(broker, unique_name("late"), clean=True) as late,
@@ -137,138 +137,141 @@ async def test_an_empty_payload_takes_a_retained_message_back(broker: BrokerAddr
         assert await receive_messages_until(late, b"end") == []
 
 
-async def test_nothing_comes_after_unsubscribing_until_one_subscribes_again(
+async def test_no_message_arrives_between_unsubscribing_and_subscribing_again(
     broker: BrokerAddress, topic: str
 ) -> None:
-    async with MqttClient(broker, unique_name("fickle"), clean=True) as link:
-        await link.subscribe(f"{topic}/#", f"{topic}-end")
-        await link.unsubscribe(f"{topic}/#")
-        await link.publish(f"{topic}/a", b"unwanted")
-        await link.publish(f"{topic}-end", b"end")
-        assert await receive_messages_until(link, b"end") == []
-        await link.subscribe(f"{topic}/#")
-        await link.publish(f"{topic}/a", b"wanted")
-        assert payloads(await receive_messages(link, 1)) == [b"wanted"]
+    async with MqttClient(broker, unique_name("client"), clean=True) as client:
+        await client.subscribe(f"{topic}/#", f"{topic}-end")
+        await client.unsubscribe(f"{topic}/#")
+        await client.publish(f"{topic}/a", b"unwanted")
+        await client.publish(f"{topic}-end", b"end")
+        assert await receive_messages_until(client, b"end") == []
+        await client.subscribe(f"{topic}/#")
+        await client.publish(f"{topic}/a", b"wanted")
+        assert payloads(await receive_messages(client, 1)) == [b"wanted"]
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_the_last_will_is_published_when_the_network_is_cut(
-    broker: BrokerAddress, place: Place, topic: str, qos: int
+async def test_the_will_is_published_when_the_network_is_cut(
+    broker: BrokerAddress, server_address: ServerAddress, topic: str, qos: int
 ) -> None:
     will = Will(topic, b"gone", qos, retain=True)
-    async with Proxy(place) as proxy, MqttClient(broker, unique_name("heir"), clean=True) as heir:
-        await heir.subscribe(topic)
-        async with MqttClient(proxy.address, unique_name("mortal"), will=will, options=FAST_RECONNECT):
+    async with (
+        Proxy(server_address) as proxy,
+        MqttClient(broker, unique_name("subscriber"), clean=True) as subscriber,
+    ):
+        await subscriber.subscribe(topic)
+        async with MqttClient(proxy.address, unique_name("publisher"), will=will, options=FAST_RECONNECT):
             await proxy.cut()
-            [message] = await receive_messages(heir, 1)
+            [message] = await receive_messages(subscriber, 1)
             assert (message.payload, message.qos) == (b"gone", qos)
-        await heir.unsubscribe(topic)
-        await heir.subscribe(topic)
-        [kept] = await receive_messages(heir, 1)
+        await subscriber.unsubscribe(topic)
+        await subscriber.subscribe(topic)
+        [kept] = await receive_messages(subscriber, 1)
         assert (kept.payload, kept.retain) == (b"gone", True)
 
 
-async def test_who_takes_leave_has_no_last_will(broker: BrokerAddress, topic: str) -> None:
-    async with MqttClient(broker, unique_name("heir"), clean=True) as heir:
-        await heir.subscribe(topic)
+async def test_the_will_is_not_published_after_disconnect(broker: BrokerAddress, topic: str) -> None:
+    async with MqttClient(broker, unique_name("subscriber"), clean=True) as subscriber:
+        await subscriber.subscribe(topic)
         async with MqttClient(
-            broker, unique_name("mortal"), clean=True, will=Will(topic, b"gone", 1)
-        ) as mortal:
-            await mortal.publish(topic, b"farewell")
-        await heir.publish(topic, b"end")
-        assert payloads(await receive_messages_until(heir, b"end")) == [b"farewell"]
+            broker, unique_name("publisher"), clean=True, will=Will(topic, b"gone", 1)
+        ) as publisher:
+            await publisher.publish(topic, b"farewell")
+        await subscriber.publish(topic, b"end")
+        assert payloads(await receive_messages_until(subscriber, b"end")) == [b"farewell"]
 
 
-async def test_a_session_keeps_what_comes_while_its_owner_is_away(broker: BrokerAddress, topic: str) -> None:
-    traveller = unique_name("traveller")
-    async with MqttClient(broker, traveller) as link:
-        await link.subscribe(topic)
-    async with MqttClient(broker, unique_name("mouth"), clean=True) as mouth:
-        await mouth.publish_all(numbered(topic, 500))
-    async with MqttClient(broker, traveller) as link:
-        messages = await receive_messages(link, 500)
+async def test_a_persistent_session_queues_messages_while_its_client_is_disconnected(
+    broker: BrokerAddress, topic: str
+) -> None:
+    client_id = unique_name("persistent")
+    async with MqttClient(broker, client_id) as client:
+        await client.subscribe(topic)
+    async with MqttClient(broker, unique_name("publisher"), clean=True) as publisher:
+        await publisher.publish_all(numbered(topic, 500))
+    async with MqttClient(broker, client_id) as client:
+        messages = await receive_messages(client, 500)
     assert payloads(messages) == [b"%d" % number for number in range(500)]
     assert not any(message.dup for message in messages)
 
 
-async def test_a_clean_session_keeps_nothing(broker: BrokerAddress, topic: str) -> None:
-    forgetful = unique_name("forgetful")
-    async with MqttClient(broker, forgetful) as link:
-        await link.subscribe(topic)
-    async with MqttClient(broker, forgetful, clean=True):
+async def test_a_clean_session_queues_nothing(broker: BrokerAddress, topic: str) -> None:
+    client_id = unique_name("client")
+    async with MqttClient(broker, client_id) as client:
+        await client.subscribe(topic)
+    async with MqttClient(broker, client_id, clean=True):
         pass
     async with (
-        MqttClient(broker, unique_name("mouth"), clean=True) as mouth,
-        MqttClient(broker, forgetful) as link,
+        MqttClient(broker, unique_name("publisher"), clean=True) as publisher,
+        MqttClient(broker, client_id) as client,
     ):
-        await mouth.publish(topic, b"missed")
-        await link.subscribe(topic)
-        await mouth.publish(topic, b"end")
-        assert await receive_messages_until(link, b"end") == []
+        await publisher.publish(topic, b"missed")
+        await client.subscribe(topic)
+        await publisher.publish(topic, b"end")
+        assert await receive_messages_until(client, b"end") == []
 
 
-async def test_what_was_not_acknowledged_comes_again_and_the_rest_does_not(
-    broker: BrokerAddress, topic: str
-) -> None:
-    careful = unique_name("careful")
-    async with MqttClient(broker, unique_name("mouth"), clean=True) as mouth:
-        async with MqttClient(broker, careful) as link:
-            await link.subscribe(topic)
-            await mouth.publish(topic, b"settled")
-            assert payloads(await receive_messages(link, 1)) == [b"settled"]
-            await mouth.publish(topic, b"open")
-            assert payloads((await link.receive()).messages) == [b"open"]
-        async with MqttClient(broker, careful) as link:
-            await mouth.publish(topic, b"end")
-            [again] = await receive_messages_until(link, b"end")
+async def test_only_unacknowledged_messages_are_received_again(broker: BrokerAddress, topic: str) -> None:
+    client_id = unique_name("client")
+    async with MqttClient(broker, unique_name("publisher"), clean=True) as publisher:
+        async with MqttClient(broker, client_id) as client:
+            await client.subscribe(topic)
+            await publisher.publish(topic, b"settled")
+            assert payloads(await receive_messages(client, 1)) == [b"settled"]
+            await publisher.publish(topic, b"open")
+            assert payloads((await client.receive()).messages) == [b"open"]
+        async with MqttClient(broker, client_id) as client:
+            await publisher.publish(topic, b"end")
+            [again] = await receive_messages_until(client, b"end")
             assert (again.payload, again.dup) == (b"open", True)
-        async with MqttClient(broker, careful) as link:
-            await mouth.publish(topic, b"end of all")
-            assert await receive_messages_until(link, b"end of all") == []
+        async with MqttClient(broker, client_id) as client:
+            await publisher.publish(topic, b"end of all")
+            assert await receive_messages_until(client, b"end of all") == []
 
 
-async def test_a_batch_that_is_acknowledged_after_the_cut_comes_again(
-    broker: BrokerAddress, place: Place, topic: str
+async def test_a_batch_acknowledged_after_a_cut_is_received_again(
+    broker: BrokerAddress, server_address: ServerAddress, topic: str
 ) -> None:
     async with (
-        Proxy(place) as proxy,
-        MqttClient(proxy.address, unique_name("late"), options=FAST_RECONNECT) as link,
-        MqttClient(broker, unique_name("mouth"), clean=True) as mouth,
+        Proxy(server_address) as proxy,
+        MqttClient(proxy.address, unique_name("late"), options=FAST_RECONNECT) as client,
+        MqttClient(broker, unique_name("publisher"), clean=True) as publisher,
     ):
-        await link.subscribe(topic)
-        await mouth.publish_all(numbered(topic, 5))
+        await client.subscribe(topic)
+        await publisher.publish_all(numbered(topic, 5))
         batches: list[MessageBatch] = []
         async with asyncio.timeout(TIMEOUT):
             while sum(len(batch.messages) for batch in batches) < 5:
-                batches.append(await link.receive())
+                batches.append(await client.receive())
         await proxy.cut()
         for batch in batches:
             batch.acknowledge()
-        again = await receive_messages(link, 5)
+        again = await receive_messages(client, 5)
         assert payloads(again) == [b"0", b"1", b"2", b"3", b"4"]
         assert all(message.dup for message in again)
-        await mouth.publish(topic, b"end")
-        assert await receive_messages_until(link, b"end") == []
+        await publisher.publish(topic, b"end")
+        assert await receive_messages_until(client, b"end") == []
 
 
 async def test_many_messages_arrive_as_few_batches(broker: BrokerAddress, topic: str) -> None:
     async with (
-        MqttClient(broker, unique_name("ear"), clean=True) as ear,
-        MqttClient(broker, unique_name("mouth"), clean=True) as mouth,
+        MqttClient(broker, unique_name("subscriber"), clean=True) as subscriber,
+        MqttClient(broker, unique_name("publisher"), clean=True) as publisher,
     ):
-        await ear.subscribe(f"{topic}/#")
-        await mouth.publish_all([Publish(f"{topic}/{n % 10}", b"%d" % n, n % 2) for n in range(3000)])
+        await subscriber.subscribe(f"{topic}/#")
+        await publisher.publish_all([Publish(f"{topic}/{n % 10}", b"%d" % n, n % 2) for n in range(3000)])
         batches: list[MessageBatch] = []
         async with asyncio.timeout(TIMEOUT):
             while sum(len(batch.messages) for batch in batches) < 3000:
-                batches.append(await ear.receive())
+                batches.append(await subscriber.receive())
     assert len(batches) < 300
     for number in range(10):
-        there = [each for batch in batches for each in batch.messages if each.topic == f"{topic}/{number}"]
-        assert payloads(there) == [b"%d" % n for n in range(number, 3000, 10)]
+        address = [each for batch in batches for each in batch.messages if each.topic == f"{topic}/{number}"]
+        assert payloads(address) == [b"%d" % n for n in range(number, 3000, 10)]
 
 
-async def test_ten_thousand_messages_each_way_arrive_once_and_in_order(
+async def test_ten_thousand_messages_in_each_direction_arrive_once_and_in_order(
     broker: BrokerAddress, topic: str
 ) -> None:
     async with (
@@ -287,25 +290,25 @@ async def test_ten_thousand_messages_each_way_arrive_once_and_in_order(
     assert payloads(to_right.result()) == expected
 
 
-async def test_several_hundred_links_live_side_by_side(broker: BrokerAddress, topic: str) -> None:
-    async with AsyncExitStack() as links:
-        crowd = [MqttClient(broker, unique_name(f"link-{number}"), clean=True) for number in range(300)]
-        await asyncio.gather(*(links.enter_async_context(link) for link in crowd))
-        await asyncio.gather(*(link.subscribe(f"{topic}/{n}") for n, link in enumerate(crowd)))
+async def test_several_hundred_clients_work_side_by_side(broker: BrokerAddress, topic: str) -> None:
+    async with AsyncExitStack() as stack:
+        clients = [MqttClient(broker, unique_name(f"client-{number}"), clean=True) for number in range(300)]
+        await asyncio.gather(*(stack.enter_async_context(client) for client in clients))
+        await asyncio.gather(*(client.subscribe(f"{topic}/{n}") for n, client in enumerate(clients)))
         await asyncio.gather(
-            *(link.publish(f"{topic}/{(n + 1) % 300}", b"from %d" % n) for n, link in enumerate(crowd))
+            *(client.publish(f"{topic}/{(n + 1) % 300}", b"from %d" % n) for n, client in enumerate(clients))
         )
-        came = await asyncio.gather(*(receive_messages(link, 1) for link in crowd))
-    assert [message.payload for [message] in came] == [b"from %d" % ((n - 1) % 300) for n in range(300)]
+        received = await asyncio.gather(*(receive_messages(client, 1) for client in clients))
+    assert [message.payload for [message] in received] == [b"from %d" % ((n - 1) % 300) for n in range(300)]
 
 
 @each_row("qos", [0, 1])
 @each_row("size", [0, 1, 127, 128, 16_383, 16_384, 300_000])
-async def test_a_payload_of_any_size_arrives_whole(
+async def test_a_payload_of_any_size_arrives_complete(
     broker: BrokerAddress, topic: str, size: int, qos: int
 ) -> None:
     payload = bytes(number * 7 % 251 for number in range(size))
-    async with MqttClient(broker, unique_name("both"), clean=True) as link:
-        await link.subscribe(topic)
-        await link.publish_all([Publish(topic, payload, qos)] * 3)
-        assert payloads(await receive_messages(link, 3)) == [payload] * 3
+    async with MqttClient(broker, unique_name("both"), clean=True) as client:
+        await client.subscribe(topic)
+        await client.publish_all([Publish(topic, payload, qos)] * 3)
+        assert payloads(await receive_messages(client, 3)) == [payload] * 3

@@ -1,4 +1,4 @@
-"""Settings that could never work are refused at once."""
+"""Options that cannot work are refused at once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from meshfleet.mqtt.client import MqttOptions
     "setting",
     [{"window": 0}, {"backlog": 0}, {"max_packet_bytes": -1}, {"timeout": 0.0}, {"ping_interval": 0.0}],
 )
-def test_nothing_is_too_little(setting: dict[str, Any]) -> None:
+def test_options_that_must_be_positive_refuse_zero_and_less(setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="greater than 0"):
         MqttOptions(**setting)

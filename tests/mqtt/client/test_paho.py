@@ -1,4 +1,4 @@
-"""Other people's clients understand ours, and ours them: paho, mosquitto_pub and mosquitto_sub."""
+"""Interoperability with other clients: paho, mosquitto_pub and mosquitto_sub."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from meshfleet.mqtt.client import BrokerAddress
     from tests.external_tools import SystemProgram
-    from tests.servers import ServerAddress as Place
+    from tests.servers import ServerAddress
 
 pytestmark = pytest.mark.anyio
 
@@ -34,8 +34,8 @@ TOPICS = ["Zürich/東京/🌡", "a//b", "/", " ", "deep/" * 50, "x" * 1000, "é
 PAYLOADS = [bytes(range(256)), b"", b"\x00", b"\xff\xfe", "Größe: 5 µm".encode(), b"x" * 100_000]
 
 
-class Heard(NamedTuple):
-    """What paho heard."""
+class ReceivedMessage(NamedTuple):
+    """Message that paho received."""
 
     topic: str
     payload: bytes
@@ -44,17 +44,17 @@ class Heard(NamedTuple):
 
 
 class Paho:
-    """A paho client with its thread. Its methods wait, so call them in a thread."""
+    """Paho client with its thread. Its methods block, so call them in a thread."""
 
-    def __init__(self, place: Place, will: Will | None = None) -> None:
-        self._heard: Queue[Heard] = Queue()
-        self._answered = Event()
+    def __init__(self, server_address: ServerAddress, will: Will | None = None) -> None:
+        self._messages: Queue[ReceivedMessage] = Queue()
+        self._responded = Event()
         self._client = Client(CallbackAPIVersion.VERSION2, unique_name("paho"))
-        self._client.on_message = self._hear
-        self._client.on_connect = self._client.on_subscribe = self._answer
+        self._client.on_message = self._on_message
+        self._client.on_connect = self._client.on_subscribe = self._on_response
         if will is not None:
             self._client.will_set(will.topic, will.payload, will.qos, will.retain)
-        self._client.connect(*place)
+        self._client.connect(*server_address)
         self._client.loop_start()
         self._wait()
 
@@ -65,8 +65,8 @@ class Paho:
         self._client.disconnect()
         self._client.loop_stop()
 
-    def subscribe(self, wanted: str, qos: int) -> None:
-        self._client.subscribe(wanted, qos)
+    def subscribe(self, topic_filter: str, qos: int) -> None:
+        self._client.subscribe(topic_filter, qos)
         self._wait()
 
     def publish(self, messages: list[Publish]) -> None:
@@ -76,42 +76,44 @@ class Paho:
             sent.wait_for_publish(TIMEOUT)
             assert sent.is_published()
 
-    def take(self, count: int) -> list[Heard]:
-        return [self._heard.get(timeout=TIMEOUT) for _ in range(count)]
+    def receive(self, count: int) -> list[ReceivedMessage]:
+        return [self._messages.get(timeout=TIMEOUT) for _ in range(count)]
 
     def vanish(self) -> None:
-        """End without a word."""
+        """Close the socket without DISCONNECT."""
         self._client.loop_stop()
         connection = self._client.socket()
         assert connection is not None
         connection.close()
 
-    def _hear(self, _client: Client, _data: object, message: MQTTMessage) -> None:
-        self._heard.put(Heard(message.topic, bytes(message.payload), message.qos, message.retain))
+    def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
+        self._messages.put(
+            ReceivedMessage(message.topic, bytes(message.payload), message.qos, message.retain)
+        )
 
-    def _answer(self, *_: object) -> None:
-        self._answered.set()
+    def _on_response(self, *_: object) -> None:
+        self._responded.set()
 
     def _wait(self) -> None:
-        assert self._answered.wait(TIMEOUT)
-        self._answered.clear()
+        assert self._responded.wait(TIMEOUT)
+        self._responded.clear()
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0 is no limit
+def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
+    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0: unlimited
     with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *settings) as broker:
         yield broker.address
 
 
 @pytest.fixture
-def broker(place: Place) -> BrokerAddress:
-    return to_address(place)
+def broker(server_address: ServerAddress) -> BrokerAddress:
+    return to_address(server_address)
 
 
 @pytest.fixture
-def paho(place: Place) -> Iterator[Paho]:
-    with Paho(place) as paho:
+def paho(server_address: ServerAddress) -> Iterator[Paho]:
+    with Paho(server_address) as paho:
         yield paho
 
 
@@ -121,29 +123,31 @@ def topic() -> str:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_what_paho_publishes_at_any_qos_arrives_at_qos_1_at_most(
+async def test_messages_of_paho_at_any_qos_arrive_at_qos_1_at_most(
     broker: BrokerAddress, paho: Paho, topic: str, qos: int
 ) -> None:
-    async with MqttClient(broker, unique_name("ear"), clean=True) as ear:
-        await ear.subscribe(topic)
+    async with MqttClient(broker, unique_name("subscriber"), clean=True) as subscriber:
+        await subscriber.subscribe(topic)
         await asyncio.to_thread(paho.publish, [Publish(topic, b"hello", qos)])
-        [message] = await receive_messages(ear, 1)
+        [message] = await receive_messages(subscriber, 1)
     assert (message.topic, message.payload, message.qos) == (topic, b"hello", min(qos, 1))
 
 
 @each_row("subscribed", [0, 1, 2])
 @each_row("published", [0, 1])
-async def test_what_we_publish_reaches_paho_at_any_qos(
+async def test_messages_reach_paho_at_any_qos(
     broker: BrokerAddress, paho: Paho, topic: str, published: int, subscribed: int
 ) -> None:
     await asyncio.to_thread(paho.subscribe, topic, subscribed)
-    async with MqttClient(broker, unique_name("mouth"), clean=True) as mouth:
-        await mouth.publish(topic, b"hello", qos=published)
-        heard = await asyncio.to_thread(paho.take, 1)
-    assert heard == [Heard(topic, b"hello", min(published, subscribed), retain=False)]
+    async with MqttClient(broker, unique_name("publisher"), clean=True) as publisher:
+        await publisher.publish(topic, b"hello", qos=published)
+        received = await asyncio.to_thread(paho.receive, 1)
+    assert received == [ReceivedMessage(topic, b"hello", min(published, subscribed), retain=False)]
 
 
-async def test_any_topic_and_payload_passes_both_ways(broker: BrokerAddress, paho: Paho, topic: str) -> None:
+async def test_any_topic_and_payload_arrives_in_both_directions(
+    broker: BrokerAddress, paho: Paho, topic: str
+) -> None:
     messages = [Publish(f"{topic}/{name}", payload, 1) for name in TOPICS for payload in PAYLOADS]
     expected = [(message.topic, message.payload) for message in messages]
     async with MqttClient(broker, unique_name("ours"), clean=True) as ours:
@@ -155,93 +159,109 @@ async def test_any_topic_and_payload_passes_both_ways(broker: BrokerAddress, pah
         await ours.unsubscribe(f"{topic}/#")
         await asyncio.to_thread(paho.subscribe, f"{topic}/#", 1)
         await ours.publish_all(messages)
-        heard = await asyncio.to_thread(paho.take, len(messages))
-    assert [(each.topic, each.payload) for each in heard] == expected
+        received = await asyncio.to_thread(paho.receive, len(messages))
+    assert [(each.topic, each.payload) for each in received] == expected
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_the_last_will_of_paho_reaches_us(
-    broker: BrokerAddress, place: Place, topic: str, qos: int
+async def test_the_will_of_paho_is_received(
+    broker: BrokerAddress, server_address: ServerAddress, topic: str, qos: int
 ) -> None:
-    async with MqttClient(broker, unique_name("heir"), clean=True) as heir:
-        await heir.subscribe(topic)
-        with Paho(place, Will(topic, b"gone", qos)) as paho:
+    async with MqttClient(broker, unique_name("subscriber"), clean=True) as subscriber:
+        await subscriber.subscribe(topic)
+        with Paho(server_address, Will(topic, b"gone", qos)) as paho:
             await asyncio.to_thread(paho.vanish)
-            [message] = await receive_messages(heir, 1)
+            [message] = await receive_messages(subscriber, 1)
     assert (message.payload, message.qos) == (b"gone", min(qos, 1))
 
 
-async def test_our_last_will_reaches_paho(place: Place, paho: Paho, topic: str) -> None:
+async def test_the_will_of_the_client_reaches_paho(
+    server_address: ServerAddress, paho: Paho, topic: str
+) -> None:
     await asyncio.to_thread(paho.subscribe, topic, 2)
     will = Will(topic, "schön war es".encode(), 1)
     async with (
-        Proxy(place) as proxy,
-        MqttClient(proxy.address, unique_name("mortal"), will=will, options=FAST_RECONNECT),
+        Proxy(server_address) as proxy,
+        MqttClient(proxy.address, unique_name("publisher"), will=will, options=FAST_RECONNECT),
     ):
         await proxy.cut()
-        heard = await asyncio.to_thread(paho.take, 1)
-    assert heard == [Heard(topic, "schön war es".encode(), 1, retain=False)]
+        received = await asyncio.to_thread(paho.receive, 1)
+    assert received == [ReceivedMessage(topic, "schön war es".encode(), 1, retain=False)]
 
 
-async def test_what_one_retains_the_other_finds(broker: BrokerAddress, paho: Paho, topic: str) -> None:
+async def test_retained_messages_are_received_in_both_directions(
+    broker: BrokerAddress, paho: Paho, topic: str
+) -> None:
     async with MqttClient(broker, unique_name("ours"), clean=True) as ours:
         await ours.publish(f"{topic}/ours", b"kept", retain=True)
         await asyncio.to_thread(paho.publish, [Publish(f"{topic}/theirs", b"kept too", 2, retain=True)])
         await asyncio.to_thread(paho.subscribe, f"{topic}/ours", 1)
         await ours.subscribe(f"{topic}/theirs")
         [message] = await receive_messages(ours, 1)
-        heard = await asyncio.to_thread(paho.take, 1)
+        received = await asyncio.to_thread(paho.receive, 1)
     assert (message.payload, message.retain) == (b"kept too", True)
-    assert heard == [Heard(f"{topic}/ours", b"kept", 1, retain=True)]
+    assert received == [ReceivedMessage(f"{topic}/ours", b"kept", 1, retain=True)]
 
 
-async def test_thousands_pass_both_ways_at_once_in_order(
+async def test_thousands_of_messages_arrive_in_order_in_both_directions_at_once(
     broker: BrokerAddress, paho: Paho, topic: str
 ) -> None:
     ours = [Publish(f"{topic}/ours", b"%d" % number, 1) for number in range(2000)]
     theirs = [Publish(f"{topic}/theirs", b"%d" % number, number % 3) for number in range(2000)]
     await asyncio.to_thread(paho.subscribe, f"{topic}/ours", 2)
-    async with MqttClient(broker, unique_name("ours")) as link:
-        await link.subscribe(f"{topic}/theirs")
+    async with MqttClient(broker, unique_name("ours")) as client:
+        await client.subscribe(f"{topic}/theirs")
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(link.publish_all(ours))
+            tasks.create_task(client.publish_all(ours))
             tasks.create_task(asyncio.to_thread(paho.publish, theirs))
-            to_us = tasks.create_task(receive_messages(link, 2000))
-            to_paho = tasks.create_task(asyncio.to_thread(paho.take, 2000))
+            to_us = tasks.create_task(receive_messages(client, 2000))
+            to_paho = tasks.create_task(asyncio.to_thread(paho.receive, 2000))
     assert [each.payload for each in to_paho.result()] == [each.payload for each in ours]
-    for qos in (0, 1, 2):  # order is kept within a level: at QoS 2 the broker waits for paho's release
-        came = [each.payload for each in to_us.result() if int(each.payload) % 3 == qos]
-        assert came == [each.payload for each in theirs if each.qos == qos]
+    for qos in (0, 1, 2):  # order is kept per QoS: at QoS 2 the broker waits for the PUBREL of paho
+        received = [each.payload for each in to_us.result() if int(each.payload) % 3 == qos]
+        assert received == [each.payload for each in theirs if each.qos == qos]
 
 
-def run(program: SystemProgram, place: Place, *arguments: str, lines: bytes = b"") -> bytes:
-    where = ("-h", place.host, "-p", str(place.port), "-V", "311")
-    done = subprocess.run(
-        [require(program), *where, *arguments], check=True, capture_output=True, input=lines, timeout=TIMEOUT
+def run(program: SystemProgram, server_address: ServerAddress, *arguments: str, lines: bytes = b"") -> bytes:
+    connection = ("-h", server_address.host, "-p", str(server_address.port), "-V", "311")
+    result = subprocess.run(
+        [require(program), *connection, *arguments],
+        check=True,
+        capture_output=True,
+        input=lines,
+        timeout=TIMEOUT,
     )
-    return done.stdout
+    return result.stdout
 
 
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
-async def test_what_mosquitto_pub_says_arrives(
-    broker: BrokerAddress, place: Place, topic: str, qos: str
+async def test_messages_of_mosquitto_pub_arrive(
+    broker: BrokerAddress, server_address: ServerAddress, topic: str, qos: str
 ) -> None:
-    async with MqttClient(broker, unique_name("ear"), clean=True) as ear:
-        await ear.subscribe(f"{topic}/+")
+    async with MqttClient(broker, unique_name("subscriber"), clean=True) as subscriber:
+        await subscriber.subscribe(f"{topic}/+")
         lines = "eins\nzwei\ndrei: ½\n".encode()
-        await asyncio.to_thread(run, MOSQUITTO_PUB, place, "-t", f"{topic}/ä", "-q", qos, "-l", lines=lines)
-        messages = await receive_messages(ear, 3)
-        await asyncio.to_thread(run, MOSQUITTO_PUB, place, "-t", f"{topic}/empty", "-q", qos, "-n")
-        messages += await receive_messages(ear, 1)
+        await asyncio.to_thread(
+            run, MOSQUITTO_PUB, server_address, "-t", f"{topic}/ä", "-q", qos, "-l", lines=lines
+        )
+        messages = await receive_messages(subscriber, 3)
+        await asyncio.to_thread(run, MOSQUITTO_PUB, server_address, "-t", f"{topic}/empty", "-q", qos, "-n")
+        messages += await receive_messages(subscriber, 1)
     assert [each.payload for each in messages] == [b"eins", b"zwei", "drei: ½".encode(), b""]
     assert {each.topic for each in messages} == {f"{topic}/ä", f"{topic}/empty"}
     assert {each.qos for each in messages} == {min(int(qos), 1)}
 
 
-async def test_mosquitto_sub_hears_what_we_say(broker: BrokerAddress, place: Place, topic: str) -> None:
+async def test_mosquitto_sub_receives_messages(
+    broker: BrokerAddress, server_address: ServerAddress, topic: str
+) -> None:
     session = ("-i", unique_name("sub"), "-c", "-q", "1", "-t", f"{topic}/#")
-    await asyncio.to_thread(run, MOSQUITTO_SUB, place, *session, "-E")  # subscribes, and leaves
-    async with MqttClient(broker, unique_name("mouth"), clean=True) as mouth:
-        await mouth.publish_all([Publish(f"{topic}/{name}", name.encode(), 1) for name in ("a", "ß", "c/d")])
-    heard = await asyncio.to_thread(run, MOSQUITTO_SUB, place, *session, "-C", "3", "-F", "%t %q %p")
-    assert heard.decode().splitlines() == [f"{topic}/{name} 1 {name}" for name in ("a", "ß", "c/d")]
+    await asyncio.to_thread(run, MOSQUITTO_SUB, server_address, *session, "-E")  # subscribes and disconnects
+    async with MqttClient(broker, unique_name("publisher"), clean=True) as publisher:
+        await publisher.publish_all(
+            [Publish(f"{topic}/{name}", name.encode(), 1) for name in ("a", "ß", "c/d")]
+        )
+    received = await asyncio.to_thread(
+        run, MOSQUITTO_SUB, server_address, *session, "-C", "3", "-F", "%t %q %p"
+    )
+    assert received.decode().splitlines() == [f"{topic}/{name} 1 {name}" for name in ("a", "ß", "c/d")]

@@ -1,4 +1,4 @@
-"""Posting: what can leave at this moment leaves, and nobody waits for it."""
+"""try_publish sends as many messages as possible at once, without waiting for anything."""
 
 from __future__ import annotations
 
@@ -26,156 +26,156 @@ def _payloads(messages: Sequence[Publish]) -> list[str]:
     return [message.payload.decode() for message in messages]
 
 
-async def test_what_is_posted_leaves_in_order() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_messages_are_sent_in_order() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        assert link.try_publish(_numbered(3)) == 3
-        assert link.try_publish(_numbered(2, "x")) == 2
-        got = await peer.publishes(5)
-        assert _payloads(got) == ["0", "1", "2", "x0", "x1"]
-        assert len({message.packet_id for message in got}) == 5
-        assert all(message.qos == 1 and not message.dup for message in got)
-        peer.acknowledge(got)
+        assert client.try_publish(_numbered(3)) == 3
+        assert client.try_publish(_numbered(2, "x")) == 2
+        received = await peer.publishes(5)
+        assert _payloads(received) == ["0", "1", "2", "x0", "x1"]
+        assert len({message.packet_id for message in received}) == 5
+        assert all(message.qos == 1 and not message.dup for message in received)
+        peer.acknowledge(received)
 
 
-async def test_no_more_is_posted_than_the_window_takes_and_none_until_it_opens_at_half() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(window=10) as link:
+async def test_no_more_is_sent_than_the_window_allows_until_it_opens_again_at_half() -> None:
+    async with ScriptedBroker() as broker, broker.create_client(window=10) as client:
         peer = await broker.accept()
-        assert link.try_publish(_numbered(25)) == 10
-        assert link.try_publish(_numbered(1)) == 0
-        got = await peer.publishes(10)
-        peer.acknowledge(got[:4])
-        assert await wait_until_stable(lambda: link.try_publish(_numbered(1))) == 0
-        peer.acknowledge(got[4:5])
-        await wait_until(lambda: link.try_publish(_numbered(1, "late")))
+        assert client.try_publish(_numbered(25)) == 10
+        assert client.try_publish(_numbered(1)) == 0
+        received = await peer.publishes(10)
+        peer.acknowledge(received[:4])
+        assert await wait_until_stable(lambda: client.try_publish(_numbered(1))) == 0
+        peer.acknowledge(received[4:5])
+        await wait_until(lambda: client.try_publish(_numbered(1, "late")))
         (late,) = await peer.publishes(1)
-        peer.acknowledge([*got[5:], late])
+        peer.acknowledge([*received[5:], late])
 
 
-async def test_what_was_posted_goes_again_until_it_is_acknowledged() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_sent_messages_are_resent_until_they_are_acknowledged() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        link.try_publish(_numbered(4))
-        got = await peer.publishes(4)
-        peer.acknowledge(got[1:2])
+        client.try_publish(_numbered(4))
+        received = await peer.publishes(4)
+        peer.acknowledge(received[1:2])
         peer.close()
         peer = await broker.accept()
         again = await peer.publishes(3)
-        assert again == [replace(message, dup=True) for message in (got[0], *got[2:])]
+        assert again == [replace(message, dup=True) for message in (received[0], *received[2:])]
         peer.acknowledge(again)
-        await wait_until(lambda: link.connection_error is None)
+        await wait_until(lambda: client.connection_error is None)
 
 
-async def test_leaving_waits_for_what_was_posted() -> None:
+async def test_close_waits_for_acknowledgements_of_sent_messages() -> None:
     async with ScriptedBroker() as broker:
-        async with broker.create_client() as link:
+        async with broker.create_client() as client:
             peer = await broker.accept()
-            link.try_publish(_numbered(2))
-            got = await peer.publishes(2)
-            leaving = asyncio.create_task(link.close())
-            peer.acknowledge(got[:1])
+            client.try_publish(_numbered(2))
+            received = await peer.publishes(2)
+            closing = asyncio.create_task(client.close())
+            peer.acknowledge(received[:1])
             assert await wait_until_stable(lambda: len(peer.unread)) == 0
-            assert not leaving.done()
-            peer.acknowledge(got[1:])
-            await with_timeout(leaving)
+            assert not closing.done()
+            peer.acknowledge(received[1:])
+            await with_timeout(closing)
         assert await peer.next() == Disconnect()
 
 
-async def test_nothing_is_posted_without_a_connection() -> None:
+async def test_nothing_is_sent_without_a_connection() -> None:
     async with ScriptedBroker() as broker:
-        link = broker.create_client()
-        assert link.try_publish(_numbered(1)) == 0
-        async with link:
+        client = broker.create_client()
+        assert client.try_publish(_numbered(1)) == 0
+        async with client:
             peer = await broker.accept()
             broker.refuse()
             peer.close()
-            await wait_until(lambda: link.connection_error)
-            assert link.try_publish(_numbered(1)) == 0
-        assert link.try_publish(_numbered(1)) == 0
+            await wait_until(lambda: client.connection_error)
+            assert client.try_publish(_numbered(1)) == 0
+        assert client.try_publish(_numbered(1)) == 0
 
 
-async def test_nothing_is_posted_past_somebody_who_publishes_in_order() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(window=4) as link:
+async def test_nothing_is_sent_while_another_publish_is_in_progress() -> None:
+    async with ScriptedBroker() as broker, broker.create_client(window=4) as client:
         peer = await broker.accept()
-        publishing = asyncio.create_task(link.publish_all(_numbered(6)))
-        got = await peer.publishes(4)
-        assert link.try_publish(_numbered(1, "posted")) == 0
-        peer.acknowledge(got)
-        got = await peer.publishes(2)
-        assert link.try_publish(_numbered(1, "posted")) == 1
-        got += await peer.publishes(1)
-        assert _payloads(got) == ["4", "5", "posted0"]
-        peer.acknowledge(got)
+        publishing = asyncio.create_task(client.publish_all(_numbered(6)))
+        received = await peer.publishes(4)
+        assert client.try_publish(_numbered(1, "tried")) == 0
+        peer.acknowledge(received)
+        received = await peer.publishes(2)
+        assert client.try_publish(_numbered(1, "tried")) == 1
+        received += await peer.publishes(1)
+        assert _payloads(received) == ["4", "5", "tried0"]
+        peer.acknowledge(received)
         await with_timeout(publishing)
 
 
-async def test_acks_of_posted_messages_do_not_finish_what_is_published() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_acknowledgements_of_other_messages_do_not_complete_a_publish() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
-        link.try_publish(_numbered(3))
-        publishing = asyncio.create_task(link.publish("t", b"published"))
-        link.try_publish(_numbered(3, "x"))
-        got = await peer.publishes(7)
-        peer.acknowledge(message for message in got if message.payload != b"published")
+        client.try_publish(_numbered(3))
+        publishing = asyncio.create_task(client.publish("t", b"published"))
+        client.try_publish(_numbered(3, "x"))
+        received = await peer.publishes(7)
+        peer.acknowledge(message for message in received if message.payload != b"published")
         peer.send(Publish("sign", b""))
-        await with_timeout(link.receive())
+        await with_timeout(client.receive())
         assert not publishing.done()
-        peer.acknowledge(message for message in got if message.payload == b"published")
+        peer.acknowledge(message for message in received if message.payload == b"published")
         await with_timeout(publishing)
 
 
-async def test_nothing_is_posted_into_a_network_that_takes_no_more() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(window=50_000) as link:
+async def test_nothing_is_sent_while_the_write_buffer_is_full() -> None:
+    async with ScriptedBroker() as broker, broker.create_client(window=50_000) as client:
         peer = await broker.accept()
         peer.stall()
         large = [Publish("t", bytes(50_000), qos=1)]
         sent = 0
         async with asyncio.timeout(10):
-            while posted := link.try_publish(large):
-                sent += posted
+            while count := client.try_publish(large):
+                sent += count
                 await asyncio.sleep(0)
         peer.resume()
-        got = await peer.publishes(sent)
-        await wait_until(lambda: link.try_publish(_numbered(1)))
-        peer.acknowledge([*got, *await peer.publishes(1)])
+        received = await peer.publishes(sent)
+        await wait_until(lambda: client.try_publish(_numbered(1)))
+        peer.acknowledge([*received, *await peer.publishes(1)])
 
 
-async def test_many_bytes_leave_in_several_posts() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_many_bytes_are_sent_in_several_calls() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
         large = [Publish("t", bytes(100_000), qos=1)] * 5
-        first = link.try_publish(large)
+        first = client.try_publish(large)
         assert 0 < first < 5
-        got = await peer.publishes(first)
-        assert len(got) == first
-        peer.acknowledge(got)
+        received = await peer.publishes(first)
+        assert len(received) == first
+        peer.acknowledge(received)
 
 
-async def test_if_one_is_malformed_none_is_posted() -> None:
-    async with ScriptedBroker() as broker, broker.create_client() as link:
+async def test_if_one_message_is_malformed_none_is_sent() -> None:
+    async with ScriptedBroker() as broker, broker.create_client() as client:
         peer = await broker.accept()
         with pytest.raises(MalformedPacket):
-            link.try_publish([Publish("t", b"", qos=1), Publish("t/#", b"", qos=1)])
-        assert link.try_publish(_numbered(1)) == 1
-        got = await peer.publishes(1)
-        assert _payloads(got) == ["0"]
-        peer.acknowledge(got)
+            client.try_publish([Publish("t", b"", qos=1), Publish("t/#", b"", qos=1)])
+        assert client.try_publish(_numbered(1)) == 1
+        received = await peer.publishes(1)
+        assert _payloads(received) == ["0"]
+        peer.acknowledge(received)
 
 
-async def test_acks_beside_other_packets_and_acks_alone_count_alike() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(window=4) as link:
+async def test_acknowledgements_between_other_packets_are_handled() -> None:
+    async with ScriptedBroker() as broker, broker.create_client(window=4) as client:
         peer = await broker.accept()
-        link.try_publish(_numbered(4))
+        client.try_publish(_numbered(4))
         first, second, third, fourth = await peer.publishes(4)
         peer.send(Puback(first.packet_id), Puback(second.packet_id))
         peer.send(Puback(third.packet_id), Publish("t", b"between"), Pingresp(), Puback(fourth.packet_id))
-        batch = await with_timeout(link.receive())
+        batch = await with_timeout(client.receive())
         assert [message.payload for message in batch.messages] == [b"between"]
-        await wait_until(lambda: link.try_publish(_numbered(1)))
+        await wait_until(lambda: client.try_publish(_numbered(1)))
         peer.acknowledge(await peer.publishes(1))
 
 
-async def test_acks_before_the_broker_has_accepted_end_the_connection() -> None:
+async def test_an_acknowledgement_before_connack_ends_the_connection() -> None:
     async with ScriptedBroker(connack=None) as broker:
         entering = asyncio.create_task(broker.create_client().__aenter__())
         peer = await broker.accept()
@@ -184,13 +184,13 @@ async def test_acks_before_the_broker_has_accepted_end_the_connection() -> None:
             await with_timeout(entering)
 
 
-async def test_who_has_to_wait_is_told_when_something_can_be_posted() -> None:
-    async with ScriptedBroker() as broker, broker.create_client(window=2) as link:
+async def test_wait_writable_returns_when_something_can_be_sent() -> None:
+    async with ScriptedBroker() as broker, broker.create_client(window=2) as client:
         peer = await broker.accept()
-        assert link.try_publish(_numbered(5)) == 2
-        waiting = asyncio.ensure_future(link.wait_writable())
+        assert client.try_publish(_numbered(5)) == 2
+        waiting = asyncio.ensure_future(client.wait_writable())
         assert not await wait_until_stable(waiting.done)
         peer.acknowledge(await peer.publishes(2))
         await with_timeout(waiting)
-        assert link.try_publish(_numbered(1)) == 1
+        assert client.try_publish(_numbered(1)) == 1
         peer.acknowledge(await peer.publishes(1))

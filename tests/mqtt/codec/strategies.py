@@ -1,4 +1,4 @@
-"""What hypothesis makes up: every packet that MQTT 3.1.1 allows, and streams of them."""
+"""Hypothesis strategies for every packet that MQTT 3.1.1 allows, and for streams of them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ LONGEST_TEXT = "x" * 65_535
 LONGEST_UNICODE = "é" * 32_767 + "x"
 
 packet_ids = st.sampled_from([1, 255, 256, MAX_PACKET_ID]) | st.integers(1, MAX_PACKET_ID)
-qualities = st.sampled_from([0, 1, 2])
+qos_levels = st.sampled_from([0, 1, 2])
 payloads = st.sampled_from([b"", b"\0", b"\xff", bytes(121), bytes(122), bytes(65_535)]) | st.binary(
     max_size=40
 )
 
 
 def _texts(*, without: str = "", least: int = 0) -> st.SearchStrategy[str]:
-    letters = st.characters(exclude_characters="\0" + without, exclude_categories=["Cs"])
-    return st.text(letters, min_size=least, max_size=12)
+    characters = st.characters(exclude_characters="\0" + without, exclude_categories=["Cs"])
+    return st.text(characters, min_size=least, max_size=12)
 
 
 texts = st.sampled_from(["", " ", "\ufeff", "\x7f", LONGEST_TEXT, LONGEST_UNICODE]) | _texts()
@@ -56,27 +56,27 @@ _levels = st.sampled_from(["", " ", "$SYS", "mt", "floor 7", "Zürich", "\ufeff"
 )
 
 
-def _joined(levels: list[str]) -> str:
+def _join_levels(levels: list[str]) -> str:
     return "/".join(levels)
 
 
 topics = st.sampled_from(
     ["/", "//", " ", "/a", "a/", "$SYS/broker/uptime", LONGEST_TEXT, LONGEST_UNICODE]
-) | st.lists(_levels, min_size=1, max_size=4).map(_joined).filter(bool)
+) | st.lists(_levels, min_size=1, max_size=4).map(_join_levels).filter(bool)
 
 
 @st.composite
 def _filters(draw: st.DrawFn) -> str:
     levels = draw(st.lists(st.just("+") | _levels, max_size=4))
     last = draw(st.sampled_from([[], ["#"], ["+"], [""]]))
-    return _joined([*levels, *last]) or "#"
+    return _join_levels([*levels, *last]) or "#"
 
 
 filters = (
     st.sampled_from(["#", "+", "/", "/#", "/+", "+/", "+/+", "+/#", "$SYS/#", LONGEST_TEXT]) | _filters()
 )
 
-wills = st.builds(Will, topics, payloads, qualities, st.booleans())
+wills = st.builds(Will, topics, payloads, qos_levels, st.booleans())
 
 
 @st.composite
@@ -98,7 +98,7 @@ repeatable = st.builds(
 )
 publishes = st.builds(Publish, topics, payloads, st.just(0), st.booleans()) | repeatable
 subscribes = st.builds(
-    Subscribe, packet_ids, st.lists(st.tuples(filters, qualities), min_size=1, max_size=4).map(tuple)
+    Subscribe, packet_ids, st.lists(st.tuples(filters, qos_levels), min_size=1, max_size=4).map(tuple)
 )
 subacks = st.builds(
     Suback,
@@ -107,40 +107,42 @@ subacks = st.builds(
 )
 unsubscribes = st.builds(Unsubscribe, packet_ids, st.lists(filters, min_size=1, max_size=4).map(tuple))
 
-_both: list[st.SearchStrategy[Packet]] = [
+_either_direction: list[st.SearchStrategy[Packet]] = [
     publishes,
-    *[st.builds(answer, packet_ids) for answer in (Puback, Pubrec, Pubrel, Pubcomp)],
+    *[st.builds(packet_type, packet_ids) for packet_type in (Puback, Pubrec, Pubrel, Pubcomp)],
 ]
 from_clients = st.one_of(
-    *_both, connects, subscribes, unsubscribes, st.builds(Pingreq), st.builds(Disconnect)
+    *_either_direction, connects, subscribes, unsubscribes, st.builds(Pingreq), st.builds(Disconnect)
 )
-from_servers = st.one_of(*_both, connacks, subacks, st.builds(Unsuback, packet_ids), st.builds(Pingresp))
+from_servers = st.one_of(
+    *_either_direction, connacks, subacks, st.builds(Unsuback, packet_ids), st.builds(Pingresp)
+)
 
 
 class SentPackets(NamedTuple):
-    """Packets that went in one direction."""
+    """Packets sent in one direction."""
 
-    shapes: Mapping[int, PacketDecoder]
+    decoders: Mapping[int, PacketDecoder]
     packets: list[Packet]
 
     @property
     def stream(self) -> bytes:
-        """Their bytes, without a gap."""
+        """Bytes of the packets."""
         return b"".join(map(encode_packet, self.packets))
 
 
 def sent_packets(*, least: int = 0) -> st.SearchStrategy[SentPackets]:
-    """Some packets of either direction."""
+    """Generate packets of either direction."""
     return st.one_of(
         [
-            st.builds(SentPackets, st.just(shapes), st.lists(packets, min_size=least, max_size=4))
-            for shapes, packets in ((FROM_CLIENTS, from_clients), (FROM_SERVERS, from_servers))
+            st.builds(SentPackets, st.just(decoders), st.lists(packets, min_size=least, max_size=4))
+            for decoders, packets in ((FROM_CLIENTS, from_clients), (FROM_SERVERS, from_servers))
         ]
     )
 
 
 @st.composite
 def pieces(draw: st.DrawFn, stream: bytes) -> list[bytes]:
-    """The stream, cut anywhere, also into empty pieces."""
+    """Split a stream anywhere, also into empty pieces."""
     cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     return [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]

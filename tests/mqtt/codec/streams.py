@@ -1,4 +1,4 @@
-"""Bytes as a peer may send them, what becomes of them, and one short packet of every type."""
+"""Byte streams and the results of parsing them, and one short packet of every type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """What a parser made of a stream."""
+    """Result of parsing a stream."""
 
     packets: list[Packet]
     error: type[WireError] | None = None
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 
 def parse_pieces(decoders: Mapping[int, PacketDecoder], pieces: Sequence[bytes]) -> Outcome:
-    """Feed the pieces up to a fault."""
+    """Feed the pieces to a parser until a fault."""
     parser = PacketParser(decoders)
     packets: list[Packet] = []
     for piece in pieces:
@@ -38,7 +38,7 @@ def parse_pieces(decoders: Mapping[int, PacketDecoder], pieces: Sequence[bytes])
 
 
 def parse_hex(raw: str, decoders: Mapping[int, PacketDecoder] = FROM_CLIENTS) -> list[Packet]:
-    """The packets of a legal stream, given as hex."""
+    """Parse a valid stream, given as hex."""
     parser = PacketParser(decoders)
     packets = parser.feed(bytes.fromhex(raw))
     assert parser.fault is None
@@ -46,26 +46,26 @@ def parse_hex(raw: str, decoders: Mapping[int, PacketDecoder] = FROM_CLIENTS) ->
 
 
 def parse_fault(raw: str, decoders: Mapping[int, PacketDecoder] = FROM_CLIENTS) -> WireError:
-    """What is wrong with the only packet of a stream, given as hex."""
+    """Return the fault of the only packet of a stream, given as hex."""
     parser = PacketParser(decoders)
     assert parser.feed(bytes.fromhex(raw)) == []
-    assert parser.fault is not None, "it was taken, or more is waited for"
+    assert parser.fault is not None, "the packet was accepted or is incomplete"
     return parser.fault
 
 
 def add_fixed_header(first: str, body: str) -> str:
-    """A body of less than 128 bytes behind its fixed header, all of it hex."""
+    """Add a fixed header to a body of less than 128 bytes, all of it hex."""
     length = len(bytes.fromhex(body))
     assert length < 0x80
     return f"{first}{length:02x}{body}"
 
 
 def encode_field(text: bytes) -> str:
-    """Bytes behind their length, as hex."""
+    """Encode bytes with their length in front, as hex."""
     return len(text).to_bytes(2).hex() + text.hex()
 
 
-_BOTH: Final = {
+_EITHER_DIRECTION: Final = {
     "PUBACK": "40020001",
     "PUBREC": "50020001",
     "PUBREL": "62020001",
@@ -85,15 +85,15 @@ SERVERS_ONLY: Final = {
     "PINGRESP": "d000",
 }
 SHORT: Final = [
-    *[(name, raw, FROM_CLIENTS) for name, raw in {**_BOTH, **CLIENTS_ONLY}.items()],
-    *[(name, raw, FROM_SERVERS) for name, raw in {**_BOTH, **SERVERS_ONLY}.items()],
+    *[(name, raw, FROM_CLIENTS) for name, raw in {**_EITHER_DIRECTION, **CLIENTS_ONLY}.items()],
+    *[(name, raw, FROM_SERVERS) for name, raw in {**_EITHER_DIRECTION, **SERVERS_ONLY}.items()],
 ]
-"""Every type but PUBLISH in every direction that it may take: its name, its bytes, and who may send it."""
+"""Name, bytes and decoders of every type but PUBLISH, in every direction in which it may be sent."""
 
 
 @contextmanager
 def assert_memory_below(limit: int) -> Iterator[None]:
-    """What happens inside leaves less than so many bytes behind, without the collector's help."""
+    """Check that the block leaves less than this many bytes allocated, without garbage collection."""
     gc.disable()
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""However the network cuts a stream, the same packets come out of it, and the same fault."""
+"""A stream yields the same packets and the same fault wherever the network splits it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PACKETS: list[Packet] = [
     Pubrel(65_535),
     Disconnect(),
 ]
-ILLEGAL = {
-    "00 00": MalformedPacket,  # no type
+INVALID = {
+    "00 00": MalformedPacket,  # a reserved type
     "36 05 000161 0001": MalformedPacket,  # QoS 3
-    "40 02 0000": MalformedPacket,  # id 0
+    "40 02 0000": MalformedPacket,  # packet identifier 0
     "40 03 0001 00": MalformedPacket,  # too long
-    "30 ff ff ff ff": MalformedPacket,  # five bytes of length
+    "30 ff ff ff ff": MalformedPacket,  # a length of five bytes
     "30 03 0001 23": MalformedPacket,  # a wildcard in a topic name
     "30 03 0002 61": MalformedPacket,  # a topic longer than its packet
     "82 06 0001 0001 61 03": MalformedPacket,
@@ -39,26 +39,26 @@ ILLEGAL = {
 
 
 @settings(max_examples=examples(60))
-@given(sent_packets(), st.sampled_from(["", *ILLEGAL]) | st.binary(max_size=8).map(bytes.hex), st.data())
-def test_any_split_gives_the_same(made: SentPackets, end: str, data: st.DataObject) -> None:
-    stream = made.stream + bytes.fromhex(end)
-    whole = parse_pieces(made.shapes, [stream])
-    assert whole.packets[: len(made.packets)] == made.packets
-    assert parse_pieces(made.shapes, data.draw(pieces(stream))) == whole
+@given(sent_packets(), st.sampled_from(["", *INVALID]) | st.binary(max_size=8).map(bytes.hex), st.data())
+def test_any_split_gives_the_same(sent: SentPackets, end: str, data: st.DataObject) -> None:
+    stream = sent.stream + bytes.fromhex(end)
+    whole = parse_pieces(sent.decoders, [stream])
+    assert whole.packets[: len(sent.packets)] == sent.packets
+    assert parse_pieces(sent.decoders, data.draw(pieces(stream))) == whole
 
 
-@each_row("end", ["", *ILLEGAL])
+@each_row("end", ["", *INVALID])
 def test_a_split_at_every_byte_gives_the_same(end: str) -> None:
     stream = b"".join(map(encode_packet, PACKETS)) + bytes.fromhex(end)
     whole = parse_pieces(FROM_CLIENTS, [stream])
     assert whole.packets == PACKETS
-    assert whole.error is ILLEGAL.get(end)
+    assert whole.error is INVALID.get(end)
     assert parse_pieces(FROM_CLIENTS, [bytes((byte,)) for byte in stream]) == whole
-    for at in range(len(stream) + 1):
-        assert parse_pieces(FROM_CLIENTS, [stream[:at], stream[at:]]) == whole
+    for position in range(len(stream) + 1):
+        assert parse_pieces(FROM_CLIENTS, [stream[:position], stream[position:]]) == whole
 
 
-def test_a_packet_comes_with_its_last_byte() -> None:
+def test_a_packet_is_returned_with_its_last_byte() -> None:
     parser = PacketParser(FROM_CLIENTS)
     for packet in PACKETS:
         raw = encode_packet(packet)
@@ -74,31 +74,31 @@ def test_an_empty_piece_changes_nothing() -> None:
     ]
 
 
-@each_row(("raw", "error"), ILLEGAL.items())
+@each_row(("raw", "error"), INVALID.items())
 @each_row("before", [0, 1, 4])
-def test_what_was_legal_in_front_of_a_fault_still_comes_and_nothing_behind_it(
+def test_valid_packets_before_a_fault_are_returned_and_none_after_it(
     raw: str, error: type[WireError], before: int
 ) -> None:
     stream = b"".join(
         [*map(encode_packet, PACKETS[:before]), bytes.fromhex(raw), *map(encode_packet, PACKETS[before:])]
     )
-    found = parse_pieces(FROM_CLIENTS, [stream])
-    assert found.packets == PACKETS[:before]
-    assert found.error is error
-    assert parse_pieces(FROM_CLIENTS, [stream[:-5], stream[-5:]]) == found
+    outcome = parse_pieces(FROM_CLIENTS, [stream])
+    assert outcome.packets == PACKETS[:before]
+    assert outcome.error is error
+    assert parse_pieces(FROM_CLIENTS, [stream[:-5], stream[-5:]]) == outcome
 
 
 @each_row("more", [b"", b"\xc0\x00", b"\x00"])
-def test_to_feed_after_a_fault_raises_it(more: bytes) -> None:
+def test_feeding_after_a_fault_raises_it(more: bytes) -> None:
     parser = PacketParser(FROM_CLIENTS)
     assert parser.feed(b"\xc0\x00\x00\x00") == [Pingreq()]
     for _ in range(2):
-        with pytest.raises(MalformedPacket, match="none begins with 0x00") as caught:
+        with pytest.raises(MalformedPacket, match="starts with 0x00") as caught:
             parser.feed(more)
         assert caught.value is parser.fault
 
 
-def test_a_hostile_length_is_the_same_fault_in_any_split() -> None:
+def test_a_length_above_the_limit_is_the_same_fault_in_any_split() -> None:
     stream = bytes.fromhex("c000 30 ffffff7f")
     for cut in range(len(stream) + 1):
         parser = PacketParser(FROM_CLIENTS, limit=1000)

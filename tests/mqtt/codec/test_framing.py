@@ -1,4 +1,4 @@
-"""The fixed header: types, flags, directions, and the remaining length [MQTT-2.2]."""
+"""Fixed header: types, flags, directions, and the remaining length [MQTT-2.2]."""
 
 from __future__ import annotations
 
@@ -46,63 +46,63 @@ PUBLISHES = "30 31 32 33 34 35 3a 3b 3c 3d"
 
 
 @each_row(
-    ("shapes", "legal"),
+    ("decoders", "valid"),
     [
         (FROM_CLIENTS, f"10 {PUBLISHES} 40 50 62 70 82 a2 c0 e0"),
         (FROM_SERVERS, f"20 {PUBLISHES} 40 50 62 70 90 b0 d0"),
     ],
 )
-def test_only_these_first_bytes_begin_a_packet(shapes: Mapping[int, PacketDecoder], legal: str) -> None:
-    def begins(first: int) -> bool:
-        parser = PacketParser(shapes)
+def test_only_these_first_bytes_start_a_packet(decoders: Mapping[int, PacketDecoder], valid: str) -> None:
+    def starts_packet(first: int) -> bool:
+        parser = PacketParser(decoders)
         assert parser.feed(bytes((first, 0x7F))) == []
         return parser.fault is None
 
-    assert bytes(first for first in range(0x100) if begins(first)) == bytes.fromhex(legal)
+    assert bytes(first for first in range(0x100) if starts_packet(first)) == bytes.fromhex(valid)
 
 
-@each_row(("name", "raw", "shapes"), SHORT)
+@each_row(("name", "raw", "decoders"), SHORT)
 def test_a_reserved_flag_is_refused_whatever_the_body(
-    name: str, raw: str, shapes: Mapping[int, PacketDecoder]
+    name: str, raw: str, decoders: Mapping[int, PacketDecoder]
 ) -> None:
     packet = bytearray.fromhex(raw)
-    right = packet[0] & 0x0F
-    assert right == (2 if name in {"PUBREL", "SUBSCRIBE", "UNSUBSCRIBE"} else 0)
+    valid_flags = packet[0] & 0x0F
+    assert valid_flags == (2 if name in {"PUBREL", "SUBSCRIBE", "UNSUBSCRIBE"} else 0)
     for flags in range(0x10):
-        if flags != right:  # [MQTT-2.2.2-2]
+        if flags != valid_flags:  # [MQTT-2.2.2-2]
             packet[0] = packet[0] & 0xF0 | flags
-            assert str(parse_fault(packet.hex(), shapes)) == (
-                f"packet: none begins with {packet[0]:#04x} in this direction"
+            assert str(parse_fault(packet.hex(), decoders)) == (
+                f"packet: no packet in this direction starts with {packet[0]:#04x}"
             )
 
 
 @each_row(
-    ("raw", "shapes"),
+    ("raw", "decoders"),
     [
         *[(raw, FROM_SERVERS) for raw in CLIENTS_ONLY.values()],
         *[(raw, FROM_CLIENTS) for raw in SERVERS_ONLY.values()],
     ],
 )
-def test_a_packet_in_the_wrong_direction_is_refused(raw: str, shapes: Mapping[int, PacketDecoder]) -> None:
-    assert type(parse_fault(raw, shapes)) is MalformedPacket
+def test_a_packet_in_the_wrong_direction_is_refused(raw: str, decoders: Mapping[int, PacketDecoder]) -> None:
+    assert type(parse_fault(raw, decoders)) is MalformedPacket
 
 
-@each_row(("name", "raw", "shapes"), SHORT)
-def test_bytes_behind_the_end_of_a_packet_are_refused(
-    name: str, raw: str, shapes: Mapping[int, PacketDecoder]
+@each_row(("name", "raw", "decoders"), SHORT)
+def test_bytes_after_the_end_of_a_packet_are_refused(
+    name: str, raw: str, decoders: Mapping[int, PacketDecoder]
 ) -> None:
     packet = bytes.fromhex(raw)
-    fault = parse_fault(add_fixed_header(packet[:1].hex(), packet[2:].hex() + "03"), shapes)
+    fault = parse_fault(add_fixed_header(packet[:1].hex(), packet[2:].hex() + "03"), decoders)
     assert fault.field.startswith(name)
 
 
-@each_row(("name", "raw", "shapes"), [short for short in SHORT if bytes.fromhex(short[1])[1]])
+@each_row(("name", "raw", "decoders"), [short for short in SHORT if bytes.fromhex(short[1])[1]])
 def test_a_body_that_ends_too_early_is_refused(
-    name: str, raw: str, shapes: Mapping[int, PacketDecoder]
+    name: str, raw: str, decoders: Mapping[int, PacketDecoder]
 ) -> None:
     packet = bytes.fromhex(raw)
     for end in range(2, len(packet)):
-        fault = parse_fault(add_fixed_header(packet[:1].hex(), packet[2:end].hex()), shapes)
+        fault = parse_fault(add_fixed_header(packet[:1].hex(), packet[2:end].hex()), decoders)
         assert fault.field.startswith(name)
 
 
@@ -126,11 +126,11 @@ def test_a_length_may_take_more_bytes_than_it_needs(raw: str, packet: Packet) ->
 @each_row("first", ["10", "30", "32", "40", "82", "c0"])
 @each_row("length", ["80808080", "80808080 00", "80808080 01", "ffffffff", "ffffffff 7f"])
 def test_a_length_of_five_bytes_is_refused_at_the_fourth(first: str, length: str) -> None:
-    assert str(parse_fault(first + length)) == "packet: its length takes more than four bytes"
+    assert str(parse_fault(first + length)) == "packet: the remaining length takes more than four bytes"
 
 
 @each_row("raw", ["", "30", "30 80", "30 8080", "30 808080", "30 ff", "30 ffffff7f", "c0"])
-def test_the_rest_of_a_header_or_body_is_waited_for(raw: str) -> None:
+def test_the_parser_waits_for_the_rest_of_a_header_or_body(raw: str) -> None:
     assert parse_hex(raw) == []
 
 
@@ -146,15 +146,15 @@ def test_the_rest_of_a_header_or_body_is_waited_for(raw: str) -> None:
         (2_097_152, "80808001"),
     ],
 )
-def test_a_length_takes_as_few_bytes_as_it_can(remaining: int, length: str) -> None:
+def test_a_length_is_encoded_in_as_few_bytes_as_possible(remaining: int, length: str) -> None:
     message = Publish("a", bytes(remaining - 3))
     raw = encode_packet(message)
     assert raw[:8].startswith(bytes.fromhex(f"30 {length} 000161"))
     assert PacketParser(FROM_SERVERS).feed(raw) == [message]
 
 
-class _Pretender(bytes):
-    """Bytes that would be too many for a test, had they come."""
+class _FakeLengthBytes(bytes):
+    """Bytes that pretend to be longer than a test could allocate."""
 
     length = 0
 
@@ -163,8 +163,8 @@ class _Pretender(bytes):
 
 
 @each_row(("qos", "rest"), [(0, 3), (1, 5), (2, 5)])
-def test_a_packet_may_be_as_long_as_its_length_can_say_and_no_longer(qos: int, rest: int) -> None:
-    payload = _Pretender()
+def test_a_packet_may_be_as_long_as_the_maximum_remaining_length_and_no_longer(qos: int, rest: int) -> None:
+    payload = _FakeLengthBytes()
     message = Publish("a", payload, qos, packet_id=7)
     payload.length = MAX_REMAINING_LENGTH - rest
     assert encode_packet(message)[1:5] == b"\xff\xff\xff\x7f"
@@ -190,7 +190,7 @@ def test_a_packet_may_be_as_long_as_its_length_can_say_and_no_longer(qos: int, r
         (Disconnect(), "e000"),
     ],
 )
-def test_a_packet_has_these_bytes(packet: Packet, raw: str) -> None:
+def test_packets_are_encoded_to_these_bytes(packet: Packet, raw: str) -> None:
     assert encode_packet(packet) == bytes.fromhex(raw)
 
 
@@ -207,16 +207,16 @@ IDS: list[tuple[str, str, Callable[[int], Packet], Mapping[int, PacketDecoder]]]
 ]
 
 
-@each_row(("first", "rest", "make", "shapes"), IDS)
+@each_row(("first", "rest", "create", "decoders"), IDS)
 def test_a_packet_id_is_1_to_65535(
-    first: str, rest: str, make: Any, shapes: Mapping[int, PacketDecoder]
+    first: str, rest: str, create: Any, decoders: Mapping[int, PacketDecoder]
 ) -> None:
     for packet_id in (1, 0xFF, 0x100, 0xFFFF):
         raw = add_fixed_header(first, f"{packet_id:04x}{rest}")
-        assert parse_hex(raw, shapes) == [make(packet_id)]
-        assert encode_packet(make(packet_id)) == bytes.fromhex(raw)
-    name = type(make(1)).__name__.upper()
-    assert str(parse_fault(add_fixed_header(first, f"0000{rest}"), shapes)) == f"{name} id: is 0"
+        assert parse_hex(raw, decoders) == [create(packet_id)]
+        assert encode_packet(create(packet_id)) == bytes.fromhex(raw)
+    name = type(create(1)).__name__.upper()
+    assert str(parse_fault(add_fixed_header(first, f"0000{rest}"), decoders)) == f"{name} id: is 0"
     for packet_id in (0, -1, 0x10000):
         with pytest.raises(MalformedPacket, match=f"^{name} id: {packet_id} is not 1 to 65535"):
-            encode_packet(make(packet_id))
+            encode_packet(create(packet_id))

@@ -1,4 +1,4 @@
-"""A message larger than the limit can be passed over instead of ending the stream."""
+"""The payload of a message above the limit can be skipped instead of ending the stream."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.row_tables import each_row
 LIMIT = 100
 
 
-def _tolerant() -> PacketParser:
+def _skipping_parser() -> PacketParser:
     return PacketParser(FROM_SERVERS, limit=LIMIT, skip_oversized=True)
 
 
 def _expected(packet: Packet) -> Packet:
-    """What becomes of a packet: only the payload of a long message is missing."""
+    """Return the packet as the parser returns it: a message above the limit has no payload."""
     if not isinstance(packet, Publish) or len(encode_packet(packet)) <= LIMIT:
         return packet
     return OversizedPublish(
@@ -30,18 +30,17 @@ def _expected(packet: Packet) -> Packet:
     )
 
 
+# The limit does not include the fixed header, so packets close to it are left out.
 _short_or_message = from_servers.filter(
     lambda packet: isinstance(packet, Publish) or len(encode_packet(packet)) <= LIMIT
-).filter(
-    lambda packet: not LIMIT < len(encode_packet(packet)) < LIMIT + 5
-)  # the limit does not count the header
+).filter(lambda packet: not LIMIT < len(encode_packet(packet)) < LIMIT + 5)
 
 
 @given(st.lists(_short_or_message, max_size=4), st.data())
-def test_any_split_gives_all_packets_and_long_messages_without_payload(
+def test_any_split_yields_all_packets_and_oversized_messages_without_payload(
     packets: list[Packet], data: st.DataObject
 ) -> None:
-    parser = _tolerant()
+    parser = _skipping_parser()
     found = [
         packet
         for piece in data.draw(pieces(b"".join(map(encode_packet, packets))))
@@ -51,28 +50,28 @@ def test_any_split_gives_all_packets_and_long_messages_without_payload(
     assert found == list(map(_expected, packets))
 
 
-def test_what_is_passed_over_is_not_kept() -> None:
-    parser = _tolerant()
+def test_a_skipped_payload_is_not_kept() -> None:
+    parser = _skipping_parser()
     raw = encode_packet(Publish("a", bytes(1_000_000), 1, packet_id=7))
     assert parser.feed(raw[:20]) == [OversizedPublish("a", b"", 1, packet_id=7, size=1_000_000)]
     with assert_memory_below(20_000):
-        for at in range(20, len(raw) - 10, 50_000):
-            assert parser.feed(raw[at : min(at + 50_000, len(raw) - 10)]) == []
+        for position in range(20, len(raw) - 10, 50_000):
+            assert parser.feed(raw[position : min(position + 50_000, len(raw) - 10)]) == []
     assert parser.feed(raw[-10:] + encode_packet(Puback(1))) == [Puback(1)]
 
 
 @each_row(
     ("raw", "field"),
     [
-        ("32 e807 03e8" + "61" * 1000, "PUBLISH topic"),  # no room for an id behind the topic
+        ("32 e807 03e8" + "61" * 1000, "PUBLISH topic"),  # no packet identifier after the topic
         ("32 e907 0001 61 0000" + "00" * 1000, "PUBLISH id"),
         ("30 e907 0001 23" + "00" * 1000, "PUBLISH topic"),
         ("30 e907 0000" + "00" * 1000, "PUBLISH topic"),
     ],
 )
-def test_a_long_message_that_is_illegal_is_a_fault_all_the_same(raw: str, field: str) -> None:
+def test_a_malformed_oversized_message_is_a_fault(raw: str, field: str) -> None:
     stream = bytes.fromhex(raw)
-    whole, split = _tolerant(), _tolerant()
+    whole, split = _skipping_parser(), _skipping_parser()
     assert whole.feed(stream) == []
     for byte in stream:
         if split.fault is None:
@@ -82,7 +81,7 @@ def test_a_long_message_that_is_illegal_is_a_fault_all_the_same(raw: str, field:
     assert str(split.fault) == str(whole.fault)
 
 
-def test_any_other_packet_that_is_too_long_is_a_fault() -> None:
-    parser = _tolerant()
+def test_any_other_oversized_packet_is_a_fault() -> None:
+    parser = _skipping_parser()
     assert parser.feed(encode_packet(Pingresp()) + encode_packet(Suback(1, (0,) * 200))) == [Pingresp()]
     assert isinstance(parser.fault, PacketTooLarge)

@@ -1,4 +1,4 @@
-"""What real programs said, recorded between them: it decodes the same for ever.
+"""Recorded packets of real programs decode the same forever.
 
 mosquitto_pub and mosquitto_sub 2.0.11 and paho-mqtt 2.2.0 talked to mosquitto 2.0.11.
 """
@@ -118,11 +118,9 @@ PAHO: list[tuple[str, Packet]] = [
 MOSQUITTO: list[tuple[str, Packet]] = [
     ("20020000", Connack()),
     ("20020100", Connack(session_present=True)),
-    ("20020001", Connack(code=ConnectReturnCode.UNACCEPTABLE_PROTOCOL)),  # to a protocol level of 6
-    (
-        "20020002",
-        Connack(code=ConnectReturnCode.IDENTIFIER_REJECTED),
-    ),  # to an unclean session without client id
+    ("20020001", Connack(code=ConnectReturnCode.UNACCEPTABLE_PROTOCOL)),  # response to protocol level 6
+    # Response to an empty client id without a clean session.
+    ("20020002", Connack(code=ConnectReturnCode.IDENTIFIER_REJECTED)),
     ("90050001020001", Suback(1, (2, 0, 1))),
     (
         "312d0013245359532f62726f6b65722f76657273696f6e6d6f7371756974746f2076657273696f6e20322e302e3131",
@@ -145,7 +143,7 @@ MOSQUITTO: list[tuple[str, Packet]] = [
 
 
 @each_row(
-    ("recording", "shapes"),
+    ("recording", "decoders"),
     [
         pytest.param(MOSQUITTO_PUB, FROM_CLIENTS, id="mosquitto_pub"),
         pytest.param(MOSQUITTO_SUB, FROM_CLIENTS, id="mosquitto_sub"),
@@ -153,13 +151,13 @@ MOSQUITTO: list[tuple[str, Packet]] = [
         pytest.param(MOSQUITTO, FROM_SERVERS, id="mosquitto"),
     ],
 )
-def test_what_a_real_program_said_is_understood_and_said_the_same(
-    recording: list[tuple[str, Packet]], shapes: Mapping[int, PacketDecoder]
+def test_packets_of_real_programs_are_decoded_and_encoded_to_the_same_bytes(
+    recording: list[tuple[str, Packet]], decoders: Mapping[int, PacketDecoder]
 ) -> None:
     for raw, packet in recording:
-        assert parse_hex(raw, shapes) == [packet]
+        assert parse_hex(raw, decoders) == [packet]
         assert encode_packet(packet).hex() == raw
-    assert parse_hex("".join(raw for raw, _ in recording), shapes) == [packet for _, packet in recording]
+    assert parse_hex("".join(raw for raw, _ in recording), decoders) == [packet for _, packet in recording]
 
 
 @each_row(
@@ -169,9 +167,9 @@ def test_what_a_real_program_said_is_understood_and_said_the_same(
         pytest.param("101300044d5154540502003c0000067061686f2d78", id="5"),
     ],
 )
-def test_a_paho_of_another_version_is_told_so(raw: str) -> None:
+def test_a_connect_of_paho_in_another_version_is_unsupported(raw: str) -> None:
     assert type(parse_fault(raw)) is UnsupportedProtocol
 
 
-def test_an_answer_in_mqtt_5_is_refused() -> None:
+def test_a_connack_in_mqtt_5_is_refused() -> None:
     assert parse_fault("200900000622000a210014", FROM_SERVERS).field == "CONNACK"

@@ -1,4 +1,4 @@
-"""The short way of one message at QoS 1 says what the long one says, or nothing."""
+"""parse_single_publish returns what the full parser returns, or None."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MESSAGE = encode_packet(Publish("t", b"payload", 1, packet_id=7))
 PING = encode_packet(Pingreq())
 
 
-@each_row("size", [0, 1, 122, 123, 16_378])  # lengths of one byte end at 122, of two at 16,378
-def test_a_message_is_read_in_one_go(size: int) -> None:
+@each_row("size", [0, 1, 122, 123, 16_378])  # remaining lengths of one byte end at 122, of two at 16,378
+def test_a_single_message_is_parsed(size: int) -> None:
     for packet_id in (1, 255, 256, 65_535):
         message = Publish("t", bytes(size), 1, packet_id=packet_id)
         parser = PacketParser(FROM_CLIENTS)
@@ -26,7 +26,7 @@ def test_a_message_is_read_in_one_go(size: int) -> None:
 
 
 @given(st.binary(max_size=40).map(lambda raw: b"\x32" + raw) | damaged(MESSAGE))
-def test_whatever_it_reads_the_long_way_reads_too(data: bytes) -> None:
+def test_the_full_parser_returns_the_same_message(data: bytes) -> None:
     message = PacketParser(FROM_CLIENTS).parse_single_publish(data)
     if message is not None:
         assert PacketParser(FROM_CLIENTS).feed(data) == [message]
@@ -36,33 +36,33 @@ def test_whatever_it_reads_the_long_way_reads_too(data: bytes) -> None:
     "data",
     [
         b"",
-        *(MESSAGE[:at] for at in range(1, len(MESSAGE))),
-        *(MESSAGE[at:] for at in range(1, len(MESSAGE))),
+        *(MESSAGE[:position] for position in range(1, len(MESSAGE))),
+        *(MESSAGE[position:] for position in range(1, len(MESSAGE))),
         *(MESSAGE + PING, PING + MESSAGE, MESSAGE + MESSAGE, MESSAGE + b"\0"),
         encode_packet(Publish("t", b"payload")),
         encode_packet(Publish("t", b"payload", 1, retain=True, packet_id=7)),
         encode_packet(Publish("t", b"payload", 1, dup=True, packet_id=7)),
         encode_packet(Publish("t", b"payload", 2, packet_id=7)),
         encode_packet(Publish("t", bytes(16_379), 1, packet_id=7)),
-        bytes.fromhex("32 06 0001 74 0000 00"),  # the id is 0
+        bytes.fromhex("32 06 0001 74 0000 00"),  # the packet identifier is 0
         bytes.fromhex("32 05 0000 0007 00"),  # the topic is empty
-        bytes.fromhex("32 06 0001 23 0007 00"),  # it is #
-        bytes.fromhex("32 06 0001 ff 0007 00"),  # it is not UTF-8
-        bytes.fromhex("32 05 0003 616263"),  # no room for an id
-        bytes.fromhex("32 05 0002 6162 07"),  # room for half of it
-        bytes.fromhex("32 05 0009 6162 07"),  # the topic ends behind the packet
+        bytes.fromhex("32 06 0001 23 0007 00"),  # the topic is #
+        bytes.fromhex("32 06 0001 ff 0007 00"),  # the topic is not UTF-8
+        bytes.fromhex("32 05 0003 616263"),  # no packet identifier
+        bytes.fromhex("32 05 0002 6162 07"),  # half a packet identifier
+        bytes.fromhex("32 05 0009 6162 07"),  # the topic ends after the packet
     ],
 )
-def test_anything_else_is_left_to_the_long_way(data: bytes) -> None:
+def test_anything_else_is_left_to_the_full_parser(data: bytes) -> None:
     assert PacketParser(FROM_CLIENTS).parse_single_publish(data) is None
 
 
-def test_a_message_above_the_limit_is_left_to_the_long_way() -> None:
+def test_a_message_above_the_limit_is_left_to_the_full_parser() -> None:
     assert PacketParser(FROM_CLIENTS, limit=len(MESSAGE)).parse_single_publish(MESSAGE) is not None
     assert PacketParser(FROM_CLIENTS, limit=len(MESSAGE) - 3).parse_single_publish(MESSAGE) is None
 
 
-def test_in_the_middle_of_a_packet_and_behind_a_fault_nothing_is_read() -> None:
+def test_nothing_is_parsed_within_a_packet_and_after_a_fault() -> None:
     waiting = PacketParser(FROM_CLIENTS)
     assert waiting.feed(MESSAGE[:5]) == []
     assert waiting.parse_single_publish(MESSAGE) is None

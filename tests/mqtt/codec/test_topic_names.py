@@ -1,4 +1,4 @@
-"""Topic names, topic filters and other texts: what they may hold, how long they may be, in every place."""
+"""Topic names, topic filters and other texts: allowed characters and lengths, in every field of a packet."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Place(NamedTuple):
-    """Where a text stands in a packet."""
+class Field(NamedTuple):
+    """Field of a packet that holds a text."""
 
     name: str
     first: str
@@ -26,24 +26,24 @@ class Place(NamedTuple):
     packet: Callable[[str], Packet]
 
     def raw(self, text: bytes) -> str:
-        """The packet with this text, as hex."""
+        """Return the packet with this text, as hex."""
         return add_fixed_header(self.first, self.body.format(encode_field(text)))
 
-    def survives(self, text: str) -> None:
-        """The text is read, and written."""
+    def check_round_trip(self, text: str) -> None:
+        """Check that the text is decoded and encoded."""
         assert parse_hex(self.raw(text.encode())) == [self.packet(text)]
         assert encode_packet(self.packet(text)) == bytes.fromhex(self.raw(text.encode()))
 
-    def refuses(self, text: bytes, reason: str) -> None:
-        """The text is not read, for this reason."""
+    def check_refused(self, text: bytes, reason: str) -> None:
+        """Check that the text is not decoded, for this reason."""
         assert str(parse_fault(self.raw(text))) == f"{self.name}: {reason}"
 
-    def seen(self, text: str | bytes) -> str:
-        """The text as an error shows it: a user name is not shown."""
+    def quote(self, text: str | bytes) -> str:
+        """Return the text as errors quote it; a user name is omitted."""
         return "it" if self.name == "CONNECT user name" else repr(text)
 
-    def does_not_write(self, text: str) -> str:
-        """The text is not written, for the reason that comes back."""
+    def encode_error(self, text: str) -> str:
+        """Encode a text that must be refused, and return the reason."""
         with pytest.raises(MalformedPacket) as caught:
             encode_packet(self.packet(text))
         assert caught.value.field == self.name
@@ -51,9 +51,9 @@ class Place(NamedTuple):
 
 
 TOPICS = [
-    Place("PUBLISH topic", "30", "{}", lambda text: Publish(text, b"")),
-    Place("PUBLISH topic", "32", "{} 0001", lambda text: Publish(text, b"", qos=1, packet_id=1)),
-    Place(
+    Field("PUBLISH topic", "30", "{}", lambda text: Publish(text, b"")),
+    Field("PUBLISH topic", "32", "{} 0001", lambda text: Publish(text, b"", qos=1, packet_id=1)),
+    Field(
         "CONNECT will topic",
         "10",
         "00044d515454 04 06 0000 000161 {} 0000",
@@ -61,16 +61,16 @@ TOPICS = [
     ),
 ]
 FILTERS = [
-    Place("SUBSCRIBE filter", "82", "0001 {} 00", lambda text: Subscribe(1, ((text, 0),))),
-    Place("SUBSCRIBE filter", "82", "0001 000161 00 {} 00", lambda text: Subscribe(1, (("a", 0), (text, 0)))),
-    Place("UNSUBSCRIBE filter", "a2", "0001 {}", lambda text: Unsubscribe(1, (text,))),
-    Place("UNSUBSCRIBE filter", "a2", "0001 000161 {}", lambda text: Unsubscribe(1, ("a", text))),
+    Field("SUBSCRIBE filter", "82", "0001 {} 00", lambda text: Subscribe(1, ((text, 0),))),
+    Field("SUBSCRIBE filter", "82", "0001 000161 00 {} 00", lambda text: Subscribe(1, (("a", 0), (text, 0)))),
+    Field("UNSUBSCRIBE filter", "a2", "0001 {}", lambda text: Unsubscribe(1, (text,))),
+    Field("UNSUBSCRIBE filter", "a2", "0001 000161 {}", lambda text: Unsubscribe(1, ("a", text))),
 ]
 TEXTS = [
     *TOPICS,
     *FILTERS,
-    Place("CONNECT client id", "10", "00044d515454 04 02 0000 {}", Connect),
-    Place(
+    Field("CONNECT client id", "10", "00044d515454 04 02 0000 {}", Connect),
+    Field(
         "CONNECT user name", "10", "00044d515454 04 82 0000 000161 {}", lambda text: Connect("a", user=text)
     ),
 ]
@@ -80,98 +80,98 @@ TEXTS = [
     "text",
     ["a", " ", "a b/ c", "Zürich", "😀/é", "/", "//", "/a", "a/", "$SYS/a", "\x01\x7f", "\ufffe", "😀" * 20],
 )
-def test_a_text_is_read_and_written_in_every_place(text: str) -> None:
-    for place in TEXTS:
-        place.survives(text)
+def test_a_text_is_decoded_and_encoded_in_every_field(text: str) -> None:
+    for field in TEXTS:
+        field.check_round_trip(text)
 
 
 def test_u_feff_is_a_character_like_any_other() -> None:
-    for place in TEXTS:
-        raw = place.raw(bytes.fromhex("efbbbf61efbbbf"))  # [MQTT-1.5.3-3]
-        assert parse_hex(raw) == [place.packet("\ufeffa\ufeff")]
-        assert encode_packet(place.packet("\ufeffa\ufeff")) == bytes.fromhex(raw)
+    for field in TEXTS:
+        raw = field.raw(bytes.fromhex("efbbbf61efbbbf"))  # [MQTT-1.5.3-3]
+        assert parse_hex(raw) == [field.packet("\ufeffa\ufeff")]
+        assert encode_packet(field.packet("\ufeffa\ufeff")) == bytes.fromhex(raw)
 
 
 @each_row(
     "text",
     [
-        "80",  # a continuation of nothing
-        "61c3",  # cut
-        "c0af",  # a / in too many bytes
+        "80",  # a continuation byte without a start
+        "61c3",  # truncated
+        "c0af",  # an overlong /
         "e080af",
         "eda080",  # U+D800 [MQTT-1.5.3-1]
         "edbfbf",  # U+DFFF
-        "eda0bdedb2a9",  # two surrogates that would be one character
-        "f4908080",  # behind U+10FFFF
+        "eda0bdedb2a9",  # a surrogate pair
+        "f4908080",  # beyond U+10FFFF
         "ff",
     ],
 )
 def test_a_text_that_is_not_utf_8_is_refused(text: str) -> None:
     raw = bytes.fromhex(text)
-    for place in TEXTS:
-        place.refuses(raw, f"{place.seen(raw)} is not UTF-8")
+    for field in TEXTS:
+        field.check_refused(raw, f"{field.quote(raw)} is not UTF-8")
 
 
 @each_row("text", ["\0", "a\0b", "\0/"])
-def test_u_0000_is_refused_and_not_written(text: str) -> None:
-    for place in TEXTS:  # [MQTT-1.5.3-2]
-        place.refuses(text.encode(), f"{place.seen(text)} holds the character U+0000")
-        assert place.does_not_write(text) == f"{place.seen(text)} holds the character U+0000"
+def test_u_0000_is_neither_decoded_nor_encoded(text: str) -> None:
+    for field in TEXTS:  # [MQTT-1.5.3-2]
+        field.check_refused(text.encode(), f"{field.quote(text)} contains the character U+0000")
+        assert field.encode_error(text) == f"{field.quote(text)} contains the character U+0000"
 
 
 @each_row("text", ["\ud800", "a\udfff", "\ud83d\ude00"])
-def test_a_surrogate_is_not_written(text: str) -> None:
-    for place in TEXTS:
-        assert place.does_not_write(text) == f"{place.seen(text)} cannot be written as UTF-8"
+def test_a_surrogate_is_not_encoded(text: str) -> None:
+    for field in TEXTS:
+        assert field.encode_error(text) == f"{field.quote(text)} cannot be encoded as UTF-8"
 
 
 @each_row("text", ["+", "#", "a/+", "a/#", "+/a", "a+", "#a", "a/b#c/d"])
-def test_a_wildcard_in_a_topic_name_is_refused_and_not_written(text: str) -> None:
-    for place in [*TOPICS, *TOPICS]:  # nor is it remembered
-        place.refuses(text.encode(), f"'{text}' has a wildcard")
-        assert place.does_not_write(text) == f"'{text}' has a wildcard"
+def test_a_wildcard_in_a_topic_name_is_neither_decoded_nor_encoded(text: str) -> None:
+    for field in [*TOPICS, *TOPICS]:  # twice: it must not be cached
+        field.check_refused(text.encode(), f"'{text}' has a wildcard")
+        assert field.encode_error(text) == f"'{text}' has a wildcard"
 
 
-@each_row("place", [*TOPICS, *FILTERS])
-def test_an_empty_name_is_refused_and_not_written(place: Place) -> None:
-    place.refuses(b"", "is empty")  # [MQTT-4.7.3-1]
-    assert place.does_not_write("") == "is empty"
+@each_row("field", [*TOPICS, *FILTERS])
+def test_an_empty_name_is_neither_decoded_nor_encoded(field: Field) -> None:
+    field.check_refused(b"", "is empty")  # [MQTT-4.7.3-1]
+    assert field.encode_error("") == "is empty"
 
 
 @each_row(
     "text", ["#", "+", "/#", "/+", "+/", "+/+", "+/#", "+/a/+", "a/#", "a/+/b", "a//#", "//+//", "$SYS/#"]
 )
-def test_a_wildcard_that_fills_its_level_is_taken(text: str) -> None:
-    for place in FILTERS:
-        place.survives(text)
+def test_a_wildcard_that_fills_its_level_is_accepted(text: str) -> None:
+    for field in FILTERS:
+        field.check_round_trip(text)
 
 
 @each_row("text", ["a+", "+a", "a/b+", "+a/b", "a/b+c/d", "++", "+ ", "a#", "##", "+#", "/#a"])
-def test_a_wildcard_that_does_not_fill_its_level_is_refused_and_not_written(text: str) -> None:
-    for place in FILTERS:  # [MQTT-4.7.1-3]
-        place.refuses(text.encode(), f"'{text}' has a wildcard that does not fill its level")
-        assert place.does_not_write(text) == f"'{text}' has a wildcard that does not fill its level"
+def test_a_wildcard_that_does_not_fill_its_level_is_neither_decoded_nor_encoded(text: str) -> None:
+    for field in FILTERS:  # [MQTT-4.7.1-3]
+        field.check_refused(text.encode(), f"'{text}' has a wildcard that does not fill its level")
+        assert field.encode_error(text) == f"'{text}' has a wildcard that does not fill its level"
 
 
 @each_row("text", ["#/", "#/a", "a/#/b", "#/#", "/#/", "#/+"])
-def test_a_hash_before_the_end_is_refused_and_not_written(text: str) -> None:
-    for place in FILTERS:  # [MQTT-4.7.1-2]
-        place.refuses(text.encode(), f"'{text}' has a # before its end")
-        assert place.does_not_write(text) == f"'{text}' has a # before its end"
+def test_a_hash_before_the_end_is_neither_decoded_nor_encoded(text: str) -> None:
+    for field in FILTERS:  # [MQTT-4.7.1-2]
+        field.check_refused(text.encode(), f"'{text}' has a # before its end")
+        assert field.encode_error(text) == f"'{text}' has a # before its end"
 
 
-def test_a_filter_that_was_read_does_not_become_a_topic_name() -> None:
+def test_a_decoded_filter_is_not_accepted_as_a_topic_name() -> None:
     assert parse_hex("8208 0001 0003612f23 00") == [Subscribe(1, (("a/#", 0),))]
     assert str(parse_fault("3005 0003612f23")) == "PUBLISH topic: 'a/#' has a wildcard"
 
 
-@each_row("place", TEXTS)
+@each_row("field", TEXTS)
 @each_row("longest", ["x" * 65_535, "é" * 32_767 + "x", "😀" * 16_383 + "xxx"])
-def test_a_text_may_take_65535_bytes_and_no_more(place: Place, longest: str) -> None:
-    raw = encode_packet(place.packet(longest))
+def test_a_text_may_have_65535_bytes_and_no_more(field: Field, longest: str) -> None:
+    raw = encode_packet(field.packet(longest))
     assert b"\xff\xff" + longest.encode() in raw
-    assert parse_hex(raw.hex()) == [place.packet(longest)]
-    assert place.does_not_write(longest + "x") == "65536 bytes are more than 65535"
+    assert parse_hex(raw.hex()) == [field.packet(longest)]
+    assert field.encode_error(longest + "x") == "65536 bytes are more than 65535"
 
 
 @each_row(
@@ -181,20 +181,22 @@ def test_a_text_may_take_65535_bytes_and_no_more(place: Place, longest: str) -> 
         ("CONNECT password", lambda raw: Connect("a", user="u", password=raw)),
     ],
 )
-def test_bytes_in_a_connect_may_be_65535_and_no_more(name: str, packet: Callable[[bytes], Packet]) -> None:
+def test_a_binary_field_may_have_65535_bytes_and_no_more(
+    name: str, packet: Callable[[bytes], Packet]
+) -> None:
     assert parse_hex(encode_packet(packet(bytes(65_535))).hex()) == [packet(bytes(65_535))]
     with pytest.raises(MalformedPacket) as caught:
         encode_packet(packet(bytes(65_536)))
     assert str(caught.value) == f"{name}: 65536 bytes are more than 65535"
 
 
-def test_an_error_repeats_a_long_name_in_part_only() -> None:
+def test_an_error_quotes_only_a_part_of_a_long_topic() -> None:
     with pytest.raises(MalformedPacket) as caught:
         encode_packet(Publish("x" * 60_000 + "#", b""))
     assert len(str(caught.value)) < 200
 
 
-def test_a_name_is_the_same_whether_remembered_or_not() -> None:
+def test_a_topic_is_the_same_whether_cached_or_not() -> None:
     topic_names.DECODED_TOPICS.clear()
     topic_names.ENCODED_TOPICS.clear()
     for _ in range(3):

@@ -117,9 +117,9 @@ async def test_only_the_service_and_claimed_gateways_are_authenticated(
         (SERVICE_USER, mosquitto.passwords[GATEWAY_A]),
         (NEW_GATEWAY, "x"),
     ):
-        with pytest.raises(ConnectionRefused, match="not authorised"):
+        with pytest.raises(ConnectionRefused, match="not authorized"):
             await mosquitto.build_client(user, password).__aenter__()
-    with pytest.raises(ConnectionRefused, match="not authorised"):
+    with pytest.raises(ConnectionRefused, match="not authorized"):
         await mosquitto.build_client(None).__aenter__()
 
 

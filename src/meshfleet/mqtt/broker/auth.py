@@ -1,8 +1,11 @@
-"""Who may publish and read what: the table at the end, and nothing beyond it (broker-7 to broker-15).
+"""Authentication of MQTT clients, and the topics that each account may use (broker-7 to broker-15).
 
-A rule is written like a topic filter. Besides `+` and `#` a level can be `{me}`, the MAC of the gateway that
-asks, or `{mac}`, any MAC. `{prefix}` stands for the topic prefix of the installation. Somebody may subscribe
-to a filter when everything that it matches is covered by one rule.
+`Authenticator` is the interface through which the broker authenticates clients. `TopicPermissions` applies
+the two tables at the end of this module; everything that they do not list is forbidden.
+
+A rule is written like a topic filter. Besides `+` and `#`, a level can be `{me}`, the MAC of the gateway
+itself, or `{mac}`, any MAC. `{prefix}` stands for the topic prefix of the installation. An account may
+subscribe to a filter if one rule covers every topic that the filter matches.
 """
 
 from __future__ import annotations
@@ -22,11 +25,8 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import Connect, ConnectReturnCode
 
 
-# Who decides about clients: the broker asks, and the rooms that know accounts answer.
-
-
 class NotAdmitted(FleetError):
-    """A client is not let in. `accept` is the return code that it gets."""
+    """The broker refuses a CONNECT. `return_code` is sent to the client, `reason` goes to the log."""
 
     code, http = "not-admitted", 403
 
@@ -40,17 +40,17 @@ class NotAdmitted(FleetError):
 
 
 class Authenticator(Protocol):
-    """Knows accounts and their credentials."""
+    """Authentication of MQTT clients, implemented by the service."""
 
     async def authenticate(self, connect: Connect, address: str) -> Account:
-        """Whose client this is; or raise `NotAdmitted`."""
+        """Check the credentials of a CONNECT. Return the account, or raise `NotAdmitted`."""
 
     def on_access_denied(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Take note of somebody who wanted more than the rules allow."""
+        """Record that an account tried to publish or subscribe where the rules forbid it."""
 
 
 class AccountKind(StrEnum):
-    """What sort of account somebody comes with."""
+    """Kind of an account."""
 
     GATEWAY = "gateway"
     USER = "user"
@@ -58,19 +58,19 @@ class AccountKind(StrEnum):
 
 
 class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
-    """Whose connection it is."""
+    """Account that a client logged in with."""
 
     kind: AccountKind
     name: str
-    """Of a gateway, its MAC."""
+    """User name, or name of an API key; the MAC of a gateway."""
     role: Role | None = None
     """None for gateways."""
     credential_digest: bytes = b""
-    """Differs once the credentials do, and is no secret."""
+    """Digest that changes with the credentials; it is not secret. Empty if unknown."""
 
     @classmethod
     def parse(cls, text: str) -> Account:
-        """An account by its text, of which nothing else is known."""
+        """Parse the text form of an account, which holds only its kind and name."""
         kind, _, name = text.partition(" ")
         return cls(kind=AccountKind(kind), name=name)
 
@@ -79,29 +79,29 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
 
 
 class TopicPermissions:
-    """What one account may do."""
+    """Topics that one account may publish to and read. Without an account: none."""
 
     __slots__ = ("_publish_rules", "publish_prefixes", "read_rules", "widest_filters")
 
     def __init__(self, account: Account | None, prefix: str = "") -> None:
         self._publish_rules = () if account is None else _rules_for(_PUBLISH_RULES, account, prefix)
         self.read_rules = () if account is None else _rules_for(_READ_RULES, account, prefix)
-        """What the account may read. Two accesses with the same rules may read the same."""
+        """Rules for reading. Accounts with equal rules may read the same topics."""
         self.publish_prefixes = tuple(
-            front for rule in self._publish_rules if (front := _fixed_prefix(rule)) is not None
+            fixed for rule in self._publish_rules if (fixed := _fixed_prefix(rule)) is not None
         )
-        """How topics begin that may be published whatever follows: the quick way to know."""
+        """Topic prefixes below which every topic may be published: a fast check."""
         self.widest_filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self.read_rules)
         """The widest filters that the account may subscribe to."""
 
     def may_publish(self, topic: str) -> bool:
-        """Whether a message may go there."""
+        """Return whether the account may publish to a topic."""
         return topic.startswith(self.publish_prefixes) or any(
             _covers(rule, topic.split("/")) for rule in self._publish_rules
         )
 
     def may_read(self, topic_filter: str) -> bool:
-        """Whether everything that this filter matches may be read; a topic is a filter too."""
+        """Return whether the account may read every topic that a filter matches; a topic is a filter too."""
         levels = topic_filter.split("/")
         return any(_covers(rule, levels) for rule in self.read_rules)
 
@@ -114,14 +114,14 @@ _Levels = tuple[str, ...]
 
 class _Rule(NamedTuple):
     least_role: Role | None
-    """The least role; None for gateways."""
+    """Lowest role that the rule applies to; None for gateways."""
     pattern: str
 
 
 def _rules_for(table: Sequence[_Rule], account: Account, prefix: str) -> tuple[_Levels, ...]:
-    front = f"{prefix}/" if prefix else ""
+    topic_start = f"{prefix}/" if prefix else ""
     return tuple(
-        tuple(rule.pattern.replace("{prefix}", front).replace("{me}", account.name).split("/"))
+        tuple(rule.pattern.replace("{prefix}", topic_start).replace("{me}", account.name).split("/"))
         for rule in table
         if _applies(rule.least_role, account)
     )
@@ -134,17 +134,17 @@ def _applies(least_role: Role | None, account: Account) -> bool:
 
 
 def _fixed_prefix(rule: _Levels) -> str | None:
-    """The beginning that says it all, of a rule about everything below a place."""
-    *place, any_level, rest = rule
-    if any_level != "+" or rest != "#" or _ANY_MAC in place:
+    """Return the topic prefix that decides a rule by itself, or None if the rule has no such prefix."""
+    *parent, any_level, rest = rule
+    if any_level != "+" or rest != "#" or _ANY_MAC in parent:
         return None
-    return "/".join(place) + "/"
+    return "/".join(parent) + "/"
 
 
 def _covers(rule: _Levels, filter_levels: Sequence[str]) -> bool:
-    """Whether a rule, which ends in `#`, holds for all that a filter matches."""
-    *place, _ = rule
-    return len(filter_levels) >= len(place) and all(map(_covers_level, place, filter_levels))
+    """Return whether a rule, which ends in `#`, covers every topic that a filter matches."""
+    *parent, _ = rule
+    return len(filter_levels) >= len(parent) and all(map(_covers_level, parent, filter_levels))
 
 
 def _covers_level(level: str, filter_level: str) -> bool:
@@ -156,8 +156,8 @@ def _covers_level(level: str, filter_level: str) -> bool:
 
 
 _PUBLISH_RULES: Final = (
-    _Rule(None, "{prefix}mt/gateway/{me}/+/#"),  # subtrees: topics of later versions work (broker-9)
-    _Rule(None, "meshtech/diagnostics/{me}/+/#"),  # which the prefix does not touch (broker-20)
+    _Rule(None, "{prefix}mt/gateway/{me}/+/#"),  # whole subtree, for topics of later versions (broker-9)
+    _Rule(None, "meshtech/diagnostics/{me}/+/#"),  # never has the topic prefix (broker-20)
     _Rule(Role.OPERATOR, "{prefix}mt/gateway/{mac}/request/{mac}/+/#"),
     _Rule(Role.OPERATOR, "{prefix}mt/gateways/request/{mac}/+/#"),
 )
@@ -169,7 +169,7 @@ _READ_RULES: Final = (
     _Rule(Role.VIEWER, "{prefix}mt/gateway/{mac}/device/#"),
     _Rule(Role.VIEWER, "{prefix}mt/gateway/{mac}/response/#"),
 )
-"""Nobody reads requests but the gateway they address: they may carry keys (broker-14)."""
+"""Only the addressed gateway may read requests: they may carry keys (broker-14)."""
 
 NO_PERMISSIONS: Final = TopicPermissions(None)
-"""What somebody may do who is not known yet."""
+"""Permissions of a connection that is not authenticated yet."""

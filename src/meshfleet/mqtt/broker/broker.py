@@ -1,4 +1,4 @@
-"""The broker as the service sees it."""
+"""The broker as the service uses it."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker_limits import BrokerLimits
 
 _SERVICE_ACCOUNT: Final = "service"
-"""Who publishes without a connection."""
+"""Account name of messages that the service publishes without a connection."""
 
 _READ_BUFFER_BYTES: Final = 64 * 1024
-"""Bytes that are read at once."""
+"""Maximum bytes per read."""
 
 _MAX_RETAINED_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of all retained messages, which a subscription may bring at once; half a queue where that is less."""
+"""Maximum bytes of all retained messages, since one subscription may match all; half a client queue if
+less."""
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Bytes in a round after which publishers wait for the next one."""
+"""Bytes in a commit batch after which publishers are not read until the next batch."""
 
 _LAST_COMMIT_SECONDS: Final = 10.0
-"""Seconds that the last round has when the broker stops."""
+"""Seconds that the last commit may take when the broker stops."""
 
 
 class Broker:
-    """An MQTT 3.1.1 broker without listeners: whoever listens makes a `connection` for each client."""
+    """MQTT 3.1.1 broker without listeners: a listener calls `create_connection` for each client."""
 
-    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+    def __init__(  # noqa: PLR0913 # keyword-only; it creates all parts of the broker
         self,
         *,
         authenticator: Authenticator,
@@ -64,10 +65,10 @@ class Broker:
         sweep_seconds: float = 1.0,
         max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
-        """`now` is a clock that is never set, by which all waits; `wall` is for what is written down.
+        """`steady_clock` is monotonic and measures all waits; `wall_clock` is for persisted times.
 
-        All connections are looked at every `sweep_seconds`. Who finds more than `round_bytes` in a round
-        waits for the next one.
+        Both return milliseconds. All connections are checked every `sweep_seconds`. A publisher is not read
+        until the next commit batch once a batch holds more than `max_batch_bytes`.
         """
         self._limits = limits
         self.quotas = QueueQuotas(limits, slow_seconds)
@@ -111,50 +112,51 @@ class Broker:
             max_batch_bytes=max_batch_bytes,
         )
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
-        """Which all connections read into, one after the other."""
+        """Buffer that all connections read into, one after the other."""
 
-    # For the service
+    # Used by the service
 
     async def run(self) -> None:
-        """Work until cancelled; then everybody is sent away, and what they are owed is written down."""
-        writing = asyncio.create_task(self._group_commit.run(), name="broker.journal")
+        """Run until canceled; then close all connections and commit the last batch."""
+        commit_task = asyncio.create_task(self._group_commit.run(), name="broker.group-commit")
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.connect_handler.run(), name="broker.lobby")
-                await asyncio.shield(writing)
+                tasks.create_task(self.connect_handler.run(), name="broker.connect-handler")
+                await asyncio.shield(commit_task)
         finally:
             for connection in self.connections:
-                connection.close("the broker stops")
+                connection.close("the broker is stopping")
             self._group_commit.stop()
-            await asyncio.wait([writing], timeout=_LAST_COMMIT_SECONDS)
-            writing.cancel()
+            await asyncio.wait([commit_task], timeout=_LAST_COMMIT_SECONDS)
+            commit_task.cancel()
 
     @property
     def trouble(self) -> ReadinessProblem | None:
-        """Why nothing is acknowledged at the moment; None: all is well."""
+        """Why nothing is acknowledged at present, or None."""
         return self._group_commit.trouble
 
     @property
     def held_publishers(self) -> int:
-        """How many publishers are not read from until a round is written."""
+        """Number of publishers that are not read until the next commit batch starts."""
         return self._group_commit.held_publishers
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Bytes in the present round."""
+        """Bytes received in the current commit batch."""
         return self._group_commit.batch.received_bytes
 
     def create_connection(self, address: str = "") -> ServerConnection:
-        """Make the other end for a client that connects.
+        """Create the protocol for a client that connects.
 
-        Whoever has reserved a slot gives its address: a socket that was reset does not know it any more.
+        A listener that reserved a slot passes the address of the client: a socket that was reset no longer
+        knows it.
         """
         return ServerConnection(
             self.connect_handler, self._packet_handler, self._limits, self.read_buffer, address
         )
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish as the service. At QoS 1 it is written down for all who are owed it when this returns."""
+        """Publish as the service. At QoS 1, return when the message is committed for persistent sessions."""
         self._router.route(Publish(topic, payload, qos, retain), _SERVICE_ACCOUNT)
         if qos:
             done = asyncio.get_running_loop().create_future()
@@ -162,68 +164,69 @@ class Broker:
             await done
 
     def send(self, messages: Iterable[Publish]) -> None:
-        """Send messages as the service to those who are connected; nothing is written down for others."""
+        """Send messages as the service to connected subscribers; nothing is persisted for others."""
         for message in messages:
             self._router.route_to_connected(message)
 
     async def send_urgent(self, message: Publish) -> None:
-        """Send one message as `send` does: it leaves at once, or its gateway is away."""
+        """Send one message as `send` does: it is sent at once, or dropped if its gateway is disconnected."""
         self._router.route_to_connected(message)
 
     @property
     def unavailable_reason(self) -> None:
-        """Nothing is between us and those who are connected."""
+        """Always None: no network lies between the service and the broker."""
         return
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> CallbackSubscriber:
-        """Let the service hear what a filter matches, beginning with what is retained there."""
-        listener = CallbackSubscriber(callback)
-        self._router.subscribe(listener, topic_filter, 1)
-        return listener
+        """Subscribe a callback of the service. It receives retained messages first."""
+        subscriber = CallbackSubscriber(callback)
+        self._router.subscribe(subscriber, topic_filter, 1)
+        return subscriber
 
     def unsubscribe(self, topic_filter: str, subscriber: CallbackSubscriber) -> None:
-        """Take that back."""
+        """Remove a subscription of the service."""
         self._router.unsubscribe(subscriber, topic_filter)
 
     def connected_gateways(self) -> dict[str, int]:
-        """The gateways that are connected, by MAC, each with the number of its connection (broker-5)."""
+        """Return the connection number of every connected gateway, by MAC (broker-5)."""
         return {
-            each.account.name: each.number
-            for each in self.connections
-            if each.account is not None
-            and each.account.kind is AccountKind.GATEWAY
-            and _is_gateway_connection(each)
+            connection.account.name: connection.number
+            for connection in self.connections
+            if connection.account is not None
+            and connection.account.kind is AccountKind.GATEWAY
+            and _is_gateway_connection(connection)
         }
 
     def connection_number(self, gateway: str) -> int:
-        """The number of a gateway's connection, 0 without one: `gateways` without a look at the others."""
-        own = filter(
+        """Return the number of a gateway's connection, 0 without one. Cheaper than `connected_gateways`."""
+        gateway_connections = filter(
             _is_gateway_connection,
             self.connections.of_account(str(Account(kind=AccountKind.GATEWAY, name=gateway))),
         )
-        return max((each.number for each in own), default=0)
+        return max((connection.number for connection in gateway_connections), default=0)
 
     def last_connection_number(self, gateway: str) -> int:
         """Return the number of a gateway's present or last connection, 0 if it had none since the start."""
         return self.connect_handler.last_connection_numbers.get(gateway, 0)
 
     def accounts(self) -> list[Account]:
-        """Whose connections and sessions there are. Of who is absent nothing is known but the name."""
-        present = {
-            each.account for each in self.connections if each.account is not None
-        }  # with each of its proofs
+        """Return the accounts of all connections and sessions; for absent clients only kind and name."""
+        # An account appears once per credential that its connections logged in with.
+        connected = {connection.account for connection in self.connections if connection.account is not None}
         absent = {session.account for session in self.sessions} - self.connections.connected_accounts
-        return [*present, *map(Account.parse, absent)]
+        return [*connected, *map(Account.parse, absent)]
 
     def disconnect_account(self, account: Account, *, delete_sessions: bool = False) -> None:
-        """End all connections of an account, whose word no longer counts; if asked, forget all of it.
+        """Close the connections of an account whose credentials or role changed, without their will messages.
 
-        Who came with other credentials or rights than these, because the account has changed since, stays.
+        Connections that logged in with other credentials or another role than `account` has stay open, unless
+        it has no digest. `delete_sessions` also deletes the sessions of disconnected clients and retained
+        messages.
         """
         for connection in self.connections.of_account(str(account)):
             if not account.credential_digest or connection.account == account:
                 connection.will = None
-                connection.close("its account has changed")
+                connection.close("the account was changed or removed")
         if delete_sessions:
             for session in self.sessions:
                 if session.account == str(account) and session.connection is None:
@@ -234,6 +237,6 @@ class Broker:
 
 
 def _is_gateway_connection(connection: ServerConnection) -> bool:
-    """Whether this is the connection of a gateway itself, not that of its diagnostics (broker-5)."""
+    """Return whether this is the main connection of a gateway, not the one of its diagnostics (broker-5)."""
     account, session = connection.account, connection.session
     return account is not None and session is not None and session.client_id == account.name

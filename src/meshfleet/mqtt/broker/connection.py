@@ -1,4 +1,4 @@
-"""One client's connection, from its first byte to its end."""
+"""Server side of one client connection, from the first byte to its end."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ _log = logging.getLogger(__name__)
 _ONLY_MESSAGES: Final = {Publish}
 
 _FLUSH_BYTES: Final = 64 * 1024
-"""As many as are collected before they leave."""
+"""Bytes that are collected at most before they are written to the transport."""
 
 _STUCK_SECONDS: Final = 30.0
-"""Seconds after which a client that takes no byte of what was sent is gone for us."""
+"""Seconds after which a client is cut off that reads none of the bytes sent to it."""
 
 _CLOSE_SECONDS: Final = 5.0
-"""Seconds that the last bytes have to leave after the end."""
+"""Seconds that the last bytes have to be sent after the connection was closed."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """Reads packets and passes them on; collects what leaves in one turn of the loop.
+    """Protocol of one client connection: parses packets, dispatches them, and collects output.
 
-    All connections of a broker read into one buffer: asyncio would make one of 256 KiB for every read, which
-    takes longer than all the rest.
+    Output is collected for one iteration of the event loop. All connections of a broker read into one buffer:
+    asyncio would allocate 256 KiB for every read, which takes longer than everything else.
     """
 
     __slots__ = (
@@ -107,14 +107,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._parser = PacketParser(FROM_CLIENTS, limit=limits.packet_size, skip_oversized=True)
         self._packet_budget = limits.publish_rate
-        """Packets that it may still send in this second."""
+        """Packets that the client may still send in this second."""
         self._is_throttled = False
         self._pending_output: list[bytes] = []
         self._pending_bytes = 0
         self._early_packets: list[Packet] | None = None
-        """What came behind a CONNECT that is not answered yet."""
+        """Packets received after CONNECT and before its CONNACK; None at any other time."""
         self._is_closed = self._is_cut_off = self._is_accepted = False
         self._read_holds = 0
+        """Number of reasons for which reading is paused."""
         self._deadline = self._loop.time() + limits.connect_seconds
         self._close_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -123,42 +124,44 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.permissions = NO_PERMISSIONS
         self.routes_version = -1
         self.consumer_only_prefix: str | None = None
-        """How its reports begin as long as only the consumer wants them, at this version of the post."""
+        """Topic prefix of reports that only the consumer receives, valid for `routes_version`."""
         self.session: MqttSession | None = None
         self.will: Will | None = None
         self.keep_alive = 0.0
+        """Seconds of the keep alive; 0 turns it off."""
         self.counts_as_failure = True
-        """Whether it counts as failed if it does not log in; not if that is a fault of the service."""
+        """Whether it counts as a failed login if it ends without one; False after an error of the service."""
         self.number = 0
-        """When it introduced itself, in the order of all connections."""
+        """Position of its CONNECT among all connections of the broker; 0 before."""
         self.has_received = False
+        """Whether a packet was received since the last check of the keep alive."""
         self.is_writable = True
 
     def __str__(self) -> str:
-        return f"{self.account or 'somebody'} at {self.address}"
+        return f"{self.account or 'unauthenticated client'} at {self.address}"
 
-    # What the broker does
+    # Called by the broker
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended, and is not about to."""
+        """Whether the connection is neither closed nor about to be cut off."""
         return not self._is_closed and not self._is_cut_off
 
     def accept(self, *, session_present: bool) -> None:
-        """Let the client in. Nothing leaves before this [MQTT-3.2.0-1]; what it said early is next."""
+        """Send CONNACK before anything else [MQTT-3.2.0-1], then handle the early packets."""
         self._pending_output.insert(0, encode_packet(Connack(session_present)))
         self._is_accepted = self.has_received = True
         self._flush()
         self._loop.call_soon(self._handle_early_packets)
 
     def refuse(self, code: ConnectReturnCode) -> None:
-        """Do not let the client in."""
+        """Send CONNACK with this return code and close the connection."""
         if not self._is_closed and self._transport is not None:
             self._transport.write(encode_packet(Connack(code=code)))
-            self.close(f"refused with return code {code:d}")
+            self.close(f"CONNECT refused with return code {code:d}")
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of this turn of the loop, together with all others of the turn."""
+        """Send bytes at the end of this event loop iteration, together with other output of it."""
         if self._is_closed or self._is_cut_off:
             return
         if not self._pending_output and self._is_accepted:
@@ -169,7 +172,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._flush()
 
     def send_pubacks(self, packet_ids: list[int]) -> None:
-        """Send a PUBACK for each."""
+        """Send a PUBACK for each packet identifier."""
         if not packet_ids:
             return
         acks = b"\x40\x02" + packet_ids[0].to_bytes(2) if len(packet_ids) == 1 else encode_pubacks(packet_ids)
@@ -179,29 +182,32 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.write(acks)
 
     def hold_reading(self) -> None:
-        """Let the network wait until `release`."""
+        """Stop reading until `release_reading` was called as often as this method."""
         self._read_holds += 1
         if self._read_holds == 1 and self._transport is not None:
             self._transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Read on, unless there is another reason to wait."""
+        """Remove one reason to hold reading, and read again if none is left."""
         if self._read_holds:
             self._read_holds -= 1
             if not self._read_holds and not self._is_closed and self._transport is not None:
                 self._transport.resume_reading()
 
     def charge_packets(self, packets: int) -> None:
-        """It asked for as much work as so many packets."""
+        """Charge the client for work that costs as much as this number of packets."""
         self._packet_budget -= packets
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether it asked for more than it may in two seconds."""
+        """Whether the client has used more than the budget of two seconds."""
         return self._packet_budget < -self._limits.publish_rate
 
     def check_deadlines(self, now: float) -> None:
-        """Let a second pass: end what has been silent, or stuck, for too long."""
+        """Refill the packet budget, and close the connection if the client is silent or stuck.
+
+        Called every second; `now` is the time of the event loop.
+        """
         self._packet_budget = min(self._limits.publish_rate, self._packet_budget + self._limits.publish_rate)
         if self._is_throttled and self._packet_budget > 0:
             self._is_throttled = False
@@ -209,29 +215,30 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self.is_writable:
             self._check_progress(now)
         if self._read_holds or (self.has_received and self.session is not None):
-            # While it is held, what the client says is still to be read.
+            # While reading is held, packets of the client may wait in the socket.
             self.has_received = False
             self._deadline = now + 1.5 * self.keep_alive  # [MQTT-3.1.2-24]
         elif now > self._deadline and (self.session is None or self.keep_alive):
-            self.close("nothing was heard in time")
+            self.close("no packet received in time")
 
     def cut_off(self, reason: str) -> None:
-        """End the connection soon, with a warning in the log: its client does not keep up.
+        """Log a warning and close the connection soon, because its client does not keep up.
 
-        Not now: its will may reach other slow clients, theirs again others, and so on.
+        Not at once: its will message may reach other slow clients, whose will messages may reach others, and
+        so on.
         """
         if self._is_cut_off or self._is_closed or self.session is None:
             return
         self._is_cut_off = True
         _log.warning("client %s of %s is cut off: %s", quote_input(self.session.client_id), self, reason)
         self._connect_handler.count_cut_off(self.session)
-        self._loop.call_soon(partial(self.close, "it was cut off", at_once=True))
+        self._loop.call_soon(partial(self.close, "the client was cut off", at_once=True))
 
     def close(self, reason: str, *, at_once: bool = False) -> None:
-        """End the connection. What was to be sent before still leaves, unless it must end at once."""
+        """Close the connection. Pending output is still sent, unless `at_once` is set. Idempotent."""
         if self._is_closed:
             return
-        _log.info("connection of %s ends: %s", self, reason)
+        _log.info("connection of %s closed: %s", self, reason)
         self._flush()
         self._is_closed = True
         if self._transport is not None:
@@ -242,28 +249,29 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._close_timer = self._loop.call_later(_CLOSE_SECONDS, self._abort)
         self._connect_handler.handle_disconnect(self)
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See whether there is room."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
+        """Register the connection; abort it if a limit is reached."""
+        # uvloop's transport has another base class, but the same methods.
+        self._transport = cast("asyncio.Transport", transport)
         if not self.address and (peer := transport.get_extra_info("peername")):
             self.address = peer[0]
-        raw = transport.get_extra_info("socket")
-        if raw is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # for those without a keep-alive
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # for clients without a keep alive
         if not self._connect_handler.register(self):
             self._is_closed = True
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to read to: nobody else uses it before `buffer_updated` returns."""
+        """Return the shared read buffer: no other connection uses it before `buffer_updated` returns."""
         del sizehint
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Something was read; mostly one message, which takes the shortest way."""
+        """Handle the bytes of one read. A single PUBLISH, the most frequent case, takes the fast path."""
         data = bytes(self._buffer[:nbytes])
         session = self.session
         if session is not None and self._early_packets is None and not self._is_closed:
@@ -278,13 +286,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what came."""
+        """Parse received bytes and handle the packets that are complete."""
         if self._is_closed:
             return
         parser, session = self._parser, self.session if self._early_packets is None else None
-        if session is not None and (landed := parser.parse_pubacks(data)):
+        if session is not None and (packet_ids := parser.parse_pubacks(data)):
             self.has_received = True
-            self._packet_budget -= len(landed) - session.handle_pubacks(landed)
+            self._packet_budget -= len(packet_ids) - session.handle_pubacks(packet_ids)
             if self._packet_budget < 0:
                 self._throttle()
             return
@@ -297,59 +305,59 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._handle_fault(parser.fault)
 
     def pause_writing(self) -> None:
-        """Messages wait from now on."""
+        """Stop sending queued messages: the write buffer is full."""
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """And go on."""
+        """Send queued messages again: the write buffer has space."""
         self.is_writable = True
         if self.session is not None and not self._is_closed:
             self.session.update_backlog(0, 0)
             self.session.send_queued()
 
     def eof_received(self) -> bool:
-        """A client that says no more has left."""
+        """Let asyncio close the transport when the client has closed its side."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client went, or the network did."""
+        """Release the connection after the client closed it or the network failed."""
         del exc
         if self._close_timer is not None:
             self._close_timer.cancel()
-        self._transport = None  # asyncio fails to abort what was closed with bytes to send, and is closed
-        self.close("the client is gone")
+        self._transport = None  # asyncio cannot abort a closed transport that still had bytes to send
+        self.close("the client or the network closed it")
 
-    # Inside
+    # Internal
 
     def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
     def _handle_first_packets(self, packets: list[Packet]) -> None:
-        """The first packet is a CONNECT [MQTT-3.1.0-1]; what follows waits until we know who it is."""
+        """Handle CONNECT, which must be first [MQTT-3.1.0-1]. Later packets wait for its CONNACK."""
         if self._early_packets is not None:
             self._early_packets += packets
             return
         first, *rest = packets
         if not isinstance(first, Connect):
-            self.close(f"it began with {type(first).__name__}")
+            self.close(f"the first packet is {type(first).__name__.upper()}, not CONNECT")
             return
         self._early_packets = rest
         self.hold_reading()
         self._connect_handler.handle_connect(self, first)
 
     def _handle_early_packets(self) -> None:
-        early, self._early_packets = self._early_packets or [], None
+        packets, self._early_packets = self._early_packets or [], None
         self.release_reading()
         if self.session is not None:
-            self._handle_packets(self.session, early, 0)
+            self._handle_packets(self.session, packets, 0)
 
     def _handle_packets(self, session: MqttSession, packets: list[Packet], size: int) -> None:
         if not packets or self._is_closed:
             return
         self.has_received = True
         if set(map(type, packets)) == _ONLY_MESSAGES:
-            self._packet_handler.handle_publish(self, session, packets, size)  # type: ignore[arg-type] # just seen
+            self._packet_handler.handle_publish(self, session, packets, size)  # type: ignore[arg-type] # checked above
         else:
             for packet in packets:
                 if self.is_open:
@@ -359,7 +367,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._throttle()
 
     def _handle_packet(self, session: MqttSession, packet: Packet) -> None:
-        """Do what one packet asks for."""
         match packet:
             case OversizedPublish():
                 self._packet_handler.handle_oversized(self, packet)
@@ -379,42 +386,41 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.send(PINGRESP)
             case Disconnect():
                 self.will = None  # [MQTT-3.14.4-3]
-                self.close("it took its leave")
-            case _:  # a second CONNECT [MQTT-3.1.0-2], or an answer to QoS 2, at which we send nothing
-                self.close(f"{type(packet).__name__} has no place here")
+                self.close("DISCONNECT received")
+            case _:  # a second CONNECT [MQTT-3.1.0-2], or PUBREC or PUBCOMP: the broker never sends at QoS 2
+                self.close(f"unexpected {type(packet).__name__.upper()}")
 
     def _throttle(self) -> None:
-        """Read no more from who sends too fast, until its next second begins."""
+        """Stop reading from a client that sends too fast, until its packet budget is refilled."""
         if not self._is_throttled and not self._is_closed:
             self._is_throttled = True
             self.hold_reading()
 
     def _handle_fault(self, fault: WireError) -> None:
-        """Bytes that cannot be understood end a connection [MQTT-4.8.0-1]; another version is told so."""
+        """Close after a protocol violation [MQTT-4.8.0-1]. Another MQTT version gets a CONNACK first."""
         if isinstance(fault, UnsupportedProtocol) and self._early_packets is None and self.session is None:
-            self._connect_handler.refuse(
-                self, ConnectReturnCode.UNACCEPTABLE_PROTOCOL, fault.reason
-            )  # [MQTT-3.1.2-2]
+            code = ConnectReturnCode.UNACCEPTABLE_PROTOCOL  # [MQTT-3.1.2-2]
+            self._connect_handler.refuse(self, code, fault.reason)
         else:
-            self.close(f"it broke the protocol: {fault}")
+            self.close(f"protocol violation: {fault}")
 
     def _flush(self) -> None:
-        """Send what is collected. What the network does not take counts as waiting for this client."""
+        """Write the collected output. Bytes that stay in the write buffer count as queued for this client."""
         if not self._pending_output or not self._is_accepted or self._is_closed or self._transport is None:
             return
-        out, self._pending_output, self._pending_bytes = self._pending_output, [], 0
-        data = out[0] if len(out) == 1 else b"".join(out)
+        chunks, self._pending_output, self._pending_bytes = self._pending_output, [], 0
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._transport.write(data)
         if not self.is_writable and self.session is not None:
             self.session.update_backlog(len(data), self._transport.get_write_buffer_size())
 
     def _check_progress(self, now: float) -> None:
-        """Cut a client off that has taken nothing of what was written for too long."""
+        """Cut the client off if it has read nothing for too long."""
         session = self.session
         if session is None or self._is_closed or self._transport is None:
             return
         session.update_backlog(0, backlog := self._transport.get_write_buffer_size())
         if session.stalled_seconds(now) > _STUCK_SECONDS:
             self.cut_off(
-                f"it has read nothing for {_STUCK_SECONDS:g} seconds, and {backlog} bytes wait to be sent"
+                f"it has read nothing for {_STUCK_SECONDS:g} seconds, {backlog} bytes are waiting to be sent"
             )

@@ -1,9 +1,9 @@
-"""What is promised is written down first.
+"""Group commit: one database transaction for everything that the acknowledgements of many clients promise.
 
-Everything that an acknowledgement promises is collected in a round: reports for the consumer, messages that
-persistent sessions are owed, subscriptions, retained messages. A round is committed in one transaction; then
-all who waited for it get their answers. Meanwhile the next round collects. So many clients share one commit,
-answers go out in the order in which they were earned [MQTT-4.6.0-2], and nothing is ever said too early.
+A batch collects reports for the consumer, messages queued for persistent sessions, subscriptions and retained
+messages. It is committed in one transaction; then the clients that wait for it get their acknowledgements.
+Meanwhile the next batch collects. So many clients share one commit, acknowledgements are sent in the order of
+the packets [MQTT-4.6.0-2], and none is sent before its data is committed.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import Publish
 
     class Publisher(Protocol):
-        """Who waits for acknowledgements."""
+        """Connection that waits for acknowledgements."""
 
         def send_pubacks(self, packet_ids: list[int]) -> None:
-            """Send a PUBACK for each."""
+            """Send a PUBACK for each packet identifier."""
 
         def release_reading(self) -> None:
-            """Go on reading."""
+            """Read from the client again."""
 
 
 _log = logging.getLogger(__name__)
 
 BUSY_BATCH_MESSAGES: Final = 256
-"""Messages in a round from which on it pays to save work."""
+"""Reports in a batch from which on the broker reads less often to save work."""
 
 _COMMIT_PAUSES: Final = ((BUSY_BATCH_MESSAGES, 0.02), (2, 0.005), (0, 0.0))
-"""How many messages in a round make the next wait for how many seconds, so that more share its cost. Without
-the second, 2,000 reports a second were 1,000 commits, and took a whole core. A client that sends one message
-after the other waits for none."""
+"""Minimum number of reports in a batch, and the seconds to wait after its commit, so that more reports share
+the next one. Without the second row, 2,000 reports per second caused 1,000 commits and used a whole core. A
+client that sends one message at a time never waits."""
 
 _MAX_COMMIT_WAIT_SECONDS: Final = 1.0
-"""Seconds that changes may wait for which nobody waits."""
+"""Maximum seconds before changes are committed that no client waits for."""
 
 _FIRST_RETRY_SECONDS: Final = 0.1
 _MAX_RETRY_SECONDS: Final = 5.0
-"""Seconds between two tries when the database does not answer."""
+"""Seconds between two attempts while the database is unavailable: the first pause, and the longest one."""
 
 
 class ReportBatch:
-    """Reports to be committed together. `record` goes into the same transaction."""
+    """Reports to commit together. `write_changes` must be called in the same transaction."""
 
     __slots__ = ("_changes", "_owner_token", "messages", "received_at")
 
@@ -71,34 +71,38 @@ class ReportBatch:
     ) -> None:
         self.messages = messages
         self.received_at = time.monotonic() if received_at is None else received_at
-        """When the first of them came, by a clock that is never set."""
+        """When the first report was received, by the monotonic clock."""
         self._changes = changes
         self._owner_token = owner_token
 
     @property
     def has_changes(self) -> bool:
-        """Whether `record` has anything to write."""
+        """Whether `write_changes` has anything to write."""
         return bool(self._changes)
 
     def write_changes(self, transaction: Transaction) -> None:
-        """Write what the broker has to remember because of these messages, and other things that are due."""
+        """Write the session changes and retained messages of this batch.
+
+        Raises `UnusableDatabase` if another process has taken ownership of the tables.
+        """
         if self._changes:
             store.check_ownership(transaction, self._owner_token)
             store.write_changes(transaction, self._changes)
 
 
 class ReportConsumer(Protocol):
-    """Who takes reports."""
+    """Consumer of reports, implemented by the service."""
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Commit a batch, with `batch.record` in the same transaction. To return is to acknowledge it.
+        """Commit a batch, with `batch.write_changes` in the same transaction.
 
-        Raising `DatabaseUnavailable` asks for the same batch again, later.
+        The reports are acknowledged when this returns. After `DatabaseUnavailable` the same batch is passed
+        again later.
         """
 
 
 class CommitBatch:
-    """What is committed together, and who waits for it."""
+    """Changes to commit together, and the clients and callbacks that wait for them."""
 
     __slots__ = (
         "after_commit",
@@ -113,30 +117,33 @@ class CommitBatch:
     def __init__(self) -> None:
         self.reports: list[Publish] = []
         self.pending_acks: dict[Publisher, list[int]] = {}
+        """Packet identifiers to acknowledge after the commit."""
         self.after_commit: list[Callable[[], None]] = []
         self.changes = PendingChanges()
         self.received_bytes = 0
-        """Bytes of what publishers sent."""
+        """Bytes received from publishers."""
         self.is_urgent = False
+        """Whether a client or callback waits for the commit."""
         self.urgent_since = 0.0
+        """Monotonic time since when the batch is urgent; 0 while it is not."""
 
     def complete(self) -> None:
-        """It is committed: all who waited get their answers."""
+        """Send the acknowledgements and run the callbacks, after the commit."""
         for publisher, packet_ids in self.pending_acks.items():
             publisher.send_pubacks(packet_ids)
-        for say in self.after_commit:
-            say()
+        for callback in self.after_commit:
+            callback()
 
 
 class GroupCommit:
-    """Collects a round while the one before is being committed."""
+    """Collector of the next batch while the previous one is committed."""
 
     def __init__(
         self, consumer: ReportConsumer, *, owner_token: bytes, wall_clock: WallClockConverter
     ) -> None:
         self.batch = CommitBatch()
         self.trouble: ReadinessProblem | None = None
-        """Why nothing can be committed at the moment."""
+        """Why nothing can be committed at present; None after a successful commit."""
         self._consumer = consumer
         self._owner_token = owner_token
         self._wall_clock = wall_clock
@@ -144,49 +151,49 @@ class GroupCommit:
         self._held_publishers: list[Publisher] = []
         self._is_stopping = False
 
-    # What others do
+    # Called by the other parts of the broker
 
     def request_commit(self) -> None:
-        """Somebody waits for this round."""
+        """Mark the current batch as urgent: a client waits for its commit."""
         if not self.batch.is_urgent:
             self.batch.is_urgent = True
             self.batch.urgent_since = time.monotonic()
             self._batch_changed.notify()
 
     def call_after_commit(self, callback: Callable[[], None]) -> None:
-        """Do something as soon as this round is committed."""
+        """Call back as soon as the current batch is committed."""
         self.batch.after_commit.append(callback)
         self.request_commit()
 
     def stop(self) -> None:
-        """Commit what there is, and no more."""
+        """Make `run` return after it has committed the current batch."""
         self._is_stopping = True
         self._batch_changed.notify()
 
     @property
     def held_publishers(self) -> int:
-        """How many publishers wait for the next round."""
+        """Number of publishers that are not read until the next batch starts."""
         return len(self._held_publishers)
 
     def release_with_next_batch(self, publisher: Publisher) -> None:
-        """Release this one with the next round."""
+        """Release the reading of a publisher when the next batch starts."""
         self._held_publishers.append(publisher)
 
     def save_message(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
-        """Write down a message that waits for a client's acknowledgement."""
+        """Persist a message that waits for the acknowledgement of a client."""
         row = MessageRow(
             message.topic, message.payload, message.retain, self._wall_clock.to_wall_time(message.expires_at)
         )
         self.batch.changes.messages[persistent_id, position] = row
 
     def delete_message(self, persistent_id: int, position: int) -> None:
-        """Delete a message; if its row is still to be written, do not write it. No position comes twice."""
+        """Delete a persisted message, or cancel its pending insert. A position is never used twice."""
         messages = self.batch.changes.messages
         if messages.pop((persistent_id, position), None) is None:
             messages[persistent_id, position] = None
 
     def save_session(self, session: MqttSession) -> None:
-        """A session is there, or its client comes or goes."""
+        """Persist a session, and when its client disconnected. Clean sessions are ignored."""
         if session.persistent_id is not None:
             row = SessionRow(
                 session.account, session.client_id, self._wall_clock.to_wall_time(session.left_at)
@@ -194,49 +201,49 @@ class GroupCommit:
             self.batch.changes.sessions[session.persistent_id] = row
 
     def delete_session(self, session: MqttSession) -> None:
-        """A session is gone."""
+        """Delete a persisted session with everything that belongs to it."""
         if session.persistent_id is not None:
             self.batch.changes.delete_session(session.persistent_id)
 
     def save_subscription(self, session: MqttSession, topic_filter: str, qos: int | None) -> None:
-        """A session has a subscription, or has it no longer."""
+        """Persist a subscription of a session; delete it if `qos` is None."""
         if session.persistent_id is not None:
             self.batch.changes.subscriptions[session.persistent_id, topic_filter] = qos
 
     def save_unreleased_id(self, session: MqttSession, packet_id: int, *, is_open: bool) -> None:
-        """A message at QoS 2 came, or was released."""
+        """Persist the packet identifier of a QoS 2 message until its PUBREL; then delete it."""
         if session.persistent_id is not None:
             self.batch.changes.unreleased_ids[session.persistent_id, packet_id] = is_open
 
     def save_retained(self, topic: str, row: RetainedRow | None) -> None:
-        """A message is retained, or no longer."""
+        """Persist the retained message of a topic; delete it if `row` is None."""
         self.batch.changes.retained[topic] = row
 
-    # The work
+    # Commit loop
 
     async def run(self) -> None:
-        """Commit round after round; after `stop` the last one."""
+        """Commit batch after batch until `stop` was called and the last batch is committed."""
         while not self._is_stopping or self.batch.is_urgent or self.batch.changes:
             await self._wait_for_request()
-            rest = next(pause for least, pause in _COMMIT_PAUSES if len(self.batch.reports) >= least)
+            pause = next(seconds for least, seconds in _COMMIT_PAUSES if len(self.batch.reports) >= least)
             await self.commit()
-            if rest:
-                await asyncio.sleep(rest)
+            if pause:
+                await asyncio.sleep(pause)
 
     async def commit(self) -> None:
-        """Commit what is collected, and answer."""
-        done, self.batch = self.batch, CommitBatch()
-        held, self._held_publishers = self._held_publishers, []
-        for publisher in held:
+        """Start a new batch, commit the current one, and complete it."""
+        batch, self.batch = self.batch, CommitBatch()
+        held_publishers, self._held_publishers = self._held_publishers, []
+        for publisher in held_publishers:
             publisher.release_reading()
-        if done.reports or done.changes:
+        if batch.reports or batch.changes:
             await self._commit_with_retry(
-                ReportBatch(done.reports, done.changes, self._owner_token, done.urgent_since or None)
+                ReportBatch(batch.reports, batch.changes, self._owner_token, batch.urgent_since or None)
             )
-        done.complete()
+        batch.complete()
 
     async def _wait_for_request(self) -> None:
-        """Until somebody waits for the round, or it has waited long enough."""
+        """Wait until the batch is urgent, changes have waited long enough, or `stop` was called."""
         while not self.batch.is_urgent and not self._is_stopping:
             try:
                 async with asyncio.timeout(_MAX_COMMIT_WAIT_SECONDS):
@@ -246,14 +253,14 @@ class GroupCommit:
                     return
 
     async def _commit_with_retry(self, batch: ReportBatch) -> None:
-        """Try until it is committed: until then nobody gets an answer, and nothing is lost."""
+        """Retry until the batch is committed. Clients get no acknowledgement before, so nothing is lost."""
         pause = _FIRST_RETRY_SECONDS
         while True:
             try:
                 await self._consumer.commit(batch)
             except DatabaseUnavailable as exc:
                 self.trouble = exc.readiness_problem
-                _log.error("cannot commit, publishers wait: %s", exc)
+                _log.error("cannot commit, publishers are not acknowledged: %s", exc)
             else:
                 self.trouble = None
                 return

@@ -1,4 +1,4 @@
-"""Clients come and go: who is let in, with which session, and what is done when they leave."""
+"""CONNECT handling: authentication, opening of sessions, refusals, and the work after a disconnect."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_CLIENT_ID_CHARS: Final = 256
-"""Characters."""
 
 _SWEEPS_PER_CLEANUP: Final = 10
-"""Sweeps between two looks at all sessions."""
+"""Sweeps over the connections between two cleanups of expired sessions."""
 
 
 class ConnectHandler:
-    """Lets clients in, as long as it runs."""
+    """Handler of CONNECT and of disconnects. It accepts clients while `run` is active."""
 
-    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+    def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
         *,
         authenticator: Authenticator,
@@ -62,21 +61,22 @@ class ConnectHandler:
         self._sweep_seconds = sweep_seconds
         self._tasks: asyncio.TaskGroup | None = None
         self.accepting = asyncio.Event()
-        """Set once clients are let in; who comes before is sent away without a word."""
+        """Set once clients are accepted. Earlier connections are closed without a CONNACK."""
         self._last_number = 0
+        """Number of the newest connection that sent CONNECT."""
         self.last_connection_numbers: dict[str, int] = {}
-        """The number of the present or last connection of each gateway, by MAC."""
+        """Number of the present or last connection of each gateway, by MAC."""
         self.admitted_count = 0
-        """Clients that were let in so far."""
+        """Clients accepted since the start."""
         self.refused_count = 0
-        """Clients that were not."""
-        # A line for each client and minute, but few for an address and for all: any client id can be sent.
+        """Clients refused since the start."""
+        # One line per client and minute, and few per address and in total: a client can send any client id.
         self._client_log_limiter = LogLimiter()
         self._address_log_limiter = LogLimiter(lines=10)
         self._total_log_limiter = LogLimiter(lines=100)
 
     async def run(self) -> None:
-        """Let clients in until cancelled, and look after those who say nothing."""
+        """Accept clients until canceled, and check the deadlines of all connections every sweep."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self.accepting.set()
@@ -85,20 +85,19 @@ class ConnectHandler:
             self._tasks = None
 
     def register(self, connection: ServerConnection) -> bool:
-        """Somebody connects; False: there is no room."""
+        """Add a new connection. Return False if a limit is reached or the broker does not accept clients."""
         return self._tasks is not None and self._connections.add(connection)
 
     def handle_connect(self, connection: ServerConnection, connect: Connect) -> None:
         """Handle CONNECT: authenticate the client in its own task."""
         self._last_number += 1
         connection.number = self._last_number
-        if self._connections.failed_logins.is_exceeded(
-            connection.address
-        ):  # it was there before the others failed
-            why = "too many connections from there did not log in"
-            self.refuse(connection, ConnectReturnCode.SERVER_UNAVAILABLE, why, connect)
+        # The slot may have been reserved before other connections from this address failed.
+        if self._connections.failed_logins.is_exceeded(connection.address):
+            reason = "too many connections from this address failed to log in"
+            self.refuse(connection, ConnectReturnCode.SERVER_UNAVAILABLE, reason, connect)
         elif self._tasks is not None:
-            self._tasks.create_task(self._authenticate(connection, connect), name="broker.admit")
+            self._tasks.create_task(self._authenticate(connection, connect), name="broker.authenticate")
 
     async def _authenticate(self, connection: ServerConnection, connect: Connect) -> None:
         try:
@@ -111,12 +110,11 @@ class ConnectHandler:
         except DatabaseUnavailable as exc:
             connection.counts_as_failure = False
             self.refuse(connection, ConnectReturnCode.SERVER_UNAVAILABLE, str(exc), connect)
-        except Exception:  # noqa: BLE001 # a mistake of ours must not shut out all others
-            _log.exception("%s cannot be let in", connection)
+        except Exception:  # noqa: BLE001 # a defect must not end the task group, which serves all clients
+            _log.exception("unexpected error while authenticating %s", connection)
             connection.counts_as_failure = False
-            self.refuse(
-                connection, ConnectReturnCode.SERVER_UNAVAILABLE, "the service made a mistake", connect
-            )
+            reason = "internal error of the service"
+            self.refuse(connection, ConnectReturnCode.SERVER_UNAVAILABLE, reason, connect)
 
     def refuse(
         self,
@@ -125,52 +123,51 @@ class ConnectHandler:
         reason: str,
         connect: Connect | None = None,
     ) -> None:
-        """Refuse a CONNECT, with its reason in the log. `connect` is None if it could not be read."""
+        """Refuse a connection and log the reason. `connect` is None if the CONNECT could not be decoded."""
         self.refused_count += 1
-        client = ""
+        client_text = ""
         if connect is not None:
-            client = f" (client id {quote_input(connect.client_id)}, user {quote_input(connect.user)})"
+            client_text = f" (client id {quote_input(connect.client_id)}, user {quote_input(connect.user)})"
         if (
-            self._client_log_limiter.count((connection.address, client))
+            self._client_log_limiter.count((connection.address, client_text))
             and self._address_log_limiter.count(connection.address)
             and self._total_log_limiter.count(None)
         ):
-            _log.warning("connection from %s refused: %s%s", connection.address, reason, client)
+            _log.warning("connection from %s refused: %s%s", connection.address, reason, client_text)
         connection.refuse(code)
 
     def _open_session(self, connection: ServerConnection, connect: Connect, account: Account) -> None:
         client_id = _allowed_client_id(connect, account)
-        access = TopicPermissions(account, self._topic_prefix)
-        if connect.will is not None and not access.may_publish(connect.will.topic):
+        permissions = TopicPermissions(account, self._topic_prefix)
+        if connect.will is not None and not permissions.may_publish(connect.will.topic):
             self._authenticator.on_access_denied(account, connection.address, "will", connect.will.topic)
-            why = f"its account may not publish its will to {quote_input(connect.will.topic)}"
-            raise NotAdmitted(ConnectReturnCode.NOT_AUTHORIZED, why)
-        connection.account, connection.permissions = account, access
-        before = self._sessions.find_connection(str(account), client_id)
-        if before is not None and before.number > connection.number:
-            connection.close("its client has connected anew")
+            reason = f"the account may not publish its will message to {quote_input(connect.will.topic)}"
+            raise NotAdmitted(ConnectReturnCode.NOT_AUTHORIZED, reason)
+        connection.account, connection.permissions = account, permissions
+        previous = self._sessions.find_connection(str(account), client_id)
+        if previous is not None and previous.number > connection.number:
+            connection.close("replaced by a newer connection of the same client")
             return
-        if not self._connections.assign_account(connection, replacing=before):
-            raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, "its account has too many connections")
-        opened = self._sessions.open(str(account), client_id, access, clean=connect.clean)
+        if not self._connections.assign_account(connection, replacing=previous):
+            raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, "the account has too many connections")
+        opened = self._sessions.open(str(account), client_id, permissions, clean=connect.clean)
         self.admitted_count += 1
         connection.will = connect.will
         connection.keep_alive = float(connect.keep_alive)
         connection.session = opened.session
         opened.session.resume(connection, self._steady_clock())
-        if (
-            account.kind is AccountKind.GATEWAY and client_id == account.name
-        ):  # else its diagnostics (broker-5)
+        # Another client id of a gateway is the one of its diagnostics (broker-5).
+        if account.kind is AccountKind.GATEWAY and client_id == account.name:
             self.last_connection_numbers[account.name] = connection.number
         self._group_commit.save_session(opened.session)
-        welcome = partial(connection.accept, session_present=opened.session_present)
+        accept = partial(connection.accept, session_present=opened.session_present)
         if opened.must_wait_for_commit:
-            self._group_commit.call_after_commit(welcome)
+            self._group_commit.call_after_commit(accept)
         else:
-            welcome()
+            accept()
 
     def handle_disconnect(self, connection: ServerConnection) -> None:
-        """Somebody is gone."""
+        """Remove a closed connection, release its session, and publish its will message if it has one."""
         self._connections.remove(connection)
         if connection.account is None and connection.counts_as_failure:
             self._connections.count_failure(connection.address)
@@ -185,38 +182,42 @@ class ConnectHandler:
             self._group_commit.request_commit()
 
     def count_cut_off(self, session: MqttSession) -> None:
-        """Count a client that is cut off, and the messages that are lost with a clean session."""
+        """Count a client that is cut off, and the messages that are lost if its session is clean."""
         self._quotas.cut_off_count += 1
         if session.persistent_id is None:
             self._quotas.dropped_counts["cut-off"] += len(session)
 
     async def _check_periodically(self) -> None:
-        loop, count = asyncio.get_running_loop(), 0
+        loop, sweeps = asyncio.get_running_loop(), 0
         while True:
             await asyncio.sleep(self._sweep_seconds)
-            now, count = loop.time(), count + 1
+            now, sweeps = loop.time(), sweeps + 1
             self._connections.reset_pending_logins()
             for connection in self._connections:
-                loop.call_soon(
-                    connection.check_deadlines, now
-                )  # by itself: what goes wrong with one is its own affair
-            if count % _SWEEPS_PER_CLEANUP == 0:
+                # Each in a callback of its own, so that an exception affects one connection only.
+                loop.call_soon(connection.check_deadlines, now)
+            if sweeps % _SWEEPS_PER_CLEANUP == 0:
                 self._sessions.delete_expired(self._steady_clock())
 
 
 def _check_client_id(connect: Connect) -> None:
-    """Whether anybody may come with this client id."""
+    """Raise `NotAdmitted` if the client id is not allowed for any account."""
     if not connect.client_id and not connect.clean:
-        raise NotAdmitted(ConnectReturnCode.IDENTIFIER_REJECTED, "it has no client id")  # [MQTT-3.1.3-8]
+        # [MQTT-3.1.3-8]
+        raise NotAdmitted(
+            ConnectReturnCode.IDENTIFIER_REJECTED, "the client id is empty, which needs a clean session"
+        )
     if len(connect.client_id) > _MAX_CLIENT_ID_CHARS:
-        raise NotAdmitted(ConnectReturnCode.IDENTIFIER_REJECTED, "its client id is too long")
+        raise NotAdmitted(
+            ConnectReturnCode.IDENTIFIER_REJECTED,
+            f"the client id is longer than {_MAX_CLIENT_ID_CHARS} characters",
+        )
 
 
 def _allowed_client_id(connect: Connect, account: Account) -> str:
-    """The client id, if the account may have it."""
+    """Return the client id of the session. Raise `NotAdmitted` if the account may not use it."""
     client_id = connect.client_id
     if account.kind is AccountKind.GATEWAY and client_id not in {account.name, account.name.upper()}:
-        raise NotAdmitted(
-            ConnectReturnCode.IDENTIFIER_REJECTED, "the client id of a gateway is its MAC"
-        )  # broker-5
+        # broker-5
+        raise NotAdmitted(ConnectReturnCode.IDENTIFIER_REJECTED, "the client id of a gateway must be its MAC")
     return client_id or f"unnamed-{secrets.token_hex(8)}"  # [MQTT-3.1.3-6]

@@ -1,4 +1,4 @@
-"""Limits how often the same thing is logged, so that no client can fill the log."""
+"""Limit on repeated log lines, so that no client can fill the log."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 class _Window:
     __slots__ = ("lines", "started_at", "suppressed")
 
-    def __init__(self, began: float) -> None:
-        self.started_at = began
+    def __init__(self, started_at: float) -> None:
+        self.started_at = started_at
         self.lines = 0
         self.suppressed = 0
 
 
 class LogLimiter:
-    """Allows so many log lines per key and period, and counts what was not logged in between."""
+    """Limit of `lines` log lines per key and `seconds`, with a count of the events that were not logged."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class LogLimiter:
         self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
 
     def count(self, key: Hashable) -> int:
-        """Count an event. Return 0 if it must not be logged, else how many there were since the last line."""
+        """Count an event. Return 0 if it must not be logged, else the events since the last line."""
         now = self._clock()
         window = self._windows.get(key)
         if window is None:
@@ -51,5 +51,5 @@ class LogLimiter:
         if window.lines >= self._lines:
             return 0
         window.lines += 1
-        since, window.suppressed = window.suppressed, 0
-        return since
+        events, window.suppressed = window.suppressed, 0
+        return events

@@ -1,4 +1,4 @@
-"""A message on its way to those who want it."""
+"""Message on its way to subscribers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Subscriber(Protocol):
-        """Somebody who wants letters."""
+        """Receiver of messages."""
 
         def deliver(self, message: OutgoingMessage, qos: int) -> None:
-            """Take a letter at this QoS."""
+            """Send or queue a message, at most at this QoS."""
 
 
 MESSAGE_OVERHEAD_BYTES: Final = 320
-"""Bytes of memory that a waiting message takes besides its topic and payload (measured: 314)."""
+"""Bytes of memory that a queued message needs besides its topic and payload (measured: 314)."""
 
 
 class OutgoingMessage:
-    """A message for any number of subscribers, spelt out once for all of them."""
+    """Message for any number of subscribers, encoded once for all of them."""
 
     __slots__ = (
         "_qos0_packet",
@@ -44,26 +44,27 @@ class OutgoingMessage:
         self.qos = min(message.qos, 1)
         self.retain = retain
         self.expires_at = expires_at
-        """Milliseconds after which nobody wants it any more, by the steady clock; as loaded, by the wall."""
+        """Milliseconds of the monotonic clock after which it is not delivered; None: never. As loaded, wall
+        clock."""
         self.volatile = volatile
-        """Delivered now or never, and never written down."""
+        """Whether it is delivered to connected clients only and never persisted."""
         self.size = len(message.topic) + len(message.payload) + MESSAGE_OVERHEAD_BYTES
-        """What it counts for in the limits on bytes."""
+        """Bytes that it counts for in the limits."""
         self._qos0_packet: bytes | None = None
         self._qos1_header: bytes | None = None
 
     def encode_qos0(self) -> bytes:
-        """The packet at QoS 0."""
+        """Return the PUBLISH packet at QoS 0."""
         if self._qos0_packet is None:
             self._qos0_packet = encode_publish(Publish(self.topic, self.payload, 0, self.retain), 0)
         return self._qos0_packet
 
     def encode_qos1(self, packet_id: int) -> bytes:
-        """The packet at QoS 1."""
+        """Return the PUBLISH packet at QoS 1 with this packet identifier."""
         if self._qos1_header is None:
             self._qos1_header = encode_publish_header(self.topic, len(self.payload), retain=self.retain)
         return self._qos1_header + packet_id.to_bytes(2) + self.payload
 
     def is_expired(self, now: int) -> bool:
-        """Whether it came too late."""
+        """Return whether it must no longer be delivered."""
         return self.expires_at is not None and self.expires_at <= now

@@ -1,4 +1,4 @@
-"""What becomes of what clients send: their messages, their subscriptions, and their answers."""
+"""Handling of the packets of accepted clients: PUBLISH, PUBREL, SUBSCRIBE and UNSUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -27,24 +27,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_FILTER_BYTES: Final = 1024
-"""Bytes; longer ones do not fit into an index of every database."""
+"""Longer filters do not fit into an index of every supported database."""
 _MAX_FILTER_LEVELS: Final = 32
-"""Levels."""
 
 _SMALL_READ_BYTES: Final = 8 * 1024
-"""What is read from a client that has few things to say at a time."""
+"""A read with fewer bytes comes from a client that sends few messages at a time."""
 
 _MAX_LOGGED_FILTERS: Final = 5
 """Forbidden filters of one SUBSCRIBE that a log line names."""
 
 _RESPONSE_BYTES: Final = 512
-"""Bytes that an answer takes while it waits for its round, about."""
+"""Approximate bytes of memory that a response takes while it waits for its commit."""
 
 
 class PacketHandler:
-    """Serves clients that were let in."""
+    """Handler of the packets of accepted clients."""
 
-    def __init__(  # noqa: PLR0913 # by name; it brings all of them together
+    def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
         *,
         router: MessageRouter,
@@ -65,21 +64,21 @@ class PacketHandler:
     def handle_publish(
         self, connection: ServerConnection, session: MqttSession, messages: Sequence[Publish], size: int
     ) -> None:
-        """Take messages that came in so many bytes.
+        """Handle PUBLISH packets that were read together. `size` is the number of bytes read.
 
-        A hot path: most of them are reports, and go straight into the round.
+        A hot path: most messages are reports, and go straight into the commit batch.
         """
         if connection.routes_version != self._router.routes_version:
             connection.routes_version = self._router.routes_version
             connection.consumer_only_prefix = self._router.find_consumer_only_prefix(
                 connection.permissions.publish_prefixes
             )
-        current, quiet = self._group_commit.batch, connection.consumer_only_prefix
-        consume, packet_ids = current.reports.append, current.pending_acks.setdefault(connection, [])
+        batch, consumer_only = self._group_commit.batch, connection.consumer_only_prefix
+        add_report, packet_ids = batch.reports.append, batch.pending_acks.setdefault(connection, [])
         for message in messages:
             topic = message.topic
-            if quiet and topic.startswith(quiet) and message.qos == 1 and not message.retain:
-                consume(message)
+            if consumer_only and topic.startswith(consumer_only) and message.qos == 1 and not message.retain:
+                add_report(message)
                 packet_ids.append(message.packet_id)
             elif connection.permissions.may_publish(topic):
                 self._route(connection, session, message, packet_ids)
@@ -87,19 +86,19 @@ class PacketHandler:
                 self._reject_publish(connection, topic)
                 break
         self._quotas.received_count += len(messages)
-        if not current.is_urgent:
+        if not batch.is_urgent:
             self._group_commit.request_commit()
         self._count_batch_bytes(connection, size)
-        if len(current.reports) >= BUSY_BATCH_MESSAGES and size < _SMALL_READ_BYTES and len(packet_ids) > 1:
-            # It has more to say than once in a round, and there are many of them: read it once in a round.
+        if len(batch.reports) >= BUSY_BATCH_MESSAGES and size < _SMALL_READ_BYTES and len(packet_ids) > 1:
+            # A busy broker, and a client that sends several times per batch: read it once per batch.
             connection.hold_reading()
             self._group_commit.release_with_next_batch(connection)
 
     def _count_batch_bytes(self, connection: ServerConnection, size: int) -> None:
-        """Count what somebody puts into the round; who finds it full waits for the next one."""
-        current = self._group_commit.batch
-        current.received_bytes += size
-        if current.received_bytes > self._max_batch_bytes and connection.is_open:
+        """Count bytes of the current batch. If it is full, do not read the client until the next batch."""
+        batch = self._group_commit.batch
+        batch.received_bytes += size
+        if batch.received_bytes > self._max_batch_bytes and connection.is_open:
             connection.hold_reading()
             self._group_commit.release_with_next_batch(connection)
 
@@ -120,14 +119,17 @@ class PacketHandler:
             packet_ids.append(message.packet_id)
 
     def handle_oversized(self, connection: ServerConnection, message: OversizedPublish) -> None:
-        """Take note of a message that is larger than we take.
+        """Handle a PUBLISH whose payload was skipped because it exceeds the maximum packet size.
 
-        A report is acknowledged all the same, or its gateway would send it for ever; the consumer is told.
+        A report is passed to the consumer without its payload and acknowledged, or its gateway would send it
+        forever. Any other message closes the connection.
         """
         if not connection.permissions.may_publish(message.topic):
             self._reject_publish(connection, message.topic)
         elif not self._router.find_route(message.topic).is_consumed or message.qos > 1:
-            connection.close(f"it published {message.size} bytes at once")
+            connection.close(
+                f"a PUBLISH with {message.size} bytes of payload exceeds the maximum packet size"
+            )
         else:
             self._group_commit.batch.reports.append(message)
             if message.qos:
@@ -136,24 +138,26 @@ class PacketHandler:
             self._count_batch_bytes(connection, len(message.topic))
 
     def handle_pubrel(self, connection: ServerConnection, session: MqttSession, packet_id: int) -> None:
-        """Let go of a message at QoS 2: its id may come again [MQTT-4.3.3-2]."""
+        """Release a QoS 2 message: its packet identifier may be used again [MQTT-4.3.3-2]."""
         if packet_id in session.unreleased_ids:
             session.unreleased_ids.discard(packet_id)
             self._group_commit.save_unreleased_id(session, packet_id, is_open=False)
         self._respond(connection, session, encode_packet(Pubcomp(packet_id)))
 
     def handle_subscribe(self, connection: ServerConnection, session: MqttSession, packet: Subscribe) -> None:
-        """Grant what a client asks for, filter by filter."""
+        """Grant or refuse each filter, then send SUBACK."""
         codes, forbidden = [], []
-        for wanted, qos in packet.filters:
-            # Each may bring all that is retained. Who has asked for far too much gets no more for now.
+        for topic_filter, qos in packet.filters:
+            # Each filter may match all retained messages: a client far over its budget gets no more for now.
             code = (
-                SUBACK_FAILURE if connection.is_over_budget else self._grant(connection, session, wanted, qos)
+                SUBACK_FAILURE
+                if connection.is_over_budget
+                else self._grant(connection, session, topic_filter, qos)
             )
             codes.append(code)
-            if code == SUBACK_FAILURE and not connection.permissions.may_read(wanted):
-                forbidden.append(wanted)
-            if not connection.is_open:  # it cannot keep up with what is retained
+            if code == SUBACK_FAILURE and not connection.permissions.may_read(topic_filter):
+                forbidden.append(topic_filter)
+            if not connection.is_open:  # cut off: it does not keep up with the retained messages
                 return
         if forbidden and self._denied_log_limiter.count(session.account):
             self._log_denied_filters(connection, session, forbidden)
@@ -172,8 +176,8 @@ class PacketHandler:
         )
 
     def _grant(self, connection: ServerConnection, session: MqttSession, topic_filter: str, qos: int) -> int:
-        mine = session.subscriptions
-        if topic_filter not in mine and len(mine) >= self._limits.subscriptions:
+        subscriptions = session.subscriptions
+        if topic_filter not in subscriptions and len(subscriptions) >= self._limits.subscriptions:
             return SUBACK_FAILURE
         if not connection.permissions.may_read(topic_filter):
             connection.charge_packets(1)
@@ -181,7 +185,7 @@ class PacketHandler:
             return SUBACK_FAILURE
         if len(topic_filter.encode()) > _MAX_FILTER_BYTES or topic_filter.count("/") >= _MAX_FILTER_LEVELS:
             return SUBACK_FAILURE
-        mine[topic_filter] = granted = min(qos, 1)
+        subscriptions[topic_filter] = granted = min(qos, 1)
         self._group_commit.save_subscription(session, topic_filter, granted)
         connection.charge_packets(1 + self._router.subscribe(session, topic_filter, granted))
         return granted
@@ -189,16 +193,16 @@ class PacketHandler:
     def handle_unsubscribe(
         self, connection: ServerConnection, session: MqttSession, packet: Unsubscribe
     ) -> None:
-        """Forget what a client no longer wants."""
+        """Remove the subscriptions, then send UNSUBACK."""
         connection.charge_packets(len(packet.filters))
-        for wanted in packet.filters:
-            if session.subscriptions.pop(wanted, None) is not None:
-                self._router.unsubscribe(session, wanted)
-                self._group_commit.save_subscription(session, wanted, None)
+        for topic_filter in packet.filters:
+            if session.subscriptions.pop(topic_filter, None) is not None:
+                self._router.unsubscribe(session, topic_filter)
+                self._group_commit.save_subscription(session, topic_filter, None)
         self._respond(connection, session, encode_packet(Unsuback(packet.packet_id)))
 
     def _respond(self, connection: ServerConnection, session: MqttSession, data: bytes) -> None:
-        """Answer at once, or when it is written down what the answer promises."""
+        """Send a response at once, or after the commit for a persistent session."""
         if session.persistent_id is None:
             connection.send(data)
         else:
@@ -206,9 +210,9 @@ class PacketHandler:
             self._count_batch_bytes(connection, _RESPONSE_BYTES)
 
     def _reject_publish(self, connection: ServerConnection, topic: str) -> None:
-        """A forbidden publish ends the connection: MQTT 3.1.1 has no other way to say no (broker-16)."""
+        """Close the connection after a forbidden PUBLISH: MQTT 3.1.1 has no error response (broker-16)."""
         self._report_denied(connection, "publish", topic)
-        connection.close("it published where it may not")
+        connection.close("PUBLISH to a forbidden topic")
 
     def _report_denied(self, connection: ServerConnection, action: str, topic: str) -> None:
         if connection.account is not None:

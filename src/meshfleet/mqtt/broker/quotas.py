@@ -1,4 +1,4 @@
-"""What all sessions hold together, and how much any of them may."""
+"""Accounting of the messages queued for clients, and the limits on them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ if TYPE_CHECKING:
 
 
 _ACCOUNT_SHARE_DIVISOR: Final = 2
-"""The sessions of one account may hold such a part of all that may wait."""
+"""The sessions of one account may use the total limit divided by this."""
 
 _ABSENT_SHARE_DIVISOR: Final = 2
-"""Sessions of absent clients may hold such a part of each limit; the rest is for connected clients."""
+"""Sessions of disconnected clients may use each limit divided by this; the rest is for connected clients."""
 
 
 class AccountUsage:
-    """What all sessions of one account hold."""
+    """Queued bytes of all sessions of one account."""
 
     __slots__ = ("__weakref__", "absent_bytes", "queued_bytes")
 
     def __init__(self) -> None:
         self.queued_bytes = 0
-        """Bytes."""
         self.absent_bytes = 0
-        """Bytes of these that wait for clients that are away."""
+        """Part of `queued_bytes` that is queued for disconnected clients."""
 
 
 class QueueQuotas:
-    """Counts what waits for clients, and knows the limits. One for all sessions."""
+    """Counters and limits of queued messages, shared by all sessions of a broker."""
 
     __slots__ = (
         "_account_usages",
@@ -64,25 +63,25 @@ class QueueQuotas:
             limits.queue_bytes, self.max_account_bytes // _ABSENT_SHARE_DIVISOR
         )
         self.slow_seconds = slow_seconds
-        """A client whose queue is full is slow when it acknowledged nothing for so long."""
+        """Seconds without an acknowledgement after which a client with a full queue counts as slow."""
         self.clock = time.monotonic
         self.queued_bytes = 0
-        """Bytes that wait for all clients."""
+        """Bytes queued for all clients."""
         self.absent_queued_bytes = 0
-        """Bytes of these that wait for clients that are away."""
+        """Part of `queued_bytes` that is queued for disconnected clients."""
         self._account_usages: WeakValueDictionary[str, AccountUsage] = WeakValueDictionary()
         self.received_count = 0
-        """Messages that came."""
+        """Messages received from clients."""
         self.delivered_count = 0
-        """Messages that were sent."""
+        """Messages sent to clients."""
         self.dropped_counts = Counter[str](
             {"absent": 0, "session-full": 0, "account-full": 0, "total-full": 0, "cut-off": 0}
         )
-        """Messages that were not, by the reason."""
+        """Messages dropped, by reason."""
         self.drop_log_limiter = LogLimiter()
         self.cut_off_count = 0
-        """Connections that ended because their client did not keep up."""
+        """Connections closed because their client did not keep up."""
 
     def account_usage(self, account: str) -> AccountUsage:
-        """What an account holds, as long as it has a session."""
+        """Return the usage that all sessions of an account share; it exists as long as one of them does."""
         return self._account_usages.setdefault(account, AccountUsage())

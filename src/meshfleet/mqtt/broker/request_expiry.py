@@ -1,4 +1,4 @@
-"""How long requests wait for an absent gateway: no write fires hours later (request-30, request-33)."""
+"""Expiry of requests for an absent gateway: no write is carried out hours later (request-30, request-33)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from meshfleet.protocol.payload import decode_object
 
 
 class RequestTopicRules:
-    """What holds for messages on request topics and no others."""
+    """Recognition and expiry time of messages on request topics."""
 
     def __init__(self, topic_prefix: str, max_age: float) -> None:
-        front = re.escape(f"{topic_prefix}/" if topic_prefix else "")
-        self._topic = re.compile(rf"{front}mt/(?:gateway/[^/]*|gateways)/request/")
+        prefix = re.escape(f"{topic_prefix}/" if topic_prefix else "")
+        self._topic = re.compile(rf"{prefix}mt/(?:gateway/[^/]*|gateways)/request/")
         self._max_age = round(max_age * 1000)
 
     def is_request(self, topic: str) -> bool:
-        """Whether a topic is one for requests."""
+        """Return whether a topic is a request topic."""
         return self._topic.match(topic) is not None
 
     def expiry_time(self, now: int) -> int:
-        """Until when a request of this moment may wait, in milliseconds."""
+        """Return when a request received at `now` expires, in milliseconds."""
         return now + self._max_age
 
 
 def contains_key(payload: bytes) -> bool:
-    """Whether a request holds a key, which is never written down. What nobody can read may hold one."""
+    """Return whether a request contains a key, and so must not be persisted.
+
+    A payload that cannot be decoded may contain one.
+    """
     try:
         return _part_contains_key(decode_object(payload or b"{}"))
     except WireError:
@@ -35,7 +38,7 @@ def contains_key(payload: bytes) -> bool:
 
 
 def _part_contains_key(part: Any) -> bool:
-    """Whether there is a key at any depth, of which a payload has few."""
+    """Return whether a JSON value contains a key at any depth."""
     if isinstance(part, dict):
         return not _KEY_FIELDS.isdisjoint(part) or any(map(_part_contains_key, part.values()))
     return isinstance(part, list) and any(map(_part_contains_key, part))

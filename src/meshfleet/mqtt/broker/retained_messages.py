@@ -1,4 +1,4 @@
-"""Retained messages: the last word on a topic, for who subscribes later."""
+"""Retained messages: the last message of a topic, for clients that subscribe later."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MAX_TOPIC_BYTES: Final = 1024
-"""Bytes; longer ones do not fit into an index of every database."""
+"""Longer topics do not fit into an index of every supported database."""
 
 _MAX_TOPIC_LEVELS: Final = 64
-"""Levels: each takes some hundred bytes of memory."""
+"""Each level takes some hundred bytes of memory."""
 
 _MAX_PAYLOAD_BYTES: Final = 0x1_0000
-"""Bytes of a payload that is retained: no payload of the protocol is longer."""
+"""Maximum size of a retained payload: no payload of the protocol is longer."""
 
 _ACCOUNT_SHARE_DIVISOR: Final = 10
-"""One account may use no more than such a part of all places."""
+"""One account may use each limit divided by this."""
 
 
 class _Entry(NamedTuple):
@@ -32,9 +32,9 @@ class _Entry(NamedTuple):
 
 
 class RetainedMessageStore:
-    """Keeps messages by topic, as many as the limit, with so many bytes in all.
+    """Retained messages by topic, limited in number and in total payload bytes.
 
-    Somebody who subscribes to everything must be able to take them all at once.
+    A client that subscribes to every topic receives all of them at once, so they must fit into its queue.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -50,12 +50,12 @@ class RetainedMessageStore:
         return len(self._entries)
 
     def restore(self, rows: Mapping[str, RetainedRow]) -> None:
-        """Keep again what was written down."""
+        """Load the persisted messages."""
         for topic, row in rows.items():
             self._insert(topic, row)
 
     def put(self, message: Publish, account: str) -> RetainedRow | None:
-        """Keep a message; None: there is no place for it."""
+        """Store a message as the retained one of its topic. Return None if a limit is reached."""
         if not self._fits(message, account):
             return None
         row = RetainedRow(message.payload, min(message.qos, 1), account)
@@ -63,20 +63,20 @@ class RetainedMessageStore:
         return row
 
     def remove(self, topic: str) -> bool:
-        """Keep nothing on a topic; whether there was something."""
-        kept = self._entries.pop(topic, None)
-        if kept is None:
+        """Remove the retained message of a topic. Return whether there was one."""
+        entry = self._entries.pop(topic, None)
+        if entry is None:
             return False
         self._topics.remove(topic)
-        self._adjust_totals(kept.row, -1)
+        self._adjust_totals(entry.row, -1)
         return True
 
     def topics_by_account(self, account: str) -> list[str]:
-        """Where an account has retained something."""
-        return [topic for topic, kept in self._entries.items() if kept.row.account == account]
+        """Return the topics of the retained messages that an account published."""
+        return [topic for topic, entry in self._entries.items() if entry.row.account == account]
 
     def find_matching(self, topic_filter: str) -> Iterator[OutgoingMessage]:
-        """What somebody gets who subscribes."""
+        """Return the retained messages whose topic matches a filter."""
         return self._topics.find_matching(topic_filter)
 
     def _fits(self, message: Publish, account: str) -> bool:
@@ -100,13 +100,13 @@ class RetainedMessageStore:
 
     def _insert(self, topic: str, row: RetainedRow) -> None:
         self.remove(topic)
-        letter = OutgoingMessage(Publish(topic, row.payload, row.qos), retain=True)
-        self._entries[topic] = _Entry(letter, row)
-        self._topics.put(topic, letter)
+        message = OutgoingMessage(Publish(topic, row.payload, row.qos), retain=True)
+        self._entries[topic] = _Entry(message, row)
+        self._topics.put(topic, message)
         self._adjust_totals(row, 1)
 
     def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
-        """One message more, or one fewer."""
+        """Count one message more (`sign` 1) or less (`sign` -1)."""
         size = sign * len(row.payload)
         self._size += size
         self._counts[row.account] += sign

@@ -1,4 +1,4 @@
-"""Where messages go: from publishers to the consumer, to sessions, and to the service itself."""
+"""Routing of messages from publishers to the report consumer, to sessions and to callbacks of the service."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.retained_messages import RetainedMessageStore
 
 _MAX_CACHED_ROUTES: Final = 1 << 17
-"""Topics whose way is remembered. Gateways repeat their few topics for ever."""
+"""Topics whose route is cached. Gateways publish to the same few topics again and again."""
 _MAX_CACHED_TOPIC_CHARS: Final = 256
-"""Characters of such a topic."""
+"""Characters of the longest topic whose route is cached."""
 _MAX_DISTINCT_ROUTES: Final = 4096
-"""Different ways that are remembered."""
+"""Different routes that are cached."""
 
 
 DISALLOWED_CHARACTERS: Final = re.compile("[\\x01-\\x1f\\x7f-\\x9f\\ufdd0-\\ufdef\\ufffe\\uffff]")
-"""Characters that no topic should have [MQTT-1.5.3]. Many clients hang up when they get one, so nobody does.
+"""Characters that topics should not contain [MQTT-1.5.3]. Many clients disconnect when they receive one.
 
-A report with one still reaches the consumer, and is acknowledged: its gateway would send it for ever.
+Such messages are delivered to no subscriber. A report with one still reaches the consumer and is
+acknowledged, or its gateway would send it forever.
 """
 
 
 class TopicRoute(NamedTuple):
-    """Where messages on a topic go."""
+    """Destinations of the messages on a topic."""
 
     is_consumed: bool
     may_be_retained: bool
@@ -42,7 +43,7 @@ class TopicRoute(NamedTuple):
 
 
 class CallbackSubscriber:
-    """A part of the service that wants messages."""
+    """Subscriber inside the service, which receives messages through a callback."""
 
     __slots__ = ("_callback",)
 
@@ -50,12 +51,12 @@ class CallbackSubscriber:
         self._callback = callback
 
     def deliver(self, message: OutgoingMessage, qos: int) -> None:
-        """Pass it on at once."""
+        """Call the callback at once."""
         self._callback(Publish(message.topic, message.payload, min(message.qos, qos), message.retain))
 
 
 class MessageRouter:
-    """Knows who wants what. Access was decided before."""
+    """Router of messages to subscribers. Permissions were checked before."""
 
     def __init__(
         self,
@@ -71,82 +72,85 @@ class MessageRouter:
         self._request_rules = request_rules
         self._steady_clock = steady_clock
         self._subscriptions: SubscriptionTree[Subscriber] = SubscriptionTree()
-        self._consumed_filters = [wanted.split("/") for wanted in consumed_filters]
+        self._consumed_filters = [topic_filter.split("/") for topic_filter in consumed_filters]
         self._consumed_pattern = re.compile("|".join(map(_to_regex, consumed_filters)), re.DOTALL)
         self._routes: dict[str, TopicRoute] = {}
         self._distinct_routes: dict[TopicRoute, TopicRoute] = {}
-        """Most topics share their way with many others."""
+        """Shared instances of equal routes: most topics have the same route as many others."""
         self.routes_version = 0
-        """Another as soon as somebody subscribes, or no longer does."""
+        """Increases with every change of a subscription."""
 
     def subscribe(self, subscriber: Subscriber, topic_filter: str, qos: int) -> int:
-        """Let somebody have what a filter matches, beginning with what is retained there [MQTT-3.3.1-6].
+        """Add a subscription and deliver the retained messages that it matches [MQTT-3.3.1-6].
 
-        Tells how much that was.
+        Return the number of retained messages.
         """
         self.restore_subscription(subscriber, topic_filter, qos)
-        letters = list(self._retained.find_matching(topic_filter))
-        for letter in letters:
-            subscriber.deliver(letter, qos)
-        return len(letters)
+        messages = list(self._retained.find_matching(topic_filter))
+        for message in messages:
+            subscriber.deliver(message, qos)
+        return len(messages)
 
     def restore_subscription(self, subscriber: Subscriber, topic_filter: str, qos: int) -> None:
-        """The same for who had it before: what is retained is no news."""
+        """Add a subscription of a resumed session without delivering retained messages."""
         self._subscriptions.add(topic_filter, subscriber, qos)
         self._invalidate_routes()
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: str) -> None:
-        """Take that back."""
+        """Remove a subscription."""
         self._subscriptions.remove(topic_filter, subscriber)
         self._invalidate_routes()
 
     def delete_retained(self, account: str) -> None:
-        """Keep nothing any more that an account has retained."""
+        """Delete all retained messages that an account published."""
         for topic in self._retained.topics_by_account(account):
             self._retained.remove(topic)
             self._group_commit.save_retained(topic, None)
 
     def find_consumer_only_prefix(self, prefixes: Iterable[str]) -> str | None:
-        """How topics below one of these beginnings begin that only the consumer wants; None: there are none.
+        """Return a topic prefix below one of `prefixes` that only the consumer receives, or None.
 
-        Gateways report on very many topics. Mostly nobody else listens, and then this is all there is to know
-        of them. It holds until `version` is another.
+        Gateways report on very many topics, and usually no subscriber matches them: then this prefix replaces
+        the look-up of each topic. The result is valid until `routes_version` changes.
         """
-        for front in prefixes:
-            for wanted in self._consumed_filters:
-                begin = _covered_prefix(front, wanted)
-                if begin is not None and not self._subscriptions.may_match_below(begin):
-                    return begin
+        for prefix in prefixes:
+            for filter_levels in self._consumed_filters:
+                covered = _covered_prefix(prefix, filter_levels)
+                if covered is not None and not self._subscriptions.may_match_below(covered):
+                    return covered
         return None
 
     def find_route(self, topic: str) -> TopicRoute:
-        """Where messages on this topic go. Remembered until somebody subscribes or no longer does."""
-        known = self._routes.get(topic)
-        if known is None:
-            known = self._build_route(topic)
+        """Return the route of a topic, from the cache if no subscription has changed since."""
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._build_route(topic)
             if len(topic) <= _MAX_CACHED_TOPIC_CHARS:
-                known = self._cache_route(topic, known)
-        return known
+                route = self._cache_route(topic, route)
+        return route
 
     def route(self, message: Publish, account: str) -> None:
-        """Take a message to all who want it. Reports go into the round; a retained message is kept."""
-        way = self.find_route(message.topic)
-        if way.is_consumed:
+        """Deliver a message to its subscribers.
+
+        A report is added to the current commit batch, a retained message is stored.
+        """
+        route = self.find_route(message.topic)
+        if route.is_consumed:
             self._group_commit.batch.reports.append(message)
-        if message.retain and way.may_be_retained:
+        if message.retain and route.may_be_retained:
             self._retain(message, account)
-        if way.subscribers:
-            letter = self._build_outgoing(message, is_request=way.is_request)
-            for subscriber, qos in way.subscribers:
-                subscriber.deliver(letter, qos)
+        if route.subscribers:
+            outgoing = self._build_outgoing(message, is_request=route.is_request)
+            for subscriber, qos in route.subscribers:
+                subscriber.deliver(outgoing, qos)
 
     def route_to_connected(self, message: Publish) -> None:
-        """Take a message to those who want it and are there."""
+        """Deliver a message to connected subscribers only, without persisting it."""
         subscribers = self.find_route(message.topic).subscribers
         if subscribers:
-            letter = OutgoingMessage(message, volatile=True)
+            outgoing = OutgoingMessage(message, volatile=True)
             for subscriber, qos in subscribers:
-                subscriber.deliver(letter, qos)
+                subscriber.deliver(outgoing, qos)
 
     def _invalidate_routes(self) -> None:
         self.routes_version += 1
@@ -167,37 +171,38 @@ class MessageRouter:
         if DISALLOWED_CHARACTERS.search(topic):
             return TopicRoute(is_consumed, may_be_retained=False, is_request=False, subscribers=())
         is_request = not is_consumed and self._request_rules.is_request(topic)
-        found = tuple(self._subscriptions.find_subscribers(topic).items())
-        # A request must not fire again whenever its gateway comes.
+        subscribers = tuple(self._subscriptions.find_subscribers(topic).items())
+        # A retained request would be carried out again whenever its gateway connects.
         return TopicRoute(
-            is_consumed, may_be_retained=not is_request, is_request=is_request, subscribers=found
+            is_consumed, may_be_retained=not is_request, is_request=is_request, subscribers=subscribers
         )
 
     def _build_outgoing(self, message: Publish, *, is_request: bool) -> OutgoingMessage:
         if not is_request:
             return OutgoingMessage(message)
-        until = self._request_rules.expiry_time(self._steady_clock())
-        return OutgoingMessage(message, expires_at=until, volatile=contains_key(message.payload))
+        expires_at = self._request_rules.expiry_time(self._steady_clock())
+        return OutgoingMessage(message, expires_at=expires_at, volatile=contains_key(message.payload))
 
     def _retain(self, message: Publish, account: str) -> None:
-        # An empty message is not kept [MQTT-3.3.1-11], and one without a place neither: what was there goes.
+        # An empty payload deletes the retained message [MQTT-3.3.1-11]. So does a message beyond the limits:
+        # the old one is outdated.
         row = self._retained.put(message, account) if message.payload else None
         if row is not None or self._retained.remove(message.topic):
             self._group_commit.save_retained(message.topic, row)
 
 
 def _to_regex(topic_filter: str) -> str:
-    """A filter as a regular expression, for those that are asked about every topic."""
+    """Convert a topic filter to a regular expression, for filters that every topic is checked against."""
     levels = ["[^/]*" if level == "+" else re.escape(level) for level in topic_filter.split("/")]
     return "/".join(levels[:-1]) + "(?:/.*)?" if topic_filter.endswith("/#") else "/".join(levels)
 
 
 def _covered_prefix(prefix: str, filter_levels: Sequence[str]) -> str | None:
-    """How those topics below a beginning begin of which a filter matches all; None: there are none."""
-    *place, _ = prefix.split("/")
-    if len(filter_levels) <= len(place) or any(
-        a not in {"+", b} for a, b in zip(filter_levels, place, strict=False)
+    """Return the prefix of the topics below `prefix` that a filter matches completely, or None."""
+    *parent, _ = prefix.split("/")
+    if len(filter_levels) <= len(parent) or any(
+        a not in {"+", b} for a, b in zip(filter_levels, parent, strict=False)
     ):
         return None
-    *names, last = filter_levels[len(place) :]
-    return None if last != "#" or "+" in names else "".join(f"{level}/" for level in [*place, *names])
+    *names, last = filter_levels[len(parent) :]
+    return None if last != "#" or "+" in names else "".join(f"{level}/" for level in [*parent, *names])

@@ -1,4 +1,8 @@
-"""All sessions. A client is known by its account and client id together: nobody takes another's session."""
+"""All sessions of the broker.
+
+A client is identified by its account and client id together, so that no account can take over a session of
+another.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +31,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_PAUSE_MS: Final = 10 * 60 * 1000
-"""Milliseconds. Longer than any process stands still without its clock."""
+"""Milliseconds between two cleanups beyond which the clock must have been set: no process pauses that
+long."""
 
 
 class OpenedSession(NamedTuple):
-    """The session of a client that has just connected."""
+    """Session of a client that has just connected."""
 
     session: MqttSession
     session_present: bool
-    """Whether it was there before."""
+    """Whether the session existed before."""
     must_wait_for_commit: bool
-    """Whether the client is told only when something is written down."""
+    """Whether CONNACK must wait for the commit of the session change."""
 
 
 class SessionRegistry:
     """Sessions by account and client id."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 # it brings all of them together
+    def __init__(  # noqa: PLR0913, PLR0917 # collaborators, passed once
         self,
         group_commit: GroupCommit,
         router: MessageRouter,
@@ -59,7 +64,7 @@ class SessionRegistry:
         self._wall_clock = wall_clock
         self._all: dict[tuple[str, str], MqttSession] = {}
         self._persistent_counts = Counter[str]()
-        """Sessions that outlive their connections, by account."""
+        """Number of persistent sessions, by account."""
         self._last_persistent_id = 0
         self._last_cleanup = now
 
@@ -70,41 +75,48 @@ class SessionRegistry:
         return iter(list(self._all.values()))
 
     def restore(self, stored_state: StoredState) -> None:
-        """Restore what was written down. All clients are away, those that were connected since now."""
-        by_number = {}
-        for number, row in stored_state.sessions.items():
-            session = self._create(row.account, row.client_id, number)
+        """Restore the persisted sessions.
+
+        All their clients count as disconnected; those that were connected when the service stopped, since
+        now.
+        """
+        sessions = {}
+        for persistent_id, row in stored_state.sessions.items():
+            session = self._create(row.account, row.client_id, persistent_id)
             session.left_at = self._wall_clock.disconnect_time_from_wall(row.left_at)
-            by_number[number] = session
-        for number, wanted, qos in stored_state.subscriptions:
-            by_number[number].subscriptions[wanted] = qos
-            self._router.restore_subscription(by_number[number], wanted, qos)
-        for number, position, letter in stored_state.messages:
-            letter.expires_at = self._wall_clock.expiry_from_wall(letter.expires_at)
-            by_number[number].restore(position, letter)
-        for number, packet_id in stored_state.unreleased_ids:
-            by_number[number].unreleased_ids.add(packet_id)
-        self._last_persistent_id = max(by_number, default=0)
+            sessions[persistent_id] = session
+        for persistent_id, topic_filter, qos in stored_state.subscriptions:
+            sessions[persistent_id].subscriptions[topic_filter] = qos
+            self._router.restore_subscription(sessions[persistent_id], topic_filter, qos)
+        for persistent_id, position, message in stored_state.messages:
+            message.expires_at = self._wall_clock.expiry_from_wall(message.expires_at)
+            sessions[persistent_id].restore(position, message)
+        for persistent_id, packet_id in stored_state.unreleased_ids:
+            sessions[persistent_id].unreleased_ids.add(packet_id)
+        self._last_persistent_id = max(sessions, default=0)
 
     def open(
         self, account: str, client_id: str, permissions: TopicPermissions, *, clean: bool
     ) -> OpenedSession:
-        """The session of a client that connects. Its other connection, if any, ends [MQTT-3.1.4-2]."""
-        before = self._all.get((account, client_id))
-        if before is not None and before.connection is not None:
-            before.connection.close("its client has connected anew")
-            before = self._all.get((account, client_id))
+        """Return the session of a client that connects, and close its other connection if any [MQTT-3.1.4-2].
+
+        Raises `NotAdmitted` if the account has too many persistent sessions.
+        """
+        previous = self._all.get((account, client_id))
+        if previous is not None and previous.connection is not None:
+            previous.connection.close("replaced by a newer connection of the same client")
+            previous = self._all.get((account, client_id))
         if clean:
-            if before is not None:  # [MQTT-3.1.2-6]
-                self.delete(before)
+            if previous is not None:  # [MQTT-3.1.2-6]
+                self.delete(previous)
             return OpenedSession(
                 self._create(account, client_id),
                 session_present=False,
-                must_wait_for_commit=before is not None,
+                must_wait_for_commit=previous is not None,
             )
-        if before is not None:
-            self._apply_permissions(before, permissions)
-            return OpenedSession(before, session_present=True, must_wait_for_commit=False)
+        if previous is not None:
+            self._apply_permissions(previous, permissions)
+            return OpenedSession(previous, session_present=True, must_wait_for_commit=False)
         self._check_session_limit(account)
         self._last_persistent_id += 1
         session = self._create(account, client_id, self._last_persistent_id)
@@ -112,12 +124,12 @@ class SessionRegistry:
         return OpenedSession(session, session_present=False, must_wait_for_commit=True)
 
     def find_connection(self, account: str, client_id: str) -> SessionConnection | None:
-        """The connection of a client, if it is there."""
+        """Return the connection of a client, or None if it is not connected."""
         session = self._all.get((account, client_id))
         return None if session is None else session.connection
 
     def handle_disconnect(self, session: MqttSession, now: int) -> None:
-        """The client of a session is gone. So is a clean session."""
+        """Pause the session of a disconnected client; delete it if it is clean."""
         if session.persistent_id is None:
             self.delete(session)
         else:
@@ -125,25 +137,25 @@ class SessionRegistry:
             self._group_commit.save_session(session)
 
     def delete(self, session: MqttSession) -> None:
-        """Forget a session."""
+        """Delete a session with its subscriptions and messages."""
         session.clear()
         session.connection = None
-        for wanted in session.subscriptions:
-            self._router.unsubscribe(session, wanted)
+        for topic_filter in session.subscriptions:
+            self._router.unsubscribe(session, topic_filter)
         self._group_commit.delete_session(session)
         if session.persistent_id is not None:
             self._persistent_counts[session.account] -= 1
-        session.persistent_id = None  # whoever ended it may be about to deliver something to it
+        session.persistent_id = None  # a delivery that is under way must not persist anything
         key = (session.account, session.client_id)
         if self._all.get(key) is session:
             del self._all[key]
 
     def delete_expired(self, now: int) -> None:
-        """Forget sessions of clients that have been away for too long, and requests that waited too long.
+        """Delete sessions of clients that stayed away for too long, and drop expired requests.
 
-        Called again and again. If much more time has passed since the last call than a pause can take, the
-        clock was set: that makes nobody absent. If the clock on the wall was set, it is written down again
-        when clients left: another process compares that with the clock on the wall.
+        Called periodically. If far more time has passed since the last call than a pause can take, the
+        monotonic clock was set, and the times of disconnects are shifted by the difference. If the wall clock
+        was set, they are persisted again, because the next process compares them with the wall clock.
         """
         is_wall_set = self._wall_clock.detect_clock_change()
         jump = now - self._last_cleanup
@@ -154,7 +166,11 @@ class SessionRegistry:
             if abs(jump) > _MAX_PAUSE_MS:
                 session.left_at += jump
             if now - session.left_at > self._limits.session_age * 1000:
-                _log.info("session %s of %s is forgotten", quote_input(session.client_id), session.account)
+                _log.info(
+                    "session %s of %s deleted: its client stayed away for too long",
+                    quote_input(session.client_id),
+                    session.account,
+                )
                 self.delete(session)
                 continue
             session.drop_expired(now)
@@ -175,20 +191,20 @@ class SessionRegistry:
         return session
 
     def _apply_permissions(self, session: MqttSession, permissions: TopicPermissions) -> None:
-        """Keep only what the client may still read: everything, if it may read the same as last time."""
+        """Drop subscriptions and messages that the client may no longer read."""
         if session.read_rules == permissions.read_rules:
             return
         session.read_rules = permissions.read_rules
-        for wanted in [each for each in session.subscriptions if not permissions.may_read(each)]:
-            del session.subscriptions[wanted]
-            self._router.unsubscribe(session, wanted)
-            self._group_commit.save_subscription(session, wanted, None)
-        may_read = cache(permissions.may_read)  # many messages may wait, mostly on few topics
-        session.drop_matching(lambda letter: not may_read(letter.topic))
+        for topic_filter in [each for each in session.subscriptions if not permissions.may_read(each)]:
+            del session.subscriptions[topic_filter]
+            self._router.unsubscribe(session, topic_filter)
+            self._group_commit.save_subscription(session, topic_filter, None)
+        may_read = cache(permissions.may_read)  # many messages may be queued, mostly on few topics
+        session.drop_matching(lambda message: not may_read(message.topic))
 
     def _check_session_limit(self, account: str) -> None:
         if self._persistent_counts[account] >= self._limits.sessions_per_account:
             raise NotAdmitted(
                 ConnectReturnCode.SERVER_UNAVAILABLE,
-                "its account has as many sessions that are not clean as it may",
+                "the account has too many persistent sessions",
             )

@@ -1,4 +1,4 @@
-"""The tables of the broker."""
+"""Database tables of the broker: sessions, subscriptions, queued and retained messages."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-# What is to be written down: for each row how it is to be in the end, or that it is to be gone.
+# Rows to write. Each holds the final state of its key.
 
 
 class SessionRow(NamedTuple):
-    """A session that outlives its connections."""
+    """Row of a persistent session."""
 
     account: str
     client_id: str
     left_at: int | None
+    """Wall clock milliseconds of the disconnect; None while the client is connected."""
 
 
 class MessageRow(NamedTuple):
-    """A message that waits for an acknowledgement."""
+    """Row of a message that waits for an acknowledgement."""
 
     topic: str
     payload: bytes
     retain: bool
     until: int | None
+    """Wall clock milliseconds of the expiry, or None."""
 
 
 class RetainedRow(NamedTuple):
-    """A retained message."""
+    """Row of a retained message."""
 
     payload: bytes
     qos: int
@@ -53,7 +55,7 @@ class RetainedRow(NamedTuple):
 
 
 class PendingChanges:
-    """Rows by their keys; None where a row is to be gone."""
+    """Rows to write, by key. None or False means that the row is to be deleted."""
 
     __slots__ = ("messages", "retained", "sessions", "subscriptions", "unreleased_ids")
 
@@ -70,26 +72,31 @@ class PendingChanges:
         )
 
     def delete_session(self, persistent_id: int) -> None:
-        """A session is to be gone, with all that belongs to it."""
+        """Delete a session with everything that belongs to it."""
         self.sessions[persistent_id] = None
         for rows in (self.subscriptions, self.messages, self.unreleased_ids):
             for key in [key for key in rows if key[0] == persistent_id]:
-                del rows[key]  # type: ignore[arg-type] # each by its own keys
+                del rows[key]  # type: ignore[arg-type] # the dicts have different keys
 
 
 class StoredState(NamedTuple):
-    """All that was written down."""
+    """Everything that the broker persisted."""
 
     sessions: dict[int, SessionRow]
     subscriptions: list[tuple[int, str, int]]
+    """Session, topic filter and QoS."""
     messages: list[tuple[int, int, OutgoingMessage]]
-    """Session, position and letter, in the order in which they came."""
+    """Session, position and message, ordered by both."""
     unreleased_ids: list[tuple[int, int]]
+    """Session and packet identifier."""
     retained: dict[str, RetainedRow]
 
 
 def take_ownership(connection: Connection) -> bytes:
-    """Make the tables ours. Who had them before can write no more: two would mix up their sessions."""
+    """Make this process the owner of the tables and return its token.
+
+    The previous owner can no longer write: two processes would mix up their sessions.
+    """
     token = secrets.token_bytes(16)
     connection.execute(delete(broker_owner))
     connection.execute(insert(broker_owner).values(token=token))
@@ -97,13 +104,13 @@ def take_ownership(connection: Connection) -> bytes:
 
 
 def check_ownership(connection: Connection, token: bytes) -> None:
-    """See that the tables are still ours, and stay so until the end of the transaction."""
+    """Check that this process still owns the tables, and lock that until the transaction ends."""
     if connection.execute(select(broker_owner.c.token).with_for_update(read=True)).scalar() != token:
-        raise UnusableDatabase("another Meshfleet has taken over: it takes reports into this database")
+        raise UnusableDatabase("another Meshfleet process has taken over this database; stop one of the two")
 
 
 def load_stored_state(connection: Connection) -> StoredState:
-    """Read everything."""
+    """Load all persisted state."""
     in_order = select(broker_message).order_by(broker_message.c.session, broker_message.c.position)
     return StoredState(
         sessions={row.number: SessionRow(*row[1:]) for row in connection.execute(select(broker_session))},
@@ -114,12 +121,12 @@ def load_stored_state(connection: Connection) -> StoredState:
     )
 
 
-def _build_message(topic: str, payload: bytes, retain: bool, until: int | None) -> OutgoingMessage:  # noqa: FBT001 # a column
+def _build_message(topic: str, payload: bytes, retain: bool, until: int | None) -> OutgoingMessage:  # noqa: FBT001 # value of a column
     return OutgoingMessage(Publish(topic, payload, 1), retain=retain, expires_at=until)
 
 
 def write_changes(connection: Connection, changes: PendingChanges) -> None:
-    """Make the rows what they are to be."""
+    """Write the pending changes."""
     _write_sessions(connection, changes)
     _write_subscriptions(connection, changes)
     _write_messages(connection, changes)
@@ -128,37 +135,37 @@ def write_changes(connection: Connection, changes: PendingChanges) -> None:
 
 
 def _write_sessions(connection: Connection, changes: PendingChanges) -> None:
-    ended = [(number,) for number, row in changes.sessions.items() if row is None]
-    bulk.execute_many(connection, "DELETE FROM broker_session WHERE number = ?", ended)
+    deleted = [(number,) for number, row in changes.sessions.items() if row is None]
+    bulk.execute_many(connection, "DELETE FROM broker_session WHERE number = ?", deleted)
     rows = [(number, *row) for number, row in changes.sessions.items() if row is not None]
     bulk.insert_rows(connection, broker_session, rows, on_conflict="UPDATE SET left_at = excluded.left_at")
 
 
 def _write_subscriptions(connection: Connection, changes: PendingChanges) -> None:
-    ended = [key for key, qos in changes.subscriptions.items() if qos is None]
-    bulk.execute_many(connection, "DELETE FROM broker_subscription WHERE session = ? AND wanted = ?", ended)
+    deleted = [key for key, qos in changes.subscriptions.items() if qos is None]
+    bulk.execute_many(connection, "DELETE FROM broker_subscription WHERE session = ? AND wanted = ?", deleted)
     rows = [(*key, qos) for key, qos in changes.subscriptions.items() if qos is not None]
     bulk.insert_rows(connection, broker_subscription, rows, on_conflict="UPDATE SET qos = excluded.qos")
 
 
 def _write_messages(connection: Connection, changes: PendingChanges) -> None:
-    ended = [key for key, row in changes.messages.items() if row is None]
-    bulk.execute_many(connection, "DELETE FROM broker_message WHERE session = ? AND position = ?", ended)
+    deleted = [key for key, row in changes.messages.items() if row is None]
+    bulk.execute_many(connection, "DELETE FROM broker_message WHERE session = ? AND position = ?", deleted)
     rows = [(*key, *row) for key, row in changes.messages.items() if row is not None]
     bulk.insert_rows(connection, broker_message, rows)
 
 
 def _write_received(connection: Connection, changes: PendingChanges) -> None:
-    ended = [key for key, is_open in changes.unreleased_ids.items() if not is_open]
-    bulk.execute_many(connection, "DELETE FROM broker_received WHERE session = ? AND packet_id = ?", ended)
+    deleted = [key for key, is_open in changes.unreleased_ids.items() if not is_open]
+    bulk.execute_many(connection, "DELETE FROM broker_received WHERE session = ? AND packet_id = ?", deleted)
     bulk.insert_rows(
         connection, broker_received, [key for key, is_open in changes.unreleased_ids.items() if is_open]
     )
 
 
 def _write_retained(connection: Connection, changes: PendingChanges) -> None:
-    ended = [(topic,) for topic, row in changes.retained.items() if row is None]
-    bulk.execute_many(connection, "DELETE FROM broker_retained WHERE topic = ?", ended)
+    deleted = [(topic,) for topic, row in changes.retained.items() if row is None]
+    bulk.execute_many(connection, "DELETE FROM broker_retained WHERE topic = ?", deleted)
     rows = [(topic, *row) for topic, row in changes.retained.items() if row is not None]
     update = "UPDATE SET payload = excluded.payload, qos = excluded.qos, account = excluded.account"
     bulk.insert_rows(connection, broker_retained, rows, on_conflict=update)

@@ -1,7 +1,7 @@
-"""Which subscribers a topic reaches, and which topics a filter matches [MQTT-4.7.1-1 to MQTT-4.7.3-4].
+"""Trees that find the subscribers of a topic and the topics of a filter [MQTT-4.7.1-1 to MQTT-4.7.3-4].
 
-Both trees have a branch for each level. The work of a search grows with the branches that fit, not with the
-number of subscribers or topics.
+Both trees have a node for each topic level. The work of a search grows with the nodes that match, not with
+the number of subscribers or topics.
 """
 
 from __future__ import annotations
@@ -23,71 +23,69 @@ class _FilterNode(Generic[Item]):
 
 
 class SubscriptionTree(Generic[Item]):
-    """Subscribers by their filters."""
+    """Subscribers by topic filter."""
 
     def __init__(self) -> None:
         self._root: _FilterNode[Item] = _FilterNode()
 
     def add(self, topic_filter: str, subscriber: Item, qos: int) -> None:
-        """Let a subscriber have what the filter matches; again: with another QoS."""
-        branch = self._root
+        """Add a subscriber to a filter, or change the QoS of an existing one."""
+        node = self._root
         for level in topic_filter.split("/"):
-            branch = branch.children.setdefault(level, _FilterNode())
-        branch.subscribers[subscriber] = qos
+            node = node.children.setdefault(level, _FilterNode())
+        node.subscribers[subscriber] = qos
 
     def remove(self, topic_filter: str, subscriber: Item) -> None:
-        """Take that back, and cut branches that lead nowhere."""
-        path, branch = [], self._root
+        """Remove a subscriber from a filter, and delete nodes that are empty then."""
+        path, node = [], self._root
         for level in topic_filter.split("/"):
-            if level not in branch.children:
+            if level not in node.children:
                 return
-            path.append((branch, level))
-            branch = branch.children[level]
-        branch.subscribers.pop(subscriber, None)
-        for above, level in reversed(path):
-            left = above.children[level]
-            if left.subscribers or left.children:
+            path.append((node, level))
+            node = node.children[level]
+        node.subscribers.pop(subscriber, None)
+        for parent, level in reversed(path):
+            child = parent.children[level]
+            if child.subscribers or child.children:
                 return
-            del above.children[level]
+            del parent.children[level]
 
     def find_subscribers(self, topic: str) -> dict[Item, int]:
-        """Who gets a message on this topic: each once, with the highest QoS of all filters that match."""
+        """Return the subscribers of a topic, each once, with the highest QoS of all filters that match."""
         found: dict[Item, int] = {}
-        branches = [self._root]
+        nodes = [self._root]
         for depth, level in enumerate(topic.split("/")):
             names = (level,) if not depth and level.startswith("$") else (level, "+")  # [MQTT-4.7.2-1]
             if len(names) > 1:
-                _add_multilevel_subscribers(branches, found)
-            branches = [below for each in branches for name in names if (below := each.children.get(name))]
-            if not branches:
+                _add_multilevel_subscribers(nodes, found)
+            nodes = [child for node in nodes for name in names if (child := node.children.get(name))]
+            if not nodes:
                 return found
-        _add_multilevel_subscribers(branches, found)  # `a/#` matches `a` too
-        for branch in branches:
-            _add_subscribers(branch.subscribers, found)
+        _add_multilevel_subscribers(nodes, found)  # `a/#` matches `a` too
+        for node in nodes:
+            _add_subscribers(node.subscribers, found)
         return found
 
     def may_match_below(self, prefix: str) -> bool:
-        """Whether some filter may match a topic that begins like this, up to a slash."""
-        branches = [self._root]
+        """Return whether a filter may match a topic with this prefix, which ends in a slash."""
+        nodes = [self._root]
         *levels, _ = prefix.split("/")
         for level in levels:
-            if any("#" in branch.children for branch in branches):
+            if any("#" in node.children for node in nodes):
                 return True
-            branches = [
-                below for branch in branches for name in (level, "+") if (below := branch.children.get(name))
-            ]
-        return any(branch.children for branch in branches)
+            nodes = [child for node in nodes for name in (level, "+") if (child := node.children.get(name))]
+        return any(node.children for node in nodes)
 
 
-def _add_multilevel_subscribers(branches: list[_FilterNode[Item]], found: dict[Item, int]) -> None:
-    """Those who want everything from here on."""
-    for branch in branches:
-        if (rest := branch.children.get("#")) is not None:
-            _add_subscribers(rest.subscribers, found)
+def _add_multilevel_subscribers(nodes: list[_FilterNode[Item]], found: dict[Item, int]) -> None:
+    """Add the subscribers of filters that end in `#` at one of these nodes."""
+    for node in nodes:
+        if (child := node.children.get("#")) is not None:
+            _add_subscribers(child.subscribers, found)
 
 
-def _add_subscribers(some: dict[Item, int], found: dict[Item, int]) -> None:
-    for subscriber, qos in some.items():
+def _add_subscribers(subscribers: dict[Item, int], found: dict[Item, int]) -> None:
+    for subscriber, qos in subscribers.items():
         if found.get(subscriber, -1) < qos:
             found[subscriber] = qos
 
@@ -101,60 +99,58 @@ class _TopicNode(Generic[Item]):
 
 
 class TopicTree(Generic[Item]):
-    """Things by the topic they are kept under."""
+    """Items by topic."""
 
     def __init__(self) -> None:
         self._root: _TopicNode[Item] = _TopicNode()
 
     def put(self, topic: str, item: Item) -> None:
-        """Keep a thing in the place of what was there."""
-        leaf = self._root
+        """Store an item under a topic, in place of the previous one."""
+        node = self._root
         for level in topic.split("/"):
-            leaf = leaf.children.setdefault(level, _TopicNode())
-        leaf.item = item
+            node = node.children.setdefault(level, _TopicNode())
+        node.item = item
 
     def remove(self, topic: str) -> None:
-        """Keep nothing there."""
-        path, leaf = [], self._root
+        """Remove the item of a topic, and delete nodes that are empty then."""
+        path, node = [], self._root
         for level in topic.split("/"):
-            if level not in leaf.children:
+            if level not in node.children:
                 return
-            path.append((leaf, level))
-            leaf = leaf.children[level]
-        leaf.item = None
-        for above, level in reversed(path):
-            left = above.children[level]
-            if left.item is not None or left.children:
+            path.append((node, level))
+            node = node.children[level]
+        node.item = None
+        for parent, level in reversed(path):
+            child = parent.children[level]
+            if child.item is not None or child.children:
                 return
-            del above.children[level]
+            del parent.children[level]
 
     def find_matching(self, topic_filter: str) -> Iterator[Item]:
-        """All things whose topics a filter matches."""
-        leaves = [self._root]
+        """Yield the items whose topics match a filter."""
+        nodes = [self._root]
         for depth, level in enumerate(topic_filter.split("/")):
             if level == "#":
-                for leaf in leaves:
-                    yield from _items_below(leaf, at_root=not depth)
+                for node in nodes:
+                    yield from _items_below(node, at_root=not depth)
                 return
-            leaves = [
-                below for leaf in leaves for below in _matching_children(leaf, level, at_root=not depth)
-            ]
-        yield from (leaf.item for leaf in leaves if leaf.item is not None)
+            nodes = [child for node in nodes for child in _matching_children(node, level, at_root=not depth)]
+        yield from (node.item for node in nodes if node.item is not None)
 
 
-def _matching_children(leaf: _TopicNode[Item], level: str, *, at_root: bool) -> list[_TopicNode[Item]]:
+def _matching_children(node: _TopicNode[Item], level: str, *, at_root: bool) -> list[_TopicNode[Item]]:
     if level != "+":
-        return [leaf.children[level]] if level in leaf.children else []
-    return [below for name, below in leaf.children.items() if not (at_root and name.startswith("$"))]
+        return [node.children[level]] if level in node.children else []
+    return [child for name, child in node.children.items() if not (at_root and name.startswith("$"))]
 
 
-def _items_below(leaf: _TopicNode[Item], *, at_root: bool) -> Iterator[Item]:
-    """A leaf and all below it."""
-    if leaf.item is not None:
-        yield leaf.item
-    left = _matching_children(leaf, "+", at_root=at_root)
-    while left:
-        each = left.pop()
-        if each.item is not None:
-            yield each.item
-        left += each.children.values()
+def _items_below(root: _TopicNode[Item], *, at_root: bool) -> Iterator[Item]:
+    """Yield the item of a node and all items below it."""
+    if root.item is not None:
+        yield root.item
+    nodes = _matching_children(root, "+", at_root=at_root)
+    while nodes:
+        node = nodes.pop()
+        if node.item is not None:
+            yield node.item
+        nodes += node.children.values()

@@ -1,7 +1,7 @@
-"""Times as they are written down.
+"""Conversion between the monotonic clock of the process and the wall clock times in the database.
 
-The broker waits by a steady clock, which another process does not have. So what is written down is the time
-of the clock on the wall, and is converted to the steady clock of this process when it is read.
+The broker measures time with a monotonic clock, which is only valid within one process. Persisted times are
+wall clock times, and are converted to the monotonic clock of this process when they are loaded.
 """
 
 from __future__ import annotations
@@ -12,47 +12,51 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_DRIFT_MS: Final = 1000
-"""Milliseconds by which the two clocks may drift apart before the one on the wall counts as set."""
+"""Milliseconds by which the two clocks may drift apart before the wall clock counts as having been set."""
 
 
 class WallClockConverter:
-    """Converts times of the steady clock to those that are written down, and back. All in milliseconds."""
+    """Converter between monotonic and persisted wall clock times, all in milliseconds."""
 
     def __init__(
         self, *, steady_clock: Callable[[], int], wall_clock: Callable[[], int], request_max_age: float
     ) -> None:
-        """`max_age` is how many seconds a request may wait."""
-        self._steady = steady_clock
+        """`request_max_age` is the maximum time that a request may wait, in seconds."""
+        self._monotonic = steady_clock
         self._wall = wall_clock
         self._max_age = round(request_max_age * 1000)
         self._wall_offset = self._measure_offset()
 
     def to_wall_time(self, at: int | None) -> int | None:
-        """Return what is written down for a time of the steady clock."""
+        """Convert a monotonic time to the wall clock time to persist. None stays None."""
         return None if at is None else at + self._measure_offset()
 
-    def disconnect_time_from_wall(self, written: int | None) -> int:
-        """Return when a client left. It left now if it was connected until the service stopped."""
-        now = self._steady()
-        return now if written is None else min(now, written - self._measure_offset())
+    def disconnect_time_from_wall(self, wall_time: int | None) -> int:
+        """Convert the persisted time of a disconnect to the monotonic clock, at the latest now.
 
-    def expiry_from_wall(self, written: int | None) -> int | None:
-        """Return until when a message is wanted.
-
-        A request with more time left than any request gets was written by a clock that has been set back
-        since. Its age is unknown, and it must not be late: it is over now.
+        None means that the client was still connected when the service stopped: return the present time.
         """
-        if written is None:
+        now = self._monotonic()
+        return now if wall_time is None else min(now, wall_time - self._measure_offset())
+
+    def expiry_from_wall(self, wall_time: int | None) -> int | None:
+        """Convert a persisted expiry time to the monotonic clock. None: the message does not expire.
+
+        If more time remains than any request is given, the wall clock has been set back since. The age of the
+        request is then unknown, and it must not be delivered late: return the present time, so that it is
+        expired.
+        """
+        if wall_time is None:
             return None
-        now = self._steady()
-        until = written - self._measure_offset()
-        return until if until - now <= self._max_age else now
+        now = self._monotonic()
+        expires_at = wall_time - self._measure_offset()
+        return expires_at if expires_at - now <= self._max_age else now
 
     def detect_clock_change(self) -> bool:
-        """Whether the clock on the wall was set since the last call: what was written before is wrong."""
-        before, self._wall_offset = self._wall_offset, self._measure_offset()
-        return abs(self._wall_offset - before) > _MAX_DRIFT_MS
+        """Return whether the wall clock was set since the last call, which makes persisted times wrong."""
+        previous_offset, self._wall_offset = self._wall_offset, self._measure_offset()
+        return abs(self._wall_offset - previous_offset) > _MAX_DRIFT_MS
 
     def _measure_offset(self) -> int:
-        """Return by how much the clock on the wall is ahead."""
-        return self._wall() - self._steady()
+        """Return how far the wall clock is ahead of the monotonic clock, in milliseconds."""
+        return self._wall() - self._monotonic()

@@ -1,7 +1,7 @@
-"""MQTT inside a WebSocket, the server's side: answers a client's request for the upgrade.
+"""MQTT inside a WebSocket, server side: responds to the upgrade request of a client.
 
-The connection inside begins when the upgrade is done, and hears nothing of one that fails. Who does not get
-that far in time is cut off, as is who does not let go in time of a WebSocket that we closed.
+The MQTT connection starts when the upgrade is complete, and is not notified of an upgrade that fails. A
+client that does not complete the upgrade in time is aborted; so is one that does not close its side in time.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 _PATHS: Final = frozenset({"/mqtt", "/"})
 
 _MAX_UPGRADE_BYTES: Final = 32 * 1024
-"""Bytes of a request for the upgrade, a browser's cookies included. Whoever sends it is still a stranger."""
+"""Maximum bytes of an upgrade request, cookies of a browser included. Its client is not authenticated yet."""
 
 
 _READ_BYTES: Final = 16 * 1024
-"""Bytes that are read at once. They may be thousands of frames, and others wait meanwhile."""
+"""Maximum bytes per read. They may hold thousands of frames while other connections wait."""
 
 
 class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
-    """The frames between a client and the connection that serves it.
+    """WebSocket frames between a client and its MQTT connection.
 
-    A frame has `largest` bytes at most. `buffer` is for reading into; connections may share it.
-    `missed` is called when it ends before it was upgraded.
+    `buffer` is read into; connections may share it. `timeout` is in seconds. `on_upgrade_failed` is called
+    when the WebSocket closes before the upgrade is complete.
     """
 
     _frames: ServerProtocol
@@ -55,10 +55,8 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
     ) -> None:
         frames = ServerProtocol(
             select_subprotocol=_select_subprotocol,
-            max_size=(
-                None,
-                max_frame_bytes,
-            ),  # a message is passed on frame by frame, so its own size is no matter
+            # Messages are forwarded frame by frame, so only the size of a frame is limited.
+            max_size=(None, max_frame_bytes),
             logger=WEBSOCKETS_LOG,
         )
         super().__init__(inner, frames)
@@ -69,24 +67,24 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
         self._request_bytes_left = _MAX_UPGRADE_BYTES
         self._is_upgraded = False
 
-    # To the network
+    # Protocol side, called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a request."""
+        """Start the timer for the upgrade request."""
         super().connection_made(transport)
         self._start_timer()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to read to: nobody else uses it before `buffer_updated` returns."""
+        """Return the shared read buffer: no other connection uses it before `buffer_updated` returns."""
         del sizehint
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Something was read."""
+        """Handle the bytes of one read."""
         self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Read the request line by line, so that it is answered before anything behind it is read."""
+        """Parse an upgrade request line by line, so that the response precedes later bytes."""
         while data and self._frames.state is State.CONNECTING and not self._frames.eof_sent:
             line, end, data = data.partition(b"\n")
             self._request_bytes_left -= len(line) + len(end)
@@ -98,21 +96,21 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
             super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on."""
+        """Close the MQTT connection, or report that the upgrade failed."""
         super().connection_lost(exc)
         self._stop_timer()
         if not self._is_upgraded:
             self._on_upgrade_failed()
         self._close_inner(exc)
 
-    # To the connection
+    # Transport side, called by the MQTT connection
 
     def close(self) -> None:
-        """Say so, send the rest, and close what is below; in time."""
+        """Send a close frame and the rest of the output, then close. Abort after the timeout."""
         super().close()
         self._start_timer()
 
-    # Inside
+    # Internal
 
     def _handle_upgrade(self, event: Event) -> None:
         if isinstance(event, Request):
@@ -125,21 +123,21 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
 
     def _respond(self, request: Request) -> Response:
         if request.path.partition("?")[0] not in _PATHS:
-            return self._frames.reject(HTTPStatus.NOT_FOUND, "MQTT is spoken at /mqtt.\n")
-        # The library fails to quote what is not ASCII, and no part of the upgrade is anything else.
-        foreign = {name.lower() for name, value in request.headers.raw_items() if not value.isascii()}
-        for name in foreign:
+            return self._frames.reject(HTTPStatus.NOT_FOUND, "The path of MQTT is /mqtt.\n")
+        # The library fails to quote values that are not ASCII, and no header of the upgrade needs one.
+        non_ascii = {name.lower() for name, value in request.headers.raw_items() if not value.isascii()}
+        for name in non_ascii:
             del request.headers[name]
         return self._frames.accept(request)
 
     def _finish(self) -> None:
-        # A socket that is closed with unread bytes resets the connection, and the reason may be lost with it.
-        # So a client that was refused is the one to close; what it still sends is not read any more.
+        # Closing a socket with unread bytes resets the connection, and the response may be lost with it. So a
+        # refused client has to close first; its remaining bytes are read and ignored.
         if self._frames.close_rcvd or not self._outside.can_write_eof():
             self.close()
         else:
             self._close_inner(None)
-            self.resume_reading()  # whoever paused it is gone
+            self.resume_reading()  # the MQTT connection that may have paused it is closed
             self._start_timer()
 
     def _close_inner(self, exc: Exception | None) -> None:
@@ -158,7 +156,7 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
 
 
 def _select_subprotocol(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol:
-    """The only one we speak [MQTT-6.0.0-4]."""
+    """Select `mqtt`, the only supported subprotocol [MQTT-6.0.0-4]."""
     if SUBPROTOCOL not in offered:
         raise NegotiationError(f"the client does not offer the subprotocol {SUBPROTOCOL}")
     return SUBPROTOCOL

@@ -1,4 +1,4 @@
-"""Where a broker is, and who we are to it."""
+"""Address of a broker, with the credentials for it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _DEFAULT_PATH: Final = "/mqtt"
 
 
 class BrokerAddress(Struct, frozen=True, kw_only=True):
-    """A broker's address with our credentials, which it never shows."""
+    """Address of a broker with credentials, which its text forms never show."""
 
     host: str
     port: int
     tls: bool = False
     path: str | None = None
-    """Of a WebSocket; None for plain MQTT."""
+    """Path of a WebSocket; None for plain MQTT."""
     user: str | None = None
     password: str | None = None
 
     @classmethod
     def parse(cls, url: str) -> BrokerAddress:
-        """Read `mqtt://[user[:password]@]host[:port]`, also with mqtts, and with ws or wss and a path.
+        """Parse `mqtt://[user[:password]@]host[:port]`, also with mqtts, and with ws or wss and a path.
 
-        Characters of user and password that mean something in a URL are percent-encoded.
+        Reserved URL characters in user and password are percent-encoded. Raises `MalformedAddress`.
         """
         try:
             parts = urlsplit(_require_printable(url))
@@ -60,14 +60,14 @@ class BrokerAddress(Struct, frozen=True, kw_only=True):
         return f"{scheme[self.tls]}://{host}:{self.port}{self.path or ''}"
 
     def __repr__(self) -> str:
-        return f"Address({str(self)!r})"
+        return f"BrokerAddress({str(self)!r})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [("url", str(self))]
 
 
 def _require_printable(url: str) -> str:
-    """What urlsplit would silently leave out is refused."""
+    """Raise `MalformedAddress` for characters that urlsplit would silently remove."""
     if not url.isprintable() or " " in url:
         raise MalformedAddress("broker", "has a space or a control character in it")
     return url
@@ -80,16 +80,16 @@ def _parse_host(parts: SplitResult) -> str:
     try:
         host.encode("idna")
     except UnicodeError:
-        raise MalformedAddress("broker", "names a host that cannot be one") from None
+        raise MalformedAddress("broker", "names an invalid host") from None
     return host
 
 
 def _check_unused_parts(parts: SplitResult) -> None:
-    """Nothing that would be ignored: a misplaced character of a password must not end up as a fragment."""
+    """Raise `MalformedAddress` for parts that would be ignored: they may be characters of a password."""
     if parts.query or parts.fragment:
         raise MalformedAddress("broker", "has a ? or #, which must be written as %3F or %23")
     if "@" in parts.path:
-        raise MalformedAddress("broker", "has an @ behind a /, which must be written as %2F in a password")
+        raise MalformedAddress("broker", "has an @ after a /, which must be written as %2F in a password")
     if parts.scheme in {"mqtt", "mqtts"} and parts.path not in {"", "/"}:
         raise MalformedAddress("broker", "has a path, which only ws:// and wss:// have")
     if parts.port == 0:

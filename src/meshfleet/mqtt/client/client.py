@@ -1,7 +1,7 @@
-"""The lasting connection to a broker.
+"""MQTT client that outlives its connections.
 
-What must survive a connection lives here: the subscriptions that were granted, the messages that were
-published and not acknowledged, and the messages that were received and not fetched.
+It holds the state that must survive a lost connection: the granted subscriptions, the published messages
+without acknowledgement, and the received messages that were not fetched.
 """
 
 from __future__ import annotations
@@ -37,21 +37,23 @@ _Response = TypeVar("_Response")
 _DEFAULTS: Final = MqttOptions()
 
 _HIGHEST_QOS: Final = 1
-"""QoS 2 costs twice the packets, and who must not count twice has to recognise repetitions anyway."""
+"""QoS 2 costs twice the packets, and an application that must not count twice detects repetitions anyway."""
 
 _AWAITING_BACKLOG_FACTOR: Final = 8
-"""How many times its limit the backlog may grow while an answer is expected: who waits for one does not
-fetch messages, and would wait for ever if we did not read on."""
+"""Factor by which the backlog may exceed its limit while a response of the broker is expected. A caller that
+waits for one does not fetch messages, and would wait forever if reading stopped."""
 
 
 class MqttClient:
-    """A connection to a broker that comes back by itself.
+    """MQTT client that reconnects by itself.
 
-    Use it as `async with Link(…) as link`. Entering connects, and raises what is in the way; later the link
-    comes back for as long as it takes. Leaving waits until everything published is acknowledged.
+    Use it as `async with MqttClient(…) as client`. Entering connects, and raises the error if that fails;
+    after that the client reconnects for as long as it takes. Leaving waits until every published message is
+    acknowledged.
 
-    With a session that is not clean (the default) the broker keeps for us what arrives while we are away, and
-    sends again what we did not acknowledge. The client id names that session: it must be our own, and stable.
+    With a session that is not clean (the default) the broker queues messages while the client is
+    disconnected, and resends those that were not acknowledged. The client id identifies that session: it must
+    be unique and stable.
     """
 
     __slots__ = (
@@ -70,7 +72,7 @@ class MqttClient:
         "_subscriptions",
     )
 
-    def __init__(  # noqa: PLR0913 # by name
+    def __init__(  # noqa: PLR0913 # keyword-only options
         self,
         address: BrokerAddress,
         client_id: str,
@@ -80,7 +82,7 @@ class MqttClient:
         options: MqttOptions = _DEFAULTS,
         on_connection_lost: Callable[[ConnectionLost], None] | None = None,
     ) -> None:
-        """`ended` is told of every connection that breaks."""
+        """`on_connection_lost` is called for every connection that breaks."""
         password = None if address.password is None else address.password.encode()
         self._address = address
         self._connect_packet = Connect(client_id, clean, options.keep_alive, will, address.user, password)
@@ -95,11 +97,12 @@ class MqttClient:
         self._publish_lock = asyncio.Lock()
         self._message_arrived = ChangeSignal()
         self._held_connection: ClientConnection | None = None
-        """The connection that waits until messages are fetched."""
+        """Connection whose reading is held until messages are fetched."""
         self._open_requests = 0
+        """Number of SUBSCRIBE and UNSUBSCRIBE packets without a response."""
         self._is_session_lost = False
-        """The broker has lost our subscriptions. It has a session again from the next CONNECT on, which says
-        nothing of whether they are in it: only a SUBACK does."""
+        """Whether the broker has lost the subscriptions. A later CONNECT may find a session present that
+        still lacks them: only a SUBACK resets this."""
 
     async def __aenter__(self) -> Self:
         await self._reconnector.start(retry_first_connect=self._options.retry_first_connect)
@@ -113,76 +116,75 @@ class MqttClient:
         except Undelivered as undelivered:
             if problem is None:
                 raise
-            _log.warning(
-                "%s: %s", self._connect_packet.client_id, undelivered
-            )  # behind the error that ended it
+            # The error that ended the block must not be replaced.
+            _log.warning("%s: %s", self._connect_packet.client_id, undelivered)
 
-    # What the owner does
+    # Called by the application
 
     @property
     def connection_error(self) -> LinkError | None:
-        """Why there is no connection now, or None when there is one."""
+        """Why there is no connection at present, or None if there is one."""
         return self._reconnector.connection_error
 
     async def subscribe(self, *filters: str, qos: int = 1) -> None:
-        """Ask for the messages of these filters, and ask again whenever the broker has forgotten.
+        """Subscribe to filters, and again whenever the broker has lost the session.
 
-        Raises SubscriptionRefused for those that the broker does not grant with this QoS; the others hold.
-        What it granted lower it sends all the same, until you unsubscribe.
+        Raises SubscriptionRefused for the filters that the broker does not grant at this QoS; the others are
+        subscribed. The broker still sends the messages of filters that it granted at a lower QoS, until you
+        unsubscribe.
         """
         if qos > _HIGHEST_QOS:
-            raise MalformedPacket("SUBSCRIBE qos", f"a link takes QoS 0 and 1, not {qos}")
-        wanted = [(each, qos) for each in filters]
-        refused = await self._request_until_answered(lambda connection: connection.subscribe(wanted))
+            raise MalformedPacket("SUBSCRIBE qos", f"must be 0 or 1, not {qos}")
+        requested = [(each, qos) for each in filters]
+        refused = await self._request_with_retry(lambda connection: connection.subscribe(requested))
         self._subscriptions.update((each, qos) for each in filters if each not in refused)
         if refused:
             raise SubscriptionRefused(refused)
 
     async def unsubscribe(self, *filters: str) -> None:
-        """Take filters back. What is on its way still arrives."""
+        """Remove subscriptions. Messages that the broker has already sent still arrive."""
         for each in filters:
             self._subscriptions.pop(each, None)
-        await self._request_until_answered(lambda connection: connection.unsubscribe(filters))
+        await self._request_with_retry(lambda connection: connection.unsubscribe(filters))
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish one message: see `publish_all`, which costs less for many."""
+        """Publish one message. `publish_all` costs less for many."""
         await self.publish_all((Publish(topic, payload, qos, retain),))
 
     async def publish_all(self, messages: Sequence[Publish]) -> None:
-        """Publish messages in their order; at QoS 1, return when the broker has acknowledged them all.
+        """Publish messages in their order. At QoS 1, return when the broker has acknowledged them all.
 
-        Waits while there is no connection or no room. What has left is sent again on the next connection
-        until it is acknowledged, even if the caller has been cancelled, unless `Options.once` says otherwise.
-        If a message is malformed, those in front of it may have left. Packet ids and dup marks are the link's
-        own.
+        Wait while there is no connection or the in-flight window is full. Sent messages are resent on the
+        next connection until they are acknowledged, even if the caller was canceled, unless
+        `MqttOptions.discard_on_disconnect` is set. If a message is malformed, the messages before it may have
+        been sent. The client sets packet identifiers and dup flags itself.
         """
-        levels = [message.qos for message in messages]
-        if max(levels, default=0) > _HIGHEST_QOS:
-            raise MalformedPacket("PUBLISH qos", "a link takes QoS 0 and 1")
-        delivery = Delivery(sum(levels), asyncio.get_running_loop().create_future())
+        qos_levels = [message.qos for message in messages]
+        if max(qos_levels, default=0) > _HIGHEST_QOS:
+            raise MalformedPacket("PUBLISH qos", "must be 0 or 1")
+        delivery = Delivery(sum(qos_levels), asyncio.get_running_loop().create_future())
         async with self._publish_lock:
             sent = 0
-            while sent < len(messages) and not (
-                delivery.remaining and delivery.done.done()
-            ):  # given up meanwhile
-                connection, room = await self._wait_for_slots()
-                packets = self._in_flight.prepare(messages[sent : sent + room], delivery)
+            # A delivery that is done while messages remain has failed.
+            while sent < len(messages) and not (delivery.remaining and delivery.done.done()):
+                connection, free_slots = await self._wait_for_slots()
+                packets = self._in_flight.prepare(messages[sent : sent + free_slots], delivery)
                 connection.send(b"".join(packets))
                 self._apply_back_pressure(connection)
                 sent += len(packets)
         if delivery.remaining:
             await delivery.done
         else:
-            await asyncio.sleep(0)  # a loop around QoS 0 must not keep everybody else from their turn
+            await asyncio.sleep(0)  # a loop that publishes at QoS 0 must not block the event loop
 
     async def start_publish(self, message: Publish) -> asyncio.Future[None]:
-        """Let one message of QoS 1 leave as soon as it can, and return when it may have arrived.
+        """Send one QoS 1 message as soon as possible. Return a future of its acknowledgement.
 
-        What comes back is done when the broker has acknowledged it; with `Options.once` it fails with
-        ConnectionLost when the connection breaks before.
+        With `MqttOptions.discard_on_disconnect` the future fails with ConnectionLost if the connection breaks
+        before.
         """
         if message.qos != _HIGHEST_QOS:
-            raise MalformedPacket("PUBLISH qos", "what is sent is acknowledged, so it is of QoS 1")
+            raise MalformedPacket("PUBLISH qos", "must be 1, since the acknowledgement is awaited")
         delivery = Delivery(1, asyncio.get_running_loop().create_future())
         async with self._publish_lock:
             connection, _ = await self._wait_for_slots()
@@ -191,35 +193,37 @@ class MqttClient:
         return delivery.done
 
     def try_publish(self, messages: Sequence[Publish]) -> int:
-        """Send as many of these messages, all of QoS 1, as may leave at this moment; gives how many that is.
+        """Send as many of these QoS 1 messages as can be sent at once. Return their number.
 
-        For those who publish a little on each of thousands of links: nobody waits, and nothing is told. What
-        has left is treated like anything else that has. It may be none at all: then the
-        network, the window, or somebody who publishes in order is in the way; `ready` waits for that.
+        For applications that publish a little on each of thousands of clients: it never waits, and
+        acknowledgements are not reported. Sent messages are treated like any others. If it returns 0, there
+        is no connection, the in-flight window or the write buffer is full, or another publish is in progress;
+        `wait_writable` waits for that.
         """
-        connection, room = self._reconnector.connection, self._in_flight.free_slots
+        connection, free_slots = self._reconnector.connection, self._in_flight.free_slots
         if (
             not messages
             or connection is None
-            or not room
+            or not free_slots
             or not connection.is_writable
             or self._publish_lock.locked()
             or self._reconnector.is_closing
         ):
             return 0
-        packets = self._in_flight.prepare(messages[:room], None)
+        packets = self._in_flight.prepare(messages[:free_slots], None)
         connection.send(b"".join(packets))
         return len(packets)
 
     async def wait_writable(self) -> None:
-        """Wait until something can be posted."""
+        """Wait until `try_publish` can send something."""
         async with self._publish_lock:
             await self._wait_for_slots()
 
     async def receive(self) -> MessageBatch:
-        """Everything that has arrived since the last call, or the first that does. Acknowledge it.
+        """Return the messages received since the last call; wait for the first one if there are none.
 
-        Raises LinkClosed once the link is closed and nothing is left to fetch.
+        Acknowledge the batch when its messages are processed. Raises LinkClosed once the client is closed and
+        no messages are left.
         """
         while not self._inbox:
             self._reconnector.check_open()
@@ -241,10 +245,10 @@ class MqttClient:
             raise
 
     async def close(self) -> None:
-        """Wait until all that has left is acknowledged, and take leave. Publishers who wait are refused.
+        """Wait until all sent messages are acknowledged, and disconnect. Waiting publishers get LinkClosed.
 
-        Raises Undelivered when the broker does not acknowledge in time. What was received and not
-        acknowledged stays with the broker, which sends it again when the session goes on.
+        Raises Undelivered if the broker does not acknowledge in time. Received messages without
+        acknowledgement stay at the broker, which resends them when the session is resumed.
         """
         self._reconnector.is_closing = True
         self._wake_waiters()
@@ -258,46 +262,46 @@ class MqttClient:
                 if connection := await self._reconnector.stop():
                     await connection.disconnect(self._options.timeout)
             finally:
-                left = len(self._in_flight)
-                self._in_flight.fail_all(Undelivered(left))
-        if left:
-            raise Undelivered(left)
+                undelivered = len(self._in_flight)
+                self._in_flight.fail_all(Undelivered(undelivered))
+        if undelivered:
+            raise Undelivered(undelivered)
 
     async def abort(self) -> None:
-        """Go without a word, as a program that crashes: what is not acknowledged is lost, or sent twice."""
+        """Close without DISCONNECT, as a crash would. Unacknowledged messages are lost or delivered twice."""
         self._reconnector.is_closing = True
         self._wake_waiters()
         if connection := await self._reconnector.stop():
-            connection.fail("the link was abandoned")
-        self._in_flight.fail_all(LinkClosed("the link was abandoned"))
+            connection.fail("the MQTT client was aborted")
+        self._in_flight.fail_all(LinkClosed("the MQTT client was aborted"))
 
-    # What the connection tells
+    # Called by the connection
 
     def on_messages(self, connection: ClientConnection, messages: list[Publish], size: int) -> None:
-        """Keep them until they are fetched, and let the network wait when they are too many."""
+        """Store received messages until they are fetched, and hold reading if there are too many."""
         self._inbox.put(messages, size, connection.ack_queue)
         self._message_arrived.notify()
         self._apply_back_pressure(connection)
 
     def on_pubacks(self, packet_ids: Sequence[int]) -> None:
-        """Forget them, and wake whoever waits for room."""
+        """Remove acknowledged messages from the in-flight window, and wake waiting callers."""
         if self._in_flight.acknowledge(packet_ids):
             self._reconnector.changed.notify()
 
     def on_writable(self) -> None:
-        """Wake whoever waits for it."""
+        """Wake publishers that wait for the network."""
         self._reconnector.changed.notify()
 
     def on_connection_lost(self, connection: ClientConnection, reason: ConnectionLost) -> None:
-        """Come back."""
+        """Discard messages in flight if the options say so, start to reconnect, and call the callback."""
         if self._options.discard_on_disconnect:
-            given_up, self._in_flight = self._in_flight, InFlightWindow(self._options.window)
-            given_up.fail_all(reason)
+            discarded, self._in_flight = self._in_flight, InFlightWindow(self._options.window)
+            discarded.fail_all(reason)
         self._reconnector.on_connection_lost(connection, reason)
         if self._connection_lost_callback is not None:
             self._connection_lost_callback(reason)
 
-    # Inside
+    # Internal
 
     def _on_reconnect_failed(self, defect: LinkClosed) -> None:
         self._in_flight.fail_all(defect)
@@ -308,20 +312,21 @@ class MqttClient:
         self._message_arrived.notify()
 
     async def _wait_for_slots(self) -> tuple[ClientConnection, int]:
-        """The connection and how many messages it may take, as soon as that is any."""
+        """Wait until messages can be sent. Return the connection and the number of free slots."""
         while True:
             connection = await self._reconnector.wait_connected()
-            if connection.is_writable and (room := self._in_flight.free_slots):
-                return connection, room
+            if connection.is_writable and (free_slots := self._in_flight.free_slots):
+                return connection, free_slots
             await self._reconnector.changed.wait()
 
     def _apply_back_pressure(self, connection: ClientConnection) -> None:
-        """Let the network wait while too much waits to be fetched."""
-        expecting = self._in_flight or self._open_requests
-        if self._inbox.size > self._options.backlog * (_AWAITING_BACKLOG_FACTOR if expecting else 1):
-            if expecting and connection is not self._held_connection:
+        """Hold reading while too many received bytes wait to be fetched."""
+        awaits_response = self._in_flight or self._open_requests
+        if self._inbox.size > self._options.backlog * (_AWAITING_BACKLOG_FACTOR if awaits_response else 1):
+            if awaits_response and connection is not self._held_connection:
                 _log.warning(
-                    "%s has too much to fetch: answers wait behind it", self._connect_packet.client_id
+                    "%s does not fetch its messages: responses of the broker wait behind them",
+                    self._connect_packet.client_id,
                 )
             connection.hold_reading()
             self._held_connection = connection
@@ -329,10 +334,10 @@ class MqttClient:
             connection.release_reading()
             self._held_connection = None
 
-    async def _request_until_answered(
+    async def _request_with_retry(
         self, request: Callable[[ClientConnection], Awaitable[_Response]]
     ) -> _Response:
-        """Ask until there is an answer, on the next connection if need be."""
+        """Send a request, on the next connections if need be, until the broker has responded."""
         while True:
             connection = await self._reconnector.wait_connected()
             with suppress(ConnectionLost):
@@ -347,15 +352,17 @@ class MqttClient:
             async with asyncio.timeout(self._options.timeout):
                 return await request(connection)
         except TimeoutError:
-            raise connection.fail("the broker does not answer a subscription") from None
+            raise connection.fail("the broker did not respond to a subscription in time") from None
         finally:
             self._open_requests -= 1
 
     async def _establish(self) -> ClientConnection:
-        """Connect, subscribe again if the broker has forgotten, and send again what is on its way."""
-        connection, answer = await connect_to_broker(self._address, self._connect_packet, self, self._options)
+        """Connect, subscribe again if the broker has lost the session, and resend messages in flight."""
+        connection, connack = await connect_to_broker(
+            self._address, self._connect_packet, self, self._options
+        )
         try:
-            self._is_session_lost |= not answer.session_present
+            self._is_session_lost |= not connack.session_present
             if self._is_session_lost and self._subscriptions:
                 await self._resubscribe(connection)
             self._is_session_lost = False
@@ -369,8 +376,8 @@ class MqttClient:
 
     async def _resubscribe(self, connection: ClientConnection) -> None:
         if not self._connect_packet.clean:
-            _log.warning("%s has forgotten the session of %s", self._address, self._connect_packet.client_id)
-        wanted = list(self._subscriptions.items())
-        refused = await self._request(connection, lambda connection: connection.subscribe(wanted))
+            _log.warning("%s has lost the session of %s", self._address, self._connect_packet.client_id)
+        requested = list(self._subscriptions.items())
+        refused = await self._request(connection, lambda connection: connection.subscribe(requested))
         if refused:
             raise SubscriptionRefused(refused)

@@ -1,4 +1,4 @@
-"""One connection to a broker, from CONNECT to its end. It does not come back: that is the link's affair."""
+"""One connection to a broker, from CONNECT to its end. Reconnecting is the task of `Reconnector`."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ from meshfleet.mqtt.codec.packets import (
 from meshfleet.mqtt.codec.parser import PacketParser
 from meshfleet.mqtt.network_errors import describe_network_error
 
-# Short rests between reads under load.
+# Short pauses between reads under load, so that one wake-up handles more packets.
 
 READ_PAUSE_SECONDS: Final = 0.005
-"""Seconds of a rest."""
+"""Seconds of a pause."""
 
 _BUSY_PACKETS: Final = 32
-"""Packets within `REST` that make a connection busy. Fewer cost less to read one by one than a rest does."""
+"""Packets within `READ_PAUSE_SECONDS` that make a connection busy. Reading fewer one by one costs less than a
+pause."""
 
 _LARGE_READ_BYTES: Final = 0x1_0000
-"""Bytes of one read that need no rest: waking is a small part of their cost, and more may be waiting."""
+"""Bytes of one read that need no pause: waking up is a small part of their cost, and more may be waiting."""
 
 
 class ReadCoalescer:
-    """Decides after every read whether a rest is due."""
+    """Decision after every read whether to pause reading."""
 
     __slots__ = ("_packets", "_window_start")
 
@@ -55,7 +56,7 @@ class ReadCoalescer:
         self._packets = 0
 
     def should_pause(self, packets: int, size: int, now: float) -> bool:
-        """Take note of a read: so many packets, so many bytes, at this time."""
+        """Record a read, and return whether to pause. `now` is the time of the event loop."""
         if now - self._window_start > READ_PAUSE_SECONDS:
             self._window_start = now
             self._packets = 0
@@ -63,14 +64,14 @@ class ReadCoalescer:
         return self._packets >= _BUSY_PACKETS and size < _LARGE_READ_BYTES
 
 
-# Keep-alive: when to say something, and when the broker must be dead. The caller brings the clock.
+# Keep alive: when to send PINGREQ, and when to give the broker up. The caller owns the timer.
 
 CHECKS_PER_KEEP_ALIVE: Final = 3
-"""How often to ask within a keep-alive interval, so that less than a whole one passes without a word."""
+"""Checks per keep alive interval, so that a packet is sent before a whole one has passed."""
 
 
 class KeepAliveAction(Enum):
-    """What to do now."""
+    """Result of a keep alive check."""
 
     NOTHING = auto()
     PING = auto()
@@ -78,22 +79,27 @@ class KeepAliveAction(Enum):
 
 
 class KeepAliveCheck:
-    """Watches a connection: tell it what happens, and ask it at every beat."""
+    """Keep alive state of a connection: it sets the flags, and a timer calls `next_action`."""
 
     __slots__ = ("_pinged", "has_received", "has_sent")
 
     def __init__(self) -> None:
         self.has_received = False
+        """Whether bytes were received since the last check."""
         self.has_sent = False
+        """Whether bytes were sent since the last check."""
         self._pinged = False
 
     def next_action(self) -> KeepAliveAction:
-        """Ping, unless something was said and heard since the last beat; dead, if a ping went unheard."""
-        heard, spoken, pinged = self.has_received, self.has_sent, self._pinged
+        """Return PING if nothing was sent or nothing received since the last check.
+
+        Return DISCONNECT if a ping got no response.
+        """
+        has_received, has_sent, pinged = self.has_received, self.has_sent, self._pinged
         self.has_received = self.has_sent = self._pinged = False
-        if heard and spoken:
+        if has_received and has_sent:
             return KeepAliveAction.NOTHING
-        if pinged and not heard:
+        if pinged and not has_received:
             return KeepAliveAction.DISCONNECT
         self._pinged = True
         return KeepAliveAction.PING
@@ -104,29 +110,29 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class ConnectionListener(Protocol):
-        """Who hears from a connection."""
+        """Receiver of the events of a connection."""
 
         def on_messages(self, connection: ClientConnection, messages: list[Publish], size: int) -> None:
-            """Messages that one read brought, and its bytes."""
+            """Handle the messages of one read of `size` bytes."""
 
         def on_pubacks(self, packet_ids: Sequence[int]) -> None:
-            """Publishes that the broker acknowledged."""
+            """Handle acknowledgements of published messages."""
 
         def on_writable(self) -> None:
-            """The network takes bytes again."""
+            """Send again: the write buffer has space."""
 
         def on_connection_lost(self, connection: ClientConnection, reason: ConnectionLost) -> None:
-            """Nothing will come any more."""
+            """Handle the end of the connection."""
 
 
 _log = logging.getLogger(__name__)
 
 _FLUSH_BYTES: Final = 64 * 1024
-"""As many as are collected at most before they leave; then the network says whether it takes more."""
+"""Bytes that are collected at most before they are written to the transport, which then may pause writing."""
 
 
 class ClientConnection(asyncio.Protocol):
-    """Speaks MQTT over a transport: handshake, keep-alive, pace of reading, writes collected per turn."""
+    """MQTT over a transport: handshake, keep alive, read pauses, and output collected per loop iteration."""
 
     __slots__ = (
         "_is_closing",
@@ -164,11 +170,11 @@ class ClientConnection(asyncio.Protocol):
         self._ping_interval = (
             connect.keep_alive / CHECKS_PER_KEEP_ALIVE if ping_interval is None else ping_interval
         )
-        # A message too large must not end the connection: on the next the broker would send it again.
+        # An oversized message must not end the connection: the broker would resend it on the next one.
         self._parser = PacketParser(FROM_SERVERS, limit=max_packet_bytes, highest_qos=1, skip_oversized=True)
         self._read_coalescer = ReadCoalescer()
         self._keep_alive_check = KeepAliveCheck()
-        self._pending_output = [encode_packet(connect)]  # leaves as soon as there is a transport
+        self._pending_output = [encode_packet(connect)]  # sent as soon as there is a transport
         self._pending_requests: dict[int, asyncio.Future[Any]] = {}
         self._last_id = LAST_PUBLISH_ID
         self._pending_bytes = self._read_bytes = 0
@@ -178,13 +184,14 @@ class ClientConnection(asyncio.Protocol):
         self.ack_queue = AckQueue(self.send)
         self.is_writable = True
         self.connack: asyncio.Future[Connack] = self._loop.create_future()
+        """Done when CONNACK was received; fails if the connection ends before."""
         self.lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
         """Done when the connection has ended, with the reason."""
 
-    # What the caller does
+    # Called by the client
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of this turn of the loop, together with all others of the turn."""
+        """Send bytes at the end of this event loop iteration, together with other output of it."""
         if self._is_closing:
             return
         if not self._pending_output:
@@ -195,17 +202,17 @@ class ClientConnection(asyncio.Protocol):
             self._flush()
 
     async def subscribe(self, filters: Sequence[tuple[str, int]]) -> list[str]:
-        """Ask for filters; those that were granted less than asked."""
-        answer = await self._request(Subscribe(self._next_id(), tuple(filters)))
-        if not isinstance(answer, Suback) or len(answer.codes) != len(filters):
-            raise self.fail("the broker did not answer what was asked")
-        granted = zip(filters, answer.codes, strict=True)
-        return [wanted for (wanted, qos), code in granted if code < qos or code == SUBACK_FAILURE]
+        """Send SUBSCRIBE and wait for SUBACK. Return the filters that were refused or granted a lower QoS."""
+        response = await self._request(Subscribe(self._next_id(), tuple(filters)))
+        if not isinstance(response, Suback) or len(response.codes) != len(filters):
+            raise self.fail("the response of the broker does not match the request")
+        granted = zip(filters, response.codes, strict=True)
+        return [topic_filter for (topic_filter, qos), code in granted if code < qos or code == SUBACK_FAILURE]
 
     async def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Take filters back."""
+        """Send UNSUBSCRIBE and wait for UNSUBACK."""
         if not isinstance(await self._request(Unsubscribe(self._next_id(), tuple(filters))), Unsuback):
-            raise self.fail("the broker did not answer what was asked")
+            raise self.fail("the response of the broker does not match the request")
 
     def check_open(self) -> None:
         """Raise the reason if the connection has ended."""
@@ -213,27 +220,27 @@ class ClientConnection(asyncio.Protocol):
             raise self.lost.result()
 
     def hold_reading(self) -> None:
-        """Let the network wait: what has arrived must be received first."""
+        """Stop reading until received messages are fetched."""
         if not self._is_held and self._transport is not None:
             self._is_held = True
             self._transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Read on."""
+        """Read again."""
         if self._is_held:
             self._is_held = False
-            self._keep_alive_check.has_received = True  # what the broker said meanwhile is still to be read
+            self._keep_alive_check.has_received = True  # packets of the broker may wait in the socket
             self._resume_reading_if_free()
 
     async def disconnect(self, timeout_seconds: float) -> None:
-        """Send what is due, say good-bye, and wait until the broker has read it all."""
+        """Send pending output and DISCONNECT, and wait until the broker has read it all and closed."""
         self.send(DISCONNECT)
         self._flush()
         self._is_closing = True
         self._stop_keep_alive()
         self.release_reading()
-        # A socket that is closed with unread bytes resets the connection, and what we sent last may be lost
-        # with it. So the broker is the one to close; what it still sends is not ours any more.
+        # Closing a socket with unread bytes resets the connection, and the last bytes sent may be lost with
+        # it. So the broker closes first; its remaining bytes are read and ignored.
         try:
             self._write_eof()
             await asyncio.wait((self.lost,), timeout=timeout_seconds)
@@ -241,30 +248,31 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
 
     def fail(self, reason: str) -> ConnectionLost:
-        """End it at once, for this reason."""
+        """End the connection at once. Return the error with this reason, for the caller to raise."""
         lost = ConnectionLost(reason)
         self._end(lost)
         self.abort()
         return lost
 
     def cancel(self) -> None:
-        """End it, since nobody waits for it any more; also before it has begun."""
+        """End the connection without notifying the listener, also before it is established."""
         self.connack.cancel()
         if not self.lost.done():
-            self.lost.set_result(ConnectionLost("nobody waited for the broker's answer"))
+            self.lost.set_result(ConnectionLost("the connection attempt was canceled"))
         self._stop_keep_alive()
         self.abort()
 
     def abort(self) -> None:
-        """End it at once."""
+        """Abort the transport."""
         if self._transport is not None:
             self._transport.abort()
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Introduce ourselves."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none, but behaves like one
+        """Send CONNECT and start the keep alive."""
+        # uvloop's transport has another base class, but the same methods.
+        self._transport = cast("asyncio.Transport", transport)
         if self.lost.done():
             self.abort()
             return
@@ -272,13 +280,13 @@ class ClientConnection(asyncio.Protocol):
         self._schedule_keep_alive()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what came, and see whether a rest is due."""
+        """Parse received bytes, handle the packets that are complete, and pause reading under load."""
         self._keep_alive_check.has_received = True
         if self._is_closing or self.lost.done():
             return
-        if self.connack.done() and (landed := self._parser.parse_pubacks(data)):
-            self._listener.on_pubacks(landed)
-            if self._read_coalescer.should_pause(len(landed), len(data), self._loop.time()):
+        if self.connack.done() and (packet_ids := self._parser.parse_pubacks(data)):
+            self._listener.on_pubacks(packet_ids)
+            if self._read_coalescer.should_pause(len(packet_ids), len(data), self._loop.time()):
                 self._pause_reads()
             return
         packets = self._parser.feed(data)
@@ -289,38 +297,38 @@ class ClientConnection(asyncio.Protocol):
             if self._read_coalescer.should_pause(len(packets), len(data), self._loop.time()):
                 self._pause_reads()
         if self._parser.fault is not None:
-            self.fail(f"the broker broke the protocol: {self._parser.fault}")
+            self.fail(f"protocol violation by the broker: {self._parser.fault}")
 
     def pause_writing(self) -> None:
-        """Publishers wait from now on."""
+        """Stop publishing: the write buffer is full."""
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """And go on."""
+        """Publish again: the write buffer has space."""
         self.is_writable = True
         self._listener.on_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell everybody who waits."""
-        self._transport = None  # asyncio fails to abort what was closed with bytes to send, and is closed
+        """End the connection after the broker closed it or the network failed."""
+        self._transport = None  # asyncio cannot abort a closed transport that still had bytes to send
         reason = ConnectionLost(
             "the broker closed the connection" if exc is None else describe_network_error(exc)
         )
         self._end(reason)
 
-    # Inside
+    # Internal
 
     def _handle_packets(self, packets: list[Packet], size: int) -> None:
-        kinds = set(map(type, packets))
-        if kinds == {Publish} and self.connack.done():
-            self._listener.on_messages(self, packets, size)  # type: ignore[arg-type] # just seen
+        packet_types = set(map(type, packets))
+        if packet_types == {Publish} and self.connack.done():
+            self._listener.on_messages(self, packets, size)  # type: ignore[arg-type] # checked above
             return
         if not self.connack.done():
             self._handle_connack(packets.pop(0))
             if self._is_closing or self.lost.done():
                 return
-        if landed := [packet.packet_id for packet in packets if type(packet) is Puback]:
-            self._listener.on_pubacks(landed)
+        if packet_ids := [packet.packet_id for packet in packets if type(packet) is Puback]:
+            self._listener.on_pubacks(packet_ids)
         if messages := [packet for packet in packets if isinstance(packet, Publish)]:
             self._listener.on_messages(self, messages, size)
         for packet in packets:
@@ -330,11 +338,10 @@ class ClientConnection(asyncio.Protocol):
     def _handle_connack(self, packet: Packet) -> None:
         if isinstance(packet, Connack):
             self.connack.set_result(packet)
-            self._is_closing = (
-                packet.code != ConnectReturnCode.ACCEPTED
-            )  # what follows a refusal is not for us
+            # Packets after a refusal are ignored.
+            self._is_closing = packet.code != ConnectReturnCode.ACCEPTED
         else:
-            self.fail(f"the broker began with {_packet_name(packet)} instead of CONNACK")
+            self.fail(f"the broker sent {_packet_name(packet)} instead of CONNACK")
 
     def _handle_packet(self, packet: Packet) -> None:
         match packet:
@@ -342,19 +349,21 @@ class ClientConnection(asyncio.Protocol):
                 pass
             case OversizedPublish():
                 _log.warning(
-                    "%s is too large with %d bytes: passed over", quote_input(packet.topic), packet.size
+                    "payload of a message on %s skipped: its %d bytes exceed the maximum packet size",
+                    quote_input(packet.topic),
+                    packet.size,
                 )
             case Suback() | Unsuback() if waiting := self._pending_requests.pop(packet.packet_id, None):
                 if not waiting.done():
                     waiting.set_result(packet)
             case _:
-                self.fail(f"the broker sent {_packet_name(packet)}, which nobody asked for")
+                self.fail(f"the broker sent an unexpected {_packet_name(packet)}")
 
     async def _request(self, packet: Subscribe | Unsubscribe) -> Any:
         self.check_open()
         self.send(encode_packet(packet))
-        answer = self._pending_requests[packet.packet_id] = self._loop.create_future()
-        return await answer
+        response = self._pending_requests[packet.packet_id] = self._loop.create_future()
+        return await response
 
     def _next_id(self) -> int:
         self._last_id = LAST_PUBLISH_ID + 1 if self._last_id == MAX_PACKET_ID else self._last_id + 1
@@ -368,7 +377,7 @@ class ClientConnection(asyncio.Protocol):
                 self._keep_alive_check.has_sent = True
 
     def _write_eof(self) -> None:
-        with suppress(OSError):  # the broker may have gone before us
+        with suppress(OSError):  # the broker may have closed the connection already
             if self._transport is not None and self._transport.can_write_eof():
                 self._transport.write_eof()
 
@@ -393,17 +402,18 @@ class ClientConnection(asyncio.Protocol):
             self._keep_alive_timer = self._loop.call_later(self._ping_interval, self._check_keep_alive)
 
     def _check_keep_alive(self) -> None:
-        # Who does not listen cannot complain of silence, nor who was too busy to be in time for the beat.
-        late = (
+        # While reading is held, or if this check is late because the event loop was busy, packets of the
+        # broker may wait in the socket.
+        is_late = (
             self._keep_alive_timer is not None
             and self._loop.time() - self._keep_alive_timer.when() > self._ping_interval / 2
         )
-        self._keep_alive_check.has_received |= self._is_held or late
+        self._keep_alive_check.has_received |= self._is_held or is_late
         match self._keep_alive_check.next_action():
             case KeepAliveAction.PING:
                 self.send(PINGREQ)
             case KeepAliveAction.DISCONNECT:
-                self.fail(f"nothing was heard from the broker for {self._ping_interval:.3g} seconds")
+                self.fail(f"no packet received from the broker for {self._ping_interval:.3g} seconds")
                 return
         self._schedule_keep_alive()
 

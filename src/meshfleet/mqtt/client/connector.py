@@ -1,4 +1,4 @@
-"""From an address to a connection that the broker has accepted, or to the reason why not."""
+"""Opening of a connection: network, TLS, WebSocket, CONNECT, and the errors of each step."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.websocket_transport import InnerProtocol
 
 
-# MQTT inside a WebSocket, the client's side: asks a broker for the upgrade.
+# MQTT inside a WebSocket, client side: sends the upgrade request.
 
 _MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of a frame, which is read as a whole. A message beyond it cannot be passed over."""
+"""Maximum bytes of a frame, which is read as a whole. A longer message cannot be skipped."""
 
 
 class ClientWebSocket(WebSocketTransport):
-    """The frames between a connection and its broker."""
+    """WebSocket frames between a connection and its broker."""
 
     _frames: ClientProtocol
 
@@ -51,46 +51,50 @@ class ClientWebSocket(WebSocketTransport):
         super().__init__(inner, frames)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the upgrade."""
+        """Send the upgrade request."""
         super().connection_made(transport)
         self._frames.send_request(self._frames.connect())
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on, with the reason of the upgrade or the frames if there is one."""
+        """End the MQTT connection, with the error of the upgrade or the frames if there is one."""
         super().connection_lost(exc)
         self._is_inner_open = False
         reason = self._error or self._frames.handshake_exc or exc or self._frames.parser_exc
         self._inside.connection_lost(reason)
 
-    def _handle_upgrade(self, event: Event) -> None:  # noqa: ARG002 # the frames have read it
+    def _handle_upgrade(self, event: Event) -> None:  # noqa: ARG002 # the library has parsed it
         if self._frames.handshake_exc is not None:
             return
         if self._frames.subprotocol == SUBPROTOCOL:
             self._open_inner()
         else:
-            self._error = ConnectionLost("the WebSocket is not one for MQTT")  # [MQTT-6.0.0-4]
+            # [MQTT-6.0.0-4]
+            self._error = ConnectionLost("the server did not select the WebSocket subprotocol mqtt")
 
     def _finish(self) -> None:
         if self._error is None:
             self.close()
         else:
-            self.abort()  # who is no broker need not read the rest
+            self.abort()  # not an MQTT broker: nothing more to send
 
 
 _REFUSAL_REASONS: Final = {
-    ConnectReturnCode.UNACCEPTABLE_PROTOCOL: "it does not speak MQTT 3.1.1",
-    ConnectReturnCode.IDENTIFIER_REJECTED: "it does not take the client id",
-    ConnectReturnCode.SERVER_UNAVAILABLE: "it is not available now",
+    ConnectReturnCode.UNACCEPTABLE_PROTOCOL: "it does not support MQTT 3.1.1",
+    ConnectReturnCode.IDENTIFIER_REJECTED: "it rejects the client id",
+    ConnectReturnCode.SERVER_UNAVAILABLE: "it is unavailable",
     ConnectReturnCode.BAD_CREDENTIALS: "wrong user name or password",
-    ConnectReturnCode.NOT_AUTHORIZED: "not authorised",
+    ConnectReturnCode.NOT_AUTHORIZED: "not authorized",
 }
 
 
 async def connect_to_broker(
     address: BrokerAddress, connect: Connect, listener: ConnectionListener, options: MqttOptions
 ) -> tuple[ClientConnection, Connack]:
-    """Connect, and wait for the broker's answer."""
+    """Connect and wait for CONNACK.
+
+    Raises a `LinkError` if the broker is unreachable, is not trusted, or refuses the client.
+    """
     connection = ClientConnection(
         connect, listener, max_packet_bytes=options.max_packet_bytes, ping_interval=options.ping_interval
     )
@@ -98,16 +102,16 @@ async def connect_to_broker(
     try:
         async with asyncio.timeout(options.timeout):
             transport = await _open_transport(address, connection, options)
-            answer = await connection.connack
-        _check_connack(address, connect, answer)
-    except BaseException as problem:
+            connack = await connection.connack
+        _check_connack(address, connect, connack)
+    except BaseException as error:
         connection.cancel()
         if transport is not None:
             transport.abort()
-        if translated := _to_link_error(address, problem, options.timeout):
-            raise translated from problem
+        if link_error := _to_link_error(address, error, options.timeout):
+            raise link_error from error
         raise
-    return connection, answer
+    return connection, connack
 
 
 async def _open_transport(
@@ -116,25 +120,26 @@ async def _open_transport(
     protocol: asyncio.BaseProtocol = connection
     if address.path is not None:
         protocol = ClientWebSocket(address, connection)
-    trust = (options.tls or tls.system_tls_context()) if address.tls else None
+    ssl_context = (options.tls or tls.system_tls_context()) if address.tls else None
     loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_connection(lambda: protocol, address.host, address.port, ssl=trust)
+    transport, _ = await loop.create_connection(lambda: protocol, address.host, address.port, ssl=ssl_context)
     return transport
 
 
-def _check_connack(address: BrokerAddress, connect: Connect, answer: Connack) -> None:
-    if answer.code != ConnectReturnCode.ACCEPTED:
-        raise ConnectionRefused(str(address), answer.code, _REFUSAL_REASONS[answer.code])
-    if connect.clean and answer.session_present:
-        raise ConnectionLost("the broker kept a session that should be clean")  # [MQTT-3.2.2-1]
+def _check_connack(address: BrokerAddress, connect: Connect, connack: Connack) -> None:
+    if connack.code != ConnectReturnCode.ACCEPTED:
+        raise ConnectionRefused(str(address), connack.code, _REFUSAL_REASONS[connack.code])
+    if connect.clean and connack.session_present:
+        # [MQTT-3.2.2-1]
+        raise ConnectionLost("the broker kept a session although a clean session was requested")
 
 
-def _to_link_error(address: BrokerAddress, problem: BaseException, timeout: float) -> LinkError | None:
-    match problem:
+def _to_link_error(address: BrokerAddress, error: BaseException, timeout: float) -> LinkError | None:
+    match error:
         case ssl.SSLCertVerificationError():
-            return UntrustedBroker(f"{address}: {problem.verify_message}")
+            return UntrustedBroker(f"{address}: {error.verify_message}")
         case TimeoutError():
-            return BrokerUnreachable(f"{address} does not answer within {timeout:g} seconds")
+            return BrokerUnreachable(f"{address} did not respond within {timeout:g} seconds")
         case OSError() | ConnectionLost():
-            return BrokerUnreachable(f"{address}: {describe_network_error(problem)}")
+            return BrokerUnreachable(f"{address}: {describe_network_error(error)}")
     return None

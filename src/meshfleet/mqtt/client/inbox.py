@@ -1,4 +1,4 @@
-"""Messages as batches, acknowledged as batches."""
+"""Received messages in batches, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 
 class AckSlot:
-    """The place of a batch in the order of acknowledgements. It outlives the messages."""
+    """Position of a batch in the order of acknowledgements. It outlives the messages."""
 
     __slots__ = ("acks",)
 
     def __init__(self) -> None:
         self.acks: bytes | None = None
+        """Encoded PUBACKs; None until the batch is acknowledged."""
 
 
 class AckQueue:
-    """The acknowledgements of one connection, in the order in which its messages came [MQTT-4.6.0-2]."""
+    """Acknowledgements of one connection, in the order in which its messages were received [MQTT-4.6.0-2]."""
 
     __slots__ = ("_send", "_slots")
 
@@ -32,24 +33,24 @@ class AckQueue:
         self._slots: deque[AckSlot] = deque()
 
     def reserve(self) -> AckSlot:
-        """A place behind those before it."""
-        due = AckSlot()
-        self._slots.append(due)
-        return due
+        """Append a slot for a new batch."""
+        slot = AckSlot()
+        self._slots.append(slot)
+        return slot
 
     def remove(self, slot: AckSlot) -> None:
-        """Nothing will come there."""
+        """Remove a slot that needs no acknowledgement."""
         self._slots.remove(slot)
 
     def send_ready(self) -> None:
-        """Send what is due."""
+        """Send the acknowledgements up to the first batch that is not acknowledged."""
         while self._slots and (acks := self._slots[0].acks):
             self._slots.popleft()
             self._send(acks)
 
 
 class MessageBatch:
-    """Messages that arrived together on one connection, in their order."""
+    """Messages received together on one connection, in their order."""
 
     __slots__ = ("__weakref__", "_slot", "ack_queue", "messages", "size")
 
@@ -58,14 +59,14 @@ class MessageBatch:
         self._slot: AckSlot | None = ack_queue.reserve()
         self.messages: list[Publish] = []
         self.size = 0
-        """Bytes, as they came from the network."""
+        """Bytes received from the network."""
 
     def acknowledge(self) -> None:
-        """Tell the broker that these messages are taken care of: it will not send them again.
+        """Acknowledge these messages, so that the broker does not send them again.
 
-        Without a word from here it will, on the next connection of a session that is not clean; until then
-        the acknowledgements of later batches wait behind this one. Once the connection that brought the
-        messages is gone, this does nothing: packet ids mean something else on the next.
+        Otherwise it does, on the next connection of a session that is not clean; until then the
+        acknowledgements of later batches wait for this one. Has no effect once the connection of the messages
+        is closed: packet identifiers belong to a connection.
         """
         if self._slot is not None:
             self._slot.acks = encode_pubacks([message.packet_id for message in self.messages if message.qos])
@@ -73,28 +74,29 @@ class MessageBatch:
             self.ack_queue.send_ready()
 
     def seal(self) -> None:
-        """Nothing is added any more. Without a message at QoS 1 nobody waits for its acknowledgement."""
+        """Stop adding messages. A batch without QoS 1 messages needs no acknowledgement."""
         if self._slot is not None and not any(message.qos for message in self.messages):
             self.ack_queue.remove(self._slot)
             self._slot = None
 
 
 class Inbox:
-    """Batches that arrived and were not fetched."""
+    """Batches that were received and not fetched."""
 
     __slots__ = ("_batches", "_single_message_batches", "size")
 
     def __init__(self, *, single_message_batches: bool = False) -> None:
-        """`one_by_one`: every message is a batch of its own."""
+        """`single_message_batches`: every message is a batch of its own."""
         self._single_message_batches = single_message_batches
         self._batches: deque[MessageBatch] = deque()
         self.size = 0
+        """Bytes of all batches, as received from the network."""
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def put(self, messages: list[Publish], size: int, ack_queue: AckQueue) -> None:
-        """Add what one read brought to the last batch, or begin another for another connection."""
+        """Add the messages of one read to the last batch, or to a new one if the connection is another."""
         if self._single_message_batches:
             self._put_each(messages, size, ack_queue)
             return
@@ -106,7 +108,7 @@ class Inbox:
         last.size += size
 
     def pop(self) -> MessageBatch:
-        """The oldest batch."""
+        """Remove and return the oldest batch."""
         batch = self._batches.popleft()
         self.size -= batch.size
         batch.seal()
@@ -114,9 +116,9 @@ class Inbox:
 
     def _put_each(self, messages: list[Publish], size: int, ack_queue: AckQueue) -> None:
         share, rest = divmod(size, len(messages))
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             batch = MessageBatch(ack_queue)
             batch.messages.append(message)
-            batch.size = share if place else share + rest
+            batch.size = share if index else share + rest
             self._batches.append(batch)
         self.size += size

@@ -1,4 +1,4 @@
-"""What was published at QoS 1 and is not acknowledged."""
+"""Messages published at QoS 1 that are not acknowledged."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import Publish
 
 LAST_PUBLISH_ID: Final = 60_000
-"""Publishes use the packet ids up to this; SUBSCRIBE and UNSUBSCRIBE those above, so that they never meet."""
+"""PUBLISH uses the packet identifiers up to this; SUBSCRIBE and UNSUBSCRIBE those above, so that they never
+collide."""
 
 _MAX_BYTES_AT_ONCE: Final = 256 * 1024
-"""As many as leave at once, before the network is asked whether it takes more."""
+"""Bytes that are sent at once before the transport may pause writing."""
 
 
 class Delivery:
-    """How much of what one caller published is still on its way."""
+    """Progress of the messages that one caller published."""
 
     __slots__ = ("done", "remaining")
 
     def __init__(self, remaining: int, done: Future[None]) -> None:
         self.remaining = remaining
+        """Number of messages without acknowledgement."""
         self.done = done
 
 
 class InFlightWindow:
-    """The messages on their way, in the order in which they left.
+    """Unacknowledged messages, in the order in which they were sent.
 
-    Full at `window` messages, and open again at half of that: whoever waits then has something to do.
+    Full at `window` messages, and open again at half of that, so that a waiting publisher can send many at
+    once.
     """
 
     __slots__ = ("_is_full", "_last_id", "_sent", "_window")
@@ -49,33 +52,34 @@ class InFlightWindow:
 
     @property
     def free_slots(self) -> int:
-        """How many messages may leave now."""
+        """Number of messages that may be sent now."""
         return 0 if self._is_full else self._window - len(self._sent)
 
     def prepare(self, messages: Sequence[Publish], delivery: Delivery | None) -> list[bytes]:
-        """The bytes of messages, of as many as may leave at once. If one is malformed, none of them has left.
+        """Encode as many messages as may be sent at once, and add them to the window.
 
-        There must be room for all of them; but a message that makes it many bytes is the last. Without a
-        delivery nobody waits for them.
+        The caller ensures that there are enough free slots. The list ends with the message that exceeds the
+        byte limit. If a message is malformed, none is added. Without a delivery, acknowledgements are not
+        reported.
         """
         packets: list[bytes] = []
-        leaving: dict[int, tuple[bytes, Delivery | None]] = {}
+        prepared: dict[int, tuple[bytes, Delivery | None]] = {}
         size = 0
         for message in messages:
             packet_id = self._next_id() if message.qos else 0
             packet = encode_publish(message, packet_id)
             packets.append(packet)
             if packet_id:
-                leaving[packet_id] = packet, delivery
+                prepared[packet_id] = packet, delivery
             size += len(packet)
             if size > _MAX_BYTES_AT_ONCE:
                 break
-        self._sent.update(leaving)
+        self._sent.update(prepared)
         self._is_full = len(self._sent) >= self._window
         return packets
 
     def _next_id(self) -> int:
-        """The next id that is free: ids of one launch follow each other, so they differ among themselves."""
+        """Return the next free packet identifier. They count up, so those of one `prepare` are distinct."""
         sent = self._sent
         while True:
             self._last_id = self._last_id % LAST_PUBLISH_ID + 1
@@ -83,7 +87,10 @@ class InFlightWindow:
                 return self._last_id
 
     def acknowledge(self, packet_ids: Iterable[int]) -> bool:
-        """Forget what is acknowledged; whether somebody may wait for that. Unknown ids are ignored."""
+        """Remove acknowledged messages; ignore unknown identifiers.
+
+        Return whether a waiting caller may continue: the window is open again, or nothing is in flight.
+        """
         sent = self._sent
         for packet_id in packet_ids:
             if packet_id in sent:
@@ -99,13 +106,13 @@ class InFlightWindow:
         return not sent
 
     def resend_packets(self) -> list[bytes]:
-        """Everything on its way once more, in the old order, marked as a repetition [MQTT-4.4.0-1]."""
+        """Return all packets in their original order, with the dup flag set [MQTT-4.4.0-1]."""
         return [set_dup_flag(packet) for packet, _ in self._sent.values()]
 
     def fail_all(self, reason: LinkError) -> None:
-        """Tell everybody who waits that nothing will come."""
+        """Remove all messages, and fail their deliveries with this reason."""
         for _, delivery in self._sent.values():
             if delivery is not None and not delivery.done.done():
                 delivery.done.set_exception(reason)
-                delivery.done.exception()  # seen: a caller who was cancelled will not look
+                delivery.done.exception()  # marks it as retrieved: a canceled caller does not await it
         self._sent.clear()

@@ -1,4 +1,4 @@
-"""What can be set about a link."""
+"""Options of an MQTT client."""
 
 from __future__ import annotations
 
@@ -12,60 +12,62 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# How long to wait before the next try to reach a broker.
-
-
 class ExponentialBackoff(Struct, frozen=True, kw_only=True):
-    """Seconds between tries to connect.
+    """Seconds between attempts to connect.
 
-    They grow, so that a broker in trouble is left in peace, and are jittered, so that a thousand gateways do
-    not come back in the same moment.
+    They grow, so that a broker with problems is not overloaded, and are jittered, so that a thousand gateways
+    do not reconnect at the same moment.
     """
 
     initial: float = 0.5
+    """Upper limit of the first delay, in seconds."""
     maximum: float = 60.0
+    """Upper limit of all delays, in seconds."""
     reset_after: float = 30.0
-    """A connection that held this long was a good one: after it the delays begin anew."""
+    """Seconds after which a connection counts as stable: the next delays start at `initial` again."""
 
     def __post_init__(self) -> None:
         if not 0 < self.initial <= self.maximum:
-            raise ValueError("the pauses must satisfy 0 < initial <= maximum")
+            raise ValueError("backoff must satisfy 0 < initial <= maximum")
 
     def __iter__(self) -> Iterator[float]:
-        """The delays after one failure and the next: anything up to a limit that doubles."""
+        """Yield the delays after one failure and the next: random, up to a limit that doubles."""
         limit = self.initial
         while True:
-            yield uniform(limit / 2, limit)  # noqa: S311 # spreads load, guards nothing
+            yield uniform(limit / 2, limit)  # noqa: S311 # jitter, not cryptography
             limit = min(2 * limit, self.maximum)
 
 
 class MqttOptions(Struct, frozen=True, kw_only=True):
-    """Settings that many links may share; each has a value that suits most."""
+    """Options that many clients may share; the defaults suit most."""
 
     keep_alive: int = 60
-    """Seconds: the broker takes us for dead after one and a half times as long without a word."""
+    """Seconds of the keep alive: the broker closes a connection without packets after one and a half times as
+    long."""
     ping_interval: float | None = None
-    """Seconds between two checks whether a quiet connection still works. None: a third of `keep_alive`."""
+    """Seconds between two checks whether an idle connection still works. None: a third of `keep_alive`."""
     tls: SSLContext | None = None
-    """Whom to trust and who we are, for mqtts and wss; without it the authorities that the system trusts."""
+    """TLS context for mqtts and wss. None: trust the certificate authorities of the system."""
     timeout: float = 10.0
-    """Seconds for the broker to answer: to connect, to accept, to grant, to let go."""
+    """Seconds for each response of the broker: to connect, CONNECT, SUBSCRIBE, and closing."""
     retry_first_connect: bool = False
-    """Whether a broker that is not there, or refuses us, is waited for from the start too."""
+    """Whether to retry if the first connection attempt fails, instead of raising its error."""
     backoff: ExponentialBackoff = ExponentialBackoff()
-    """Between tries to come back."""
+    """Delays between attempts to reconnect."""
     window: int = 1000
-    """Messages that may be on their way without an acknowledgement; publishers wait for room."""
+    """Maximum unacknowledged messages (in-flight window); publishers wait beyond it."""
     backlog: int = 8 * 1024 * 1024
-    """Bytes of messages that may wait to be received; the network waits beyond. They are counted as they
-    came: small messages take several times as much in memory."""
+    """Maximum bytes of received messages that were not fetched; beyond it nothing is read. Bytes are counted
+    as received: small messages take several times as much memory."""
     discard_on_disconnect: bool = False
-    """Whether what is on its way when a connection ends is given up, instead of sent again on the next one:
-    for what must not arrive twice, such as a request that writes. Its publishers get ConnectionLost."""
+    """Whether unacknowledged messages are discarded when a connection ends, instead of resent on the next
+    one: for messages that must not arrive twice, such as a request that writes. Their publishers get
+    ConnectionLost."""
     single_message_batches: bool = False
     """Whether every message is a batch of its own, acknowledged by itself."""
     max_packet_bytes: int = 1024 * 1024
-    """Bytes of the largest packet that is accepted. A longer message arrives as `OversizedPublish`."""
+    """Maximum size of a received packet, in bytes. The payload of a longer message is skipped: it arrives as
+    `OversizedPublish`."""
 
     def __post_init__(self) -> None:
         if min(self.window, self.backlog, self.max_packet_bytes, self.timeout) <= 0:

@@ -1,4 +1,4 @@
-"""Keeps a connection: makes the first one, and another whenever one is lost."""
+"""Reconnect loop: opens the first connection, and another whenever one is lost."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 
 
 class Reconnector:
-    """Has a connection most of the time, and somebody at work to get one the rest of it.
+    """Owner of the present connection, and of the task that reconnects while there is none.
 
-    While there is a connection no task runs: ten thousand idle ones cost memory and nothing else.
+    No task runs while there is a connection: ten thousand idle clients cost memory and nothing else.
     """
 
     __slots__ = (
@@ -50,32 +50,38 @@ class Reconnector:
         self._connect = connect
         self._backoff = backoff
         self._on_failed = on_failed
-        """Called when the link will not come back, by a defect of ours."""
+        """Called when reconnecting has ended because of a defect."""
         self._next_delays = iter(backoff)
         self._connected_at = 0.0
         self._reconnect_task: asyncio.Task[None] | None = None
         self._is_started = False
         self.connection: ClientConnection | None = None
-        self.connection_error: LinkError | None = LinkClosed("the link is not open: use it as `async with`")
-        """Why there is no connection now, or None when there is one."""
+        self.connection_error: LinkError | None = LinkClosed(
+            "the MQTT client is not open: use it with `async with`"
+        )
+        """Why there is no connection at present, or None if there is one."""
         self.changed = ChangeSignal()
-        """Rings when a connection came or got room, and when everybody is to wake."""
+        """Notified when a connection is established or can send again, and when all waiting callers must wake
+        up."""
         self.is_closing = False
 
     async def start(self, *, retry_first_connect: bool) -> None:
-        """Make the first connection. Only the patient go on when that fails."""
+        """Open the first connection.
+
+        If that fails, raise the error; with `retry_first_connect`, start to reconnect instead.
+        """
         if self._is_started:
-            raise LinkClosed("a link is entered once")
+            raise LinkClosed("an MQTT client can be entered only once")
         self._is_started = True
         try:
             self._set_connection(await self._connect())
-        except LinkError as trouble:
+        except LinkError as error:
             if not retry_first_connect:
                 raise
-            self._start_reconnect(trouble)
+            self._start_reconnect(error)
 
     async def wait_connected(self) -> ClientConnection:
-        """The connection, as soon as there is one."""
+        """Wait for a connection and return it. Raise LinkClosed if there will be none."""
         self.check_open()
         while self.connection is None:
             await self.changed.wait()
@@ -83,22 +89,22 @@ class Reconnector:
         return self.connection
 
     def check_open(self) -> None:
-        """Whether there is a connection or will be."""
+        """Raise LinkClosed if there is no connection and will be none."""
         if self.is_closing:
-            raise LinkClosed("the link is closed")
+            raise LinkClosed("the MQTT client is closed")
         if isinstance(self.connection_error, LinkClosed):
             raise LinkClosed(*self.connection_error.args)
 
     def on_connection_lost(self, connection: ClientConnection, reason: LinkError) -> None:
-        """Come back, unless it was a connection that never became ours, or that we let go."""
+        """Start to reconnect, unless the connection was never established or is already released."""
         if connection is self.connection:
             self.connection = None
             self._start_reconnect(reason)
 
     async def stop(self) -> ClientConnection | None:
-        """Stop coming back; the connection, if there is one, is the caller's to end."""
+        """Stop reconnecting. Return the connection, if there is one, for the caller to close."""
         connection, self.connection = self.connection, None
-        self.connection_error = LinkClosed("the link is closed")
+        self.connection_error = LinkClosed("the MQTT client is closed")
         if self._reconnect_task is not None and not self._reconnect_task.done():
             self._reconnect_task.cancel()
             await asyncio.wait((self._reconnect_task,))
@@ -106,7 +112,7 @@ class Reconnector:
 
     @property
     def can_reconnect(self) -> bool:
-        """Whether what is on its way may still arrive."""
+        """Whether messages in flight can still be acknowledged."""
         return self.connection is not None or (
             self._reconnect_task is not None and not self._reconnect_task.done()
         )
@@ -117,12 +123,12 @@ class Reconnector:
         self._connected_at = asyncio.get_running_loop().time()
         self.changed.notify()
 
-    def _start_reconnect(self, trouble: LinkError) -> None:
+    def _start_reconnect(self, error: LinkError) -> None:
         loop = asyncio.get_running_loop()
         if loop.time() - self._connected_at >= self._backoff.reset_after:
             self._next_delays = iter(self._backoff)
-        self._set_connection_error(trouble)
-        self._reconnect_task = loop.create_task(self._reconnect(), name=f"return of {self._name}")
+        self._set_connection_error(error)
+        self._reconnect_task = loop.create_task(self._reconnect(), name=f"reconnect of {self._name}")
         self._reconnect_task.add_done_callback(self._on_reconnect_done)
 
     async def _reconnect(self) -> None:
@@ -131,21 +137,20 @@ class Reconnector:
             await asyncio.sleep(next(self._next_delays))
             try:
                 self._set_connection(await self._connect())
-            except LinkError as trouble:
-                self._set_connection_error(trouble)
+            except LinkError as error:
+                self._set_connection_error(error)
         _log.info("%s has a connection again", self._name)
 
-    def _set_connection_error(self, trouble: LinkError) -> None:
-        """Each reason once, not at every try: ten thousand links would fill a disk."""
-        if str(trouble) != str(self.connection_error):
-            _log.warning("%s has no connection: %s", self._name, trouble)
-        self.connection_error = trouble.with_traceback(
-            None
-        )  # traces and causes would keep alive what the try made
-        trouble.__cause__ = trouble.__context__ = None
+    def _set_connection_error(self, error: LinkError) -> None:
+        """Record why there is no connection. Log each reason once: thousands of clients may retry."""
+        if str(error) != str(self.connection_error):
+            _log.warning("%s has no connection: %s", self._name, error)
+        # Tracebacks and causes would keep the objects of the attempt alive.
+        self.connection_error = error.with_traceback(None)
+        error.__cause__ = error.__context__ = None
 
     def _on_reconnect_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (defect := task.exception()):
-            _log.error("%s has failed", self._name, exc_info=defect)
-            self.connection_error = LinkClosed("the link has failed, which is a defect of ours: see the log")
+            _log.error("reconnect of %s has failed", self._name, exc_info=defect)
+            self.connection_error = LinkClosed("the MQTT client has failed because of a defect: see the log")
             self._on_failed(self.connection_error)

@@ -1,4 +1,4 @@
-"""The body of one packet to a struct, carefully. The parser has a faster way for most of a stream."""
+"""Strict decoder of single packets. `PacketParser` has a faster path for the most frequent ones."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _PROTOCOL_LEVEL: Final = 4
 _MAX_FILTERS: Final = 1000
-"""In one packet. Nobody needs more, and each has to be looked at while others wait."""
+"""Maximum filters in one packet. No client needs more, and checking them delays other clients."""
 _HIGHEST_QOS: Final = 2
 
 
 class _BodyReader:
-    """Reads a body from front to back."""
+    """Reader of the body of a packet, from front to back."""
 
     def __init__(self, raw: bytes, packet: str) -> None:
         self._raw = raw
@@ -51,7 +51,7 @@ class _BodyReader:
     def read(self, count: int, field: str) -> bytes:
         end = self._at + count
         if end > len(self._raw):
-            raise MalformedPacket(f"{self._packet} {field}", "is cut off")
+            raise MalformedPacket(f"{self._packet} {field}", "is truncated")
         part = self._raw[self._at : end]
         self._at = end
         return part
@@ -78,9 +78,9 @@ class _BodyReader:
         return decode_topic(self.binary(field), f"{self._packet} {field}")
 
     def filter(self) -> str:
-        wanted = self.text("filter")
-        check_filter(wanted, f"{self._packet} filter")
-        return wanted
+        topic_filter = self.text("filter")
+        check_filter(topic_filter, f"{self._packet} filter")
+        return topic_filter
 
     def rest(self) -> bytes:
         return self.read(len(self._raw) - self._at, "payload")
@@ -107,7 +107,7 @@ def _check_protocol(body: _BodyReader) -> None:
     level = body.byte("protocol level")
     if (name, level) == (b"MQTT", _PROTOCOL_LEVEL):
         return
-    if name in {b"MQTT", b"MQIsdp"}:  # another version, to be refused politely [MQTT-3.1.2-2]
+    if name in {b"MQTT", b"MQIsdp"}:  # another version, refused with a CONNACK [MQTT-3.1.2-2]
         version = {3: "MQTT 3.1", 5: "MQTT 5"}.get(level, f"protocol level {level}")
         raise UnsupportedProtocol("CONNECT protocol", f"{version} is not supported, use MQTT 3.1.1")
     raise MalformedPacket("CONNECT protocol name", f"{quote_input(name)} is not MQTT")  # [MQTT-3.1.2-1]
@@ -117,9 +117,10 @@ def _check_flags(flags: int) -> None:
     if flags & 0x01:
         raise MalformedPacket("CONNECT flags", "have the reserved bit set")  # [MQTT-3.1.2-3]
     if not flags & 0x04 and flags & 0x38:
-        raise MalformedPacket("CONNECT flags", "describe a will that is not there")  # [MQTT-3.1.2-11]
+        # [MQTT-3.1.2-11]
+        raise MalformedPacket("CONNECT flags", "describe a will message without the will flag")
     if flags >> 3 & 3 > _HIGHEST_QOS:
-        raise MalformedPacket("CONNECT will qos", "3 is none")  # [MQTT-3.1.2-14]
+        raise MalformedPacket("CONNECT will qos", "3 is not a QoS")  # [MQTT-3.1.2-14]
     if flags & 0xC0 == 0x40:  # a password without a user name
         raise MalformedPacket("CONNECT password", "needs a user name")  # [MQTT-3.1.2-22]
 
@@ -136,17 +137,18 @@ def _connack(body: _BodyReader) -> Connack:
     if code > max(ConnectReturnCode):
         raise MalformedPacket("CONNACK return code", f"{code} is reserved")
     if flags and code:
-        raise MalformedPacket("CONNACK session present", "goes with acceptance only")  # [MQTT-3.2.2-4]
+        # [MQTT-3.2.2-4]
+        raise MalformedPacket("CONNACK session present", "must be 0 if the connection is refused")
     return Connack(bool(flags), ConnectReturnCode(code))
 
 
 def _subscribe(body: _BodyReader) -> Subscribe:
     packet_id, filters = body.id(), []
     while body:
-        wanted, qos = body.filter(), body.byte("qos")
+        topic_filter, qos = body.filter(), body.byte("qos")
         if qos > _HIGHEST_QOS:
-            raise MalformedPacket("SUBSCRIBE qos", f"{qos} is none")  # [MQTT-3.8.3-4]
-        filters.append((wanted, qos))
+            raise MalformedPacket("SUBSCRIBE qos", f"{qos} is not a QoS")  # [MQTT-3.8.3-4]
+        filters.append((topic_filter, qos))
         _check_filter_count(filters, "SUBSCRIBE filters")
     if not filters:
         raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
@@ -180,8 +182,8 @@ def _unsubscribe(body: _BodyReader) -> Unsubscribe:
     return Unsubscribe(packet_id, tuple(filters))
 
 
-def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> Publish:  # noqa: FBT001 # bits of a byte
-    """The body of a PUBLISH, whose first byte says the rest."""
+def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> Publish:  # noqa: FBT001 # flags of the fixed header
+    """Decode the body of a PUBLISH. The flags come from its first byte."""
     body = _BodyReader(raw, "PUBLISH")
     topic = body.topic("topic")
     packet_id = body.id() if qos else 0
@@ -189,7 +191,7 @@ def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> Publish:  #
 
 
 class PacketDecoder:
-    """How packets that begin with one byte are read."""
+    """Decoder of the packets with one value of the first byte."""
 
     __slots__ = ("_read", "name")
 
@@ -198,7 +200,7 @@ class PacketDecoder:
         self._read = read
 
     def decode(self, raw: bytes) -> Packet:
-        """Read a whole body, and nothing behind it."""
+        """Decode a whole body. Raise `MalformedPacket` if bytes are left."""
         body = _BodyReader(raw, self.name)
         packet = self._read(body)
         body.check_end()
@@ -220,7 +222,7 @@ FROM_CLIENTS: Final[Mapping[int, PacketDecoder]] = {
     0xC0: PacketDecoder("PINGREQ", lambda _: Pingreq()),
     0xE0: PacketDecoder("DISCONNECT", lambda _: Disconnect()),
 }
-"""What a server may receive, by the first byte of the fixed header."""
+"""Decoders of the packets that a server may receive, by the first byte of the fixed header."""
 
 FROM_SERVERS: Final[Mapping[int, PacketDecoder]] = {
     **_EITHER_DIRECTION,
@@ -229,4 +231,4 @@ FROM_SERVERS: Final[Mapping[int, PacketDecoder]] = {
     0xB0: PacketDecoder("UNSUBACK", lambda body: Unsuback(body.id())),
     0xD0: PacketDecoder("PINGRESP", lambda _: Pingresp()),
 }
-"""What a client may receive, by the first byte of the fixed header."""
+"""Decoders of the packets that a client may receive, by the first byte of the fixed header."""

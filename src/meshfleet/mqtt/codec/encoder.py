@@ -1,4 +1,4 @@
-"""Packets to bytes. What breaks the standard is refused here, so that no peer ever sees it."""
+"""Encoder of packets. It refuses values that violate the standard, so that no peer receives them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 PROTOCOL_HEADER: Final = b"\x00\x04MQTT\x04"
-"""The name and level of MQTT 3.1.1, as every CONNECT begins."""
+"""Protocol name and level of MQTT 3.1.1, at the start of every CONNECT."""
 
 PINGREQ: Final = b"\xc0\x00"
 PINGRESP: Final = b"\xd0\x00"
@@ -56,23 +56,23 @@ _DUP: Final = 0x08
 
 
 def encode_packet(packet: Packet) -> bytes:
-    """Write any packet."""
+    """Encode a packet of any type."""
     encoder = _ENCODERS.get(type(packet))
     if encoder is None:
-        raise MalformedPacket("packet", f"{type(packet).__name__} is none that travels")
+        raise MalformedPacket("packet", f"{type(packet).__name__} cannot be encoded")
     return encoder(packet)
 
 
 def encode_publish(message: Publish, packet_id: int, *, dup: bool = False) -> bytes:
-    """Write a PUBLISH with this id and mark instead of its own: a message gets them when it sets out."""
+    """Encode a PUBLISH with this packet identifier and dup flag instead of those of `message`."""
     topic = ENCODED_TOPICS.get(message.topic) or encode_topic(message.topic)
     payload, qos = message.payload, message.qos
     if not qos:
         if dup:
-            raise MalformedPacket("PUBLISH dup", "is never set at QoS 0")  # [MQTT-3.3.1-2]
+            raise MalformedPacket("PUBLISH dup", "must not be set at QoS 0")  # [MQTT-3.3.1-2]
         return _fixed_header(0x30 | message.retain, len(topic) + len(payload)) + topic + payload
     if qos not in _QOS:
-        raise MalformedPacket("PUBLISH qos", f"{qos} is none")
+        raise MalformedPacket("PUBLISH qos", f"{qos} is not a QoS")
     first = 0x30 | qos << 1 | message.retain | dup << 3
     return (
         _fixed_header(first, len(topic) + 2 + len(payload))
@@ -83,21 +83,21 @@ def encode_publish(message: Publish, packet_id: int, *, dup: bool = False) -> by
 
 
 def encode_publish_header(topic: str, size: int, *, retain: bool = False) -> bytes:
-    """A PUBLISH at QoS 1 with a payload of this size, up to where its id begins.
+    """Encode a QoS 1 PUBLISH with a payload of this size, up to its packet identifier.
 
-    For who sends one message to many: all but the id is the same.
+    For messages to many subscribers: only the packet identifier differs.
     """
-    spelt = ENCODED_TOPICS.get(topic) or encode_topic(topic)
-    return _fixed_header(0x32 | retain, len(spelt) + 2 + size) + spelt
+    encoded_topic = ENCODED_TOPICS.get(topic) or encode_topic(topic)
+    return _fixed_header(0x32 | retain, len(encoded_topic) + 2 + size) + encoded_topic
 
 
 def set_dup_flag(packet: bytes) -> bytes:
-    """The bytes of a PUBLISH with the mark of a repetition [MQTT-3.3.1-1]."""
+    """Return an encoded PUBLISH with the dup flag set [MQTT-3.3.1-1]."""
     return bytes((packet[0] | _DUP,)) + packet[1:]
 
 
 def encode_pubacks(packet_ids: Sequence[int]) -> bytes:
-    """A PUBACK for each id, in one piece."""
+    """Encode a PUBACK for each packet identifier."""
     if packet_ids and not 0 < min(packet_ids) <= max(packet_ids) <= MAX_PACKET_ID:
         raise MalformedPacket("PUBACK id", f"is not 1 to {MAX_PACKET_ID}")
     words = [_PUBACK_HEADER] * (2 * len(packet_ids))
@@ -107,15 +107,15 @@ def encode_pubacks(packet_ids: Sequence[int]) -> bytes:
 
 @lru_cache(_CACHED_HEADERS)
 def _fixed_header(first: int, remaining: int) -> bytes:
-    """The fixed header."""
+    """Encode a fixed header."""
     if remaining > MAX_REMAINING_LENGTH:
         raise MalformedPacket("packet", f"{remaining} bytes are more than {MAX_REMAINING_LENGTH}")
-    front = bytearray((first,))
+    header = bytearray((first,))
     while remaining > 0x7F:
-        front.append(remaining & 0x7F | 0x80)
+        header.append(remaining & 0x7F | 0x80)
         remaining >>= 7
-    front.append(remaining)
-    return bytes(front)
+    header.append(remaining)
+    return bytes(header)
 
 
 def _add_header(first: int, body: bytes) -> bytes:
@@ -130,7 +130,7 @@ def _encode_packet_id(packet_id: int, packet: str) -> bytes:
 
 def _check_qos(qos: int, field: str) -> None:
     if qos not in _QOS:
-        raise MalformedPacket(field, f"{qos} is none")
+        raise MalformedPacket(field, f"{qos} is not a QoS")
 
 
 def _connect(packet: Connect) -> bytes:
@@ -164,7 +164,8 @@ def _will_flags(will: Will) -> int:
 
 def _connack(packet: Connack) -> bytes:
     if packet.session_present and packet.code != ConnectReturnCode.ACCEPTED:
-        raise MalformedPacket("CONNACK session present", "goes with acceptance only")  # [MQTT-3.2.2-4]
+        # [MQTT-3.2.2-4]
+        raise MalformedPacket("CONNACK session present", "must be 0 if the connection is refused")
     return bytes((0x20, 2, packet.session_present, packet.code))
 
 
@@ -172,9 +173,9 @@ def _subscribe(packet: Subscribe) -> bytes:
     if not packet.filters:
         raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
     parts = [_encode_packet_id(packet.packet_id, "SUBSCRIBE")]
-    for wanted, qos in packet.filters:
+    for topic_filter, qos in packet.filters:
         _check_qos(qos, "SUBSCRIBE qos")
-        parts += _encode_filter(wanted, "SUBSCRIBE filter"), bytes((qos,))
+        parts += _encode_filter(topic_filter, "SUBSCRIBE filter"), bytes((qos,))
     return _add_header(0x82, b"".join(parts))
 
 
@@ -189,17 +190,17 @@ def _suback(packet: Suback) -> bytes:
 def _unsubscribe(packet: Unsubscribe) -> bytes:
     if not packet.filters:
         raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
-    filters = [_encode_filter(unwanted, "UNSUBSCRIBE filter") for unwanted in packet.filters]
+    filters = [_encode_filter(topic_filter, "UNSUBSCRIBE filter") for topic_filter in packet.filters]
     return _add_header(0xA2, _encode_packet_id(packet.packet_id, "UNSUBSCRIBE") + b"".join(filters))
 
 
-def _encode_filter(wanted: str, field: str) -> bytes:
-    check_filter(wanted, field)
-    return encode_text(wanted, field)
+def _encode_filter(topic_filter: str, field: str) -> bytes:
+    check_filter(topic_filter, field)
+    return encode_text(topic_filter, field)
 
 
 def _id_only_encoder(first: int, name: str) -> Callable[[Any], bytes]:
-    """The packets that hold an id and nothing else."""
+    """Return the encoder of packets that contain only a packet identifier."""
     return lambda packet: bytes((first, 2)) + _encode_packet_id(packet.packet_id, name)
 
 

@@ -1,4 +1,4 @@
-"""The packets of MQTT 3.1.1. What a struct holds is checked where it becomes bytes, or was made from them."""
+"""The packets of MQTT 3.1.1. The encoder and the decoder check their values, not these structs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from enum import IntEnum
 from msgspec import Struct
 
 MAX_PACKET_ID = 0xFFFF
-"""Packet ids are 1 to this."""
+"""Packet identifiers are 1 to this."""
 
 MAX_REMAINING_LENGTH = 268_435_455
-"""Bytes behind the fixed header: as many as four bytes of remaining length can say."""
+"""Maximum bytes after the fixed header: the largest remaining length of four bytes."""
 
 SUBACK_FAILURE = 0x80
-"""What a SUBACK says instead of a QoS for a filter that is not granted."""
+"""Return code of a SUBACK for a filter that is not granted."""
 
 
 class ConnectReturnCode(IntEnum):
-    """The return code of a CONNACK: what becomes of a CONNECT."""
+    """Return code of a CONNACK."""
 
     ACCEPTED = 0
     UNACCEPTABLE_PROTOCOL = 1
@@ -28,11 +28,11 @@ class ConnectReturnCode(IntEnum):
 
 
 class Packet(Struct, frozen=True, gc=False):
-    """Anything that travels in one piece. None of them can hold itself, so the collector need not look."""
+    """Base class of all packets. They cannot form cycles, so the garbage collector need not track them."""
 
 
 class Will(Struct, frozen=True, gc=False):
-    """What the server publishes for a client that went without a word. Part of a CONNECT."""
+    """Will message of a CONNECT, which the server publishes if the client disconnects without DISCONNECT."""
 
     topic: str
     payload: bytes
@@ -41,12 +41,13 @@ class Will(Struct, frozen=True, gc=False):
 
 
 class Connect(Packet, frozen=True, gc=False):
-    """A client introduces itself. Its credentials are left out where it is shown."""
+    """First packet of a client. Its text forms omit the credentials."""
 
     client_id: str
     clean: bool = True
+    """Clean session flag."""
     keep_alive: int = 0
-    """Seconds; 0 turns it off."""
+    """Keep alive in seconds; 0 turns it off."""
     will: Will | None = None
     user: str | None = None
     password: bytes | None = None
@@ -59,14 +60,14 @@ class Connect(Packet, frozen=True, gc=False):
 
 
 class Connack(Packet, frozen=True, gc=False):
-    """The server's answer to a CONNECT."""
+    """Response to CONNECT."""
 
     session_present: bool = False
     code: ConnectReturnCode = ConnectReturnCode.ACCEPTED
 
 
 class Publish(Packet, frozen=True, gc=False):
-    """A message. `packet_id` is 0 at QoS 0, where it does not travel."""
+    """Message. `packet_id` is 0 at QoS 0, where it is not sent."""
 
     topic: str
     payload: bytes
@@ -77,70 +78,70 @@ class Publish(Packet, frozen=True, gc=False):
 
 
 class OversizedPublish(Publish, frozen=True, gc=False):
-    """A message larger than the receiver takes: its payload was passed over and is empty here."""
+    """Message larger than the receiver accepts: its payload was skipped and is empty here."""
 
     size: int = 0
-    """Bytes that the payload had."""
+    """Bytes of the skipped payload."""
 
 
 class Puback(Packet, frozen=True, gc=False):
-    """QoS 1: the receiver has taken charge of the message."""
+    """QoS 1: acknowledgement of a message."""
 
     packet_id: int
 
 
 class Pubrec(Packet, frozen=True, gc=False):
-    """QoS 2, first answer: received."""
+    """QoS 2, first response: the message was received."""
 
     packet_id: int
 
 
 class Pubrel(Packet, frozen=True, gc=False):
-    """QoS 2, the sender lets go of the message."""
+    """QoS 2, from the sender: the packet identifier is released."""
 
     packet_id: int
 
 
 class Pubcomp(Packet, frozen=True, gc=False):
-    """QoS 2, last answer: complete."""
+    """QoS 2, last response: the delivery is complete."""
 
     packet_id: int
 
 
 class Subscribe(Packet, frozen=True, gc=False):
-    """The filters a client asks for, each with the highest QoS it wants."""
+    """Request for subscriptions: filters, each with the maximum QoS."""
 
     packet_id: int
     filters: tuple[tuple[str, int], ...]
 
 
 class Suback(Packet, frozen=True, gc=False):
-    """What was granted, filter by filter: a QoS, or `REFUSED`."""
+    """Response to SUBSCRIBE: for each filter the granted QoS, or `SUBACK_FAILURE`."""
 
     packet_id: int
     codes: tuple[int, ...]
 
 
 class Unsubscribe(Packet, frozen=True, gc=False):
-    """The filters a client no longer wants."""
+    """Request to remove subscriptions."""
 
     packet_id: int
     filters: tuple[str, ...]
 
 
 class Unsuback(Packet, frozen=True, gc=False):
-    """The server has forgotten the filters."""
+    """Response to UNSUBSCRIBE."""
 
     packet_id: int
 
 
 class Pingreq(Packet, frozen=True, gc=False):
-    """A client says that it lives."""
+    """Keep alive packet of a client."""
 
 
 class Pingresp(Packet, frozen=True, gc=False):
-    """And the server, that it lives too."""
+    """Response to PINGREQ."""
 
 
 class Disconnect(Packet, frozen=True, gc=False):
-    """A client takes its leave: no will is published."""
+    """Regular end of a connection: the will message is not published."""

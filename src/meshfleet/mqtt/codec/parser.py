@@ -1,8 +1,8 @@
-"""A stream of bytes to packets, wherever the network cut it.
+"""Incremental parser of packets from a byte stream that may be split anywhere.
 
-The loop in `_sprint` is a hot path: at many thousand messages a second every line of it counts. It reads
-PUBLISH and PUBACK in place, with one look-up for all that the first byte says and one for the topic. Where
-something is rare, incomplete or wrong it stops, and the careful way takes over.
+The loop in `_parse_fast` is a hot path: at many thousand messages per second every line of it counts. It
+parses PUBLISH and PUBACK in place, with one look-up for the flags of the first byte and one for the topic. At
+a rare, incomplete or malformed packet it stops, and the strict decoder continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 _PUBLISH_HEAD: Final = Struct(">BBBH")
-"""The front of a PUBLISH with a length of two bytes: first byte, length, length of the topic."""
+"""Start of a PUBLISH with a remaining length of two bytes: first byte, remaining length, topic length."""
 
 _PUBACK: Final = 0x40
 _PUBLISH_QOS1: Final = 0x32
@@ -30,7 +30,7 @@ _PUBACK_BYTE: Final = b"\x40"
 _PUBACK_HEAD: Final = 0x4002
 
 _Flags = Mapping[int, tuple[int, bool, bool]]
-"""QoS, retain and dup, for every first byte that a PUBLISH may have."""
+"""QoS, retain and dup flag for every first byte that a PUBLISH may have."""
 
 _PUBLISH_FLAGS: Final[tuple[_Flags, ...]] = tuple(
     {
@@ -42,19 +42,19 @@ _PUBLISH_FLAGS: Final[tuple[_Flags, ...]] = tuple(
     }
     for highest in (0, 1, 2)
 )
-"""By the highest QoS that is taken."""
+"""Flags by the highest QoS that is accepted."""
 
 
 _MAX_PUBLISH_HEADER_BYTES: Final = 2 + 0xFFFF + 2
-"""Bytes in front of the payload of a PUBLISH: the length of a topic, the topic, an id."""
+"""Maximum bytes before the payload of a PUBLISH: topic length, topic, packet identifier."""
 
 
 class PacketParser:
-    """Collects bytes until they are packets.
+    """Parser that buffers bytes until they form packets.
 
-    It holds at most one packet that is not complete, of at most `limit` bytes behind its fixed header; a
-    longer one is a fault as soon as its length is known, before its body comes. Who cannot afford to lose the
-    connection over it lets the payload of a long message be passed over instead: see `Oversized`.
+    It buffers at most one incomplete packet, of at most `limit` bytes after its fixed header. A longer one is
+    a fault as soon as its length is known, before its body arrives. With `skip_oversized` the payload of a
+    long message is skipped instead, and the connection can continue: see `OversizedPublish`.
     """
 
     __slots__ = (
@@ -82,13 +82,16 @@ class PacketParser:
         self._bytes_to_skip = 0
         self._incomplete = bytearray()
         self._bytes_needed = 0
+        """Minimum bytes of `_incomplete` before parsing it can succeed."""
         self.limit = limit
         self.fault: WireError | None = None
+        """Why the stream cannot be parsed any further, or None."""
 
     def feed(self, data: bytes) -> list[Packet]:
-        """The packets that are complete now. What was legal in front of a fault still comes, once.
+        """Return the packets that are complete now.
 
-        Look at `fault` afterwards: when it is set, the stream cannot be understood any further.
+        Check `fault` afterwards: if it is set, the stream cannot be parsed any further. The valid packets
+        before a fault are still returned once; the next call raises the fault.
         """
         if self.fault is not None:
             raise self.fault.with_traceback(None)
@@ -104,52 +107,57 @@ class PacketParser:
             self._incomplete = bytearray()
         packets: list[Packet] = []
         try:
-            at, self._bytes_needed = self._parse(data, packets)
+            position, self._bytes_needed = self._parse(data, packets)
         except WireError as fault:
             # Without its traceback, which would keep the bytes and the packets of this call alive.
             self.fault = type(fault)(fault.field, fault.reason)
         else:
-            if at < len(data):
-                self._incomplete += data[at:]
+            if position < len(data):
+                self._incomplete += data[position:]
         return packets
 
     def parse_pubacks(self, data: bytes) -> Sequence[int] | None:
-        """The ids of PUBACKs when there is nothing else in `data`; None: feed it.
+        """Return the packet identifiers if `data` holds only PUBACKs; None: call `feed` instead.
 
-        Who publishes reads hardly anything else. This way a hundred cost as much as one.
+        A publisher receives hardly anything else. With this a hundred PUBACKs cost as much as one.
         """
         if data[:1] != _PUBACK_BYTE or len(data) % 4 or self._incomplete or self._bytes_to_skip:
             return None
         words = unpack(f">{len(data) // 2}H", data)
-        heads, ids = words[::2], words[1::2]
-        if heads.count(_PUBACK_HEAD) < len(heads) or 0 in ids or self.limit < 2 or self.fault is not None:
+        headers, packet_ids = words[::2], words[1::2]
+        if (
+            headers.count(_PUBACK_HEAD) < len(headers)
+            or 0 in packet_ids
+            or self.limit < 2
+            or self.fault is not None
+        ):
             return None
-        return ids
+        return packet_ids
 
     def parse_single_publish(self, data: bytes) -> Publish | None:
-        """The message when there is one at QoS 1, and nothing else in `data`; None: feed it.
+        """Return the message if `data` is exactly one QoS 1 PUBLISH; None: call `feed` instead.
 
-        A broker of many gateways reads hardly anything else: each has one thing to say at a time.
+        A broker of many gateways reads hardly anything else: each gateway sends one message at a time.
         """
         size = len(data)
         if size < _PUBLISH_HEAD.size or self._incomplete or self._bytes_to_skip or self.fault is not None:
             return None
         first, low, high, length = _PUBLISH_HEAD.unpack_from(data)
         if low < 0x80:
-            front, stop, length = 4, 2 + low, high << 8 | length >> 8
+            topic_start, end, length = 4, 2 + low, high << 8 | length >> 8
         else:
-            front, stop = 5, 3 + (low & 0x7F | high << 7)
-        middle = front + length
+            topic_start, end = 5, 3 + (low & 0x7F | high << 7)
+        topic_end = topic_start + length
         if (
             first != _PUBLISH_QOS1
-            or stop != size
-            or middle + 2 > size
+            or end != size
+            or topic_end + 2 > size
             or size > self.limit
             or high > 0x7F < low
         ):
             return None
-        raw = data[front:middle]
-        packet_id = data[middle] << 8 | data[middle + 1]
+        raw = data[topic_start:topic_end]
+        packet_id = data[topic_end] << 8 | data[topic_end + 1]
         try:
             topic = DECODED_TOPICS.get(raw) or decode_topic(raw)
         except WireError:
@@ -157,100 +165,120 @@ class PacketParser:
         if not packet_id:
             return None
         qos, retain, dup = self._publish_flags[first]
-        return Publish(topic, data[middle + 2 :], qos, retain, dup, packet_id)
+        return Publish(topic, data[topic_end + 2 :], qos, retain, dup, packet_id)
 
     def _parse(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:
-        """Append the packets of `data`; where the first incomplete one begins, and what bytes it needs."""
-        at = 0
-        while True:
-            at = self._parse_fast(data, at, packets)
-            length = self._parse_length(data, at)
-            if length is None:
-                return at, 0
-            remaining, body = length
-            stop = body + remaining
-            if remaining > self.limit:
-                need = self._parse_oversized(
-                    data[at : body + _MAX_PUBLISH_HEADER_BYTES], body - at, stop - at, packets
-                )
-                if need:
-                    return at, need
-                self._bytes_to_skip = max(0, stop - len(data))
-            elif stop > len(data):
-                return at, stop - at
-            else:
-                packets.append(self._decode_packet(data[at], data[body:stop]))
-            at = min(stop, len(data))
+        """Append the packets of `data`.
 
-    def _parse_fast(self, data: bytes, at: int, packets: list[Packet]) -> int:
-        """Append each PUBLISH and PUBACK up to where something begins that wants a closer look."""
-        end, limit, flags_of, head = len(data), self.limit, self._publish_flags.get, _PUBLISH_HEAD.unpack_from
-        append, known, message = packets.append, DECODED_TOPICS.get, Publish
-        while end - at >= _PUBLISH_HEAD.size:
-            first, low, high, size = head(data, at)
+        Return the start of the first incomplete packet, and how many bytes it needs (0 if unknown).
+        """
+        position = 0
+        while True:
+            position = self._parse_fast(data, position, packets)
+            length = self._parse_length(data, position)
+            if length is None:
+                return position, 0
+            remaining, body = length
+            end = body + remaining
+            if remaining > self.limit:
+                needed = self._parse_oversized(
+                    data[position : body + _MAX_PUBLISH_HEADER_BYTES],
+                    body - position,
+                    end - position,
+                    packets,
+                )
+                if needed:
+                    return position, needed
+                self._bytes_to_skip = max(0, end - len(data))
+            elif end > len(data):
+                return position, end - position
+            else:
+                packets.append(self._decode_packet(data[position], data[body:end]))
+            position = min(end, len(data))
+
+    def _parse_fast(self, data: bytes, position: int, packets: list[Packet]) -> int:
+        """Append PUBLISH and PUBACK packets. Return the start of the first packet for the strict decoder."""
+        data_end, limit, flags_of, unpack_head = (
+            len(data),
+            self.limit,
+            self._publish_flags.get,
+            _PUBLISH_HEAD.unpack_from,
+        )
+        append, cached_topic, publish = packets.append, DECODED_TOPICS.get, Publish
+        while data_end - position >= _PUBLISH_HEAD.size:
+            first, low, high, size = unpack_head(data, position)
             flags = flags_of(first)
             if flags is None:
                 packet_id = high << 8 | size >> 8
                 if first != _PUBACK or low != 2 or not packet_id:
                     break
                 append(Puback(packet_id))
-                at += 4
+                position += 4
                 continue
-            if low < 0x80:  # one byte of length: what follows begins one earlier than the head says
-                topic, stop, size = at + 4, at + 2 + low, high << 8 | size >> 8
+            if low < 0x80:  # a remaining length of one byte: the topic length starts one byte earlier
+                topic_start, end, size = position + 4, position + 2 + low, high << 8 | size >> 8
             else:
-                topic, stop = at + 5, at + 3 + (low & 0x7F | high << 7)
+                topic_start, end = position + 5, position + 3 + (low & 0x7F | high << 7)
             qos, retain, dup = flags
-            middle = topic + size
-            payload = middle + 2 if qos else middle
-            if payload > stop or stop > end or stop - at > limit or high > 0x7F < low:
+            topic_end = topic_start + size
+            payload_start = topic_end + 2 if qos else topic_end
+            if payload_start > end or end > data_end or end - position > limit or high > 0x7F < low:
                 break
-            packet_id = data[middle] << 8 | data[middle + 1] if qos else 0
+            packet_id = data[topic_end] << 8 | data[topic_end + 1] if qos else 0
             if qos and not packet_id:
                 break
-            raw = data[topic:middle]
-            append(message(known(raw) or decode_topic(raw), data[payload:stop], qos, retain, dup, packet_id))
-            at = stop
-        return at
+            raw = data[topic_start:topic_end]
+            append(
+                publish(
+                    cached_topic(raw) or decode_topic(raw),
+                    data[payload_start:end],
+                    qos,
+                    retain,
+                    dup,
+                    packet_id,
+                )
+            )
+            position = end
+        return position
 
-    def _parse_length(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """The remaining length of what begins here, and where its body does; None when they are not here."""
-        if len(data) - at < 2:
+    def _parse_length(self, data: bytes, position: int) -> tuple[int, int] | None:
+        """Return the remaining length of a packet and the start of its body, or None if incomplete."""
+        if len(data) - position < 2:
             return None
-        if data[at] not in self._publish_flags and data[at] not in self._decoders:
-            raise self._unexpected(data[at])
+        if data[position] not in self._publish_flags and data[position] not in self._decoders:
+            raise self._unexpected(data[position])
         remaining = 0
-        for place, byte in enumerate(data[at + 1 : at + 5]):
-            remaining |= (byte & 0x7F) << 7 * place
+        for index, byte in enumerate(data[position + 1 : position + 5]):
+            remaining |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
-                return remaining, at + place + 2
-        if len(data) - at < 5:
+                return remaining, position + index + 2
+        if len(data) - position < 5:
             return None
-        raise MalformedPacket("packet", "its length takes more than four bytes")
+        raise MalformedPacket("packet", "the remaining length takes more than four bytes")
 
     def _decode_packet(self, first: int, body: bytes) -> Packet:
         flags = self._publish_flags.get(first)
         return self._decoders[first].decode(body) if flags is None else decode_publish(body, *flags)
 
-    def _parse_oversized(self, data: bytes, body: int, stop: int, packets: list[Packet]) -> int:
-        """Append a message without its payload; or how many bytes that needs, when they are not all here."""
+    def _parse_oversized(self, data: bytes, body: int, end: int, packets: list[Packet]) -> int:
+        """Append a message without its payload. Return 0, or the bytes needed if its header is incomplete."""
         if data[0] not in self._publish_flags or not self._skip_oversized:
-            raise PacketTooLarge("packet", f"{stop - body} bytes are more than {self.limit}")
+            raise PacketTooLarge("packet", f"{end - body} bytes are more than {self.limit}")
         qos, retain, dup = self._publish_flags[data[0]]
-        middle = body + 2 + int.from_bytes(data[body : body + 2])
-        payload = middle + 2 if qos else middle
-        if payload > stop:
-            raise MalformedPacket("PUBLISH topic", "is cut off")
-        if len(data) < body + 2 or len(data) < payload:
-            return max(body + 2, payload)
-        packet_id = int.from_bytes(data[middle:payload])
+        topic_end = body + 2 + int.from_bytes(data[body : body + 2])
+        payload_start = topic_end + 2 if qos else topic_end
+        if payload_start > end:
+            raise MalformedPacket("PUBLISH topic", "is truncated")
+        if len(data) < body + 2 or len(data) < payload_start:
+            return max(body + 2, payload_start)
+        packet_id = int.from_bytes(data[topic_end:payload_start])
         if qos and not packet_id:
             raise MalformedPacket("PUBLISH id", "is 0")  # [MQTT-2.3.1-1]
-        topic = decode_topic(data[body + 2 : middle])
-        packets.append(OversizedPublish(topic, b"", qos, retain, dup, packet_id, stop - payload))
+        topic = decode_topic(data[body + 2 : topic_end])
+        packets.append(OversizedPublish(topic, b"", qos, retain, dup, packet_id, end - payload_start))
         return 0
 
     def _unexpected(self, first: int) -> MalformedPacket:
         if first in _PUBLISH_FLAGS[-1]:
-            return MalformedPacket("PUBLISH qos", f"{first >> 1 & 3} was not asked for")
-        return MalformedPacket("packet", f"none begins with {first:#04x} in this direction")
+            return MalformedPacket("PUBLISH qos", f"{first >> 1 & 3} is higher than accepted")
+        return MalformedPacket("packet", f"no packet in this direction starts with {first:#04x}")

@@ -1,4 +1,4 @@
-"""Topic names and topic filters: which are legal [MQTT-4.7], and how text becomes bytes [MQTT-1.5.3]."""
+"""Topic names and topic filters: validation [MQTT-4.7] and text encoding [MQTT-1.5.3]."""
 
 from __future__ import annotations
 
@@ -8,61 +8,61 @@ from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedPacket
 
 MAX_STRING_BYTES = 0xFFFF
-"""Bytes of any text: its length travels in two."""
+"""Maximum bytes of a text: its length field has two bytes."""
 
 _MAX_CACHED_TOPICS = 16_384
 _MAX_CACHED_TOPIC_BYTES = 256
-"""Longer names are rare and forgotten at once, so that what is remembered takes some megabytes at most."""
+"""Longer names are rare and not cached, so that the cache takes some megabytes at most."""
 
 _CACHE_RESET_MASK = 0xFFFF
-"""One name in so many makes a full memory begin anew: where there are more names than room, those that are
-here stay for a while, as replacing each by the next would cost more than it saves."""
+"""One in this number of new names clears a full cache. If there are more names than it holds, the cached ones
+stay for a while: replacing one for each new name would cost more than it saves."""
 
 DECODED_TOPICS: Final[dict[bytes, str]] = {}
 ENCODED_TOPICS: Final[dict[str, bytes]] = {}
-"""Topic names seen before, from their bytes and to their bytes with the length in front: the same ones come
-again and again. Hot paths look here themselves before they ask `read_topic` or `write_topic`."""
+"""Cached topic names, from and to their bytes; the encoded form has the length in front. The same names recur
+again and again. Hot paths check these dicts before they call `decode_topic` or `encode_topic`."""
 
 
 def encode_text(value: str, field: str) -> bytes:
-    """Encode a text with its length in front."""
+    """Encode a text as UTF-8 with its length in front."""
     try:
         raw = value.encode()
     except UnicodeEncodeError:
-        raise MalformedPacket(field, f"{_quote_value(value, field)} cannot be written as UTF-8") from None
+        raise MalformedPacket(field, f"{_quote_value(value, field)} cannot be encoded as UTF-8") from None
     if b"\0" in raw:
-        raise MalformedPacket(field, f"{_quote_value(value, field)} holds the character U+0000")
+        raise MalformedPacket(field, f"{_quote_value(value, field)} contains the character U+0000")
     return encode_binary(raw, field)
 
 
 def encode_binary(value: bytes, field: str) -> bytes:
-    """Write bytes with their length in front."""
+    """Encode bytes with their length in front."""
     if len(value) > MAX_STRING_BYTES:
         raise MalformedPacket(field, f"{len(value)} bytes are more than {MAX_STRING_BYTES}")
     return len(value).to_bytes(2) + value
 
 
 def decode_text(raw: bytes, field: str) -> str:
-    """Decode a text. Surrogates are not UTF-8 [MQTT-1.5.3-1], and U+0000 is forbidden [MQTT-1.5.3-2]."""
+    """Decode a UTF-8 text. Surrogates [MQTT-1.5.3-1] and U+0000 [MQTT-1.5.3-2] are invalid."""
     try:
         value = raw.decode()
     except UnicodeDecodeError:
         raise MalformedPacket(field, f"{_quote_value(raw, field)} is not UTF-8") from None
     if "\0" in value:
-        raise MalformedPacket(field, f"{_quote_value(value, field)} holds the character U+0000")
+        raise MalformedPacket(field, f"{_quote_value(value, field)} contains the character U+0000")
     return value
 
 
 def _quote_value(value: str | bytes, field: str) -> str:
-    """A user name is nobody's business, and now and then it is a password in the wrong place."""
+    """Quote a value for an error. A user name is omitted: it may be a password in the wrong field."""
     return "it" if field == "CONNECT user name" else quote_input(value)
 
 
 def decode_topic(raw: bytes, field: str = "PUBLISH topic") -> str:
-    """Decode a topic name."""
+    """Decode and check a topic name."""
     topic = DECODED_TOPICS.get(raw)
     if topic is None:
-        # A fleet may have more topics than anybody remembers: no call more than is needed.
+        # A fleet may have more topics than the cache holds, so this path makes no unnecessary calls.
         if not raw or b"+" in raw or b"#" in raw or b"\0" in raw:
             check_topic(decode_text(raw, field), field)
         try:
@@ -75,7 +75,7 @@ def decode_topic(raw: bytes, field: str = "PUBLISH topic") -> str:
 
 
 def encode_topic(topic: str, field: str = "PUBLISH topic") -> bytes:
-    """Encode a topic name with its length in front."""
+    """Check a topic name and encode it with its length in front."""
     raw = ENCODED_TOPICS.get(topic)
     if raw is None:
         check_topic(topic, field)
@@ -96,7 +96,7 @@ def _cache_topic(topic: str, raw: bytes) -> None:
 
 
 def check_topic(topic: str, field: str) -> None:
-    """A topic name is not empty [MQTT-4.7.3-1] and has no wildcards [MQTT-3.3.2-2]."""
+    """Raise `MalformedPacket` if a topic name is empty [MQTT-4.7.3-1] or has wildcards [MQTT-3.3.2-2]."""
     if not topic:
         raise MalformedPacket(field, "is empty")
     if "+" in topic or "#" in topic:
@@ -104,7 +104,10 @@ def check_topic(topic: str, field: str) -> None:
 
 
 def check_filter(topic_filter: str, field: str) -> None:
-    """A wildcard fills a whole level [MQTT-4.7.1-3], and `#` the last one [MQTT-4.7.1-2]."""
+    """Raise `MalformedPacket` if a topic filter is empty or has a misplaced wildcard.
+
+    A wildcard must be a whole level [MQTT-4.7.1-3], and `#` the last one [MQTT-4.7.1-2].
+    """
     if not topic_filter:
         raise MalformedPacket(field, "is empty")
     levels = topic_filter.split("/")
