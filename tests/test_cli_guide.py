@@ -86,17 +86,17 @@ def test_every_command_of_the_page_does_what_it_says(service: DemoService, tmp_p
         (found,) = [text for line, text in answers.items() if command in line]
         return found
 
-    assert answer("login --url") == f"Logged in at {service.url} as admin (admin).\n"
+    assert answer("login --url") == f"Logged in to {service.url} as admin (admin).\n"
     assert len(answer("MESHFLEET_TOKEN").splitlines()) == 1 + 3
     assert "Head office" in answer('--label "Head office"')
     assert all("Clip" in json.loads(line)["friendlyName"] for line in answer("--name clip").splitlines())
     assert "bmac-ca5bda1a0004" in answer("devices show")
     assert answer("devices links").startswith("parent")
-    assert answer('"Front door"') == "bmac-ca5bda1a0004 is called Front door from now on.\n"
+    assert answer('"Front door"') == "bmac-ca5bda1a0004 is now called Front door.\n"
     assert "doors" in answer("labels list")
     assert "2nd floor" not in answer("devices unlabel")
     assert answer("devices label - motion").count("motion") >= 2
-    assert re.search(r"^password +\S+ \(shown this once\)$", answer("gateways add"), re.MULTILINE)
+    assert re.search(r"^password +\S+ \(shown only once\)$", answer("gateways add"), re.MULTILINE)
     assert " °C " in answer("--identifier temperature --from 2h")
     assert answer("--csv").startswith("time,kind,")
     for read in ("read ca5bda1a0004 battery-level", "read ca5bda1a0004 battery-level --gateway 02005e000001"):
@@ -106,11 +106,11 @@ def test_every_command_of_the_page_does_what_it_says(service: DemoService, tmp_p
     assert len(answer("requests ca5bda1a0004").splitlines()) >= 3
     assert re.match(r"[1-9]\d* of \d+ devices would be updated, ", answer("--dry-run"))
     assert "QUEUED" in answer("jobs executions")
-    assert " is CANCELING: somebody asked for it (USER)." in answer("jobs cancel")
+    assert " is CANCELING: requested by a user (USER)." in answer("jobs cancel")
     assert len(answer("watch --count 5").splitlines()) == 5
     assert json.loads(answer("watch --device"))["name"] == "temperature"
     assert len(answer("watch --kind").splitlines()) == 3
-    assert answer("logout") == f"Logged out at {service.url}.\n"
+    assert answer("logout") == f"Logged out of {service.url}.\n"
     assert not (tmp_path / "home" / "meshfleet" / "login.json").exists()
 
 

@@ -120,7 +120,7 @@ def test_the_commands_of_the_tour_do_what_they_say(service: DemoService, tmp_pat
             timeout=TEST_TIMEOUT,
         )
     _, login, devices, read, watch = done.stdout.split("##\n")
-    assert login == f"Logged in at {service.url} as admin (admin).\n"
+    assert login == f"Logged in to {service.url} as admin (admin).\n"
     assert devices.count("Head office") >= 3
     value, who = read.splitlines()
     assert re.fullmatch(r"battery-level = \d+ %", value)
