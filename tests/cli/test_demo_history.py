@@ -324,9 +324,11 @@ def test_an_interrupted_first_start_is_repeated_completely(
             building is OFFICE
         )
         for device_spec in build_site(building).devices:
-            assert bool(restarted.of(device_spec.mac, SampleKind.LINK)) == bool(device_spec.battery)
+            assert bool(restarted.samples_of(device_spec.mac, SampleKind.LINK)) == bool(device_spec.battery)
             if device_spec.battery:
-                longest, *_, shortest = intervals(restarted.of(device_spec.mac, SampleKind.MEASUREMENT))
+                longest, *_, shortest = intervals(
+                    restarted.samples_of(device_spec.mac, SampleKind.MEASUREMENT)
+                )
                 assert (longest > 14 * MINUTE) == (building is OFFICE)
                 assert shortest > 14_000  # no duplicates
     records = sqlite_database.read_now(
