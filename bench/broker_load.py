@@ -51,7 +51,10 @@ def push(port: int, connections: int, count: int) -> Iterator[Metrics]:
     """Publish as fast as possible over a few connections with full in-flight windows."""
     sockets = connect_all(port, map(gateway_mac, range(connections)))
     chunks = count // connections // CHUNK
-    publishers = {end.fileno(): Publisher(end, number, chunks) for number, end in enumerate(sockets)}
+    publishers = {
+        connection.fileno(): Publisher(connection, number, chunks)
+        for number, connection in enumerate(sockets)
+    }
     _wait_for_start()
     meter = MessageMeter(connections * chunks * CHUNK)
     for publisher in publishers.values():
@@ -66,14 +69,14 @@ def fan_out(port: int, subscribers: int, count: int, qos: int) -> Iterator[Metri
     sockets = connect_all(port, map(viewer_name, range(subscribers)), at_once=MAX_USERS_CONNECTING)
     subscribe = encode_packet(Subscribe(1, (("mt/gateway/+/device/#", qos),)))
     exchange_all(sockets, [subscribe] * subscribers, answer=encode_packet(Suback(1, (qos,))))
-    (end,) = connect_all(port, [gateway_mac(0)])
+    (connection,) = connect_all(port, [gateway_mac(0)])
     chunks = count // CHUNK
-    publisher = Publisher(end, 0, chunks)
+    publisher = Publisher(connection, 0, chunks)
     steps = {each.fileno(): Subscriber(each, qos=qos, count=chunks * CHUNK).on_readable for each in sockets}
     _wait_for_start()
     meter = MessageMeter(subscribers * chunks * CHUNK)
     publisher.start()
-    _run_until_done({**steps, end.fileno(): publisher.on_readable})
+    _run_until_done({**steps, connection.fileno(): publisher.on_readable})
     yield meter.metrics()
 
 
@@ -138,13 +141,15 @@ class RoundRobinPublisher:
     """Connections that publish one report each in turns, without waiting for PUBACKs."""
 
     def __init__(self, sockets: list[socket.socket]) -> None:
-        for end in sockets:
-            end.settimeout(0)
+        for connection in sockets:
+            connection.settimeout(0)
         self.pubacks = 0
-        self._turns = [(end.sendall, encode_device_reports(number)) for number, end in enumerate(sockets)]
-        self._receive = {end.fileno(): end.recv for end in sockets}
+        self._turns = [
+            (connection.sendall, encode_device_reports(number)) for number, connection in enumerate(sockets)
+        ]
+        self._receive = {connection.fileno(): connection.recv for connection in sockets}
         self._sent_at: dict[int, deque[float]] = {
-            end.fileno(): deque() for end in sockets[::LATENCY_SAMPLE_EVERY]
+            connection.fileno(): deque() for connection in sockets[::LATENCY_SAMPLE_EVERY]
         }
         self._sampled = {
             number: self._sent_at[sockets[number].fileno()]

@@ -153,10 +153,10 @@ class Simulation:
             ]
             yield batch
 
-    def _keep(self, batch: ParsedBatch) -> None:
-        heard = self._heard
+    def _store_in_dict(self, batch: ParsedBatch) -> None:
+        last_times = self._heard
         for _, device, _, at, _, _, _ in batch.readings:
-            heard[device] = at
+            last_times[device] = at
 
 
 def _measure_steady(simulation: Simulation) -> Metrics:

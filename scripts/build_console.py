@@ -104,7 +104,7 @@ def _build_site(root: Path, target: Path) -> None:
     try:
         npm(root, "run", "build", "--silent", "--", "--outDir", str(target), "--logLevel", "error")
     except subprocess.CalledProcessError:
-        sys.exit("The console cannot be built, see above. Set MESHFLEET_CONSOLE=skip to run without it.")
+        sys.exit("The console cannot be built: see above. Set MESHFLEET_CONSOLE=skip to run without it.")
     packages = root / SOURCES / "node_modules"
     for font in packages.glob("@fontsource-variable/*/LICENSE"):
         shutil.copy(font, target / f"license-{font.parent.name}.txt")

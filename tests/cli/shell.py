@@ -62,24 +62,24 @@ class Shell:
         """Start a command in its own process."""
         return Program(*arguments, umask=umask, **{**self.variables, **variables})
 
-    def text(self, *arguments: str, **given: str) -> str:
+    def text(self, *arguments: str, **variables: str) -> str:
         """Run a command that succeeds, and return its output."""
-        result = self(*arguments, **given)
+        result = self(*arguments, **variables)
         assert (result.exit_code, result.stderr) == (0, ""), result.output
         return result.stdout
 
-    def json_lines(self, *arguments: str, **given: str) -> list[Any]:
+    def json_lines(self, *arguments: str, **variables: str) -> list[Any]:
         """Run a command with `--json`, and return the object of each line."""
-        return [json.loads(line) for line in self.text(*arguments, "--json", **given).splitlines()]
+        return [json.loads(line) for line in self.text(*arguments, "--json", **variables).splitlines()]
 
-    def json(self, *arguments: str, **given: str) -> Any:
+    def json(self, *arguments: str, **variables: str) -> Any:
         """Run a command with `--json`, and return its only object."""
-        (found,) = self.json_lines(*arguments, **given)
+        (found,) = self.json_lines(*arguments, **variables)
         return found
 
-    def expect_failure(self, *arguments: str, code: int = 1, **given: str) -> str:
+    def expect_failure(self, *arguments: str, code: int = 1, **variables: str) -> str:
         """Run a command that fails with one line on standard error and no output, and return that line."""
-        result = self(*arguments, **given)
+        result = self(*arguments, **variables)
         assert (result.exit_code, result.stdout) == (code, ""), result.output
         assert "Traceback" not in result.stderr
         if code == 1:

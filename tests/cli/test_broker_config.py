@@ -147,10 +147,10 @@ def test_files_are_readable_by_their_owner_only_and_replaced_atomically(
     assert sorted(each.name for each in out.iterdir()) == FILES
     assert {each.stat().st_mode & 0o777 for each in out.iterdir()} == {0o600}
     before = {each.name: each.stat().st_ino for each in out.iterdir()}
-    with (out / "passwords").open() as held:
+    with (out / "passwords").open() as old_file:
         claim(database, A)
         configure()
-        assert A not in held.read()
+        assert A not in old_file.read()
     assert A in read_users(out)
     assert not {each.stat().st_ino for each in out.iterdir()} & {before["passwords"]}
     assert sorted(each.name for each in out.iterdir()) == FILES

@@ -170,10 +170,10 @@ def test_the_demo_uses_tls_if_it_must_and_stops_after_a_gateway_was_released(
     options = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
     with serve(tmp_path, "--demo", *options, "--mqtt", "off", "--mqtt-tls", "127.0.0.1:0") as program:
         with RestClient(program) as client:
-            first, *others = (each.gateway for each in BUILDINGS)
-            eventually(lambda: client.connected_gateways() == {first, *others})
+            first, *other_gateways = (each.gateway for each in BUILDINGS)
+            eventually(lambda: client.connected_gateways() == {first, *other_gateways})
             client.release(first)  # must not prevent a clean stop
-            eventually(lambda: client.connected_gateways() == {*others})
+            eventually(lambda: client.connected_gateways() == {*other_gateways})
         code, _, errors = program.wait_for_exit(SIGTERM)
     assert code == 0
     assert "Traceback" not in errors

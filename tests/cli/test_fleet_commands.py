@@ -81,9 +81,9 @@ def test_invalid_filters_are_wrong_usage(logged_out: Shell, arguments: list[str]
 
 
 def test_a_value_rejected_by_the_service_is_reported_with_its_option(admin: Shell) -> None:
-    said = admin.expect_failure("devices", "list", "--model", "model", code=2)
-    assert "Invalid value for '--model': " in said
-    assert "ModelNumber" not in said
+    message = admin.expect_failure("devices", "list", "--model", "model", code=2)
+    assert "Invalid value for '--model': " in message
+    assert "ModelNumber" not in message
 
 
 def test_a_device_is_found_by_all_spellings_of_its_address(admin: Shell, service: RunningFleet) -> None:

@@ -34,8 +34,8 @@ def admin(tmp_path: Path, service: RunningFleet) -> Shell:
     return create_logged_in_shell(tmp_path / "home", service)
 
 
-def log_in(shell: Shell, service: RunningFleet, *more: str, **given: str) -> str:
-    return shell.text("login", "--url", service.url, "--user", "ADMIN", *more, **given)
+def log_in(shell: Shell, service: RunningFleet, *more: str, **variables: str) -> str:
+    return shell.text("login", "--url", service.url, "--user", "ADMIN", *more, **variables)
 
 
 # --- Stored login ---
@@ -96,24 +96,24 @@ def test_incomplete_options_are_wrong_usage(logged_out: Shell, options: list[str
 
 @each_row("url", ["ftp://x", "http://", "http://ada:secret-secret@127.0.0.1:1", "nonsense"])
 def test_an_invalid_url_is_reported_without_repeating_it(logged_out: Shell, url: str) -> None:
-    said = logged_out.expect_failure("login", "--url", url, "--user", "ada", "--password", "correct-horse")
-    assert "url: " in said
-    assert "secret-secret" not in said
+    message = logged_out.expect_failure("login", "--url", url, "--user", "ada", "--password", "correct-horse")
+    assert "url: " in message
+    assert "secret-secret" not in message
 
 
 def test_a_wrong_password_is_refused_and_nothing_is_stored(logged_out: Shell, service: RunningFleet) -> None:
-    said = logged_out.expect_failure(
+    message = logged_out.expect_failure(
         "login", "--url", service.url, "--user", "nemo", "--password", "wrong-horse-battery"
     )
-    assert "wrong-horse-battery" not in said
+    assert "wrong-horse-battery" not in message
     assert not logged_out.login.exists()
 
 
 def test_an_unreachable_service_is_reported(logged_out: Shell) -> None:
-    said = logged_out.expect_failure(
+    message = logged_out.expect_failure(
         "login", "--url", "http://127.0.0.1:1", "--user", "ada", "--password", "x" * 10
     )
-    assert "127.0.0.1:1 cannot be reached" in said
+    assert "127.0.0.1:1 cannot be reached" in message
 
 
 def test_the_json_result_names_the_user(logged_out: Shell, service: RunningFleet) -> None:
@@ -164,8 +164,8 @@ def test_a_login_file_that_others_can_access_is_used_only_to_log_out(
     admin = create_logged_in_shell(tmp_path / f"{mode:o}", service)
     token = json.loads(admin.login.read_text())["token"]
     admin.login.chmod(mode)
-    said = admin.expect_failure("devices", "list")
-    assert re.search(r"other users can access \S+: run meshfleet login again", said)
+    message = admin.expect_failure("devices", "list")
+    assert re.search(r"other users can access \S+: run meshfleet login again", message)
     admin.text("logout")
     script = {"MESHFLEET_URL": service.url, "MESHFLEET_TOKEN": token}
     assert "rejects MESHFLEET_TOKEN" in admin.expect_failure("devices", "list", **script)
@@ -185,18 +185,18 @@ def test_the_mode_of_a_linked_directory_is_unchanged(
 def test_an_expired_login_is_reported_with_what_to_do(admin: Shell, service: RunningFleet) -> None:
     stored = json.loads(admin.login.read_text())
     admin.login.write_text(json.dumps({**stored, "token": stored["token"][:-4] + "AAAA"}))
-    said = admin.expect_failure("devices", "list")
+    message = admin.expect_failure("devices", "list")
     assert (
         f"the login to {service.url} has expired: run meshfleet login --url {service.url} --user admin"
-        in said
+        in message
     )
-    assert stored["token"][:20] not in said
+    assert stored["token"][:20] not in message
 
 
 def test_the_suggested_command_is_quoted_for_the_shell(logged_out: Shell, service: RunningFleet) -> None:
     logged_out.write_login(json.dumps({"url": service.url, "user": "a;b \x1b[2J", "token": "a.b.c"}))
-    said = logged_out.expect_failure("devices", "list")
-    assert said.endswith("--user 'a;b \ufffd[2J'\n")
+    message = logged_out.expect_failure("devices", "list")
+    assert message.endswith("--user 'a;b \ufffd[2J'\n")
 
 
 # --- Logout ---
@@ -206,9 +206,9 @@ def test_a_logout_revokes_the_token_and_deletes_the_file(admin: Shell, service: 
     token = json.loads(admin.login.read_text())["token"]
     assert admin.text("logout") == f"Logged out of {service.url}.\n"
     assert not admin.login.exists()
-    said = admin.expect_failure("devices", "list", MESHFLEET_URL=service.url, MESHFLEET_TOKEN=token)
-    assert f"{service.url} rejects MESHFLEET_TOKEN" in said
-    assert token not in said
+    message = admin.expect_failure("devices", "list", MESHFLEET_URL=service.url, MESHFLEET_TOKEN=token)
+    assert f"{service.url} rejects MESHFLEET_TOKEN" in message
+    assert token not in message
 
 
 def test_a_second_logout_does_nothing(admin: Shell) -> None:
@@ -237,16 +237,16 @@ def test_a_token_without_a_service_is_wrong_usage(admin: Shell) -> None:
 
 
 def test_a_login_is_not_used_for_another_service(admin: Shell) -> None:
-    said = admin.expect_failure("devices", "list", MESHFLEET_URL="http://127.0.0.1:1")
-    assert "not logged in to http://127.0.0.1:1" in said
+    message = admin.expect_failure("devices", "list", MESHFLEET_URL="http://127.0.0.1:1")
+    assert "not logged in to http://127.0.0.1:1" in message
 
 
 def test_a_password_in_a_url_is_not_repeated(logged_out: Shell) -> None:
     for token in ("", "x"):
         address = "http://ada:secret-secret@h"
-        said = logged_out.expect_failure("devices", "list", MESHFLEET_URL=address, MESHFLEET_TOKEN=token)
-        assert "has a user name or password in it" in said
-        assert "secret-secret" not in said
+        message = logged_out.expect_failure("devices", "list", MESHFLEET_URL=address, MESHFLEET_TOKEN=token)
+        assert "has a user name or password in it" in message
+        assert "secret-secret" not in message
 
 
 def test_a_script_names_the_trusted_authorities_in_a_variable(logged_out: Shell, tmp_path: Path) -> None:

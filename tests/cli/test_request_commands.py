@@ -57,17 +57,17 @@ def route_flags(route: RequestPath) -> list[str]:
 
 
 def test_a_property_is_read_by_its_name_with_its_unit(route: RequestPath) -> None:
-    said, responder = route.shell.text(
+    message, responder = route.shell.text(
         "read", route.devices[1], "battery-level", *route_flags(route)
     ).splitlines()
-    assert re.fullmatch(r"battery-level = \d+ %", said)
+    assert re.fullmatch(r"battery-level = \d+ %", message)
     assert re.match(rf"answered by .* in [\d.]+ ms, through gateway {route.gateway}", responder)
     assert route.is_direct or ", which " in responder
 
 
 def test_a_property_read_by_its_id_is_shown_with_its_meaning(route: RequestPath) -> None:
-    said, _ = route.shell.text("read", route.devices[1], "8100", *route_flags(route)).splitlines()
-    assert re.fullmatch(r"8100 = [0-9a-f]{2} \(battery-level \d+ %\)", said)
+    message, _ = route.shell.text("read", route.devices[1], "8100", *route_flags(route)).splitlines()
+    assert re.fullmatch(r"8100 = [0-9a-f]{2} \(battery-level \d+ %\)", message)
 
 
 def test_json_output_has_the_fields_of_the_response(route: RequestPath) -> None:
@@ -79,48 +79,52 @@ def test_json_output_has_the_fields_of_the_response(route: RequestPath) -> None:
     assert route.is_direct or found["choice"]["candidates"]
 
 
-def test_what_is_written_is_read_again(route: RequestPath) -> None:
+def test_a_written_value_is_read_back(route: RequestPath) -> None:
     device = route.devices[0]
     route.shell.text("write", device, "9802", "06", *route_flags(route))
     assert route.shell.json("read", device, "9802", *route_flags(route))["value"] == "06"
     for value in ("4", "8"):  # enough power for its children; the last value is the original one
-        said, _ = route.shell.text("write", device, "tx-power", value, *route_flags(route)).splitlines()
-        assert said == f"tx-power = {value} is written"
+        message, _ = route.shell.text("write", device, "tx-power", value, *route_flags(route)).splitlines()
+        assert message == f"tx-power = {value} is written"
         assert route.shell.json("read", device, "tx-power", *route_flags(route))["value"] == int(value)
 
 
 def test_text_that_is_not_json_is_written_as_text_and_no_value_as_null(route: RequestPath) -> None:
     device = route.devices[0]
-    said, _ = route.shell.text("write", device, "device-mode", "connected", *route_flags(route)).splitlines()
-    assert said == "device-mode = connected is written"
+    message, _ = route.shell.text(
+        "write", device, "device-mode", "connected", *route_flags(route)
+    ).splitlines()
+    assert message == "device-mode = connected is written"
     assert route.shell.json("read", device, "device-mode", *route_flags(route))["value"] == "connected"
-    said, _ = route.shell.text(
+    message, _ = route.shell.text(
         "write", device, "request-property-reporting", *route_flags(route)
     ).splitlines()
-    assert said == "request-property-reporting = NULL is written"
+    assert message == "request-property-reporting = NULL is written"
 
 
 def test_a_text_that_begins_with_a_hyphen_must_follow_two_hyphens(route: RequestPath) -> None:
-    said = route.shell.expect_failure(
+    message = route.shell.expect_failure(
         "write", route.devices[0], "device-mode", *route_flags(route), "--", "-connected"
     )
-    assert "No such option" not in said
+    assert "No such option" not in message
     route.shell.expect_failure(
         "write", route.devices[0], "device-mode", "-connected", *route_flags(route), code=2
     )
 
 
 def test_an_error_status_is_exit_code_1_and_named_with_its_responder(route: RequestPath) -> None:
-    said = route.shell.expect_failure("read", route.devices[1], "9820", *route_flags(route))
-    assert said.startswith("Error: unknown-identifier (status 4): ")
-    assert re.search(rf"; answered by the device itself in [\d.]+ ms, through gateway {route.gateway}$", said)
-    said = route.shell.expect_failure("read", route.devices[1], "no-such-thing", *route_flags(route))
-    assert "answered by the gateway instead of the device" in said
+    message = route.shell.expect_failure("read", route.devices[1], "9820", *route_flags(route))
+    assert message.startswith("Error: unknown-identifier (status 4): ")
+    assert re.search(
+        rf"; answered by the device itself in [\d.]+ ms, through gateway {route.gateway}$", message
+    )
+    message = route.shell.expect_failure("read", route.devices[1], "no-such-thing", *route_flags(route))
+    assert "answered by the gateway instead of the device" in message
 
 
 def test_the_api_version_of_a_gateway_is_read(route: RequestPath) -> None:
-    said, responder = route.shell.text("apiversion", route.gateway, *route.flags).splitlines()
-    assert said == f"{route.gateway} has API version 2.4.0"
+    message, responder = route.shell.text("apiversion", route.gateway, *route.flags).splitlines()
+    assert message == f"{route.gateway} has API version 2.4.0"
     assert responder.startswith("answered by the gateway itself in ")
     assert route.shell.json("apiversion", f"bmac-{route.gateway.upper()}", *route.flags)["version"] == "2.4.0"
 
@@ -132,8 +136,8 @@ def test_an_error_response_is_printed_as_json_too(route: RequestPath) -> None:
 
 
 def test_a_value_that_does_not_fit_is_refused(route: RequestPath) -> None:
-    said = route.shell.expect_failure("write", route.devices[0], "tx-power", "loud", *route_flags(route))
-    assert "invalid-value (status 6)" in said if route.is_direct else "value" in said
+    message = route.shell.expect_failure("write", route.devices[0], "tx-power", "loud", *route_flags(route))
+    assert "invalid-value (status 6)" in message if route.is_direct else "value" in message
 
 
 # --- Acks ---
@@ -221,9 +225,9 @@ def test_a_gateway_that_does_not_respond_is_reported(logged_out: Shell, standalo
 
 def test_an_unreachable_broker_is_reported_without_the_password(logged_out: Shell) -> None:
     options = ["--broker", "mqtt://ada:secret-secret@127.0.0.1:1", "--gateway", "02005e00f001"]
-    said = logged_out.expect_failure("read", "ca5bda1a0002", "8100", *options)
-    assert "127.0.0.1:1" in said
-    assert "secret-secret" not in said
+    message = logged_out.expect_failure("read", "ca5bda1a0002", "8100", *options)
+    assert "127.0.0.1:1" in message
+    assert "secret-secret" not in message
 
 
 def test_an_unknown_device_is_reported(admin: Shell) -> None:

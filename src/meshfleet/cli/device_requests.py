@@ -231,9 +231,9 @@ def build_request_parameters(  # noqa: PLR0913 # one for each option
     }
 
 
-def parse_priority(word: str | None) -> Priority | None:
+def parse_priority(name: str | None) -> Priority | None:
     """Return a priority by its name, or None."""
-    return Priority[word.upper()] if word else None
+    return Priority[name.upper()] if name else None
 
 
 def _read_secret(variable: str, question: str, *, ask: bool) -> str | None:

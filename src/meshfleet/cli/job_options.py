@@ -154,7 +154,7 @@ _ROLLOUT_OPTIONS: Final = (
         type=click.Choice(["queue", "supersede", "reject"]),
         default="queue",
         show_default=True,
-        help="Effect of a newer job for the same devices.",
+        help="For devices of a newer job: it waits, it replaces updates not started, or it skips them.",
     ),
 )
 
@@ -205,34 +205,34 @@ def job_options(command: Any) -> Any:
     return command
 
 
-def build_job_options(given: dict[str, Any]) -> JobOptions:
+def build_job_options(options: dict[str, Any]) -> JobOptions:
     """Build the SDK's options of a job. Raise `UsageError` if no devices are selected."""
     found: JobOptions = {
-        "devices": given["devices"],
-        "labels": given["labels"],
-        "filter": _join_filters(given["filters"]),
-        "everything": given["everything"],
-        "stage": given["stage"],
-        "allow_downgrade": given["allow_downgrade"],
-        "method": given["method"],
-        "auto_apply": not given["no_apply"],
-        "start_at": given["start_at"],
-        "deadline": given["deadline"],
-        "waves": given["waves"],
+        "devices": options["devices"],
+        "labels": options["labels"],
+        "filter": _join_filters(options["filters"]),
+        "everything": options["everything"],
+        "stage": options["stage"],
+        "allow_downgrade": options["allow_downgrade"],
+        "method": options["method"],
+        "auto_apply": not options["no_apply"],
+        "start_at": options["start_at"],
+        "deadline": options["deadline"],
+        "waves": options["waves"],
         "gate": Gate(
-            success_percent=given["success_percent"],
-            soak_minutes=given["soak_minutes"],
-            pause=given["gate_pause"],
+            success_percent=options["success_percent"],
+            soak_minutes=options["soak_minutes"],
+            pause=options["gate_pause"],
         ),
         "concurrency": Concurrency(
-            per_job=_to_limit(given["per_job"]), per_gateway=_to_limit(given["per_gateway"])
+            per_job=_to_limit(options["per_job"]), per_gateway=_to_limit(options["per_gateway"])
         ),
-        "rate": None if given["rate"] is None else Rate(per_minute=given["rate"]),
-        "abort": _build_abort_criteria(given),
-        "retry": Retry(max=given["retries"], backoff_seconds=given["backoff"]),
-        "timeouts": _build_timeouts(given),
-        "health": JobHealth(heartbeats=given["heartbeats"]),
-        "on_newer_job": given["on_newer_job"],
+        "rate": None if options["rate"] is None else Rate(per_minute=options["rate"]),
+        "abort": _build_abort_criteria(options),
+        "retry": Retry(max=options["retries"], backoff_seconds=options["backoff"]),
+        "timeouts": _build_timeouts(options),
+        "health": JobHealth(heartbeats=options["heartbeats"]),
+        "on_newer_job": options["on_newer_job"],
     }
     if not (found["devices"] or found["labels"] or found["filter"] or found["everything"]):
         raise click.UsageError("Select devices with --device, --label, --filter or --all.")
@@ -256,20 +256,20 @@ def _to_limit(limit: int | str) -> int | None:
     return None if isinstance(limit, str) else limit
 
 
-def _build_abort_criteria(given: dict[str, Any]) -> tuple[Criterion, ...]:
-    if given["abort_percent"] is None:
-        if given["abort_cancel"]:
+def _build_abort_criteria(options: dict[str, Any]) -> tuple[Criterion, ...]:
+    if options["abort_percent"] is None:
+        if options["abort_cancel"]:
             raise click.UsageError("--abort-cancel needs --abort.")
         return ()
     return (
         Criterion(
-            percent=given["abort_percent"],
-            min_executed=given["abort_after"],
-            action="CANCEL" if given["abort_cancel"] else "PAUSE",
+            percent=options["abort_percent"],
+            min_executed=options["abort_after"],
+            action="CANCEL" if options["abort_cancel"] else "PAUSE",
         ),
     )
 
 
-def _build_timeouts(given: dict[str, Any]) -> Timeouts:
+def _build_timeouts(options: dict[str, Any]) -> Timeouts:
     names = ("queue_minutes", "step_minutes", "total_minutes")
-    return Timeouts(**{name: given[name] for name in names if given[name] is not None})
+    return Timeouts(**{name: options[name] for name in names if options[name] is not None})

@@ -75,7 +75,7 @@ def _limit_setting(
 
 
 def _retention_setting(name: str, help_text: str) -> Setting:
-    return Setting(f"retention.{name}", parsers.parse_retention, "SECONDS", f"{help_text}; or forever.")
+    return Setting(f"retention.{name}", parsers.parse_retention, "SECONDS", f"{help_text}, or forever.")
 
 
 SETTINGS: Final = (
@@ -186,14 +186,14 @@ SETTINGS: Final = (
         "on or off: acknowledge samples to devices, through gateways of version 2.4.0 or later.",
         is_switch=True,
     ),
-    _retention_setting("property", "How long property samples are kept"),
-    _retention_setting("measurement", "How long measurements are kept"),
-    _retention_setting("measurement-error", "How long failed measurements are kept"),
-    _retention_setting("event", "How long events are kept"),
-    _retention_setting("link", "How long the RSSI of devices per parent and minute is kept"),
-    _retention_setting("heartbeat", "How long heartbeats per minute are kept"),
-    _retention_setting("connectivity", "How long connects and disconnects of devices are kept"),
-    _retention_setting("request", "How long requests to devices are kept"),
+    _retention_setting("property", "Seconds to keep property samples"),
+    _retention_setting("measurement", "Seconds to keep measurements"),
+    _retention_setting("measurement-error", "Seconds to keep failed measurements"),
+    _retention_setting("event", "Seconds to keep events"),
+    _retention_setting("link", "Seconds to keep the RSSI of devices per parent and minute"),
+    _retention_setting("heartbeat", "Seconds to keep heartbeats per minute"),
+    _retention_setting("connectivity", "Seconds to keep connects and disconnects of devices"),
+    _retention_setting("request", "Seconds to keep requests to devices"),
     _limit_setting("connections", "NUMBER", "Maximum MQTT connections."),
     _limit_setting("connections-per-address", "NUMBER", "Maximum MQTT connections per IP address."),
     _limit_setting("connections-per-account", "NUMBER", "Maximum MQTT connections per account."),

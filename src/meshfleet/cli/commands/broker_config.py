@@ -64,11 +64,11 @@ def mosquitto(*, config: Path | None, out: Path, as_json: bool, **flags: str | N
     with open_existing_database(settings) as database:
         password = database.write_now(load_service_password)
         hashes = database.read_now(store.load_broker_hashes)
-    known = {mac: hashed for mac, hashed in hashes.items() if hashed is not None}
+    with_password = {mac: hashed for mac, hashed in hashes.items() if hashed is not None}
     broker = settings.external_broker or _DEFAULT_BROKER
-    _write_files(folder, _build_files(settings, folder, broker, password, known))
+    _write_files(folder, _build_files(settings, folder, broker, password, with_password))
     print_summary = _print_summary_json if as_json else _print_summary
-    print_summary(folder, broker, list(known), [mac for mac in hashes if mac not in known])
+    print_summary(folder, broker, list(with_password), [mac for mac in hashes if mac not in with_password])
 
 
 def _build_files(
@@ -127,14 +127,18 @@ def _match_folder_owner(file: int, folder: Path) -> None:
 # --- Summary ---
 
 
-def _print_summary(folder: Path, broker: BrokerAddress, known: list[Mac], unknown: list[Mac]) -> None:
-    click.echo(f"Wrote the files for the service and {_format_gateway_count(known)} to {folder}")
+def _print_summary(
+    folder: Path, broker: BrokerAddress, with_password: list[Mac], without_password: list[Mac]
+) -> None:
+    click.echo(f"Wrote the files for the service and {_format_gateway_count(with_password)} to {folder}")
     click.echo(f"In mosquitto.conf, configure a listener and add the line: include_dir {folder}")
     click.echo(f"Start the service with the environment variable in {folder / 'meshfleet.env'}, which sets")
     click.echo(f"  --broker {broker} with user {SERVICE_USER} and its password (not shown here)")
-    if unknown:
-        click.echo(f"{_format_gateway_count(unknown)} cannot log in until their credentials are rotated:")
-        click.echo("".join(f"  {mac}\n" for mac in unknown), nl=False)
+    if without_password:
+        click.echo(
+            f"{_format_gateway_count(without_password)} cannot log in until their credentials are rotated:"
+        )
+        click.echo("".join(f"  {mac}\n" for mac in without_password), nl=False)
     click.echo("When gateways are claimed, rotated or released, run this again and send mosquitto a SIGHUP")
 
 
@@ -142,13 +146,15 @@ def _format_gateway_count(macs: list[Mac]) -> str:
     return f"{len(macs)} gateway{'' if len(macs) == 1 else 's'}"
 
 
-def _print_summary_json(folder: Path, broker: BrokerAddress, known: list[Mac], unknown: list[Mac]) -> None:
+def _print_summary_json(
+    folder: Path, broker: BrokerAddress, with_password: list[Mac], without_password: list[Mac]
+) -> None:
     summary = {
         "folder": str(folder),
         "environment": str(folder / "meshfleet.env"),
         "broker": str(broker),
         "username": SERVICE_USER,
-        "gateways": known,
-        "gatewaysWithoutPassword": unknown,
+        "gateways": with_password,
+        "gatewaysWithoutPassword": without_password,
     }
     click.echo(msgspec.json.encode(summary))

@@ -213,7 +213,7 @@ def show(device: Mac, *, as_json: bool) -> None:
 @device_argument
 @json_option
 def links(device: Mac, *, as_json: bool) -> None:
-    """List the parents that received a device during the last day, latest and strongest first."""
+    """List the parents that received the signal of a device in the last day, latest and strongest first."""
     found = call_service(lambda fleet: fleet.samples.links(device)).items
     if as_json:
         for each in found:

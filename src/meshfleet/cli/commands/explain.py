@@ -159,7 +159,7 @@ def _format_explanation(found: Explanation) -> str:
         subject += f" (raw {value})"
     if found.undecodable:
         subject += f" (not decoded: {found.undecodable})"
-    details = (_format_detail(name, given) for name, given in {**rest, **(found.ext or {})}.items())
+    details = (_format_detail(name, field) for name, field in {**rest, **(found.ext or {})}.items())
     line = f"{found.message:<9} {found.device}  {found.word:<19} {subject:<40} {'  '.join(details)}"
     return to_printable(line.rstrip())
 

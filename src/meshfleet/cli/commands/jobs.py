@@ -90,17 +90,17 @@ def jobs() -> None:
 @job_options
 @click.option("--dry-run", is_flag=True, help="Show what the job would do, without creating it.")
 @json_option
-def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **given: Any) -> None:
+def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Create a job called NAME that updates all selected devices."""
-    options = build_job_options(given)
+    parameters = build_job_options(options)
     if dry_run:
-        plan = call_service(lambda fleet: fleet.jobs.dry_run(name, firmware_id, **options))
+        plan = call_service(lambda fleet: fleet.jobs.dry_run(name, firmware_id, **parameters))
         if as_json:
             print_json(plan)
         else:
             print_dry_run(plan)
         return
-    job = call_service(lambda fleet: fleet.jobs.create(name, firmware_id, **options))
+    job = call_service(lambda fleet: fleet.jobs.create(name, firmware_id, **parameters))
     print_result(job, f"{format_job_sentence(job)} {format_state_counts(job)}", as_json=as_json)
 
 

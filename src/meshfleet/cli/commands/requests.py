@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 2),
     default=0,
     show_default=True,
-    help="0: this sample only; 1: also request all older samples; 2: erase all samples on the device.",
+    help="0: this sample only; 1: also request older samples; 2: erase all samples of IDENTIFIER.",
 )
 @click.option("--yes", is_flag=True, help="Erase without confirmation.")
 @route_options
@@ -147,12 +147,12 @@ def read(  # noqa: PLR0913 # one for each option
     topic_prefix: str,
     tls_ca: Any,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Read a property of a device: decoded if IDENTIFIER is a name, raw if it is a hex id."""
     route, parameters = (
         RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
-        build_request_parameters(**given),
+        build_request_parameters(**options),
     )
     found = send_request(
         route,
@@ -196,7 +196,7 @@ def write(  # noqa: PLR0913 # one for each option
     topic_prefix: str,
     tls_ca: Any,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Write VALUE to a property of a device. Without VALUE, write NULL.
 
@@ -205,7 +205,7 @@ def write(  # noqa: PLR0913 # one for each option
     """
     route, parameters, written = (
         RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
-        build_request_parameters(**given),
+        build_request_parameters(**options),
         _parse_value(identifier, value),
     )
     found = send_request(
