@@ -1,19 +1,19 @@
-# Two commands do all the set-up: `make run` and `make test`. See CONTRIBUTING.md for the others.
+# `make run` and `make test` do all the setup. See CONTRIBUTING.md for the other targets.
 
 PYTHON ?=
 BENCH ?=
 TESTS ?=
 PART ?= all
 QUICK ?=
-# Where `make run` listens: a port, or HOST:PORT. Without them 8080 and 1883, or the next ports that are free.
+# Listen addresses of `make run`: PORT or HOST:PORT. Default: 8080 and 1883, or the next free ports.
 HTTP ?=
 MQTT ?=
 export PYTHON
 
 BIN := .venv/bin
-# npm writes this one last.
+# npm writes this file last.
 NODE := tests/node/node_modules/.package-lock.json
-# It looks at what is in the files, not at their dates, and does nothing when the console is built from them.
+# It compares contents, not dates, and does nothing if the console is up to date.
 BUILD_CONSOLE := $(BIN)/python scripts/build_console.py
 
 .PHONY: run test test-fast test-all check format bench lock clean
@@ -21,8 +21,8 @@ BUILD_CONSOLE := $(BIN)/python scripts/build_console.py
 place = $(if $(findstring :,$(2))$(filter off,$(2)),$(1) $(2),$(if $(2),$(1) 127.0.0.1:$(2)))
 PLACES = $(strip $(call place,--http,$(HTTP)) $(call place,--mqtt,$(MQTT)))
 
-# A service with a fleet to look at. It prints where it listens and, the first time, the password of admin.
-# Ports that were chosen are checked first: setting up and building take minutes.
+# Runs a service with a demo fleet. It prints its addresses and, the first time, the password of admin.
+# Given ports are checked first, because setup and build take minutes.
 run:
 	@$(if $(PLACES),"$${PYTHON:-python3}" scripts/check_ports.py $(PLACES))
 	@$(MAKE) --no-print-directory .venv/.ready-run
@@ -34,11 +34,11 @@ test: .venv/.ready-dev $(NODE)
 	scripts/parts
 	$(BIN)/pytest $(TESTS)
 
-# For the loop while editing: what needs no server, browser or other program.
+# Quick tests while editing: those that need no server, browser or other program.
 test-fast: .venv/.ready-dev
 	$(BIN)/pytest --fast $(TESTS)
 
-# What is too slow for every change: run it before a release, and before an issue is called resolved.
+# Tests that are too slow for every change: run them before a release, and before closing an issue.
 test-all: .venv/.ready-dev $(NODE)
 	$(BUILD_CONSOLE)
 	scripts/parts

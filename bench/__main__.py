@@ -46,31 +46,33 @@ HELPER_MODULES = {
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the named benchmarks, or all, and write the report."""
     names = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in HELPER_MODULES)
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; all without")
-    parser.add_argument("--quick", action="store_true", help="a short run, for a first impression")
-    chosen = parser.parse_args()
-    if unknown := set(chosen.names) - set(names):
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"benchmark to run: {', '.join(names)} (default: all)"
+    )
+    parser.add_argument("--quick", action="store_true", help="short run for a first impression")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(names):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}")
     report = [f"# Benchmarks\n\nPython {platform.python_version()} on {platform.machine()}\n"]
-    for name in chosen.names or names:
+    for name in arguments.names or names:
         print(f"{name}: this may take minutes", file=sys.stderr)
-        result = importlib.import_module(f"bench.{name}").run(quick=chosen.quick)
-        print(json.dumps({"benchmark": name, "quick": chosen.quick, **result}))
+        result = importlib.import_module(f"bench.{name}").run(quick=arguments.quick)
+        print(json.dumps({"benchmark": name, "quick": arguments.quick, **result}))
         report.append(_format_result(name, result))
     (FOLDER / "report.md").write_text("\n".join(report))
 
 
 def _format_result(name: str, result: dict[str, Any]) -> str:
-    """One table for each part of a result; the columns are the keys of its rows."""
+    """Format each part of a result as a table whose columns are the keys of its rows."""
     lines = [f"## {name}\n"]
     for part, rows in result.items():
         columns = sorted({key for row in rows.values() if isinstance(row, dict) for key in row}) or ["cpu_us"]
         lines += [f"| {part} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-        for row, figures in rows.items():
-            cells = [figures.get(key, "") for key in columns] if isinstance(figures, dict) else [figures]
+        for row, metrics in rows.items():
+            cells = [metrics.get(key, "") for key in columns] if isinstance(metrics, dict) else [metrics]
             lines.append(f"| {row} | {' | '.join(map(str, cells))} |")
         lines.append("")
     return "\n".join(lines)

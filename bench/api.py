@@ -1,8 +1,9 @@
-"""The list of devices over HTTP: how long pages take, and the CPU time of one against an ORM's.
+"""Latency of pages of the device list over HTTP, and their CPU time compared with an ORM.
 
-One fleet on SQLite and on PostgreSQL; the service is a process of its own, asked over one connection. For
-every case the first page is asked for with many different values, and the 1000th, or the last if there are
-fewer, with some: walking there is not measured. The anchor is `bench.api_reference` on the same file.
+The same fleet is on SQLite and on PostgreSQL. The service is its own process, with one client connection.
+Every case requests the first page with many different filter values, and the 1000th page (or the last, if
+there are fewer) with some of them; paging there is not measured. The anchor is `bench.api_reference` on the
+same file.
 """
 
 from __future__ import annotations
@@ -41,58 +42,58 @@ THRESHOLDS = {
 
 QUICK_SIZE = 20_000
 REQUESTS = 40
-"""For each case and place in the list."""
+"""Requests per case and page."""
 
 SORTED = ", by "
-"""In the names of cases with another sort than by id."""
+"""Part of the names of cases that are not sorted by id."""
 
 PATH = "/api/v1/devices?"
 HEALTH_PATH = "/healthz"
 WALK_PAGE_SIZE = 999
-"""Devices on a page while walking: after 100 such pages comes the 1000th of 100."""
+"""Devices per page while paging: 100 such pages lead to the 1000th page of 100 devices."""
 
 MAX_WALK_PAGES = 100
 MAX_WALKS = 5
-"""For each case at most, and none after so many steps."""
+"""Maximum number of walks per case; no walk is started after MAX_WALK_PAGES pages."""
 
 PAGES_FROM_END = 10
-"""How many pages at the end of a walk are asked for."""
+"""Number of pages at the end of a walk that are requested."""
 
 SERVER = ("shared_buffers=1GB", "max_wal_size=4GB", "checkpoint_timeout=30min")
-"""PostgreSQL on a machine that is there for it."""
+"""Settings of PostgreSQL on a dedicated machine."""
 
 
 class Page(msgspec.Struct, rename="camel"):
-    """Of an answer, what leads on."""
+    """Part of a response that leads to the next page."""
 
     next_token: str | None
 
 
 class Series(NamedTuple):
-    """Requests of one kind."""
+    """Measured requests of one kind."""
 
     ms: list[float]
-    """How long each took, as the client sees it."""
+    """Milliseconds of each request, as seen by the client."""
     cpu: float
-    """Milliseconds of CPU time of the service for all of them: tells more than time on a busy machine."""
+    """CPU time of the service for all requests in milliseconds, more reliable than time on a busy machine."""
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    """Fill both databases, ask both services for everything, and compare."""
+    """Fill both databases, measure the lists of both services, and compare."""
     size = QUICK_SIZE if quick else SIZE
-    asked = list(build_cases(size, Random(2), queries=REQUESTS))  # noqa: S311 # the same values every time
+    cases = list(build_cases(size, Random(2), queries=REQUESTS))  # noqa: S311 # the same values every time
     filled: dict[str, Any] = {}
-    with _data() as data:
+    with _temporary_data() as data:
         filled["SQLite"] = _fill(data, "sqlite", size)
         with run_service(data, "sqlite") as ours:
-            on_sqlite = _measure_lists(ours, asked)
+            on_sqlite = _measure_lists(ours, cases)
             cpu = _against_reference(ours, data / "meshfleet.sqlite", quick=quick)
-    with _data() as data, postgresql(*SERVER) as (host, port):
+    with _temporary_data() as data, postgresql(*SERVER) as (host, port):
         database = f"postgresql://postgres@{host}:{port}/postgres"
         filled["PostgreSQL"] = _fill(data, database, size)
         _vacuum(database)
         with run_service(data, database) as ours:
-            on_postgresql = _measure_lists(ours, asked)
+            on_postgresql = _measure_lists(ours, cases)
     return {
         f"filling {size:,} devices": filled,
         "a page of 100 devices": cpu,
@@ -103,7 +104,7 @@ def run(*, quick: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def _data() -> Iterator[Path]:
+def _temporary_data() -> Iterator[Path]:
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
         yield Path(folder)
 
@@ -119,42 +120,40 @@ def _fill(data: Path, address: str, size: int) -> dict[str, float]:
 
 
 def _vacuum(database: str) -> None:
-    """Do at once what PostgreSQL would begin to do by itself while we measure."""
+    """Vacuum now, so that PostgreSQL does not start it during the measurement."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
 
 
-def _measure_lists(server: Server, asked: Sequence[Case]) -> dict[str, dict[str, float]]:
-    """A row for each case, behind one for all of them and one for the worst."""
+def _measure_lists(server: Server, cases: Sequence[Case]) -> dict[str, dict[str, float]]:
+    """Return a row for each case, after rows for all cases together and for the worst."""
     found: dict[str, dict[str, Series]] = {}
     floor: list[Series] = []
-    for case in asked:
+    for case in cases:
         pages = {"first": [PATH + query for query in case.queries], "1000th": _far_pages(server.client, case)}
-        found[case.name] = {
-            place: _measure_requests(server, paths) for place, paths in pages.items() if paths
-        }
+        found[case.name] = {page: _measure_requests(server, paths) for page, paths in pages.items() if paths}
         floor.append(_measure_requests(server, [HEALTH_PATH] * REQUESTS))
-    by_id = {name: one for name, one in found.items() if SORTED not in name}
-    otherwise = {name: one for name, one in found.items() if SORTED in name}
+    by_id = {name: pages for name, pages in found.items() if SORTED not in name}
+    otherwise = {name: pages for name, pages in found.items() if SORTED in name}
     worst = max(by_id, key=lambda name: max(_percentile(99, each.ms) for each in found[name].values()))
     return {
         "every filter, alone and in pairs": _row(_join_cases(by_id)),
         f"the worst of these: {worst}": _row(found[worst]),
         "every filter, with another sort": _row(_join_cases(otherwise)),
         f"no list at all: {HEALTH_PATH}": _row({"first": _join_series(floor)}),
-        **{name: _row(places) for name, places in found.items()},
+        **{name: _row(pages) for name, pages in found.items()},
     }
 
 
 def _join_cases(found: Mapping[str, Mapping[str, Series]]) -> dict[str, Series]:
     return {
-        place: _join_series([one[place] for one in found.values() if place in one])
-        for place in ("first", "1000th")
+        page: _join_series([pages[page] for pages in found.values() if page in pages])
+        for page in ("first", "1000th")
     }
 
 
 def _far_pages(client: Client, case: Case) -> list[str]:
-    """Pages around the 1000th, or the last ones; none if all is on the first."""
+    """Return the paths of pages around the 1000th, or of the last ones; none if there is only one page."""
     pages: list[str] = []
     steps = 0
     for query in dict.fromkeys(case.queries[:MAX_WALKS]):
@@ -193,10 +192,10 @@ def _ms(client: Client, path: str) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-def _row(places: Mapping[str, Series]) -> dict[str, float]:
+def _row(pages: Mapping[str, Series]) -> dict[str, float]:
     return {
-        f"{place} {name}": round(value, 2)
-        for place, (ms, cpu) in places.items()
+        f"{page} {name}": round(value, 2)
+        for page, (ms, cpu) in pages.items()
         if ms
         for name, value in (
             ("p50", _percentile(50, ms)),
@@ -220,22 +219,22 @@ def _against_reference(ours: Server, file: Path, *, quick: bool) -> dict[str, di
 
 
 def _cpu(ours: Server, theirs: Server, path: str, rounds: Sequence[int]) -> dict[str, float]:
-    """CPU time of each for the same page, in turns; the median of the rounds counts."""
-    _check_same(ours.client.get(path), theirs.client.get(path))
-    figures: dict[str, list[float]] = {"cpu_us": [], "reference cpu_us": []}
+    """Measure the CPU time of both servers for the same page, in turns. Return the medians of the rounds."""
+    _check_same_devices(ours.client.get(path), theirs.client.get(path))
+    samples: dict[str, list[float]] = {"cpu_us": [], "reference cpu_us": []}
     for requests in rounds:
-        for values, server in zip(figures.values(), (ours, theirs), strict=True):
+        for values, server in zip(samples.values(), (ours, theirs), strict=True):
             before = server.cpu
             for _ in range(requests):
                 server.client.get(path)
             values.append((server.cpu - before) / requests * 1e6)
-    row = {name: round(statistics.median(values)) for name, values in figures.items()}
+    row = {name: round(statistics.median(values)) for name, values in samples.items()}
     return {**row, "of the reference": round(row["cpu_us"] / row["reference cpu_us"], 3)}
 
 
-def _check_same(answer: bytes, other: bytes) -> None:
-    """Two servers that do not answer the same cannot be compared."""
-    items, others = (msgspec.json.decode(each)["items"] for each in (answer, other))
+def _check_same_devices(ours: bytes, theirs: bytes) -> None:
+    """Raise an error if the two servers do not return the same devices."""
+    items, others = (msgspec.json.decode(each)["items"] for each in (ours, theirs))
     if items != others:
         different = next((pair for pair in zip(items, others, strict=False) if pair[0] != pair[1]), None)
-        raise RuntimeError(f"the reference answers {len(others)} devices, not {len(items)}: {different}")
+        raise RuntimeError(f"the reference returns {len(others)} devices, not {len(items)}: {different}")

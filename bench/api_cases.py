@@ -1,8 +1,8 @@
-"""What `bench.api` asks of the list of devices: every filter alone and in pairs, and every sort.
+"""Queries of `bench.api`: every filter of the device list alone and in pairs, and every sort order.
 
-The values are those of devices in the fleet. Of a pair, half of the values are of one device each, so that
-something meets both filters; the others are of any two, so that often next to nothing does: a list has the
-hardest time when it looks for what is hardly there.
+Filter values are those of devices in the fleet. Half of the value pairs belong to one device each, so that
+something matches; the others belong to any two devices, so that often almost nothing matches, which is the
+hardest case for a list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Query = list[tuple[str, str]]
 
 SAMPLE = 20_000
-"""About so many devices of the fleet values are drawn from."""
+"""Approximate number of devices that filter values are drawn from."""
 
 SORTS = ("friendlyName", "connectivity")
 
@@ -31,18 +31,18 @@ RARE = frozenset(map(Version.parse, ("2.3.7", "2.5.0-beta.3", "3.0.0", "1.0.3"))
 """Firmware that few devices have."""
 
 SHORT = 3
-"""Characters from which on a part of a name is found anywhere in it."""
+"""Minimum length of a text that is searched anywhere in a name; shorter ones match its beginning."""
 
 
 class Source(NamedTuple):
-    """What values are drawn from."""
+    """Devices that filter values are drawn from, with a random generator."""
 
     devices: Sequence[Member]
     random: Random
 
 
 class Filter(NamedTuple):
-    """A filter: how it is called here, which devices have values for it, and which values these are."""
+    """Filter of the list: its name here, which devices have values for it, and the values of a device."""
 
     name: str
     fits: Callable[[Member], object]
@@ -50,27 +50,27 @@ class Filter(NamedTuple):
 
     @property
     def parameter(self) -> str:
-        """What the interface calls it."""
+        """Name of the query parameter."""
         return self.name.partition(",")[0].partition("=")[0]
 
 
 class Case(NamedTuple):
-    """Queries of one form. Each of the first half finds something."""
+    """Queries of one form. Each of the first half matches something."""
 
     name: str
     queries: Sequence[str]
 
 
 def build_cases(size: int, random: Random, *, queries: int) -> Iterator[Case]:
-    """All cases for a fleet, each with that many queries."""
+    """Yield all cases for a fleet, each with this number of queries."""
     source = Source([each for each in generate_members(size) if random.random() < SAMPLE / size], random)
     alone = [(), *((each,) for each in FILTERS)]
     for combined in (*alone, (TWO_LABELS,), *PAIRS):
         yield Case(_name(combined), [urlencode(query) for query in _queries(combined, source, queries)])
     for sort in SORTS:
         for combined in alone:
-            asked = [[*query, _order(sort, random)] for query in _queries(combined, source, queries)]
-            yield Case(f"{_name(combined)}, by {sort}", [urlencode(query) for query in asked])
+            sorted_queries = [[*query, _order(sort, random)] for query in _queries(combined, source, queries)]
+            yield Case(f"{_name(combined)}, by {sort}", [urlencode(query) for query in sorted_queries])
 
 
 def _queries(combined: Sequence[Filter], source: Source, count: int) -> Iterator[Query]:
@@ -97,13 +97,13 @@ def _any(_: Member) -> bool:
 
 
 def _words(device: Member) -> list[str]:
-    """Those in the name that somebody gave a device."""
+    """Return the words in the friendly name of a device; none if it has no name of its own."""
     name = device.sighting.name
     return [each for each in name.split()[:-1] if len(each) >= SHORT] if isinstance(name, str) else []
 
 
 def _ids(device: Member, source: Source) -> list[str]:
-    """Up to a hundred."""
+    """Return the ids of the device and of up to 99 others."""
     others = source.random.sample(source.devices, source.random.choice((0, 9, 99)))
     return sorted({to_device_id(each.sighting.device) for each in (device, *others)})
 

@@ -1,4 +1,4 @@
-"""Servers of the list of devices, each a process of its own, and a client so thin that it does not count."""
+"""Servers of the device list, each in its own process, and an HTTP client with negligible cost."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_PASSWORD = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
+_PASSWORD = "the benchmark's own"  # noqa: S105 # of a temporary service
 _TIMEOUT = 30.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Client:
-    """One connection, which is kept. Any other status than the one that is wanted is an error."""
+    """HTTP client with one persistent connection. Any status other than the expected one is an error."""
 
     def __init__(self, url: str) -> None:
-        where = urlsplit(url)
-        self._socket = socket.create_connection((where.hostname, where.port), _TIMEOUT)
+        address = urlsplit(url)
+        self._socket = socket.create_connection((address.hostname, address.port), _TIMEOUT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._answers = self._socket.makefile("rb")
-        self._head = f" HTTP/1.1\r\nHost: {where.netloc}\r\n"
+        self._head = f" HTTP/1.1\r\nHost: {address.netloc}\r\n"
 
     def __enter__(self) -> Self:
         return self
@@ -38,84 +38,84 @@ class Client:
         self._socket.close()
 
     def set_token(self, token: str) -> None:
-        """Bring this token from now on."""
+        """Send this access token with all later requests."""
         self._head += f"Authorization: Bearer {token}\r\n"
 
     def get(self, path: str) -> bytes:
-        """The body of an answer."""
+        """Send a GET request, and return the body of the response."""
         self._socket.sendall(f"GET {path}{self._head}\r\n".encode("ascii"))
         return self._read(path)
 
     def post(
         self, path: str, body: object, *, headers: Mapping[str, str] | None = None, status: int = 200
     ) -> Any:
-        """Send JSON, and read it."""
+        """Send a POST request with JSON, and return the decoded response."""
         data = json.dumps(body).encode()
         fields = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         fields += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
         self._socket.sendall(f"POST {path}{self._head}{fields}\r\n".encode("ascii") + data)
         return json.loads(self._read(path, status))
 
-    def _read(self, path: str, wanted: int = 200) -> bytes:
+    def _read(self, path: str, expected: int = 200) -> bytes:
         status, length = self._answers.readline(), 0
         while (line := self._answers.readline()) not in {b"\r\n", b""}:
             if line[:15].lower() == b"content-length:":
                 length = int(line[15:])
         body = self._answers.read(length)
-        if f" {wanted} ".encode() not in status:
-            raise RuntimeError(f"{path} is answered {status!r} {body!r}")
+        if f" {expected} ".encode() not in status:
+            raise RuntimeError(f"{path} returns {status!r} {body!r}")
         return body
 
 
 class Server:
-    """A server that runs, and a client of it."""
+    """Running server with a client."""
 
     def __init__(self, process: int, client: Client, startup_info: Mapping[str, Any], token: str) -> None:
         self._process = process
         self.client = client
         self.startup_info = startup_info
-        """Where it listens."""
+        """JSON object with its addresses, printed at the start."""
         self.token = token
-        """What the client comes with."""
+        """Access token of the client."""
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU time that it has taken, all its threads together."""
+        """CPU time of all its threads, in seconds."""
         fields = Path(f"/proc/{self._process}/stat").read_text("utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @contextmanager
 def run_service(data: Path, database: str, *options: str) -> Iterator[Server]:
-    """Run our own, on a database."""
+    """Run the Meshfleet service on a database."""
     command = ["meshfleet", "serve", "--data", str(data), "--database", database, "--http", "127.0.0.1:0"]
-    with _running([*command, *options, "--json"]) as (process, told), Client(told["url"]) as client:
+    with _run_module([*command, *options, "--json"]) as (process, info), Client(info["url"]) as client:
         login = {"username": "admin", "password": _PASSWORD}
         token = client.post("/api/v1/auth/login", login)["authToken"]
         client.set_token(token)
-        yield Server(process, client, told, token)
+        yield Server(process, client, info, token)
 
 
 @contextmanager
 def run_reference(file: Path) -> Iterator[Server]:
-    """Run the one to compare with, on a file of SQLite."""
-    with _running(["bench.api_reference", str(file)]) as (process, told), Client(told["url"]) as client:
-        client.set_token(told["token"])
-        yield Server(process, client, told, told["token"])
+    """Run the reference server on an SQLite file."""
+    with _run_module(["bench.api_reference", str(file)]) as (process, info), Client(info["url"]) as client:
+        client.set_token(info["token"])
+        yield Server(process, client, info, info["token"])
 
 
 @contextmanager
-def _running(module: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Run a module that tells in its first line where it listens."""
+def _run_module(module: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Run a module that prints its addresses as JSON in its first line. Return process id and that object."""
     environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": _PASSWORD}
     command = [sys.executable, "-m", *module]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:  # noqa: S603 # our own
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:  # noqa: S603 # our own program
         try:
-            told = next(iter(process.stdout or ()), b"null")
-            yield process.pid, json.loads(told)
+            line = next(iter(process.stdout or ()), b"null")
+            yield process.pid, json.loads(line)
         finally:
-            ended = process.poll()
+            exit_code = process.poll()
             process.terminate()
             process.wait(_TIMEOUT)
-            if ended is not None:
-                raise RuntimeError(f"{module[0]} ended by itself: {ended}")
+            if exit_code is not None:
+                raise RuntimeError(f"{module[0]} ended by itself: {exit_code}")

@@ -1,8 +1,8 @@
-"""A fleet in the registry, as large as they come: the same devices every time, added through the same doors.
+"""Large fleet in the registry: the same devices every time, inserted by the service's own functions.
 
-A million devices hang on 10,000 gateways, which are devices too. Models are spread as unevenly as in life,
-firmware belongs to a model, names are in several scripts, and every device has three labels: what it is for,
-the building it is in, and the team that looks after it.
+A million devices are behind 10,000 gateways, which are devices too. Models are distributed as unevenly as in
+real fleets, firmware belongs to a model, names are in several scripts, and every device has three labels: its
+purpose, its building, and the team responsible for it.
 
 python -m bench.api_fleet FOLDER [--size N] [--database postgresql://...]
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SIZE: Final = 1_000_000
 GATEWAY_EVERY: Final = 100
 START: Final = 1_790_000_000_000
-"""When the first device was heard, in milliseconds."""
+"""First observation of the first device, in milliseconds since 1970."""
 
 PURPOSES: Final = [f"purpose/{number:02d}" for number in range(41)]
 TEAMS: Final = [f"team {number:03d}" for number in range(200)]
@@ -46,20 +46,20 @@ NAMED: Final = 0.9
 
 
 class Product(NamedTuple):
-    """A model in the fleet."""
+    """Model in the fleet, with its distribution."""
 
     share: int
-    """Devices of a thousand."""
+    """Devices per thousand."""
     model: str
     variant: int
     maker: int
-    """How its MACs begin; 0: they are random."""
+    """First three bytes of its MACs; 0: random."""
     firmware: Sequence[Version]
     hardware: Sequence[Version]
 
 
 def _product(share: int, code: str, firmware: str, hardware: str, maker: int = 0) -> Product:
-    """Versions are told with how many of a hundred have them: `2.4.1*70 2.4.0*30`."""
+    """Build a product; versions are given with their weights, as in `2.4.1*70 2.4.0*30`."""
     model, _, variant = code.partition("-")
     return Product(share, model, int(variant or 0), maker, _versions(firmware), _versions(hardware))
 
@@ -102,35 +102,37 @@ ROOMS: Final = (
 
 
 class Member(NamedTuple):
-    """A device of the fleet."""
+    """Device of the fleet."""
 
     sighting: DeviceObservation
     labels: tuple[str, str, str]
 
 
 def generate_members(size: int = SIZE) -> Iterator[Member]:
-    """The devices, each gateway before those that hang on it."""
+    """Yield the devices, each gateway before the devices behind it."""
     random = Random(1)  # noqa: S311 # the same fleet every time
-    kinds, gateways = ([each for each in kind for _ in range(each.share)] for kind in (PRODUCTS, GATEWAYS))
+    products, gateways = (
+        [each for each in group for _ in range(each.share)] for group in (PRODUCTS, GATEWAYS)
+    )
     gateway = Mac("")
     for index in range(size):
-        kind = _one_of(random, gateways if index % GATEWAY_EVERY == 0 else kinds)
-        mac = _mac(index, kind.maker)
+        product = _choose(random, gateways if index % GATEWAY_EVERY == 0 else products)
+        mac = _mac(index, product.maker)
         if index % GATEWAY_EVERY == 0:
             gateway = mac
-        yield Member(_sighting(random, index, mac, gateway, kind), _labels(random, index))
+        yield Member(_observation(random, index, mac, gateway, product), _labels(random, index))
 
 
 def fill_database(
     database: Database, size: int = SIZE, *, on_progress: Callable[[int], object] = lambda _: None
 ) -> None:
-    """Add the fleet to an empty database; `tell` learns how many devices are in it."""
+    """Insert the fleet into an empty database. `on_progress` is called with the number of devices so far."""
     source, done = generate_members(size), 0
-    # Every batch touches most pages of every index: SQLite has one writer, who takes few large ones.
+    # Every batch touches most pages of every index: SQLite, with one writer, gets few large batches.
     writers, batch = (1, 250_000) if database.is_sqlite else (3, 20_000)
     with ThreadPoolExecutor(writers) as pool:
         running: deque[Future[int]] = deque()
-        while part := list(islice(source, batch)):  # the next is made up while the others are written
+        while part := list(islice(source, batch)):  # the next is generated while the others are written
             if len(running) == writers:
                 on_progress(done := done + running.popleft().result())
             running.append(pool.submit(_add, database, part))
@@ -147,35 +149,37 @@ def _add(database: Database, batch: Sequence[Member]) -> int:
 
 
 def _analyze(connection: Connection) -> None:
-    """What PostgreSQL does by itself after a while; measuring begins at once."""
+    """Update the planner statistics, which PostgreSQL would do later: the measurement begins at once."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("ANALYZE")
 
 
 def main() -> None:
-    """Fill a database by hand."""
+    """Fill a database from the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.api_fleet")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--size", type=int, default=SIZE)
     parser.add_argument("--database", default="sqlite")
-    asked = parser.parse_args()
-    database, start = open_database(asked.database, asked.folder), time.monotonic()
+    arguments = parser.parse_args()
+    database, start = open_database(arguments.database, arguments.folder), time.monotonic()
     fill_database(
-        database, asked.size, on_progress=lambda done: print(f"{done:9,} {time.monotonic() - start:7.1f} s")
+        database,
+        arguments.size,
+        on_progress=lambda done: print(f"{done:9,} {time.monotonic() - start:7.1f} s"),
     )
     database.close()
 
 
-def _sighting(random: Random, index: int, mac: Mac, gateway: Mac, kind: Product) -> DeviceObservation:
+def _observation(random: Random, index: int, mac: Mac, gateway: Mac, product: Product) -> DeviceObservation:
     return DeviceObservation(
         device=mac,
         at=START + index,
-        name=f"{_one_of(random, ROOMS)} {index:06d}" if random.random() < NAMED else UNSET,
+        name=f"{_choose(random, ROOMS)} {index:06d}" if random.random() < NAMED else UNSET,
         gateway=gateway,
-        model=ModelNumber(kind.model),
-        variant=kind.variant,
-        firmware=_one_of(random, kind.firmware),
-        hardware=_one_of(random, kind.hardware),
+        model=ModelNumber(product.model),
+        variant=product.variant,
+        firmware=_choose(random, product.firmware),
+        hardware=_choose(random, product.hardware),
         connected=random.random() < CONNECTED,
         status=0,
         parent=gateway,
@@ -185,17 +189,17 @@ def _sighting(random: Random, index: int, mac: Mac, gateway: Mac, kind: Product)
 
 
 def _mac(index: int, maker: int) -> Mac:
-    """Multiplying by an odd number gives every device a MAC of its own, and spreads them."""
+    """Return a unique MAC; the multiplication by an odd number spreads them."""
     spread = index * 0x9E3779B97F4A7C15
     return mac_from_int(maker << 24 | spread % (1 << 24) if maker else 0b11 << 46 | spread % (1 << 46))
 
 
 def _labels(random: Random, index: int) -> tuple[str, str, str]:
     building = index // (GATEWAY_EVERY * GATEWAYS_IN_BUILDING)
-    return _one_of(random, PURPOSES), f"building {building:04d}", _one_of(random, TEAMS)
+    return _choose(random, PURPOSES), f"building {building:04d}", _choose(random, TEAMS)
 
 
-def _one_of(random: Random, values: Sequence[Value]) -> Value:
+def _choose(random: Random, values: Sequence[Value]) -> Value:
     return values[int(random.random() * len(values))]  # random.choice takes three times as long
 
 

@@ -1,11 +1,11 @@
-"""The anchor of `bench.api`: the list of devices as written with FastAPI, pydantic and SQLAlchemy's ORM.
+"""Anchor of `bench.api`: the device list written with FastAPI, pydantic and SQLAlchemy's ORM.
 
-It reads the same SQLite file and answers the same JSON. What it leaves out makes it faster: it knows one
-filter, signs no page tokens, and never asks whether a login has ended.
+It reads the same SQLite file and returns the same JSON. It is faster for what it leaves out: it has one
+filter, does not sign page tokens, and does not check whether a login was revoked.
 
 python -m bench.api_reference FILE
 
-Prints one JSON object, with the address and a token for it, and serves until it is told to stop.
+Prints one JSON object with its URL and an access token, and serves until it is stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SECRET = secrets.token_bytes(32)
 
 
 class Base(DeclarativeBase):
-    """The tables, as far as the list shows them."""
+    """Base of the tables, with the columns that the list shows."""
 
 
 device_label = Table(
@@ -52,7 +52,7 @@ device_label = Table(
 
 
 class LabelRow(Base):
-    """A label."""
+    """Label."""
 
     __tablename__ = "label"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -60,7 +60,7 @@ class LabelRow(Base):
 
 
 class StateRow(Base):
-    """What changes with every report."""
+    """State of a device that changes with every report."""
 
     __tablename__ = "device_state"
     device: Mapped[int] = mapped_column(ForeignKey("device.id"), primary_key=True)
@@ -69,7 +69,7 @@ class StateRow(Base):
 
 
 class DeviceRow(Base):
-    """A device."""
+    """Device."""
 
     __tablename__ = "device"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -85,20 +85,20 @@ class DeviceRow(Base):
 
 
 class Body(BaseModel):
-    """What is answered."""
+    """Base of response bodies."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 class Connectivity(Body):
-    """Whether a device is connected, and since when it is or is not."""
+    """Connection state of a device, and the time of its last change."""
 
     connected: bool
     timestamp: str
 
 
 class Device(Body):
-    """A device in the list."""
+    """Device in the list."""
 
     id: str
     friendly_name: str
@@ -113,7 +113,7 @@ class Device(Body):
 
     @classmethod
     def of(cls, row: DeviceRow) -> Device:
-        """Spell a row."""
+        """Build the body from a row."""
         state = row.state
         return cls(
             id=f"bmac-{row.id:012x}",
@@ -121,7 +121,7 @@ class Device(Body):
             model_number=f"{row.model:04X}",
             labels=[label.text for label in row.labels],
             boot_mode=state.boot_mode if state else None,
-            connectivity=Connectivity(connected=row.connected, timestamp=_spell(row.connected_at)),
+            connectivity=Connectivity(connected=row.connected, timestamp=_format_time(row.connected_at)),
             firmware_version=row.firmware,
             hardware_version=row.hardware,
             imei=row.imei,
@@ -130,13 +130,13 @@ class Device(Body):
 
 
 class DevicePage(Body):
-    """Devices, and where the next page begins."""
+    """Page of devices, and the token of the next page."""
 
     items: list[Device]
     next_token: str | None
 
 
-def _spell(millis: int) -> str:
+def _format_time(millis: int) -> str:
     return (
         datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
         + "Z"
@@ -144,7 +144,7 @@ def _spell(millis: int) -> str:
 
 
 async def user(bearer: Annotated[HTTPAuthorizationCredentials, Depends(HTTPBearer())]) -> str:
-    """Who asks."""
+    """Return the user of the access token, or respond with 401."""
     try:
         claims = jwt.decode(bearer.credentials, SECRET, algorithms=["HS256"], audience="reference")
     except jwt.InvalidTokenError:
@@ -154,14 +154,14 @@ async def user(bearer: Annotated[HTTPAuthorizationCredentials, Depends(HTTPBeare
 
 
 def make_app(file: Path) -> FastAPI:
-    """The application on a database."""
+    """Create the application for an SQLite file."""
     app = FastAPI()
     engine = create_engine(
         URL.create("sqlite", database=str(file)), connect_args={"check_same_thread": False}
     )
-    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "connect", _set_cache_size)
 
-    # Not a coroutine: FastAPI runs it in a thread, and the event loop does not wait for the database.
+    # Not a coroutine: FastAPI runs it in a thread, so that the database does not block the event loop.
     @app.get("/api/v1/devices", dependencies=[Depends(user)])
     def list_devices(
         label: Annotated[str | None, Query(alias="Label")] = None,
@@ -169,7 +169,7 @@ def make_app(file: Path) -> FastAPI:
         next_token: Annotated[int, Query(alias="NextToken")] = -1,
     ) -> DevicePage:
         with Session(engine) as session:
-            # The same number, but in the index of labels: by the other SQLite would sort all that have it.
+            # The same number from the index of labels: ordered by the other, SQLite would sort all matches.
             number = DeviceRow.id if label is None else device_label.c.device
             query = select(DeviceRow).where(number > next_token).order_by(number)
             if label is not None:
@@ -184,12 +184,12 @@ def make_app(file: Path) -> FastAPI:
     return app
 
 
-def _set_up(connection: Any, _record: object) -> None:
-    connection.execute("PRAGMA cache_size = -65536")  # as large as ours
+def _set_cache_size(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA cache_size = -65536")  # as in the service
 
 
 def main() -> None:
-    """Serve."""
+    """Serve on a free port."""
     listener = socket.create_server(("127.0.0.1", 0))
     claims = {"sub": "bench", "aud": "reference", "exp": int(time.time()) + 3600}
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

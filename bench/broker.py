@@ -1,7 +1,7 @@
-"""Our broker against mosquitto: the same clients do the same to both, in turns, and the median counts.
+"""The embedded broker compared with mosquitto: the same clients load both, in turns; results are medians.
 
-What a broker costs is read from its process, so it does not matter what its clients take. Every row has the
-ratio of its figures to mosquitto's of the same run.
+The cost of a broker is read from its process, so the cost of the clients does not matter. Every row has the
+ratio of its metrics to those of mosquitto in the same run.
 """
 
 from __future__ import annotations
@@ -45,59 +45,62 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Broker(NamedTuple):
-    """A broker that runs, as a process."""
+    """Running broker process."""
 
     port: int
     process: int
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU time that it has taken, all its threads together."""
+        """CPU time of all its threads, in seconds."""
         fields = Path(f"/proc/{self.process}/stat").read_text("utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     @property
     def memory(self) -> float:
-        """MiB of memory that it has."""
+        """Resident memory in MiB."""
         pages = Path(f"/proc/{self.process}/statm").read_text("utf-8").split()[1]
         return int(pages) * resource.getpagesize() / 2**20
 
 
 @contextmanager
-def _mosquitto() -> Iterator[Broker]:
+def _run_mosquitto() -> Iterator[Broker]:
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
-        note = Path(folder) / "process"
-        with Mosquitto(Path(folder), *MOSQUITTO_SETTINGS, f"pid_file {note}") as running:
-            yield Broker(running.address.port, int(note.read_text("utf-8")))
+        pid_file = Path(folder) / "process"
+        with Mosquitto(Path(folder), *MOSQUITTO_SETTINGS, f"pid_file {pid_file}") as running:
+            yield Broker(running.address.port, int(pid_file.read_text("utf-8")))
 
 
 @contextmanager
-def _ours(role: str) -> Iterator[Broker]:
+def _run_ours(role: str) -> Iterator[Broker]:
     port = free_port()
-    with _program(role, port) as process:
+    with _start_program(role, port) as process:
         try:
-            _line(process)  # it is ready
+            _read_line(process)  # "ready"
             yield Broker(port, process.pid)
         finally:
             process.terminate()
 
 
 BROKERS: Mapping[str, Callable[[], AbstractContextManager[Broker]]] = {
-    "mosquitto": _mosquitto,
-    "ours": partial(_ours, "serve"),
-    "ours on uvloop": partial(_ours, "serve-uvloop"),
+    "mosquitto": _run_mosquitto,
+    "ours": partial(_run_ours, "serve"),
+    "ours on uvloop": partial(_run_ours, "serve-uvloop"),
 }
 
 
 COMPARED = ("cpu_us", "per_s", "ms_p50", "ms_p99", "MiB", "KiB_each", "seconds", "seconds_again")
-"""The figures that have a ratio."""
+"""Metrics that have a ratio."""
 
 
 def run(*, quick: bool, brokers: Sequence[str] = tuple(BROKERS)) -> dict[str, Any]:
-    """Push, keep a pace, fan out, sit idle, and come all at once. Among the brokers must be mosquitto."""
-    require_connections(MAX_CONNECTIONS)  # mosquitto inherits it
+    """Measure a full load, a fixed rate, fan-out, idle clients and a connect storm.
+
+    `brokers` must contain mosquitto, the anchor.
+    """
+    require_connections(MAX_CONNECTIONS)  # mosquitto inherits the limit
     pushed, seconds, fanned = (40_000, 3, 4_000) if quick else (400_000, 10, 20_000)
-    crowd = 500 if quick else MAX_CONNECTIONS
+    connections = 500 if quick else MAX_CONNECTIONS
     parts: dict[str, Callable[[Broker], Metrics]] = {
         f"pushed by {PUSHING_CONNECTIONS} connections": partial(
             _measure_load, ("push", PUSHING_CONNECTIONS, pushed), pushed
@@ -111,8 +114,8 @@ def run(*, quick: bool, brokers: Sequence[str] = tuple(BROKERS)) -> dict[str, An
         f"fan-out to {FAN_OUT_SUBSCRIBERS}, QoS 1": partial(
             _measure_load, ("fan-out", FAN_OUT_SUBSCRIBERS, fanned, 1), FAN_OUT_SUBSCRIBERS * fanned
         ),
-        f"{crowd} idle": partial(_idle, crowd),
-        f"{crowd} at once": partial(_storms, crowd),
+        f"{connections} idle": partial(_measure_idle, connections),
+        f"{connections} at once": partial(_measure_storms, connections),
     }
     rounds = 1 if quick else 3
     return {name: _add_ratios(_medians(rounds, part, brokers)) for name, part in parts.items()} | {
@@ -121,40 +124,40 @@ def run(*, quick: bool, brokers: Sequence[str] = tuple(BROKERS)) -> dict[str, An
 
 
 def _measure_load(load: tuple[str | int, ...], count: int, broker: Broker) -> Metrics:
-    """What so many messages of a load cost; at a fan-out they are what goes out."""
+    """Measure a load of `count` messages, which for a fan-out are the outgoing messages."""
     role, *numbers = load
-    with _program(role, broker.port, *numbers) as clients:
-        _line(clients)  # they are connected
+    with _start_program(role, broker.port, *numbers) as clients:
+        _read_line(clients)  # "ready": all are connected
         cpu = broker.cpu
-        figures = _start_load(clients)
+        metrics = _start_load(clients)
         cpu = broker.cpu - cpu
-    return {**figures, "cpu_us": cpu / count * 1e6, "load_cpu_us": figures["cpu_us"]}
+    return {**metrics, "cpu_us": cpu / count * 1e6, "load_cpu_us": metrics["cpu_us"]}
 
 
-def _idle(crowd: int, broker: Broker) -> Metrics:
+def _measure_idle(connections: int, broker: Broker) -> Metrics:
     before = broker.memory
-    with _program("idle", broker.port, crowd) as clients:
-        _line(clients)  # they are connected
+    with _start_program("idle", broker.port, connections) as clients:
+        _read_line(clients)  # "ready": all are connected
         memory, cpu = broker.memory, broker.cpu
         time.sleep(IDLE_SECONDS)
         cpu = broker.cpu - cpu
-        figures = _start_load(clients)
-    each = (memory - before) / crowd * 1024
-    return {**figures, "MiB": memory, "KiB_each": each, "cpu_percent": cpu / IDLE_SECONDS * 100}
+        metrics = _start_load(clients)
+    each = (memory - before) / connections * 1024
+    return {**metrics, "MiB": memory, "KiB_each": each, "cpu_percent": cpu / IDLE_SECONDS * 100}
 
 
-def _storms(crowd: int, broker: Broker) -> Metrics:
-    """The same clients twice: a broker may know them the second time."""
-    first, again = (_measure_load(("storm", crowd), crowd, broker) for _ in range(2))
+def _measure_storms(connections: int, broker: Broker) -> Metrics:
+    """Measure a connect storm twice with the same clients: a broker may cache credentials."""
+    first, again = (_measure_load(("storm", connections), connections, broker) for _ in range(2))
     return {**first, **{f"{key}_again": value for key, value in again.items()}}
 
 
-def _program(*arguments: str | int) -> subprocess.Popen[str]:
+def _start_program(*arguments: str | int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "bench.broker_programs", *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 # our own
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 # our own program
 
 
-def _line(program: subprocess.Popen[str]) -> str:
+def _read_line(program: subprocess.Popen[str]) -> str:
     line = program.stdout.readline() if program.stdout else ""
     if not line:
         raise RuntimeError(f"{program.args!r} has ended too early")
@@ -162,24 +165,24 @@ def _line(program: subprocess.Popen[str]) -> str:
 
 
 def _start_load(clients: subprocess.Popen[str]) -> Metrics:
-    """Let them begin, and get their figures."""
+    """Start the load of the clients, and return their metrics."""
     if clients.stdin:
         clients.stdin.write("begin\n")
         clients.stdin.flush()
-    figures: Metrics = json.loads(_line(clients))
-    return figures
+    metrics: Metrics = json.loads(_read_line(clients))
+    return metrics
 
 
 def _medians(rounds: int, measure: Callable[[Broker], Metrics], brokers: Sequence[str]) -> dict[str, Metrics]:
-    """Each round gives every broker its turn, a fresh one that inherits nothing."""
-    seen: dict[str, list[Metrics]] = {name: [] for name in brokers}
+    """Measure a new instance of every broker in each round. Return the medians."""
+    results: dict[str, list[Metrics]] = {name: [] for name in brokers}
     for _ in range(rounds):
         for name in brokers:
             with BROKERS[name]() as broker:
-                seen[name].append(measure(broker))
+                results[name].append(measure(broker))
     return {
-        name: {key: statistics.median(figures[key] for figures in turns) for key in turns[0]}
-        for name, turns in seen.items()
+        name: {key: statistics.median(metrics[key] for metrics in measured) for key in measured[0]}
+        for name, measured in results.items()
     }
 
 

@@ -1,7 +1,7 @@
-"""What the clients of `bench.broker` do to a broker: push, keep a pace, fan out, sit there, come all at once.
+"""Loads of `bench.broker`: full speed, a fixed rate, fan-out, idle clients and a connect storm.
 
-Whoever is connected says "ready" and waits for a line, and stays connected while the figures are read: coming
-and going are no part of them.
+Each load prints "ready" once its clients are connected and waits for a line. The clients stay connected while
+the metrics are read, so that connects and disconnects are not measured.
 """
 
 from __future__ import annotations
@@ -38,22 +38,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 TICK_SECONDS: Final = 0.0001
-"""Seconds that a pace sleeps between its looks: at 20,000 a second, two reports fall due in them."""
+"""Seconds between two checks for due reports: at 20,000 per second, two reports fall due in that time."""
 
 LATENCY_SAMPLE_EVERY: Final = 20
-"""One of so many connections at a pace has its latency measured."""
+"""Latency is measured on every n-th connection."""
 
 EDGE_EVENTS: Final = select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
 
 
 @contextmanager
 def push(port: int, connections: int, count: int) -> Iterator[Metrics]:
-    """Publish as fast as a few connections with full windows can."""
-    ends = connect_all(port, map(gateway_mac, range(connections)))
-    pieces = count // connections // CHUNK
-    publishers = {end.fileno(): Publisher(end, number, pieces) for number, end in enumerate(ends)}
+    """Publish as fast as possible over a few connections with full in-flight windows."""
+    sockets = connect_all(port, map(gateway_mac, range(connections)))
+    chunks = count // connections // CHUNK
+    publishers = {
+        connection.fileno(): Publisher(connection, number, chunks)
+        for number, connection in enumerate(sockets)
+    }
     _wait_for_start()
-    meter = MessageMeter(connections * pieces * CHUNK)
+    meter = MessageMeter(connections * chunks * CHUNK)
     for publisher in publishers.values():
         publisher.start()
     _run_until_done({number: publisher.on_readable for number, publisher in publishers.items()})
@@ -62,92 +65,101 @@ def push(port: int, connections: int, count: int) -> Iterator[Metrics]:
 
 @contextmanager
 def fan_out(port: int, subscribers: int, count: int, qos: int) -> Iterator[Metrics]:
-    """Publish over one connection what many subscribe to, until all of them have all of it."""
-    ends = connect_all(port, map(viewer_name, range(subscribers)), at_once=MAX_USERS_CONNECTING)
+    """Publish over one connection to many subscribers, until all have received all reports."""
+    sockets = connect_all(port, map(viewer_name, range(subscribers)), at_once=MAX_USERS_CONNECTING)
     subscribe = encode_packet(Subscribe(1, (("mt/gateway/+/device/#", qos),)))
-    exchange_all(ends, [subscribe] * subscribers, answer=encode_packet(Suback(1, (qos,))))
-    (end,) = connect_all(port, [gateway_mac(0)])
-    pieces = count // CHUNK
-    publisher = Publisher(end, 0, pieces)
-    steps = {each.fileno(): Subscriber(each, qos=qos, count=pieces * CHUNK).on_readable for each in ends}
+    exchange_all(sockets, [subscribe] * subscribers, answer=encode_packet(Suback(1, (qos,))))
+    (connection,) = connect_all(port, [gateway_mac(0)])
+    chunks = count // CHUNK
+    publisher = Publisher(connection, 0, chunks)
+    steps = {each.fileno(): Subscriber(each, qos=qos, count=chunks * CHUNK).on_readable for each in sockets}
     _wait_for_start()
-    meter = MessageMeter(subscribers * pieces * CHUNK)
+    meter = MessageMeter(subscribers * chunks * CHUNK)
     publisher.start()
-    _run_until_done({**steps, end.fileno(): publisher.on_readable})
+    _run_until_done({**steps, connection.fileno(): publisher.on_readable})
     yield meter.metrics()
 
 
 @contextmanager
 def pace(port: int, connections: int, rate: int, seconds: int) -> Iterator[Metrics]:
-    """Publish at a rate, one connection after the other, each a single report."""
-    turns = RoundRobinPublisher(connect_all(port, map(gateway_mac, range(connections))))
+    """Publish at a fixed rate, a single report per connection in turns."""
+    publisher = RoundRobinPublisher(connect_all(port, map(gateway_mac, range(connections))))
     count = rate * seconds
     _wait_for_start()
-    meter, began, sent = MessageMeter(count), time.monotonic(), 0
+    meter, started, sent = MessageMeter(count), time.monotonic(), 0
     while sent < count:
         time.sleep(TICK_SECONDS)
-        due = min(count, int((time.monotonic() - began) * rate))
-        turns.publish(sent, due)
-        turns.receive_pubacks(timeout=0)
+        due = min(count, int((time.monotonic() - started) * rate))
+        publisher.publish(sent, due)
+        publisher.receive_pubacks(timeout=0)
         sent = due
-    sent_after = time.monotonic() - began
-    while turns.pubacks < count and turns.receive_pubacks(timeout=TIMEOUT):
+    sending_seconds = time.monotonic() - started
+    while publisher.pubacks < count and publisher.receive_pubacks(timeout=TIMEOUT):
         pass
-    figures = meter.metrics()
-    yield {**figures, "sent_per_s": count / sent_after, "pubacks": turns.pubacks, **turns.latencies()}
+    metrics = meter.metrics()
+    yield {
+        **metrics,
+        "sent_per_s": count / sending_seconds,
+        "pubacks": publisher.pubacks,
+        **publisher.latencies(),
+    }
 
 
 @contextmanager
 def idle(port: int, connections: int) -> Iterator[Metrics]:
-    """Connect, subscribe to requests as gateways do, and be there."""
+    """Connect, subscribe to requests as gateways do, and stay idle."""
     names = [gateway_mac(number) for number in range(connections)]
-    ends = connect_all(port, names)
-    wanted = (((f"mt/gateway/{name}/request/#", 1), ("mt/gateways/#", 1)) for name in names)
+    sockets = connect_all(port, names)
+    filters = (((f"mt/gateway/{name}/request/#", 1), ("mt/gateways/#", 1)) for name in names)
     exchange_all(
-        ends, (encode_packet(Subscribe(1, both)) for both in wanted), answer=encode_packet(Suback(1, (1, 1)))
+        sockets,
+        (encode_packet(Subscribe(1, both)) for both in filters),
+        answer=encode_packet(Suback(1, (1, 1))),
     )
     _wait_for_start()
     exchange_all(
-        ends, [PINGREQ] * connections, answer=PINGRESP
-    )  # else somebody has been thrown out meanwhile
+        sockets, [PINGREQ] * connections, answer=PINGRESP
+    )  # fails if the broker has closed a connection meanwhile
     yield {"connections": connections}
 
 
 @contextmanager
 def storm(port: int, connections: int) -> Iterator[Metrics]:
-    """Connect all at once, and see who gets in, and when the last of them does."""
+    """Connect all clients at once, and measure how many are accepted and the time until the last one is."""
     packets = [encode_connect(gateway_mac(number)) for number in range(connections)]
     _wait_for_start()
-    meter, began = MessageMeter(connections), time.monotonic()
-    newcomers = [ConnectAttempt(port, packet) for packet in packets]
-    with suppress(TimeoutError):  # who waits for longer has not got in
-        _run_until_done({each.fileno(): each.on_event for each in newcomers}, EDGE_EVENTS)
-    accepted = [each.accepted_at for each in newcomers if each.accepted_at]
-    cpu, seconds = meter.metrics()["cpu_us"], max(accepted, default=began) - began
+    meter, started = MessageMeter(connections), time.monotonic()
+    attempts = [ConnectAttempt(port, packet) for packet in packets]
+    with suppress(TimeoutError):  # attempts without a result count as refused
+        _run_until_done({each.fileno(): each.on_event for each in attempts}, EDGE_EVENTS)
+    accepted = [each.accepted_at for each in attempts if each.accepted_at]
+    cpu, seconds = meter.metrics()["cpu_us"], max(accepted, default=started) - started
     yield {"cpu_us": cpu, "seconds": seconds, "refused": connections - len(accepted)}
 
 
 class RoundRobinPublisher:
-    """Connections that publish in turns, a report each, whether or not their last is acknowledged."""
+    """Connections that publish one report each in turns, without waiting for PUBACKs."""
 
-    def __init__(self, ends: list[socket.socket]) -> None:
-        for end in ends:
-            end.settimeout(0)
+    def __init__(self, sockets: list[socket.socket]) -> None:
+        for connection in sockets:
+            connection.settimeout(0)
         self.pubacks = 0
-        self._turns = [(end.sendall, encode_device_reports(number)) for number, end in enumerate(ends)]
-        self._receive = {end.fileno(): end.recv for end in ends}
+        self._turns = [
+            (connection.sendall, encode_device_reports(number)) for number, connection in enumerate(sockets)
+        ]
+        self._receive = {connection.fileno(): connection.recv for connection in sockets}
         self._sent_at: dict[int, deque[float]] = {
-            end.fileno(): deque() for end in ends[::LATENCY_SAMPLE_EVERY]
+            connection.fileno(): deque() for connection in sockets[::LATENCY_SAMPLE_EVERY]
         }
         self._sampled = {
-            number: self._sent_at[ends[number].fileno()]
-            for number in range(0, len(ends), LATENCY_SAMPLE_EVERY)
+            number: self._sent_at[sockets[number].fileno()]
+            for number in range(0, len(sockets), LATENCY_SAMPLE_EVERY)
         }
         self._latencies: list[float] = []
         self._poll = _build_poll(self._receive, select.EPOLLIN)
 
     def publish(self, begin: int, end: int) -> None:
-        """Publish the reports from one number to another."""
+        """Publish the reports with numbers in this range."""
         for report in range(begin, end):
             turn, number = divmod(report, len(self._turns))
             send, packets = self._turns[number]
@@ -156,7 +168,7 @@ class RoundRobinPublisher:
             send(packets[turn % len(packets)])
 
     def receive_pubacks(self, *, timeout: float) -> bool:
-        """Count what has come; False when nothing has."""
+        """Count received PUBACKs. Return False if there were none before the timeout."""
         events = self._poll.poll(timeout)
         for descriptor, _ in events:
             count = len(self._receive[descriptor](4096)) // PUBACK_LENGTH
@@ -169,13 +181,13 @@ class RoundRobinPublisher:
         return bool(events)
 
     def latencies(self) -> Metrics:
-        """Milliseconds from a report to its PUBACK."""
+        """Return percentiles of the milliseconds from a report to its PUBACK."""
         cuts = statistics.quantiles(self._latencies, n=100)
         return {"ms_p50": cuts[49] * 1e3, "ms_p99": cuts[98] * 1e3, "ms_max": max(self._latencies) * 1e3}
 
 
 class ConnectAttempt:
-    """A connection that introduces itself as soon as it stands, and learns whether it may stay."""
+    """Connection that sends CONNECT as soon as it is open, and records when it is accepted."""
 
     def __init__(self, port: int, packet: bytes) -> None:
         self.accepted_at = 0.0
@@ -187,7 +199,7 @@ class ConnectAttempt:
         self.fileno = self._end.fileno
 
     def on_event(self) -> bool:
-        """Take a step whenever something has changed; whether there is another."""
+        """Handle an event of the socket: send CONNECT or receive CONNACK. Return whether to wait for more."""
         try:
             if self._packet:
                 self._end.sendall(self._packet)
@@ -208,14 +220,14 @@ def _wait_for_start() -> None:
 
 
 def _run_until_done(steps: dict[int, Callable[[], bool]], events: int = select.EPOLLIN) -> None:
-    """Take the step of every connection that is ready, until it says that it was the last."""
-    poll, left = _build_poll(steps, events), dict(steps)
-    while left:
+    """Call the step of every ready connection, until each has returned False."""
+    poll, remaining = _build_poll(steps, events), dict(steps)
+    while remaining:
         if not (ready := poll.poll(TIMEOUT)):
-            raise TimeoutError(f"{len(left)} connections wait for a broker that is silent")
+            raise TimeoutError(f"{len(remaining)} connections got no data from the broker")
         for descriptor, _ in ready:
-            if not left[descriptor]():
-                del left[descriptor]
+            if not remaining[descriptor]():
+                del remaining[descriptor]
                 poll.unregister(descriptor)
 
 

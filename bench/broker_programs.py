@@ -1,4 +1,4 @@
-"""The programs of `bench.broker`, each a process with a CPU time of its own: clients, and our broker.
+"""Programs of `bench.broker`, each in its own process so that its CPU time can be measured.
 
 python -m bench.broker_programs push PORT CONNECTIONS COUNT
 python -m bench.broker_programs pace PORT CONNECTIONS RATE SECONDS
@@ -8,7 +8,7 @@ python -m bench.broker_programs storm PORT CONNECTIONS
 python -m bench.broker_programs serve PORT
 python -m bench.broker_programs serve-uvloop PORT
 
-Clients print "ready", wait for a line, print one JSON object, and stay connected until their input ends.
+Clients print "ready", wait for a line, print one JSON object, and stay connected until standard input ends.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ SERVERS = {"serve": asyncio.run, "serve-uvloop": uvloop.run}
 
 
 def main() -> None:
-    """Play a role."""
-    role, *given = sys.argv[1:]
-    numbers = [int(each) for each in given]
+    """Run the program named by the first argument."""
+    role, *arguments = sys.argv[1:]
+    numbers = [int(each) for each in arguments]
     require_connections(MAX_CONNECTIONS)
     if role in SERVERS:
         SERVERS[role](broker_server.serve(*numbers))
         return
-    with CLIENTS[role](*numbers) as figures:
-        print(json.dumps(figures), flush=True)
+    with CLIENTS[role](*numbers) as metrics:
+        print(json.dumps(metrics), flush=True)
         sys.stdin.read()
 
 

@@ -1,6 +1,6 @@
-"""Our broker as `bench.broker` runs it: as in the service, with accounts, database and doorkeeper.
+"""Embedded broker as run by `bench.broker`: as in the service, with accounts, database and authenticator.
 
-Only the consumer is another: it counts reports, so that the broker is measured and nothing behind it.
+Only the consumer differs: it counts reports, so that only the broker is measured.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ LIMITS = BrokerLimits(
     queue_bytes=100_000_000,
     in_flight=2_000,
 )
-"""All clients are at one address here, and are to be as fast as they can."""
+"""Limits for clients that share one address and run at full speed."""
 
 
 class CountingConsumer:
-    """A consumer that commits what the broker has to remember, and counts the rest."""
+    """Consumer that commits the changes of the broker's state, and only counts the reports."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.reports = 0
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Count a batch."""
+        """Commit the state changes of a batch, and count its reports."""
         if batch.has_changes:
             await self._database.write(batch.write_changes)
         self.reports += len(batch.messages)
 
 
 async def serve(port: int) -> None:
-    """Run our broker until the process is ended."""
+    """Run the broker until the process is stopped."""
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
         database = open_database("sqlite", Path(folder))
-        database.write_now(_fill)
+        database.write_now(_insert_accounts)
         settings = Settings(data=Path(folder), limits=LIMITS)
         api = RestApi(database, settings, open_sample_store(database, Path(folder), {}, now=clock.now()))
         endpoint = EmbeddedBroker(
@@ -80,15 +80,15 @@ async def serve(port: int) -> None:
             steady=clock.steady,
         )
         with socket.create_server(("127.0.0.1", port), backlog=4096) as listener:
-            serving = asyncio.create_task(endpoint.run([MqttListener(listener, "mqtt")]))
+            broker_task = asyncio.create_task(endpoint.run([MqttListener(listener, "mqtt")]))
             await asyncio.sleep(0.1)
             print("ready", flush=True)
-            await serving
+            await broker_task
 
 
-def _fill(connection: Connection) -> None:
-    """The accounts of the clients. Their passwords are cheap to check: only programs log in here."""
-    now, cheap = clock.now(), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+def _insert_accounts(connection: Connection) -> None:
+    """Insert the accounts of the clients, with password hashes that are cheap to check."""
+    now, hasher = clock.now(), PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     macs = [Mac(clients.gateway_mac(number)) for number in range(GATEWAYS)]
     registry.record_observations(
         connection, [DeviceObservation(device=mac, at=now, heard=False) for mac in macs]
@@ -96,5 +96,5 @@ def _fill(connection: Connection) -> None:
     rows = [(mac_to_int(mac), hash_credential(f"secret-{mac}"), now, None, None, None) for mac in macs]
     bulk.insert_rows(connection, gateway, rows)
     names = [clients.viewer_name(number) for number in range(VIEWERS)]
-    people = [(name, cheap.hash(f"secret-{name}"), Role.VIEWER.value, now, None) for name in names]
-    bulk.insert_rows(connection, account, people)
+    users = [(name, hasher.hash(f"secret-{name}"), Role.VIEWER.value, now, None) for name in names]
+    bulk.insert_rows(connection, account, users)

@@ -1,12 +1,12 @@
-"""What mosquitto loses of what it has acknowledged, when it is killed.
+"""Acknowledged messages that mosquitto loses when it is killed.
 
 python -m bench.brokers_exposure [--tries N]
 
-Gateways publish at QoS 1 and at a steady rate through mosquitto to the part of the service that listens to
-another broker; only the consumer behind it is another, which keeps what comes in memory. At a random moment
-mosquitto is killed with SIGKILL and started again. What was acknowledged and never comes is lost.
+Gateways publish at QoS 1 and at a fixed rate through mosquitto to the service's client of external brokers;
+its consumer keeps the messages in memory. At a random moment mosquitto is killed with SIGKILL and started
+again. Messages that were acknowledged and never received are lost.
 
-All settings are tried at the same time, each with a mosquitto of its own.
+All settings are tried concurrently, each with its own mosquitto.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ QUEUES: Final = ("max_inflight_messages 2000", "max_queued_messages 0")
 
 GATEWAYS: Final = 4
 RATE: Final = 50
-"""Reports per second of each."""
+"""Reports per second and gateway."""
 
 SHORTEST, LONGEST = 4.0, 14.0
-"""Seconds until the kill; longer than the longest interval between two saves that is not endless."""
+"""Range of seconds until the kill; the maximum is longer than most intervals between two saves."""
 
 QUIET_SECONDS: Final = 3.0
 """Seconds without a report after which no more are expected."""
@@ -58,28 +58,28 @@ _LINK_OPTIONS = MqttOptions(backoff=ExponentialBackoff(initial=0.2, maximum=1.0)
 
 
 class TrialLosses(NamedTuple):
-    """What became of one try."""
+    """Lost messages of one trial."""
 
     acknowledged: int
     lost_before_kill: int
-    """Acknowledged before the kill, and lost."""
+    """Lost messages that were acknowledged before the kill."""
     lost_after_restart: int
-    """Acknowledged after mosquitto was back, and lost."""
+    """Lost messages that were acknowledged after the restart of mosquitto."""
 
 
 class CollectingConsumer:
-    """A consumer that keeps what comes."""
+    """Consumer that keeps all payloads in memory."""
 
     def __init__(self) -> None:
         self.received: set[bytes] = set()
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Keep a batch."""
+        """Keep the payloads of a batch."""
         self.received |= {message.payload for message in batch.messages}
 
 
 class NumberPublisher:
-    """Publishes numbers, and knows which were acknowledged."""
+    """Gateway that publishes numbers, and records which were acknowledged before and after the kill."""
 
     def __init__(self, address: BrokerAddress, name: str) -> None:
         self.before: set[bytes] = set()
@@ -89,7 +89,7 @@ class NumberPublisher:
         self._name = name
 
     async def run(self) -> None:
-        """Publish at its rate until cancelled, then wait for what is on its way."""
+        """Publish at the fixed rate until canceled, then wait for pending acknowledgments."""
         topic = f"mt/gateway/{self._name}/device/{self._name}/measurement/8800"
         async with self._link, asyncio.TaskGroup() as tasks:
             with suppress(asyncio.CancelledError):
@@ -103,7 +103,7 @@ class NumberPublisher:
 
 
 class MosquittoTrial:
-    """A mosquitto and a service that has a session there."""
+    """Mosquitto with one of the settings, and a service with a persistent session."""
 
     def __init__(self, folder: Path, settings: Sequence[str]) -> None:
         self._mosquitto = Mosquitto(folder, *settings, *QUEUES)
@@ -113,7 +113,7 @@ class MosquittoTrial:
         self._names = (f"02005e{number:06x}" for number in count(1))
 
     async def __aenter__(self) -> Self:
-        """Let the session be saved, as one is that has been there for long."""
+        """Create the service's session, and restart mosquitto so that the session is saved."""
         await asyncio.to_thread(self._mosquitto.start)
         async with self._service():
             pass
@@ -125,7 +125,7 @@ class MosquittoTrial:
         await asyncio.to_thread(self._mosquitto.stop)
 
     async def run(self, *, connected: bool) -> TrialLosses:
-        """Kill mosquitto under load, with the service there or away, and tell what was lost."""
+        """Kill mosquitto under load, with the service connected or not. Return the losses."""
         gateways = [NumberPublisher(self._address, next(self._names)) for _ in range(GATEWAYS)]
         if connected:
             async with self._service():
@@ -137,14 +137,14 @@ class MosquittoTrial:
                 await self._settle()
         before = set().union(*(each.before for each in gateways))
         after = set().union(*(each.after for each in gateways))
-        come = self._consumer.received
-        return TrialLosses(len(before) + len(after), len(before - come), len(after - come))
+        received = self._consumer.received
+        return TrialLosses(len(before) + len(after), len(before - received), len(after - received))
 
     async def _kill_under_load(self, gateways: Sequence[NumberPublisher]) -> None:
         running = [asyncio.create_task(each.run()) for each in gateways]
-        await asyncio.sleep(random.uniform(SHORTEST, LONGEST))  # noqa: S311 # no secret
+        await asyncio.sleep(random.uniform(SHORTEST, LONGEST))  # noqa: S311 # not for cryptography
         await asyncio.to_thread(self._mosquitto.stop, SIGKILL)
-        await asyncio.sleep(0.05)  # what it said before is heard by now
+        await asyncio.sleep(0.05)  # its last acknowledgments are received by now
         for each in gateways:
             each.is_after = True
         await asyncio.to_thread(self._mosquitto.start)
@@ -154,22 +154,22 @@ class MosquittoTrial:
         await asyncio.gather(*running)
 
     async def _settle(self) -> None:
-        come = -1
-        while come < len(self._consumer.received):
-            come = len(self._consumer.received)
+        count_before = -1
+        while count_before < len(self._consumer.received):
+            count_before = len(self._consumer.received)
             await asyncio.sleep(QUIET_SECONDS)
 
     @asynccontextmanager
     async def _service(self) -> AsyncIterator[None]:
-        outside = ExternalBrokerClient(
+        client = ExternalBrokerClient(
             self._address,
             "meshfleet",
             prefix="",
             consumer=self._consumer,
             options=build_link_options(Settings()),
         )
-        running = asyncio.create_task(outside.run())
-        while outside.trouble is not None:  # noqa: ASYNC110 # it tells nobody
+        running = asyncio.create_task(client.run())
+        while client.trouble is not None:  # noqa: ASYNC110 # it has no event to wait for
             await asyncio.sleep(0.01)
         yield
         running.cancel()
@@ -178,10 +178,10 @@ class MosquittoTrial:
 
 async def _measure(name: str, tries: int, found: dict[tuple[str, bool], list[TrialLosses]]) -> None:
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
-        async with MosquittoTrial(Path(folder), SETTINGS[name]) as site:
+        async with MosquittoTrial(Path(folder), SETTINGS[name]) as trial:
             for number in range(2 * tries):
                 connected = number % 2 == 0
-                found[name, connected].append(await site.run(connected=connected))
+                found[name, connected].append(await trial.run(connected=connected))
 
 
 async def _measure_all(tries: int) -> dict[tuple[str, bool], list[TrialLosses]]:
@@ -193,14 +193,14 @@ async def _measure_all(tries: int) -> dict[tuple[str, bool], list[TrialLosses]]:
 
 
 def main() -> None:
-    """Try all settings, and print a table."""
+    """Run the trials of all settings, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.brokers_exposure")
     parser.add_argument(
-        "--tries", type=int, default=5, help="kills for each setting, with the service and without"
+        "--tries", type=int, default=5, help="trials per setting, with the service connected and disconnected"
     )
     found = asyncio.run(_measure_all(parser.parse_args().tries))
     print(f"{GATEWAYS} gateways, {RATE} reports per second each, killed after {SHORTEST:g} to {LONGEST:g} s")
-    print("| settings | service | acknowledged | lost before the kill: median, most | lost after it |")
+    print("| settings | service | acknowledged | lost before the kill: median, maximum | lost after it |")
     print("|---|---|---|---|---|")
     for name in SETTINGS:
         for connected in (True, False):
@@ -211,7 +211,7 @@ def _row(name: str, tries: Sequence[TrialLosses], *, connected: bool) -> str:
     acknowledged, before, after = zip(*tries, strict=True)
     cells = [
         name,
-        "connected" if connected else "away",
+        "connected" if connected else "disconnected",
         f"{min(acknowledged)} to {max(acknowledged)}",
         f"{statistics.median(before):g}, {max(before)}",
         f"{statistics.median(after):g}, {max(after)}",

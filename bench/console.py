@@ -1,8 +1,8 @@
-"""The console over a million devices, in Chromium: how soon it shows something, and what it takes to go on.
+"""The console with a million devices in Chromium: time to the first rows, cost of scrolling and live updates.
 
-The service is a process of its own on SQLite, with the fleet of `bench.api_fleet`. Anchors, in the same run:
-for the first rows the same list, asked for by a client that draws nothing; for live rows the same page while
-nothing happens. Times of a browser on a busy machine say little, the time of its main thread says more.
+The service is its own process on SQLite, with the fleet of `bench.api_fleet`. Anchors in the same run: for
+the first rows, the same list requested by a plain HTTP client; for live rows, the same page without reports.
+On a busy machine the time of the browser's main thread is more reliable than elapsed times.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ SCROLL_ROWS: Final = 3_000
 """Rows to scroll through."""
 
 RATE: Final = 50
-"""Reports a second, of the devices behind one gateway: all are in the list that is shown."""
+"""Reports per second of the devices behind one gateway, which are all in the shown list."""
 
 SECONDS, QUICK_SECONDS = 20, 5
-PATIENCE: Final = 60_000
+TIMEOUT_MS: Final = 60_000
 
 _LIST: Final = "/api/v1/devices?"
 _ROWS: Final = "tbody tr[aria-rowindex]"
@@ -61,23 +61,23 @@ _LAST: Final = "rows => Math.max(...rows.map(row => Number(row.getAttribute('ari
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    """Fill, look, scroll, and listen."""
+    """Fill the database, then measure the first rows, scrolling and live updates."""
     size = QUICK_SIZE if quick else SIZE
     with (
-        _fleet(size) as data,
+        _fill_database(size) as data,
         run_service(data, "sqlite", "--mqtt", "127.0.0.1:0") as server,
-        _gateway(server, size) as gateway,
-        _browser(server.startup_info["url"], server.token) as page,
+        _connect_gateway(server, size) as gateway,
+        _open_browser(server.startup_info["url"], server.token) as page,
     ):
         meter = BrowserMeter(page)
-        first = _first_rows(page, server.client, QUICK_TRIES if quick else TRIES)
-        deep = _deep(page, meter)
-        live = _live(page, meter, gateway, QUICK_SECONDS if quick else SECONDS)
+        first = _measure_first_rows(page, server.client, QUICK_TRIES if quick else TRIES)
+        deep = _measure_scrolling(page, meter)
+        live = _measure_live_updates(page, meter, gateway, QUICK_SECONDS if quick else SECONDS)
     return {f"{size:,} devices": {**first, **deep}, f"{RATE} reports a second": live, "bars": THRESHOLDS}
 
 
 class BrowserMeter:
-    """What the browser says of itself, about one tab."""
+    """Performance metrics of one tab, reported by the browser."""
 
     def __init__(self, page: Page) -> None:
         self._session = page.context.new_cdp_session(page)
@@ -85,17 +85,17 @@ class BrowserMeter:
 
     @property
     def main_thread(self) -> float:
-        """Seconds that its main thread has been busy."""
+        """Busy time of the main thread, in seconds."""
         return self._metric("TaskDuration")
 
     @property
     def heap(self) -> float:
-        """Bytes that its scripts hold, without what nobody refers to any more."""
+        """Bytes of the JavaScript heap after garbage collection."""
         self._session.send("HeapProfiler.collectGarbage")
         return self._metric("JSHeapUsedSize")
 
     def share(self, work: Callable[[], object]) -> float:
-        """Percent of its main thread that are taken meanwhile."""
+        """Return the load of the main thread in percent while the work runs."""
         before, start = self.main_thread, time.perf_counter()
         work()
         return round((self.main_thread - before) / (time.perf_counter() - start) * 100, 1)
@@ -106,7 +106,7 @@ class BrowserMeter:
 
 
 @contextmanager
-def _fleet(size: int) -> Iterator[Path]:
+def _fill_database(size: int) -> Iterator[Path]:
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
         database = open_database("sqlite", Path(folder))
         fill_database(database, size)
@@ -122,28 +122,28 @@ def _chromium() -> Path:
 
 
 @contextmanager
-def _browser(url: str, token: str) -> Iterator[Page]:
-    """A tab in which somebody is signed in."""
+def _open_browser(url: str, token: str) -> Iterator[Page]:
+    """Open a tab that is logged in."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
         page = browser.new_context(base_url=url, viewport={"width": 1440, "height": 900}).new_page()
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(TIMEOUT_MS)
         page.goto("/")
         page.evaluate("token => sessionStorage.setItem('meshfleet.token', token)", token)
         yield page
         browser.close()
 
 
-def _first_rows(page: Page, client: Client, tries: int) -> dict[str, Any]:
-    """From the address to rows on the screen, and how often the list is asked for meanwhile."""
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if _LIST in request.url else None)
-    rows, answers = [], []
+def _measure_first_rows(page: Page, client: Client, tries: int) -> dict[str, Any]:
+    """Measure the time from navigation to the first rows, and count the requests of the list."""
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url) if _LIST in request.url else None)
+    rows, responses = [], []
     for _ in range(tries):
         start = time.perf_counter()
         client.get(f"{_LIST}Include=live&MaxResults=100")
-        answers.append(time.perf_counter() - start)
-        asked.clear()
+        responses.append(time.perf_counter() - start)
+        requested.clear()
         page.goto("about:blank")
         start = time.perf_counter()
         page.goto("/devices", wait_until="commit")
@@ -153,14 +153,14 @@ def _first_rows(page: Page, client: Client, tries: int) -> dict[str, Any]:
     return {
         "first rows, s": round(statistics.median(rows), 2),
         "first rows, longest, s": round(max(rows), 2),
-        "the list alone, ms": round(statistics.median(answers) * 1000, 1),
-        "list requests before scrolling": len([each for each in asked if "Ids=" not in each]),
-        "devices looked up by id, requests": len([each for each in asked if "Ids=" in each]),
+        "the list alone, ms": round(statistics.median(responses) * 1000, 1),
+        "list requests before scrolling": len([each for each in requested if "Ids=" not in each]),
+        "devices looked up by id, requests": len([each for each in requested if "Ids=" in each]),
     }
 
 
-def _deep(page: Page, meter: BrowserMeter) -> dict[str, Any]:
-    """Scroll, and count what the browser holds then."""
+def _measure_scrolling(page: Page, meter: BrowserMeter) -> dict[str, Any]:
+    """Scroll down, and measure the time, the page size and the heap."""
     before, start = meter.main_thread, time.perf_counter()
     _scroll_to(page, SCROLL_ROWS)
     return {
@@ -173,71 +173,73 @@ def _deep(page: Page, meter: BrowserMeter) -> dict[str, Any]:
 
 
 def _scroll_to(page: Page, row: int) -> None:
-    """Scroll until a row is there; a list that does not go on for as long as anything may take is broken."""
-    last, moved_at = 0, time.perf_counter()
+    """Scroll until a row exists. Raise an error if the list does not grow within the timeout."""
+    last, grown_at = 0, time.perf_counter()
     while last < row:
         before, last = last, page.locator(_ROWS).evaluate_all(_LAST)
         now = time.perf_counter()
         if last > before:
-            moved_at = now
-        elif now - moved_at > PATIENCE / 1000:
+            grown_at = now
+        elif now - grown_at > TIMEOUT_MS / 1000:
             raise RuntimeError(f"the list ends at row {last:,}")
         page.locator(_ROWS).first.evaluate(_SCROLL)
         page.wait_for_timeout(50)
 
 
-def _live(page: Page, meter: BrowserMeter, gateway: ReportingGateway, seconds: int) -> dict[str, Any]:
-    """The share of its main thread that the list takes while its devices report, and while they do not."""
-    one = gateway.devices[0]
+def _measure_live_updates(
+    page: Page, meter: BrowserMeter, gateway: ReportingGateway, seconds: int
+) -> dict[str, Any]:
+    """Measure the load of the main thread with and without reports, for the list and for one device."""
+    first = gateway.devices[0]
     _show(page, f"/devices?Gateway={gateway.mac}", _ROWS)
-    quiet = meter.share(lambda: page.wait_for_timeout(seconds * 1000))
+    idle_share = meter.share(lambda: page.wait_for_timeout(seconds * 1000))
     before = page.locator("tbody").inner_text()
-    loud = meter.share(lambda: gateway.report(page, gateway.devices, seconds))
+    list_share = meter.share(lambda: gateway.report(page, gateway.devices, seconds))
     if page.locator("tbody").inner_text() == before:
-        raise RuntimeError("no report has reached the page")
+        raise RuntimeError("no report reached the page")
     rate = gateway.rate
-    _show(page, f"/devices/{to_device_id(one)}", "h1")
-    device = meter.share(lambda: gateway.report(page, [one], seconds))
+    _show(page, f"/devices/{to_device_id(first)}", "h1")
+    device_share = meter.share(lambda: gateway.report(page, [first], seconds))
     return {
         "reports a second, in fact": min(rate, gateway.rate),
-        "main thread of the list, %": loud,
-        "the same without reports, %": quiet,
-        "main thread of the page of a device that sends all of them, %": device,
+        "main thread of the list, %": list_share,
+        "the same without reports, %": idle_share,
+        "main thread of the page of a device that sends all of them, %": device_share,
     }
 
 
-def _show(page: Page, path: str, awaited: str) -> None:
+def _show(page: Page, path: str, selector: str) -> None:
     page.goto(path)
-    page.locator(awaited).first.wait_for()
+    page.locator(selector).first.wait_for()
     page.wait_for_load_state("networkidle")
 
 
 class ReportingGateway:
-    """A gateway of the fleet that is connected, and says what it is told to."""
+    """Connected gateway of the fleet that publishes RSSI reports."""
 
     def __init__(self, mqtt: Mqtt, mac: Mac, devices: Sequence[Mac]) -> None:
         self._mqtt = mqtt
         self.mac = mac
         self.devices = devices
         self.rate = 0.0
-        """Reports a second, the last time: a busy machine may not come to as many as it should."""
+        """Reports per second of the last run; a busy machine may not reach the intended rate."""
 
     def report(self, page: Page, devices: Sequence[Mac], seconds: int) -> None:
-        """Let devices be heard, one after the other, at an even pace: who is late does not wait."""
+        """Publish reports of the devices in turns at an even rate; a late report is sent without a pause."""
         start = time.perf_counter()
         for number in range(seconds * RATE):
             now = format_millis(int(time.time() * 1000))
             body = {"time": now, "parent": self.mac, "rssi": -50 - number % 30}
             topic = ReportTopic(self.mac, devices[number % len(devices)], Kind.RSSI)
             self._mqtt.publish(str(topic), json.dumps(body), qos=1)
-            early = start + (number + 1) / RATE - time.perf_counter()
-            page.wait_for_timeout(max(0.0, early) * 1000)
+            pause = start + (number + 1) / RATE - time.perf_counter()
+            page.wait_for_timeout(max(0.0, pause) * 1000)
         self.rate = round(seconds * RATE / (time.perf_counter() - start), 1)
 
 
 @contextmanager
-def _gateway(server: Server, size: int) -> Iterator[ReportingGateway]:
-    """Claim the first gateway of the fleet, and connect as that."""
+def _connect_gateway(server: Server, size: int) -> Iterator[ReportingGateway]:
+    """Claim the first gateway of the fleet, and connect it."""
     mac, *devices = (
         each.sighting.device for each, _ in zip(generate_members(size), range(GATEWAY_EVERY), strict=False)
     )

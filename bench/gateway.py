@@ -1,6 +1,6 @@
-"""Emulated gateways: what a report costs, alone and in a large fleet on a broker.
+"""CPU time per report of emulated gateways, of one gateway alone and of a large fleet on a broker.
 
-The anchor is paho-mqtt publishing reports that are already written, over one connection to the same broker.
+The anchor is paho-mqtt, which publishes prepared reports over one connection to the same broker.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ STEP = 60.0
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    """One gateway by itself, then a fleet."""
+    """Measure one gateway without a broker, then a fleet."""
     return {
-        "one gateway, no broker": _alone(quick=quick),
-        "on a broker": _fleet(*((500, 10) if quick else (5000, 60))),
+        "one gateway, no broker": _measure_alone(quick=quick),
+        "on a broker": _measure_fleet(*((500, 10) if quick else (5000, 60))),
         "bars": THRESHOLDS,
     }
 
 
-def _alone(*, quick: bool) -> dict[str, Any]:
-    """Minutes of a gateway with 50 devices; an operation is a report."""
+def _measure_alone(*, quick: bool) -> dict[str, Any]:
+    """Measure a gateway with 50 devices without a broker; an operation is a report."""
     cases = {}
     for mode in ReportMode:
         gateway = GatewayEmulator(
@@ -53,7 +53,7 @@ def _build_step(gateway: GatewayEmulator) -> Any:
     return lambda _: gateway.advance(next(minutes) * STEP)
 
 
-def _fleet(gateways: int, seconds: int) -> dict[str, Any]:
+def _measure_fleet(gateways: int, seconds: int) -> dict[str, Any]:
     with TemporaryDirectory() as folder, Mosquitto(Path(folder), *MOSQUITTO_SETTINGS) as broker:
         port = str(broker.address.port)
         anchor = _run_program("paho", port, "20000")
@@ -64,6 +64,6 @@ def _fleet(gateways: int, seconds: int) -> dict[str, Any]:
 
 def _run_program(*arguments: str) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.gateway_programs", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True)  # noqa: S603 # our own
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
+    done = subprocess.run(command, check=True, capture_output=True)  # noqa: S603 # our own program
+    metrics: dict[str, float] = json.loads(done.stdout)
+    return metrics

@@ -1,4 +1,4 @@
-"""The publishing ends of `bench.gateway`, each a process with a CPU time of its own.
+"""Publishers of `bench.gateway`, each in its own process so that its CPU time can be measured.
 
 python -m bench.gateway_programs paho PORT COUNT
 python -m bench.gateway_programs fleet PORT GATEWAYS DEVICES RATE SECONDS
@@ -36,12 +36,12 @@ from meshfleet.protocol.ids import Mac
 Metrics = dict[str, float]
 
 WARM_UP_SECONDS = 61.0
-"""Simulated seconds that pass before anything is measured: in its first minute every device introduces
-itself with all its properties, which are the cheapest of reports."""
+"""Simulated seconds before the measurement: in its first minute every device reports all its properties,
+which are the cheapest reports."""
 
 
 def paho(port: int, count: int) -> Metrics:
-    """Publish ready-made reports, one after the other."""
+    """Publish prepared reports with paho-mqtt."""
     messages = GatewayEmulator(*_build_gateway(0), SimulatedClock(1_790_000_000_000)).advance(WARM_UP_SECONDS)
     client = Client(CallbackAPIVersion.VERSION2)
     client.max_inflight_messages_set(1000)
@@ -52,32 +52,32 @@ def paho(port: int, count: int) -> Metrics:
         client.publish(message.topic, message.payload, qos=1) for message in islice(cycle(messages), count)
     ]
     sent[-1].wait_for_publish()
-    figures = _figures(time.process_time() - cpu, time.monotonic() - wall, count)
+    metrics = _build_metrics(time.process_time() - cpu, time.monotonic() - wall, count)
     client.disconnect()
-    return figures
+    return metrics
 
 
 async def fleet(port: int, gateways: int, devices: int, rate: int, seconds: int) -> Metrics:
-    """Run a fleet at a rate; measured once all are connected."""
+    """Run a fleet at a fixed rate, and measure it once all gateways are connected."""
     clock = SimulatedClock(0)
     async with httpx.AsyncClient() as http:
-        some = EmulatedFleet(ReportRatePace(clock, rate), http=http, options=MqttOptions())
+        emulated_fleet = EmulatedFleet(ReportRatePace(clock, rate), http=http, options=MqttOptions())
         for n in range(gateways):
             gateway = GatewayEmulator(*_build_gateway(n, devices), clock)
             gateway.advance(WARM_UP_SECONDS)
-            some.add(gateway, BrokerAddress(host="127.0.0.1", port=port))
-        running = asyncio.create_task(some.run())
-        await some.all_connected.wait()
-        cpu, wall, made = time.process_time(), time.monotonic(), some.report_count
+            emulated_fleet.add(gateway, BrokerAddress(host="127.0.0.1", port=port))
+        fleet_task = asyncio.create_task(emulated_fleet.run())
+        await emulated_fleet.all_connected.wait()
+        cpu, wall, reports_before = time.process_time(), time.monotonic(), emulated_fleet.report_count
         await asyncio.sleep(seconds)
         cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-        figures = _figures(cpu, wall, some.report_count - made)
-        figures["connected"] = sum(uplink.is_connected for uplink in some.uplinks)
-        figures["dropped"] = sum(uplink.dropped for uplink in some.uplinks)
-        running.cancel()
+        metrics = _build_metrics(cpu, wall, emulated_fleet.report_count - reports_before)
+        metrics["connected"] = sum(uplink.is_connected for uplink in emulated_fleet.uplinks)
+        metrics["dropped"] = sum(uplink.dropped for uplink in emulated_fleet.uplinks)
+        fleet_task.cancel()
         with suppress(asyncio.CancelledError):
-            await running
-    return figures
+            await fleet_task
+    return metrics
 
 
 def _build_gateway(n: int, devices: int = 50) -> tuple[EmulatorSettings, Site]:
@@ -85,7 +85,7 @@ def _build_gateway(n: int, devices: int = 50) -> tuple[EmulatorSettings, Site]:
     return EmulatorSettings(mac=mac), generate_site(mac, devices=devices, seed=1)
 
 
-def _figures(cpu: float, wall: float, count: int) -> Metrics:
+def _build_metrics(cpu: float, wall: float, count: int) -> Metrics:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
         "cpu_us": round(cpu / count * 1e6, 2),
@@ -95,15 +95,15 @@ def _figures(cpu: float, wall: float, count: int) -> Metrics:
 
 
 def main() -> None:
-    """Run one end."""
-    role, *numbers = sys.argv[1:]
-    given = [int(number) for number in numbers]
+    """Run the publisher named by the first argument."""
+    role, *arguments = sys.argv[1:]
+    numbers = [int(each) for each in arguments]
     if role == "paho":
-        figures = paho(*given)
+        metrics = paho(*numbers)
     else:
-        require_connections(given[1])
-        figures = run_program(fleet(*given))
-    print(json.dumps(figures))
+        require_connections(numbers[1])
+        metrics = run_program(fleet(*numbers))
+    print(json.dumps(metrics))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How benchmarks measure: CPU time per operation, against an anchor of the same run.
+"""Measurement of CPU time per operation, to be compared with an anchor of the same run.
 
-Machines differ and are noisy. So the cases of a benchmark take turns, round after round, each round gives
-one figure for each case, and the median over the rounds counts. Compare ratios between cases of one run.
+Machines differ and are noisy. So the cases of a benchmark take turns: each round gives one value per case,
+and the result is the median over the rounds. Compare ratios between cases of one run.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ QUICK_ROUNDS = 5
 
 
 class Case(NamedTuple):
-    """One thing to measure: a call with one argument, as a loop over messages makes it."""
+    """Measured call with one argument, as in a loop over messages."""
 
     call: Callable[[Any], object]
     argument: Any
     operations: int = 1
-    """How many operations one call does."""
+    """Number of operations per call."""
 
 
 def measure_cpu_per_operation(cases: Mapping[str, Case], *, quick: bool) -> dict[str, float]:
-    """Microseconds of CPU time that one operation of each case takes; the loop around it is in it."""
+    """Return the CPU time per operation of each case in microseconds, including the loop around it."""
     calls, rounds = (QUICK_CALLS, QUICK_ROUNDS) if quick else (CALLS, ROUNDS)
-    figures: dict[str, list[float]] = {name: [] for name in cases}
+    samples: dict[str, list[float]] = {name: [] for name in cases}
     gc.collect()
     for _ in range(rounds):
         for name, case in cases.items():
-            figures[name].append(_round(case, max(1, calls // case.operations)))
-    return {name: round(statistics.median(values), 3) for name, values in figures.items()}
+            samples[name].append(_measure_round(case, max(1, calls // case.operations)))
+    return {name: round(statistics.median(values), 3) for name, values in samples.items()}
 
 
-def _round(case: Case, calls: int) -> float:
+def _measure_round(case: Case, calls: int) -> float:
     call, argument, operations = case
     start = time.process_time_ns()
     for _ in repeat(None, calls):

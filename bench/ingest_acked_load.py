@@ -1,9 +1,9 @@
-"""The gateways of `bench.ingest_load` at version 2.4.0: they take acknowledgements of samples.
+"""Gateways of `bench.ingest_load` with API version 2.4.0, which receive acks of samples.
 
 python -m bench.ingest_acked_load push PORT GATEWAYS DEVICES COUNT SECONDS
 python -m bench.ingest_acked_load pace PORT GATEWAYS DEVICES RATE SECONDS
 
-Each subscribes to its requests, and tells its version when it is asked, before it says that it is ready. The
+Each gateway subscribes to its requests and responds to the version request before "ready" is printed. The
 acks of one read get their PUBACKs in one write.
 """
 
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 VERSION: Final = Version(2, 4, 0)
 
 _VERSION_REQUEST_TIMEOUT: Final = 300.0
-"""Seconds: the service asks twenty gateways at a time, and who was not quick enough once more later."""
+"""Seconds: the service requests the versions of twenty gateways at a time, and repeats late ones later."""
 _ACK_TIMEOUT: Final = 5.0
-"""Seconds of silence after which acks that are missing do not come."""
+"""Seconds without data after which missing acks are given up."""
 
 _READ: Final = 1 << 18
-_TOGETHER: Final = 50
-"""Gateways that connect and subscribe at once. Who is asked before it listens is not asked again soon."""
+_BATCH: Final = 50
+"""Gateways that connect and subscribe together: a request before the subscription is repeated late."""
 
 _PUBACK, _PUBACK_HEAD = 0x40, b"\x40\x02"
 _PUBACKS: Final = re.compile(rb"(?:\x40\x02..)+", re.DOTALL)
 _AT_QOS_1: Final = 0x32
 _LONG: Final = 0x80
-"""From here on the length of a packet takes two bytes; no request to these gateways is so long."""
+"""Length from which a packet's length takes two bytes; requests to these gateways are shorter."""
 _OPERATION: Final = 4 + len(f"mt/gateway/{gateway_mac(0)}/request/{gateway_mac(0)}/")
-"""Where the operation begins in a request."""
+"""Offset of the operation in a request."""
 _ACK: Final = b"ack"
 _BACKFILL: Final = b'"type":1}'
-_ANSWERED: Final = 0xFFFF
-"""The packet id of what a gateway tells of itself."""
+_RESPONSE_PACKET_ID: Final = 0xFFFF
+"""Packet id of version responses."""
 
 
 class Inbox:
-    """What comes to a gateway: PUBACKs of its reports, acks of its samples, and requests."""
+    """Incoming packets of a gateway: PUBACKs of its reports, acks of its samples, and requests."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -66,73 +66,73 @@ class Inbox:
         self.acks = 0
         self.backfills = 0
         self.requests: list[bytes] = []
-        """All but the acks, as they came."""
+        """Received requests other than acks, as packets."""
 
     def read(self) -> int:
-        """Take what is there, and acknowledge the messages; tells how many of our own are acknowledged."""
-        got = self._connection.recv(_READ)
-        if not got:
+        """Receive data and send PUBACKs for its messages. Return the number of received PUBACKs."""
+        received = self._connection.recv(_READ)
+        if not received:
             raise RuntimeError("the broker has closed the connection of a gateway")
-        landed, ids = self._split(self._rest + got)
+        pubacks, ids = self._split(self._rest + received)
         if ids:
             self._connection.sendall(_PUBACK_HEAD + _PUBACK_HEAD.join(ids))
-        return landed
+        return pubacks
 
     def _split(self, data: bytes) -> tuple[int, list[bytes]]:
-        """How many PUBACKs are in there, and the packet ids of messages. What is incomplete is kept."""
-        at, last, landed = 0, len(data) - 4, 0
+        """Return the number of PUBACKs and the packet ids of messages. An incomplete packet is kept."""
+        position, last, pubacks = 0, len(data) - 4, 0
         ids: list[bytes] = []
-        while at <= last:
-            if data[at] == _PUBACK:
-                stop = _PUBACKS.match(data, at).end()  # type: ignore[union-attr] # one begins here
-                landed += (stop - at) // 4
+        while position <= last:
+            if data[position] == _PUBACK:
+                stop = _PUBACKS.match(data, position).end()  # type: ignore[union-attr] # a PUBACK begins here
+                pubacks += (stop - position) // 4
             else:
-                stop = at + 2 + data[at + 1]
+                stop = position + 2 + data[position + 1]
                 if stop > len(data):
                     break
-                middle = at + 4 + data[at + 3]
+                middle = position + 4 + data[position + 3]
                 ids.append(data[middle : middle + 2])
-                if data[at + _OPERATION : at + _OPERATION + 3] == _ACK:
+                if data[position + _OPERATION : position + _OPERATION + 3] == _ACK:
                     self.acks += 1
                 else:
-                    self.requests.append(_checked(data[at:stop]))
-            at = stop
-        self._rest = data[at:]
-        self.backfills += data.count(_BACKFILL, 0, at)
-        return landed, ids
+                    self.requests.append(_check_request(data[position:stop]))
+            position = stop
+        self._rest = data[position:]
+        self.backfills += data.count(_BACKFILL, 0, position)
+        return pubacks, ids
 
 
-def _checked(packet: bytes) -> bytes:
+def _check_request(packet: bytes) -> bytes:
     if packet[0] != _AT_QOS_1 or packet[1] >= _LONG:
-        raise RuntimeError(f"{packet!r} came to a gateway")
+        raise RuntimeError(f"a gateway received {packet!r}")
     return packet
 
 
 class AckedPusher(Pusher):
-    """A gateway that keeps its window full. No two samples of a series have the same time."""
+    """Gateway that keeps its in-flight window full. No two samples of a series have the same time."""
 
     def __init__(self, connection: socket.socket, inbox: Inbox, number: int, devices: int) -> None:
         super().__init__(connection, number, devices)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         self._inbox = inbox
         self._devices = devices
-        self._landed = 0
+        self._pubacks = 0
         self._time = 0
 
-    def on_readable(self, budget: PushBudget, notes: AckTimes) -> bool:
-        """Take what came, and write another piece for each that is acknowledged; whether more is to come."""
-        self._landed += self._inbox.read()
+    def on_readable(self, budget: PushBudget, ack_times: AckTimes) -> bool:
+        """Receive data, and write a new chunk for each acknowledged one. Return whether more is expected."""
+        self._pubacks += self._inbox.read()
         now = time.monotonic()
-        while self._landed >= CHUNK:
-            self._landed -= CHUNK
-            self._finish_chunk(now, budget, notes)
+        while self._pubacks >= CHUNK:
+            self._pubacks -= CHUNK
+            self._finish_chunk(now, budget, ack_times)
         return bool(self._unacknowledged)
 
-    def _encode_chunk(self, piece: list[Report], turn: int) -> bytes:
-        """Every device comes once before the first comes again, and then it is a millisecond later."""
+    def _encode_chunk(self, chunk: list[Report], turn: int) -> bytes:
+        """Encode a chunk in which each round over the devices is at least a millisecond later."""
         parts = []
-        for start in range(0, len(piece), self._devices):
-            part = piece[start : start + self._devices]
+        for start in range(0, len(chunk), self._devices):
+            part = chunk[start : start + self._devices]
             self._time = max(self._time + 1, time.time_ns() // 1_000_000)
             now, ids = format_millis(self._time).encode(), islice(self._ids, len(part))
             parts.append(encode_reports(part, ids, turn=turn, time=now))
@@ -140,7 +140,7 @@ class AckedPusher(Pusher):
 
 
 class AckedPacer(Pacer):
-    """A gateway that sends single reports."""
+    """Gateway that sends single reports."""
 
     def __init__(self, connection: socket.socket, inbox: Inbox, number: int, devices: int) -> None:
         super().__init__(connection, number, devices)
@@ -151,89 +151,96 @@ class AckedPacer(Pacer):
 
 
 def push(port: int, gateways: int, devices: int, count: int, seconds: int) -> LoadResult:
-    """Push until so many are sent, or so long."""
-    ends, inboxes = _connect_gateways(port, gateways)
-    both = zip(ends, inboxes, strict=True)
+    """Send as fast as possible until a number of reports or seconds is reached."""
+    sockets, inboxes = _connect_gateways(port, gateways)
+    both = zip(sockets, inboxes, strict=True)
     pushers = [AckedPusher(*each, number, devices) for number, each in enumerate(both)]
-    return _with_acks(push_over(ends, pushers, count, seconds), ends, inboxes, devices)
+    return _wait_for_acks(push_over(sockets, pushers, count, seconds), sockets, inboxes, devices)
 
 
 def pace(port: int, gateways: int, devices: int, rate: int, seconds: int) -> LoadResult:
-    """Send at a rate, one gateway after the other, each a single report."""
-    ends, inboxes = _connect_gateways(port, gateways)
-    both = zip(ends, inboxes, strict=True)
+    """Send single reports at a fixed rate, the gateways in turns."""
+    sockets, inboxes = _connect_gateways(port, gateways)
+    both = zip(sockets, inboxes, strict=True)
     pacers = [AckedPacer(*each, number, devices) for number, each in enumerate(both)]
-    return _with_acks(pace_over(ends, pacers, rate, seconds), ends, inboxes, devices)
+    return _wait_for_acks(pace_over(sockets, pacers, rate, seconds), sockets, inboxes, devices)
 
 
-def _with_acks(
-    sent: LoadResult, ends: list[socket.socket], inboxes: Sequence[Inbox], devices: int
+def _wait_for_acks(
+    sent: LoadResult, sockets: list[socket.socket], inboxes: Sequence[Inbox], devices: int
 ) -> LoadResult:
-    """Wait for acks that are still to come, and see that each gateway has got its own."""
+    """Wait for outstanding acks, and check that each gateway has received all of its own."""
     due = [count_acks(devices, sent=count) for count in sent.by_gateway]
-    at, poll = dict(zip((end.fileno() for end in ends), inboxes, strict=True)), build_poll(ends)
-    while any(inbox.acks < wanted for inbox, wanted in zip(inboxes, due, strict=True)):
+    inbox_of, poll = (
+        dict(zip((each_socket.fileno() for each_socket in sockets), inboxes, strict=True)),
+        build_poll(sockets),
+    )
+    while any(inbox.acks < expected for inbox, expected in zip(inboxes, due, strict=True)):
         if not (ready := poll.poll(_ACK_TIMEOUT)):
             break
         for number, _ in ready:
-            at[number].read()
-    for number, (inbox, wanted) in enumerate(zip(inboxes, due, strict=True)):
-        if inbox.acks != wanted:
-            raise RuntimeError(f"{gateway_mac(number)} got {inbox.acks} acks for {wanted} samples")
+            inbox_of[number].read()
+    for number, (inbox, expected) in enumerate(zip(inboxes, due, strict=True)):
+        if inbox.acks != expected:
+            raise RuntimeError(f"{gateway_mac(number)} received {inbox.acks} acks for {expected} samples")
     sent.acks, sent.backfills = sum(due), sum(inbox.backfills for inbox in inboxes)
     return sent
 
 
-# --- Getting to know the service ---
+# --- Connecting ---
 
 
 def _connect_gateways(port: int, gateways: int) -> tuple[list[socket.socket], list[Inbox]]:
-    """Connect all gateways, and let the service learn what they are."""
-    ends: list[socket.socket] = []
-    for begin in range(0, gateways, _TOGETHER):
-        names = [gateway_mac(number) for number in range(begin, min(begin + _TOGETHER, gateways))]
-        fresh = connect_all(port, names)
-        wanted = (encode_packet(Subscribe(1, ((f"mt/gateway/{name}/request/#", 1),))) for name in names)
-        exchange_all(fresh, wanted, answer=encode_packet(Suback(1, (1,))))
-        ends += fresh
-    inboxes = [Inbox(end) for end in ends]
-    _answer_version_requests(ends, inboxes)
-    return ends, inboxes
+    """Connect all gateways, and wait until the service knows their versions."""
+    sockets: list[socket.socket] = []
+    for begin in range(0, gateways, _BATCH):
+        names = [gateway_mac(number) for number in range(begin, min(begin + _BATCH, gateways))]
+        opened = connect_all(port, names)
+        subscriptions = (
+            encode_packet(Subscribe(1, ((f"mt/gateway/{name}/request/#", 1),))) for name in names
+        )
+        exchange_all(opened, subscriptions, answer=encode_packet(Suback(1, (1,))))
+        sockets += opened
+    inboxes = [Inbox(each_socket) for each_socket in sockets]
+    _answer_version_requests(sockets, inboxes)
+    return sockets, inboxes
 
 
-def _answer_version_requests(ends: list[socket.socket], inboxes: Sequence[Inbox]) -> None:
-    """Let each gateway tell its version when it is asked, until the broker has taken all answers."""
-    poll, until = build_poll(ends), time.monotonic() + _VERSION_REQUEST_TIMEOUT
-    unmet = {end.fileno(): number for number, end in enumerate(ends)}
-    while unmet:
+def _answer_version_requests(sockets: list[socket.socket], inboxes: Sequence[Inbox]) -> None:
+    """Respond to the version requests of all gateways, until the broker has acknowledged all responses."""
+    poll, until = build_poll(sockets), time.monotonic() + _VERSION_REQUEST_TIMEOUT
+    remaining = {each_socket.fileno(): number for number, each_socket in enumerate(sockets)}
+    while remaining:
         if time.monotonic() > until:
-            raise TimeoutError(f"{len(unmet)} gateways were not asked for their versions")
+            raise TimeoutError(f"{len(remaining)} gateways got no request for their version")
         for descriptor, _ in poll.poll(TIMEOUT):
-            number = unmet[descriptor]
+            number = remaining[descriptor]
             if inboxes[number].read():
                 poll.unregister(descriptor)
-                del unmet[descriptor]
+                del remaining[descriptor]
             for request in _drain_requests(inboxes[number]):
-                ends[number].sendall(_answer(Mac(gateway_mac(number)), request))
+                sockets[number].sendall(_encode_version_response(Mac(gateway_mac(number)), request))
 
 
 def _drain_requests(inbox: Inbox) -> list[bytes]:
-    taken, inbox.requests = inbox.requests, []
-    return taken
+    drained, inbox.requests = inbox.requests, []
+    return drained
 
 
-def _answer(mac: Mac, request: bytes) -> bytes:
-    """What a gateway answers to the only request that comes before its first report."""
+def _encode_version_response(mac: Mac, request: bytes) -> bytes:
+    """Encode the response to a version request, the only request before the first report."""
     payload = request[4 + request[3] + 2 :]
     request_id = requests.decode_request_id(payload)
     if request_id is None:
-        raise RuntimeError(f"{request!r} came to a gateway that is asked for its version")
-    answer = ApiVersionResponse(
+        raise RuntimeError(f"{request!r} was received instead of a version request")
+    response = ApiVersionResponse(
         time=from_millis(time.time_ns() // 1_000_000), status=0, id=request_id, version=VERSION
     )
     topic = TopicCodec("").format_topic(ResponseTopic(mac, mac, Operation.APIVERSION))
     return encode_packet(
-        Publish(topic, responses.encode_response(Operation.APIVERSION, answer), 1, packet_id=_ANSWERED)
+        Publish(
+            topic, responses.encode_response(Operation.APIVERSION, response), 1, packet_id=_RESPONSE_PACKET_ID
+        )
     )
 
 

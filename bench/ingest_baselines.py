@@ -1,9 +1,9 @@
-"""What a user would otherwise build, under the same load: mosquitto, and something that fills PostgreSQL.
+"""Alternatives to the service under the same load: mosquitto, and a program that fills PostgreSQL.
 
 psql       mosquitto_sub, formatted and piped into a COPY: nothing is parsed, and all is committed at the end
 node_red   a flow that parses reports and inserts 500 rows at a time
 
-Both acknowledge to the gateways what is not stored yet, and neither knows devices, states or rejects.
+Both acknowledge reports before they are stored, and neither handles devices, states or rejects.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from bench.ingest_load import Load
 
-    Figures = dict[str, float]
+    Metrics = dict[str, float]
 
 _TOPIC: Final = "mt/gateway/+/device/#"
-_LISTENING_WITHIN: Final = 60.0
+_SUBSCRIBE_TIMEOUT: Final = 60.0
 
 _TABLE: Final = """
 CREATE TABLE report (
@@ -51,40 +51,43 @@ _COPY: Final = r"\copy report (received, topic, payload) from pstdin"
 
 
 class Broker(NamedTuple):
-    """A mosquitto that runs."""
+    """Running mosquitto."""
 
     port: int
     process: Process
     log: Path
 
     def wait_for_subscriber(self) -> None:
-        """Wait until somebody gets all reports."""
-        wait_for(lambda: _TOPIC in self.log.read_text("utf-8"), timeout=_LISTENING_WITHIN)
+        """Wait until a client has subscribed to all reports."""
+        wait_for(lambda: _TOPIC in self.log.read_text("utf-8"), timeout=_SUBSCRIBE_TIMEOUT)
 
 
-def measure_psql(server: str, load: Load) -> Figures:
-    """Pipe reports into a COPY."""
+def measure_psql(server: str, load: Load) -> Metrics:
+    """Measure mosquitto_sub piped into a COPY of psql."""
     database, family = create_database(server), PostgresProcesses.of_server(server)
     _execute(database, _TABLE, _INDEX)
-    with _mosquitto() as broker, _pipe(broker.port, database, load.amount) as (subscriber, copier):
+    with (
+        _run_mosquitto() as broker,
+        _run_pipeline(broker.port, database, load.amount) as (subscriber, copier),
+    ):
         broker.wait_for_subscriber()
         meter = PipelineMeter(load.amount, {"mosquitto": broker.process}, family)
         with run_load_generator(broker.port, load) as gateways:
             meter.start()
             start_load(gateways)
             ended = {"mosquitto_sub": _cpu_at_end(subscriber), "psql": _cpu_at_end(copier)}
-            figures = meter.metrics(ended)
-    _check(database, load.amount)
-    return figures
+            metrics = meter.metrics(ended)
+    _check_row_count(database, load.amount)
+    return metrics
 
 
-def measure_node_red(server: str, load: Load) -> Figures:
-    """Let a flow insert them. What it does before the first report is not counted."""
+def measure_node_red(server: str, load: Load) -> Metrics:
+    """Measure a Node-RED flow that inserts reports. Its work before the first report is not counted."""
     ingest_nodered.install()
     database, family = create_database(server), PostgresProcesses.of_server(server)
     _execute(database, ingest_nodered.TABLE)
     with (
-        _mosquitto() as broker,
+        _run_mosquitto() as broker,
         TemporaryDirectory(prefix="meshfleet-bench-") as folder,
         ingest_nodered.node_red(
             Path(folder), broker=broker.port, database=database, count=load.amount
@@ -97,58 +100,58 @@ def measure_node_red(server: str, load: Load) -> Figures:
             meter.start()
             start_load(gateways)
             ingest_nodered.wait_until_stored(program)
-            figures = meter.metrics({})
-    _check(database, load.amount)
-    return figures
+            metrics = meter.metrics({})
+    _check_row_count(database, load.amount)
+    return metrics
 
 
-BASELINES: Final[dict[str, Callable[[str, Load], Figures]]] = {
+BASELINES: Final[dict[str, Callable[[str, Load], Metrics]]] = {
     "mosquitto_sub and psql": measure_psql,
     "Node-RED": measure_node_red,
 }
 
 
 class PipelineMeter:
-    """What so many reports cost each of the processes on their way."""
+    """CPU time per report of all processes of a pipeline."""
 
     def __init__(self, count: int, processes: dict[str, Process], server: PostgresProcesses) -> None:
         self._count, self._processes, self._server = count, processes, server
         self._cpu: dict[str, float] = {}
-        self._server_cpu = self._began = 0.0
+        self._server_cpu = self._started = 0.0
 
     def start(self) -> None:
-        """Count from now on."""
+        """Start the measurement."""
         self._cpu = {name: process.cpu for name, process in self._processes.items()}
-        self._server_cpu, self._began = self._server.cpu, time.monotonic()
+        self._server_cpu, self._started = self._server.cpu, time.monotonic()
 
-    def metrics(self, ended: dict[str, float]) -> Figures:
-        """Per report; with the CPU time of processes that have ended."""
-        seconds = time.monotonic() - self._began
+    def metrics(self, ended: dict[str, float]) -> Metrics:
+        """Return metrics per report, including the CPU time of processes that have ended."""
+        seconds = time.monotonic() - self._started
         each = {name: process.cpu - self._cpu[name] for name, process in self._processes.items()} | ended
-        shown = {f"{name}_cpu_us": cpu / self._count * 1e6 for name, cpu in each.items()}
+        by_process = {f"{name}_cpu_us": cpu / self._count * 1e6 for name, cpu in each.items()}
         server = (self._server.cpu - self._server_cpu) / self._count * 1e6
         per_s = self._count / seconds
-        return {**shown, "cpu_us": sum(shown.values()), "server_cpu_us": server, "per_s": per_s}
+        return {**by_process, "cpu_us": sum(by_process.values()), "server_cpu_us": server, "per_s": per_s}
 
 
 @contextmanager
-def _mosquitto() -> Iterator[Broker]:
+def _run_mosquitto() -> Iterator[Broker]:
     with TemporaryDirectory(prefix="meshfleet-bench-") as name:
         folder = Path(name)
-        note, log = folder / "process", folder / "mosquitto.log"
-        extra = (f"pid_file {note}", "log_type subscribe", "log_dest stderr")
+        pid_file, log = folder / "process", folder / "mosquitto.log"
+        extra = (f"pid_file {pid_file}", "log_type subscribe", "log_dest stderr")
         with Mosquitto(folder, *MOSQUITTO_SETTINGS, *extra) as running:
-            yield Broker(running.address.port, Process(int(note.read_text("utf-8"))), log)
+            yield Broker(running.address.port, Process(int(pid_file.read_text("utf-8"))), log)
 
 
 @contextmanager
-def _pipe(
+def _run_pipeline(
     port: int, database: str, count: int
 ) -> Iterator[tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]]:
     subscribe = [str(require(MOSQUITTO_SUB)), "-h", "127.0.0.1", "-p", str(port), "-q", "1", "-t", _TOPIC]
     subscribe += ["-C", str(count), "-F", r"%I\t%t\t%p"]
     copy = [
-        _psql(),
+        _find_psql(),
         "--quiet",
         "--no-psqlrc",
         "--set=ON_ERROR_STOP=1",
@@ -158,8 +161,8 @@ def _pipe(
         _COPY,
     ]
     with (
-        subprocess.Popen(subscribe, stdout=subprocess.PIPE) as subscriber,  # noqa: S603 # a part of the tests
-        subprocess.Popen(copy, stdin=subscriber.stdout) as copier,  # noqa: S603 # of the system
+        subprocess.Popen(subscribe, stdout=subprocess.PIPE) as subscriber,  # noqa: S603 # a tool of the tests
+        subprocess.Popen(copy, stdin=subscriber.stdout) as copier,  # noqa: S603 # a tool of the system
     ):
         try:
             yield subscriber, copier
@@ -168,14 +171,14 @@ def _pipe(
                 each.terminate()
 
 
-def _psql() -> str:
+def _find_psql() -> str:
     if found := shutil.which("psql"):
         return found
     raise FileNotFoundError("psql is not installed: apt-get install postgresql-client")
 
 
 def _cpu_at_end(program: subprocess.Popen[bytes]) -> float:
-    """Wait until a program ends, and tell what CPU time it took in all."""
+    """Wait until a program ends, and return its total CPU time."""
     _, status, usage = os.wait4(program.pid, 0)
     program.returncode = os.waitstatus_to_exitcode(status)
     if program.returncode:
@@ -189,7 +192,7 @@ def _execute(database: str, *statements: str) -> None:
             connection.execute(each.encode())
 
 
-def _check(database: str, count: int) -> None:
+def _check_row_count(database: str, count: int) -> None:
     with psycopg.connect(database) as connection:
         row = connection.execute("SELECT count(*) FROM report").fetchone()
     if row != (count,):

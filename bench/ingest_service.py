@@ -1,4 +1,4 @@
-"""Our service under the load of `bench.ingest`: the program that users run, on a fresh database."""
+"""The service under the load of `bench.ingest`: `meshfleet serve` on a new database."""
 
 from __future__ import annotations
 
@@ -36,44 +36,44 @@ if TYPE_CHECKING:
 
     from bench.ingest_load import Load
 
-    Figures = dict[str, float]
+    Metrics = dict[str, float]
 
 SAMPLES_PER_REPORT: Final = sum(each.is_sample for each in build_reports(0, 1)) / REPORTS_PER_ROUND
-"""How many reports become samples."""
+"""Fraction of reports that become samples."""
 
 _LIMITS: Final = {
     "connections": 5_000,
     "connections-per-address": 5_000,
     "publish-rate": 10_000_000,
 }
-"""All gateways are at one address here, and are to be as fast as they can."""
+"""Limits for gateways that share one address and run at full speed."""
 
 _TIMEOUT: Final = 120.0
 
 
 class Service(NamedTuple):
-    """A service that runs."""
+    """Running service."""
 
     process: Process
     port: int
     url: str
     server: PostgresProcesses | None
-    """The PostgreSQL server that it writes to."""
+    """PostgreSQL server that it writes to; None on SQLite."""
 
 
 @contextmanager
 def run_service(gateways: int, server: str | None = None, *, flags: Sequence[str] = ()) -> Iterator[Service]:
-    """Run ours on SQLite, or on a fresh database of a PostgreSQL server; `more` are further flags."""
+    """Run the service on SQLite, or on a new database of a PostgreSQL server, with additional flags."""
     database = "sqlite" if server is None else create_database(server)
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
         _claim_all(database, Path(folder), gateways)
-        with _running(database, Path(folder), flags) as (process, told):
-            port = int(told["mqtt"][0].rpartition(":")[2])
-            yield Service(process, port, told["url"], PostgresProcesses.of_server(server) if server else None)
+        with _run_program(database, Path(folder), flags) as (process, info):
+            port = int(info["mqtt"][0].rpartition(":")[2])
+            yield Service(process, port, info["url"], PostgresProcesses.of_server(server) if server else None)
 
 
 def create_database(server: str) -> str:
-    """Make an empty database, and tell its address."""
+    """Create an empty database, and return its URL."""
     name = f"bench_{time.time_ns()}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
@@ -82,25 +82,25 @@ def create_database(server: str) -> str:
 
 @contextmanager
 def run_load_generator(port: int, load: Load) -> Iterator[subprocess.Popen[str]]:
-    """The gateways, connected and waiting."""
+    """Start the gateways, and wait until they are connected."""
     module = "bench.ingest_acked_load" if load.is_acked else "bench.ingest_load"
     numbers = (port, load.gateways, load.devices, load.amount, load.seconds)
     command = [sys.executable, "-m", module, load.role, *map(str, numbers)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own
-        _line(program)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own program
+        _read_line(program)
         yield program
 
 
 def start_load(program: subprocess.Popen[str]) -> LoadResult:
-    """Let gateways begin, and wait until everything is acknowledged."""
+    """Start the load, and wait until all reports are acknowledged."""
     if program.stdin:
         program.stdin.write("begin\n")
         program.stdin.flush()
-    return msgspec.json.decode(_line(program), type=LoadResult)
+    return msgspec.json.decode(_read_line(program), type=LoadResult)
 
 
-def measure_load(ours: Service, load: Load) -> Figures:
-    """What a load costs the service, and its PostgreSQL server."""
+def measure_load(ours: Service, load: Load) -> Metrics:
+    """Measure what a load costs the service and its PostgreSQL server, and verify the stored samples."""
     with run_load_generator(ours.port, load) as gateways:
         if load.is_acked:
             _wait_until_acking(ours, load.gateways)
@@ -123,25 +123,25 @@ def measure_load(ours: Service, load: Load) -> Figures:
             if ours.server
             else {"bytes_per_sample": written / sent.count / SAMPLES_PER_REPORT}
         ),
-        **(_acked(ours, sent) if load.is_acked else {}),
+        **(_check_acks(ours, sent) if load.is_acked else {}),
     }
 
 
 def _wait_until_acking(ours: Service, gateways: int) -> None:
-    """Gateways have told their versions: wait until the service goes by it."""
+    """Wait until the service sends acks to all gateways, whose versions it has read."""
     wait_for(lambda: read_metric(ours.url, "meshfleet_gateways_acking") == gateways, timeout=_TIMEOUT)
 
 
-def _acked(ours: Service, sent: LoadResult) -> Figures:
-    """Each gateway has got as many acks as it is due; no more than these may have been sent."""
-    if (told := read_metric(ours.url, "meshfleet_acks_total")) != sent.acks:
-        raise RuntimeError(f"{told} acks were sent, and {sent.acks} are due")
-    holes = read_metric(ours.url, "meshfleet_holes_found_total")
-    return {"acks_per_report": sent.acks / sent.count, "backfills": sent.backfills, "holes": holes}
+def _check_acks(ours: Service, sent: LoadResult) -> Metrics:
+    """Check that the service sent no more acks than the gateways received, and return metrics of acks."""
+    if (acks := read_metric(ours.url, "meshfleet_acks_total")) != sent.acks:
+        raise RuntimeError(f"{acks} acks were sent instead of {sent.acks}")
+    gaps = read_metric(ours.url, "meshfleet_holes_found_total")
+    return {"acks_per_report": sent.acks / sent.count, "backfills": sent.backfills, "holes": gaps}
 
 
-def format_load_result(sent: LoadResult) -> Figures:
-    """What the gateways saw."""
+def format_load_result(sent: LoadResult) -> Metrics:
+    """Return the metrics measured by the gateways."""
     return {
         "count": sent.count,
         "per_s": sent.count / sent.seconds,
@@ -173,21 +173,23 @@ def _claim(connection: Connection, macs: list[Mac]) -> None:
 
 
 @contextmanager
-def _running(database: str, folder: Path, more: Sequence[str]) -> Iterator[tuple[Process, dict[str, str]]]:
+def _run_program(
+    database: str, folder: Path, flags: Sequence[str]
+) -> Iterator[tuple[Process, dict[str, str]]]:
     command = [sys.executable, "-m", "meshfleet", "serve", "--json", "--data", str(folder)]
     command += ["--database", database, "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"]
     command += [part for name, value in _LIMITS.items() for part in (f"--limits-{name}", str(value))]
-    command += more
+    command += flags
     environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": ADMIN_PASSWORD}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as program:  # noqa: S603 # our own
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as program:  # noqa: S603 # our own program
         try:
-            yield Process(program.pid), json.loads(_line(program))
+            yield Process(program.pid), json.loads(_read_line(program))
         finally:
             program.terminate()
             program.wait(_TIMEOUT)
 
 
-def _line(program: subprocess.Popen[str]) -> str:
+def _read_line(program: subprocess.Popen[str]) -> str:
     line = program.stdout.readline() if program.stdout else ""
     if not line:
         raise RuntimeError(f"{program.args!r} has ended too early")

@@ -1,4 +1,4 @@
-"""Whether what was acknowledged under the load of `bench.ingest` is there: asked as a user would ask."""
+"""Verification over REST that all reports acknowledged under the load of `bench.ingest` are stored."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
 
     from bench.ingest_load import Load, LoadResult
 
-ADMIN_PASSWORD: Final = "the benchmark's own"  # noqa: S105 # of a service that ends with the benchmark
+ADMIN_PASSWORD: Final = "the benchmark's own"  # noqa: S105 # of a temporary service
 
-_LOOKED_AT: Final = 5
+_CHECKED_DEVICES: Final = 5
 """Devices whose samples are counted."""
 
 
 def verify_samples(url: str, load: Load, sent: LoadResult, *, since: int) -> int:
-    """Count the samples that a load has brought since its beginning; raises when one is missing or too many.
+    """Count the stored samples of a load, for some devices, and return their number.
 
-    Nothing of it may have been rejected. Tells how many were counted.
+    Raise `RuntimeError` if the number differs from that of acknowledged samples, or if reports were rejected.
     """
     times, counted = f"From={format_millis(since)}&To={format_millis(clock.now() + 1)}", 0
-    with _logged_in(url) as client:
+    with _open_client(url) as client:
         if rejects := json.loads(client.get("/api/v1/rejects"))["items"]:
             raise RuntimeError(f"reports were rejected, as this one: {rejects[0]}")
-        for each in range(_LOOKED_AT):
-            of, number = each * load.gateways // _LOOKED_AT, each * load.devices // _LOOKED_AT
+        for each in range(_CHECKED_DEVICES):
+            of, number = each * load.gateways // _CHECKED_DEVICES, each * load.devices // _CHECKED_DEVICES
             path = f"/api/v1/devices/{to_device_id(Mac(device_mac(of, number)))}/samples?{times}"
             found = sum(1 for _ in _items(client, path))
-            if found != (wanted := count_samples(of, load.devices, number, sent=sent.by_gateway[of])):
-                raise RuntimeError(f"{path} has {found} samples, and {wanted} were acknowledged")
+            if found != (expected := count_samples(of, load.devices, number, sent=sent.by_gateway[of])):
+                raise RuntimeError(f"{path} has {found} samples, and {expected} were acknowledged")
             counted += found
     return counted
 
 
 def read_metric(url: str, name: str) -> float:
-    """One of the figures that Prometheus would read."""
-    with _logged_in(url) as client:
+    """Return the value of a Prometheus metric."""
+    with _open_client(url) as client:
         lines = client.get("/metrics").decode().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
 @contextmanager
-def _logged_in(url: str) -> Iterator[Client]:
+def _open_client(url: str) -> Iterator[Client]:
     with Client(url) as client:
         login = {"username": "admin", "password": ADMIN_PASSWORD}
         client.set_token(client.post("/api/v1/auth/login", login)["authToken"])

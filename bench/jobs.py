@@ -1,10 +1,10 @@
-"""Update jobs: what a job with many targets takes to be made and cancelled, and what it costs while it runs.
+"""Update jobs: time to create and cancel a job with many targets, and its cost while it runs.
 
-The service is the program that users run. Fifty gateways, one process, report all the time and answer what
-jobs ask; the image comes on slowly behind them. How long reports wait for their acknowledgement is measured
-by the gateways, and in a quiet stretch before, as the anchor: jobs must not hold reports up.
+The service is `meshfleet serve`. Fifty gateways in one process report all the time and respond to the
+requests of jobs; transfers are slow. The gateways measure the latency of PUBACKs during the job and, as the
+anchor, in an idle period before: jobs must not delay reports.
 
-python -m bench.jobs [PHASE ...] [--quick]      runs phases alone, and prints one JSON object
+python -m bench.jobs [PHASE ...] [--quick]      runs some phases, and prints one JSON object
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ if TYPE_CHECKING:
     from bench.jobs_fleet import GatewayProcess
     from bench.jobs_gateways import GatewayStats
 
-    Figures = dict[str, float]
-    Table = dict[str, Figures]
+    Metrics = dict[str, float]
+    Table = dict[str, Metrics]
     Tables = dict[str, Table]
 
 TARGETS, QUICK_TARGETS = 100_000, 10_000
 DISPATCHES, QUICK_DISPATCHES = 10_000, 2_000
 RUNNING: Final = 1_000
 HEARTBEATS: Final = 20
-"""Reports in a second while executions run: of a thousand devices each reports once a minute. More of them
-would cost more than what is looked for."""
+"""Reports per second while executions run: a thousand devices report about once a minute each. More reports
+would cost more than the executions."""
 FEWER: Final = 10
-"""How many times fewer targets the smaller of two jobs has."""
+"""Ratio of the targets of the larger to the smaller of two jobs."""
 
 DATABASES: Final = ("SQLite", "PostgreSQL")
 LARGE, DISPATCHED, RUN, MEMORY = "many targets", "dispatches", "running executions", "memory"
 
 IMAGES: Final = {"60 kB": 60_000, "200 kB": 200_000}
-"""Bytes of images: how far a transfer is, is asked the more often the shorter it seems to take."""
+"""Bytes of images: the progress of shorter transfers is polled more often."""
 
-_QUIET: Final = 10.0
-"""Seconds of the quiet stretch."""
+_IDLE_SECONDS: Final = 10.0
+"""Seconds of the idle period."""
 _SECONDS, _QUICK_SECONDS = 60, 30
-"""Over which running executions are watched: whole rounds of questions, of which the longest takes 30."""
-_SETTLE: Final = 5.0
-"""Seconds after a start, or after the last dispatch, in which things come to rest."""
-_PATIENCE: Final = 300.0
-_LOOKS: Final = 0.2
-_LOOKED_THROUGH: Final = 30.0
-"""Seconds for which a job is watched that looks through its queue in vain."""
+"""Seconds of measuring running executions: whole rounds of polls, the longest of which takes 30."""
+_SETTLE_SECONDS: Final = 5.0
+"""Seconds to settle after the start or after the last dispatch."""
+_TIMEOUT: Final = 300.0
+_POLL_SECONDS: Final = 0.2
+_SEARCH_SECONDS: Final = 30.0
+"""Seconds of measuring a job that searches its queue without finding a connected device."""
 
-_MADE: Final = [
+_LARGE_JOB_THRESHOLDS: Final = [
     bar
     for name in DATABASES
-    for deed in ("created", "cancelled")
+    for action in ("created", "cancelled")
     for bar in (
-        Threshold(LARGE, f"{deed}, on {name}", "seconds", maximum=5),
-        Threshold(LARGE, f"{deed}, on {name}", "ack_ms_max", maximum=200),
+        Threshold(LARGE, f"{action}, on {name}", "seconds", maximum=5),
+        Threshold(LARGE, f"{action}, on {name}", "ack_ms_max", maximum=200),
     )
 ]
 THRESHOLDS: Final = (
-    *_MADE,
+    *_LARGE_JOB_THRESHOLDS,
     *(Threshold(DISPATCHED, f"on {name}", "per_minute", minimum=10_000) for name in DATABASES),
     *(Threshold(RUN, f"{RUNNING:,} of {name}", "core_percent", maximum=5) for name in IMAGES),
     *(Threshold(MEMORY, f"the larger by the smaller, on {name}", "MiB", maximum=1.1) for name in DATABASES),
@@ -75,7 +75,7 @@ THRESHOLDS: Final = (
 
 
 def run(*, quick: bool, phases: Sequence[str] = ()) -> dict[str, Any]:
-    """Run all phases, or some."""
+    """Run all phases, or the named ones."""
     tables: Tables = {}
     for phase in phases or PHASES:
         part, rows = PHASES[phase](quick=quick)
@@ -100,73 +100,77 @@ def _on_postgresql(measure: Callable[..., tuple[str, Table]], *, quick: bool) ->
         return measure("on PostgreSQL", address, quick=quick)
 
 
-def _many(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
-    """Make a job, cancel it; then one that begins, and finds nobody to begin with."""
+def _measure_large_jobs(suffix: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
+    """Measure creating a job, canceling it, and a started job without connected devices."""
     count = QUICK_TARGETS if quick else TARGETS
-    with run_fleet(FleetSize(count, some=100, connected=False), on) as ours, run_gateways(ours) as ends:
-        operator, watch = JobClient(ours), CostMeter(ours, ends, count)
-        job = operator.create_job(SOME, autoApply=False)  # what is loaded once is not theirs
+    with run_fleet(FleetSize(count, some=100, connected=False), on) as ours, run_gateways(ours) as gateways:
+        operator, meter = JobClient(ours), CostMeter(ours, gateways, count)
+        job = operator.create_job(SOME, autoApply=False)  # warm up: one-time imports are not measured
         operator.send_command("cancel", job)
-        watch.measure_idle()
-        job = watch.measure(lambda: operator.create_job(ALL, autoApply=False))
-        rows = {f"created, {where}": watch.metrics()}
-        watch.measure_idle()
-        watch.measure(lambda: _cancel(operator, job))
-        rows[f"cancelled, {where}"] = watch.metrics()
+        meter.measure_idle()
+        job = meter.measure(lambda: operator.create_job(ALL, autoApply=False))
+        rows = {f"created, {suffix}": meter.metrics()}
+        meter.measure_idle()
+        meter.measure(lambda: _cancel(operator, job))
+        rows[f"cancelled, {suffix}"] = meter.metrics()
         job = operator.create_job(ALL, autoApply=False)
-        watch.measure_idle()
-        watch.measure(lambda: _begin(operator, job, _QUIET if quick else _LOOKED_THROUGH))
-        rows[f"looked through, {where}"] = watch.metrics()
+        meter.measure_idle()
+        meter.measure(lambda: _start_and_wait(operator, job, _IDLE_SECONDS if quick else _SEARCH_SECONDS))
+        rows[f"looked through, {suffix}"] = meter.metrics()
     return LARGE, rows
 
 
 def _cancel(operator: JobClient, job: str) -> None:
     operator.send_command("cancel", job)
-    wait_for(lambda: operator.get_job(job)["state"] == "CANCELED", timeout=_PATIENCE, interval=_LOOKS)
+    wait_for(lambda: operator.get_job(job)["state"] == "CANCELED", timeout=_TIMEOUT, interval=_POLL_SECONDS)
 
 
-def _begin(operator: JobClient, job: str, seconds: float) -> None:
-    """Let a job begin, and look at one execution after another for a while: all have to wait."""
+def _start_and_wait(operator: JobClient, job: str, seconds: float) -> None:
+    """Start a job, and let it search its executions for a while: all have to wait."""
     operator.send_command("apply", job)
     time.sleep(seconds)
 
 
 class CostMeter:
-    """Watches what a deed costs, and how long reports wait meanwhile."""
+    """Meter of the cost of an action, and of the latency of PUBACKs meanwhile."""
 
-    def __init__(self, ours: Service, ends: GatewayProcess, count: int) -> None:
+    def __init__(self, ours: Service, gateways: GatewayProcess, count: int) -> None:
         self._ours = ours
-        self._ends = ends
+        self._gateways = gateways
         self._count = count
-        self._quiet: GatewayStats | None = None
-        self._figures: Figures = {}
+        self._idle: GatewayStats | None = None
+        self._metrics: Metrics = {}
 
     def measure_idle(self) -> None:
-        """See how long reports wait when nothing else is done."""
-        time.sleep(_SETTLE)
-        _, self._quiet = _measure_stretch(self._ours, self._ends, _QUIET)
+        """Measure the latency of PUBACKs while nothing else happens, as the anchor."""
+        time.sleep(_SETTLE_SECONDS)
+        _, self._idle = _measure_period(self._ours, self._gateways, _IDLE_SECONDS)
 
     def measure(self, action: Callable[[], Any]) -> Any:
-        """Do it."""
-        self._ends.reset()
-        began, cpu = time.monotonic(), self._ours.process.cpu
+        """Run an action and measure its cost. Return its result."""
+        self._gateways.reset()
+        started, cpu = time.monotonic(), self._ours.process.cpu
         server_cpu = self._ours.server.cpu if self._ours.server else 0.0
-        done = action()
+        result = action()
         cpu = self._ours.process.cpu - cpu
-        self._figures = {"seconds": time.monotonic() - began, "cpu_s": cpu, "cpu_us": cpu / self._count * 1e6}
+        self._metrics = {
+            "seconds": time.monotonic() - started,
+            "cpu_s": cpu,
+            "cpu_us": cpu / self._count * 1e6,
+        }
         if self._ours.server:
-            self._figures["server_cpu_us"] = (self._ours.server.cpu - server_cpu) / self._count * 1e6
-        return done
+            self._metrics["server_cpu_us"] = (self._ours.server.cpu - server_cpu) / self._count * 1e6
+        return result
 
-    def metrics(self) -> Figures:
-        """What came of it."""
-        seen = self._ends.read_stats()
-        anchor = {} if self._quiet is None else {"quiet_ms_max": self._quiet.ms_max}
+    def metrics(self) -> Metrics:
+        """Return the metrics of the last action."""
+        stats = self._gateways.read_stats()
+        anchor = {} if self._idle is None else {"quiet_ms_max": self._idle.ms_max}
         return {
-            **self._figures,
+            **self._metrics,
             "targets": self._count,
-            "ack_ms_p99": seen.ms_p99,
-            "ack_ms_max": seen.ms_max,
+            "ack_ms_p99": stats.ms_p99,
+            "ack_ms_max": stats.ms_max,
             **anchor,
         }
 
@@ -174,111 +178,113 @@ class CostMeter:
 # --- Dispatches, and executions that run ---
 
 
-def _dispatched(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
-    """As many as can begin."""
-    wanted = QUICK_DISPATCHES if quick else DISPATCHES
-    with run_fleet(FleetSize(wanted * 6 // 5), on) as ours, run_gateways(ours) as ends:
-        operator, watch = JobClient(ours), CostMeter(ours, ends, wanted)
-        watch.measure_idle()
-        watch.measure(lambda: _start(operator, ends, wanted))
-        seen, figures = ends.read_stats(), watch.metrics()
-    figures["per_minute"] = (seen.starts - 1) / seen.starts_seconds * 60
-    return DISPATCHED, {where: {**figures, "polls": seen.polls, "ends_cpu_s": seen.cpu}}
+def _measure_dispatches(suffix: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
+    """Measure the rate of started updates."""
+    count = QUICK_DISPATCHES if quick else DISPATCHES
+    with run_fleet(FleetSize(count * 6 // 5), on) as ours, run_gateways(ours) as gateways:
+        operator, meter = JobClient(ours), CostMeter(ours, gateways, count)
+        meter.measure_idle()
+        meter.measure(lambda: _start(operator, gateways, count))
+        stats, metrics = gateways.read_stats(), meter.metrics()
+    metrics["per_minute"] = (stats.starts - 1) / stats.starts_seconds * 60
+    return DISPATCHED, {suffix: {**metrics, "polls": stats.polls, "ends_cpu_s": stats.cpu}}
 
 
-def _start(operator: JobClient, ends: GatewayProcess, wanted: int) -> None:
+def _start(operator: JobClient, gateways: GatewayProcess, count: int) -> None:
     operator.create_job(ALL)
-    wait_for(lambda: ends.read_stats().starts >= wanted, timeout=_PATIENCE, interval=_LOOKS)
+    wait_for(lambda: gateways.read_stats().starts >= count, timeout=_TIMEOUT, interval=_POLL_SECONDS)
 
 
-def _run_on(name: str, *, quick: bool) -> tuple[str, Table]:
-    """What many executions cost that are under way, less what the service takes without them."""
+def _measure_running(name: str, *, quick: bool) -> tuple[str, Table]:
+    """Measure the CPU time of running executions, compared with that of the service without them."""
     seconds = _QUICK_SECONDS if quick else _SECONDS
     size = FleetSize(QUICK_TARGETS, image=IMAGES[name])
-    with run_fleet(size) as ours, run_gateways(ours, rate=HEARTBEATS) as ends:
-        time.sleep(_SETTLE)
-        before, _ = _measure_stretch(ours, ends, seconds)
-        _start_running(ours, ends, ALL)
-        spent, seen = _measure_stretch(ours, ends, seconds)
+    with run_fleet(size) as ours, run_gateways(ours, rate=HEARTBEATS) as gateways:
+        time.sleep(_SETTLE_SECONDS)
+        before, _ = _measure_period(ours, gateways, seconds)
+        _start_running(ours, gateways, ALL)
+        spent, stats = _measure_period(ours, gateways, seconds)
     return RUN, {
         f"{RUNNING:,} of {name}": {
             "core_percent": (spent - before) / seconds * 100,
             "core_percent_before": before / seconds * 100,
-            "polls_per_s": seen.polls / seconds,
-            "cpu_us_of_poll": (spent - before) / max(seen.polls, 1) * 1e6,
-            "ack_ms_max": seen.ms_max,
+            "polls_per_s": stats.polls / seconds,
+            "cpu_us_of_poll": (spent - before) / max(stats.polls, 1) * 1e6,
+            "ack_ms_max": stats.ms_max,
         }
     }
 
 
-def _measure_stretch(ours: Service, ends: GatewayProcess, seconds: float) -> tuple[float, GatewayStats]:
-    """Seconds of CPU time that a stretch takes, and what gateways see of it."""
-    ends.reset()
+def _measure_period(ours: Service, gateways: GatewayProcess, seconds: float) -> tuple[float, GatewayStats]:
+    """Return the CPU seconds of the service during a period, and the statistics of the gateways."""
+    gateways.reset()
     cpu = ours.process.cpu
     time.sleep(seconds)
-    return ours.process.cpu - cpu, ends.read_stats()
+    return ours.process.cpu - cpu, gateways.read_stats()
 
 
-def _start_running(ours: Service, ends: GatewayProcess, label: str) -> None:
-    """Let a job begin, and wait until as many run as may."""
+def _start_running(ours: Service, gateways: GatewayProcess, label: str) -> None:
+    """Start a job, and wait until the maximum number of executions is running."""
     operator = JobClient(ours)
-    ends.reset()
+    gateways.reset()
     job = operator.create_job(label, concurrency={"perJob": RUNNING, "perGateway": None})
-    wait_for(lambda: ends.read_stats().starts >= RUNNING, timeout=_PATIENCE)
-    wait_for(lambda: operator.get_job(job)["counts"]["TRANSFERRING"] == RUNNING, timeout=_PATIENCE)
-    time.sleep(_SETTLE)
+    wait_for(lambda: gateways.read_stats().starts >= RUNNING, timeout=_TIMEOUT)
+    wait_for(lambda: operator.get_job(job)["counts"]["TRANSFERRING"] == RUNNING, timeout=_TIMEOUT)
+    time.sleep(_SETTLE_SECONDS)
 
 
-def _memory(where: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
-    """As many executions run of a job with many targets as of one with fewer, of the same fleet."""
+def _compare_memory(suffix: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
+    """Compare the memory of two jobs with the same number of running executions and different targets."""
     count = QUICK_TARGETS * 2 if quick else TARGETS
     fewer, more = _measure_memory(SOME, count, on), _measure_memory(ALL, count, on)
     growth = {name: value / fewer[name] for name, value in more.items() if name != "MiB_of_job"}
     extra = (more["MiB_of_job"] - fewer["MiB_of_job"]) * 2**20 / (count - count // FEWER)
     return MEMORY, {
-        f"{RUNNING:,} running of {count // FEWER:,}, {where}": fewer,
-        f"{RUNNING:,} running of {count:,}, {where}": more,
-        f"the larger by the smaller, {where}": {**growth, "bytes_of_target": extra},
+        f"{RUNNING:,} running of {count // FEWER:,}, {suffix}": fewer,
+        f"{RUNNING:,} running of {count:,}, {suffix}": more,
+        f"the larger by the smaller, {suffix}": {**growth, "bytes_of_target": extra},
     }
 
 
-def _measure_memory(label: str, count: int, on: str | None) -> Figures:
-    """What the service holds while a job runs. Pages of files that it maps are not its own."""
-    with run_fleet(FleetSize(count, some=count // FEWER), on) as ours, run_gateways(ours) as ends:
-        time.sleep(_SETTLE)
+def _measure_memory(label: str, count: int, on: str | None) -> Metrics:
+    """Measure the memory of the service while a job runs, with and without mapped files."""
+    with run_fleet(FleetSize(count, some=count // FEWER), on) as ours, run_gateways(ours) as gateways:
+        time.sleep(_SETTLE_SECONDS)
         before = ours.process.memory
-        _start_running(ours, ends, label)
-        time.sleep(_QUIET)
-        held, own = ours.process.memory, _own_memory(ours)
-    return {"MiB": held, "MiB_own": own, "MiB_of_job": held - before}
+        _start_running(ours, gateways, label)
+        time.sleep(_IDLE_SECONDS)
+        memory, own_memory = ours.process.memory, _own_memory(ours)
+    return {"MiB": memory, "MiB_own": own_memory, "MiB_of_job": memory - before}
 
 
 def _own_memory(ours: Service) -> float:
-    """MiB that are no pages of files."""
+    """Return the anonymous memory in MiB, without pages of files."""
     lines = Path(f"/proc/{ours.process.pid}/status").read_text("utf-8").splitlines()
     return int(dict(line.split(":", 1) for line in lines)["RssAnon"].split()[0]) / 1024
 
 
 PHASES: Final[Mapping[str, Callable[..., tuple[str, Table]]]] = {
-    "many": partial(_on_sqlite, _many),
-    "many-postgresql": partial(_on_postgresql, _many),
-    "dispatched": partial(_on_sqlite, _dispatched),
-    "dispatched-postgresql": partial(_on_postgresql, _dispatched),
-    **{f"running-{size // 1000}": partial(_run_on, name) for name, size in IMAGES.items()},
-    "memory": partial(_on_sqlite, _memory),
-    "memory-postgresql": partial(_on_postgresql, _memory),
+    "many": partial(_on_sqlite, _measure_large_jobs),
+    "many-postgresql": partial(_on_postgresql, _measure_large_jobs),
+    "dispatched": partial(_on_sqlite, _measure_dispatches),
+    "dispatched-postgresql": partial(_on_postgresql, _measure_dispatches),
+    **{f"running-{size // 1000}": partial(_measure_running, name) for name, size in IMAGES.items()},
+    "memory": partial(_on_sqlite, _compare_memory),
+    "memory-postgresql": partial(_on_postgresql, _compare_memory),
 }
 
 
 def main() -> None:
-    """Run phases by hand."""
+    """Run phases from the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.jobs")
-    parser.add_argument("phases", nargs="*", metavar="PHASE", help=f"one of {', '.join(PHASES)}; all without")
-    parser.add_argument("--quick", action="store_true", help="a short run, for a first impression")
-    chosen = parser.parse_args()
-    if unknown := set(chosen.phases) - PHASES.keys():
+    parser.add_argument(
+        "phases", nargs="*", metavar="PHASE", help=f"phase to run: {', '.join(PHASES)} (default: all)"
+    )
+    parser.add_argument("--quick", action="store_true", help="short run for a first impression")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.phases) - PHASES.keys():
         parser.error(f"no phase named {', '.join(sorted(unknown))}")
-    print(json.dumps(run(quick=chosen.quick, phases=chosen.phases), indent=1))
+    print(json.dumps(run(quick=arguments.quick, phases=arguments.phases), indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The fleet of `bench.jobs`: devices of one model with labels, an image for them, and their service."""
+"""Fleet of `bench.jobs`: devices of one model with labels, a firmware image, and the service."""
 
 from __future__ import annotations
 
@@ -39,47 +39,47 @@ if TYPE_CHECKING:
 
 GATEWAYS: Final = 50
 REPORTING: Final = 20
-"""Devices of each gateway that report. They are no part of any job: one that is heard is connected."""
+"""Devices per gateway that report. They are in no job, because a report makes a device connected."""
 RATE: Final = 200
-"""Reports in a second, of all together, unless others are wanted."""
+"""Default of reports per second of all gateways together."""
 
 ALL, SOME = "all", "some"
-"""Labels."""
+"""Labels of all devices, and of some of them."""
 
 FIRMWARE: Final = "fw-0123456789abcdef"
 _JOBS: Final = "/api/v1/jobs"
 
 _MODEL: Final = ModelNumber("0018")
-_DISK: Final = "/var/tmp"  # noqa: S108 # on the disk; folders in it get names of their own
+_DISK: Final = "/var/tmp"  # noqa: S108 # on the disk; directories in it get unique names
 _CHUNK: Final = 5_000
-_PATIENCE: Final = 120.0
+_TIMEOUT: Final = 120.0
 
 
 class FleetSize(NamedTuple):
-    """How large a fleet is."""
+    """Size of a fleet and of its firmware image."""
 
     devices: int
     some: int = 0
-    """Those of them that have the label of some."""
+    """Number of devices with the label SOME."""
     image: int = 200_000
-    """Bytes of the image."""
+    """Bytes of the firmware image."""
     connected: bool = True
 
 
 @contextmanager
 def run_postgresql() -> Iterator[str]:
-    """A PostgreSQL server that means it: tests run it without fsync."""
+    """Run a PostgreSQL server with fsync, which tests switch off."""
     with postgresql("fsync=on") as address:
         yield f"postgresql://postgres@{address.host}:{address.port}/postgres"
 
 
 @contextmanager
 def run_fleet(size: FleetSize, on: str | None = None) -> Iterator[Service]:
-    """Run the service on a database with a fleet: of SQLite, or of a PostgreSQL server."""
+    """Run the service on a database with a fleet: SQLite, or a new database of a PostgreSQL server."""
     with TemporaryDirectory(prefix="meshfleet-bench-", dir=_DISK) as folder:
         database = "sqlite" if on is None else create_database(on)
         _fill(database, Path(folder), size)
-        # The last of two flags counts: the service runs on what was filled here.
+        # The last of two equal flags wins: the service uses the database filled here.
         with run_service(1, on, flags=("--data", folder, "--database", database)) as ours:
             yield ours
 
@@ -107,7 +107,7 @@ def _add_gateways(connection: Connection) -> None:
 
 
 def _add_firmware(connection: Connection, size: int) -> None:
-    """A record alone: these gateways never ask for the image."""
+    """Insert a firmware record without an image: these gateways never download it."""
     now = clock.now()
     connection.execute(
         insert(firmware).values(
@@ -131,13 +131,13 @@ def _add_firmware(connection: Connection, size: int) -> None:
 def _add_devices(database: Database, size: FleetSize) -> None:
     for start in range(0, size.devices, _CHUNK):
         numbers = range(start, min(start + _CHUNK, size.devices))
-        database.write_now(registry.record_observations, [_sighting(number, size) for number in numbers])
+        database.write_now(registry.record_observations, [_observation(number, size) for number in numbers])
         pairs = [(ALL, _mac(number)) for number in numbers]
         pairs += [(SOME, _mac(number)) for number in numbers if number < size.some]
         database.write_now(registry.attach_labels, pairs, at=clock.now())
 
 
-def _sighting(number: int, size: FleetSize) -> DeviceObservation:
+def _observation(number: int, size: FleetSize) -> DeviceObservation:
     return DeviceObservation(
         device=_mac(number),
         at=clock.now(),
@@ -151,27 +151,27 @@ def _sighting(number: int, size: FleetSize) -> DeviceObservation:
 
 
 def _mac(number: int) -> Mac:
-    """Devices are dealt out to the gateways one by one, behind those that report."""
+    """Return the MAC of a device; devices are assigned to gateways in turns, after those that report."""
     return Mac(device_mac(number % GATEWAYS, REPORTING + number // GATEWAYS))
 
 
 class GatewayProcess:
-    """The gateways of a fleet, which report all the time."""
+    """Process of the gateways, which report all the time."""
 
     def __init__(self, program: subprocess.Popen[str]) -> None:
         self._program = program
 
     def reset(self) -> None:
-        """Count anew."""
+        """Reset the statistics."""
         self._send_command("begin")
 
     def read_stats(self) -> GatewayStats:
-        """What came since the beginning."""
+        """Return the statistics since the last reset."""
         return msgspec.json.decode(self._send_command("look"), type=GatewayStats)
 
-    def _send_command(self, word: str) -> str:
+    def _send_command(self, command: str) -> str:
         if self._program.stdin:
-            self._program.stdin.write(f"{word}\n")
+            self._program.stdin.write(f"{command}\n")
             self._program.stdin.flush()
         line = self._program.stdout.readline() if self._program.stdout else ""
         if not line:
@@ -181,22 +181,22 @@ class GatewayProcess:
 
 @contextmanager
 def run_gateways(ours: Service, *, rate: int = RATE) -> Iterator[GatewayProcess]:
-    """Connect all gateways, and wait until the service knows it."""
+    """Connect all gateways, and wait until the service shows them as connected."""
     numbers = (ours.port, GATEWAYS, REPORTING, rate)
     command = [sys.executable, "-m", "bench.jobs_gateways", *map(str, numbers)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own program
         try:
             if program.stdout is None or program.stdout.readline() != "ready\n":
-                raise RuntimeError("the gateways did not come in")
+                raise RuntimeError("the gateways did not connect")
             operator = JobClient(ours)
-            wait_for(lambda: operator.count_connected_gateways() == GATEWAYS, timeout=_PATIENCE)
+            wait_for(lambda: operator.count_connected_gateways() == GATEWAYS, timeout=_TIMEOUT)
             yield GatewayProcess(program)
         finally:
             program.kill()
 
 
 class JobClient:
-    """Somebody who makes jobs. Each deed has a connection of its own: they are far apart."""
+    """REST client for jobs. It opens a connection for each call, because calls are far apart."""
 
     def __init__(self, ours: Service) -> None:
         self._url = ours.url
@@ -205,7 +205,7 @@ class JobClient:
             self._token: str = client.post("/api/v1/auth/login", login)["authToken"]
 
     def create_job(self, label: str, **order: Any) -> str:
-        """Make a job without limits, unless the order says otherwise, for all that have a label."""
+        """Create a job for all devices with a label. It has no limits unless given in `order`."""
         body = {
             "name": "The benchmark",
             "firmwareId": FIRMWARE,
@@ -216,19 +216,19 @@ class JobClient:
         with self._client() as client:
             return str(client.post(_JOBS, body, status=201)["id"])
 
-    def send_command(self, deed: str, job: str) -> None:
+    def send_command(self, command: str, job: str) -> None:
         """Apply, pause or cancel a job."""
         with self._client() as client:
-            client.post(f"{_JOBS}/{job}/{deed}", {})
+            client.post(f"{_JOBS}/{job}/{command}", {})
 
     def get_job(self, job: str) -> dict[str, Any]:
-        """A job, and how it goes."""
+        """Return a job with its state and counts."""
         with self._client() as client:
-            shown: dict[str, Any] = json.loads(client.get(f"{_JOBS}/{job}"))
-        return shown
+            body: dict[str, Any] = json.loads(client.get(f"{_JOBS}/{job}"))
+        return body
 
     def count_connected_gateways(self) -> int:
-        """How many gateways are there."""
+        """Return the number of connected gateways."""
         with self._client() as client:
             items = json.loads(client.get("/api/v1/gateways?MaxResults=1000"))["items"]
         return sum(each["connected"] for each in items)

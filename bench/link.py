@@ -1,6 +1,6 @@
-"""The link against paho-mqtt: the same work over the same mosquitto, each end a process of its own.
+"""The MQTT client compared with paho-mqtt: the same work over mosquitto, each client in its own process.
 
-A case is run several times, in turns with the others, and the median counts.
+Each case runs several times, in turns with the others; results are medians.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOSQUITTO_SETTINGS = (
     "set_tcp_nodelay true",
     "log_type error",
 )
-"""As the guide recommends, but without a disk in the way."""
+"""Settings recommended by the guide, but without persistence."""
 
 THRESHOLDS = {"receive": 4.0, "publish": 6.0, "idle KiB": 12.0, "times less than paho": 6.0}
 
@@ -37,27 +37,27 @@ RATE = 20_000
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    """Receive, publish, and sit idle."""
+    """Measure receiving, publishing and idle connections."""
     rounds = 1 if quick else 5
     return {
-        "receiving": _receiving(rounds, 20_000 if quick else 100_000),
-        "publishing": _publishing(rounds, 20_000 if quick else 100_000),
-        "idle": _idle(1_000 if quick else 10_000),
+        "receiving": _measure_receiving(rounds, 20_000 if quick else 100_000),
+        "publishing": _measure_publishing(rounds, 20_000 if quick else 100_000),
+        "idle": _measure_idle(1_000 if quick else 10_000),
         "bars": THRESHOLDS,
     }
 
 
-def _receiving(rounds: int, count: int) -> dict[str, Any]:
-    """As fast as the broker gives, and at a rate. The publisher is the same every time."""
+def _measure_receiving(rounds: int, count: int) -> dict[str, Any]:
+    """Measure receiving at full speed and at a fixed rate, with the same publisher every time."""
     table: dict[str, Metrics] = {}
     for pace, rate in (("flat out", 0), (f"{RATE}/s", RATE)):
         roles = {"link": "receive", "link on uvloop": "receive-uvloop", "paho": "receive-paho"}
-        cases = {f"{name}, {pace}": partial(_received, role, count, rate) for name, role in roles.items()}
-        table |= _compared(_medians(rounds, cases), anchor=f"paho, {pace}")
+        cases = {f"{name}, {pace}": partial(_run_receiver, role, count, rate) for name, role in roles.items()}
+        table |= _add_ratios(_medians(rounds, cases), anchor=f"paho, {pace}")
     return table
 
 
-def _publishing(rounds: int, count: int) -> dict[str, Any]:
+def _measure_publishing(rounds: int, count: int) -> dict[str, Any]:
     roles = {
         "link, in batches": "publish",
         "link on uvloop, in batches": "publish-uvloop",
@@ -65,29 +65,29 @@ def _publishing(rounds: int, count: int) -> dict[str, Any]:
         "link on uvloop, one by one": "publish-one-by-one-uvloop",
         "paho": "publish-paho",
     }
-    cases = {name: partial(_alone, role, count) for name, role in roles.items()}
-    return _compared(_medians(rounds, cases), anchor="paho")
+    cases = {name: partial(_run_alone, role, count) for name, role in roles.items()}
+    return _add_ratios(_medians(rounds, cases), anchor="paho")
 
 
-def _idle(count: int) -> dict[str, Any]:
-    return {role: _rounded(_alone(role, count)) for role in ("idle", "idle-uvloop")}
+def _measure_idle(count: int) -> dict[str, Any]:
+    return {role: _round_values(_run_alone(role, count)) for role in ("idle", "idle-uvloop")}
 
 
-def _received(role: str, count: int, rate: int) -> Metrics:
-    with _broker() as port, _end(role, port, count) as receiver:
-        _line(receiver)  # it is ready
-        with _end("publish-uvloop", port, count, rate):
-            return _figures(receiver)
+def _run_receiver(role: str, count: int, rate: int) -> Metrics:
+    with _run_broker() as port, _start_program(role, port, count) as receiver:
+        _read_line(receiver)  # "ready"
+        with _start_program("publish-uvloop", port, count, rate):
+            return _read_metrics(receiver)
 
 
-def _alone(role: str, count: int) -> Metrics:
-    with _broker() as port, _end(role, port, count) as end:
-        return _figures(end)
+def _run_alone(role: str, count: int) -> Metrics:
+    with _run_broker() as port, _start_program(role, port, count) as program:
+        return _read_metrics(program)
 
 
 @contextmanager
-def _broker() -> Iterator[int]:
-    """A fresh one for every case, so that none inherits the sessions of another."""
+def _run_broker() -> Iterator[int]:
+    """Run a new broker for every case, so that no sessions are left over from another."""
     with (
         TemporaryDirectory(prefix="meshfleet-bench-") as folder,
         Mosquitto(Path(folder), *MOSQUITTO_SETTINGS) as broker,
@@ -95,38 +95,38 @@ def _broker() -> Iterator[int]:
         yield broker.address.port
 
 
-def _end(role: str, port: int, count: int, rate: int = 0) -> subprocess.Popen[str]:
+def _start_program(role: str, port: int, count: int, rate: int = 0) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "bench.link_programs", role, str(port), str(count), str(rate)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 # our own program
 
 
-def _line(end: subprocess.Popen[str]) -> str:
-    line = end.stdout.readline() if end.stdout else ""
+def _read_line(program: subprocess.Popen[str]) -> str:
+    line = program.stdout.readline() if program.stdout else ""
     if not line:
-        raise RuntimeError(f"{end.args!r} has ended without its figures")
+        raise RuntimeError(f"{program.args!r} has ended without printing its metrics")
     return line
 
 
-def _figures(end: subprocess.Popen[str]) -> Metrics:
-    figures: Metrics = json.loads(_line(end))
-    return figures
+def _read_metrics(program: subprocess.Popen[str]) -> Metrics:
+    metrics: Metrics = json.loads(_read_line(program))
+    return metrics
 
 
 def _medians(rounds: int, cases: Mapping[str, Callable[[], Metrics]]) -> dict[str, Metrics]:
-    seen: dict[str, list[Metrics]] = {name: [] for name in cases}
+    results: dict[str, list[Metrics]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, case in cases.items():
-            seen[name].append(case())
+            results[name].append(case())
     return {
-        name: {key: statistics.median(figures[key] for figures in runs) for key in runs[0]}
-        for name, runs in seen.items()
+        name: {key: statistics.median(metrics[key] for metrics in runs) for key in runs[0]}
+        for name, runs in results.items()
     }
 
 
-def _compared(table: dict[str, Metrics], *, anchor: str) -> dict[str, Metrics]:
+def _add_ratios(table: dict[str, Metrics], *, anchor: str) -> dict[str, Metrics]:
     cost = table[anchor]["cpu_us"]
-    return {name: _rounded({**row, "times_less": cost / row["cpu_us"]}) for name, row in table.items()}
+    return {name: _round_values({**row, "times_less": cost / row["cpu_us"]}) for name, row in table.items()}
 
 
-def _rounded(row: Metrics) -> Metrics:
+def _round_values(row: Metrics) -> Metrics:
     return {key: round(value, 2) for key, value in row.items()}

@@ -1,11 +1,11 @@
-"""The listeners of `bench.live`, all of them one process: at both doors of our service, or at mosquitto.
+"""Subscribers of `bench.live`, all in one process: of the service's live events, or of mosquitto.
 
 python -m bench.live_listeners service URL TOKEN
 python -m bench.live_listeners mosquitto PORT -
 
-It prints "ready" when all listen, reads until a line comes in, and prints one JSON object. Events are counted
-by what stands in each of them, and of every piece that comes the first and the last one are timed: a listener
-that parsed them all would take more CPU time than the service.
+It prints "ready" when all have subscribed, reads until a line arrives on standard input, and prints one JSON
+object. Events are counted by a marker that each contains, and only the first and last event of each received
+chunk are timed: parsing them all would take more CPU time than the service.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import Connect, Subscribe
 
 GATEWAYS, DEVICES = 20, 50
-"""Of the load, and of each gateway."""
+"""Gateways of the load, and devices per gateway."""
 
 EVERYTHING, ONE_GATEWAY, SOME_DEVICES = 30, 10, 10
-"""How many listeners want what."""
+"""Numbers of subscribers to all reports, to one gateway, and to some devices."""
 
 CHOSEN: Final = 20
-"""Devices that a listener for some of them wants."""
+"""Devices per subscriber to some devices."""
 
 _TIME: Final = rb'"time":"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3})Z"'
 _EVENT: Final = re.compile(rb'"data":\{"device":"bmac-[^}]*?' + _TIME)
@@ -43,7 +43,7 @@ _REPORT: Final = re.compile(rb"\{" + _TIME)
 
 
 class ListenerStats(msgspec.Struct):
-    """What all of them heard."""
+    """Statistics of all subscribers."""
 
     count: int
     resyncs: int
@@ -54,14 +54,14 @@ class ListenerStats(msgspec.Struct):
 
 
 class ListenerFilter(NamedTuple):
-    """What one of them wants; empty: all reports."""
+    """Filter of one subscriber; empty: all reports."""
 
     gateways: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
 
     @property
     def filters(self) -> dict[str, list[str]]:
-        """As our service is asked."""
+        """Filters of the service's live events."""
         chosen = {"Types": ["report"]}
         if self.gateways:
             chosen["Gateway"] = [gateway_mac(each) for each in self.gateways]
@@ -71,7 +71,7 @@ class ListenerFilter(NamedTuple):
 
     @property
     def topics(self) -> list[str]:
-        """As a broker is asked."""
+        """MQTT topic filters."""
         if self.devices:
             return [f"mt/gateway/+/device/{each}/#" for each in self.devices]
         return [f"mt/gateway/{gateway_mac(each)}/device/#" for each in self.gateways] or [
@@ -80,122 +80,122 @@ class ListenerFilter(NamedTuple):
 
 
 def build_filters() -> list[ListenerFilter]:
-    """What each listener wants; neighbours want the same, at different doors."""
-    some = [ListenerFilter()] * EVERYTHING
-    some += [ListenerFilter(gateways=(number // 2,)) for number in range(ONE_GATEWAY)]
-    some += [
+    """Return the filter of each subscriber; pairs have the same filter, for both kinds of connection."""
+    filters = [ListenerFilter()] * EVERYTHING
+    filters += [ListenerFilter(gateways=(number // 2,)) for number in range(ONE_GATEWAY)]
+    filters += [
         ListenerFilter(devices=tuple(device_mac(number // 2, each) for each in range(CHOSEN)))
         for number in range(SOME_DEVICES)
     ]
-    return some
+    return filters
 
 
 def connect_to_service(url: str, token: str) -> list[socket.socket]:
-    """Half of them by server-sent events, half by WebSocket."""
-    doors = (_stream, _websocket)
-    return [doors[place % 2](url, token, wish.filters) for place, wish in enumerate(build_filters())]
+    """Connect half of the subscribers by server-sent events, half by WebSocket."""
+    transports = (_stream, _websocket)
+    return [transports[n % 2](url, token, each.filters) for n, each in enumerate(build_filters())]
 
 
 def connect_to_mosquitto(port: str, _: str) -> list[socket.socket]:
-    """All of them by MQTT, at QoS 0."""
-    ends = []
-    for place, wish in enumerate(build_filters()):
-        end = socket.create_connection(("127.0.0.1", int(port)), TIMEOUT)
-        end.sendall(encode_packet(Connect(f"listener-{place}", keep_alive=600)))
-        _expect(end, CONNACK_ACCEPTED)
-        end.sendall(encode_packet(Subscribe(1, tuple((topic, 0) for topic in wish.topics))))
-        _expect(end, b"\x90")
-        ends.append(end)
-    return ends
+    """Connect all subscribers by MQTT, at QoS 0."""
+    sockets = []
+    for number, listener_filter in enumerate(build_filters()):
+        connection = socket.create_connection(("127.0.0.1", int(port)), TIMEOUT)
+        connection.sendall(encode_packet(Connect(f"listener-{number}", keep_alive=600)))
+        _expect(connection, CONNACK_ACCEPTED)
+        connection.sendall(encode_packet(Subscribe(1, tuple((topic, 0) for topic in listener_filter.topics))))
+        _expect(connection, b"\x90")
+        sockets.append(connection)
+    return sockets
 
 
 def _stream(url: str, token: str, filters: dict[str, list[str]]) -> socket.socket:
     query = "&".join(f"{name}={','.join(values)}" for name, values in filters.items())
-    end = _ask(url, f"/api/v1/stream?{query}", f"Authorization: Bearer {token}\r\n")
-    _expect(end, b"HTTP/1.1 200")
-    return end
+    connection = _send_get(url, f"/api/v1/stream?{query}", f"Authorization: Bearer {token}\r\n")
+    _expect(connection, b"HTTP/1.1 200")
+    return connection
 
 
 def _websocket(url: str, token: str, filters: dict[str, list[str]]) -> socket.socket:
     fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    end = _ask(url, "/api/v1/live", f"{fields}Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n")
-    _expect(end, b"HTTP/1.1 101")
-    end.sendall(_frame({"token": token}) + _frame({"subscribe": filters, "lastEventId": ""}))
-    _expect(end, b'"resync"')
-    return end
+    connection = _send_get(url, "/api/v1/live", f"{fields}Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n")
+    _expect(connection, b"HTTP/1.1 101")
+    connection.sendall(_frame({"token": token}) + _frame({"subscribe": filters, "lastEventId": ""}))
+    _expect(connection, b'"resync"')
+    return connection
 
 
-def _ask(url: str, path: str, fields: str) -> socket.socket:
-    where = urlsplit(url)
-    end = socket.create_connection((where.hostname, where.port), TIMEOUT)
-    end.sendall(f"GET {path} HTTP/1.1\r\nHost: {where.netloc}\r\n{fields}\r\n".encode())
-    return end
+def _send_get(url: str, path: str, fields: str) -> socket.socket:
+    address = urlsplit(url)
+    connection = socket.create_connection((address.hostname, address.port), TIMEOUT)
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {address.netloc}\r\n{fields}\r\n".encode())
+    return connection
 
 
-def _frame(said: object) -> bytes:
-    text = json.dumps(said).encode()
+def _frame(message: object) -> bytes:
+    text = json.dumps(message).encode()
     return b"\x81\xfe%b\0\0\0\0%b" % (len(text).to_bytes(2, "big"), text)
 
 
-def _expect(end: socket.socket, answer: bytes) -> None:
-    got = b""
-    while answer not in got:
-        part = end.recv(4096)
+def _expect(connection: socket.socket, expected: bytes) -> None:
+    received = b""
+    while expected not in received:
+        part = connection.recv(4096)
         if not part:
-            raise RuntimeError(f"{got!r} came instead of {answer!r}")
-        got += part
+            raise RuntimeError(f"received {received!r} instead of {expected!r}")
+        received += part
 
 
-def listen(ends: list[socket.socket], pattern: re.Pattern[bytes], marker: bytes) -> ListenerStats:
-    """Read until somebody says that it is enough; `word` stands once in every event."""
+def listen(sockets: list[socket.socket], pattern: re.Pattern[bytes], marker: bytes) -> ListenerStats:
+    """Read until a line arrives on standard input; `marker` occurs once in every event."""
     poll = select.poll()
-    at = {end.fileno(): end for end in ends}
-    for number in at:
+    by_descriptor = {connection.fileno(): connection for connection in sockets}
+    for number in by_descriptor:
         poll.register(number, select.POLLIN)
     poll.register(sys.stdin.fileno(), select.POLLIN)
     count = resyncs = 0
-    lags: list[float] = []
+    latencies: list[float] = []
     while True:
         for number, _ in poll.poll():
             if number == sys.stdin.fileno():
-                return _heard(count, resyncs, lags)
-            data = at[number].recv(1 << 18)
+                return _build_stats(count, resyncs, latencies)
+            data = by_descriptor[number].recv(1 << 18)
             now = time.time()
             if not data:
-                raise RuntimeError("a listener was shown out")
+                raise RuntimeError("the connection of a subscriber was closed")
             found = data.count(marker)
             count += found
             resyncs += data.count(b'"type":"resync"')
             first = pattern.search(data)
             last = pattern.search(data, max(0, data.rfind(marker)))
-            lags += [
+            latencies += [
                 now - datetime.fromisoformat(f"{each[1].decode()}Z").timestamp()
                 for each in (first, last)
                 if each
             ]
 
 
-def _heard(count: int, resyncs: int, lags: list[float]) -> ListenerStats:
-    cuts = statistics.quantiles(lags, n=100)
+def _build_stats(count: int, resyncs: int, latencies: list[float]) -> ListenerStats:
+    cuts = statistics.quantiles(latencies, n=100)
     return ListenerStats(
         count=count,
         resyncs=resyncs,
-        timed=len(lags),
+        timed=len(latencies),
         ms_p50=cuts[49] * 1e3,
         ms_p99=cuts[98] * 1e3,
-        ms_max=max(lags) * 1e3,
+        ms_max=max(latencies) * 1e3,
     )
 
 
 def main() -> None:
-    """Listen where the command line says."""
-    door, where, token = sys.argv[1:]
-    if door == "service":
-        ends, pattern, word = connect_to_service(where, token), _EVENT, b'"data":{'
+    """Subscribe at the destination named on the command line."""
+    destination, address, token = sys.argv[1:]
+    if destination == "service":
+        sockets, pattern, marker = connect_to_service(address, token), _EVENT, b'"data":{'
     else:
-        ends, pattern, word = connect_to_mosquitto(where, token), _REPORT, b'{"time":"'
+        sockets, pattern, marker = connect_to_mosquitto(address, token), _REPORT, b'{"time":"'
     print("ready", flush=True)
-    print(msgspec.json.encode(listen(ends, pattern, word)).decode(), flush=True)
+    print(msgspec.json.encode(listen(sockets, pattern, marker)).decode(), flush=True)
 
 
 if __name__ == "__main__":

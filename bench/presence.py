@@ -1,8 +1,8 @@
-"""Presence of a million devices behind 5,000 gateways: what it costs to know who is there.
+"""CPU time of presence tracking for a million devices behind 5,000 gateways.
 
-Every device sends a heartbeat a minute, at moments that differ a little. Time is simulated: figures are CPU
-time of presence alone, without the ingest before it. In the same run all that is heard is put into a plain
-dict, as the least that anybody could do.
+Every device sends a heartbeat per minute, at slightly varying times. Time is simulated: metrics are the CPU
+time of presence alone, without the ingest before it. As the anchor, the same heartbeats are stored in a plain
+dict in the same run.
 """
 
 from __future__ import annotations
@@ -32,91 +32,93 @@ from meshfleet.service.presence.tracker import PresenceTracker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    Figures = dict[str, float]
+    Metrics = dict[str, float]
 
 THRESHOLDS: Final = {"core_percent": 3.0}
-"""What a million devices may take."""
+"""Limits for a million devices."""
 
 MILLION: Final = 1_000_000
 QUICK: Final = 100_000
 DEVICES: Final = 200
-"""Behind one gateway."""
+"""Devices per gateway."""
 
 _GATEWAY, _DEVICE = 1 << 40, 1 << 41
 _START: Final = 1_790_000_000_000
 _MINUTE: Final = 60
-_KNOWN: Final = 6 * _MINUTE
-"""Seconds after which the gaps of all devices are known, and each was looked at."""
+_WARM_UP: Final = 6 * _MINUTE
+"""Seconds after which the intervals of all devices are known, and each was checked."""
 _ROUND: Final = 3 * _MINUTE
-"""Seconds in which every device is looked at once."""
+"""Seconds in which every device is checked once."""
 _BATCHES: Final = 5
-"""In a second."""
+"""Batches per second."""
 _FLUSH: Final = 10
-"""Seconds between two times that changes are collected, for so many devices."""
+"""Seconds between two collections of changes."""
 _SILENT: Final = 10
-"""Every so manieth device falls silent."""
+"""Every n-th device falls silent."""
 _TURNS: Final = 20
 _STORED: Final = 20_000
-"""Devices in the database, all of which change."""
+"""Devices in the database whose presence changes."""
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    """Run a fleet, then let parts of it go and come."""
+    """Run a fleet, then disconnect and reconnect parts of it."""
     size = QUICK if quick else MILLION
     simulation = Simulation(size)
     tables = {
-        "steady": {f"{size} devices": _steady(simulation)},
+        "steady": {f"{size} devices": _measure_steady(simulation)},
         "gateways": {
-            f"one with {DEVICES} devices": _gateways(simulation, 1),
-            "all of them": _gateways(simulation, len(simulation.gateways)),
+            f"one with {DEVICES} devices": _measure_gateways(simulation, 1),
+            "all of them": _measure_gateways(simulation, len(simulation.gateways)),
         },
-        "silence": {f"one of {_SILENT} devices": _silence(simulation)},
-        "written to SQLite": {"changes": _written()},
+        "silence": {f"one of {_SILENT} devices": _measure_silence(simulation)},
+        "written to SQLite": {"changes": _measure_writes()},
     }
     return {**tables, "bars": THRESHOLDS}
 
 
 class Simulation:
-    """A fleet whose time goes as fast as presence can follow it."""
+    """Fleet with simulated time, which runs as fast as presence can process it."""
 
     def __init__(self, size: int) -> None:
-        gateways = list(range(_GATEWAY, _GATEWAY + size // DEVICES))  # each number once, as ingest has them
+        gateways = list(
+            range(_GATEWAY, _GATEWAY + size // DEVICES)
+        )  # one int object per gateway, as in the ingest
         self._beats = [(_DEVICE + number, gateways[number // DEVICES]) for number in range(size)]
         Random(1).shuffle(self._beats)  # noqa: S311 # the same order every time
-        self._late = [Random(2).randrange(1000) for _ in range(997)]  # noqa: S311 # and the same moments
+        self._delays = [Random(2).randrange(1000) for _ in range(997)]  # noqa: S311 # the same delays every time
         self.gateways = dict.fromkeys(range(_GATEWAY, _GATEWAY + size // DEVICES), 1)
         self.size = size
         self.now = _START
         self.silent: range = range(0)
-        """Devices of which nothing is heard."""
+        """Devices that send nothing."""
         self._heard = {_DEVICE + each: _START + each for each in range(size)}
-        """The anchor, with numbers of its own as presence has them."""
+        """Anchor: last time of each device, with int objects of its own as in presence."""
         self._memory = Process(os.getpid()).memory
         self.presence = PresenceTracker(GatewayClocks(), external_broker=False, now=self.now)
-        self.presence.restore(_known(size))
+        self.presence.restore(_build_snapshot(size))
         self.presence.set_connected_gateways(self.gateways)
         self.reset_counters()
 
     def reset_counters(self) -> None:
-        """Count from now on."""
+        """Reset the counters."""
         self.presence_cpu = self.baseline_cpu = 0.0
         self.beats = 0
         self.collected: list[tuple[float, int]] = []
-        """Seconds of CPU time that each collection took, and how many changes it found."""
+        """CPU seconds and number of changes of each collection."""
 
     def advance(self, seconds: int) -> None:
-        """Let time pass."""
+        """Advance the simulated time."""
         for _ in range(seconds):
             self.now += 1000
-            for draft in self._second(self.now // 1000 % _MINUTE):
-                self.presence_cpu += _cpu(self.presence.on_commit, draft)
-                self.baseline_cpu += _cpu(self._keep, draft)
-                self.beats += len(draft.readings)
+            for batch in self._batches_of_second(self.now // 1000 % _MINUTE):
+                self.presence_cpu += _measure_cpu(self.presence.on_commit, batch)
+                self.baseline_cpu += _measure_cpu(self._store_in_dict, batch)
+                self.beats += len(batch.readings)
             if self.now // 1000 % _FLUSH == 0:
                 self.collect()
 
     def collect(self) -> Sequence[PresenceChange]:
-        """Collect changes, as a flush does."""
+        """Collect the changes, as a flush does."""
         before = time.process_time()
         entry = self.presence.prepare_flush({}, self.now)
         changes = entry.changes
@@ -125,40 +127,40 @@ class Simulation:
 
     @property
     def memory(self) -> float:
-        """MiB that presence has."""
+        """Memory of presence in MiB."""
         gc.collect()
         return Process(os.getpid()).memory - self._memory
 
-    def _second(self, second: int) -> Iterator[ParsedBatch]:
-        """What is heard in one of the seconds of a minute."""
+    def _batches_of_second(self, second: int) -> Iterator[ParsedBatch]:
+        """Yield the batches of heartbeats of one second of a minute."""
         bounds = [
             self.size * (second * _BATCHES + part) // (_MINUTE * _BATCHES) for part in range(_BATCHES + 1)
         ]
         for start, stop in pairwise(bounds):
-            draft = ParsedBatch(self.now)
-            draft.readings += [
+            batch = ParsedBatch(self.now)
+            batch.readings += [
                 (
                     ReadingKind.HEARTBEAT,
                     device,
                     gateway,
-                    self.now - self._late[(place + self.now) % 997],
+                    self.now - self._delays[(index + self.now) % 997],
                     0,
                     0,
                     False,
                 )
-                for place, (device, gateway) in enumerate(self._beats[start:stop])
+                for index, (device, gateway) in enumerate(self._beats[start:stop])
                 if device not in self.silent
             ]
-            yield draft
+            yield batch
 
-    def _keep(self, draft: ParsedBatch) -> None:
-        heard = self._heard
-        for _, device, _, at, _, _, _ in draft.readings:
-            heard[device] = at
+    def _store_in_dict(self, batch: ParsedBatch) -> None:
+        last_times = self._heard
+        for _, device, _, at, _, _, _ in batch.readings:
+            last_times[device] = at
 
 
-def _steady(simulation: Simulation) -> Figures:
-    simulation.advance(_KNOWN)
+def _measure_steady(simulation: Simulation) -> Metrics:
+    simulation.advance(_WARM_UP)
     simulation.reset_counters()
     simulation.advance(_ROUND)
     collected = sum(cpu for cpu, _ in simulation.collected)
@@ -174,16 +176,16 @@ def _steady(simulation: Simulation) -> Figures:
     }
 
 
-def _gateways(simulation: Simulation, count: int) -> Figures:
-    """So many gateways go and come back, again and again."""
-    some = list(simulation.gateways)[:count]
-    rest = {each: number for each, number in simulation.gateways.items() if each not in set(some)}
+def _measure_gateways(simulation: Simulation, count: int) -> Metrics:
+    """Disconnect and reconnect a number of gateways repeatedly."""
+    affected = list(simulation.gateways)[:count]
+    rest = {each: number for each, number in simulation.gateways.items() if each not in set(affected)}
     simulation.collect()
     simulation.reset_counters()
     changes = 0
     for _ in range(_TURNS if count == 1 else 1):
-        for present in (rest, simulation.gateways):
-            simulation.presence.set_connected_gateways(present)
+        for connected in (rest, simulation.gateways):
+            simulation.presence.set_connected_gateways(connected)
             changes += len(simulation.collect())
     costs = [cpu for cpu, _ in simulation.collected]
     return {
@@ -194,63 +196,63 @@ def _gateways(simulation: Simulation, count: int) -> Figures:
     }
 
 
-def _silence(simulation: Simulation) -> Figures:
-    """Some devices fall silent at the same moment, are missed, and come back in the course of a minute."""
+def _measure_silence(simulation: Simulation) -> Metrics:
+    """Let some devices fall silent, wait until they count as disconnected, and let them report again."""
     simulation.silent = range(_DEVICE, _DEVICE + simulation.size, _SILENT)
     simulation.reset_counters()
     simulation.advance(_ROUND + _MINUTE + _FLUSH)
-    gone = [each for each in simulation.collected if each[1]]
+    disconnected = [each for each in simulation.collected if each[1]]
     simulation.silent = range(0)
     simulation.reset_counters()
     simulation.advance(_MINUTE + _FLUSH)
-    back = [each for each in simulation.collected if each[1]]
+    reconnected = [each for each in simulation.collected if each[1]]
     return {
-        "gone": sum(changes for _, changes in gone),
-        "collect_ms_max": round(max(cpu for cpu, _ in gone) * 1e3, 1),
-        "back": sum(changes for _, changes in back),
-        "collect_back_ms_max": round(max(cpu for cpu, _ in back) * 1e3, 1),
+        "gone": sum(changes for _, changes in disconnected),
+        "collect_ms_max": round(max(cpu for cpu, _ in disconnected) * 1e3, 1),
+        "back": sum(changes for _, changes in reconnected),
+        "collect_back_ms_max": round(max(cpu for cpu, _ in reconnected) * 1e3, 1),
     }
 
 
-def _written() -> Figures:
-    """Milliseconds for a thousand changes in one transaction, with all that a device has in the registry."""
+def _measure_writes() -> Metrics:
+    """Measure the time of presence changes in one transaction, with complete registry rows."""
     numbers = range(_DEVICE, _DEVICE + _STORED)
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
         database = open_database("sqlite", Path(folder))
         try:
-            sightings = [
+            observations = [
                 DeviceObservation(
                     device=mac_from_int(each), at=_START, heard=True, gateway=mac_from_int(_GATEWAY)
                 )
                 for each in numbers
             ]
-            database.write_now(registry.record_observations, sightings)
-            came = [
+            database.write_now(registry.record_observations, observations)
+            connects = [
                 PresenceChange.to_connected(each, _START, PresenceCause.HEARD, _GATEWAY) for each in numbers
             ]
-            went = [
+            disconnects = [
                 PresenceChange.to_disconnected(each, _START + 1, PresenceCause.SILENT, _GATEWAY)
                 for each in numbers
             ]
-            costs, found = [], 0
-            for changes in (came, went) * 3:
+            costs, written = [], 0
+            for changes in (connects, disconnects) * 3:
                 before = time.process_time()
-                found += len(database.write_now(store.update_presence, changes).written)
+                written += len(database.write_now(store.update_presence, changes).written)
                 costs.append(time.process_time() - before)
         finally:
             database.close()
-    if found < 5 * _STORED:
-        raise RuntimeError(f"only {found} changes were written")
+    if written < 5 * _STORED:
+        raise RuntimeError(f"only {written} changes were written")
     return {"of": _STORED, "ms_per_1000": round(statistics.median(costs[1:]) / _STORED * 1e6, 2)}
 
 
-def _known(size: int) -> store.PresenceSnapshot:
-    """A fleet that was there before a start, with numbers of its own as a database gives them."""
+def _build_snapshot(size: int) -> store.PresenceSnapshot:
+    """Build the stored presence of the fleet, with int objects of its own as from a database."""
     devices = [(_DEVICE + each, _GATEWAY + each // DEVICES, _MINUTE * 1000) for each in range(size)]
     return store.PresenceSnapshot({_GATEWAY + each for each in range(size // DEVICES)}, devices)
 
 
-def _cpu(work: Callable[[ParsedBatch], None], draft: ParsedBatch) -> float:
+def _measure_cpu(work: Callable[[ParsedBatch], None], batch: ParsedBatch) -> float:
     before = time.process_time()
-    work(draft)
+    work(batch)
     return time.process_time() - before

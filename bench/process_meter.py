@@ -1,4 +1,4 @@
-"""What processes take while `bench.ingest` runs: CPU time, memory, and what they write to the disk."""
+"""CPU time, memory and disk writes of processes during benchmarks."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_QUIET: Final = 0.05
-"""The share of a core below which a process only waits."""
-_QUIET_SECONDS: Final = 11
-"""In a row, after which nothing more is put off: the service writes what it notes every ten at the latest."""
-_SHORT: Final = 5
-"""Seconds of a quarter that are too few to tell whether memory grows."""
-_SETTLED_WITHIN: Final = 120
-"""Seconds after which a process is no longer waited for."""
+_IDLE_SHARE: Final = 0.05
+"""CPU seconds per second below which a process counts as idle."""
+_IDLE_SECONDS: Final = 11
+"""Idle seconds in a row after which no deferred work is left: the service flushes at least every ten."""
+_MIN_QUARTER: Final = 5
+"""Minimum seconds of a quarter to compute the growth of memory."""
+_SETTLE_TIMEOUT: Final = 120
+"""Maximum seconds to wait for a process to become idle."""
 
 
 class Process(NamedTuple):
-    """A process that runs."""
+    """Running process."""
 
     pid: int
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU time that it has taken, all its threads together."""
+        """CPU time of all its threads, in seconds."""
         return sum(self._times[:2])
 
     @property
     def cpu_with_ended(self) -> float:
-        """The same, with that of its children that have ended."""
+        """CPU time of all its threads and of its ended children, in seconds."""
         return sum(self._times)
 
     @property
     def parent(self) -> int:
-        """The process that started it."""
+        """Id of the parent process."""
         return int(self._stat[1])
 
     @property
     def memory(self) -> float:
-        """MiB of memory that it has."""
+        """Resident memory in MiB."""
         pages = Path(f"/proc/{self.pid}/statm").read_text("utf-8").split()[1]
         return int(pages) * resource.getpagesize() / 2**20
 
     @property
     def bytes_written(self) -> int:
-        """Bytes that it has made the system write to disks."""
+        """Bytes written to disks on its behalf."""
         lines = Path(f"/proc/{self.pid}/io").read_text("utf-8").splitlines()
         return int(dict(line.split(": ") for line in lines)["write_bytes"])
 
     @property
     def _stat(self) -> list[str]:
-        """What follows its name, which may hold anything."""
+        """Fields after the process name, which may contain any characters."""
         return Path(f"/proc/{self.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
 
     @property
@@ -70,19 +70,19 @@ class Process(NamedTuple):
 
 
 class PostgresProcesses(NamedTuple):
-    """A PostgreSQL server: a process, and its children."""
+    """Processes of a PostgreSQL server: the main process and its children."""
 
     head: Process
 
     @classmethod
     def of_server(cls, url: str) -> Self:
-        """The one that listens there."""
+        """Find the server that listens at a URL."""
         with psycopg.connect(url) as connection:
             return cls(Process(Process(connection.info.backend_pid).parent))
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU time that all of them have taken, with those that have ended."""
+        """CPU time of all processes, including ended ones, in seconds."""
         cpu, number = self.head.cpu_with_ended, self.head.pid
         for child in Path(f"/proc/{number}/task/{number}/children").read_text("utf-8").split():
             with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
@@ -91,52 +91,52 @@ class PostgresProcesses(NamedTuple):
 
 
 class MemoryMonitor:
-    """Looks every second how much memory a process has."""
+    """Monitor that records the memory of a process every second."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._seen: list[float] = []
+        self._samples: list[float] = []
         self._ended = Event()
-        self._watch = Thread(target=self._look, name="memory")
+        self._thread = Thread(target=self._record, name="memory")
 
     def __enter__(self) -> Self:
-        self._watch.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._watch.join()
+        self._thread.join()
 
-    def _look(self) -> None:
-        self._seen.append(self._process.memory)
+    def _record(self) -> None:
+        self._samples.append(self._process.memory)
         while not self._ended.wait(1):
-            self._seen.append(self._process.memory)
+            self._samples.append(self._process.memory)
 
     def metrics(self) -> dict[str, float]:
-        """The most that it had in MiB, and how it grew: the last quarter of the time by the second."""
-        most, quarter = max(self._seen), len(self._seen) // 4
-        if quarter < _SHORT:
-            return {"MiB": most}
-        second, last = self._seen[quarter : 2 * quarter], self._seen[-quarter:]
-        return {"MiB": most, "MiB_growth": statistics.mean(last) / statistics.mean(second)}
+        """Return the maximum in MiB, and the growth: the last quarter of the time divided by the second."""
+        maximum, quarter = max(self._samples), len(self._samples) // 4
+        if quarter < _MIN_QUARTER:
+            return {"MiB": maximum}
+        second, last = self._samples[quarter : 2 * quarter], self._samples[-quarter:]
+        return {"MiB": maximum, "MiB_growth": statistics.mean(last) / statistics.mean(second)}
 
 
 def cpu_when_settled(process: Process) -> float:
-    """Wait until a process has done what it put off, and tell its CPU time without the idling after it."""
-    until, quiet, cpu = time.monotonic() + _SETTLED_WITHIN, 0, process.cpu
-    while quiet < _QUIET_SECONDS and time.monotonic() < until:
+    """Wait until a process is idle. Return its CPU time up to the beginning of the idle period."""
+    until, idle, cpu = time.monotonic() + _SETTLE_TIMEOUT, 0, process.cpu
+    while idle < _IDLE_SECONDS and time.monotonic() < until:
         before = process.cpu
         time.sleep(1)
-        quiet += 1
-        if process.cpu - before >= _QUIET:
-            quiet, cpu = 0, process.cpu
+        idle += 1
+        if process.cpu - before >= _IDLE_SHARE:
+            idle, cpu = 0, process.cpu
     return cpu
 
 
 def wait_for(condition: Callable[[], bool], *, timeout: float, interval: float = 0.1) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true. Raise `TimeoutError` after the timeout."""
     until = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > until:
-            raise TimeoutError("it did not come to its end")
+            raise TimeoutError("the condition was not met in time")
         time.sleep(interval)

@@ -1,10 +1,9 @@
-"""Requests through the service: what it adds to each, and what ten thousand at once take.
+"""Latency that the service adds to requests, and the memory of ten thousand concurrent requests.
 
-500 reads a second over 50 emulated gateways, of the gateways themselves, where no mesh is between, and of
-devices behind them, less what the gateway tells that the mesh took. The service is the program that users
-run, gateways are one process, and who asks is another. The anchor is the same reads straight over MQTT,
-through mosquitto to the same gateways in another process, and nothing else between: what REST takes longer is
-what the service adds, its broker and HTTP included.
+500 reads per second over 50 emulated gateways: of the gateways themselves (without the mesh), and of devices
+behind them, minus the response time reported by the gateway. The service is `meshfleet serve`; the gateways
+are one process, the client another. The anchor is the same reads directly over MQTT, through mosquitto to the
+same gateways in another process: the difference to REST is what the service adds, including broker and HTTP.
 """
 
 from __future__ import annotations
@@ -40,50 +39,53 @@ SECONDS, QUICK_SECONDS = 30, 8
 IN_FLIGHT: Final = 10_000
 _ROUNDS: Final = 3
 _AT_ONCE: Final = IN_FLIGHT // GATEWAYS + 10
-_PATIENCE: Final = 120.0
+_TIMEOUT: Final = 120.0
 
 Target = tuple[str, str]
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    """Measure both."""
+    """Measure the added latency and the memory."""
     with (
         run_service(GATEWAYS) as ours,
         _run_gateways("emulated", ours.port),
-        _mosquitto() as anchor,
+        _run_mosquitto() as anchor,
         _run_gateways("emulated", anchor),
     ):
-        wait_for(lambda: len(_list_targets(ours)) == GATEWAYS * DEVICES, timeout=_PATIENCE)
-        itself = [(gateway_mac(n), gateway_mac(n)) for n in range(GATEWAYS)]
+        wait_for(lambda: len(_list_targets(ours)) == GATEWAYS * DEVICES, timeout=_TIMEOUT)
+        gateways_themselves = [(gateway_mac(n), gateway_mac(n)) for n in range(GATEWAYS)]
         seconds = QUICK_SECONDS if quick else SECONDS
         added = {
-            "a gateway itself": _compared(ours, anchor, itself, seconds),
-            "a device behind it": _compared(ours, anchor, _list_connected_targets(ours), seconds),
+            "a gateway itself": _compare_latency(ours, anchor, gateways_themselves, seconds),
+            "a device behind it": _compare_latency(ours, anchor, _list_connected_targets(ours), seconds),
         }
     return {
         f"{RATE} requests a second over {GATEWAYS} gateways": {
-            f"{who}, {way}": row for who, rows in added.items() for way, row in rows.items()
+            f"{target}, {interface}": row for target, rows in added.items() for interface, row in rows.items()
         },
         "at once": {f"{IN_FLIGHT:,} in flight": _measure_in_flight()},
         "bars": THRESHOLDS,
     }
 
 
-def _compared(
+def _compare_latency(
     ours: Service, anchor: int, targets: Sequence[Target], seconds: int
 ) -> dict[str, dict[str, float]]:
-    """In turns, so that all see the same moods of the machine. The middle one of each counts."""
+    """Measure all interfaces in turns, so that all see the same state of the machine. Return the medians."""
     each = max(2, seconds // _ROUNDS)
     rounds = [
         (
-            _load("rest", int(ours.url.rpartition(":")[2]), _token(ours), targets, each, ours.process),
-            _load("mqtt", ours.port, ADMIN_PASSWORD, targets, each, ours.process),
-            _load("mqtt", anchor, ADMIN_PASSWORD, targets, each),
+            _run_load(
+                "rest", int(ours.url.rpartition(":")[2]), _get_token(ours), targets, each, ours.process
+            ),
+            _run_load("mqtt", ours.port, ADMIN_PASSWORD, targets, each, ours.process),
+            _run_load("mqtt", anchor, ADMIN_PASSWORD, targets, each),
         )
         for _ in range(_ROUNDS)
     ]
     rest, mqtt, plain = (
-        sorted(way, key=lambda row: row["ms_p99"])[_ROUNDS // 2] for way in zip(*rounds, strict=True)
+        sorted(interface, key=lambda row: row["ms_p99"])[_ROUNDS // 2]
+        for interface in zip(*rounds, strict=True)
     )
     return {
         "over REST": {**rest, "added_ms_p99": round(rest["ms_p99"] - plain["ms_p99"], 2)},
@@ -92,58 +94,69 @@ def _compared(
     }
 
 
-def _load(  # noqa: PLR0913, PLR0917 # as they stand in the command
-    way: str,
+def _run_load(  # noqa: PLR0913, PLR0917 # the arguments of the command
+    interface: str,
     port: int,
     secret: str,
     targets: Sequence[Target],
     seconds: int,
     process: Process | None = None,
 ) -> dict[str, float]:
-    command = [sys.executable, "-m", "bench.requests_load", way, str(port), secret, str(RATE), str(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.requests_load",
+        interface,
+        str(port),
+        secret,
+        str(RATE),
+        str(seconds),
+    ]
     lines = "".join(f"{gateway} {device}\n" for gateway, device in targets)
     before = process.cpu if process else 0.0
-    told = subprocess.run(command, input=lines, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 # our own
-    figures: dict[str, float] = json.loads(told)
+    output = subprocess.run(command, input=lines, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 # our own program
+    metrics: dict[str, float] = json.loads(output)
     if process:
-        figures["cpu_us"] = (process.cpu - before) / (figures["count"] + len(targets)) * 1e6
-    return {name: round(each, 2) for name, each in figures.items()}
+        metrics["cpu_us"] = (process.cpu - before) / (metrics["count"] + len(targets)) * 1e6
+    return {name: round(each, 2) for name, each in metrics.items()}
 
 
 def _measure_in_flight() -> dict[str, float]:
-    """Ten thousand that nobody answers."""
+    """Measure the memory of ten thousand requests that get no response."""
     with (
         run_service(GATEWAYS, flags=("--requests-at-once", str(_AT_ONCE))) as ours,
         _run_gateways("mute", ours.port),
     ):
-        wait_for(lambda: _connected(ours) == GATEWAYS, timeout=_PATIENCE)
+        wait_for(lambda: _count_connected_gateways(ours) == GATEWAYS, timeout=_TIMEOUT)
         paths = [f"/api/v1/devices/bmac-{gateway_mac(n)}/requests" for n in range(GATEWAYS)]
         body = {"operation": "read", "identifier": "8000", "timeoutMs": 120_000}
         with Client(ours.url) as client:
-            client.set_token(_token(ours))
-            client.post(paths[0], {**body, "timeoutMs": 100}, status=504)  # what is loaded once is not theirs
+            client.set_token(_get_token(ours))
+            client.post(
+                paths[0], {**body, "timeoutMs": 100}, status=504
+            )  # warm up: one-time imports are not measured
             time.sleep(1.0)
-            before, began = ours.process.memory, time.monotonic()
+            before, started = ours.process.memory, time.monotonic()
             for number in range(IN_FLIGHT):
                 client.post(paths[number % GATEWAYS], body, headers={"Prefer": "respond-async"}, status=202)
-            seconds = time.monotonic() - began
-            taken = ours.process.memory
+            seconds = time.monotonic() - started
+            memory = ours.process.memory
         pending = read_metric(ours.url, "meshfleet_requests_pending")
         queued = read_metric(ours.url, "meshfleet_requests_queued")
     if pending < IN_FLIGHT or queued:
-        raise RuntimeError(f"{pending} requests are in flight, and {queued} of them wait")
+        raise RuntimeError(f"{pending} requests are pending, {queued} of them queued")
     return {
-        "MiB": round(taken - before, 1),
-        "MiB of the whole service": round(taken, 1),
-        "kiB_each": round((taken - before) * 1024 / IN_FLIGHT, 2),
+        "MiB": round(memory - before, 1),
+        "MiB of the whole service": round(memory, 1),
+        "kiB_each": round((memory - before) * 1024 / IN_FLIGHT, 2),
         "per_s": round(IN_FLIGHT / seconds),
     }
 
 
 def _list_targets(ours: Service) -> list[Target]:
-    """Devices that a gateway has brought, each with that gateway."""
+    """Return the reported devices, each with its gateway."""
     with Client(ours.url) as client:
-        client.set_token(_token(ours))
+        client.set_token(_get_token(ours))
         items = json.loads(client.get("/api/v1/devices?MaxResults=1000&Include=live"))["items"]
     gateways = {f"bmac-{gateway_mac(n)}" for n in range(GATEWAYS)}
     return [
@@ -154,10 +167,10 @@ def _list_targets(ours: Service) -> list[Target]:
 
 
 def _list_connected_targets(ours: Service) -> list[Target]:
-    """Those of them that hold a link of their own: others are reached by short sessions, one at a time."""
+    """Return the connected devices: unconnected ones are reached by short sessions, one at a time."""
     body = {"operation": "read", "identifier": "8000"}
     with Client(ours.url) as client:
-        client.set_token(_token(ours))
+        client.set_token(_get_token(ours))
         return [
             target
             for target in _list_targets(ours)
@@ -165,14 +178,14 @@ def _list_connected_targets(ours: Service) -> list[Target]:
         ]
 
 
-def _connected(ours: Service) -> int:
+def _count_connected_gateways(ours: Service) -> int:
     with Client(ours.url) as client:
-        client.set_token(_token(ours))
+        client.set_token(_get_token(ours))
         items = json.loads(client.get("/api/v1/gateways?MaxResults=1000"))["items"]
     return sum(each["connected"] for each in items)
 
 
-def _token(ours: Service) -> str:
+def _get_token(ours: Service) -> str:
     with Client(ours.url) as client:
         token: str = client.post("/api/v1/auth/login", {"username": "admin", "password": ADMIN_PASSWORD})[
             "authToken"
@@ -181,7 +194,7 @@ def _token(ours: Service) -> str:
 
 
 @contextmanager
-def _mosquitto() -> Iterator[int]:
+def _run_mosquitto() -> Iterator[int]:
     with (
         TemporaryDirectory(prefix="meshfleet-bench-") as folder,
         Mosquitto(Path(folder), "set_tcp_nodelay true") as running,
@@ -192,9 +205,9 @@ def _mosquitto() -> Iterator[int]:
 @contextmanager
 def _run_gateways(role: str, port: int) -> Iterator[None]:
     command = [sys.executable, "-m", "bench.requests_gateways", role, str(port), str(GATEWAYS), str(DEVICES)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own program
         if program.stdout is None or program.stdout.readline() != "ready\n":
-            raise RuntimeError("the gateways did not come in")
+            raise RuntimeError("the gateways did not connect")
         try:
             yield
         finally:

@@ -1,10 +1,10 @@
-"""The gateways of `bench.requests`, all of them one process.
+"""Gateways of `bench.requests`, all in one process.
 
 python -m bench.requests_gateways emulated PORT GATEWAYS DEVICES
 python -m bench.requests_gateways mute PORT GATEWAYS 0
 
-Emulated ones are complete. Mute ones take requests, acknowledge them as MQTT asks, and never answer. Both
-print "ready" when all are connected, and run until a line comes in.
+Emulated gateways are complete. Mute gateways receive requests, send PUBACKs, and never respond. Both print
+"ready" when all are connected, and run until a line arrives on standard input.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshfleet.protocol.topics import TopicCodec
 
 
 async def run_emulated(port: int, gateways: int, devices: int) -> None:
-    """Run gateways with devices."""
+    """Run emulated gateways with devices."""
     clock = SimulatedClock(0)
     async with httpx.AsyncClient() as http:
         fleet = EmulatedFleet(RealTimePace(clock), http=http, options=MqttOptions())
@@ -39,17 +39,17 @@ async def run_emulated(port: int, gateways: int, devices: int) -> None:
                 GatewayEmulator(
                     EmulatorSettings(mac=mac), generate_site(mac, devices=devices, seed=1), clock
                 ),
-                _where(port, mac),
+                _broker_address(port, mac),
             )
-        running = asyncio.create_task(fleet.run())
+        fleet_task = asyncio.create_task(fleet.run())
         await fleet.all_connected.wait()
         await _wait_for_stop()
-        running.cancel()
-        await asyncio.wait({running})
+        fleet_task.cancel()
+        await asyncio.wait({fleet_task})
 
 
 async def run_unresponsive(port: int, gateways: int, _devices: int) -> None:
-    """Connect gateways that never say a word."""
+    """Run gateways that never respond."""
     async with asyncio.TaskGroup() as tasks:
         ready = [asyncio.Event() for _ in range(gateways)]
         links = [tasks.create_task(_receive(port, Mac(gateway_mac(n)), ready[n])) for n in range(gateways)]
@@ -61,7 +61,7 @@ async def run_unresponsive(port: int, gateways: int, _devices: int) -> None:
 
 
 async def _receive(port: int, mac: Mac, ready: asyncio.Event) -> None:
-    async with MqttClient(_where(port, mac), mac, options=MqttOptions(keep_alive=600)) as link:
+    async with MqttClient(_broker_address(port, mac), mac, options=MqttOptions(keep_alive=600)) as link:
         await link.subscribe(TopicCodec().request_filter(mac))
         ready.set()
         async for batch in link:
@@ -70,20 +70,20 @@ async def _receive(port: int, mac: Mac, ready: asyncio.Event) -> None:
 
 async def _wait_for_stop() -> None:
     print("ready", flush=True)
-    told = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     threading.Thread(
-        target=lambda: (sys.stdin.readline(), loop.call_soon_threadsafe(told.set)), daemon=True
+        target=lambda: (sys.stdin.readline(), loop.call_soon_threadsafe(stop_requested.set)), daemon=True
     ).start()
-    await told.wait()
+    await stop_requested.wait()
 
 
-def _where(port: int, mac: Mac) -> BrokerAddress:
+def _broker_address(port: int, mac: Mac) -> BrokerAddress:
     return BrokerAddress(host="127.0.0.1", port=port, user=mac, password=f"secret-{mac}")
 
 
 def main() -> None:
-    """Run one kind of them."""
+    """Run the gateways of the role named on the command line."""
     role, *numbers = sys.argv[1:]
     run_program((run_emulated if role == "emulated" else run_unresponsive)(*map(int, numbers)))
 

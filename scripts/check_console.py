@@ -1,6 +1,6 @@
-"""Checks the types of the console, against the REST interface as this source describes it.
+"""Checks the types of the console against the current REST interface.
 
-The types of the interface are generated anew each time: a field that was renamed in Python fails here.
+The types of the interface are generated each time, so that a field renamed in Python fails here.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from build_console import alone, install, is_skipped, npm
 
 
 def check(root: Path) -> None:
-    """Generate the types of the interface, then let svelte-check read everything.
+    """Generate the types of the interface, then run svelte-check.
 
-    Nobody builds meanwhile: a build may replace the packages that are read here.
+    The lock prevents a concurrent build, which may replace the npm packages that are read here.
     """
     with alone(root) as generated:
         install(root)
@@ -26,7 +26,7 @@ def check(root: Path) -> None:
             npm(root, "run", "types", "--silent", "--", str(document), "--output", str(types))
             npm(root, "run", "check", "--silent")
         except subprocess.CalledProcessError:
-            sys.exit("The console has faults, see above.")
+            sys.exit("The console has type errors, see above.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The small defects that `mutate.py` can put into the source, one at a time.
+"""Mutants (small defects) that `mutate.py` can put into the source, one at a time.
 
-A place is noted by its function and its text, so that it is found again after other changes.
+A mutant is identified by its function and text, so that it is found again after other changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SWAPS: Final = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: in this function, the text at the n-th place that reads `before`."""
+    """Change in a function: the n-th occurrence (`place`) of the text `before` is replaced by `after`."""
 
     package: str
     file: str
@@ -56,7 +56,7 @@ class Mutant:
 
 
 class MutationFinder(ast.NodeVisitor):
-    """All changes that can be made inside of the functions of a module."""
+    """Finder of all possible mutants in the functions of a module."""
 
     def __init__(self, file: Path) -> None:
         self.text = (ROOT / file).read_text()
@@ -75,13 +75,13 @@ class MutationFinder(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._scope.append(node.name)
-        was, self._is_inside = self._is_inside, True
-        is_described = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
-        self._visit_all(node.body[1:] if is_described else node.body)
-        self._is_inside = was
+        was_inside, self._is_inside = self._is_inside, True
+        has_docstring = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
+        self._visit_all(node.body[1:] if has_docstring else node.body)
+        self._is_inside = was_inside
         self._scope.pop()
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 # the name is ast's
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 # name given by ast
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -129,13 +129,13 @@ class MutationFinder(ast.NodeVisitor):
         self._swap(node, node.values, [node.op] * (len(node.values) - 1))
 
     def _swap(self, node: ast.expr, operands: list[ast.expr], operators: Sequence[ast.AST]) -> None:
-        """Swap the first operator, and of a row of the same ones all."""
+        """Add a mutant with the first operator, and all equal ones in the chain, swapped."""
         signs = [OPERATOR_TEXTS.get(type(each), "") for each in operators]
         if signs[0] in SWAPS:
             after = [SWAPS[sign] if sign == signs[0] else sign for sign in signs]
-            words = [f"({ast.unparse(each)})" for each in operands]
-            rest = [f"{sign} {word}" for sign, word in zip(after, words[1:], strict=True)]
-            self._add(node, f"({' '.join([words[0], *rest])})")
+            texts = [f"({ast.unparse(each)})" for each in operands]
+            rest = [f"{sign} {text}" for sign, text in zip(after, texts[1:], strict=True)]
+            self._add(node, f"({' '.join([texts[0], *rest])})")
         self.generic_visit(node)
 
     def _visit_all(self, nodes: list[ast.stmt]) -> None:
@@ -151,7 +151,7 @@ class MutationFinder(ast.NodeVisitor):
         self.found.append((Mutant(self.package, self.file, function, place, before, after), node))
 
     def apply(self, mutant: Mutant) -> tuple[str, range] | None:
-        """Return the text of the module with this change, and the changed lines; None: the place is gone."""
+        """Return the text of the module with a mutant, and the changed lines; None if the code is gone."""
         for each, node in self.found:
             if each == mutant:
                 assert node.end_lineno is not None and node.end_col_offset is not None  # noqa: PT018, S101
@@ -173,6 +173,6 @@ def _is_logging(call: ast.Call) -> bool:
 
 
 def package_of(file: Path) -> str:
-    """Return the package that a mutant counts for: the first folder, in the service the second."""
+    """Return the package that a file counts for: the first directory, in the service the first two."""
     parts = file.relative_to(PACKAGE).parts[:-1]
     return "/".join(parts[:2] if parts[:1] == ("service",) else parts[:1])

@@ -86,17 +86,17 @@ def test_every_command_of_the_page_has_the_described_output(service: DemoService
         (output,) = [text for line, text in outputs.items() if command in line]
         return output
 
-    assert output_of("login --url") == f"Logged in at {service.url} as admin (admin).\n"
+    assert output_of("login --url") == f"Logged in to {service.url} as admin (admin).\n"
     assert len(output_of("MESHFLEET_TOKEN").splitlines()) == 1 + 3
     assert "Head office" in output_of('--label "Head office"')
     assert all("Clip" in json.loads(line)["friendlyName"] for line in output_of("--name clip").splitlines())
     assert "bmac-ca5bda1a0004" in output_of("devices show")
     assert output_of("devices links").startswith("parent")
-    assert output_of('"Front door"') == "bmac-ca5bda1a0004 is called Front door from now on.\n"
+    assert output_of('"Front door"') == "bmac-ca5bda1a0004 is now called Front door.\n"
     assert "doors" in output_of("labels list")
     assert "2nd floor" not in output_of("devices unlabel")
     assert output_of("devices label - motion").count("motion") >= 2
-    assert re.search(r"^password +\S+ \(shown this once\)$", output_of("gateways add"), re.MULTILINE)
+    assert re.search(r"^password +\S+ \(shown only once\)$", output_of("gateways add"), re.MULTILINE)
     assert " °C " in output_of("--identifier temperature --from 2h")
     assert output_of("--csv").startswith("time,kind,")
     for read in ("read ca5bda1a0004 battery-level", "read ca5bda1a0004 battery-level --gateway 02005e000001"):
@@ -106,11 +106,11 @@ def test_every_command_of_the_page_has_the_described_output(service: DemoService
     assert len(output_of("requests ca5bda1a0004").splitlines()) >= 3
     assert re.match(r"[1-9]\d* of \d+ devices would be updated, ", output_of("--dry-run"))
     assert "QUEUED" in output_of("jobs executions")
-    assert " is CANCELING: somebody asked for it (USER)." in output_of("jobs cancel")
+    assert " is CANCELING: requested by a user (USER)." in output_of("jobs cancel")
     assert len(output_of("watch --count 5").splitlines()) == 5
     assert json.loads(output_of("watch --device"))["name"] == "temperature"
     assert len(output_of("watch --kind").splitlines()) == 3
-    assert output_of("logout") == f"Logged out at {service.url}.\n"
+    assert output_of("logout") == f"Logged out of {service.url}.\n"
     assert not (tmp_path / "home" / "meshfleet" / "login.json").exists()
 
 

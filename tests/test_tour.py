@@ -127,7 +127,7 @@ def test_the_meshfleet_commands_do_what_the_page_says(
             timeout=TEST_TIMEOUT,
         )
     _, login, devices, read, *samples, watch = result.stdout.split("##\n")
-    assert login == f"Logged in at {service.url} as admin (admin).\n"
+    assert login == f"Logged in to {service.url} as admin (admin).\n"
     assert devices.count("Head office") >= 3
     value, details = read.splitlines()
     assert re.fullmatch(r"battery-level = \d+ %", value)

@@ -1,4 +1,4 @@
-"""A fleet for commands that talk to a service."""
+"""Fixtures for commands that use a service."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="package")
-def place() -> Iterator[RunningFleet]:
-    """A service whose devices are all known; a minute of theirs takes a second.
+def service() -> Iterator[RunningFleet]:
+    """Run a service whose devices are all connected, at 60 times real speed.
 
-    All tests of this folder share it: they bring names of their own, and take away again what others count.
+    All tests of this directory share it: they use names of their own, and remove what other tests count.
     """
     with running_fleet(devices=10, speed=60) as running:
         wait_until_known(running)
@@ -28,20 +28,20 @@ def place() -> Iterator[RunningFleet]:
 
 
 @pytest.fixture(scope="package")
-def login(place: RunningFleet, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What is kept of the login of an admin."""
-    return create_logged_in_shell(tmp_path_factory.mktemp("home"), place).login.read_text()
+def login(service: RunningFleet, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Log in as admin, and return the content of the login file."""
+    return create_logged_in_shell(tmp_path_factory.mktemp("home"), service).login.read_text()
 
 
 @pytest.fixture
 def admin(tmp_path: Path, login: str) -> Shell:
-    """Somebody who may do everything but log out: other tests have the same login."""
+    """Create a shell logged in as admin. Tests must not log out: they share the login."""
     shell = Shell(tmp_path / "home")
     shell.write_login(login)
     return shell
 
 
 @pytest.fixture
-def nobody(tmp_path: Path) -> Shell:
-    """Somebody who is not logged in."""
+def logged_out(tmp_path: Path) -> Shell:
+    """Create a shell without a login."""
     return Shell(tmp_path / "home")

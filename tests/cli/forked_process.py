@@ -1,7 +1,7 @@
-"""Programs that are forked from one which has loaded everything already.
+"""Programs forked from a process that has imported everything already.
 
-A service spends two seconds of a processor on loading itself, and tests start programs by the hundred. What
-happens then is the same: a process of its own, with its own signals, which can be killed at any moment.
+A service needs two seconds of CPU time for its imports, and tests start hundreds of programs. A forked
+program behaves like a started one: its own process, with its own signals, which can be killed at any moment.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PIPE_SIZE = 2**20
-"""Bytes that a program can write before they are read: a service that cannot log stands still."""
+"""Bytes that a program can write before they are read: a service that cannot log blocks."""
 
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.cli.preload", "tests.cli.forked_process"])
 
 
 class ForkedProcess:
-    """A process, with what we need of `subprocess.Popen`. It writes its errors into a file."""
+    """Forked process with the needed methods of `subprocess.Popen`. Standard error goes to a file."""
 
     def __init__(
         self,
@@ -46,43 +46,43 @@ class ForkedProcess:
     ) -> None:
         self.stdout, output = _pipe()
         with output:
-            given = (arguments, dict(variables), output, errors, umask)
-            self._process = _CONTEXT.Process(target=_run_with_output, args=given)
+            args = (arguments, dict(variables), output, errors, umask)
+            self._process = _CONTEXT.Process(target=_run_with_output, args=args)
             self._process.start()
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id."""
         assert self._process.pid is not None
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code, or the number of the signal that ended it, below zero."""
+        """Exit code, or the negative number of the signal that ended it; None while it runs."""
         return self._process.exitcode
 
     def poll(self) -> int | None:
-        """Its exit code, if it has ended."""
+        """Return the exit code; None while it runs."""
         return self._process.exitcode
 
     def kill(self) -> None:
-        """End it without a moment to do anything."""
+        """Send SIGKILL."""
         self._process.kill()
 
     def send_signal(self, sig: int, /) -> None:
-        """Give it a signal, unless it is over: then its number may be somebody else's."""
+        """Send a signal, unless the process has ended: its id may belong to another process then."""
         if self._process.is_alive():
             os.kill(self.pid, sig)
 
     def communicate(self, *, timeout: float) -> tuple[bytes, None]:
-        """Wait for its end; all that it wrote to its output."""
+        """Wait for its end, and return the rest of its standard output."""
         until = time.monotonic() + timeout
         output = b""
         while not self.stdout.closed:
             if not select.select([self.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
                 raise TimeoutExpired("a forked program", timeout)
-            if read := os.read(self.stdout.fileno(), PIPE_SIZE):
-                output += read
+            if chunk := os.read(self.stdout.fileno(), PIPE_SIZE):
+                output += chunk
             else:
                 self.stdout.close()
         self._process.join(max(0.0, until - time.monotonic()))
@@ -90,7 +90,7 @@ class ForkedProcess:
 
 
 def _pipe() -> tuple[BinaryIO, Connection]:
-    """Our end of a way to us, and theirs, which can be given to them."""
+    """Create a pipe. Return its read end, and its write end in a form that can be passed to a process."""
     ours, theirs = _CONTEXT.Pipe(duplex=False)
     fcntl.fcntl(ours.fileno(), fcntl.F_SETPIPE_SZ, PIPE_SIZE)
     with ours:
@@ -98,7 +98,7 @@ def _pipe() -> tuple[BinaryIO, Connection]:
 
 
 def fork_at_terminal(arguments: Sequence[str], variables: Mapping[str, str], terminal: int) -> BaseProcess:
-    """Start a program whose terminal this is; whoever started it waits for it."""
+    """Start a program with a controlling terminal. The caller must join the process."""
     return fork_with((terminal,) * 3, arguments, variables, owns_terminal=True)
 
 
@@ -110,17 +110,17 @@ def fork_with(
     folder: str = "",
     owns_terminal: bool = False,
 ) -> BaseProcess:
-    """Start a program with these as its input, output and errors."""
-    carried = _Streams(streams)
+    """Start a program with these file descriptors as its standard input, output and error."""
+    passed = _Streams(streams)
     process = _CONTEXT.Process(
-        target=_run_with_streams, args=(carried, arguments, dict(variables), folder, owns_terminal)
+        target=_run_with_streams, args=(passed, arguments, dict(variables), folder, owns_terminal)
     )
     process.start()
     return process
 
 
 class _Streams:
-    """Carries open files over to a process that is being started."""
+    """Open file descriptors, passed to a process that is being started."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self.numbers = numbers
@@ -128,8 +128,8 @@ class _Streams:
     def __getstate__(self) -> object:
         return [DupFd(number) for number in self.numbers]
 
-    def __setstate__(self, carried: Any) -> None:
-        self.numbers = [each.detach() for each in carried]
+    def __setstate__(self, passed: Any) -> None:
+        self.numbers = [each.detach() for each in passed]
 
 
 def _run_with_streams(
@@ -137,15 +137,15 @@ def _run_with_streams(
     arguments: Sequence[str],
     variables: Mapping[str, str],
     folder: str,
-    owns_terminal: bool,  # noqa: FBT001 # multiprocessing gives them by position
+    owns_terminal: bool,  # noqa: FBT001 # multiprocessing passes it by position
 ) -> None:
     if owns_terminal:
         os.setsid()
         fcntl.ioctl(streams.numbers[0], termios.TIOCSCTTY, 0)
-    for number, carried in enumerate(streams.numbers):
-        os.dup2(carried, number)
-        os.close(carried)
-    sys.stdin = os.fdopen(0)  # multiprocessing has put nothing in its place
+    for number, passed in enumerate(streams.numbers):
+        os.dup2(passed, number)
+        os.close(passed)
+    sys.stdin = os.fdopen(0)  # multiprocessing has closed it
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, TextIOWrapper)
         stream.reconfigure(line_buffering=stream.isatty())
@@ -161,34 +161,34 @@ def _run_with_output(
     errors: Path,
     umask: str,
 ) -> None:
-    """Be the program from here on."""
+    """Run the program in this process, with its standard streams redirected."""
     if umask:
         os.umask(int(umask, 8))
-    with open(os.devnull, "rb") as nothing, output, errors.open("ab") as log:  # noqa: PTH123 # for its number
-        for number, way in enumerate((nothing.fileno(), output.fileno(), log.fileno())):
-            os.dup2(way, number)
+    with open(os.devnull, "rb") as nothing, output, errors.open("ab") as log:  # noqa: PTH123 # only its descriptor is needed
+        for number, descriptor in enumerate((nothing.fileno(), output.fileno(), log.fileno())):
+            os.dup2(descriptor, number)
     _run(arguments, variables)
 
 
 def _run(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-    rules = os.environ.get("COVERAGE_PROCESS_START")
+    config_file = os.environ.get("COVERAGE_PROCESS_START")
     os.environ.clear()
     os.environ.update(variables)
-    with _measured(rules) if rules else nullcontext():
+    with _measure_coverage(config_file) if config_file else nullcontext():
         main(arguments, prog_name="meshfleet")
 
 
 @contextmanager
-def _measured(rules: str) -> Iterator[None]:
-    """Note what is executed, as `scripts/mutate.py` wants to know it: this program is not a new Python."""
+def _measure_coverage(config_file: str) -> Iterator[None]:
+    """Measure coverage for `scripts/mutate.py`: a forked process does not start it by itself."""
     from coverage import Coverage  # noqa: PLC0415
 
     if (inherited := Coverage.current()) is not None:
         inherited.stop()
-    measuring = Coverage(config_file=rules)
-    measuring.start()
+    coverage = Coverage(config_file=config_file)
+    coverage.start()
     try:
         yield
     finally:
-        measuring.stop()
-        measuring.save()
+        coverage.stop()
+        coverage.save()

@@ -1,4 +1,4 @@
-"""Loaded by the program that others are forked from: all commands, and what a service starts with."""
+"""Imports for the process that programs are forked from: all commands, and what a service needs to start."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ for _name in main.list_commands(_context):
     main.get_command(_context, _name)
 api.build_litestar_app()
 with TemporaryDirectory() as _folder:
-    open_database("sqlite", Path(_folder)).close()  # which loads what makes the tables
+    open_database("sqlite", Path(_folder)).close()  # imports what creates the tables
 gc.collect()
-gc.freeze()  # what a forked program does not touch stays shared
+gc.freeze()  # memory that a forked program does not touch stays shared

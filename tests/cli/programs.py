@@ -1,4 +1,4 @@
-"""What tests of commands that run need: the command as a program, and an MQTT client that is not ours."""
+"""Helpers for tests of running commands: the command as a program, and an independent MQTT client (paho)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MESHFLEET = Path(sys.executable).with_name("meshfleet")
 
 TEST_TIMEOUT = 60.0
-"""Seconds until something must have happened; reached only when it is broken."""
+"""Seconds to wait for anything; reached only in a test that fails."""
 
 _LOGS = Path(mkdtemp(prefix="meshfleet-programs-"))
 atexit.register(shutil.rmtree, _LOGS, ignore_errors=True)
@@ -48,19 +48,19 @@ _VARIABLES = ("MESHFLEET_BROKER", "MESHFLEET_MESH", "MESHFLEET_PASSWORD", "MESHF
 
 
 def run_command(*arguments: str, stdin: str = "", **variables: str) -> Result:
-    """Run a command that ends by itself, in this process."""
+    """Run a command in this process until it ends."""
     return CliRunner().invoke(
         main, arguments, input=stdin, env={**dict.fromkeys(_VARIABLES), **variables}, prog_name="meshfleet"
     )
 
 
 def broker_url(broker: Mosquitto, *, user: str = "", scheme: str = "mqtt") -> str:
-    """The address of a broker; `user` is a name, a colon and a password."""
+    """Return the URL of a broker; `user` is a name, a colon and a password."""
     return f"{scheme}://{user}{'@' if user else ''}{broker.address.host}:{broker.address.port}"
 
 
 class Process(Protocol):
-    """What we need of `subprocess.Popen`."""
+    """Needed methods of `subprocess.Popen`."""
 
     @property
     def pid(self) -> int: ...
@@ -75,10 +75,10 @@ class Process(Protocol):
 
 
 class Program:
-    """A command in a process of its own, which is gone when the block ends.
+    """Command in a process of its own, which is killed when the block ends.
 
-    It is forked from a program that has loaded everything, unless the shell does something `before`. A test
-    that fails shows what it wrote to its errors.
+    It is forked from a process that has imported everything, unless the shell runs something `before`. A test
+    that fails shows its standard error.
     """
 
     def __init__(self, *arguments: str, before: str = "", umask: str = "", **variables: str) -> None:
@@ -102,17 +102,17 @@ class Program:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     @property
     def memory(self) -> float:
-        """MiB of memory that it has."""
+        """Resident memory in MiB."""
         pages = Path(f"/proc/{self._process.pid}/statm").read_text("utf-8").split()[1]
         return int(pages) * resource.getpagesize() / 2**20
 
     def read_line(self) -> str:
-        """The next line on its standard output."""
+        """Read the next line of its standard output."""
         output = self._process.stdout
         assert output is not None
         line = b""
@@ -120,20 +120,20 @@ class Program:
         while (
             not line.endswith(b"\n") and select.select([output], [], [], max(0, until - time.monotonic()))[0]
         ):
-            line += (read := output.read(1) or b"")
-            if not read:
+            line += (char := output.read(1) or b"")
+            if not char:
                 break
         self._output += line
-        assert line, "it has nothing to say"
+        assert line, "the program printed nothing"
         return line.decode()
 
     @property
     def errors(self) -> str:
-        """What it has written to its standard error so far."""
+        """Standard error so far."""
         return self._errors.read_text("utf-8")
 
     def wait_for_exit(self, signal: Signals | None = None) -> tuple[int, str, str]:
-        """Wait for its end, or bring it about: its exit code, and all that it said on both ways."""
+        """Send a signal, if given, and wait for the end. Return exit code, standard output and error."""
         if signal is not None:
             self._process.send_signal(signal)
         output, _ = self._process.communicate(timeout=TEST_TIMEOUT)
@@ -144,7 +144,7 @@ class Program:
 def _start_in_shell(
     before: str, arguments: Sequence[str], environment: Mapping[str, str], errors: Path
 ) -> Process:
-    """Start a program as people do, by a shell."""
+    """Start a program from a shell, without forking it from the preloaded process."""
     with errors.open("ab") as log:
         return subprocess.Popen(
             ["/bin/sh", "-c", f'{before}; exec "$0" "$@"', str(MESHFLEET), *arguments],
@@ -158,7 +158,7 @@ def _start_in_shell(
 
 
 class ReceivedMessage(NamedTuple):
-    """A message that came."""
+    """Message received by `PahoListener`."""
 
     topic: str
     payload: bytes
@@ -167,12 +167,12 @@ class ReceivedMessage(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Its payload."""
+        """Decoded payload."""
         return json.loads(self.payload)
 
 
 class PahoListener:
-    """Hears everything on a broker, and can say something."""
+    """MQTT client that is subscribed to all topics and can publish."""
 
     def __init__(self, broker: Mosquitto, **login: str) -> None:
         self._client = Client(CallbackAPIVersion.VERSION2)
@@ -195,19 +195,19 @@ class PahoListener:
         self._client.loop_stop()
 
     def publish(self, topic: str, payload: bytes = b"") -> None:
-        """Publish something."""
+        """Publish a message with QoS 1, and wait for its acknowledgment."""
         self._client.publish(topic, payload, 1).wait_for_publish(TEST_TIMEOUT)
 
     def receive(self, pattern: str) -> ReceivedMessage:
-        """The next message whose topic matches a regular expression as a whole."""
+        """Wait for the next message whose whole topic matches a regular expression."""
         until = time.monotonic() + TEST_TIMEOUT
         while True:
             try:
-                heard = self._received.get(timeout=max(0.0, until - time.monotonic()))
+                message = self._received.get(timeout=max(0.0, until - time.monotonic()))
             except Empty:
-                raise AssertionError(f"nobody says {pattern}") from None
-            if re.fullmatch(pattern, heard.topic):
-                return heard
+                raise AssertionError(f"no message with topic {pattern}") from None
+            if re.fullmatch(pattern, message.topic):
+                return message
 
 
 def _to_received(message: MQTTMessage) -> ReceivedMessage:
@@ -215,14 +215,14 @@ def _to_received(message: MQTTMessage) -> ReceivedMessage:
 
 
 def wait_for_log(folder: Path, pattern: str, times: int = 1) -> list[str]:
-    """What a pattern finds in the log of a broker in this folder, as soon as it is there so often."""
+    """Wait until a pattern occurs a number of times in the log of a broker, and return the matches."""
 
-    def found() -> list[str]:
+    def find_lines() -> list[str]:
         lines = re.findall(pattern, (folder / "mosquitto.log").read_text(), re.MULTILINE)
         return lines if len(lines) >= times else []
 
-    return eventually(found, f"that the broker logs {pattern}")
+    return eventually(find_lines, f"that the broker logs {pattern}")
 
 
 DISCONNECTED_LOG = r"Client (\S+) (?:\[\S+\] )?disconnected\.$"
-"""In the log of a broker: this client took its leave, instead of being gone."""
+"""Log line of a broker for a client that sent DISCONNECT, instead of just closing the connection."""

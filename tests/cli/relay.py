@@ -1,6 +1,6 @@
-"""A quick `meshfleet` for scripts: it has a program forked that has loaded everything already.
+"""Fast `meshfleet` executable for scripts, which forks a process that has imported everything already.
 
-The real one takes half a second of a processor to load itself, whenever a script or the tab key starts it.
+The real one needs half a second of CPU time for its imports, whenever a script or the tab key starts it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PROGRAM = """#!{python} -IS
 import json, os, socket, sys
 relay = socket.socket(socket.AF_UNIX)
-relay.connect({place!r})
+relay.connect({path!r})
 socket.send_fds(relay, [b"!"], [0, 1, 2])
 relay.sendall(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode())
 relay.shutdown(socket.SHUT_WR)
@@ -32,17 +32,17 @@ sys.exit(int(relay.makefile().read()))
 
 
 class Relay:
-    """A folder with a program `meshfleet` that works while the block lasts."""
+    """Directory with an executable `meshfleet` that works while the block lasts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        place = str(folder / "relay")
+        path = str(folder / "relay")
         self.program = folder / "meshfleet"
-        self.program.write_text(_PROGRAM.format(python=sys.executable, place=place))
+        self.program.write_text(_PROGRAM.format(python=sys.executable, path=path))
         self.program.chmod(0o700)
         self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(place)
+        self._server.bind(path)
         self._server.listen()
         self._processes: list[BaseProcess] = []
 
@@ -58,19 +58,19 @@ class Relay:
             each.join(TEST_TIMEOUT)
 
     def _serve(self) -> None:
-        with contextlib.suppress(OSError):  # as soon as it is shut down
+        with contextlib.suppress(OSError):  # raised when the socket is shut down
             while True:
-                asking, _ = self._server.accept()
-                Thread(target=self._run, args=(asking,), name="relay of one", daemon=True).start()
+                client, _ = self._server.accept()
+                Thread(target=self._run, args=(client,), name="relay client", daemon=True).start()
 
-    def _run(self, asking: socket.socket) -> None:
-        with asking:
-            _, streams, _, _ = socket.recv_fds(asking, 1, 3)
-            arguments, variables, folder = json.loads(asking.makefile("rb").read())
+    def _run(self, client: socket.socket) -> None:
+        with client:
+            _, streams, _, _ = socket.recv_fds(client, 1, 3)
+            arguments, variables, folder = json.loads(client.makefile("rb").read())
             process = fork_with(streams, arguments, variables, folder=folder)
             for each in streams:
                 os.close(each)
             self._processes.append(process)
             process.join()
-            with contextlib.suppress(OSError):  # who asked may be gone
-                asking.sendall(str(process.exitcode).encode())
+            with contextlib.suppress(OSError):  # the client may have ended
+                client.sendall(str(process.exitcode).encode())

@@ -1,4 +1,4 @@
-"""Somebody at a command line, and a fleet to work with."""
+"""Helpers for tests of commands: a shell with its own home directory, and terminals."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CLEAN_ENVIRONMENT = {
     "MESHFLEET_TLS_CA": "",
     "MESHFLEET_TAB_SECONDS": "60",
 }
-"""What the machine of who runs these tests may have set; and patience, as this machine may be busy."""
+"""Values that hide the developer's variables, and a long completion timeout for a busy machine."""
 
 
 class Shell:
-    """A command line with a home of its own, where nobody is logged in yet."""
+    """Command line with its own home directory, without a login at first."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -46,11 +46,11 @@ class Shell:
 
     @property
     def login(self) -> Path:
-        """Where the login is kept."""
+        """Path of the login file."""
         return self.home / "meshfleet" / "login.json"
 
     def write_login(self, content: str) -> None:
-        """Put something where the login is kept."""
+        """Write the login file."""
         self.login.parent.mkdir(parents=True, exist_ok=True)
         self.login.touch(0o600)
         self.login.write_text(content, errors="surrogateescape")
@@ -59,27 +59,27 @@ class Shell:
         return run_command(*arguments, stdin=stdin, **{**self.variables, **variables})
 
     def start(self, *arguments: str, umask: str = "", **variables: str) -> Program:
-        """Start a command as a program of its own."""
+        """Start a command in its own process."""
         return Program(*arguments, umask=umask, **{**self.variables, **variables})
 
-    def text(self, *arguments: str, **given: str) -> str:
-        """What a command says to people."""
-        result = self(*arguments, **given)
+    def text(self, *arguments: str, **variables: str) -> str:
+        """Run a command that succeeds, and return its output."""
+        result = self(*arguments, **variables)
         assert (result.exit_code, result.stderr) == (0, ""), result.output
         return result.stdout
 
-    def json_lines(self, *arguments: str, **given: str) -> list[Any]:
-        """What a command says to programs, line by line."""
-        return [json.loads(line) for line in self.text(*arguments, "--json", **given).splitlines()]
+    def json_lines(self, *arguments: str, **variables: str) -> list[Any]:
+        """Run a command with `--json`, and return the object of each line."""
+        return [json.loads(line) for line in self.text(*arguments, "--json", **variables).splitlines()]
 
-    def json(self, *arguments: str, **given: str) -> Any:
-        """What a command says to programs on one line."""
-        (found,) = self.json_lines(*arguments, **given)
+    def json(self, *arguments: str, **variables: str) -> Any:
+        """Run a command with `--json`, and return its only object."""
+        (found,) = self.json_lines(*arguments, **variables)
         return found
 
-    def expect_failure(self, *arguments: str, code: int = 1, **given: str) -> str:
-        """What a command says when it fails: one clear line, and nothing where programs read."""
-        result = self(*arguments, **given)
+    def expect_failure(self, *arguments: str, code: int = 1, **variables: str) -> str:
+        """Run a command that fails with one line on standard error and no output, and return that line."""
+        result = self(*arguments, **variables)
         assert (result.exit_code, result.stdout) == (code, ""), result.output
         assert "Traceback" not in result.stderr
         if code == 1:
@@ -87,56 +87,61 @@ class Shell:
         return result.stderr
 
 
-def create_logged_in_shell(home: Path, place: RunningFleet) -> Shell:
-    """Somebody who is logged in as admin."""
+def create_logged_in_shell(home: Path, service: RunningFleet) -> Shell:
+    """Create a shell that is logged in as admin."""
     shell = Shell(home)
-    shell.text("login", "--url", place.url, "--user", place.user, MESHFLEET_PASSWORD=place.password)
+    shell.text("login", "--url", service.url, "--user", service.user, MESHFLEET_PASSWORD=service.password)
     return shell
 
 
-def wait_until_known(place: RunningFleet) -> None:
-    """Until all devices are heard, and all gateways have told their version."""
-    with Fleet(place.url, user=place.user, password=place.password) as fleet:
-        wait_until_connected(fleet, *(mac for each in place.gateways for mac in (each.mac, *each.devices)))
-        eventually(lambda: all(each.api_version for each in fleet.gateways.list()), "to know all versions")
+def wait_until_known(service: RunningFleet) -> None:
+    """Wait until all devices are connected and the versions of all gateways are known."""
+    with Fleet(service.url, user=service.user, password=service.password) as fleet:
+        wait_until_connected(fleet, *(mac for each in service.gateways for mac in (each.mac, *each.devices)))
+        eventually(
+            lambda: all(each.api_version for each in fleet.gateways.list()), "that all versions are known"
+        )
 
 
 def wait_until_connected(fleet: Fleet, *devices: str) -> None:
-    """Until all of these are heard."""
-    wanted = {f"bmac-{mac}" for mac in devices}
-    eventually(lambda: wanted <= {each.id for each in fleet.devices.list(connected=True)}, "to hear them all")
+    """Wait until all of these devices are connected."""
+    expected = {f"bmac-{mac}" for mac in devices}
+    eventually(
+        lambda: expected <= {each.id for each in fleet.devices.list(connected=True)},
+        "that all devices are connected",
+    )
 
 
 def run_at_terminal(
     shell: Shell, *arguments: str, typed: str = "", columns: int = 80, behind: str = ""
 ) -> tuple[str, int]:
-    """Run a command at a terminal of its own; what the terminal shows, and the exit code.
+    """Run a command at its own terminal. Return what the terminal shows, and the exit code.
 
-    What is typed is typed once the command has asked for something. What stands `behind` is for the shell.
+    `typed` is sent once the command prompts for something. `behind` is appended for the shell: redirections.
     """
-    ours, its = pty.openpty()
-    termios.tcsetwinsize(ours, (24, columns))
-    # Workers of pytest are told how wide their own terminal is, and that would count more than this one.
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(controller, (24, columns))
+    # pytest workers have the width of their own terminal in COLUMNS, which would override that of this one.
     inherited = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     variables = {**inherited, **shell.variables, "TERM": "xterm"}
-    wait = _begin(behind, arguments, variables, its)
-    os.close(its)
+    wait = _start_at_terminal(behind, arguments, variables, terminal)
+    os.close(terminal)
     shown = b""
-    while piece := _read(ours):
-        shown += piece
+    while chunk := _read(controller):
+        shown += chunk
         if typed and shown.rstrip().endswith(b":"):
-            os.write(ours, typed.encode())
+            os.write(controller, typed.encode())
             typed = ""
-    os.close(ours)
+    os.close(controller)
     code = wait()
-    assert code is not None, "it does not end"
+    assert code is not None, "the command does not end"
     return shown.decode().replace("\r\n", "\n"), code
 
 
-def _begin(
+def _start_at_terminal(
     behind: str, arguments: Sequence[str], variables: Mapping[str, str], terminal: int
 ) -> Callable[[], int | None]:
-    """Start a command, and give what waits for its exit code."""
+    """Start a command, and return a function that waits for its exit code."""
     if behind:
         command = ["/bin/sh", "-c", f'exec "$0" "$@" {behind}', str(MESHFLEET), *arguments]
         program = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=variables)
@@ -151,10 +156,10 @@ def _begin(
 
 
 def _read(terminal: int) -> bytes:
-    """What comes next; nothing at the end, or when it is broken."""
+    """Read the next output of a terminal; empty at the end, or after the timeout."""
     if not select.select([terminal], [], [], TEST_TIMEOUT)[0]:
         return b""
     try:
         return os.read(terminal, 65536)
-    except OSError:  # that is how Linux says that nobody has it open any more
+    except OSError:  # Linux raises it once no process has the terminal open
         return b""

@@ -22,7 +22,7 @@ def test_the_messaging_interface_is_described_without_a_service(flags: list[str]
     assert document["channels"]["report-heartbeat"]["address"].startswith("mt/gateway/")
 
 
-def test_it_tells_what_it_prints() -> None:
+def test_the_help_names_the_document() -> None:
     assert "AsyncAPI document" in CliRunner().invoke(main, ["asyncapi", "--help"]).output
 
 

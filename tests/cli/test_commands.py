@@ -1,4 +1,4 @@
-"""The commands as a user types them."""
+"""`meshfleet explain` and `meshfleet identifiers`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_explain_decodes_the_examples_and_says_why_two_are_rejected() -> None:
     assert "seq: must be at most 255" in lines[-2]
 
 
-def test_explain_gives_one_json_object_for_each_message() -> None:
+def test_explain_prints_one_json_object_for_each_message() -> None:
     found = [
         msgspec.json.decode(line) for line in run("explain", "--json", str(MESSAGES)).output.splitlines()
     ]
@@ -36,7 +36,7 @@ def test_explain_gives_one_json_object_for_each_message() -> None:
     assert found[-1]["error"]["code"] == "malformed-time"
 
 
-def test_explain_reads_standard_input_and_takes_off_a_prefix() -> None:
+def test_explain_reads_standard_input_and_removes_the_prefix() -> None:
     topic = b"site/7/mt/gateway/d0cf5e000001/device/d0cf5e0000a1/event/8113"
     line = topic + b' {"time":"2026-11-15T10:07:20Z","seq":1}\r\n'
     assert "watchdog-reset-event" in run("explain", "--topic-prefix", "site/7", stdin=line).output
@@ -51,7 +51,7 @@ def test_explain_shows_no_key() -> None:
         assert "beef" not in output
 
 
-def test_explain_lets_no_message_move_the_cursor() -> None:
+def test_explain_prints_no_control_characters_of_messages() -> None:
     topic = b"mt/gateway/d0cf5e000001/request/d0cf5e0000a1/read/8100"
     lines = topic + b' {"id":"\\u001b[2J\\u009b"}\n' + b"\x1b[2J\xff {}\n"
     output = run("explain", stdin=lines).output
@@ -64,7 +64,7 @@ def test_explain_survives_any_line(line: bytes) -> None:
     assert run("explain", stdin=line).exit_code == 0
 
 
-def test_identifiers_lists_all_and_tells_all_about_one() -> None:
+def test_identifiers_lists_all_and_shows_one_in_detail() -> None:
     assert "legacy-device-mode-switch" in run("identifiers").output
     assert "transitionCounter" in run("identifiers", "8810").output
     (line,) = run("identifiers", "--json", "temperature").output.splitlines()
@@ -80,7 +80,7 @@ def test_wrong_usage_is_exit_code_2() -> None:
     assert run("explain", "--no-such-flag").exit_code == 2
 
 
-def test_a_table_of_ones_own_is_used(tmp_path: Path) -> None:
+def test_a_user_defined_table_is_used(tmp_path: Path) -> None:
     table = tmp_path / "mine.table"
     table.write_text(HEADER + "b001 | soil-moisture | - | measurement | u16/10 | % | r | | ours\n")
     topic = b"mt/gateway/d0cf5e000001/device/d0cf5e0000a1/measurement/b001"
@@ -88,7 +88,7 @@ def test_a_table_of_ones_own_is_used(tmp_path: Path) -> None:
     assert "soil-moisture = 20.0 %" in run("explain", "--table", str(table), stdin=line).output
 
 
-def test_a_mistake_in_a_table_is_told_with_line_and_reason(tmp_path: Path) -> None:
+def test_a_mistake_in_a_table_is_reported_with_line_and_reason(tmp_path: Path) -> None:
     table = tmp_path / "mine.table"
     table.write_text(HEADER + "\n" + "b001 | soil-moisture | - | measurement | u17 | % | r | |\n")
     result = run("identifiers", "--table", str(table))
@@ -96,13 +96,13 @@ def test_a_mistake_in_a_table_is_told_with_line_and_reason(tmp_path: Path) -> No
     assert "mine.table:3: type: 'u17' is not a type" in result.output
 
 
-def test_a_table_that_is_not_text_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_table_that_is_not_text_is_reported_with_its_line(tmp_path: Path) -> None:
     table = tmp_path / "mine.table"
     table.write_bytes(HEADER.encode() + b"\n\xff\n")
     assert "mine.table:3: is not UTF-8" in run("identifiers", "--table", str(table)).output
 
 
-def test_a_table_may_begin_with_a_mark_and_hold_what_looks_like_markup(tmp_path: Path) -> None:
+def test_a_table_may_begin_with_a_byte_order_mark_and_contain_markup(tmp_path: Path) -> None:
     table = tmp_path / "mine.table"
     row = "b001 | [red]name | - | measurement | u8 | [/x] | r | | \x1b]0;title\x07\n"
     table.write_text("\ufeff" + HEADER + row, "utf-8")
@@ -113,7 +113,7 @@ def test_a_table_may_begin_with_a_mark_and_hold_what_looks_like_markup(tmp_path:
     assert "\x1b" not in run("identifiers", "--table", str(table), "b001").output
 
 
-def test_a_list_for_a_program_is_not_cut() -> None:
+def test_a_list_in_a_pipe_is_not_cut() -> None:
     assert "priority-mode-advertisement-interval  property" in run("identifiers").output
 
 

@@ -1,4 +1,4 @@
-"""The tab key, and how little a command loads."""
+"""Shell completion of arguments, and the modules that a command imports."""
 
 from __future__ import annotations
 
@@ -23,61 +23,61 @@ if TYPE_CHECKING:
     from tests.cli.shell import Shell
 
 
-def offered(shell: Shell, *words: str) -> list[str]:
-    """What a bash is offered behind these words, the last of which is begun."""
-    asked = {
+def complete(shell: Shell, *words: str) -> list[str]:
+    """Return the completions offered to bash for these words, the last of which is incomplete."""
+    variables = {
         "_MESHFLEET_COMPLETE": "bash_complete",
         "COMP_WORDS": " ".join(("meshfleet", *words)),
         "COMP_CWORD": str(len(words)),
     }
-    done = shell(**asked)
+    done = shell(**variables)
     assert (done.exit_code, done.stderr) == (0, "")
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
-def test_commands_are_offered(nobody: Shell) -> None:
-    assert offered(nobody, "g") == ["gateway", "gateways"]
-    assert {"devices", "watch", "read"} < set(offered(nobody, ""))
-    assert offered(nobody, "devices", "re") == ["rename"]
-    assert offered(nobody, "users", "res") == ["reset-password"]
-    assert offered(nobody, "devices", "list", "--mod") == ["--model"]
+def test_commands_are_offered(logged_out: Shell) -> None:
+    assert complete(logged_out, "g") == ["gateway", "gateways"]
+    assert {"devices", "watch", "read"} < set(complete(logged_out, ""))
+    assert complete(logged_out, "devices", "re") == ["rename"]
+    assert complete(logged_out, "users", "res") == ["reset-password"]
+    assert complete(logged_out, "devices", "list", "--mod") == ["--model"]
 
 
-def test_identifiers_are_offered_by_name_and_once_begun_by_id(nobody: Shell) -> None:
-    assert offered(nobody, "read", "ca5bda1a0002", "batt") == ["battery-level"]
-    assert "8100" in offered(nobody, "read", "ca5bda1a0002", "81")
-    everything = offered(nobody, "watch", "--identifier", "")
+def test_identifiers_are_offered_by_name_and_once_something_is_typed_by_id(logged_out: Shell) -> None:
+    assert complete(logged_out, "read", "ca5bda1a0002", "batt") == ["battery-level"]
+    assert "8100" in complete(logged_out, "read", "ca5bda1a0002", "81")
+    everything = complete(logged_out, "watch", "--identifier", "")
     assert "temperature" in everything
     assert "8100" not in everything
 
 
-def test_devices_and_labels_are_offered_to_who_is_logged_in(admin: Shell, place: RunningFleet) -> None:
-    first = place.gateways[0].devices[0]
+def test_devices_and_labels_are_offered_with_a_login(admin: Shell, service: RunningFleet) -> None:
+    first = service.gateways[0].devices[0]
     admin.text("devices", "label", first, "completed", "3rd floor")
-    assert to_device_id(first) in offered(admin, "devices", "show", "bmac-")
-    assert offered(admin, "devices", "show", "BMAC-CA5BDA1A0002") == ["bmac-ca5bda1a0002"]
-    assert offered(admin, "gateways", "rotate", "02") == [place.gateways[0].mac]
-    assert offered(admin, "devices", "list", "--label", "comp") == ["completed"]
-    assert offered(admin, "devices", "unlabel", first, "3rd") == [r"3rd\ floor"]
+    assert to_device_id(first) in complete(admin, "devices", "show", "bmac-")
+    assert complete(admin, "devices", "show", "BMAC-CA5BDA1A0002") == ["bmac-ca5bda1a0002"]
+    assert complete(admin, "gateways", "rotate", "02") == [service.gateways[0].mac]
+    assert complete(admin, "devices", "list", "--label", "comp") == ["completed"]
+    assert complete(admin, "devices", "unlabel", first, "3rd") == [r"3rd\ floor"]
 
 
-def test_who_is_not_logged_in_is_offered_nothing_and_told_nothing(nobody: Shell) -> None:
-    assert offered(nobody, "devices", "show", "") == []
-    nobody.write_login('{"url": "http://127.0.0.1:1", "user": "ada", "token": "a.b.c"}')
-    assert offered(nobody, "labels", "remove", "") == []
-    nobody.write_login("nonsense")
-    assert offered(nobody, "labels", "remove", "") == []
+def test_without_a_login_nothing_is_offered_or_printed(logged_out: Shell) -> None:
+    assert complete(logged_out, "devices", "show", "") == []
+    logged_out.write_login('{"url": "http://127.0.0.1:1", "user": "ada", "token": "a.b.c"}')
+    assert complete(logged_out, "labels", "remove", "") == []
+    logged_out.write_login("nonsense")
+    assert complete(logged_out, "labels", "remove", "") == []
 
 
-def test_a_bash_takes_the_script_and_completes_with_it(nobody: Shell) -> None:
-    script = nobody.text("completion", "bash")
+def test_bash_completes_with_the_script(logged_out: Shell) -> None:
+    script = logged_out.text("completion", "bash")
     typed = (
         'COMP_WORDS=(meshfleet ident); COMP_CWORD=1; _meshfleet_completion meshfleet; echo "${COMPREPLY[@]}"'
     )
     path = f"{MESHFLEET.parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [require(BASH), "-ec", f"{script}\n{typed}"],
-        env={**os.environ, **nobody.variables, "PATH": path},
+        env={**os.environ, **logged_out.variables, "PATH": path},
         capture_output=True,
         text=True,
         check=True,
@@ -86,10 +86,10 @@ def test_a_bash_takes_the_script_and_completes_with_it(nobody: Shell) -> None:
     assert done.stdout == "identifiers\n"
 
 
-@each_row(("shell", "sign"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete ")])
-def test_every_shell_has_its_script(shell: str, sign: str) -> None:
+@each_row(("shell", "marker"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete ")])
+def test_every_shell_has_its_script(shell: str, marker: str) -> None:
     script = run_command("completion", shell).stdout
-    assert sign in script
+    assert marker in script
     assert "_MESHFLEET_COMPLETE" in script
     assert json.loads(run_command("completion", shell, "--json").stdout) == {
         "shell": shell,
@@ -97,14 +97,14 @@ def test_every_shell_has_its_script(shell: str, sign: str) -> None:
     }
 
 
-def test_a_shell_that_is_none_is_wrong_usage() -> None:
+def test_an_unknown_shell_is_wrong_usage() -> None:
     assert run_command("completion", "cmd").exit_code == 2
 
 
 # --- All commands ---
 
 
-def commands(
+def list_commands(
     group: click.Group, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     context = click.Context(group)
@@ -112,22 +112,22 @@ def commands(
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
+            yield from list_commands(command, (*path, name))
         else:
             yield (*path, name), command
 
 
-def test_every_command_prints_help_and_takes_json() -> None:
-    for path, command in commands(main):
+def test_every_command_has_help_and_the_json_option() -> None:
+    for path, command in list_commands(main):
         result = run_command(*path, "--help")
         assert (result.exit_code, result.stderr) == (0, ""), path
         assert result.stdout.startswith(f"Usage: meshfleet {' '.join(path)} "), path
         assert any("--json" in parameter.opts for parameter in command.params), path
 
 
-def test_a_command_that_talks_to_a_service_does_not_load_one() -> None:
+def test_a_client_command_does_not_import_the_service() -> None:
     modules = ["devices", "users", "watch", "login", "completion"]
-    look = f"""
+    script = f"""
 import sys
 loaded = {{}}
 for module in {modules}:
@@ -137,7 +137,7 @@ for module in {modules}:
 import json
 print(json.dumps(loaded))
 """
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     heavy = tuple(f"meshfleet.{name}" for name in ("service", "db", "emulator", "mqtt.broker", "testing"))
     loaded = json.loads(done.stdout)
     assert [*loaded] == modules

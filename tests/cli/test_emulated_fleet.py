@@ -1,4 +1,4 @@
-"""How a fleet on the command line starts, fails and ends."""
+"""Start, failure and end of emulated fleets on the command line."""
 
 from __future__ import annotations
 
@@ -36,38 +36,38 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-# --- Its end ---
+# --- End ---
 
 
-@pytest.mark.parametrize("how", [SIGINT, SIGTERM])
-def test_a_signal_ends_a_gateway_that_takes_its_leave(how: Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sig", [SIGINT, SIGTERM])
+def test_a_signal_disconnects_and_ends_a_gateway(sig: Signals, tmp_path: Path) -> None:
     with (
         Mosquitto(tmp_path) as broker,
         Program("gateway", "--mac", MAC, "--broker", broker_url(broker)) as program,
     ):
         program.read_line()
-        code, _, errors = program.wait_for_exit(how)
+        code, _, errors = program.wait_for_exit(sig)
         assert (code, errors) == (0, "")
         assert wait_for_log(tmp_path, DISCONNECTED_LOG) == [MAC]
 
 
-@pytest.mark.parametrize("how", [SIGINT, SIGTERM])
-def test_a_signal_ends_all_gateways_of_a_simulation_in_order(how: Signals, tmp_path: Path) -> None:
-    given = ["simulate", "--gateways", "3", "--devices", "2", "--rate", "50"]
+@pytest.mark.parametrize("sig", [SIGINT, SIGTERM])
+def test_a_signal_disconnects_all_gateways_of_a_simulation(sig: Signals, tmp_path: Path) -> None:
+    options = ["simulate", "--gateways", "3", "--devices", "2", "--rate", "50"]
     with (
         Mosquitto(tmp_path) as broker,
-        PahoListener(broker) as ear,
-        Program(*given, "--broker", broker_url(broker)) as program,
+        PahoListener(broker) as listener,
+        Program(*options, "--broker", broker_url(broker)) as program,
     ):
-        gateways = {ear.receive("mt/gateway/.*").topic.split("/")[2]}
-        code, _, errors = program.wait_for_exit(how)
+        gateways = {listener.receive("mt/gateway/.*").topic.split("/")[2]}
+        code, _, errors = program.wait_for_exit(sig)
         assert (code, errors) == (0, "")
-        left = wait_for_log(tmp_path, DISCONNECTED_LOG, 3)
-        assert len(set(left)) == 3
-        assert gateways <= set(left)
+        disconnected = wait_for_log(tmp_path, DISCONNECTED_LOG, 3)
+        assert len(set(disconnected)) == 3
+        assert gateways <= set(disconnected)
 
 
-def test_a_signal_ends_a_gateway_whose_broker_is_away(tmp_path: Path) -> None:
+def test_a_signal_ends_a_gateway_whose_broker_is_down(tmp_path: Path) -> None:
     with (
         Mosquitto(tmp_path) as broker,
         Program("gateway", "--mac", MAC, "--broker", broker_url(broker)) as program,
@@ -79,48 +79,48 @@ def test_a_signal_ends_a_gateway_whose_broker_is_away(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("how", [SIGINT, SIGTERM])
-def test_a_signal_ends_a_gateway_that_is_still_connecting(how: Signals) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        silent.settimeout(30)
-        host, port = silent.getsockname()
+@pytest.mark.parametrize("sig", [SIGINT, SIGTERM])
+def test_a_signal_ends_a_gateway_that_is_still_connecting(sig: Signals) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        server.settimeout(30)
+        host, port = server.getsockname()
         with Program("gateway", "--mac", MAC, "--broker", f"mqtt://{host}:{port}") as program:
-            connection, _ = silent.accept()
+            connection, _ = server.accept()
             with closing(connection):
-                assert connection.recv(1) == b"\x10"  # CONNECT, which nobody answers
-                code, output, errors = program.wait_for_exit(how)
+                assert connection.recv(1) == b"\x10"  # CONNECT, which gets no CONNACK
+                code, output, errors = program.wait_for_exit(sig)
     assert (code, output, errors) == (0, "", "")
 
 
-@pytest.mark.parametrize("how", [SIGINT, SIGTERM])
-def test_a_signal_ends_a_simulation_that_is_still_claiming_its_gateways(how: Signals) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        silent.settimeout(30)
-        host, port = silent.getsockname()
-        given = ["--service", f"http://{host}:{port}", "--user", "ada", "--password", "correct-horse"]
-        with Program("simulate", *given) as program:
-            connection, _ = silent.accept()
+@pytest.mark.parametrize("sig", [SIGINT, SIGTERM])
+def test_a_signal_ends_a_simulation_that_is_still_claiming_its_gateways(sig: Signals) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        server.settimeout(30)
+        host, port = server.getsockname()
+        options = ["--service", f"http://{host}:{port}", "--user", "ada", "--password", "correct-horse"]
+        with Program("simulate", *options) as program:
+            connection, _ = server.accept()
             with closing(connection):
-                assert connection.recv(4) == b"POST"  # which nobody answers
-                code, output, errors = program.wait_for_exit(how)
+                assert connection.recv(4) == b"POST"  # which gets no response
+                code, output, errors = program.wait_for_exit(sig)
     assert (code, output, errors) == (0, "", "")
 
 
 def test_a_gateway_outlives_its_broker(tmp_path: Path) -> None:
-    given = ["gateway", "--mac", MAC, "--speed", "20"]
-    with Mosquitto(tmp_path) as broker, Program(*given, "--broker", broker_url(broker)) as program:
+    options = ["gateway", "--mac", MAC, "--speed", "20"]
+    with Mosquitto(tmp_path) as broker, Program(*options, "--broker", broker_url(broker)) as program:
         program.read_line()
         broker.stop()
         broker.start()
-        with PahoListener(broker) as ear:
-            ear.receive(f"mt/gateway/{MAC}/.*")
+        with PahoListener(broker) as listener:
+            listener.receive(f"mt/gateway/{MAC}/.*")
         assert program.wait_for_exit(SIGTERM)[0] == 0
 
 
-# --- Its failures ---
+# --- Failures ---
 
 
-def test_many_gateways_with_the_same_trouble_make_one_sentence() -> None:
+def test_many_gateways_with_the_same_error_print_it_once() -> None:
     result = run_command(
         "simulate", "--gateways", "20", "--devices", "0", "--broker", f"mqtt://127.0.0.1:{free_port()}"
     )
@@ -129,43 +129,43 @@ def test_many_gateways_with_the_same_trouble_make_one_sentence() -> None:
     assert "Connection refused" in result.output
 
 
-def test_two_gateways_with_the_same_mac_push_each_other_off_and_live_on(tmp_path: Path) -> None:
+def test_two_gateways_with_the_same_mac_displace_each_other_and_keep_running(tmp_path: Path) -> None:
     with Mosquitto(tmp_path) as broker:
-        given = ["gateway", "--mac", MAC, "--json", "--broker", broker_url(broker)]
-        with Program(*given) as first, Program(*given) as second:
+        options = ["gateway", "--mac", MAC, "--json", "--broker", broker_url(broker)]
+        with Program(*options) as first, Program(*options) as second:
             assert {json.loads(each.read_line())["gateway"] for each in (first, second)} == {MAC}
-            ends = [each.wait_for_exit(SIGTERM) for each in (first, second)]
-    assert [code for code, _, _ in ends] == [0, 0]
-    assert "Traceback" not in "".join(errors for _, _, errors in ends)
+            results = [each.wait_for_exit(SIGTERM) for each in (first, second)]
+    assert [code for code, _, _ in results] == [0, 0]
+    assert "Traceback" not in "".join(errors for _, _, errors in results)
 
 
 @pytest.mark.anyio
-async def test_an_error_that_nobody_expects_is_shown_whole(tmp_path: Path) -> None:
-    async def watch(fleet: EmulatedFleet) -> None:
+async def test_an_unexpected_error_is_raised_unchanged(tmp_path: Path) -> None:
+    async def monitor(fleet: EmulatedFleet) -> None:
         await fleet.all_connected.wait()
         raise ZeroDivisionError
 
     with Mosquitto(tmp_path) as broker, pytest.raises(ExceptionGroup) as raised:
-        await run_emulated_fleet(RealTimePace(SimulatedClock(0)), None, _filled(broker), watch)
+        await run_emulated_fleet(RealTimePace(SimulatedClock(0)), None, _PopulateWithOne(broker), monitor)
     assert raised.group_contains(ZeroDivisionError)
 
 
 @pytest.mark.anyio
-async def test_a_fleet_runs_until_nobody_watches_it(tmp_path: Path) -> None:
-    seen: list[int] = []
+async def test_a_fleet_runs_until_its_monitor_returns(tmp_path: Path) -> None:
+    connected: list[int] = []
 
-    async def watch(fleet: EmulatedFleet) -> None:
+    async def monitor(fleet: EmulatedFleet) -> None:
         await fleet.all_connected.wait()
-        seen.append(sum(session.is_connected for session in fleet.uplinks))
+        connected.append(sum(session.is_connected for session in fleet.uplinks))
 
     with Mosquitto(tmp_path) as broker:
-        await run_emulated_fleet(RealTimePace(SimulatedClock(0)), None, _filled(broker), watch)
-        assert seen == [1]
+        await run_emulated_fleet(RealTimePace(SimulatedClock(0)), None, _PopulateWithOne(broker), monitor)
+        assert connected == [1]
         assert wait_for_log(tmp_path, DISCONNECTED_LOG) == [MAC]
 
 
-class _filled:  # noqa: N801 # it is called like a function
-    """Fills a fleet with one gateway."""
+class _PopulateWithOne:
+    """Callable that adds one gateway to a fleet."""
 
     def __init__(self, broker: Mosquitto) -> None:
         self._address = BrokerAddress.parse(broker_url(broker))
@@ -180,15 +180,15 @@ class _filled:  # noqa: N801 # it is called like a function
 # --- Files ---
 
 
-def test_a_system_that_allows_too_few_files_is_told_apart() -> None:
-    given = ["simulate", "--broker", f"mqtt://127.0.0.1:{free_port()}", "--gateways", "100"]
-    with Program(*given, before="ulimit -n 120") as program:
+def test_a_low_limit_of_open_files_is_reported() -> None:
+    options = ["simulate", "--broker", f"mqtt://127.0.0.1:{free_port()}", "--gateways", "100"]
+    with Program(*options, before="ulimit -n 120") as program:
         code, _, errors = program.wait_for_exit()
     assert (code, len(errors.splitlines())) == (1, 1)
     assert "100 connections need 300 open files; the system allows 120" in errors
 
 
-def test_the_soft_limit_of_files_is_raised_as_far_as_needed() -> None:
+def test_the_soft_limit_of_open_files_is_raised_as_far_as_needed() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     script = f"""
 import resource

@@ -1,4 +1,4 @@
-"""What was seen of an update, as people read it."""
+"""Text output of executions: evidence and timeline."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ STATE = {"state": "failed", "percent": 40, "error": 7, "modelNumber": 24, "versi
         (
             "dfu",
             {"gateway": "02005e000003", "parent": None, "rssi": -60},
-            "in DFU mode: heard by unknown with -60 dBm, gateway 02005e000003",
+            "in DFU mode: -60 dBm at unknown, gateway 02005e000003",
         ),
         ("news", {"of": ["tomorrow"]}, 'news: {"of":["tomorrow"]}'),
         ("dfu", None, "dfu: null"),
     ],
 )
-def test_evidence_is_told_in_words(kind: str, content: Any, text: str) -> None:
-    seen = Evidence(time=AT, kind=kind, attempt=1, content=content)
-    assert format_evidence(seen) == text
+def test_evidence_is_formatted(kind: str, content: Any, text: str) -> None:
+    evidence = Evidence(time=AT, kind=kind, attempt=1, content=content)
+    assert format_evidence(evidence) == text
 
 
 def _time(minute: int) -> str:
     return f"2030-01-01T00:{minute:02}:00.000Z"
 
 
-def _seen(minute: int, kind: str, **content: object) -> Evidence:
+def _evidence(minute: int, kind: str, **content: object) -> Evidence:
     return Evidence(time=_time(minute), kind=kind, attempt=1, content=content)
 
 
-def _step(
+def _transition(
     minute: int,
     before: ExecutionState | None,
     after: ExecutionState,
@@ -71,7 +71,7 @@ def _step(
     )
 
 
-def test_what_was_seen_stands_between_the_steps_in_the_order_of_time(
+def test_evidence_is_listed_between_transitions_by_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     states = ExecutionState
@@ -91,12 +91,14 @@ def test_what_was_seen_stands_between_the_steps_in_the_order_of_time(
         from_version=None,
         to_version="3.1.0",
         transitions=[
-            _step(0, None, states.QUEUED, "the job was made"),
-            _step(1, states.QUEUED, states.DISPATCHED, "it begins"),
-            _step(3, states.DISPATCHED, states.QUEUED, "it broke off", _seen(3, "no-response", step="state")),
+            _transition(0, None, states.QUEUED, "the job was made"),
+            _transition(1, states.QUEUED, states.DISPATCHED, "it begins"),
+            _transition(
+                3, states.DISPATCHED, states.QUEUED, "it broke off", _evidence(3, "no-response", step="state")
+            ),
         ],
-        evidence=[_seen(2, "heartbeat", status=0, time=AT)],
-        later=[_seen(4, "no-response", step="start")],
+        evidence=[_evidence(2, "heartbeat", status=0, time=AT)],
+        later=[_evidence(4, "no-response", step="start")],
     )
     print_execution(execution, "job-7")
     assert (
@@ -115,6 +117,6 @@ time                      step                  why
 2030-01-01T00:02:00.000Z                        heartbeat of 2030-01-01T00:00:00.000Z: fine
 2030-01-01T00:03:00.000Z  DISPATCHED -> QUEUED  it broke off
                                                 no response to state
-2030-01-01T00:04:00.000Z  (over)                no response to start
+2030-01-01T00:04:00.000Z  (ended)               no response to start
 """
     )

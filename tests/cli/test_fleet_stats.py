@@ -1,4 +1,4 @@
-"""How a simulation tells how it is doing."""
+"""Statistics printed by `meshfleet simulate`."""
 
 from __future__ import annotations
 
@@ -32,41 +32,41 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
         yield running
 
 
-def figures(*arguments: str) -> list[Any]:
+def run_simulation(*arguments: str) -> list[Any]:
     with Program("simulate", "--json", *arguments) as program:
         code, output, errors = program.wait_for_exit()
     assert (code, errors) == (0, "")
     return [json.loads(line) for line in output.splitlines()]
 
 
-def test_figures_for_programs_are_one_object_on_a_line(broker: Mosquitto) -> None:
-    given = ["--gateways", "3", "--devices", "2", "--rate", "100"]
+def test_json_statistics_are_one_object_per_line(broker: Mosquitto) -> None:
+    options = ["--gateways", "3", "--devices", "2", "--rate", "100"]
     last: dict[str, Any] = {}
-    for seconds in ("1", "5", "20"):  # a machine that stalls needs more of them
-        *_, last = figures("--broker", broker_url(broker), *given, "--seconds", seconds)
+    for seconds in ("1", "5", "20"):  # a slow machine needs more time
+        *_, last = run_simulation("--broker", broker_url(broker), *options, "--seconds", seconds)
         if last["reports"] >= 20:
             break
     assert set(last) == FIELDS
     assert (last["gateways"], last["connected"], last["dropped"], last["trouble"]) == (3, 3, 0, "")
-    # A simulation never makes more than the rate allows; on a machine that stalls it makes less.
+    # A simulation never exceeds the rate; on a slow machine it stays below.
     assert 20 <= last["reports"] <= 100 * last["seconds"] + 20
 
 
-def test_there_is_a_last_word_even_after_no_time(broker: Mosquitto) -> None:
-    (last,) = figures("--broker", broker_url(broker), "--gateways", "1", "--seconds", "0")
+def test_statistics_are_printed_even_after_zero_seconds(broker: Mosquitto) -> None:
+    (last,) = run_simulation("--broker", broker_url(broker), "--gateways", "1", "--seconds", "0")
     assert last["connected"] == 1
 
 
-def test_figures_for_people_are_a_sentence(broker: Mosquitto) -> None:
-    given = ["--gateways", "2", "--devices", "2", "--speed", "100", "--seconds", "1"]
-    with Program("simulate", "--broker", broker_url(broker), *given) as program:
+def test_statistics_without_json_are_a_sentence(broker: Mosquitto) -> None:
+    options = ["--gateways", "2", "--devices", "2", "--speed", "100", "--seconds", "1"]
+    with Program("simulate", "--broker", broker_url(broker), *options) as program:
         code, output, errors = program.wait_for_exit()
     assert (code, errors) == (0, "")
     assert re.fullmatch(r"\d+ s: 2 of 2 gateways, \d+ reports \(\d+/s\), 0 requests\n", output)
 
 
 class Terminal:
-    """A command on a terminal: what it shows, and its end."""
+    """Command that runs at a terminal."""
 
     def __init__(self, *arguments: str) -> None:
         self._screen, inside = pty.openpty()
@@ -84,16 +84,16 @@ class Terminal:
         os.close(self._screen)
 
     def interrupt(self) -> None:
-        """Type Ctrl C."""
+        """Type Ctrl-C."""
         os.write(self._screen, b"\x03")
 
     def wait(self) -> int | None:
-        """Wait for its end; its exit code."""
+        """Wait for the end of the command, and return its exit code."""
         self._process.join(TEST_TIMEOUT)
         return self._process.exitcode
 
     def read_until(self, pattern: str) -> str:
-        """Read on until a pattern is shown; gives what was found."""
+        """Read until a pattern is shown, and return the match."""
         until = time.monotonic() + TEST_TIMEOUT
         while not (found := re.search(pattern, self.shown)):
             ready, _, _ = select.select([self._screen], [], [], max(0.0, until - time.monotonic()))
@@ -102,25 +102,25 @@ class Terminal:
         return found[0]
 
 
-def test_a_terminal_shows_figures_that_move(broker: Mosquitto) -> None:
-    given = ["--gateways", "3", "--devices", "2", "--rate", "50"]
-    with Terminal("simulate", "--broker", broker_url(broker), *given) as terminal:
+def test_a_terminal_shows_changing_statistics(broker: Mosquitto) -> None:
+    options = ["--gateways", "3", "--devices", "2", "--rate", "50"]
+    with Terminal("simulate", "--broker", broker_url(broker), *options) as terminal:
         terminal.read_until(r"gateways +3\b")
         terminal.read_until(r"connected +3\b")
         first = terminal.read_until(r"reports +[1-9]\d*")
         terminal.shown = ""
         terminal.read_until(rf"reports +(?!{first.split()[-1]}\b)[1-9]\d*")
         terminal.interrupt()
-        terminal.read_until(r"\x1b\[\?25h")  # the cursor is back
+        terminal.read_until(r"\x1b\[\?25h")  # the cursor is shown again
         assert terminal.wait() == 0
     assert "Traceback" not in terminal.shown
 
 
 def test_a_terminal_shows_why_gateways_are_not_connected(tmp_path: Path) -> None:
-    given = ["--gateways", "2", "--devices", "2"]
+    options = ["--gateways", "2", "--devices", "2"]
     with (
         Mosquitto(tmp_path) as broker,
-        Terminal("simulate", "--broker", broker_url(broker), *given) as terminal,
+        Terminal("simulate", "--broker", broker_url(broker), *options) as terminal,
     ):
         terminal.read_until(r"connected +2\b")
         terminal.shown = ""
@@ -131,15 +131,15 @@ def test_a_terminal_shows_why_gateways_are_not_connected(tmp_path: Path) -> None
         terminal.shown = ""
         broker.start()
         terminal.read_until(r"connected +2\b")
-    assert "WARNING" not in broken  # lines of a log would tear the display apart
+    assert "WARNING" not in broken  # log lines would break the live table
 
 
-def test_the_time_that_is_shown_begins_with_the_reports(broker: Mosquitto) -> None:
-    given = ["--gateways", "2", "--devices", "5", "--rate", "1000", "--seconds", "1"]
-    with Terminal("simulate", "--broker", broker_url(broker), *given) as terminal:
+def test_the_shown_time_starts_with_the_reports(broker: Mosquitto) -> None:
+    options = ["--gateways", "2", "--devices", "5", "--rate", "1000", "--seconds", "1"]
+    with Terminal("simulate", "--broker", broker_url(broker), *options) as terminal:
         terminal.read_until(r"\x1b\[\?25h")
         assert terminal.wait() == 0
     seconds = float(re.findall(r"seconds +([\d.]+)", terminal.shown)[-1])
     reports = int(re.findall(r"(?<!per )reports +([\d,]+)", terminal.shown)[-1].replace(",", ""))
-    # Nobody makes more than the rate allows.
+    # A simulation never exceeds the rate.
     assert reports <= 1000 * (seconds + 0.1)

@@ -1,4 +1,4 @@
-"""`meshfleet gateway` as a user types it: what it takes, and what it refuses."""
+"""Options of `meshfleet gateway`, and its errors."""
 
 from __future__ import annotations
 
@@ -29,32 +29,31 @@ def gateway(*arguments: str, **variables: str) -> Result:
     return run_command("gateway", *arguments, **variables)
 
 
-def described(*arguments: str) -> dict[str, Any]:
+def describe(*arguments: str) -> dict[str, Any]:
     result = gateway("--mac", MAC, "--describe", *arguments)
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
-# --- What it takes ---
+# --- Options ---
 
 
 @pytest.mark.rule("gateway-45")
 def test_the_help_names_every_option_and_its_default() -> None:
-    words = re.sub(r"\s+", " ", gateway("--help").output)
+    help_text = re.sub(r"\s+", " ", gateway("--help").output)
     for option in ("broker", "mac", "site", "topic-prefix", "disable-subscribe", "fault", "tls-ca", "json"):
-        assert f"--{option}" in words
+        assert f"--{option}" in help_text
     defaults = {"devices": "10", "mode": "raw", "api-version": "2.4.0", "seed": "1", "speed": "1.0"}
     for option, default in defaults.items():
-        assert re.search(rf"--{option} [^\[]*(\[raw\|decoded\][^\[]*)?\[default: {default}[\];]", words), (
-            option
-        )
-    assert "MESHFLEET_BROKER" in words
+        pattern = rf"--{option} [^\[]*(\[raw\|decoded\][^\[]*)?\[default: {default}[\];]"
+        assert re.search(pattern, help_text), option
+    assert "MESHFLEET_BROKER" in help_text
 
 
-@each_row("spelled", [MAC, "D0CF5E000001", "d0:cf:5e:00:00:01", "D0-CF-5E-00-00-01", "D0:cf:5E:00:00:01"])
-def test_a_mac_may_be_spelled_as_labels_do(spelled: str) -> None:
-    result = gateway("--mac", spelled, "--devices", "0", "--describe")
+@each_row("spelling", [MAC, "D0CF5E000001", "d0:cf:5e:00:00:01", "D0-CF-5E-00-00-01", "D0:cf:5E:00:00:01"])
+def test_a_mac_may_have_any_case_and_separators(spelling: str) -> None:
+    result = gateway("--mac", spelling, "--devices", "0", "--describe")
     assert json.loads(result.output) == {"gateway": MAC, "devices": []}
 
 
@@ -62,7 +61,7 @@ WRONG = [
     (["--mac", ""], "--mac"),
     (["--mac", "d0cf5e00000"], "12 hex digits"),
     (["--mac", "d0cf5e00000g"], "12 hex digits"),
-    (["--mac", "ffffffffffff"], "--mac"),  # requests to it would be for all gateways
+    (["--mac", "ffffffffffff"], "--mac"),  # the address of all gateways
     (["--devices", "-1"], "--devices"),
     (["--devices", "10001"], "--devices"),
     (["--devices", "ten"], "--devices"),
@@ -90,29 +89,30 @@ WRONG = [
 ]
 
 
-@each_row(("arguments", "words"), WRONG)
-def test_a_wrong_value_is_refused_with_a_sentence(arguments: list[str], words: str) -> None:
-    good = ["--mac", MAC, "--devices", "0", "--broker", f"mqtt://127.0.0.1:{free_port()}"]
-    result = gateway(*good, *arguments)
-    assert (result.exit_code, words in result.output) == (2, True), result.output
+@each_row(("arguments", "message"), WRONG)
+def test_a_wrong_value_is_refused_with_a_message(arguments: list[str], message: str) -> None:
+    valid = ["--mac", MAC, "--devices", "0", "--broker", f"mqtt://127.0.0.1:{free_port()}"]
+    result = gateway(*valid, *arguments)
+    assert (result.exit_code, message in result.output) == (2, True), result.output
     assert "Traceback" not in result.output
 
 
 @each_row("wrong", [["--api-version", "9.9.9"], ["--speed", "nan"], ["--fault", "loss=2"]])
-def test_what_cannot_run_cannot_be_described_either(wrong: list[str]) -> None:
+def test_invalid_options_cannot_be_described_either(wrong: list[str]) -> None:
     assert gateway("--mac", MAC, "--describe", *wrong).exit_code == 2
 
 
-def test_without_a_mac_or_a_broker_it_says_which_is_missing() -> None:
-    for given, missing in (([], "'--mac'"), (["--mac", MAC], "'--broker'")):
-        result = gateway(*given)
+def test_a_missing_mac_or_broker_is_reported() -> None:
+    for options, missing in (([], "'--mac'"), (["--mac", MAC], "'--broker'")):
+        result = gateway(*options)
         assert (result.exit_code, missing in result.output) == (2, True)
 
 
-@each_row("broken", ["mqtt://ada:{}@host:99999", "mqtt://ada:{}@", "ftp://ada:{}@host", "ada:{}@host"])
-def test_an_address_that_cannot_be_used_is_not_repeated(broken: str) -> None:
-    for given in ({"MESHFLEET_BROKER": broken.format(HIDDEN)}, {}):
-        result = gateway("--mac", MAC, *([] if given else ["--broker", broken.format(HIDDEN)]), **given)
+@each_row("url", ["mqtt://ada:{}@host:99999", "mqtt://ada:{}@", "ftp://ada:{}@host", "ada:{}@host"])
+def test_an_invalid_broker_url_is_not_repeated(url: str) -> None:
+    for variables in ({"MESHFLEET_BROKER": url.format(HIDDEN)}, {}):
+        flags = [] if variables else ["--broker", url.format(HIDDEN)]
+        result = gateway("--mac", MAC, *flags, **variables)
         assert (result.exit_code, HIDDEN in result.output) == (2, False), result.output
 
 
@@ -121,7 +121,7 @@ def test_an_address_that_cannot_be_used_is_not_repeated(broken: str) -> None:
 
 @pytest.mark.rule("gateway-44")
 def test_describe_prints_the_site_and_runs_nothing() -> None:
-    found = described("--broker", f"mqtt://127.0.0.1:{free_port()}")  # where nobody is
+    found = describe("--broker", f"mqtt://127.0.0.1:{free_port()}")  # where no broker listens
     assert list(found)[:2] == ["gateway", "devices"]
     assert found["gateway"] == MAC
     assert len(found["devices"]) == 10
@@ -136,31 +136,31 @@ def test_describe_prints_the_site_and_runs_nothing() -> None:
 
 
 @pytest.mark.rule("gateway-41")
-def test_the_same_seed_gives_the_same_site_and_another_another() -> None:
-    assert described("--seed", "5") == described("--seed", "5")
-    places = [[(each["x"], each["y"]) for each in described("--seed", seed)["devices"]] for seed in "56"]
-    assert places[0] != places[1]
-    assert described() == described("--seed", "1", "--devices", "10")
+def test_the_same_seed_gives_the_same_site_and_another_seed_another_site() -> None:
+    assert describe("--seed", "5") == describe("--seed", "5")
+    positions = [[(each["x"], each["y"]) for each in describe("--seed", seed)["devices"]] for seed in "56"]
+    assert positions[0] != positions[1]
+    assert describe() == describe("--seed", "1", "--devices", "10")
 
 
 @each_row("seed", ["1", "2", "7"])
 @each_row("devices", ["1", "10", "60"])
-def test_a_described_site_can_be_given_back(devices: str, seed: str, tmp_path: Path) -> None:
-    found = described("--devices", devices, "--seed", seed)
+def test_a_described_site_can_be_used_as_site_file(devices: str, seed: str, tmp_path: Path) -> None:
+    found = describe("--devices", devices, "--seed", seed)
     file = tmp_path / "site.json"
     file.write_text(json.dumps(found))
-    assert described("--site", str(file), "--seed", seed) == found
+    assert describe("--site", str(file), "--seed", seed) == found
 
 
-def test_a_site_with_mistakes_is_refused_with_all_of_them(tmp_path: Path) -> None:
-    good = {"mac": "c00000000002", "model": "0018", "x": 1, "y": 2}
-    devices = [good, {**good, "x": "far"}, {"mac": "nobody", "model": "9999", "y": 0, "colour": "red"}]
+def test_all_mistakes_of_a_site_file_are_reported(tmp_path: Path) -> None:
+    valid = {"mac": "c00000000002", "model": "0018", "x": 1, "y": 2}
+    devices = [valid, {**valid, "x": "far"}, {"mac": "unknown", "model": "9999", "y": 0, "colour": "red"}]
     file = tmp_path / "site.json"
     file.write_text(json.dumps({"gateway": "d0cf5e000002", "devices": devices, "walls": {"z": []}}))
     result = gateway("--mac", MAC, "--site", str(file), "--describe")
     assert result.exit_code == 1
     lines = result.output.splitlines()
-    for where in (
+    for field in (
         "gateway",
         "walls.z",
         "devices[1].mac",
@@ -170,12 +170,12 @@ def test_a_site_with_mistakes_is_refused_with_all_of_them(tmp_path: Path) -> Non
         "devices[2].x",
         "devices[2].colour",
     ):
-        assert any(f"site.json: {where}: " in line for line in lines), where
+        assert any(f"site.json: {field}: " in line for line in lines), field
     assert len(lines) == 8
 
 
 @each_row("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"null", b'{"devices": 1}'])
-def test_a_file_that_is_no_site_is_refused_with_a_sentence(content: bytes, tmp_path: Path) -> None:
+def test_an_invalid_site_file_is_refused_with_a_message(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "site.json"
     file.write_bytes(content)
     result = gateway("--mac", MAC, "--site", str(file), "--describe")
@@ -183,58 +183,58 @@ def test_a_file_that_is_no_site_is_refused_with_a_sentence(content: bytes, tmp_p
     assert result.output.startswith(f"Error: {file}: ")
 
 
-def test_a_site_has_its_devices_so_their_number_cannot_be_given(tmp_path: Path) -> None:
+def test_a_site_file_excludes_a_number_of_devices(tmp_path: Path) -> None:
     file = tmp_path / "site.json"
     file.write_text('{"devices": []}')
     result = gateway("--mac", MAC, "--site", str(file), "--devices", "10", "--describe")
     assert (result.exit_code, "exclude each other" in result.output) == (2, True)
 
 
-# --- What keeps it from running ---
+# --- Errors ---
 
 
-def assert_fails(result: Result, words: str) -> None:
+def assert_fails(result: Result, pattern: str) -> None:
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     (line,) = result.output.splitlines()
-    assert re.search(words, line), line
+    assert re.search(pattern, line), line
     assert HIDDEN not in line
 
 
-def test_a_broker_that_is_not_there_is_an_error_of_one_sentence() -> None:
+def test_an_unreachable_broker_is_an_error_of_one_line() -> None:
     address = f"mqtt://ada:{HIDDEN}@127.0.0.1:{free_port()}"
     assert_fails(gateway("--mac", MAC, "--broker", address), "Connection refused")
     assert_fails(gateway("--mac", MAC, MESHFLEET_BROKER=address), "Connection refused")
 
 
-def test_a_broker_that_wants_another_password_is_an_error_of_one_sentence(tmp_path: Path) -> None:
+def test_a_wrong_broker_password_is_an_error_of_one_line(tmp_path: Path) -> None:
     file = tmp_path / "passwords"
     subprocess.run(
         [require(MOSQUITTO_PASSWD), "-c", "-b", file, MAC, "right"], check=True, capture_output=True
     )
-    with Mosquitto(tmp_path, f"password_file {file}") as guarded:
-        result = gateway("--mac", MAC, "--broker", broker_url(guarded, user=f"{MAC}:{HIDDEN}"))
+    with Mosquitto(tmp_path, f"password_file {file}") as broker:
+        result = gateway("--mac", MAC, "--broker", broker_url(broker, user=f"{MAC}:{HIDDEN}"))
     assert_fails(result, r"mqtt://127\.0\.0\.1")
 
 
 @pytest.mark.rule("gateway-7")
-def test_certificates_are_checked_against_the_authorities_that_one_trusts(tmp_path: Path) -> None:
+def test_the_broker_certificate_is_checked_against_the_trusted_authorities(tmp_path: Path) -> None:
     good, bad = trustme.CA(), trustme.CA()
     file = tmp_path / "server.pem"
     good.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(file))
     for name, authority in (("good", good), ("bad", bad)):
         authority.cert_pem.write_to_path(str(tmp_path / name))
     with Mosquitto(tmp_path, f"certfile {file}", f"keyfile {file}") as secure:
-        given = ["--mac", MAC, "--broker", broker_url(secure, scheme="mqtts"), "--devices", "0"]
-        assert_fails(gateway(*given), "certificate")
-        assert_fails(gateway(*given, "--tls-ca", str(tmp_path / "bad")), "certificate")
-        assert_fails(gateway(*given, "--tls-ca", str(tmp_path / "mosquitto.conf")), "certificate")
-        with Program("gateway", *given, "--tls-ca", str(tmp_path / "good")) as program:
+        options = ["--mac", MAC, "--broker", broker_url(secure, scheme="mqtts"), "--devices", "0"]
+        assert_fails(gateway(*options), "certificate")
+        assert_fails(gateway(*options, "--tls-ca", str(tmp_path / "bad")), "certificate")
+        assert_fails(gateway(*options, "--tls-ca", str(tmp_path / "mosquitto.conf")), "certificate")
+        with Program("gateway", *options, "--tls-ca", str(tmp_path / "good")) as program:
             assert "is connected" in program.read_line()
 
 
 @each_row("content", [b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000])
-def test_a_state_that_is_none_is_refused_and_kept_as_it_is(content: bytes, tmp_path: Path) -> None:
+def test_an_invalid_state_file_is_refused_and_unchanged(content: bytes, tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_bytes(content)
     result = gateway("--mac", MAC, "--broker", f"mqtt://127.0.0.1:{free_port()}", "--state", str(state))
@@ -242,7 +242,7 @@ def test_a_state_that_is_none_is_refused_and_kept_as_it_is(content: bytes, tmp_p
     assert state.read_bytes() == content
 
 
-def test_a_state_that_cannot_be_kept_is_found_out_at_once(tmp_path: Path) -> None:
+def test_a_state_file_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
     state = tmp_path / "nowhere" / "state.json"
     result = gateway("--mac", MAC, "--broker", f"mqtt://127.0.0.1:{free_port()}", "--state", str(state))
     assert_fails(result, "cannot be used")

@@ -1,4 +1,4 @@
-"""Answers and reports in words, without anybody to ask."""
+"""Text output of responses and reports."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ GATEWAY, DEVICE = Mac("02005e000001"), Mac("ca5bda1a0004")
 TIME = "2026-11-15T10:07:20.585Z"
 
 
-# --- Answers ---
+# --- Responses ---
 
 
-def told(capsys: pytest.CaptureFixture[str], **answer: Any) -> str:
-    print_response({"status": 0, "gateway": GATEWAY, **answer}, DEVICE, "x = 1", as_json=False)
-    said, line = capsys.readouterr().out.splitlines()
-    assert said == "x = 1"
+def print_and_read(capsys: pytest.CaptureFixture[str], **response: Any) -> str:
+    print_response({"status": 0, "gateway": GATEWAY, **response}, DEVICE, "x = 1", as_json=False)
+    subject, line = capsys.readouterr().out.splitlines()
+    assert subject == "x = 1"
     return line
 
 
 @each_row(
-    ("origin", "who"),
+    ("origin", "responder"),
     [
         ({"origin": 0}, "the device itself"),
         ({"origin": 1, "extenderId": "CA5B"}, "the device through extender CA5B"),
@@ -42,39 +42,41 @@ def told(capsys: pytest.CaptureFixture[str], **answer: Any) -> str:
         ({}, "the device, or the gateway instead of it"),
     ],
 )
-def test_an_answer_tells_who_gave_it(
-    capsys: pytest.CaptureFixture[str], origin: dict[str, Any], who: str
+def test_a_response_names_its_responder(
+    capsys: pytest.CaptureFixture[str], origin: dict[str, Any], responder: str
 ) -> None:
-    assert told(capsys, **origin) == f"answered by {who}, through gateway {GATEWAY}"
+    assert print_and_read(capsys, **origin) == f"answered by {responder}, through gateway {GATEWAY}"
 
 
 @each_row(
     ("reason", "why"),
     [
-        ("asked", ", which was asked for"),
-        ("strongest", ", which hears the device best (-61.5 dBm)"),
-        ("last-heard", ", which brought the last report of the device"),
-        ("next-best", ", because the last try through a better gateway failed"),
-        ("a reason of tomorrow", ""),
+        ("asked", ", as requested"),
+        ("strongest", ", which receives the device best (-61.5 dBm)"),
+        ("last-heard", ", which sent the last report of the device"),
+        ("next-best", ", because the last attempt through a better gateway failed"),
+        ("a future reason", ""),
     ],
 )
-def test_an_answer_tells_why_it_came_through_this_gateway(
+def test_a_response_explains_the_choice_of_the_gateway(
     capsys: pytest.CaptureFixture[str], reason: str, why: str
 ) -> None:
     candidates = [{"gateway": "02005e000002", "rssi": -90.0}, {"gateway": GATEWAY, "rssi": -61.5}]
-    line = told(capsys, origin=0, responseTime=12.5, choice={"reason": reason, "candidates": candidates})
+    line = print_and_read(
+        capsys, origin=0, responseTime=12.5, choice={"reason": reason, "candidates": candidates}
+    )
     assert line == f"answered by the device itself in 12.5 ms, through gateway {GATEWAY}{why}"
 
 
-@each_row(("status", "words"), [(9, "timeout (status 9)"), (77, "status 77"), (-1, "status -1")])
-def test_a_status_is_told_in_words_where_it_has_a_meaning(status: int, words: str) -> None:
+@each_row(("status", "text"), [(9, "timeout (status 9)"), (77, "status 77"), (-1, "status -1")])
+def test_a_status_is_shown_with_its_name(status: int, text: str) -> None:
     with pytest.raises(click.ClickException) as refused:
         print_response({"status": status, "origin": 32, "gateway": GATEWAY}, DEVICE, "", as_json=False)
-    assert refused.value.message.startswith(f"{words}; answered by the gateway instead of the device")
+    assert refused.value.message.startswith(f"{text}; answered by the gateway instead of the device")
 
 
-def test_what_a_gateway_says_does_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "\x1b" not in told(capsys, origin=1, extenderId="\x1b[2J")
+def test_responses_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "\x1b" not in print_and_read(capsys, origin=1, extenderId="\x1b[2J")
     assert "\x1b" not in format_value("some-name", {"a": "\x1b[2J"}) + format_value("some-name", "\x1b")
     assert "\x1b" not in format_value("8100", "\x1b")
 
@@ -82,7 +84,7 @@ def test_what_a_gateway_says_does_nothing_to_the_terminal(capsys: pytest.Capture
 # --- Reports ---
 
 
-def report(kind: Kind, identifier: str | None, payload: str) -> Report:
+def build_report(kind: Kind, identifier: str | None, payload: str) -> Report:
     body = reports.decode_report(kind, f'{{"time":"{TIME}",{payload}}}'.encode())
     named = None if identifier is None else Identifier(identifier)
     return Report(
@@ -119,10 +121,10 @@ SEQ = '"seq":7'
         ),
         (
             Kind.PROPERTY_DECODED,
-            "newer-than-we",
+            "not-in-catalogue",
             '"value":{"a":1}',
-            {"identifier": None, "name": "newer-than-we", "value": {"a": 1}, "raw": None},
-            'property           newer-than-we  {"a":1}',
+            {"identifier": None, "name": "not-in-catalogue", "value": {"a": 1}, "raw": None},
+            'property           not-in-catalogue  {"a":1}',
         ),
         (
             Kind.MEASUREMENT_ERROR,
@@ -156,7 +158,7 @@ SEQ = '"seq":7'
         ),
     ],
 )
-def test_a_report_of_a_gateway_is_told_like_one_of_the_service(  # noqa: PLR0913, PLR0917 # one for each column
+def test_a_report_of_a_gateway_is_shown_like_one_of_the_service(  # noqa: PLR0913, PLR0917 # one for each column
     capsys: pytest.CaptureFixture[str],
     kind: Kind,
     identifier: str | None,
@@ -164,7 +166,7 @@ def test_a_report_of_a_gateway_is_told_like_one_of_the_service(  # noqa: PLR0913
     expected: dict[str, Any],
     line: str,
 ) -> None:
-    live = to_live_report(report(kind, identifier, payload))
+    live = to_live_report(build_report(kind, identifier, payload))
     assert structs.asdict(live).items() >= expected.items()
     print_report(live, as_json=False)
     assert capsys.readouterr().out == f"{TIME}  bmac-{DEVICE}  {line}\n"

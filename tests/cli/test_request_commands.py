@@ -1,4 +1,4 @@
-"""Requests from the command line: through the service, and straight at a broker."""
+"""`meshfleet read`, `write`, `ack`, `apiversion` and `requests`, through the service and through a broker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from meshfleet.testing import EmulatedGateway, RunningFleet
 
-SOON = "2026-11-15T09:11:55.605Z"
+SAMPLE_TIME = "2026-11-15T09:11:55.605Z"
 
 
 class RequestPath(NamedTuple):
-    """One of the ways to a gateway."""
+    """Route to a gateway with its shell and flags: through the service, or directly through a broker."""
 
     shell: Shell
     flags: list[str]
@@ -32,120 +32,136 @@ class RequestPath(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[EmulatedGateway]:
-    """A gateway on a broker without any service, below a prefix."""
+def standalone() -> Iterator[EmulatedGateway]:
+    """Run a gateway on a broker without a service, with a topic prefix."""
     with emulated_gateway(devices=10, speed=60, prefix="site/7") as running:
         yield running
 
 
 @pytest.fixture(params=["service", "broker"])
-def way(request: pytest.FixtureRequest, nobody: Shell) -> RequestPath:
+def route(request: pytest.FixtureRequest, logged_out: Shell) -> RequestPath:
     if request.param == "service":
-        place: RunningFleet = request.getfixturevalue("place")
+        service: RunningFleet = request.getfixturevalue("service")
         shell: Shell = request.getfixturevalue("admin")
-        return RequestPath(shell, [], place.gateways[0].mac, place.gateways[0].devices, is_direct=False)
-    alone: EmulatedGateway = request.getfixturevalue("alone")
-    flags = ["--broker", alone.broker, "--topic-prefix", alone.prefix]
-    return RequestPath(nobody, flags, alone.mac, alone.devices, is_direct=True)
+        return RequestPath(shell, [], service.gateways[0].mac, service.gateways[0].devices, is_direct=False)
+    standalone: EmulatedGateway = request.getfixturevalue("standalone")
+    flags = ["--broker", standalone.broker, "--topic-prefix", standalone.prefix]
+    return RequestPath(logged_out, flags, standalone.mac, standalone.devices, is_direct=True)
 
 
-def through(way: RequestPath) -> list[str]:
-    return [*way.flags, "--gateway", way.gateway] if way.is_direct else []
+def route_flags(route: RequestPath) -> list[str]:
+    return [*route.flags, "--gateway", route.gateway] if route.is_direct else []
 
 
 # --- Reading and writing ---
 
 
-def test_a_property_is_read_by_its_name_with_its_unit(way: RequestPath) -> None:
-    said, answered = way.shell.text("read", way.devices[1], "battery-level", *through(way)).splitlines()
-    assert re.fullmatch(r"battery-level = \d+ %", said)
-    assert re.match(rf"answered by .* in [\d.]+ ms, through gateway {way.gateway}", answered)
-    assert way.is_direct or ", which " in answered
+def test_a_property_is_read_by_its_name_with_its_unit(route: RequestPath) -> None:
+    message, responder = route.shell.text(
+        "read", route.devices[1], "battery-level", *route_flags(route)
+    ).splitlines()
+    assert re.fullmatch(r"battery-level = \d+ %", message)
+    assert re.match(rf"answered by .* in [\d.]+ ms, through gateway {route.gateway}", responder)
+    assert route.is_direct or ", which " in responder
 
 
-def test_a_property_is_read_by_its_id_and_told_what_it_means(way: RequestPath) -> None:
-    said, _ = way.shell.text("read", way.devices[1], "8100", *through(way)).splitlines()
-    assert re.fullmatch(r"8100 = [0-9a-f]{2} \(battery-level \d+ %\)", said)
+def test_a_property_read_by_its_id_is_shown_with_its_meaning(route: RequestPath) -> None:
+    message, _ = route.shell.text("read", route.devices[1], "8100", *route_flags(route)).splitlines()
+    assert re.fullmatch(r"8100 = [0-9a-f]{2} \(battery-level \d+ %\)", message)
 
 
-def test_programs_get_the_answer_as_it_is(way: RequestPath) -> None:
-    found = way.shell.json("read", way.devices[1], "battery-level", *through(way), "--priority", "high")
-    assert (found["status"], found["gateway"]) == (0, way.gateway)
+def test_json_output_has_the_fields_of_the_response(route: RequestPath) -> None:
+    found = route.shell.json(
+        "read", route.devices[1], "battery-level", *route_flags(route), "--priority", "high"
+    )
+    assert (found["status"], found["gateway"]) == (0, route.gateway)
     assert isinstance(found["value"], int)
-    assert way.is_direct or found["choice"]["candidates"]
+    assert route.is_direct or found["choice"]["candidates"]
 
 
-def test_what_is_written_is_read_again(way: RequestPath) -> None:
-    device = way.devices[0]
-    way.shell.text("write", device, "9802", "06", *through(way))
-    assert way.shell.json("read", device, "9802", *through(way))["value"] == "06"
-    for value in ("4", "8"):  # loud enough for those that hang on it, and at last as it was
-        said, _ = way.shell.text("write", device, "tx-power", value, *through(way)).splitlines()
-        assert said == f"tx-power = {value} is written"
-        assert way.shell.json("read", device, "tx-power", *through(way))["value"] == int(value)
+def test_a_written_value_is_read_back(route: RequestPath) -> None:
+    device = route.devices[0]
+    route.shell.text("write", device, "9802", "06", *route_flags(route))
+    assert route.shell.json("read", device, "9802", *route_flags(route))["value"] == "06"
+    for value in ("4", "8"):  # enough power for its children; the last value is the original one
+        message, _ = route.shell.text("write", device, "tx-power", value, *route_flags(route)).splitlines()
+        assert message == f"tx-power = {value} is written"
+        assert route.shell.json("read", device, "tx-power", *route_flags(route))["value"] == int(value)
 
 
-def test_text_that_is_no_json_is_written_as_text_and_nothing_as_null(way: RequestPath) -> None:
-    device = way.devices[0]
-    said, _ = way.shell.text("write", device, "device-mode", "connected", *through(way)).splitlines()
-    assert said == "device-mode = connected is written"
-    assert way.shell.json("read", device, "device-mode", *through(way))["value"] == "connected"
-    said, _ = way.shell.text("write", device, "request-property-reporting", *through(way)).splitlines()
-    assert said == "request-property-reporting = NULL is written"
+def test_text_that_is_not_json_is_written_as_text_and_no_value_as_null(route: RequestPath) -> None:
+    device = route.devices[0]
+    message, _ = route.shell.text(
+        "write", device, "device-mode", "connected", *route_flags(route)
+    ).splitlines()
+    assert message == "device-mode = connected is written"
+    assert route.shell.json("read", device, "device-mode", *route_flags(route))["value"] == "connected"
+    message, _ = route.shell.text(
+        "write", device, "request-property-reporting", *route_flags(route)
+    ).splitlines()
+    assert message == "request-property-reporting = NULL is written"
 
 
-def test_a_text_that_begins_with_a_hyphen_stands_behind_two(way: RequestPath) -> None:
-    said = way.shell.expect_failure("write", way.devices[0], "device-mode", *through(way), "--", "-connected")
-    assert "No such option" not in said
-    way.shell.expect_failure("write", way.devices[0], "device-mode", "-connected", *through(way), code=2)
+def test_a_text_that_begins_with_a_hyphen_must_follow_two_hyphens(route: RequestPath) -> None:
+    message = route.shell.expect_failure(
+        "write", route.devices[0], "device-mode", *route_flags(route), "--", "-connected"
+    )
+    assert "No such option" not in message
+    route.shell.expect_failure(
+        "write", route.devices[0], "device-mode", "-connected", *route_flags(route), code=2
+    )
 
 
-def test_a_status_that_says_no_is_exit_code_1_in_words_with_who_said_it(way: RequestPath) -> None:
-    said = way.shell.expect_failure("read", way.devices[1], "9820", *through(way))
-    assert said.startswith("Error: unknown-identifier (status 4): ")
-    assert re.search(rf"; answered by the device itself in [\d.]+ ms, through gateway {way.gateway}$", said)
-    said = way.shell.expect_failure("read", way.devices[1], "no-such-thing", *through(way))
-    assert "answered by the gateway instead of the device" in said
+def test_an_error_status_is_exit_code_1_and_named_with_its_responder(route: RequestPath) -> None:
+    message = route.shell.expect_failure("read", route.devices[1], "9820", *route_flags(route))
+    assert message.startswith("Error: unknown-identifier (status 4): ")
+    assert re.search(
+        rf"; answered by the device itself in [\d.]+ ms, through gateway {route.gateway}$", message
+    )
+    message = route.shell.expect_failure("read", route.devices[1], "no-such-thing", *route_flags(route))
+    assert "answered by the gateway instead of the device" in message
 
 
-def test_a_gateway_tells_its_version(way: RequestPath) -> None:
-    said, answered = way.shell.text("apiversion", way.gateway, *way.flags).splitlines()
-    assert said == f"{way.gateway} speaks version 2.4.0"
-    assert answered.startswith("answered by the gateway itself in ")
-    assert way.shell.json("apiversion", f"bmac-{way.gateway.upper()}", *way.flags)["version"] == "2.4.0"
+def test_the_api_version_of_a_gateway_is_read(route: RequestPath) -> None:
+    message, responder = route.shell.text("apiversion", route.gateway, *route.flags).splitlines()
+    assert message == f"{route.gateway} has API version 2.4.0"
+    assert responder.startswith("answered by the gateway itself in ")
+    assert route.shell.json("apiversion", f"bmac-{route.gateway.upper()}", *route.flags)["version"] == "2.4.0"
 
 
-def test_an_answer_that_says_no_is_told_to_programs_too(way: RequestPath) -> None:
-    refused = way.shell("read", way.devices[0], "9820", "--json", *through(way))
+def test_an_error_response_is_printed_as_json_too(route: RequestPath) -> None:
+    refused = route.shell("read", route.devices[0], "9820", "--json", *route_flags(route))
     assert (refused.exit_code, json.loads(refused.stdout)["status"]) == (1, 4)
     assert len(refused.stderr.splitlines()) == 1
 
 
-def test_a_value_that_does_not_fit_is_refused(way: RequestPath) -> None:
-    said = way.shell.expect_failure("write", way.devices[0], "tx-power", "loud", *through(way))
-    assert "invalid-value (status 6)" in said if way.is_direct else "value" in said
+def test_a_value_that_does_not_fit_is_refused(route: RequestPath) -> None:
+    message = route.shell.expect_failure("write", route.devices[0], "tx-power", "loud", *route_flags(route))
+    assert "invalid-value (status 6)" in message if route.is_direct else "value" in message
 
 
 # --- Acks ---
 
 
-def test_an_ack_is_sent_and_not_answered(way: RequestPath) -> None:
+def test_an_ack_is_sent_without_a_response(route: RequestPath) -> None:
     for identifier in ("8800", "temperature"):
-        told = way.shell.json("ack", way.devices[1], identifier, "--time", SOON, *through(way))
-        assert told["state"] == "SENT"
+        result = route.shell.json(
+            "ack", route.devices[1], identifier, "--time", SAMPLE_TIME, *route_flags(route)
+        )
+        assert result["state"] == "SENT"
 
 
-def test_erasing_asks_back_unless_told_not_to(way: RequestPath) -> None:
-    erase = ["ack", way.devices[1], "8800", "--time", SOON, "--type", "2", *through(way)]
+def test_erasing_needs_a_confirmation(route: RequestPath) -> None:
+    erase = ["ack", route.devices[1], "8800", "--time", SAMPLE_TIME, "--type", "2", *route_flags(route)]
     for typed in ("", "n\n"):
-        refused = way.shell(*erase, stdin=typed)
+        refused = route.shell(*erase, stdin=typed)
         assert (refused.exit_code, refused.stdout) == (1, "")
         assert "Erase all samples of 8800" in refused.stderr
-    assert way.shell(*erase, stdin="y\n").exit_code == 0
-    assert way.shell.text(*erase, "--yes")
+    assert route.shell(*erase, stdin="y\n").exit_code == 0
+    assert route.shell.text(*erase, "--yes")
 
 
-# --- Wrong usage, and no answer ---
+# --- Wrong usage, and no response ---
 
 
 @each_row(
@@ -166,7 +182,7 @@ def test_erasing_asks_back_unless_told_not_to(way: RequestPath) -> None:
         ["write", "ca5bda1a0002", "tx-power", "1", "2"],
         ["ack", "ca5bda1a0002", "8800"],
         ["ack", "ca5bda1a0002", "8800", "--time", "now"],
-        ["ack", "ca5bda1a0002", "8800", "--time", SOON, "--type", "3"],
+        ["ack", "ca5bda1a0002", "8800", "--time", SAMPLE_TIME, "--type", "3"],
         ["apiversion"],
         ["apiversion", "02005e000001", "--topic-prefix", "site/7"],
         ["read", "ca5bda1a0002", "8100", "--tls-ca", __file__],
@@ -174,47 +190,47 @@ def test_erasing_asks_back_unless_told_not_to(way: RequestPath) -> None:
         ["requests", "xyz"],
     ],
 )
-def test_wrong_usage_is_exit_code_2(nobody: Shell, arguments: list[str]) -> None:
-    nobody.expect_failure(*arguments, code=2)
+def test_wrong_usage_is_exit_code_2(logged_out: Shell, arguments: list[str]) -> None:
+    logged_out.expect_failure(*arguments, code=2)
 
 
-def test_without_a_login_nobody_is_asked(nobody: Shell) -> None:
-    assert "not logged in" in nobody.expect_failure("read", "ca5bda1a0002", "8100")
+def test_without_a_login_no_request_is_sent(logged_out: Shell) -> None:
+    assert "not logged in" in logged_out.expect_failure("read", "ca5bda1a0002", "8100")
 
 
 @pytest.mark.parametrize("broker", ["embedded", "mqtt://meshfleet:secret-secret@127.0.0.1:1"])
-def test_the_broker_of_a_service_on_this_machine_means_nothing_here(
-    admin: Shell, place: RunningFleet, broker: str
-) -> None:
-    device = place.gateways[0].devices[0]
+def test_the_broker_setting_of_a_service_is_ignored(admin: Shell, service: RunningFleet, broker: str) -> None:
+    device = service.gateways[0].devices[0]
     found = admin.json("read", device, "battery-level", MESHFLEET_BROKER=broker)
-    assert found["choice"]["candidates"]  # it was the service that chose
+    assert found["choice"]["candidates"]  # the service chose the gateway
 
 
-def test_the_way_to_a_broker_may_be_in_the_environment(nobody: Shell, alone: EmulatedGateway) -> None:
-    given = ["apiversion", alone.mac, "--topic-prefix", alone.prefix]
-    assert nobody.json(*given, MESHFLEET_MESH=alone.broker)["version"] == "2.4.0"
+def test_the_broker_may_be_given_by_the_environment(logged_out: Shell, standalone: EmulatedGateway) -> None:
+    command = ["apiversion", standalone.mac, "--topic-prefix", standalone.prefix]
+    assert logged_out.json(*command, MESHFLEET_MESH=standalone.broker)["version"] == "2.4.0"
 
 
-def test_who_vouches_for_a_service_is_not_in_the_way_of_a_request(admin: Shell, place: RunningFleet) -> None:
-    device = place.gateways[0].devices[0]
+def test_trusted_authorities_in_the_environment_do_not_need_a_broker(
+    admin: Shell, service: RunningFleet
+) -> None:
+    device = service.gateways[0].devices[0]
     assert admin.json("read", device, "8100", MESHFLEET_TLS_CA=certifi.where())["status"] == 0
 
 
-def test_a_gateway_that_does_not_answer_is_told(nobody: Shell, alone: EmulatedGateway) -> None:
-    direct = ["--broker", alone.broker, "--topic-prefix", alone.prefix, "--timeout", "0.2"]
-    direct += ["--gateway", "02005e00f001"]
-    assert "02005e00f001" in nobody.expect_failure("read", alone.devices[0], "8100", *direct)
+def test_a_gateway_that_does_not_respond_is_reported(logged_out: Shell, standalone: EmulatedGateway) -> None:
+    options = ["--broker", standalone.broker, "--topic-prefix", standalone.prefix, "--timeout", "0.2"]
+    options += ["--gateway", "02005e00f001"]
+    assert "02005e00f001" in logged_out.expect_failure("read", standalone.devices[0], "8100", *options)
 
 
-def test_a_broker_that_is_not_there_is_told_without_the_password(nobody: Shell) -> None:
-    direct = ["--broker", "mqtt://ada:secret-secret@127.0.0.1:1", "--gateway", "02005e00f001"]
-    said = nobody.expect_failure("read", "ca5bda1a0002", "8100", *direct)
-    assert "127.0.0.1:1" in said
-    assert "secret-secret" not in said
+def test_an_unreachable_broker_is_reported_without_the_password(logged_out: Shell) -> None:
+    options = ["--broker", "mqtt://ada:secret-secret@127.0.0.1:1", "--gateway", "02005e00f001"]
+    message = logged_out.expect_failure("read", "ca5bda1a0002", "8100", *options)
+    assert "127.0.0.1:1" in message
+    assert "secret-secret" not in message
 
 
-def test_a_device_of_nobody_is_told(admin: Shell) -> None:
+def test_an_unknown_device_is_reported(admin: Shell) -> None:
     assert "bmac-020000000000" in admin.expect_failure("read", "020000000000", "8100")
 
 
@@ -223,32 +239,32 @@ def test_a_device_of_nobody_is_told(admin: Shell) -> None:
 KEY = "000102030405060708090a0b0c0d0e0f"
 
 
-def test_keys_come_from_the_environment_and_are_not_shown(way: RequestPath) -> None:
-    given = ["read", way.devices[1], "8100", *through(way)]
-    result = way.shell(*given, MESHFLEET_KEY=KEY)
+def test_keys_are_read_from_the_environment_and_not_shown(route: RequestPath) -> None:
+    command = ["read", route.devices[1], "8100", *route_flags(route)]
+    result = route.shell(*command, MESHFLEET_KEY=KEY)
     assert "access-denied (status 11)" in result.stderr
     assert KEY not in result.output
-    assert "hex" in way.shell.expect_failure(*given, MESHFLEET_KEY="secret-secret")
-    assert "secret-secret" not in way.shell.expect_failure(*given, MESHFLEET_PUBLIC_KEY="secret-secret")
+    assert "hex" in route.shell.expect_failure(*command, MESHFLEET_KEY="secret-secret")
+    assert "secret-secret" not in route.shell.expect_failure(*command, MESHFLEET_PUBLIC_KEY="secret-secret")
 
 
-def test_keys_are_asked_for_at_a_terminal_and_not_shown(way: RequestPath) -> None:
-    given = ["read", way.devices[1], "8100", *through(way), "--ask-key"]
-    shown, code = run_at_terminal(way.shell, *given, typed=f"{KEY}\n")
+def test_keys_are_prompted_for_at_a_terminal_and_not_shown(route: RequestPath) -> None:
+    command = ["read", route.devices[1], "8100", *route_flags(route), "--ask-key"]
+    shown, code = run_at_terminal(route.shell, *command, typed=f"{KEY}\n")
     assert code == 1
     assert "Network key: " in shown
     assert "access-denied (status 11)" in shown
     assert KEY not in shown
 
 
-# --- What was asked before ---
+# --- History ---
 
 
-def test_the_requests_to_a_device_are_listed_and_shown(admin: Shell, place: RunningFleet) -> None:
-    device = place.gateways[0].devices[2]
+def test_the_requests_to_a_device_are_listed_and_shown(admin: Shell, service: RunningFleet) -> None:
+    device = service.gateways[0].devices[2]
     admin.text("read", device, "8100")
     admin("read", device, "9820")
-    admin.text("ack", device, "8800", "--time", SOON)
+    admin.text("ack", device, "8800", "--time", SAMPLE_TIME)
     found: list[Any] = admin.json_lines("requests", device, "--limit", "3")
     assert [each["request"]["operation"] for each in found] == ["ack", "read", "read"]
     assert admin.json_lines("requests", "list", device, "--limit", "1") == found[:1]

@@ -1,4 +1,4 @@
-"""The tab key in a bash at a terminal: what others wrote stays a word."""
+"""Completion in bash at a terminal: labels of other users are inserted as single, harmless words."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Bash:
-    """A bash at a terminal that has our script, where somebody types."""
+    """Interactive bash with the completion script, at a terminal."""
 
     def __init__(self, shell: Shell, folder: Path, relay: Relay) -> None:
-        self._terminal, its = pty.openpty()
+        self._terminal, terminal = pty.openpty()
         self._process = subprocess.Popen(
             [require(BASH), "--norc", "--noprofile", "-i"],
-            stdin=its,
-            stdout=its,
+            stdin=terminal,
+            stdout=terminal,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             cwd=folder,
@@ -44,7 +44,7 @@ class Bash:
                 "INPUTRC": "/dev/null",
             },
         )
-        os.close(its)
+        os.close(terminal)
 
     def __enter__(self) -> Self:
         os.write(self._terminal, b'eval "$(meshfleet completion bash)"; echo rea""dy\n')
@@ -56,16 +56,16 @@ class Bash:
         self._process.kill()
         self._process.wait(TEST_TIMEOUT)
 
-    def words(self, typed: str) -> list[str]:
-        """Type something; the words that a command would get."""
-        # Ctrl-A, and they go to a program that shows them.
+    def complete(self, typed: str) -> list[str]:
+        """Type something, and return the words that a command would get."""
+        # Ctrl-A puts a printf in front, which shows the words.
         os.write(self._terminal, typed.encode() + b"\x01printf '<%s>' \x05; echo; echo do''ne\n")
         shown = read_until(self._terminal, rb"(<meshfleet>.*\r?\n)done\r?\n")
         return re.findall(r"<(.*?)>", shown.decode())
 
 
 def read_until(terminal: int, pattern: bytes) -> bytes:
-    """What the terminal shows, as soon as the pattern is there; what it captures."""
+    """Read until a terminal shows the pattern, and return its last group."""
     shown, until = b"", time.monotonic() + TEST_TIMEOUT
     while not (found := re.search(pattern, shown)):
         assert select.select([terminal], [], [], max(0.0, until - time.monotonic()))[0], shown
@@ -87,7 +87,7 @@ LABELS = [
     "7k,{a,b}",
     "7l$HOME ~ #",
 ]
-"""No other label begins with the same two characters."""
+"""Labels, each with other first two characters than all others."""
 
 
 @pytest.fixture(scope="module")
@@ -98,54 +98,54 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where somebody works, with a file that a `7d/*` would find."""
-    here = tmp_path / "here"
-    (here / "7d").mkdir(parents=True)
-    (here / "7d" / "file").touch()
-    return here
+    """Create a working directory with a file that `7d/*` would match."""
+    directory = tmp_path / "work"
+    (directory / "7d").mkdir(parents=True)
+    (directory / "7d" / "file").touch()
+    return directory
 
 
 @pytest.fixture
 def labels(admin: Shell) -> None:
-    known = {each["label"] for each in admin.json_lines("labels", "list")}
+    existing = {each["label"] for each in admin.json_lines("labels", "list")}
     for label in LABELS:
-        if label not in known:
+        if label not in existing:
             admin.text("labels", "add", label)
 
 
 @pytest.mark.usefixtures("labels")
 @pytest.mark.parametrize("quote", ["", '"', "'"], ids=["bare", "double", "single"])
-def test_a_label_of_others_is_inserted_as_one_word_and_does_nothing(
+def test_a_label_is_inserted_as_one_word_without_side_effects(
     admin: Shell, folder: Path, relay: Relay, quote: str
 ) -> None:
     with Bash(admin, folder, relay) as bash:
         for label in LABELS:
-            # Not to be written inside these quotes.
-            cannot = (quote == '"' and "!" in label) or (quote == "'" and "'" in label)
-            begun = f"{quote}{label[:2]}\t{quote if cannot else ''}"
-            words = bash.words(f"meshfleet devices list --label {begun}")
-            assert words == ["meshfleet", "devices", "list", "--label", label[:2] if cannot else label]
+            # These cannot be written inside such quotes.
+            is_impossible = (quote == '"' and "!" in label) or (quote == "'" and "'" in label)
+            typed = f"{quote}{label[:2]}\t{quote if is_impossible else ''}"
+            words = bash.complete(f"meshfleet devices list --label {typed}")
+            assert words == ["meshfleet", "devices", "list", "--label", label[:2] if is_impossible else label]
     assert [each.name for each in folder.iterdir()] == ["7d"]
 
 
-def test_what_is_completed_in_part_can_be_completed_further(admin: Shell, folder: Path, relay: Relay) -> None:
+def test_a_partial_completion_can_be_completed_further(admin: Shell, folder: Path, relay: Relay) -> None:
     for label in ("Head office north", "Head office south: east"):
         admin.text("labels", "add", label)
     with Bash(admin, folder, relay) as bash:
-        assert bash.words("meshfleet devices list --label Hea\ts\t")[-1] == "Head office south: east"
-        assert bash.words("meshfleet devices list --label 'Hea\tn\t")[-1] == "Head office north"
-        assert bash.words("meshfleet ident\t") == ["meshfleet", "identifiers"]
+        assert bash.complete("meshfleet devices list --label Hea\ts\t")[-1] == "Head office south: east"
+        assert bash.complete("meshfleet devices list --label 'Hea\tn\t")[-1] == "Head office north"
+        assert bash.complete("meshfleet ident\t") == ["meshfleet", "identifiers"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_are_offered_plain_words_alone(admin: Shell, shell: str) -> None:
+def test_other_shells_are_offered_only_words_without_special_characters(admin: Shell, shell: str) -> None:
     for label in ("plain-label", "plain $(touch pwned)", "plain label", "plain*"):
         admin.text("labels", "add", label)
-    asked = {
+    variables = {
         "_MESHFLEET_COMPLETE": f"{shell}_complete",
         "COMP_WORDS": "meshfleet devices list --label plain",
         "COMP_CWORD": "plain" if shell == "fish" else "4",
     }
-    offered = admin(**asked).stdout
+    offered = admin(**variables).stdout
     assert "plain-label" in offered
     assert offered.count("plain") == 2  # the type of the word, and the word

@@ -1,4 +1,4 @@
-"""Help for people who lost their password."""
+"""`meshfleet users reset-password`."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ BOB = Actor(name="bob", role=Role.VIEWER, kind="user")
 
 @pytest.fixture
 def database(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    """A database in the usual folder of the working directory; ada and bob are logged in."""
+    """Create a database in the default data directory, with the users ada and bob, who are logged in."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "meshfleet-data"
     folder.mkdir(0o700)
     shutil.copy(sqlite_template, folder)
     with closing(Database(in_file.create_sqlite_engines(folder / "meshfleet.sqlite"))) as database:
-        database.write_now(_fill)
+        database.write_now(_insert_users)
         yield database
 
 
-def _fill(connection: Connection) -> None:
-    for who in (ADA, BOB):
-        user_store.insert_user(connection, who.name, hashed="lost", role=who.role, by=who, now=0)
-        user_store.insert_session(connection, who, knowing="lost", now=0)
+def _insert_users(connection: Connection) -> None:
+    for user in (ADA, BOB):
+        user_store.insert_user(connection, user.name, hashed="lost", role=user.role, by=user, now=0)
+        user_store.insert_session(connection, user, knowing="lost", now=0)
 
 
-def verified(database: Database, username: str, password: str) -> bool:
+def is_password(database: Database, username: str, password: str) -> bool:
     hashed = database.read_now(user_store.find_password_hash, username)
     assert hashed is not None
     return PasswordHasher().verify(hashed, password)
@@ -60,27 +60,27 @@ def rows(database: Database, query: Any) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.rule("auth-29")
-def test_somebody_gets_a_new_password_which_is_printed(database: Database, tmp_path: Path) -> None:
+def test_a_new_password_is_set_and_printed(database: Database, tmp_path: Path) -> None:
     result = run_command("users", "reset-password", "--data", str(tmp_path / "meshfleet-data"), "ada")
     assert result.exit_code == 0
     (password,) = [word for word in result.stdout.split() if len(word) == 20]
-    assert verified(database, "ada", password)
+    assert is_password(database, "ada", password)
     assert database.read_now(user_store.find_password_hash, "bob") == "lost"
 
 
-def test_each_new_password_is_another(database: Database) -> None:
-    said = [json.loads(run_command("users", "reset-password", "ada", "--json").stdout) for _ in range(2)]
-    assert [each["username"] for each in said] == ["ada", "ada"]
-    assert said[0]["password"] != said[1]["password"]
-    assert verified(database, "ada", said[1]["password"])
+def test_every_reset_generates_another_password(database: Database) -> None:
+    result = [json.loads(run_command("users", "reset-password", "ada", "--json").stdout) for _ in range(2)]
+    assert [each["username"] for each in result] == ["ada", "ada"]
+    assert result[0]["password"] != result[1]["password"]
+    assert is_password(database, "ada", result[1]["password"])
 
 
-def test_their_sessions_end_and_nobody_elses(database: Database) -> None:
+def test_only_the_sessions_of_the_user_end(database: Database) -> None:
     assert run_command("users", "reset-password", "ada").exit_code == 0
     assert rows(database, select(session.c.username)) == [("bob",)]
 
 
-def test_the_audit_log_tells_of_it(database: Database) -> None:
+def test_a_reset_is_audited(database: Database) -> None:
     run_command("users", "reset-password", "ada")
     newest = select(audit.c.actor, audit.c.action, audit.c.target).order_by(audit.c.id.desc()).limit(1)
     ((actor, action, target),) = rows(database, newest)
@@ -88,49 +88,49 @@ def test_the_audit_log_tells_of_it(database: Database) -> None:
     assert (action, target) == ("user.change-password", "ada")
 
 
-def test_a_name_is_read_in_any_case(database: Database) -> None:
-    said = json.loads(run_command("users", "reset-password", "--json", "ADA").stdout)
-    assert verified(database, "ada", said["password"])
+def test_the_user_name_is_case_insensitive(database: Database) -> None:
+    result = json.loads(run_command("users", "reset-password", "--json", "ADA").stdout)
+    assert is_password(database, "ada", result["password"])
 
 
-def test_the_database_is_found_as_the_service_finds_it(
+def test_the_database_is_found_by_the_settings_of_the_service(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run_command("users", "reset-password", "ada").exit_code == 1
     folder = str(tmp_path / "meshfleet-data")
-    said = run_command("users", "reset-password", "--json", "ada", MESHFLEET_DATA=folder)
-    assert verified(database, "ada", json.loads(said.stdout)["password"])
+    result = run_command("users", "reset-password", "--json", "ada", MESHFLEET_DATA=folder)
+    assert is_password(database, "ada", json.loads(result.stdout)["password"])
 
 
-# --- One that is asked for ---
+# --- Prompted passwords ---
 
 
-def test_a_password_that_is_typed_is_taken_and_not_shown(database: Database) -> None:
+def test_a_prompted_password_is_set_and_not_shown(database: Database) -> None:
     result = run_command("users", "reset-password", "--ask", "ada", stdin="correct-horse\ncorrect-horse\n")
     assert result.exit_code == 0
     assert "correct-horse" not in result.output
-    assert verified(database, "ada", "correct-horse")
+    assert is_password(database, "ada", "correct-horse")
 
 
-def test_with_json_the_question_is_not_mixed_into_the_answer(database: Database) -> None:
-    given = ["users", "reset-password", "--ask", "--json", "ada"]
-    result = run_command(*given, stdin="correct-horse\ncorrect-horse\n")
+def test_with_json_the_prompt_is_not_on_standard_output(database: Database) -> None:
+    command = ["users", "reset-password", "--ask", "--json", "ada"]
+    result = run_command(*command, stdin="correct-horse\ncorrect-horse\n")
     assert json.loads(result.stdout) == {"username": "ada", "password": None}
-    assert verified(database, "ada", "correct-horse")
+    assert is_password(database, "ada", "correct-horse")
 
 
 @each_row("typed", ["short\nshort\n", "correct-horse\nanother-horse\n", ""])
-def test_a_password_that_is_too_short_or_mistyped_changes_nothing(database: Database, typed: str) -> None:
+def test_a_short_or_mistyped_password_changes_nothing(database: Database, typed: str) -> None:
     assert run_command("users", "reset-password", "--ask", "ada", stdin=typed).exit_code == 1
     assert database.read_now(user_store.find_password_hash, "ada") == "lost"
 
 
-# --- What is refused ---
+# --- Refusals ---
 
 
-@each_row("name", ["nobody", "not a name", ""])
+@each_row("name", ["unknown", "not a name", ""])
 def test_an_unknown_user_is_refused(database: Database, name: str) -> None:
     result = run_command("users", "reset-password", name)
     assert result.exit_code == 1
@@ -139,14 +139,14 @@ def test_an_unknown_user_is_refused(database: Database, name: str) -> None:
     assert rows(database, select(session.c.username).order_by(session.c.username)) == [("ada",), ("bob",)]
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_directory_without_a_database_stays_as_it_is(tmp_path: Path, *, there: bool) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_directory_without_a_database_is_unchanged(tmp_path: Path, *, exists: bool) -> None:
     folder = tmp_path / "data"
-    if there:
+    if exists:
         folder.mkdir()
     result = run_command("users", "reset-password", "--data", str(folder), "ada")
     assert (result.exit_code, "there is no database" in result.stderr) == (1, True)
-    assert list(tmp_path.rglob("*")) == ([folder] if there else [])
+    assert list(tmp_path.rglob("*")) == ([folder] if exists else [])
 
 
 def test_a_database_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
@@ -155,5 +155,5 @@ def test_a_database_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     assert (result.exit_code, "Is a directory" in result.stderr) == (1, True)
 
 
-def test_nobody_named_is_wrong_usage() -> None:
+def test_a_missing_user_name_is_wrong_usage() -> None:
     assert run_command("users", "reset-password").exit_code == 2

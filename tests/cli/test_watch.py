@@ -1,4 +1,4 @@
-"""Live reports at the command line."""
+"""`meshfleet watch`: live reports of a service and of a broker."""
 
 from __future__ import annotations
 
@@ -26,48 +26,51 @@ if TYPE_CHECKING:
 PLAIN = re.compile(r"\S+Z  bmac-[0-9a-f]{12}  [a-z-]+ +  \S.*\n")
 
 
-def seen(shell: Shell, *arguments: str) -> list[Any]:
-    """Watch as a program does."""
+def watch_json(shell: Shell, *arguments: str) -> list[Any]:
+    """Run `watch --json` until it ends, and return the reports."""
     with shell.start("watch", "--json", *arguments) as program:
-        code, said, errors = program.wait_for_exit()
+        code, output, errors = program.wait_for_exit()
     assert (code, errors) == (0, "")
-    return [json.loads(line) for line in said.splitlines()]
+    return [json.loads(line) for line in output.splitlines()]
 
 
 @pytest.fixture(params=["service", "broker"])
-def flags(request: pytest.FixtureRequest, place: RunningFleet) -> list[str]:
-    return [] if request.param == "service" else ["--broker", place.broker]
+def flags(request: pytest.FixtureRequest, service: RunningFleet) -> list[str]:
+    return [] if request.param == "service" else ["--broker", service.broker]
 
 
-def test_reports_are_shown_as_they_come_until_there_are_enough(admin: Shell, flags: list[str]) -> None:
+def test_watch_ends_after_a_number_of_reports(admin: Shell, flags: list[str]) -> None:
     with admin.start("watch", "--count", "5", *flags) as program:
-        code, said, errors = program.wait_for_exit()
+        code, output, errors = program.wait_for_exit()
     assert (code, errors) == (0, "")
-    lines = said.splitlines(keepends=True)
+    lines = output.splitlines(keepends=True)
     assert len(lines) == 5
     assert all(map(PLAIN.fullmatch, lines))
-    assert "\x1b" not in said
+    assert "\x1b" not in output
 
 
-def test_programs_get_the_same_both_ways(admin: Shell, place: RunningFleet) -> None:
+def test_service_and_broker_give_the_same_json_fields(admin: Shell, service: RunningFleet) -> None:
     flags = ["--kind", "measurement", "--identifier", "8800", "--count", "1"]
-    (one,), (other,) = seen(admin, *flags), seen(admin, *flags, "--broker", place.broker)
-    assert one.keys() == other.keys()
-    for each in (one, other):
+    (from_service,), (from_broker,) = (
+        watch_json(admin, *flags),
+        watch_json(admin, *flags, "--broker", service.broker),
+    )
+    assert from_service.keys() == from_broker.keys()
+    for each in (from_service, from_broker):
         assert (each["kind"], each["identifier"], each["name"]) == ("measurement", "8800", "temperature")
         assert isinstance(each["value"], float | int)
         assert re.fullmatch("[0-9a-f]{4,}", each["raw"])
 
 
-def test_filters_choose_what_is_shown(admin: Shell, place: RunningFleet, flags: list[str]) -> None:
-    gateway, (first, second, *_) = place.gateways[0].mac, place.gateways[0].devices
-    chosen = ["--device", first, "--device", second, "--kind", "heartbeat", "--gateway", gateway]
-    found = seen(admin, *chosen, "--count", "3", *flags)
+def test_filters_select_reports(admin: Shell, service: RunningFleet, flags: list[str]) -> None:
+    gateway, (first, second, *_) = service.gateways[0].mac, service.gateways[0].devices
+    filters = ["--device", first, "--device", second, "--kind", "heartbeat", "--gateway", gateway]
+    found = watch_json(admin, *filters, "--count", "3", *flags)
     assert {each["kind"] for each in found} == {"heartbeat"}
     assert {each["device"] for each in found} <= {to_device_id(first), to_device_id(second)}
-    named = seen(admin, "--identifier", "temperature", "--identifier", "8813", "--count", "3", *flags)
+    named = watch_json(admin, "--identifier", "temperature", "--identifier", "8813", "--count", "3", *flags)
     assert {each["name"] for each in named} <= {"temperature", "total-minutes-in-motion"}
-    assert seen(admin, "--gateway", "02005e00f001", "--seconds", "3", *flags) == []
+    assert watch_json(admin, "--gateway", "02005e00f001", "--seconds", "3", *flags) == []
 
 
 def test_values_are_shown_with_their_units(admin: Shell, flags: list[str]) -> None:
@@ -77,15 +80,15 @@ def test_values_are_shown_with_their_units(admin: Shell, flags: list[str]) -> No
         assert re.search(r"  rssi +-\d+ dBm at [0-9a-f]{12}", program.wait_for_exit()[1])
 
 
-def test_ctrl_c_ends_it_well(admin: Shell, flags: list[str]) -> None:
+def test_ctrl_c_ends_watch_with_exit_code_0(admin: Shell, flags: list[str]) -> None:
     with admin.start("watch", *flags) as program:
         program.read_line()
         code, _, errors = program.wait_for_exit(SIGINT)
     assert (code, errors) == (0, "")
 
 
-def test_a_terminal_shows_colours(admin: Shell, place: RunningFleet) -> None:
-    shown, code = run_at_terminal(admin, "watch", "--count", "1", "--broker", place.broker)
+def test_a_terminal_shows_colors(admin: Shell, service: RunningFleet) -> None:
+    shown, code = run_at_terminal(admin, "watch", "--count", "1", "--broker", service.broker)
     assert (code, "\x1b[" in shown) == (0, True)
 
 
@@ -100,82 +103,86 @@ def test_a_terminal_shows_colours(admin: Shell, place: RunningFleet) -> None:
         ["more"],
     ],
 )
-def test_wrong_usage_is_exit_code_2(nobody: Shell, arguments: list[str]) -> None:
-    nobody.expect_failure("watch", *arguments, code=2)
+def test_wrong_usage_is_exit_code_2(logged_out: Shell, arguments: list[str]) -> None:
+    logged_out.expect_failure("watch", *arguments, code=2)
 
 
-def test_what_cannot_be_reached_is_told(nobody: Shell) -> None:
+def test_an_unreachable_service_or_broker_is_reported(logged_out: Shell) -> None:
     for arguments in ([], ["--broker", "mqtt://127.0.0.1:1"]):
-        with nobody.start("watch", *arguments) as program:
-            code, said, errors = program.wait_for_exit()
-        assert (code, said, len(errors.splitlines())) == (1, "", 1), errors
+        with logged_out.start("watch", *arguments) as program:
+            code, output, errors = program.wait_for_exit()
+        assert (code, output, len(errors.splitlines())) == (1, "", 1), errors
 
 
-def test_the_end_of_its_time_before_anybody_answers_is_told(nobody: Shell) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        nobody.write_login(json.dumps({"url": f"http://127.0.0.1:{port}", "user": "ada", "token": "a.b.c"}))
+def test_a_timeout_before_the_connection_is_an_error(logged_out: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        logged_out.write_login(
+            json.dumps({"url": f"http://127.0.0.1:{port}", "user": "ada", "token": "a.b.c"})
+        )
         for arguments in ([], ["--broker", f"mqtt://127.0.0.1:{port}"]):
-            with nobody.start("watch", "--seconds", "0.5", *arguments) as program:
-                code, said, errors = program.wait_for_exit()
-            assert (code, said) == (1, "")
-            assert "nobody answered within 0.5 s" in errors
+            with logged_out.start("watch", "--seconds", "0.5", *arguments) as program:
+                code, output, errors = program.wait_for_exit()
+            assert (code, output) == (1, "")
+            assert "no connection within 0.5 s" in errors
 
 
-def test_a_key_of_a_viewer_is_enough(admin: Shell, place: RunningFleet) -> None:
+def test_an_api_key_of_a_viewer_is_sufficient(admin: Shell, service: RunningFleet) -> None:
     key = admin.json("keys", "add", "watching", "--role", "viewer")["key"]
-    with admin.start("watch", "--count", "1", MESHFLEET_URL=place.url, MESHFLEET_TOKEN=key) as program:
+    with admin.start("watch", "--count", "1", MESHFLEET_URL=service.url, MESHFLEET_TOKEN=key) as program:
         assert program.wait_for_exit()[0] == 0
 
 
-# --- When connections come and go ---
+# --- Reconnects ---
 
 
-def next_after(program: Program, moment: str) -> None:
-    """Read on until a report of a later time comes."""
+def wait_for_report_after(program: Program, moment: str) -> None:
+    """Read until there is a report with a later time."""
     until = time.monotonic() + TEST_TIMEOUT
     while json.loads(program.read_line())["time"] <= moment:
-        assert time.monotonic() < until, "nothing new comes"
+        assert time.monotonic() < until, "no new reports"
 
 
-def test_it_survives_the_end_of_a_broker_and_says_so(nobody: Shell, tmp_path: Path) -> None:
+def test_watch_survives_a_restart_of_the_broker_and_reports_it(logged_out: Shell, tmp_path: Path) -> None:
     with (
         Mosquitto(tmp_path) as broker,
         emulated_gateway(speed=60, broker=broker_url(broker)),
-        nobody.start("watch", "--json", "--broker", broker_url(broker)) as program,
+        logged_out.start("watch", "--json", "--broker", broker_url(broker)) as program,
     ):
         program.read_line()
         broker.stop()
         moment = time.strftime("%Y-%m-%dT%H:%M:%S.999Z", time.gmtime())
         broker.start()
-        next_after(program, moment)
+        wait_for_report_after(program, moment)
         code, _, errors = program.wait_for_exit(SIGINT)
-    lost, again = errors.splitlines()
+    lost, reconnected = errors.splitlines()
     assert code == 0
     assert "has no connection" in lost
-    assert "has a connection again" in again
+    assert "has a connection again" in reconnected
 
 
-def test_it_survives_the_end_of_a_service_and_says_what_was_missed(nobody: Shell, tmp_path: Path) -> None:
+def test_watch_survives_a_restart_of_the_service_and_reports_missing_reports(
+    logged_out: Shell, tmp_path: Path
+) -> None:
     http, mqtt = free_port(), free_port()
     serve = ["serve", "--json", "--http", f"127.0.0.1:{http}", "--data", str(tmp_path / "data")]
-    known = {"MESHFLEET_ADMIN_PASSWORD": "correct-horse", "MESHFLEET_MQTT": f"127.0.0.1:{mqtt}"}
-    with Program(*serve, **known) as service:
+    variables = {"MESHFLEET_ADMIN_PASSWORD": "correct-horse", "MESHFLEET_MQTT": f"127.0.0.1:{mqtt}"}
+    with Program(*serve, **variables) as service:
         service.read_line()
-        at = ["--url", f"http://127.0.0.1:{http}", "--user", "admin"]
-        nobody.text("login", *at, MESHFLEET_PASSWORD="correct-horse")  # noqa: S106 # it is made here
-        claim = nobody.json("gateways", "add", "02005e000001")
+        options = ["--url", f"http://127.0.0.1:{http}", "--user", "admin"]
+        logged_out.text("login", *options, MESHFLEET_PASSWORD="correct-horse")  # noqa: S106 # not a real secret
+        claim = logged_out.json("gateways", "add", "02005e000001")
         gateway = f"mqtt://02005e000001:{claim['password']}@127.0.0.1:{mqtt}"
         with (
             emulated_gateway(speed=60, broker=gateway),
-            nobody.start("watch", "--json") as program,
+            logged_out.start("watch", "--json") as program,
         ):
             program.read_line()
             service.wait_for_exit(SIGINT)
             moment = time.strftime("%Y-%m-%dT%H:%M:%S.999Z", time.gmtime())
-            with Program(*serve, **known) as service_again:
-                service_again.read_line()
-                next_after(program, moment)
+            with Program(*serve, **variables) as restarted_service:
+                restarted_service.read_line()
+                wait_for_report_after(program, moment)
                 code, _, errors = program.wait_for_exit(SIGINT)
     assert code == 0
-    assert "some reports were missed: " in errors
+    assert "some reports are missing: " in errors

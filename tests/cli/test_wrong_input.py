@@ -1,4 +1,4 @@
-"""What no text is, or too much of it, and outputs that are full: a sentence each, and no traceback."""
+"""Invalid input and unusable outputs: error messages instead of tracebacks."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from tests.cli.shell import Shell
 
 DEVICE = "ca5bda1a0002"
-NO_TEXT = "\udcff"
-"""What Python makes of a byte on the command line that is no UTF-8."""
+NOT_TEXT = "\udcff"
+"""Surrogate by which Python represents a byte on the command line that is not UTF-8."""
 
 
 @each_row(
     "arguments",
     [
-        ["devices", "rename", DEVICE, NO_TEXT],
-        ["devices", "list", "--name", NO_TEXT],
-        ["devices", "list", "--model", NO_TEXT],
-        ["devices", "list", "--label", NO_TEXT],
-        ["devices", "label", DEVICE, NO_TEXT],
-        ["devices", "label", NO_TEXT, "label"],
-        ["gateways", "add", "02005e00f001", "--name", NO_TEXT],
-        ["keys", "add", NO_TEXT, "--role", "viewer"],
-        ["keys", "remove", NO_TEXT],
-        ["requests", "show", NO_TEXT],
-        ["requests", NO_TEXT],
-        ["users", "add", NO_TEXT, "--role", "viewer"],
-        ["write", DEVICE, "tx-power", NO_TEXT],
-        ["write", DEVICE, NO_TEXT, "1"],
-        ["read", DEVICE, NO_TEXT],
-        ["login", "--url", NO_TEXT, "--user", "ada", "--password", "x"],
-        ["login", "--url", "http://127.0.0.1:1", "--user", "ada", "--password", NO_TEXT],
+        ["devices", "rename", DEVICE, NOT_TEXT],
+        ["devices", "list", "--name", NOT_TEXT],
+        ["devices", "list", "--model", NOT_TEXT],
+        ["devices", "list", "--label", NOT_TEXT],
+        ["devices", "label", DEVICE, NOT_TEXT],
+        ["devices", "label", NOT_TEXT, "label"],
+        ["gateways", "add", "02005e00f001", "--name", NOT_TEXT],
+        ["keys", "add", NOT_TEXT, "--role", "viewer"],
+        ["keys", "remove", NOT_TEXT],
+        ["requests", "show", NOT_TEXT],
+        ["requests", NOT_TEXT],
+        ["users", "add", NOT_TEXT, "--role", "viewer"],
+        ["write", DEVICE, "tx-power", NOT_TEXT],
+        ["write", DEVICE, NOT_TEXT, "1"],
+        ["read", DEVICE, NOT_TEXT],
+        ["login", "--url", NOT_TEXT, "--user", "ada", "--password", "x"],
+        ["login", "--url", "http://127.0.0.1:1", "--user", "ada", "--password", NOT_TEXT],
         ["samples", DEVICE, "--from", "999999d"],
         ["samples", DEVICE, "--to", "999999d"],
     ],
 )
-def test_what_is_no_text_or_no_time_is_wrong_usage(admin: Shell, arguments: list[str]) -> None:
+def test_invalid_text_and_times_are_wrong_usage(admin: Shell, arguments: list[str]) -> None:
     result = admin(*arguments)
     assert (result.exit_code, result.stdout) == (2, ""), result.exception
     assert "Error: " in result.stderr
@@ -66,16 +66,16 @@ def test_a_wrong_value_is_wrong_usage_that_names_the_option(admin: Shell) -> Non
         (*create, "--all", "--wave", "101%"): "'--wave'",
         (*create, "--all", "--backoff", "1e9"): "'--backoff'",
     }
-    wrong = []
+    failures = []
     for arguments, option in rows.items():
         result = admin(*arguments)
-        said = result.stderr.splitlines()[-1] if result.stderr else ""
-        if (result.exit_code, result.stdout) != (2, "") or option not in said:
-            wrong.append((arguments, result.exit_code, said))
-    assert not wrong
+        message = result.stderr.splitlines()[-1] if result.stderr else ""
+        if (result.exit_code, result.stdout) != (2, "") or option not in message:
+            failures.append((arguments, result.exit_code, message))
+    assert not failures
 
 
-def test_a_misspelt_identifier_is_hinted_at(admin: Shell) -> None:
+def test_a_misspelled_identifier_causes_a_hint(admin: Shell) -> None:
     hint = "battery-levl is not in the catalogue; did you mean battery-level?"
     missed = []
     for arguments in (
@@ -85,39 +85,41 @@ def test_a_misspelt_identifier_is_hinted_at(admin: Shell) -> None:
         ["samples", DEVICE, "--identifier", "battery-levl"],
         ["identifiers", "battery-levl"],
     ):
-        said = admin(*arguments).stderr
-        if "did you mean battery-level?" not in said:
-            missed.append((arguments, said))
+        message = admin(*arguments).stderr
+        if "did you mean battery-level?" not in message:
+            missed.append((arguments, message))
     assert not missed
     assert f"Hint: {hint}\n" in admin("samples", DEVICE, "--identifier", "battery-levl").stderr
     for known in ("battery-level", "8100", "beef", "nothing-like-it"):
         assert "did you mean" not in admin("samples", DEVICE, "--identifier", known).stderr
 
 
-def test_secrets_that_are_no_text_are_told_and_not_repeated(admin: Shell) -> None:
-    secret = f"secret-secret{NO_TEXT}"
+def test_secrets_that_are_not_text_are_reported_and_not_repeated(admin: Shell) -> None:
+    secret = f"secret-secret{NOT_TEXT}"
     login = ["login", "--url", "http://127.0.0.1:1", "--user", "ada"]
-    assert "is not Unicode text" in (said := admin.expect_failure(*login, code=2, MESHFLEET_PASSWORD=secret))
-    assert "secret-secret" not in said
+    assert "is not Unicode text" in (
+        message := admin.expect_failure(*login, code=2, MESHFLEET_PASSWORD=secret)
+    )
+    assert "secret-secret" not in message
     for variable in ("MESHFLEET_KEY", "MESHFLEET_PUBLIC_KEY"):
-        given = {variable: secret}
-        said = admin("read", DEVICE, "8100", **given).stderr
-        assert said == f"Error: {variable}: is not Unicode text\n"
+        variables = {variable: secret}
+        message = admin("read", DEVICE, "8100", **variables).stderr
+        assert message == f"Error: {variable}: is not Unicode text\n"
 
 
-def test_a_mac_is_told_to_have_hex_digits_of_either_case() -> None:
-    said = run_command("devices", "show", "CA5BDA1A000").stderr
-    assert "is not 12 hex digits" in said
+def test_the_message_about_a_mac_names_no_case() -> None:
+    message = run_command("devices", "show", "CA5BDA1A000").stderr
+    assert "is not 12 hex digits" in message
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["people", "programs"])
-def test_an_output_that_is_full_is_told(nobody: Shell, form: list[str]) -> None:
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_a_full_disk_is_reported(logged_out: Shell, form: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [MESHFLEET, "identifiers", *form],
             stdout=full,
             stderr=subprocess.PIPE,
-            env={**os.environ, **nobody.variables},
+            env={**os.environ, **logged_out.variables},
             text=True,
             check=False,
             timeout=TEST_TIMEOUT,
@@ -128,12 +130,12 @@ def test_an_output_that_is_full_is_told(nobody: Shell, form: list[str]) -> None:
     )
 
 
-def test_who_reads_no_further_is_told_nothing(nobody: Shell) -> None:
+def test_a_closed_pipe_causes_no_message(logged_out: Shell) -> None:
     with subprocess.Popen(
         [MESHFLEET, "identifiers", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, **nobody.variables},
+        env={**os.environ, **logged_out.variables},
     ) as program:
         assert program.stdout is not None
         assert program.stderr is not None
@@ -150,9 +152,9 @@ main(prog_name="meshfleet")
 """
 
 
-def test_the_tab_key_waits_for_no_nameserver(nobody: Shell) -> None:
-    nobody.write_login('{"url": "http://fleet.example.org", "user": "ada", "token": "a.b.c"}')
-    asked = {
+def test_completion_does_not_wait_for_a_nameserver(logged_out: Shell) -> None:
+    logged_out.write_login('{"url": "http://fleet.example.org", "user": "ada", "token": "a.b.c"}')
+    variables = {
         "_MESHFLEET_COMPLETE": "bash_complete",
         "COMP_WORDS": "meshfleet\nlabels\nremove\n",
         "COMP_CWORD": "3",
@@ -160,7 +162,7 @@ def test_the_tab_key_waits_for_no_nameserver(nobody: Shell) -> None:
     }
     done = subprocess.run(
         [sys.executable, "-c", SILENT_NAMESERVER],
-        env={**os.environ, **nobody.variables, **asked},
+        env={**os.environ, **logged_out.variables, **variables},
         capture_output=True,
         text=True,
         check=True,

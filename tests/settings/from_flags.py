@@ -1,4 +1,4 @@
-"""Settings as tests read them: flags go by the fields of their settings."""
+"""Helpers that load settings from flags, named by Python parameters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NAMES: Final = {each.parameter: each.name for each in SETTINGS}
 
 
 def settings(variables: Mapping[str, str] | None = None, /, **flags: str) -> Settings:
-    """What is told by these."""
+    """Load settings from variables and flags."""
     return load_settings({_NAMES[field]: text for field, text in flags.items()}, variables or {})
 
 
 def faults(
     variables: Mapping[str, str] | None = None, file: Path | None = None, /, **flags: str
 ) -> list[Fault]:
-    """What is wrong with these, which is something."""
+    """Load invalid settings, and return all mistakes."""
     with pytest.raises(WrongSettings) as raised:
         load_settings({_NAMES[field]: text for field, text in flags.items()}, variables or {}, file=file)
     return list(raised.value.faults)

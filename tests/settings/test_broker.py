@@ -1,4 +1,4 @@
-"""Settings of the broker: its listeners, where gateways are sent, topics, and limits."""
+"""Settings of the embedded broker: listeners, public address, topic prefix and limits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 # --- Listeners ---
 
 
-def test_mqtt_is_served_on_this_machine_alone_unless_set() -> None:
+def test_mqtt_listens_on_localhost_by_default() -> None:
     found = settings()
     assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (ListenAddress("127.0.0.1", 1883), None, None)
 
 
-def test_a_listener_may_take_any_port_that_is_free(pem: Mapping[str, str]) -> None:
+def test_a_listener_may_have_port_0(pem: Mapping[str, str]) -> None:
     found = settings(mqtt="a:0", mqtt_tls="b:0", mqtt_ws="c:0", tls_cert=pem["cert"], tls_key=pem["key"])
     assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (
         ListenAddress("a", 0),
@@ -42,7 +42,7 @@ def test_a_listener_of_the_file_can_be_switched_off(name: str, folder: Path) -> 
 
 @each_row("field", ["mqtt", "mqtt_tls", "mqtt_ws"])
 @each_row("text", ["", "OFF", "off:", "none", "host", "host:65536", "mqtt://host:1"])
-def test_what_is_neither_a_listener_nor_off_is_refused(field: str, text: str, pem: Mapping[str, str]) -> None:
+def test_an_invalid_listen_address_is_refused(field: str, text: str, pem: Mapping[str, str]) -> None:
     found = faults(tls_cert=pem["cert"], tls_key=pem["key"], **{field: text})
     assert [(each.field, "is not a host and a port" in each.message) for each in found] == [
         (f"--{field.replace('_', '-')}", True)
@@ -53,43 +53,43 @@ def test_http_cannot_be_switched_off() -> None:
     assert [fault.field for fault in faults(http="off")] == ["--http"]
 
 
-# --- Where gateways are told to connect ---
+# --- Address given to gateways ---
 
 
 @pytest.mark.rule("rest-168")
-def test_gateways_are_told_the_public_broker_else_the_listener_with_tls_else_the_plain_one(
+def test_gateways_get_the_public_broker_else_the_tls_listener_else_the_plain_one(
     pem: Mapping[str, str],
 ) -> None:
-    told = {"mqtt": "192.0.2.1:1884"}
-    assert settings(**told).gateway_broker == BrokerPlace(host="192.0.2.1", port=1884, tls=False)
-    told |= {"mqtt_tls": "192.0.2.2:8884", "tls_cert": pem["cert"], "tls_key": pem["key"]}
-    assert settings(**told).gateway_broker == BrokerPlace(host="192.0.2.2", port=8884, tls=True)
-    told |= {"public_mqtt": "mqtt://fleet.example.org"}
-    assert settings(**told).gateway_broker == BrokerPlace(host="fleet.example.org", port=1883, tls=False)
+    flags = {"mqtt": "192.0.2.1:1884"}
+    assert settings(**flags).gateway_broker == BrokerPlace(host="192.0.2.1", port=1884, tls=False)
+    flags |= {"mqtt_tls": "192.0.2.2:8884", "tls_cert": pem["cert"], "tls_key": pem["key"]}
+    assert settings(**flags).gateway_broker == BrokerPlace(host="192.0.2.2", port=8884, tls=True)
+    flags |= {"public_mqtt": "mqtt://fleet.example.org"}
+    assert settings(**flags).gateway_broker == BrokerPlace(host="fleet.example.org", port=1883, tls=False)
 
 
 @pytest.mark.rule("rest-168")
-def test_without_a_listener_gateways_are_told_the_public_broker_or_nothing() -> None:
+def test_without_a_listener_gateways_get_the_public_broker_or_none() -> None:
     assert settings(mqtt="off").gateway_broker is None
     assert settings(mqtt="off", mqtt_ws="192.0.2.1:80").gateway_broker is None
     public = settings(mqtt="off", public_mqtt="mqtts://fleet.example.org").gateway_broker
     assert public == BrokerPlace(host="fleet.example.org", port=8883, tls=True)
 
 
-def test_a_public_broker_is_never_at_port_0() -> None:
+def test_a_public_broker_cannot_have_port_0() -> None:
     assert faults(public_mqtt="mqtt://host:0")[0].field == "--public-mqtt"
 
 
 @each_row(
-    ("text", "place"),
+    ("text", "address"),
     [
         ("mqtt://host", BrokerPlace(host="host", port=1883, tls=False)),
         ("mqtt://host/", BrokerPlace(host="host", port=1883, tls=False)),
         ("mqtts://[2001:db8::1]:9", BrokerPlace(host="2001:db8::1", port=9, tls=True)),
     ],
 )
-def test_a_public_broker_is_read(text: str, place: BrokerPlace) -> None:
-    assert settings(public_mqtt=text).public_mqtt == place
+def test_a_public_broker_is_parsed(text: str, address: BrokerPlace) -> None:
+    assert settings(public_mqtt=text).public_mqtt == address
 
 
 @each_row(
@@ -104,7 +104,7 @@ def test_a_public_broker_is_read(text: str, place: BrokerPlace) -> None:
         "mqtt://u:pw@h",
     ],
 )
-def test_what_is_no_public_broker_is_refused(text: str) -> None:
+def test_an_invalid_public_broker_is_refused(text: str) -> None:
     assert [fault.field for fault in faults(public_mqtt=text)] == ["--public-mqtt"]
 
 
@@ -112,12 +112,12 @@ def test_what_is_no_public_broker_is_refused(text: str) -> None:
 
 
 @each_row("text", ["", "site", "site/building 7", "\u00e9tage"])
-def test_a_prefix_of_topics_is_taken_as_it_is(text: str) -> None:
+def test_a_topic_prefix_is_unchanged(text: str) -> None:
     assert settings(topic_prefix=text).topic_prefix == text
 
 
 @each_row("text", ["/", "site/", "/site", "a//b", "a/+", "#", "$SYS", "a\nb", "x" * 129])
-def test_what_cannot_stand_in_front_of_topics_is_refused(text: str) -> None:
+def test_an_invalid_topic_prefix_is_refused(text: str) -> None:
     ((field, message),) = faults({"MESHFLEET_TOPIC_PREFIX": text})
     assert field == "MESHFLEET_TOPIC_PREFIX"
     assert message.endswith(" is not a valid topic prefix")
@@ -126,7 +126,7 @@ def test_what_cannot_stand_in_front_of_topics_is_refused(text: str) -> None:
 # --- Limits ---
 
 
-def test_without_a_word_from_anybody_these_limits_hold() -> None:
+def test_limits_have_defaults() -> None:
     assert settings().limits == BrokerLimits(
         connections=10_000,
         connections_per_address=2000,
@@ -145,9 +145,7 @@ def test_without_a_word_from_anybody_these_limits_hold() -> None:
     )
 
 
-def test_the_limit_on_the_number_of_messages_is_ignored_with_a_warning(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_retired_limit_is_ignored_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "meshfleet.toml").write_text("[limits]\nqueue-length = 7\nretained = 3")
     assert settings({"MESHFLEET_LIMITS_QUEUE_LENGTH": "7"}).limits == BrokerLimits(retained=3)
     lines = sorted(each.getMessage() for each in caplog.records)
@@ -167,18 +165,18 @@ _BOUNDS = {
 
 @each_row("field", BrokerLimits.__struct_fields__)
 def test_a_limit_is_a_whole_number_within_its_bounds(field: str, folder: Path) -> None:
-    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
+    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the previous row
     least, most = _BOUNDS[field]
     for number in (least, most):
         assert getattr(settings(**{f"limits_{field}": str(number)}).limits, field) == number
     for wrong in (least - 1, most + 1):
-        ((place, message),) = faults(**{f"limits_{field}": str(wrong)})
-        assert place == f"--limits-{field.replace('_', '-')}"
+        ((origin, message),) = faults(**{f"limits_{field}": str(wrong)})
+        assert origin == f"--limits-{field.replace('_', '-')}"
         assert message == f"'{wrong}' is not a whole number from {least} to {most}"
     (folder / "meshfleet.toml").write_text(f"[limits]\n{field.replace('_', '-')} = {least}")
     assert getattr(settings().limits, field) == least
 
 
 @each_row("text", ["", "many", "-1", "+1", "1.0", "1e3", "1_000", " 1", "1\n", "\u0661", "9" * 5000])
-def test_what_is_no_whole_number_is_no_limit(text: str) -> None:
+def test_a_limit_that_is_not_a_whole_number_is_refused(text: str) -> None:
     assert [fault.field for fault in faults(limits_retained=text)] == ["--limits-retained"]

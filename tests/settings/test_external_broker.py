@@ -1,4 +1,4 @@
-"""Settings of another broker, in the place of the embedded one."""
+"""Settings of an external broker, used instead of the embedded one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.settings.from_flags import faults, settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ELSEWHERE = "mqtt://fleet:hush-hush@192.0.2.1"
+EXTERNAL = "mqtt://fleet:hush-hush@192.0.2.1"
 
-# --- Which broker ---
+# --- Address ---
 
 
 @each_row("flags", [{}, {"broker": "embedded"}])
-def test_the_broker_is_the_embedded_one_unless_set(flags: dict[str, str]) -> None:
+def test_the_broker_is_embedded_by_default(flags: dict[str, str]) -> None:
     assert settings(**flags) == Settings()
     assert settings(**flags).external_broker is None
 
@@ -40,8 +40,8 @@ def test_the_broker_is_the_embedded_one_unless_set(flags: dict[str, str]) -> Non
         ("mqtt://fleet:a%40b@host:7", BrokerAddress(host="host", port=7, user="fleet", password="a@b")),  # noqa: S106
     ],
 )
-def test_another_broker_is_read(text: str, address: BrokerAddress, folder: Path) -> None:
-    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
+def test_an_external_broker_is_parsed(text: str, address: BrokerAddress, folder: Path) -> None:
+    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the previous row
     assert settings(broker=text).external_broker == address
     assert settings({"MESHFLEET_BROKER": text}).external_broker == address
     (folder / "meshfleet.toml").write_text(f'broker = "{text}"')
@@ -68,31 +68,31 @@ def test_another_broker_is_read(text: str, address: BrokerAddress, folder: Path)
         "mqtt://:hush-hush@host",
     ],
 )
-def test_what_is_no_broker_is_refused_and_never_repeated(text: str) -> None:
+def test_an_invalid_broker_is_refused_and_never_repeated(text: str) -> None:
     ((field, message),) = faults(broker=text)
     assert field == "--broker"
     assert "hush" not in message
 
 
-def test_no_password_of_a_broker_is_shown() -> None:
-    told = settings(broker=ELSEWHERE)
-    for shown in (str(told), repr(told), rich.pretty.pretty_repr(told)):
+def test_the_password_of_a_broker_is_not_shown() -> None:
+    found = settings(broker=EXTERNAL)
+    for shown in (str(found), repr(found), rich.pretty.pretty_repr(found)):
         assert "mqtt://192.0.2.1:1883" in shown
         assert "hush" not in shown
 
 
-# --- What becomes of the embedded one ---
+# --- Settings of the embedded broker ---
 
 
-def test_with_another_broker_nobody_listens_here() -> None:
+def test_with_an_external_broker_there_are_no_listeners() -> None:
     for flags in ({}, {"mqtt": "a:1"}, {"mqtt": "off"}, {"mqtt_tls": "off", "mqtt_ws": "off"}):
-        found = settings(broker=ELSEWHERE, **flags)
+        found = settings(broker=EXTERNAL, **flags)
         assert (found.mqtt, found.mqtt_tls, found.mqtt_ws) == (None, None, None)
 
 
-def test_listeners_that_somebody_wants_and_another_broker_are_a_mistake(pem: Mapping[str, str]) -> None:
-    wanted = {"mqtt_tls": "a:1", "mqtt_ws": "b:2", "tls_cert": pem["cert"], "tls_key": pem["key"]}
-    found = faults(broker=ELSEWHERE, **wanted)
+def test_listeners_and_an_external_broker_exclude_each_other(pem: Mapping[str, str]) -> None:
+    flags = {"mqtt_tls": "a:1", "mqtt_ws": "b:2", "tls_cert": pem["cert"], "tls_key": pem["key"]}
+    found = faults(broker=EXTERNAL, **flags)
     assert [(field, "is for the embedded broker" in message) for field, message in found] == [
         ("--mqtt-tls", True),
         ("--mqtt-ws", True),
@@ -100,14 +100,14 @@ def test_listeners_that_somebody_wants_and_another_broker_are_a_mistake(pem: Map
 
 
 @pytest.mark.rule("rest-168")
-def test_gateways_are_told_the_other_broker_unless_it_has_a_public_address() -> None:
-    assert settings(broker=ELSEWHERE).gateway_broker == BrokerPlace(host="192.0.2.1", port=1883, tls=False)
+def test_gateways_get_the_external_broker_unless_there_is_a_public_address() -> None:
+    assert settings(broker=EXTERNAL).gateway_broker == BrokerPlace(host="192.0.2.1", port=1883, tls=False)
     assert settings(broker="mqtts://host").gateway_broker == BrokerPlace(host="host", port=8883, tls=True)
-    public = settings(broker=ELSEWHERE, public_mqtt="mqtts://fleet.example.org").gateway_broker
+    public = settings(broker=EXTERNAL, public_mqtt="mqtts://fleet.example.org").gateway_broker
     assert public == BrokerPlace(host="fleet.example.org", port=8883, tls=True)
 
 
-# --- Who registers gateways ---
+# --- Automatic claims ---
 
 
 @pytest.mark.rule("rest-79")
@@ -116,55 +116,57 @@ def test_gateways_are_told_the_other_broker_unless_it_has_a_public_address() -> 
     [
         ({}, False),
         ({"gateways_autoclaim": "off"}, False),
-        ({"broker": ELSEWHERE}, True),
-        ({"broker": ELSEWHERE, "gateways_autoclaim": "on"}, True),
-        ({"broker": ELSEWHERE, "gateways_autoclaim": "off"}, False),
+        ({"broker": EXTERNAL}, True),
+        ({"broker": EXTERNAL, "gateways_autoclaim": "on"}, True),
+        ({"broker": EXTERNAL, "gateways_autoclaim": "off"}, False),
     ],
 )
-def test_gateways_register_themselves_with_another_broker_unless_that_is_off(
+def test_gateways_are_claimed_automatically_on_an_external_broker_unless_switched_off(
     flags: dict[str, str], *, autoclaim: bool
 ) -> None:
     assert settings(**flags).autoclaim is autoclaim
 
 
 @pytest.mark.rule("rest-79")
-def test_on_the_embedded_broker_no_gateway_registers_itself() -> None:
+def test_gateways_cannot_be_claimed_automatically_on_the_embedded_broker() -> None:
     for flags in ({}, {"broker": "embedded"}, {"mqtt": "off"}):
         ((field, message),) = faults({"MESHFLEET_GATEWAYS_AUTOCLAIM": "on"}, **flags)
-        assert (field, "log in" in message) == ("MESHFLEET_GATEWAYS_AUTOCLAIM", True)
+        assert (field, "must be claimed" in message) == ("MESHFLEET_GATEWAYS_AUTOCLAIM", True)
 
 
 @each_row(("value", "autoclaim"), [("true", True), ("false", False), ('"off"', False)])
-def test_in_the_file_a_switch_may_be_a_truth_value(value: str, folder: Path, *, autoclaim: bool) -> None:
+def test_a_switch_in_the_file_may_be_a_boolean(value: str, folder: Path, *, autoclaim: bool) -> None:
     (folder / "meshfleet.toml").write_text(f"[gateways]\nautoclaim = {value}")
-    assert settings(broker=ELSEWHERE).autoclaim is autoclaim
+    assert settings(broker=EXTERNAL).autoclaim is autoclaim
 
 
 @each_row("text", ["", "yes", "ON", "true", "1"])
-def test_what_is_neither_on_nor_off_is_refused(text: str) -> None:
-    assert [field for field, _ in faults(broker=ELSEWHERE, gateways_autoclaim=text)] == [
+def test_an_invalid_switch_is_refused(text: str) -> None:
+    assert [field for field, _ in faults(broker=EXTERNAL, gateways_autoclaim=text)] == [
         "--gateways-autoclaim"
     ]
 
 
-def test_of_a_broker_that_cannot_be_read_no_more_is_said_than_that() -> None:
+def test_an_invalid_broker_causes_no_further_mistakes() -> None:
     assert [field for field, _ in faults(broker="x", gateways_autoclaim="on")] == ["--broker"]
 
 
-# --- Who vouches for it ---
+# --- Certificate authorities ---
 
 
-def test_an_authority_of_our_own_vouches_for_a_broker_with_tls(pem: Mapping[str, str]) -> None:
+def test_certificate_authorities_can_be_given_for_a_broker_with_tls(pem: Mapping[str, str]) -> None:
     assert settings(broker="mqtts://host", broker_ca=pem["cert"]).broker_ca == Path(pem["cert"])
 
 
 @each_row("flags", [{}, {"broker": "embedded"}, {"broker": "mqtt://host"}])
-def test_without_tls_nobody_vouches_for_a_broker(flags: dict[str, str], pem: Mapping[str, str]) -> None:
+def test_certificate_authorities_need_a_broker_with_tls(
+    flags: dict[str, str], pem: Mapping[str, str]
+) -> None:
     ((field, message),) = faults(broker_ca=pem["cert"], **flags)
-    assert (field, message) == ("--broker-ca", "is only for a broker with mqtts://")
+    assert (field, message) == ("--broker-ca", "is only for an external broker with mqtts://")
 
 
-def test_who_vouches_must_be_in_the_file(folder: Path, pem: Mapping[str, str]) -> None:
+def test_the_file_of_authorities_must_contain_certificates(folder: Path, pem: Mapping[str, str]) -> None:
     (folder / "empty").touch()
     for file in ("empty", pem["key"], "missing"):
         assert [field for field, _ in faults(broker="mqtts://host", broker_ca=file)] == ["--broker-ca"]

@@ -1,4 +1,4 @@
-"""Settings: what can be set, where it comes from, and what is said of mistakes."""
+"""Table of settings, their sources, and the reporting of mistakes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _GUIDE = Path(__file__).parent.parent.parent / "docs" / "guides" / "service.md"
 
 def test_every_setting_is_described_once() -> None:
     tables = {"limits": BrokerLimits, "retention": Retention}
-    inside = [f"{name}.{field}" for name, table in tables.items() for field in table.__struct_fields__]
-    alone = [field for field in Settings.__struct_fields__ if field not in tables]
-    places = [each.attribute_path for each in SETTINGS]
-    assert places[: len(alone)] == alone
-    assert sorted(places[len(alone) :]) == sorted(inside)
+    nested = [f"{name}.{field}" for name, table in tables.items() for field in table.__struct_fields__]
+    top_level = [field for field in Settings.__struct_fields__ if field not in tables]
+    paths = [each.attribute_path for each in SETTINGS]
+    assert paths[: len(top_level)] == top_level
+    assert sorted(paths[len(top_level) :]) == sorted(nested)
 
 
 @pytest.mark.rule("rest-165")
 @each_row(
-    ("name", "spelled"),
+    ("name", "expected"),
     [
         ("requests.max-age", ("--requests-max-age", "MESHFLEET_REQUESTS_MAX_AGE", "requests_max_age")),
         (
@@ -43,23 +43,23 @@ def test_every_setting_is_described_once() -> None:
         ),
     ],
 )
-def test_a_dotted_name_is_spelled_as_flag_variable_and_place(name: str, spelled: tuple[str, ...]) -> None:
-    (dotted,) = (each for each in SETTINGS if each.name == name)
-    assert (dotted.flag, dotted.variable, dotted.attribute_path) == spelled
+def test_a_dotted_name_becomes_flag_variable_and_attribute(name: str, expected: tuple[str, ...]) -> None:
+    (setting,) = (each for each in SETTINGS if each.name == name)
+    assert (setting.flag, setting.variable, setting.attribute_path) == expected
 
 
 def test_no_two_settings_share_a_flag_or_a_variable() -> None:
     assert len({each.flag for each in SETTINGS}) == len({each.variable for each in SETTINGS}) == len(SETTINGS)
 
 
-def test_a_default_that_is_printed_can_be_given_again() -> None:
+def test_a_printed_default_can_be_parsed() -> None:
     for each in SETTINGS:
         if each.default_text:
             assert each.parse(each.default_text) == each.default
 
 
 @pytest.mark.rule("rest-2", "rest-170", "rest-171")
-def test_without_a_word_from_anybody_the_defaults_hold() -> None:
+def test_settings_have_defaults() -> None:
     assert settings() == Settings(
         data=Path("meshfleet-data"),
         http=ListenAddress("127.0.0.1", 8080),
@@ -73,7 +73,7 @@ def test_without_a_word_from_anybody_the_defaults_hold() -> None:
     )
 
 
-def test_the_guide_tells_of_every_setting_and_its_default() -> None:
+def test_the_guide_lists_every_setting_with_its_default() -> None:
     rows = [[cell.strip() for cell in line.split("|")] for line in _GUIDE.read_text().splitlines()]
     for each in SETTINGS:
         default = each.default_text
@@ -85,7 +85,7 @@ def test_the_guide_tells_of_every_setting_and_its_default() -> None:
             assert row[3].strip("`") == default
 
 
-_TAKING_LIMITS = """
+_IMPORT_SCRIPT = """
 import sys
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.settings import ListenAddress, Settings
@@ -94,16 +94,18 @@ print([name for name in sys.modules if name.startswith("meshfleet.settings.")])
 """
 
 
-def test_who_is_told_settings_does_not_import_what_reads_them() -> None:
-    ran = subprocess.run([sys.executable, "-c", _TAKING_LIMITS], check=True, capture_output=True, text=True)
-    assert ast.literal_eval(ran.stdout) == ["meshfleet.settings.model"]
+def test_reading_settings_does_not_import_the_loader() -> None:
+    completed = subprocess.run(
+        [sys.executable, "-c", _IMPORT_SCRIPT], check=True, capture_output=True, text=True
+    )
+    assert ast.literal_eval(completed.stdout) == ["meshfleet.settings.model"]
 
 
-# --- Where they come from ---
+# --- Sources ---
 
 
 @pytest.mark.rule("rest-164", "rest-165")
-def test_a_flag_beats_a_variable_which_beats_the_file_which_beats_the_default(folder: Path) -> None:
+def test_flags_override_variables_which_override_the_file(folder: Path) -> None:
     (folder / "meshfleet.toml").write_text('data = "a"\nhttp = "a:1"\nmqtt = "a:1"\n')
     found = settings({"MESHFLEET_HTTP": "b:2", "MESHFLEET_MQTT": "b:2"}, mqtt="c:3")
     assert (found.data, found.http, found.mqtt) == (Path("a"), ListenAddress("b", 2), ListenAddress("c", 3))
@@ -111,12 +113,12 @@ def test_a_flag_beats_a_variable_which_beats_the_file_which_beats_the_default(fo
 
 
 @pytest.mark.rule("rest-164", "rest-165")
-def test_what_stands_in_tables_of_the_file_is_beaten_in_the_same_way(folder: Path) -> None:
+def test_flags_and_variables_override_tables_of_the_file(folder: Path) -> None:
     (folder / "meshfleet.toml").write_text(
         "[requests]\nmax-age = 1\n[limits]\nretained = 1\nin-flight = 1\nsubscriptions = 1\n"
     )
-    given = {"MESHFLEET_LIMITS_IN_FLIGHT": "2", "MESHFLEET_LIMITS_RETAINED": "2"}
-    found = settings(given, limits_retained="3")
+    variables = {"MESHFLEET_LIMITS_IN_FLIGHT": "2", "MESHFLEET_LIMITS_RETAINED": "2"}
+    found = settings(variables, limits_retained="3")
     assert found.requests_max_age == 1
     assert found.limits == BrokerLimits(subscriptions=1, in_flight=2, retained=3)
 
@@ -137,7 +139,7 @@ def test_what_stands_in_tables_of_the_file_is_beaten_in_the_same_way(folder: Pat
 def test_a_setting_can_be_a_flag_a_variable_or_a_key(
     name: str, text: str, value: object, folder: Path
 ) -> None:
-    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
+    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the previous row
     (setting,) = (each for each in SETTINGS if each.name == name)
     assert setting.default != value
     assert attrgetter(setting.attribute_path)(load_settings({name: text}, {})) == value
@@ -148,39 +150,39 @@ def test_a_setting_can_be_a_flag_a_variable_or_a_key(
 
 
 @pytest.mark.rule("rest-164")
-def test_a_file_that_is_named_is_read_instead_of_the_usual_one(folder: Path) -> None:
-    (folder / "meshfleet.toml").write_text('http = "usual:1"\ndata = "usual"')
+def test_a_named_file_is_read_instead_of_the_default_file(folder: Path) -> None:
+    (folder / "meshfleet.toml").write_text('http = "default:1"\ndata = "default"')
     named = folder / "other.toml"
     named.write_text('http = "named:1"')
     found = load_settings({}, {}, file=named)
     assert (found.http.host, found.data) == ("named", Path("meshfleet-data"))
 
 
-def test_a_file_may_begin_with_the_mark_of_an_editor(folder: Path) -> None:
+def test_a_file_may_begin_with_a_byte_order_mark(folder: Path) -> None:
     (folder / "meshfleet.toml").write_bytes(b'\xef\xbb\xbfhttp = "a:1"')
     assert settings().http == ListenAddress("a", 1)
 
 
-def test_a_list_may_be_one_in_the_file(folder: Path) -> None:
+def test_a_list_may_be_an_array_in_the_file(folder: Path) -> None:
     (folder / "meshfleet.toml").write_text('trusted-proxies = ["10.0.0.0/8", "::1"]')
     assert settings().trusted_proxies == (ip_network("10.0.0.0/8"), ip_network("::1"))
 
 
-def test_an_empty_variable_and_the_variables_of_others_say_nothing() -> None:
-    given = {"MESHFLEET_PUBLIC_URL": "", "MESHFLEET_HTTP": "", "MESHFLEET_PASSWORD": "x", "HTTP": "b:2"}
-    assert settings(given) == Settings()
+def test_empty_and_foreign_variables_are_ignored() -> None:
+    variables = {"MESHFLEET_PUBLIC_URL": "", "MESHFLEET_HTTP": "", "MESHFLEET_PASSWORD": "x", "HTTP": "b:2"}
+    assert settings(variables) == Settings()
 
 
 # --- Mistakes ---
 
 
 @pytest.mark.rule("rest-167")
-def test_all_mistakes_are_told_together_and_where_each_stands(folder: Path) -> None:
+def test_all_mistakes_are_reported_together_with_their_origins(folder: Path) -> None:
     (folder / "meshfleet.toml").write_text(
         'trusted_proxies = "::1"\nmqtt = 5\n[requests]\nmax-age = 0\n[limits]\nretained = 0\nretries = 1\n'
     )
-    given = {"MESHFLEET_PUBLIC_URL": "x", "MESHFLEET_LIMITS_RETAINT": "1", "MESHFLEET_MQTT_TLS": "a:1"}
-    found = faults(given, http="x", tls_key="missing", topic_prefix="+")
+    variables = {"MESHFLEET_PUBLIC_URL": "x", "MESHFLEET_LIMITS_RETAINT": "1", "MESHFLEET_MQTT_TLS": "a:1"}
+    found = faults(variables, http="x", tls_key="missing", topic_prefix="+")
     assert {field for field, _ in found} == {
         "--http",
         "--tls-key",
@@ -196,7 +198,7 @@ def test_all_mistakes_are_told_together_and_where_each_stands(folder: Path) -> N
     }
 
 
-def test_each_mistake_is_a_line() -> None:
+def test_each_mistake_is_on_its_own_line() -> None:
     with pytest.raises(WrongSettings) as raised:
         settings(http="x", data="")
     assert [line.split(":")[0] for line in str(raised.value).splitlines()] == ["--data", "--http"]
@@ -210,10 +212,10 @@ def test_each_mistake_is_a_line() -> None:
         ("[http]\nhost = 1", "did you mean http?"),
         ("[limits]\npacket_size = 1", "did you mean limits.packet-size?"),
         ("packet-size = 1", "did you mean limits.packet-size?"),
-        ("frobnicate = 1", "there is no such setting"),
+        ("frobnicate = 1", "unknown setting"),
     ],
 )
-def test_an_unknown_key_gets_the_nearest_name(line: str, hint: str, folder: Path) -> None:
+def test_an_unknown_key_gets_a_suggestion(line: str, hint: str, folder: Path) -> None:
     (folder / "meshfleet.toml").write_text(line)
     assert faults()[0].message.endswith(hint)
 
@@ -230,12 +232,12 @@ def test_an_unknown_key_gets_the_nearest_name(line: str, hint: str, folder: Path
         "database = [1]",
     ],
 )
-def test_a_value_of_another_type_is_refused(line: str, folder: Path) -> None:
+def test_a_value_of_a_wrong_type_is_refused(line: str, folder: Path) -> None:
     (folder / "meshfleet.toml").write_text(line)
     assert [fault.field for fault in faults()] == [f"meshfleet.toml: {line.split(maxsplit=1)[0]}"]
 
 
-def test_a_file_that_is_not_toml_is_told_with_the_line(folder: Path) -> None:
+def test_a_file_that_is_not_toml_is_reported_with_the_line(folder: Path) -> None:
     (folder / "meshfleet.toml").write_text('http = "a:1"\nhttp\n')
     ((field, message),) = faults()
     assert field == "meshfleet.toml"
@@ -247,12 +249,12 @@ def test_a_file_that_is_not_utf8_is_refused(folder: Path) -> None:
     assert [fault.field for fault in faults()] == ["meshfleet.toml"]
 
 
-def test_a_named_file_must_be_there(folder: Path) -> None:
+def test_a_named_file_must_exist(folder: Path) -> None:
     missing = folder / "missing.toml"
     assert faults(None, missing) == [Fault(str(missing), "cannot be read: No such file or directory")]
 
 
-def test_nobody_sees_the_password_of_the_database() -> None:
+def test_the_password_of_the_database_is_not_shown() -> None:
     found = settings(database="postgresql://u:hunter2@host/name", mqtt="off", limits_retained="7")
     assert "hunter2" not in f"{found!r} {found} {found.__rich_repr__()}"
     assert "mqtt=None" in repr(found)

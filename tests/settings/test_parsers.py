@@ -1,4 +1,4 @@
-"""Settings: what their texts mean."""
+"""Parsers of settings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.settings.from_flags import faults, settings
     ("text", "listen"),
     [
         ("127.0.0.1:0", ListenAddress("127.0.0.1", 0)),
-        ("0.0.0.0:65535", ListenAddress("0.0.0.0", 65535)),  # noqa: S104 # read, not bound
+        ("0.0.0.0:65535", ListenAddress("0.0.0.0", 65535)),  # noqa: S104 # parsed, not bound
         ("[::1]:8080", ListenAddress("::1", 8080)),
         ("meshfleet_web-1.example.org:80", ListenAddress("meshfleet_web-1.example.org", 80)),
     ],
 )
-def test_an_address_to_listen_at_is_read_and_printed_back(text: str, listen: ListenAddress) -> None:
+def test_a_listen_address_is_parsed_and_formatted(text: str, listen: ListenAddress) -> None:
     assert settings(http=text).http == listen
     assert str(listen) == text
 
@@ -46,7 +46,7 @@ def test_an_address_to_listen_at_is_read_and_printed_back(text: str, listen: Lis
         "host:\u0661",
     ],
 )
-def test_what_is_no_host_and_port_is_refused(text: str) -> None:
+def test_an_invalid_listen_address_is_refused(text: str) -> None:
     ((field, message),) = faults(http=text)
     assert field == "--http"
     assert "is not a host and a port" in message
@@ -60,7 +60,7 @@ def test_what_is_no_host_and_port_is_refused(text: str) -> None:
         ("HTTP://[::1]:8080/fleet/", "http://[::1]:8080/fleet"),
     ],
 )
-def test_a_public_address_ends_without_a_slash(text: str, url: str) -> None:
+def test_a_public_url_has_no_trailing_slash(text: str, url: str) -> None:
     assert settings(public_url=text).public_url == url
 
 
@@ -76,7 +76,7 @@ def test_a_public_address_ends_without_a_slash(text: str, url: str) -> None:
         "http://[::g]/",
     ],
 )
-def test_what_is_no_public_address_is_refused_and_not_repeated(text: str) -> None:
+def test_an_invalid_public_url_is_refused_and_not_repeated(text: str) -> None:
     ((field, message),) = faults(public_url=text)
     assert field == "--public-url"
     assert "hunter2" not in message
@@ -91,7 +91,7 @@ def test_what_is_no_public_address_is_refused_and_not_repeated(text: str) -> Non
         ("postgresql:///name?host=/run/postgresql", "postgresql:///name?host=/run/postgresql"),
     ],
 )
-def test_a_database_is_read(text: str, address: str) -> None:
+def test_a_database_is_parsed(text: str, address: str) -> None:
     assert settings(database=text).database == address
 
 
@@ -106,20 +106,20 @@ def test_a_database_is_read(text: str, address: str) -> None:
         "postgresql://u:hunter2@host :1/x",
     ],
 )
-def test_what_is_no_database_is_refused_and_never_repeated(text: str) -> None:
+def test_an_invalid_database_is_refused_and_never_repeated(text: str) -> None:
     ((field, message),) = faults({"MESHFLEET_DATABASE": text}) if text else faults(database=text)
     assert field == ("MESHFLEET_DATABASE" if text else "--database")
     assert "hunter2" not in message
 
 
 @each_row("path", ["~/fleet", "~"])
-def test_a_path_may_begin_at_home(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_may_begin_with_the_home_directory(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     assert settings(data=path).data == Path(path.replace("~", "/home/ada"))
 
 
 @each_row("path", ["", "a\0b", "~no-such-user-here/fleet"])
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_an_invalid_path_is_refused(path: str) -> None:
     assert [fault.field for fault in faults(data=path)] == ["--data"]
 
 
@@ -130,7 +130,7 @@ def test_proxies_are_addresses_and_networks() -> None:
 
 
 @each_row("text", ["proxy.example.org", "10.0.0.1/8", "10.0.0.0/33", "*"])
-def test_what_is_no_proxy_is_refused_by_name(text: str) -> None:
+def test_an_invalid_proxy_is_refused_and_named(text: str) -> None:
     ((field, message),) = faults(trusted_proxies=f"127.0.0.1,{text}")
     assert field == "--trusted-proxies"
     assert message.startswith(repr(text))
@@ -139,7 +139,7 @@ def test_what_is_no_proxy_is_refused_by_name(text: str) -> None:
 @pytest.mark.rule("rest-166")
 @each_row(("text", "seconds"), [("90", 90), ("0.5", 0.5), ("1.250", 1.25), ("086400", 86400)])
 def test_a_duration_is_in_seconds(text: str, seconds: float, folder: Path) -> None:
-    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
+    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the previous row
     assert settings(requests_max_age=text).requests_max_age == seconds
     (folder / "meshfleet.toml").write_text(f"requests.max-age = {seconds}")
     assert settings().requests_max_age == seconds
@@ -167,27 +167,27 @@ def test_a_duration_is_in_seconds(text: str, seconds: float, folder: Path) -> No
         "9" * 400,
     ],
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     ((field, message),) = faults(requests_max_age=text)
     assert field == "--requests-max-age"
     assert "is not a positive number of seconds" in message
 
 
 @pytest.mark.rule("request-36")
-@each_row(("text", "is_right"), [("1", True), ("1000", True), ("0", False), ("1001", False)])
-@each_row("where", ["flag", "file"])
-def test_a_gateway_gets_one_request_at_a_time_or_up_to_a_thousand(
-    text: str, where: str, folder: Path, *, is_right: bool
+@each_row(("text", "is_valid"), [("1", True), ("1000", True), ("0", False), ("1001", False)])
+@each_row("source", ["flag", "file"])
+def test_concurrent_requests_per_gateway_are_1_to_1000(
+    text: str, source: str, folder: Path, *, is_valid: bool
 ) -> None:
-    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the row before
-    flags = {"requests_at_once": text} if where == "flag" else {}
-    if where == "file":
+    (folder / "meshfleet.toml").unlink(missing_ok=True)  # of the previous row
+    flags = {"requests_at_once": text} if source == "flag" else {}
+    if source == "file":
         (folder / "meshfleet.toml").write_text(f"requests.at-once = {text}")
-    if is_right:
+    if is_valid:
         assert settings(**flags).requests_at_once == int(text)
     else:
         ((field, _),) = faults(**flags)
-        assert field == ("--requests-at-once" if where == "flag" else "meshfleet.toml: requests.at-once")
+        assert field == ("--requests-at-once" if source == "flag" else "meshfleet.toml: requests.at-once")
 
 
 _NUMBERS = ["requests.max-age", "requests.at-once", "limits.retained", "limits.connect-seconds"]
@@ -195,7 +195,7 @@ _NUMBERS = ["requests.max-age", "requests.at-once", "limits.retained", "limits.c
 
 @each_row("name", _NUMBERS)
 @each_row("value", ["true", "[1]", "nan", "inf", "-1", "2026-01-01", "01:00:00"])
-def test_what_is_no_number_in_the_file_is_refused(name: str, value: str, folder: Path) -> None:
+def test_a_value_in_the_file_that_is_not_a_number_is_refused(name: str, value: str, folder: Path) -> None:
     (folder / "meshfleet.toml").write_text(f"{name} = {value}")
     assert [fault.field for fault in faults()] == [f"meshfleet.toml: {name}"]
 
@@ -224,6 +224,6 @@ _PARTS = [
     st.sampled_from([each.name for each in SETTINGS]),
     st.lists(st.sampled_from(_PARTS) | st.text()).map("".join),
 )
-def test_any_text_is_read_or_refused(name: str, text: str) -> None:
+def test_any_text_is_parsed_or_refused(name: str, text: str) -> None:
     with suppress(WrongSettings):
         load_settings({name: text}, {})

@@ -1,4 +1,4 @@
-"""Settings in the environment: what is nearly one of them was meant to be one."""
+"""Misspelled and foreign environment variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.row_tables import each_row
 
 @pytest.mark.rule("rest-167")
 @each_row(
-    ("name", "meant"),
+    ("name", "suggestion"),
     [
         ("MESHFLEET_DATBASE", "MESHFLEET_DATABASE"),
         ("MESHFLEET_TLS_CERTS", "MESHFLEET_TLS_CERT"),
@@ -25,15 +25,15 @@ from tests.row_tables import each_row
         ("MESHFLEET_LIMITS_QUEUE_BYTE", "MESHFLEET_LIMITS_QUEUE_BYTES"),
     ],
 )
-def test_a_misspelt_variable_is_told(name: str, meant: str) -> None:
+def test_a_misspelled_variable_is_reported(name: str, suggestion: str) -> None:
     with pytest.raises(WrongSettings) as raised:
-        load_settings({}, {name: "postgresql://somebody:secret@host/name"})
-    assert str(raised.value) == f"{name}: there is no such setting; did you mean {meant}?"
+        load_settings({}, {name: "postgresql://user:secret@host/name"})
+    assert str(raised.value) == f"{name}: unknown setting; did you mean {suggestion}?"
 
 
 @each_row(
     "name",
     ["MESHFLEET_ADMIN_PASSWORD", "MESHFLEET_PASSWORD", "MESHFLEET_FLAVOUR", "DATABASE"],
 )
-def test_variables_of_others_are_left_alone(name: str) -> None:
+def test_foreign_variables_are_ignored(name: str) -> None:
     assert load_settings({}, {name: "anything"}) == load_settings({}, {})

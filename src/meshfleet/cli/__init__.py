@@ -1,4 +1,4 @@
-"""The command line: parse, call, print."""
+"""The `meshfleet` command line: the main group, which loads each command on first use."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from meshfleet.cli import shell_completion  # noqa: F401 # click finds the shells by their names
+from meshfleet.cli import shell_completion  # noqa: F401 # registers the shells with click
 from meshfleet.cli.terminal import to_printable
 from meshfleet.errors import FleetError
 
 _COMMANDS: Final = {
-    "ack": "Tell a device that a sample arrived.",
-    "apiversion": "Ask a gateway which version of the interface it speaks.",
+    "ack": "Acknowledge a sample to the device that sent it.",
+    "apiversion": "Read the API version of a gateway.",
     "asyncapi": "Print the AsyncAPI document of the messaging interface.",
-    "broker-config": "Configure another broker for the service.",
-    "completion": "Print a script for the tab key in a shell.",
-    "devices": "List devices, and name and label them.",
-    "explain": "Explain messages of gateways and clients.",
-    "firmware": "Upload firmware, and release it for jobs.",
+    "broker-config": "Configure an external broker for the service.",
+    "completion": "Print a shell completion script.",
+    "devices": "List, rename and label devices.",
+    "explain": "Decode and explain MQTT messages.",
+    "firmware": "Upload firmware and release it for jobs.",
     "gateway": "Run an emulated gateway.",
-    "gateways": "List gateways, and take them into the fleet.",
-    "identifiers": "List the identifiers, or tell all about some.",
-    "jobs": "Update devices, many at a time.",
-    "keys": "Let programs in, by API keys.",
-    "labels": "List labels, add and remove them.",
-    "login": "Log in at a service, for all commands that follow.",
-    "logout": "End the login.",
+    "gateways": "List, claim and release gateways.",
+    "identifiers": "List all identifiers, or show some in detail.",
+    "jobs": "Create and control jobs that update devices.",
+    "keys": "Manage API keys for programs.",
+    "labels": "List, add and remove labels.",
+    "login": "Log in to a service for all later commands.",
+    "logout": "Log out and delete the stored login.",
     "openapi": "Print the OpenAPI document of the REST interface.",
     "read": "Read a property of a device.",
-    "requests": "Tell which requests were sent to a device.",
+    "requests": "List the requests sent to a device.",
     "samples": "List the samples of a device.",
     "serve": "Run the service.",
-    "simulate": "Run thousands of emulated gateways.",
-    "users": "Let people in, and help those who cannot log in.",
-    "watch": "Show reports as they come.",
+    "simulate": "Run many emulated gateways in one process.",
+    "users": "Manage user accounts and reset passwords.",
+    "watch": "Show live reports.",
     "write": "Write a property of a device.",
 }
 """Help texts of all commands. A command is a function of the same name, with underscores for hyphens."""
@@ -55,18 +55,18 @@ _MODULES: Final = {
 
 
 _DISK_FULL_ERRNOS: Final = {EDQUOT, EFBIG, EIO, ENOSPC}
-"""What a disk says on which nothing more can be written."""
+"""Error numbers of a failed write on a full or broken disk."""
 
 
 class _LazyGroup(click.Group):
-    """Commands that are loaded when they are used, and whose errors are sentences, not tracebacks."""
+    """Group that imports a command's module on first use and prints errors as messages, not tracebacks."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """All there are."""
+        """Return the names of all commands."""
         return list(_COMMANDS)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
-        """Load one of them."""
+        """Import a command's module and return the command, or None if the name is unknown."""
         if name not in _COMMANDS:
             return None
         function = name.replace("-", "_")
@@ -75,19 +75,19 @@ class _LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """Offer them without loading any."""
+        """Offer command names without importing any command."""
         offered = [
             CompletionItem(name, help=_COMMANDS[name]) for name in _COMMANDS if name.startswith(incomplete)
         ]
         return [*offered, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List them without loading any."""
+        """List the commands in the help text without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; an error of ours ends it with exit code 1."""
+        """Run a command. A `FleetError` or a full disk becomes an error message and exit code 1."""
         try:
             return super().invoke(ctx)
         except FleetError as exc:
@@ -101,4 +101,4 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="meshfleet")
 def main() -> None:
-    """Fleets of BLE-mesh devices behind MQTT gateways."""
+    """Manage fleets of BLE-mesh devices behind MQTT gateways."""

@@ -1,4 +1,4 @@
-"""What people name on the command line: devices, identifiers, labels, times."""
+"""Command-line arguments that several commands share: devices, identifiers, labels, times."""
 
 from __future__ import annotations
 
@@ -29,56 +29,56 @@ from meshfleet.rest import Role, parse_label, parse_username
 if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
-_AGO = re.compile(r"([0-9]{1,6})([smhd])")
+_AGE = re.compile(r"([0-9]{1,6})([smhd])")
 _FIRMWARE = re.compile("fw-[0-9a-f]{16}")
 _JOB = re.compile("(?:job-)?([1-9][0-9]{0,17})")
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_AGE_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def _parse_device(text: str) -> Mac:
-    """As labels print it, or as REST names it."""
+    """Parse a MAC as printed on a device, or a device id (`bmac-…`)."""
     return parse_any_mac(text.lower().removeprefix("bmac-"))
 
 
 def _parse_past_time(text: str) -> datetime:
-    found = _AGO.fullmatch(text)
+    found = _AGE.fullmatch(text)
     if not found:
         return parse_time(text)
     try:
-        return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+        return datetime.now(UTC) - timedelta(**{_AGE_UNITS[found[2]]: int(found[1])})
     except OverflowError:
-        raise MalformedTime("time", f"{text} is longer ago than there are dates") from None
+        raise MalformedTime("time", f"{text} is too long ago") from None
 
 
 def _parse_firmware_id(text: str) -> str:
     if not _FIRMWARE.fullmatch(text.lower()):
         raise MalformedText(
-            "firmware", f"{quote_input(text)} is not the id of firmware, such as fw-0123456789abcdef"
+            "firmware", f"{quote_input(text)} is not a firmware id such as fw-0123456789abcdef"
         )
     return text.lower()
 
 
 def _parse_job_id(text: str) -> str:
-    """By its id, or its number alone."""
+    """Parse a job id such as `job-12`, or its number alone."""
     found = _JOB.fullmatch(text.lower())
     if not found:
-        raise MalformedText("job", f"{quote_input(text)} is not the id of a job, such as job-12")
+        raise MalformedText("job", f"{quote_input(text)} is not a job id such as job-12")
     return f"job-{found[1]}"
 
 
 class _IdentifierParamType(TextParamType):
-    """An identifier by its id in hex or by its name.
+    """Identifier given as a hex id or a name.
 
-    A name that is not in the catalogue is no mistake, for a gateway may know more. But if it looks like one
-    that is, a hint says so.
+    A name that is not in the catalogue is accepted, because a gateway may know more identifiers. If the name
+    is close to one in the catalogue, a hint is printed to standard error.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it."""
+        """Parse an identifier, and print a hint if its name looks misspelled."""
         found = super().convert(value, param, ctx)
         is_known = is_identifier(found) or BUILTIN_CATALOGUE.find(found) is not None
-        if not is_known and (meant := find_similar_identifier(found, BUILTIN_CATALOGUE)) is not None:
-            click.echo(f"Hint: {found} is not in the catalogue; did you mean {meant}?", err=True)
+        if not is_known and (similar := find_similar_identifier(found, BUILTIN_CATALOGUE)) is not None:
+            click.echo(f"Hint: {found} is not in the catalogue; did you mean {similar}?", err=True)
         return found
 
 
@@ -88,9 +88,9 @@ IDENTIFIER = _IdentifierParamType("identifier", normalize_identifier)
 JOB = TextParamType("job", _parse_job_id)
 LABEL = TextParamType("label", parse_label)
 TIME = TextParamType("time", parse_time)
-"""As ISO 8601 has it, UTC unless it says otherwise."""
+"""ISO 8601 time; UTC unless it has an offset."""
 PAST_TIME = TextParamType("time", _parse_past_time)
-"""The same, or so long ago: 90s, 15m, 2h, 7d."""
+"""ISO 8601 time, or an age such as 90s, 15m, 2h, 7d."""
 USERNAME = TextParamType("username", parse_username)
 ROLE = click.Choice([each.value for each in Role])
 

@@ -1,4 +1,4 @@
-"""What a shell offers when somebody presses the tab key: at once, or nothing at all."""
+"""Shell completion of arguments. Values of the service are offered only if it responds in time."""
 
 from __future__ import annotations
 
@@ -28,80 +28,80 @@ if TYPE_CHECKING:
 Completions = list[CompletionItem[str]]
 
 _DEFAULT_TIMEOUT_SECONDS: Final = 1.5
-"""Seconds that somebody waits for what a tab key brings, unless MESHFLEET_TAB_SECONDS says otherwise."""
+"""Seconds to wait for the service, unless MESHFLEET_TAB_SECONDS is set."""
 
 
-def complete_identifiers(_ctx: click.Context, _param: click.Parameter, begun: str) -> Completions:
-    """Names of the catalogue; in hex only what begins so."""
+def complete_identifiers(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
+    """Offer the names of the catalogue, and once something is typed also hex ids."""
     return [
-        CompletionItem(word, help=" ".join(sorted(entry.kinds)))
+        CompletionItem(value, help=" ".join(sorted(entry.kinds)))
         for entry in BUILTIN_CATALOGUE
-        for word in ((entry.name, entry.id) if begun else (entry.name,))
-        if word.startswith(begun)
+        for value in ((entry.name, entry.id) if typed else (entry.name,))
+        if value.startswith(typed)
     ]
 
 
-def complete_labels(_ctx: click.Context, _param: click.Parameter, begun: str) -> Completions:
-    """Labels of the service where somebody is logged in."""
+def complete_labels(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
+    """Offer the labels of the service the user is logged in to."""
     return _complete_from_service(
-        lambda fleet: fleet.labels.list(), lambda each: each.label, lambda _: "", begun
+        lambda fleet: fleet.labels.list(), lambda each: each.label, lambda _: "", typed
     )
 
 
-def complete_devices(_ctx: click.Context, _param: click.Parameter, begun: str) -> Completions:
-    """Ids of devices there, with their names where a shell shows them."""
+def complete_devices(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
+    """Offer device ids, described by the devices' names."""
     return _complete_from_service(
         lambda fleet: fleet.devices.list(),
         lambda each: str(each.id),
         lambda each: each.friendly_name,
-        begun.lower(),
+        typed.lower(),
     )
 
 
-def complete_gateways(_ctx: click.Context, _param: click.Parameter, begun: str) -> Completions:
-    """MACs of gateways there, with their names where a shell shows them."""
+def complete_gateways(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
+    """Offer the MACs of gateways, described by their names."""
     return _complete_from_service(
-        lambda fleet: fleet.gateways.list(), lambda each: each.mac, lambda each: each.friendly_name, begun
+        lambda fleet: fleet.gateways.list(), lambda each: each.mac, lambda each: each.friendly_name, typed
     )
 
 
-def complete_firmware(_ctx: click.Context, _param: click.Parameter, begun: str) -> Completions:
-    """Ids of firmware there, with what it is where a shell shows that."""
+def complete_firmware(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
+    """Offer firmware ids, described by model, version and state."""
     return _complete_from_service(
         lambda fleet: fleet.firmware.list(),
         lambda each: each.id,
         lambda each: f"{each.model_number} {each.version} {each.state}",
-        begun.lower(),
+        typed.lower(),
     )
 
 
-def complete_jobs(_ctx: click.Context, _param: click.Parameter, begun: str) -> Completions:
-    """Ids of jobs there, with their names where a shell shows them."""
+def complete_jobs(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
+    """Offer job ids, described by name and state."""
     return _complete_from_service(
         lambda fleet: fleet.jobs.list(),
         lambda each: each.id,
         lambda each: f"{each.name} {each.state}",
-        begun.lower(),
+        typed.lower(),
     )
 
 
 def _complete_from_service(
     list_items: Callable[[Fleet], AsyncIterator[Any]],
-    word: Callable[[Any], str],
+    value: Callable[[Any], str],
     describe: Callable[[Any], str],
-    begun: str,
+    typed: str,
 ) -> Completions:
-    """One page of what the service has; nothing where it does not answer, or not at once."""
+    """Offer items of one page of the service's list; none if it fails or does not respond in time."""
 
-    async def found(fleet: Fleet) -> Completions:
+    async def collect_items(fleet: Fleet) -> Completions:
         return [
-            CompletionItem(to_printable(word(each)), help=to_printable(describe(each)))
+            CompletionItem(to_printable(value(each)), help=to_printable(describe(each)))
             async for each in limit_items(list_items(fleet), MAX_RESULTS)
-            if word(each).startswith(begun)
+            if value(each).startswith(typed)
         ]
 
     with suppress(FleetError, click.ClickException, TimeoutError, OSError):
-        return asyncio.run(_run_with_timeout(found))
+        return asyncio.run(_run_with_timeout(collect_items))
     return []
 
 
@@ -118,12 +118,12 @@ def _timeout_seconds() -> float:
 
 
 class _DaemonThreadExecutor(ThreadPoolExecutor):
-    """Threads for which nobody waits at the end. A nameserver may take minutes to say nothing."""
+    """Executor with daemon threads, so that the exit does not wait for them: DNS may take minutes to fail."""
 
-    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        """Run it in a thread of its own."""
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a function in a new thread."""
         future: Future[Any] = Future()
-        Thread(target=_run_into_future, args=(future, partial(work, *given, **named)), daemon=True).start()
+        Thread(target=_run_into_future, args=(future, partial(work, *args, **kwargs)), daemon=True).start()
         return future
 
 
@@ -131,5 +131,5 @@ def _run_into_future(future: Future[Any], work: Callable[[], Any]) -> None:
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(work())
-        except Exception as exc:  # noqa: BLE001 # it is for who asked
+        except Exception as exc:  # noqa: BLE001 # passed on to the caller
             future.set_exception(exc)

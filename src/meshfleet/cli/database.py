@@ -1,4 +1,4 @@
-"""The database of a service, for commands that work on it beside the service or without it."""
+"""Access to the database of a service for commands that work without the service."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_existing_database(settings: Settings) -> Iterator[Database]:
-    """Open the database that is there; none is made because of a slip of the pen."""
+    """Open an existing database. Raise `UnusableFolder` if there is none, instead of creating it."""
     check_database_exists(settings)
     with closing(open_database(settings.database, settings.data)) as database:
         yield database
 
 
 def check_database_exists(settings: Settings) -> None:
-    """Whether there is a database; raises why not."""
+    """Raise `UnusableFolder` if SQLite is configured and its database is missing or not writable."""
     if settings.database != "sqlite":
         return
     try:

@@ -1,4 +1,4 @@
-"""A fleet to look at: the buildings of `serve --demo`, and how they get into a registry."""
+"""Data of `serve --demo`: its buildings and firmware, and how they are inserted into the database."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from meshfleet.service.firmware.image_store import ImageStore
 
 
-# Firmware for the demo: something to update its devices with.
+# --- Firmware ---
 
 
 class _FirmwareSpec(NamedTuple):
@@ -51,25 +51,25 @@ class _FirmwareSpec(NamedTuple):
 
 
 _FIRMWARE: Final = (
-    _FirmwareSpec("0005", "3.2.0", "Steadier pressure readings."),
+    _FirmwareSpec("0005", "3.2.0", "More stable pressure readings."),
     _FirmwareSpec("000F", "2.1.0", "Longer battery life. Updated by Nordic DFU."),
-    _FirmwareSpec("0018", "3.1.0", "Sees motion sooner. Can be broadcast."),
-    _FirmwareSpec("0018", "4.0.0-beta.1", "For those who are curious.", is_released=False),
-    _FirmwareSpec("0043", "4.3.0", "Extenders hear further."),
+    _FirmwareSpec("0018", "3.1.0", "Detects motion sooner. Can be broadcast."),
+    _FirmwareSpec("0018", "4.0.0-beta.1", "Preview of the next major version.", is_released=False),
+    _FirmwareSpec("0043", "4.3.0", "Extenders have a longer range."),
 )
 
 _IMAGE_BYTES: Final = 60_000
-"""Bytes of an image: some twenty seconds in the time of the demo."""
+"""Bytes of an image: its transfer takes about twenty seconds at the speed of the demo."""
 
 
 def insert_demo_firmware(database: Database, data: Path) -> None:
-    """Offer firmware for devices of the demo; what was offered before stays as it is."""
+    """Insert the firmware of the demo. Existing records are unchanged."""
     images = open_image_store(database, data)
     images.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for offer in _FIRMWARE:
-        image = _write_image(images.folder, offer)
+    for spec in _FIRMWARE:
+        image = _write_image(images.folder, spec)
         try:
-            database.write_now(_insert_firmware, offer, image, images, clock.now())
+            database.write_now(_insert_firmware, spec, image, images, clock.now())
         except AlreadyExists:
             continue
         finally:
@@ -79,12 +79,15 @@ def insert_demo_firmware(database: Database, data: Path) -> None:
 def _insert_firmware(
     connection: Connection, spec: _FirmwareSpec, image: ReceivedImage, images: ImageStore, now: int
 ) -> None:
-    """Both at once: no later start could tell what it did not come to from what is meant to be a draft."""
-    made = store.insert_firmware(
+    """Insert firmware and release it in one transaction.
+
+    In two, a later start could not tell a release that was interrupted from an intended draft.
+    """
+    record = store.insert_firmware(
         connection, _build_record(spec), image, images=images, by=COMMAND_LINE, now=now
     )
     if spec.is_released:
-        store.release_firmware(connection, made.id, by=COMMAND_LINE, now=now)
+        store.release_firmware(connection, record.id, by=COMMAND_LINE, now=now)
 
 
 def _build_record(spec: _FirmwareSpec) -> NewFirmware:
@@ -100,32 +103,34 @@ def _build_record(spec: _FirmwareSpec) -> NewFirmware:
 
 
 def _write_image(folder: Path, spec: _FirmwareSpec) -> ReceivedImage:
-    """A package whose content means nothing, the same one at every start."""
+    """Write a package with meaningless content that is the same at every start."""
     seed = hashlib.sha512(f"{spec.model} {spec.version}".encode()).digest()
     binary = (seed * (_IMAGE_BYTES // len(seed) + 1))[:_IMAGE_BYTES]
     package = build_package(binary, model_number=ModelNumber(spec.model), version=Version.parse(spec.version))
-    place = folder / f"{PARTIAL_PREFIX}{spec.model}-{spec.version}"
-    place.write_bytes(package)
-    return ReceivedImage(place, len(package), hashlib.sha256(package).digest())
+    path = folder / f"{PARTIAL_PREFIX}{spec.model}-{spec.version}"
+    path.write_bytes(package)
+    return ReceivedImage(path, len(package), hashlib.sha256(package).digest())
 
 
 class DemoHistory(Protocol):
-    """What the devices of the demo have lived through."""
+    """Simulated history of the demo's devices."""
 
     until: int
+    """End of the history, in milliseconds since 1970."""
 
     def write(self, connection: Connection) -> None:
-        """Write it down, now that they are known."""
+        """Insert the history; the devices are in the registry already."""
 
 
 class Building(NamedTuple):
-    """A gateway and how many devices it has."""
+    """Gateway with its devices."""
 
     gateway: Mac
     name: str
     devices: int
+    """Number of devices."""
     second_device_name: str
-    """What somebody called the second device."""
+    """Friendly name of the second device."""
     mode: ReportMode = ReportMode.RAW
     api_version: Version = LATEST_VERSION
 
@@ -137,30 +142,34 @@ BUILDINGS: Final = (
 )
 
 _UNCONNECTED_GATEWAY: Final = (Mac("02005e000004"), "Neubau (ab März)")
-"""A gateway that is claimed, and was never heard."""
+"""Gateway that is claimed but has never connected."""
 
 _EMPTY_BATTERY_EVERY: Final = 7
-"""Each of so many devices has an empty battery, if nobody depends on it."""
+"""Every n-th device has an empty battery, if it has a battery and no children."""
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
-"""Milliseconds since the devices were put up."""
+"""Milliseconds of a day: the age of the devices in a new demo."""
 
 
 @cache
 def build_site(building: Building) -> Site:
-    """What stands in a building: the same at every start."""
+    """Generate the site of a building; the same at every start."""
     site = generate_site(building.gateway, devices=building.devices, seed=1)
     devices = (_drain_battery(number, each) for number, each in enumerate(site.devices, start=1))
     return replace(site, devices=tuple(devices))
 
 
-def _drain_battery(number: int, fixture: SiteDevice) -> SiteDevice:
-    is_spare = fixture.product.has_battery and fixture.product.role is NodeRole.LEAF
-    return replace(fixture, battery=0) if is_spare and number % _EMPTY_BATTERY_EVERY == 0 else fixture
+def _drain_battery(number: int, device_spec: SiteDevice) -> SiteDevice:
+    can_be_empty = device_spec.product.has_battery and device_spec.product.role is NodeRole.LEAF
+    return (
+        replace(device_spec, battery=0)
+        if can_be_empty and number % _EMPTY_BATTERY_EVERY == 0
+        else device_spec
+    )
 
 
 def is_registry_empty(database: Database) -> bool:
-    """Whether a registry has no devices, so that the demo may fill it."""
+    """Return whether the registry has no devices, so that the demo may fill it."""
     return database.read_now(_is_empty)
 
 
@@ -169,11 +178,11 @@ def _is_empty(connection: Connection) -> bool:
 
 
 def fill_registry(database: Database, *, static: bool, history: DemoHistory | None = None) -> dict[Mac, str]:
-    """Put the buildings into a registry that is empty; gives their gateways passwords that hold from now on.
+    """Insert the buildings into an empty registry, and return new passwords of their gateways by MAC.
 
-    In one that is not empty only gateways of the demo that are claimed get one. A fleet that stands still
-    gets none, and looks as it would if it lived. A past comes with the fleet, in one transaction: who dies
-    halfway leaves an empty registry, and the next start begins anew.
+    If the registry is not empty, only the claimed gateways of the demo get new passwords. A static demo (one
+    whose gateways do not run) returns none, and its devices are inserted as connected. Buildings and history
+    are inserted in one transaction: an interrupted start leaves an empty registry for the next one.
     """
     now = clock.now() if history is None else history.until
     return database.write_now(_fill_registry, now, static=static, history=history)
@@ -183,35 +192,39 @@ def _fill_registry(
     connection: Connection, now: int, *, static: bool, history: DemoHistory | None
 ) -> dict[Mac, str]:
     if _is_empty(connection):
-        made = {each.gateway: _insert_building(connection, each, now, static=static) for each in BUILDINGS}
+        passwords = {
+            each.gateway: _insert_building(connection, each, now, static=static) for each in BUILDINGS
+        }
         mac, name = _UNCONNECTED_GATEWAY
         gateways.claim_gateway(connection, mac, name=name, by=COMMAND_LINE, now=now)
         registry.attach_labels(connection, [("gateways", mac)], at=now)
         if history is not None:
             history.write(connection)
-        return {} if static else made
+        return {} if static else passwords
     return {} if static else _rotate_passwords(connection, now)
 
 
 def _rotate_passwords(connection: Connection, now: int) -> dict[Mac, str]:
-    """New passwords: the old ones were told once, to another process."""
-    made = {}
+    """Give the claimed gateways of the demo new passwords: only an earlier process knew the old ones."""
+    passwords = {}
     for each in BUILDINGS:
-        with suppress(NotFound):  # somebody has released it, or never had a demo here
-            made[each.gateway] = gateways.rotate_password(connection, each.gateway, by=COMMAND_LINE, now=now)
-    return made
+        with suppress(NotFound):  # released, or this registry never had a demo
+            passwords[each.gateway] = gateways.rotate_password(
+                connection, each.gateway, by=COMMAND_LINE, now=now
+            )
+    return passwords
 
 
 def _insert_building(connection: Connection, building: Building, now: int, *, static: bool) -> str:
     site = build_site(building)
-    registry.record_observations(connection, list(_sightings(site, now - DAY_MS, connected=static)))
-    registry.attach_labels(connection, list(_labels(site, building)), at=now)
+    registry.record_observations(connection, list(_site_observations(site, now - DAY_MS, connected=static)))
+    registry.attach_labels(connection, list(_site_labels(site, building)), at=now)
     registry.set_device_names(connection, [(site.devices[1].mac, building.second_device_name)])
     return gateways.claim_gateway(connection, building.gateway, name=building.name, by=COMMAND_LINE, now=now)
 
 
-def _sightings(site: Site, at: int, *, connected: bool) -> Iterator[DeviceObservation]:
-    """What is known of devices from the time when they were put up."""
+def _site_observations(site: Site, at: int, *, connected: bool) -> Iterator[DeviceObservation]:
+    """Yield one observation of the gateway and of each device, made when they were installed."""
     yield DeviceObservation(
         device=site.gateway,
         at=at,
@@ -222,15 +235,17 @@ def _sightings(site: Site, at: int, *, connected: bool) -> Iterator[DeviceObserv
         connected=connected,
         status=0,
     )
-    for fixture in site.devices:
-        yield _sighting(site, fixture, at, connected=connected and fixture.battery > 0)
+    for device_spec in site.devices:
+        yield _device_observation(site, device_spec, at, connected=connected and device_spec.battery > 0)
 
 
-def _sighting(site: Site, fixture: SiteDevice, at: int, *, connected: bool) -> DeviceObservation:
-    product = fixture.product
-    distance = abs(fixture.position.x) + abs(fixture.position.y) + 4 * abs(fixture.position.floor)
+def _device_observation(
+    site: Site, device_spec: SiteDevice, at: int, *, connected: bool
+) -> DeviceObservation:
+    product = device_spec.product
+    distance = abs(device_spec.position.x) + abs(device_spec.position.y) + 4 * abs(device_spec.position.floor)
     return DeviceObservation(
-        device=fixture.mac,
+        device=device_spec.mac,
         at=at,
         gateway=site.gateway,
         parent=site.gateway,
@@ -239,19 +254,19 @@ def _sighting(site: Site, fixture: SiteDevice, at: int, *, connected: bool) -> D
         variant=product.variant,
         firmware=product.firmware,
         hardware=_format_hardware(product.hardware),
-        battery=fixture.battery,
+        battery=device_spec.battery,
         connected=connected,
-        status=0 if fixture.battery else 1,
+        status=0 if device_spec.battery else 1,
     )
 
 
-def _labels(site: Site, building: Building) -> Iterator[tuple[str, Mac]]:
+def _site_labels(site: Site, building: Building) -> Iterator[tuple[str, Mac]]:
     yield "gateways", site.gateway
-    for fixture in site.devices:
-        yield building.name, fixture.mac
-        yield f"floor {fixture.position.floor}", fixture.mac
-        if fixture.product.role is NodeRole.EXTENDER:
-            yield "extenders", fixture.mac
+    for device_spec in site.devices:
+        yield building.name, device_spec.mac
+        yield f"floor {device_spec.position.floor}", device_spec.mac
+        if device_spec.product.role is NodeRole.EXTENDER:
+            yield "extenders", device_spec.mac
 
 
 def _format_hardware(version: tuple[int, int]) -> Version:

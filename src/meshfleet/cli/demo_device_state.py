@@ -1,6 +1,6 @@
-"""What the devices of the demo remember from one start of it to the next.
+"""Saved state of the demo's devices, kept from one start of the demo to the next.
 
-Their counters go on, so that a service that was stopped for a while misses nothing of them.
+Their `seq` counters continue, so that a restarted service sees no gap in their samples.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SAVE_SECONDS: Final = 10.0
-"""Seconds: what a killed process may lose."""
+"""Seconds between two saves; the state of this time is lost if the process is killed."""
 
 
 class DeviceStateStore:
-    """A folder with a file for each gateway."""
+    """Directory with one state file per gateway."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -34,7 +34,7 @@ class DeviceStateStore:
     def restore_gateway(
         self, settings: EmulatorSettings, site: Site, clock: SimulatedClock
     ) -> GatewayEmulator:
-        """Make a gateway whose devices remember what they can; what cannot be read is forgotten."""
+        """Create a gateway with the saved state of its devices, or a new state if that cannot be read."""
         gateway = self._load_gateway(settings, site, clock) or GatewayEmulator(settings, site, clock)
         self._gateways.append(gateway)
         return gateway
@@ -48,30 +48,30 @@ class DeviceStateStore:
         except FileNotFoundError:
             pass
         except (OSError, UnreadableMemory) as exc:
-            _log.warning("%s cannot be used, the devices of the demo begin anew: %s", file, exc)
+            _log.warning("%s cannot be used, the devices of the demo start with a new state: %s", file, exc)
         return None
 
     async def run(self) -> None:
-        """Write it down from time to time."""
+        """Save the state of all devices periodically, until canceled."""
         while True:
             await asyncio.sleep(_SAVE_SECONDS)
             self.save_all()
 
     def save_all(self) -> None:
-        """Write down what all devices remember, each file whole or not at all."""
+        """Save the state of all devices. Each file is replaced atomically."""
         for each in self._gateways:
             self.save(each.settings.mac, each.save_memory())
 
     def save(self, gateway: Mac, state: bytes) -> None:
-        """Write down what the devices of a gateway remember."""
+        """Save the state of the devices of one gateway. Log a warning if the file cannot be written."""
         file = self._file(gateway)
-        fresh = file.with_suffix(".new")
+        temporary = file.with_suffix(".new")
         try:
             self._folder.mkdir(0o700, exist_ok=True)
-            fresh.write_bytes(state)
-            fresh.replace(file)
+            temporary.write_bytes(state)
+            temporary.replace(file)
         except OSError as exc:
-            _log.warning("what the devices of the demo remember cannot be kept: %s", exc)
+            _log.warning("the state of the demo's devices cannot be saved: %s", exc)
 
     def _file(self, mac: Mac) -> Path:
         return self._folder / f"{mac}.json"

@@ -1,9 +1,9 @@
-"""The past of the demo: what its devices reported during the day before somebody looked at them.
+"""History of the demo: the samples and connections of its devices during the day before its first start.
 
-The same world, at moments before its beginning: what devices sense follows from the time alone, so the past
-leads up to what they report once they live. It was lived at the pace of life, not at that of the demo. It
-is stored as the ingest would have stored it, but without `seq`: nobody waits for what is missing there. It
-ends when the demo starts: then all gateways are away, until they connect.
+It is computed with the same simulation at negative times. Sensor values depend on the time alone, so the
+history leads up to what the devices report once they run. It runs at real speed, not at the speed of the
+demo. Samples are stored as the ingest would store them, but without `seq`, so that no gaps are detected.
+The history ends when the demo starts: then all gateways are disconnected until they connect.
 """
 
 from __future__ import annotations
@@ -48,47 +48,46 @@ if TYPE_CHECKING:
 
 _HOUR_SECONDS: Final = 3600.0
 _START_SECONDS: Final = -DAY_MS / 1000
-"""Seconds, as all that follows; the world begins to live at 0."""
+"""Start of the history in seconds of simulated time, as all times below; the demo starts at 0."""
 
 _MEASUREMENT_SCHEDULE: Final = ((_START_SECONDS, -_HOUR_SECONDS, 90.0), (-_HOUR_SECONDS, 0.0, 15.0))
-"""From when until when something was measured, and how often. A chart takes a silence for a gap if it is more
-than three times as long as usual: close to now that is measured by what is reported live, every 6 seconds."""
+"""Periods (begin, end, interval) of measurements. A chart shows a gap where samples are missing for more than
+three usual intervals: close to now, the usual interval is that of live reports, 6 seconds."""
 
 _LINK_SCHEDULE: Final = ((-6 * _HOUR_SECONDS, -_HOUR_SECONDS, 180.0), (-_HOUR_SECONDS, 0.0, 60.0))
-"""The same for the radio, which is rolled up by the minute whoever reports it."""
+"""Periods (begin, end, interval) of link reports, which are rolled up by the minute."""
 
 _MAX_LINKS: Final = 4
-"""As many nodes as report how well they hear a device."""
+"""Maximum number of nodes that report the RSSI of a device, besides its parent and children."""
 
 _OUTAGE: Final = (BUILDINGS[0].gateway, -5.0 * _HOUR_SECONDS, -4.75 * _HOUR_SECONDS)
-"""A gateway that somebody unplugged for a while: charts have a gap there."""
+"""Gateway, begin and end of an outage, so that charts show a gap."""
 
 _HEARTBEATS_PER_DAY: Final = 24 * 60
-"""Of a device in a day. With the next one it tells its properties."""
+"""Heartbeats of a device in a day. With the next one, the device reports its properties."""
 
 _MOTION: Final = Identifier("8810")
 _SERIES_BY_IDENTIFIER: Final = {
     each: (identifier_to_int(each), build_raw_decoder(each))
     for each in map(Identifier, ("8800", "8801", "8802", "8803", "8810", "8813"))
 }
-"""How identifiers are stored, and how their values are read."""
+"""Stored number and value decoder of each identifier."""
 
 
 def fill_registry_with_history(database: Database, data: Path) -> dict[Mac, str]:
-    """Put the demo into an empty registry, with a day that its devices have lived through, up to now."""
+    """Insert the demo with a day of history into an empty registry. Return the gateways' passwords by MAC."""
     now = clock.now()
-    # As if the store had been open all the time: so what is written is put in order at once, and no later
-    # start has to read it again.
+    # Opened as of yesterday, the store compacts the history at once, and no later start has to read it again.
     with closing(open_sample_store(database, data, {}, now=now - DAY_MS)) as store:
-        past = _SimulatedDay(store, DeviceStateStore(data / "demo"), now)
-        passwords = fill_registry(database, static=False, history=past)
-        past.on_committed()
+        history = _SimulatedDay(store, DeviceStateStore(data / "demo"), now)
+        passwords = fill_registry(database, static=False, history=history)
+        history.on_committed()
         asyncio.run(store.ensure_capacity(now))
     return passwords
 
 
 class _SimulatedDay:
-    """A day of all devices, before it is written down and after."""
+    """Simulated day of all devices, to be written to the database."""
 
     def __init__(self, store: SampleStore, device_states: DeviceStateStore, until: int) -> None:
         self.until = until
@@ -96,94 +95,97 @@ class _SimulatedDay:
         self._rows: dict[int, list[SampleRow]] = {}
         self._changes: list[PresenceChange] = []
         self._commit_number: int | None = None
-        """Of what was written; None if nothing was."""
+        """Number of the commit that wrote the samples; None if nothing was written."""
         for building in BUILDINGS:
-            core = EmulatorContext(
+            context = EmulatorContext(
                 EmulatorSettings(mac=building.gateway), build_site(building), SimulatedClock(0)
             )
-            self._simulate_building(core, building)
-            device_states.save(building.gateway, save_devices(core))
+            self._simulate_building(context, building)
+            device_states.save(building.gateway, save_devices(context))
         self._changes.sort(key=attrgetter("at"))
 
-    def _simulate_building(self, core: EmulatorContext, building: Building) -> None:
+    def _simulate_building(self, context: EmulatorContext, building: Building) -> None:
         self._changes += _gateway_changes(building, self.until)
-        for device in core.devices.values():
+        for device in context.devices.values():
             if device.battery_level(0.0):
-                rows = list(_rows(core, device, building, self.until))
+                rows = list(_sample_rows(context, device, building, self.until))
                 self._rows[mac_to_int(device.mac)] = rows
                 self._changes += _device_changes(device, rows, building, self.until)
 
     def write(self, connection: Connection) -> None:
-        """Write it down."""
+        """Insert the samples and connection changes."""
         presence.update_presence(connection, self._changes)
         self._commit_number = self._store.write(connection, self._rows, self.until)
 
     def on_committed(self) -> None:
-        """It is."""
+        """Publish the samples to readers of the store, after the transaction of `write` is committed."""
         if self._commit_number is not None:
             self._store.publish_committed(self._commit_number, self._rows)
 
 
 def _gateway_changes(building: Building, now: int) -> Iterator[PresenceChange]:
-    """When a gateway came and went, as presence would have seen it."""
+    """Yield the connects and disconnects of a gateway."""
     gateway = mac_to_int(building.gateway)
-    for came, went in _connected_periods(building, now):
-        yield PresenceChange.to_connected(gateway, came, PresenceCause.CONNECTION, gateway)
-        yield PresenceChange.to_disconnected(gateway, went, PresenceCause.CONNECTION, gateway)
+    for connected_at, disconnected_at in _connected_periods(building, now):
+        yield PresenceChange.to_connected(gateway, connected_at, PresenceCause.CONNECTION, gateway)
+        yield PresenceChange.to_disconnected(gateway, disconnected_at, PresenceCause.CONNECTION, gateway)
 
 
 def _device_changes(
     device: SimulatedDevice, rows: list[SampleRow], building: Building, now: int
 ) -> Iterator[PresenceChange]:
-    """The same of a device: it goes with its gateway, and is back when it is heard."""
+    """Yield the changes of a device: it disconnects with its gateway, and connects with its next report."""
     number, gateway = mac_to_int(device.mac), mac_to_int(building.gateway)
-    heard = [_to_millis(t, now) for t in _report_times(device, _MEASUREMENT_SCHEDULE)]
-    heard += [row[0] for row in rows if row[1] == SampleKind.EVENT]
-    for came, went in _connected_periods(building, now):
+    heard_at = [_to_millis(t, now) for t in _report_times(device, _MEASUREMENT_SCHEDULE)]
+    heard_at += [row[0] for row in rows if row[1] == SampleKind.EVENT]
+    for connected_at, disconnected_at in _connected_periods(building, now):
         yield PresenceChange.to_connected(
-            number, min(each for each in heard if each >= came), PresenceCause.HEARD, gateway
+            number, min(each for each in heard_at if each >= connected_at), PresenceCause.HEARD, gateway
         )
-        yield PresenceChange.to_disconnected(number, went, PresenceCause.GATEWAY, gateway)
+        yield PresenceChange.to_disconnected(number, disconnected_at, PresenceCause.GATEWAY, gateway)
 
 
 def _connected_periods(building: Building, now: int) -> list[tuple[int, int]]:
-    """From when until when a gateway was there."""
+    """Return begin and end of the periods in which a gateway was connected, in milliseconds since 1970."""
     gateway, begin, end = _OUTAGE
-    there = [(_START_SECONDS, begin), (end, 0.0)] if building.gateway == gateway else [(_START_SECONDS, 0.0)]
-    return [(_to_millis(came, now), _to_millis(went, now)) for came, went in there]
+    periods = (
+        [(_START_SECONDS, begin), (end, 0.0)] if building.gateway == gateway else [(_START_SECONDS, 0.0)]
+    )
+    return [
+        (_to_millis(connected_at, now), _to_millis(disconnected_at, now))
+        for connected_at, disconnected_at in periods
+    ]
 
 
 def _to_millis(t: float, now: int) -> int:
-    """A moment of the world, in milliseconds since 1970."""
+    """Convert simulated seconds to milliseconds since 1970."""
     return now + floor(t * 1000)
 
 
-def _rows(
-    core: EmulatorContext, device: SimulatedDevice, building: Building, now: int
+def _sample_rows(
+    context: EmulatorContext, device: SimulatedDevice, building: Building, now: int
 ) -> Iterator[SampleRow]:
-    """All that is kept of a device."""
+    """Yield all rows of a device in the sample store."""
     gateway, is_decoded = mac_to_int(building.gateway), building.mode is ReportMode.DECODED
     for t, kind, identifier, raw in _simulate_samples(device):
         if not _is_during_outage(building, t):
-            series, read = _SERIES_BY_IDENTIFIER[identifier]
-            number, octets, more = read(raw.hex())
-            told = None if is_decoded else octets
-            yield _to_millis(t, now), kind, series, NO_SEQ, gateway, number, told, more
+            series, decode = _SERIES_BY_IDENTIFIER[identifier]
+            number, octets, ext = decode(raw.hex())
+            stored_raw = None if is_decoded else octets
+            yield _to_millis(t, now), kind, series, NO_SEQ, gateway, number, stored_raw, ext
     rollups = Rollups()
-    rollups.add(0, list(_link_readings(core, device, building, now)), 0)
-    yield from rollups.close_due(now).get(
-        mac_to_int(device.mac), ()
-    )  # without the minute that is not over yet
+    rollups.add(0, list(_link_readings(context, device, building, now)), 0)
+    yield from rollups.close_due(now).get(mac_to_int(device.mac), ())  # without the current minute
 
 
 def _simulate_samples(device: SimulatedDevice) -> Iterator[tuple[float, SampleKind, Identifier, bytes]]:
-    """Let a device live up to 0; gives what it measures, and what happens to it."""
-    turns = _START_SECONDS + device.next_motion_delay() if device.product.motion_code else inf
+    """Simulate a device up to time 0, and yield its measurements and events."""
+    next_motion = _START_SECONDS + device.next_motion_delay() if device.product.motion_code else inf
     for t in _report_times(device, _MEASUREMENT_SCHEDULE):
-        while turns <= t:
-            device.toggle_motion(turns)
-            yield turns, SampleKind.EVENT, _MOTION, encode_motion_event(device)
-            turns += device.next_motion_delay()
+        while next_motion <= t:
+            device.toggle_motion(next_motion)
+            yield next_motion, SampleKind.EVENT, _MOTION, encode_motion_event(device)
+            next_motion += device.next_motion_delay()
         device.heartbeats += 1
         for identifier in device.product.measurements:
             yield t, SampleKind.MEASUREMENT, identifier, read_sensor(device, identifier, t)
@@ -191,22 +193,22 @@ def _simulate_samples(device: SimulatedDevice) -> Iterator[tuple[float, SampleKi
 
 
 def _link_readings(
-    core: EmulatorContext, device: SimulatedDevice, building: Building, now: int
+    context: EmulatorContext, device: SimulatedDevice, building: Building, now: int
 ) -> Iterator[Reading]:
-    """How well others hear a device."""
-    mesh, node = core.mesh, device.node
+    """Yield the RSSI readings that other nodes report of a device."""
+    mesh, node = context.mesh, device.node
     number, gateway = mac_to_int(device.mac), mac_to_int(building.gateway)
-    heard = [
-        (i, mac_to_int(hearer.mac), hearer is node.parent or hearer.parent is node)
-        for i, hearer in enumerate(node.receivers)
-        if hearer.depth >= 0
+    receivers = [
+        (i, mac_to_int(receiver.mac), receiver is node.parent or receiver.parent is node)
+        for i, receiver in enumerate(node.receivers)
+        if receiver.depth >= 0
     ]
-    heard = [(i, parent, linked) for i, parent, linked in heard if linked or i < _MAX_LINKS]
+    receivers = [(i, parent, linked) for i, parent, linked in receivers if linked or i < _MAX_LINKS]
     for n, t in enumerate(_report_times(device, _LINK_SCHEDULE)):
         if _is_during_outage(building, t):
             continue
         time = _to_millis(t, now)
-        for i, parent, linked in heard:
+        for i, parent, linked in receivers:
             reading = mesh.measure_rssi(node, i, t, n)
             if linked or reading >= radio.MIN_AUDIBLE_DBM:
                 unreachable = not linked and reading < radio.MIN_USABLE_DBM
@@ -216,14 +218,14 @@ def _link_readings(
 def _report_times(
     device: SimulatedDevice, schedule: tuple[tuple[float, float, float], ...]
 ) -> Iterator[float]:
-    """When a device reports: not all at the same time."""
+    """Yield the times at which a device reports; each device has its own phase."""
     phase = uniform_noise(device.noise_key, 8)
-    for begin, end, every in schedule:
-        for n in range(int((end - begin) / every)):
-            yield begin + (n + phase) * every
+    for begin, end, interval in schedule:
+        for n in range(int((end - begin) / interval)):
+            yield begin + (n + phase) * interval
 
 
 def _is_during_outage(building: Building, t: float) -> bool:
-    """Whether nobody was there to pass it on."""
+    """Return whether the building's gateway was disconnected at a time."""
     gateway, begin, end = _OUTAGE
     return building.gateway == gateway and begin <= t < end

@@ -1,7 +1,7 @@
-"""The life of the demo: emulated gateways in the process of a service, on its own broker.
+"""Service with a demo: emulated gateways in the service's process, connected to its embedded broker.
 
-They are guests. They connect as any gateway does; what happens to them ends no service, and when the service
-is told to stop they go first, while there is somebody to say good-bye to.
+The gateways connect as any gateway does. Their errors do not stop the service. When the service stops, the
+gateways disconnect first, while the broker still runs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 
-# Ports of the demo: on a machine where the usual ones are taken it uses the next that are free.
+# --- Ports ---
 
 _PROTOCOL_NAMES: Final = {"http": "HTTP", "mqtt": "MQTT"}
 
@@ -54,19 +54,21 @@ _PROTOCOL_NAMES: Final = {"http": "HTTP", "mqtt": "MQTT"}
 def move_to_free_ports(
     settings: Settings, explicit: Collection[str], announce: Callable[[str], None]
 ) -> Settings:
-    """Replace default ports that are in use by the next free ones, and say so.
+    """Replace default ports that are in use by the next free ones, and announce it.
 
-    `chosen` are the names of the settings that were given: those stay, and a port among them that is in use
-    is an error later. A mosquitto that was just installed on Debian listens on 1883.
+    Settings in `explicit` (names of those given by the user) are kept: such a port that is in use is an error
+    later. A typical case is a mosquitto installed on Debian, which listens on 1883.
     """
-    for name, spoken in _PROTOCOL_NAMES.items():
-        place = getattr(settings, name)
-        if place is None or name in explicit:
+    for name, protocol in _PROTOCOL_NAMES.items():
+        address = getattr(settings, name)
+        if address is None or name in explicit:
             continue
-        free = find_free_port(place)
-        if free != place:
-            taken = f"Port {place.port} is in use by another program."
-            announce(f"{taken} The demo uses port {free.port} for {spoken}.")
+        free = find_free_port(address)
+        if free != address:
+            announce(
+                f"Port {address.port} is in use by another program. "
+                f"The demo uses port {free.port} for {protocol}."
+            )
             settings = replace(settings, **{name: free})
     return settings
 
@@ -74,13 +76,13 @@ def move_to_free_ports(
 _log = logging.getLogger(__name__)
 
 SPEED_FACTOR: Final = 10.0
-"""Times as fast as in life: every device is heard within six seconds."""
+"""Speed of the simulation relative to real time: every device reports within six seconds."""
 
 _CONNECT_SECONDS: Final = 30.0
-"""Seconds to let a gateway in: the service is only just starting."""
+"""Connect timeout in seconds: the service is still starting."""
 
 _DISCONNECT_SECONDS: Final = 1.0
-"""Seconds for all gateways to take their leave."""
+"""Seconds for all gateways to disconnect."""
 
 _IPV4: Final = 4
 
@@ -90,27 +92,34 @@ Announcer = Callable[[str], None] | None
 async def serve_demo(
     settings: Settings, *, started: Callable[[StartupInfo], None], announce: Announcer
 ) -> None:
-    """Run a service until it is cancelled, and the gateways of the demo beside it, of which `say` is told."""
-    prepared = DemoSetup(settings.data, static=_is_static(settings))
-    begun: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
+    """Run a service with the gateways of the demo until canceled.
 
-    def begin(told: StartupInfo) -> None:
-        started(told)
-        if not begun.cancelled():  # somebody stops us before we have started
-            begun.set_result(told)
+    `announce` is called once the gateways are connected.
+    """
+    setup = DemoSetup(settings.data, static=_is_static(settings))
+    service_started: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
 
-    serving = asyncio.create_task(app.serve(settings, started=begin, prepare=prepared.fill), name="serve")
-    living = asyncio.create_task(_run_gateways(settings, prepared, begun, announce), name="demo")
+    def on_started(info: StartupInfo) -> None:
+        started(info)
+        if not service_started.cancelled():  # it is if the program is stopped during startup
+            service_started.set_result(info)
+
+    service_task = asyncio.create_task(
+        app.serve(settings, started=on_started, prepare=setup.fill), name="serve"
+    )
+    gateways_task = asyncio.create_task(
+        _run_gateways(settings, setup, service_started, announce), name="demo"
+    )
     try:
-        await asyncio.wait({serving})
+        await asyncio.wait({service_task})
     finally:
-        await _stop_gateways(living)
-        serving.cancel()
-        await serving
+        await _stop_gateways(gateways_task)
+        service_task.cancel()
+        await service_task
 
 
 class DemoSetup:
-    """What the gateways of the demo get from the database before the service begins."""
+    """Preparation of the database before the service starts; `passwords` are those of the gateways."""
 
     def __init__(self, data: Path, *, static: bool) -> None:
         self._data = data
@@ -118,7 +127,7 @@ class DemoSetup:
         self.passwords: dict[Mac, str] = {}
 
     def fill(self, database: Database) -> None:
-        """Put the fleet into the registry, and let its gateways in; who is new there has a past."""
+        """Insert the demo fleet and its firmware, with a history if the registry is empty."""
         if not self._static and is_registry_empty(database):
             self.passwords = fill_registry_with_history(database, self._data)
         else:
@@ -126,40 +135,40 @@ class DemoSetup:
         if self.passwords:
             insert_demo_firmware(database, self._data)
         if not self.passwords and not self._static:
-            _warn(
-                "The demo adds nothing: this registry has devices already, and none of the demo's gateways."
-            )
+            _warn("The demo adds nothing: this database has devices already, but no gateways of the demo.")
 
 
 def _is_static(settings: Settings) -> bool:
-    """Whether there is no broker for the demo; says why."""
+    """Return whether the demo's gateways cannot connect, and print a warning that says why."""
     if settings.external_broker is not None:
-        _warn("The demo stands still: its gateways use the embedded broker, and --broker names another one.")
+        _warn(
+            "The demo's gateways do not run: they need the embedded broker, and --broker names another one."
+        )
     elif not (settings.mqtt or settings.mqtt_tls or settings.mqtt_ws):
-        _warn("The demo stands still: with --mqtt off its gateways have nothing to connect to.")
+        _warn("The demo's gateways do not run: with --mqtt off they have nothing to connect to.")
     else:
         return False
     return True
 
 
-async def _stop_gateways(living: asyncio.Task[None]) -> None:
-    """Let the gateways take their leave; who is too slow is cut off at the end of the program."""
-    living.cancel()
-    await asyncio.wait({living}, timeout=_DISCONNECT_SECONDS)
+async def _stop_gateways(gateways_task: asyncio.Task[None]) -> None:
+    """Disconnect the gateways. After a timeout, the end of the process cuts off those that remain."""
+    gateways_task.cancel()
+    await asyncio.wait({gateways_task}, timeout=_DISCONNECT_SECONDS)
 
 
 async def _run_gateways(
     settings: Settings, setup: DemoSetup, service_started: asyncio.Future[StartupInfo], announce: Announcer
 ) -> None:
-    """Run the gateways once the service has started. What goes wrong there is told, and goes no further."""
-    told = await service_started
+    """Run the gateways once the service has started. Errors are printed or logged, and not raised."""
+    info = await service_started
     try:
         if setup.passwords:
-            await _run_fleet(settings, select_local_listener(told.mqtt), setup.passwords, announce)
+            await _run_fleet(settings, select_local_listener(info.mqtt), setup.passwords, announce)
     except* FleetError as errors:
-        _warn(f"The demo stands still: {_first_error(errors)}")
-    except* Exception:  # noqa: BLE001 # the service is worth more
-        _log.exception("the demo has ended, which is a defect of ours")
+        _warn(f"The demo's gateways have stopped: {_first_error(errors)}")
+    except* Exception:  # noqa: BLE001 # the service must go on
+        _log.exception("the demo's gateways have stopped because of an internal error")
 
 
 async def _run_fleet(
@@ -167,30 +176,32 @@ async def _run_fleet(
 ) -> None:
     tls = None if settings.tls_cert is None else _build_tls_context(settings.tls_cert)
     clock = SimulatedClock(0, SPEED_FACTOR)
-    memory = DeviceStateStore(settings.data / "demo")
+    device_states = DeviceStateStore(settings.data / "demo")
     async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
         fleet = EmulatedFleet(
             RealTimePace(clock), http=http, options=MqttOptions(tls=tls, timeout=_CONNECT_SECONDS)
         )
-        homes = [each for each in BUILDINGS if each.gateway in passwords]
-        for each in homes:
+        buildings = [each for each in BUILDINGS if each.gateway in passwords]
+        for each in buildings:
             mac = each.gateway
-            one = _restore_gateway(each, settings.topic_prefix, clock, memory)
-            fleet.add(one, replace(address, user=mac, password=passwords[mac]))
+            gateway = _restore_gateway(each, settings.topic_prefix, clock, device_states)
+            fleet.add(gateway, replace(address, user=mac, password=passwords[mac]))
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_announce_fleet(fleet, announce, sum(each.devices for each in homes)))
-                tasks.create_task(memory.run())
+                tasks.create_task(_announce_fleet(fleet, announce, sum(each.devices for each in buildings)))
+                tasks.create_task(device_states.run())
                 await fleet.run()
         finally:
-            memory.save_all()
+            device_states.save_all()
 
 
 async def _announce_fleet(fleet: EmulatedFleet, announce: Announcer, devices: int) -> None:
     await fleet.all_connected.wait()
     if announce is not None:
-        found = f"{len(fleet.uplinks)} emulated gateways with {devices} devices"
-        announce(f"{found} report, {SPEED_FACTOR:g} times as fast as in life")
+        announce(
+            f"{len(fleet.uplinks)} emulated gateways with {devices} devices are reporting, "
+            f"at {SPEED_FACTOR:g} times real speed"
+        )
 
 
 def _restore_gateway(
@@ -207,7 +218,7 @@ def _restore_gateway(
 
 
 def select_local_listener(listeners: Iterable[str]) -> BrokerAddress:
-    """The simplest way to the service from its own machine."""
+    """Return the local address of the simplest MQTT listener, without TLS and WebSocket if possible."""
     address = min(map(BrokerAddress.parse, listeners), key=lambda each: (each.tls, each.path is not None))
     host = ip_address(address.host)
     if not host.is_unspecified:
@@ -216,11 +227,11 @@ def select_local_listener(listeners: Iterable[str]) -> BrokerAddress:
 
 
 def _build_tls_context(certificate: Path) -> ssl.SSLContext:
-    """Trust this certificate alone, whatever name it has: it is our own."""
-    made = create_tls_context(authorities=certificate)
-    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    made.check_hostname = False
-    return made
+    """Create a client context that trusts only the service's own certificate, whatever its host name."""
+    context = create_tls_context(authorities=certificate)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = False
+    return context
 
 
 def _first_error(errors: BaseExceptionGroup[FleetError]) -> BaseException:

@@ -1,6 +1,6 @@
-"""What `read`, `write`, `ack` and `apiversion` have in common: whom they ask, and how.
+"""Common options, sending and output of `read`, `write`, `ack` and `apiversion`.
 
-They go through the service where somebody is logged in, or with `--broker` straight to a gateway.
+Requests go through the service the user is logged in to, or with `--broker` directly to a gateway.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 
-# Answers to requests, as people and programs read them.
+# --- Output of responses ---
 
 _ORIGIN_TEXTS: Final = {
     Origin.CONNECTED: "the device itself",
@@ -44,15 +44,15 @@ _ORIGIN_TEXTS: Final = {
 }
 
 _CHOICE_TEXTS: Final = {
-    "asked": "which was asked for",
-    "strongest": "which hears the device best",
-    "last-heard": "which brought the last report of the device",
-    "next-best": "because the last try through a better gateway failed",
+    "asked": "as requested",
+    "strongest": "which receives the device best",
+    "last-heard": "which sent the last report of the device",
+    "next-best": "because the last attempt through a better gateway failed",
 }
 
 
 def to_response_fields(response: Any, gateway: Mac | None) -> dict[str, Any]:
-    """An answer of the service, or of the gateway that we asked ourselves, under the same names."""
+    """Return the fields of a response of the service or of a gateway, under the same names."""
     if isinstance(response, Payload):
         return {**payload.to_json_object(response), "gateway": gateway}
     found: dict[str, Any] = msgspec.to_builtins(response)
@@ -60,7 +60,7 @@ def to_response_fields(response: Any, gateway: Mac | None) -> dict[str, Any]:
 
 
 def print_response(response: dict[str, Any], device: Mac, subject: str, *, as_json: bool) -> None:
-    """Print an answer; one that says no ends the command with exit code 1."""
+    """Print a response. Raise `ClickException` (exit code 1) if its status is not 0."""
     if as_json:
         print_json(response)
     if response["status"]:
@@ -71,46 +71,46 @@ def print_response(response: dict[str, Any], device: Mac, subject: str, *, as_js
 
 
 def _format_refusal(response: dict[str, Any], device: Mac) -> str:
-    words = response.get("errorMessage")
+    message = response.get("errorMessage")
     reason = format_status(response["status"])
     return (
-        f"{reason}: {words}; {_format_responder(response, device)}"
-        if words
+        f"{reason}: {message}; {_format_responder(response, device)}"
+        if message
         else f"{reason}; {_format_responder(response, device)}"
     )
 
 
 def _format_responder(response: dict[str, Any], device: Mac) -> str:
-    took = response.get("responseTime")
-    time = "" if took is None else f" in {took:g} ms"
+    millis = response.get("responseTime")
+    duration = "" if millis is None else f" in {millis:g} ms"
     if device == response["gateway"]:
-        return f"answered by the gateway itself{time}"
-    return f"answered by {_format_origin(response)}{time}, through gateway {response['gateway']}"
+        return f"answered by the gateway itself{duration}"
+    return f"answered by {_format_origin(response)}{duration}, through gateway {response['gateway']}"
 
 
 def _format_origin(response: dict[str, Any]) -> str:
-    """Gateways before 2.0.0 do not tell who answered."""
-    words = _ORIGIN_TEXTS.get(response.get("origin", -1), "the device, or the gateway instead of it")
-    return words.format(extender=response.get("extenderId", "?"))
+    """Name the node that responded; gateways before 2.0.0 do not report it."""
+    text = _ORIGIN_TEXTS.get(response.get("origin", -1), "the device, or the gateway instead of it")
+    return text.format(extender=response.get("extenderId", "?"))
 
 
 def _format_gateway_choice(response: dict[str, Any]) -> str:
-    """Why it went through this gateway, where somebody had the choice."""
+    """Explain why the service chose this gateway; empty if it had no choice."""
     choice = response.get("choice")
     if choice is None or choice["reason"] not in _CHOICE_TEXTS:
         return ""
     rssi = next(
         (each["rssi"] for each in choice["candidates"] if each["gateway"] == response["gateway"]), None
     )
-    heard = "" if rssi is None or choice["reason"] != "strongest" else f" ({rssi:g} dBm)"
-    return f", {_CHOICE_TEXTS[choice['reason']]}{heard}"
+    signal = "" if rssi is None or choice["reason"] != "strongest" else f" ({rssi:g} dBm)"
+    return f", {_CHOICE_TEXTS[choice['reason']]}{signal}"
 
 
 _PRIORITIES: Final = [each.name.lower() for each in Priority]
 _MAX_TIMEOUT: Final = 120
 _MIN_TIMEOUT: Final = 0.1
 _DEFAULT_TIMEOUT: Final = 15.0
-"""Seconds."""
+"""Seconds, as the two limits above."""
 
 
 def _check_broker_url(text: str) -> str:
@@ -122,11 +122,11 @@ _BROKER_URL: Final = TextParamType("url", _check_broker_url)
 
 
 class RequestRoute(NamedTuple):
-    """The way to a gateway: a broker, or none and so the service."""
+    """Route of a request to a gateway: through a broker, or through the service if there is no broker."""
 
     gateway: Mac | None
     broker: str | None
-    """With a password inside, perhaps."""
+    """URL of the broker, which may contain a password; None: use the service."""
     topic_prefix: str
     tls_ca: Path | None
 
@@ -134,66 +134,75 @@ class RequestRoute(NamedTuple):
     def from_options(
         cls, gateway: Mac | None, broker: str | None, topic_prefix: str, tls_ca: Path | None
     ) -> RequestRoute:
-        """The one that the options lead to; some lead nowhere without a broker."""
+        """Build the route from command-line options. Raise `UsageError` for options that need `--broker`."""
         if broker is None:
             for name, option in (("topic_prefix", "--topic-prefix"), ("tls_ca", "--tls-ca")):
                 if _is_on_command_line(name):
-                    raise click.UsageError(f"{option} goes with --broker.")
+                    raise click.UsageError(f"{option} needs --broker.")
         return cls(gateway, broker, topic_prefix, tls_ca)
 
     def require_gateway(self) -> Mac:
-        """At a broker nobody knows who hears a device."""
+        """Return the gateway, or raise `UsageError`: without a service it cannot be chosen automatically."""
         if self.gateway is None:
-            raise click.UsageError("With --broker, say with --gateway through which gateway it goes.")
+            raise click.UsageError("--broker needs --gateway, the gateway of the device.")
         return self.gateway
 
 
 def _is_on_command_line(parameter: str) -> bool:
-    """Whether it stands on the command line: what the environment says may be for others."""
+    """Return whether an option is on the command line: the environment may be meant for other commands."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source is ParameterSource.COMMANDLINE
 
 
 def broker_options(command: Any) -> Any:
-    """Give a command all that leads to a broker; it gets them under the names of `Way`."""
+    """Add the options of a broker to a command. Parameters are named as the fields of `RequestRoute`."""
     broker = click.option(
         "--broker",
         type=_BROKER_URL,
-        envvar="MESHFLEET_MESH",  # not MESHFLEET_BROKER: that is the one of a service on this machine
+        envvar="MESHFLEET_MESH",  # not MESHFLEET_BROKER, which belongs to a service on this machine
         show_envvar=True,
-        help="Without any service: mqtt://[user:password@]host[:port]; also mqtts://, ws:// and wss://.",
+        help="Use this broker, without a service: mqtt://[user:password@]host[:port]; also mqtts://, ws://, wss://.",
     )
     prefix = click.option(
-        "--topic-prefix", type=PREFIX, default="", help="With --broker: what is before mt/."
+        "--topic-prefix",
+        type=PREFIX,
+        default="",
+        help="With --broker: prefix in front of mt/ in every topic.",
     )
     return broker(prefix(tls_ca_option(command)))
 
 
 def route_options(command: Any) -> Any:
-    """Give a command also the gateway through which it goes."""
+    """Add `--gateway` and the options of a broker to a command."""
     return click.option(
-        "--gateway", type=DEVICE, shell_complete=complete_gateways, help="Through this gateway."
+        "--gateway", type=DEVICE, shell_complete=complete_gateways, help="Send it through this gateway."
     )(broker_options(command))
 
 
-priority_option = click.option(
-    "--priority", type=click.Choice(_PRIORITIES), help="How urgent it is inside the mesh."
-)
+priority_option = click.option("--priority", type=click.Choice(_PRIORITIES), help="Priority in the mesh.")
 timeout_option = click.option(
     "--timeout",
     type=NumberParamType(_MIN_TIMEOUT, _MAX_TIMEOUT),
     default=_DEFAULT_TIMEOUT,
     show_default=True,
-    help="Seconds to wait for the answer.",
+    help="Seconds to wait for the response.",
 )
 
 
 def request_options(command: Any) -> Any:
-    """Give a command all that says how a device is reached and opened; see `access`."""
+    """Add the options of `build_request_parameters` to a command."""
     for option in (
-        click.option("--ask-public-key", is_flag=True, help="Ask for it; else it is MESHFLEET_PUBLIC_KEY."),
-        click.option("--ask-key", is_flag=True, help="Ask for the network key; else it is MESHFLEET_KEY."),
-        click.option("--access-type", type=click.Choice([each.value for each in AccessType])),
+        click.option(
+            "--ask-public-key",
+            is_flag=True,
+            help="Prompt for the public key (default: MESHFLEET_PUBLIC_KEY).",
+        ),
+        click.option("--ask-key", is_flag=True, help="Prompt for the network key (default: MESHFLEET_KEY)."),
+        click.option(
+            "--access-type",
+            type=click.Choice([each.value for each in AccessType]),
+            help="How to reach a device outside the secure network.",
+        ),
         click.option("--extender", type=DEVICE, help="Reach an unconnected device through this extender."),
         timeout_option,
         priority_option,
@@ -211,7 +220,7 @@ def build_request_parameters(  # noqa: PLR0913 # one for each option
     ask_key: bool,
     ask_public_key: bool,
 ) -> dict[str, Any]:
-    """What the SDK is told of it. Keys come from where nobody else sees them."""
+    """Build the SDK's request parameters. Keys are read from the environment or a prompt."""
     return {
         "priority": parse_priority(priority),
         "timeout": timeout,
@@ -222,9 +231,9 @@ def build_request_parameters(  # noqa: PLR0913 # one for each option
     }
 
 
-def parse_priority(word: str | None) -> Priority | None:
-    """A priority by its word."""
-    return Priority[word.upper()] if word else None
+def parse_priority(name: str | None) -> Priority | None:
+    """Return a priority by its name, or None."""
+    return Priority[name.upper()] if name else None
 
 
 def _read_secret(variable: str, question: str, *, ask: bool) -> str | None:
@@ -239,7 +248,7 @@ def send_request(
     by_service: Callable[[Fleet], Coroutine[Any, Any, Any]],
     by_broker: Callable[[Mesh, Mac], Coroutine[Any, Any, Any]],
 ) -> Any:
-    """Ask, the way that is wanted; gives what comes back."""
+    """Send a request through the service or the broker of the route, and return the response."""
     if route.broker is None:
         return call_service(by_service)
     return asyncio.run(_send_to_broker(route, route.require_gateway(), by_broker))
@@ -253,5 +262,5 @@ async def _send_to_broker(
 
 
 def open_mesh(route: RequestRoute) -> Mesh:
-    """The gateways at a broker."""
+    """Create an SDK client for the gateways at the route's broker."""
     return Mesh(route.broker or "", prefix=route.topic_prefix, tls_ca=route.tls_ca)

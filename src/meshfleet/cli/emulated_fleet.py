@@ -1,4 +1,4 @@
-"""Running a fleet of emulated gateways from the command line until somebody stops it."""
+"""Runs a fleet of emulated gateways until stopped, and prints its statistics."""
 
 from __future__ import annotations
 
@@ -30,32 +30,33 @@ if TYPE_CHECKING:
     from meshfleet.emulator.runtime.simulation_pace import SimulationPace
 
 
-# How a simulation is doing: live on a terminal, as lines elsewhere.
+# --- Statistics: a live table on a terminal, else lines ---
 
 _REFRESH_SECONDS: Final = 0.5
+"""Seconds between two updates of the live table."""
 _PRINT_SECONDS: Final = 10.0
-"""Seconds."""
+"""Seconds between two printed lines."""
 
 
 class FleetStats(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a fleet has done so far, and how fast it does it now."""
+    """Statistics of a fleet: totals since the start, and rates since the last sample."""
 
     seconds: float
-    """Since all gateways were connected."""
+    """Seconds since all gateways were connected."""
     gateways: int
     connected: int
     reports: int
     reports_per_second: float
     requests: int
     dropped: int
-    """Messages that were given up because the broker was away for too long."""
+    """Messages dropped because the broker was unreachable for too long."""
     cpu_micros_per_report: float
     trouble: str
-    """Why one of the gateways is not connected, if that is so."""
+    """Why one of the gateways is not connected; empty if all are."""
 
 
 class FleetStatsSampler:
-    """Takes figures of a fleet; speeds are those since the last time."""
+    """Source of a fleet's statistics. Rates are averages since the last sample."""
 
     def __init__(self, fleet: EmulatedFleet) -> None:
         self._fleet = fleet
@@ -64,9 +65,13 @@ class FleetStatsSampler:
         self._cpu = time.process_time()
 
     def sample(self) -> FleetStats:
-        """Look at the fleet."""
+        """Return the current statistics, and start a new interval for the rates."""
         now, reports, cpu = time.monotonic(), self._fleet.report_count, time.process_time()
-        made, elapsed, used = reports - self._reports, now - self._last_sampled_at, cpu - self._cpu
+        new_reports, elapsed, cpu_used = (
+            reports - self._reports,
+            now - self._last_sampled_at,
+            cpu - self._cpu,
+        )
         self._last_sampled_at, self._reports, self._cpu = now, reports, cpu
         uplinks = self._fleet.uplinks
         return FleetStats(
@@ -74,23 +79,23 @@ class FleetStatsSampler:
             gateways=len(uplinks),
             connected=sum(uplink.is_connected for uplink in uplinks),
             reports=reports,
-            reports_per_second=round(made / elapsed, 1) if elapsed else 0.0,
+            reports_per_second=round(new_reports / elapsed, 1) if elapsed else 0.0,
             requests=sum(uplink.received for uplink in uplinks),
             dropped=sum(uplink.dropped for uplink in uplinks),
-            cpu_micros_per_report=round(used / made * 1e6, 1) if made else 0.0,
+            cpu_micros_per_report=round(cpu_used / new_reports * 1e6, 1) if new_reports else 0.0,
             trouble=next((uplink.disconnect_reason for uplink in uplinks if not uplink.is_connected), ""),
         )
 
 
 async def print_fleet_stats(fleet: EmulatedFleet, *, seconds: float | None, as_json: bool) -> None:
-    """Show how a fleet is doing, for so many seconds or for ever."""
+    """Print the statistics of a fleet periodically, for a number of seconds or (None) forever."""
     if sys.stdout.isatty() and not as_json:
         await _render_live(fleet, seconds)
         return
     await fleet.all_connected.wait()
-    watch = FleetStatsSampler(fleet)
+    sampler = FleetStatsSampler(fleet)
     async for _ in _intervals(_PRINT_SECONDS, seconds):
-        click.echo(_format_line(watch.sample(), as_json=as_json))
+        click.echo(_format_line(sampler.sample(), as_json=as_json))
 
 
 def _format_line(stats: FleetStats, *, as_json: bool) -> str:
@@ -108,13 +113,13 @@ async def _render_live(fleet: EmulatedFleet, seconds: float | None) -> None:
     with Live(_build_table(FleetStatsSampler(fleet).sample()), transient=False) as live:
         while not await _wait_until_complete(fleet):
             live.update(_build_table(FleetStatsSampler(fleet).sample()))
-        watch = FleetStatsSampler(fleet)
+        sampler = FleetStatsSampler(fleet)
         async for _ in _intervals(_REFRESH_SECONDS, seconds):
-            live.update(_build_table(watch.sample()))
+            live.update(_build_table(sampler.sample()))
 
 
 async def _wait_until_complete(fleet: EmulatedFleet) -> bool:
-    """Wait a little for all gateways to be connected; whether they are."""
+    """Wait for one refresh interval at most. Return whether all gateways are connected."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_REFRESH_SECONDS):
             await fleet.all_connected.wait()
@@ -129,13 +134,13 @@ def _build_table(stats: FleetStats) -> Table:
     return table
 
 
-async def _intervals(every: float, seconds: float | None) -> AsyncIterator[None]:
-    """Wait for the next look, and for the last one at the end."""
+async def _intervals(interval: float, seconds: float | None) -> AsyncIterator[None]:
+    """Yield after each interval, the last time after `seconds`."""
     end = inf if seconds is None else time.monotonic() + seconds
-    left = inf
-    while left > every:
-        left = max(0.0, end - time.monotonic())
-        await asyncio.sleep(min(every, left))
+    remaining = inf
+    while remaining > interval:
+        remaining = max(0.0, end - time.monotonic())
+        await asyncio.sleep(min(interval, remaining))
         yield
 
 
@@ -145,7 +150,7 @@ async def run_emulated_fleet(
     populate: Callable[[EmulatedFleet, httpx.AsyncClient], Coroutine[Any, Any, None]],
     monitor: Callable[[EmulatedFleet], Coroutine[Any, Any, None]],
 ) -> None:
-    """Fill a fleet and run it until `watch` returns or a signal comes."""
+    """Populate a fleet and run it until `monitor` returns or a signal arrives."""
     tls = None if tls_ca is None else create_tls_context(authorities=tls_ca)
     async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
         fleet = EmulatedFleet(pace, http=http, options=MqttOptions(tls=tls))

@@ -1,4 +1,4 @@
-"""As many connections as a program needs."""
+"""Limit of open files: raised for the connections that a program needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPARE_FILES: Final = 200
 
 
 def require_connections(number: int) -> None:
-    """See to it that the system lets us open so many, or say what to do."""
+    """Raise the limit of open files for a number of connections. Raise `ClickException` if not possible."""
     possible = raise_open_file_limit(number + _SPARE_FILES) - _SPARE_FILES
     if possible < number:
         raise click.ClickException(
@@ -28,26 +28,31 @@ def require_connections(number: int) -> None:
 
 
 def reduce_connection_limit(settings: Settings, other_connections: int) -> Settings:
-    """The same settings, or with fewer connections to the broker, if the system does not let us open more."""
-    wanted = settings.limits.connections
+    """Raise the limit of open files, or return settings with fewer MQTT connections if that fails."""
+    required = settings.limits.connections
     possible = max(
-        1, raise_open_file_limit(wanted + other_connections + _SPARE_FILES) - other_connections - _SPARE_FILES
+        1,
+        raise_open_file_limit(required + other_connections + _SPARE_FILES) - other_connections - _SPARE_FILES,
     )
-    if possible >= wanted:
+    if possible >= required:
         return settings
-    _log.warning("the system allows %d MQTT connections (ulimit -Hn), not %d", possible, wanted)
+    _log.warning(
+        "the limit of open files (ulimit -Hn) allows %d MQTT connections, not %d",
+        possible,
+        required,
+    )
     return replace(settings, limits=replace(settings.limits, connections=possible))
 
 
-def raise_open_file_limit(wanted: int) -> int:
-    """Let this process open so many files, or as many as the system allows; tells how many."""
+def raise_open_file_limit(required: int) -> int:
+    """Raise the limit of open files as far as the system allows. Return the resulting limit."""
     try:
-        import resource  # noqa: PLC0415 # not there on Windows, which has no such limit
+        import resource  # noqa: PLC0415 # missing on Windows, which has no such limit
     except ImportError:
-        return wanted
+        return required
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= wanted or soft == resource.RLIM_INFINITY:
-        return wanted
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft >= required or soft == resource.RLIM_INFINITY:
+        return required
+    allowed = required if hard == resource.RLIM_INFINITY else min(required, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return allowed

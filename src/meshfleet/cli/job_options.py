@@ -1,4 +1,4 @@
-"""The options of `meshfleet jobs create`: which devices, and how."""
+"""Options of `meshfleet jobs create`: target devices, rollout and update."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FILTERS: Final = {
     "name": "friendly_name",
     "gateway": "gateway",
 }
-"""What `devices list` calls them, and the SDK."""
+"""Names of filters in `devices list`, and in the SDK."""
 
 _BOOLEANS: Final = {"yes": True, "no": False, "true": True, "false": False}
 
@@ -49,7 +49,7 @@ _BOOLEANS: Final = {"yes": True, "no": False, "true": True, "false": False}
 def _parse_wave(text: str) -> Wave:
     found = _WAVE.fullmatch(parse_text(text, "wave"))
     if found is None or ("." in found["size"] and not found["percent"]):
-        raise WireError("wave", f"{text!r} is neither a number nor a percentage, such as canary=5 or 10%")
+        raise WireError("wave", f"{text!r} is not a number or percentage such as canary=5 or 10%")
     if found["percent"]:
         return Wave(name=found["name"], percent=float(found["size"]))
     return Wave(name=found["name"], count=int(found["size"]))
@@ -62,16 +62,16 @@ def _parse_filter(text: str) -> tuple[str, object]:
     if name != "connected":
         return _FILTERS[name], value
     if value not in _BOOLEANS:
-        raise WireError("filter", "connected is yes or no")
+        raise WireError("filter", "connected must be yes or no")
     return _FILTERS[name], _BOOLEANS[value]
 
 
 def _parse_limit(text: str) -> int | str:
-    """A number, or the word for none, which is not None: click would take that for no value at all."""
+    """Parse a number or `none`, which is returned as it is: click would take None for a missing value."""
     if text == _NO_LIMIT:
         return text
     if not (text.isascii() and text.isdecimal() and int(text)):
-        raise WireError("limit", f"{text!r} is neither a number from 1 on nor {_NO_LIMIT}")
+        raise WireError("limit", f"{text!r} is not a positive number or {_NO_LIMIT}")
     return int(text)
 
 
@@ -84,7 +84,7 @@ _TARGET_OPTIONS: Final = (
         type=DEVICE,
         multiple=True,
         shell_complete=complete_devices,
-        help="This one; repeatable.",
+        help="Update this device; repeatable.",
     ),
     click.option(
         "--label",
@@ -92,16 +92,16 @@ _TARGET_OPTIONS: Final = (
         type=LABEL,
         multiple=True,
         shell_complete=complete_labels,
-        help="All with this label; repeatable.",
+        help="Update all devices with this label; repeatable.",
     ),
     click.option(
         "--filter",
         "filters",
         type=TextParamType("name=value", _parse_filter),
         multiple=True,
-        help=f"All that meet these filters, of {', '.join(_FILTERS)}; repeatable.",
+        help=f"Update the devices that match all filters ({', '.join(_FILTERS)}); repeatable.",
     ),
-    click.option("--all", "everything", is_flag=True, help="All devices that there are."),
+    click.option("--all", "everything", is_flag=True, help="Update all devices."),
 )
 
 _ROLLOUT_OPTIONS: Final = (
@@ -110,41 +110,65 @@ _ROLLOUT_OPTIONS: Final = (
         "waves",
         type=TextParamType("wave", _parse_wave),
         multiple=True,
-        help="So many first, or up to so many percent, such as canary=5, 10%; repeatable.",
+        help="Size of a wave: a number or a cumulative percentage, such as canary=5 or 10%; repeatable.",
     ),
     click.option(
         "--gate",
         "success_percent",
         type=NumberParamType(0, 100),
         default=0.0,
-        help="Percent of a wave to succeed.",
+        help="Success rate of a wave required to start the next one (%).",
     ),
     click.option(
-        "--soak", "soak_minutes", type=NumberParamType(0), default=0.0, help="Minutes between two waves."
+        "--soak",
+        "soak_minutes",
+        type=NumberParamType(0),
+        default=0.0,
+        help="Minutes to wait between two waves.",
     ),
     click.option("--gate-pause", is_flag=True, help="Pause the job after each wave."),
-    click.option("--per-job", type=LIMIT, default=_NO_LIMIT, help="At the same time, in the whole job."),
-    click.option("--per-gateway", type=LIMIT, default="1", show_default=True, help="And through a gateway."),
-    click.option("--rate", type=click.IntRange(1), help="Begin no more updates than this in a minute."),
+    click.option("--per-job", type=LIMIT, default=_NO_LIMIT, help="Maximum concurrent updates, or none."),
     click.option(
-        "--abort", "abort_percent", type=NumberParamType(0, 100), help="Stop if so many percent fail."
+        "--per-gateway",
+        type=LIMIT,
+        default="1",
+        show_default=True,
+        help="Maximum concurrent updates per gateway, or none.",
+    ),
+    click.option("--rate", type=click.IntRange(1), help="Maximum updates started per minute."),
+    click.option(
+        "--abort",
+        "abort_percent",
+        type=NumberParamType(0, 100),
+        help="Stop the job if this percentage of updates fails.",
     ),
     click.option(
-        "--abort-after", type=click.IntRange(1), default=1, help="But not before so many have begun."
+        "--abort-after",
+        type=click.IntRange(1),
+        default=1,
+        help="With --abort: only after this many updates were started.",
     ),
-    click.option("--abort-cancel", is_flag=True, help="And then cancel the job, instead of pausing it."),
-    click.option("--on-newer-job", type=click.Choice(["queue", "supersede", "reject"]), default="queue"),
+    click.option("--abort-cancel", is_flag=True, help="With --abort: cancel the job instead of pausing it."),
+    click.option(
+        "--on-newer-job",
+        type=click.Choice(["queue", "supersede", "reject"]),
+        default="queue",
+        show_default=True,
+        help="For devices of a newer job: it waits, it replaces updates not started, or it skips them.",
+    ),
 )
 
 _UPDATE_OPTIONS: Final = (
     click.option(
-        "--method", type=click.Choice([each.value for each in UpdateMethod]), help="Else as fits a device."
+        "--method",
+        type=click.Choice([each.value for each in UpdateMethod]),
+        help="Update method (default: chosen per device).",
     ),
-    click.option("--stage", is_flag=True, help="Let devices keep the image until jobs apply."),
-    click.option("--allow-downgrade", is_flag=True, help="Also bring older versions than they have."),
-    click.option("--no-apply", is_flag=True, help="Wait for jobs apply before it begins."),
-    click.option("--start", "start_at", type=TIME, help="When it begins."),
-    click.option("--deadline", type=TIME, help="When it is canceled if it is not over."),
+    click.option("--stage", is_flag=True, help="Transfer the image, and install it only after `jobs apply`."),
+    click.option("--allow-downgrade", is_flag=True, help="Also install versions older than the current one."),
+    click.option("--no-apply", is_flag=True, help="Start the job only after `jobs apply`."),
+    click.option("--start", "start_at", type=TIME, help="Time when the job starts."),
+    click.option("--deadline", type=TIME, help="Time when the job is canceled if it has not ended."),
     click.option(
         "--retries",
         type=click.IntRange(0, 10),
@@ -157,59 +181,61 @@ _UPDATE_OPTIONS: Final = (
         type=NumberParamType(0),
         default=Retry().backoff_seconds,
         show_default=True,
-        help="Seconds before the first retry; doubles with each.",
+        help="Seconds before the first retry; doubled for each further one.",
     ),
-    click.option("--queue-minutes", type=NumberParamType(0), help="How long a device may wait for its turn."),
-    click.option("--step-minutes", type=NumberParamType(0), help="How long an update may make no progress."),
-    click.option("--total-minutes", type=NumberParamType(1), help="How long an update may take."),
+    click.option(
+        "--queue-minutes", type=NumberParamType(0), help="Timeout of waiting for the update to start."
+    ),
+    click.option("--step-minutes", type=NumberParamType(0), help="Timeout of an update without progress."),
+    click.option("--total-minutes", type=NumberParamType(1), help="Timeout of the whole update of a device."),
     click.option(
         "--heartbeats",
         type=click.IntRange(0, 100),
         default=3,
         show_default=True,
-        help="Good ones that prove that a device is well with its new version.",
+        help="Good heartbeats required after the update; 0: check only the version.",
     ),
 )
 
 
 def job_options(command: Any) -> Any:
-    """Give a command all that a job is made of; see `order`."""
+    """Add the options of `build_job_options` to a command."""
     for option in reversed((*_TARGET_OPTIONS, *_ROLLOUT_OPTIONS, *_UPDATE_OPTIONS)):
         command = option(command)
     return command
 
 
-def build_job_options(given: dict[str, Any]) -> JobOptions:
-    """What the SDK is told of these options."""
+def build_job_options(options: dict[str, Any]) -> JobOptions:
+    """Build the SDK's options of a job. Raise `UsageError` if no devices are selected."""
     found: JobOptions = {
-        "devices": given["devices"],
-        "labels": given["labels"],
-        "filter": _join_filters(given["filters"]),
-        "everything": given["everything"],
-        "stage": given["stage"],
-        "allow_downgrade": given["allow_downgrade"],
-        "method": given["method"],
-        "auto_apply": not given["no_apply"],
-        "start_at": given["start_at"],
-        "deadline": given["deadline"],
-        "waves": given["waves"],
+        "devices": options["devices"],
+        "labels": options["labels"],
+        "filter": _join_filters(options["filters"]),
+        "everything": options["everything"],
+        "stage": options["stage"],
+        "allow_downgrade": options["allow_downgrade"],
+        "method": options["method"],
+        "auto_apply": not options["no_apply"],
+        "start_at": options["start_at"],
+        "deadline": options["deadline"],
+        "waves": options["waves"],
         "gate": Gate(
-            success_percent=given["success_percent"],
-            soak_minutes=given["soak_minutes"],
-            pause=given["gate_pause"],
+            success_percent=options["success_percent"],
+            soak_minutes=options["soak_minutes"],
+            pause=options["gate_pause"],
         ),
         "concurrency": Concurrency(
-            per_job=_to_limit(given["per_job"]), per_gateway=_to_limit(given["per_gateway"])
+            per_job=_to_limit(options["per_job"]), per_gateway=_to_limit(options["per_gateway"])
         ),
-        "rate": None if given["rate"] is None else Rate(per_minute=given["rate"]),
-        "abort": _build_abort_criteria(given),
-        "retry": Retry(max=given["retries"], backoff_seconds=given["backoff"]),
-        "timeouts": _build_timeouts(given),
-        "health": JobHealth(heartbeats=given["heartbeats"]),
-        "on_newer_job": given["on_newer_job"],
+        "rate": None if options["rate"] is None else Rate(per_minute=options["rate"]),
+        "abort": _build_abort_criteria(options),
+        "retry": Retry(max=options["retries"], backoff_seconds=options["backoff"]),
+        "timeouts": _build_timeouts(options),
+        "health": JobHealth(heartbeats=options["heartbeats"]),
+        "on_newer_job": options["on_newer_job"],
     }
     if not (found["devices"] or found["labels"] or found["filter"] or found["everything"]):
-        raise click.UsageError("Say which devices: --device, --label, --filter or --all.")
+        raise click.UsageError("Select devices with --device, --label, --filter or --all.")
     return found
 
 
@@ -220,7 +246,7 @@ def _join_filters(filters: Iterable[tuple[str, object]]) -> DeviceFilters | None
         if name == "labels":
             labels.append(value)
         elif name in found:
-            raise click.UsageError("A filter other than label can be given once.")
+            raise click.UsageError("Only the filter label can be repeated.")
         else:
             found[name] = value
     return cast("DeviceFilters", found | ({"labels": labels} if labels else {})) or None
@@ -230,20 +256,20 @@ def _to_limit(limit: int | str) -> int | None:
     return None if isinstance(limit, str) else limit
 
 
-def _build_abort_criteria(given: dict[str, Any]) -> tuple[Criterion, ...]:
-    if given["abort_percent"] is None:
-        if given["abort_cancel"]:
-            raise click.UsageError("--abort-cancel goes with --abort.")
+def _build_abort_criteria(options: dict[str, Any]) -> tuple[Criterion, ...]:
+    if options["abort_percent"] is None:
+        if options["abort_cancel"]:
+            raise click.UsageError("--abort-cancel needs --abort.")
         return ()
     return (
         Criterion(
-            percent=given["abort_percent"],
-            min_executed=given["abort_after"],
-            action="CANCEL" if given["abort_cancel"] else "PAUSE",
+            percent=options["abort_percent"],
+            min_executed=options["abort_after"],
+            action="CANCEL" if options["abort_cancel"] else "PAUSE",
         ),
     )
 
 
-def _build_timeouts(given: dict[str, Any]) -> Timeouts:
+def _build_timeouts(options: dict[str, Any]) -> Timeouts:
     names = ("queue_minutes", "step_minutes", "total_minutes")
-    return Timeouts(**{name: given[name] for name in names if given[name] is not None})
+    return Timeouts(**{name: options[name] for name in names if options[name] is not None})

@@ -1,4 +1,4 @@
-"""Jobs as people read them."""
+"""Output of jobs, executions and dry runs as text."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from meshfleet.client import Criterion, DryRun, Evidence, Execution, ExecutionDetail, Job, Transition
 
 
-# The part of a device in a job as people read it: where it is, and its story with what proves it.
+# --- Execution: the update of one device in a job, with its timeline and evidence ---
 
 _VERSION_IDENTIFIER: Final = "8001"
-"""The only property that jobs read raw."""
+"""Firmware version, the only property that jobs read raw."""
 
 _UNKNOWN: Final = "unknown"
 
 
 class _TimelineRow(NamedTuple):
-    """Of a story."""
+    """Row of an execution's timeline."""
 
     time: str
     step: str
@@ -46,15 +46,15 @@ _TIMELINE_COLUMNS: Final = (
 
 
 def format_execution_reason(execution: Execution) -> str:
-    """What it waits for, or why it ended as it did; empty: it went well."""
+    """Return what an execution waits for, or why it failed; empty if there is nothing to say."""
     return execution.waiting_for or _format_reason(execution)
 
 
 def print_execution(execution: ExecutionDetail, job: str) -> None:
-    """Print where it is and why, and then all that happened, line by line."""
+    """Print the state of an execution, its fields and its timeline."""
     why = format_execution_reason(execution)
-    where = f"{execution.device_id} is {execution.state} in {job}, {execution.progress} %"
-    click.echo(to_printable(f"{where}: {why}" if why else f"{where}."))
+    state = f"{execution.device_id} is {execution.state} in {job}, {execution.progress} %"
+    click.echo(to_printable(f"{state}: {why}" if why else f"{state}."))
     click.echo()
     print_fields((name, value) for name, value in _list_execution_fields(execution) if value)
     click.echo()
@@ -62,7 +62,7 @@ def print_execution(execution: ExecutionDetail, job: str) -> None:
 
 
 def format_evidence(evidence: Evidence) -> str:
-    """A report, or a response to a step of the update."""
+    """Format a report or a response that proves a step of the update."""
     match evidence.kind, evidence.content:
         case "response", {"step": step, "status": 0, "value": value}:
             return f"response to {step}: {_format_response_value(value)}"
@@ -73,21 +73,20 @@ def format_evidence(evidence: Evidence) -> str:
         case "heartbeat", {"status": status, "time": str(at)}:
             return f"heartbeat of {at}: {'fine' if status == 0 else f'status {status}'}"
         case "dfu", {"gateway": gateway, "parent": parent, "rssi": rssi}:
-            return (
-                f"in DFU mode: heard by {parent or _UNKNOWN} with {rssi} dBm, gateway {gateway or _UNKNOWN}"
-            )
+            signal = f"{rssi} dBm at {parent or _UNKNOWN}"
+            return f"in DFU mode: {signal}, gateway {gateway or _UNKNOWN}"
     return f"{evidence.kind}: {msgspec.json.encode(evidence.content).decode()}"
 
 
 def _list_execution_fields(execution: Execution) -> Iterable[tuple[str, object]]:
     yield "version", f"{execution.from_version or 'unknown'} -> {execution.to_version}"
-    yield "way", execution.method
+    yield "method", execution.method
     yield "gateway", execution.gateway
     yield "wave", execution.wave
     yield "attempt", execution.attempt
     if execution.state is ExecutionState.QUEUED and execution.attempt > 1:
         yield "last attempt", _format_reason(execution)
-    yield "begun", execution.started_at
+    yield "started", execution.started_at
     yield "changed", execution.updated_at
 
 
@@ -97,18 +96,18 @@ def _format_reason(execution: Execution) -> str:
 
 
 def _build_timeline(execution: ExecutionDetail) -> list[_TimelineRow]:
-    """All steps, each with its proof behind it, and what was seen between them."""
-    told = [(step.time, [*_transition_rows(step)]) for step in execution.transitions]
-    told += [(seen.time, [_TimelineRow(seen.time, "", format_evidence(seen))]) for seen in execution.evidence]
-    told += [
-        (seen.time, [_TimelineRow(seen.time, "(over)", format_evidence(seen))]) for seen in execution.later
+    """Return all transitions, each followed by its evidence, with other evidence in between, by time."""
+    rows = [(step.time, [*_transition_rows(step)]) for step in execution.transitions]
+    rows += [(each.time, [_TimelineRow(each.time, "", format_evidence(each))]) for each in execution.evidence]
+    rows += [
+        (each.time, [_TimelineRow(each.time, "(ended)", format_evidence(each))]) for each in execution.later
     ]
-    return [line for _, lines in sorted(told, key=lambda each: each[0]) for line in lines]
+    return [row for _, group in sorted(rows, key=lambda each: each[0]) for row in group]
 
 
 def _transition_rows(step: Transition) -> Iterable[_TimelineRow]:
-    words = f"{step.from_} -> {step.to}" if step.from_ else f"-> {step.to}"
-    yield _TimelineRow(step.time, words, step.cause)
+    transition = f"{step.from_} -> {step.to}" if step.from_ else f"-> {step.to}"
+    yield _TimelineRow(step.time, transition, step.cause)
     if step.evidence is not None:
         yield _TimelineRow("", "", format_evidence(step.evidence))
 
@@ -131,7 +130,7 @@ def _format_pairs(value: dict[str, object]) -> str:
 
 
 MAX_FAILED_LISTED: Final = 10
-"""Devices with which a job is shown that failed."""
+"""Maximum number of failed executions printed with a job."""
 
 _FAILED_STATES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REJECTED)
 
@@ -163,59 +162,59 @@ _WAVE_COLUMNS: Final = (
 )
 
 _REASON_TEXTS: Final[Mapping[str, str]] = {
-    PauseReason.USER: "somebody asked for it",
+    PauseReason.USER: "requested by a user",
     PauseReason.ABORT_CRITERIA: "too many updates failed",
-    PauseReason.GATE: "a wave has passed, and somebody is to look before the next",
+    PauseReason.GATE: "a wave has ended, and the next one waits for `jobs resume`",
     PauseReason.GATE_FAILED: "too few devices of a wave succeeded",
-    StopCause.RELEASE_WITHDRAWN: "its firmware was withdrawn",
-    StopCause.DEADLINE: "its deadline has passed",
+    StopCause.RELEASE_WITHDRAWN: "the firmware was withdrawn",
+    StopCause.DEADLINE: "the deadline has passed",
 }
-"""Why a job is paused, or was stopped."""
+"""Text for each reason why a job is paused or was stopped."""
 
 _SHOWN_ELSEWHERE: Final = frozenset({"name", "firmwareId", "waves", "abort"})
-"""What an order holds and is shown elsewhere."""
+"""Options of a job that are printed apart from the list of options."""
 
 _MAX_LISTED: Final = 5
 
 _HOUR_MINUTES: Final = 60
-"""Minutes."""
+"""Minutes of an hour."""
 
 
 def count_job_devices(job: Job) -> int:
-    """How many devices it is about."""
+    """Return the number of devices of a job."""
     return sum(job.counts.values())
 
 
 def format_job_progress(job: Job) -> str:
-    """Say how far a job is."""
+    """Return the progress of a job in percent, as text."""
     ended = sum(count for state, count in job.counts.items() if state not in _UNFINISHED_STATES)
     return format_progress(job.progress, ended - sum(job.left_out.values()))
 
 
 def format_state_counts(job: Job) -> str:
-    """How many devices are in which state."""
+    """List the number of devices in each state."""
     return ", ".join(f"{count} {state}" for state, count in job.counts.items() if count)
 
 
 def format_job_state(job: Job) -> str:
-    """Where a job is, and how it went or why it rests, in two words."""
+    """Return the state of a job, with its outcome or the reason of its pause."""
     return ", ".join(filter(None, (job.state, job.outcome or job.pause_reason or job.stop_cause)))
 
 
 def format_job_line(job: Job) -> str:
-    """A job on one line, which is another one when something has changed."""
+    """Return a job on one line, which differs whenever state, progress or counts change."""
     return "  ".join((job.id, format_job_state(job), format_job_progress(job), format_state_counts(job)))
 
 
 def format_job_sentence(job: Job) -> str:
-    """Where a job is, and why."""
+    """Return a sentence with the state of a job, its outcome and the reason."""
     outcome = "" if job.outcome is None else f", outcome {job.outcome}"
     why = job.pause_reason or job.stop_cause
     return f"{job.id} is {job.state}{outcome}{f': {_REASON_TEXTS[why]} ({why})' if why else ''}."
 
 
 def print_job(job: Job) -> None:
-    """Print how a job goes, what it is, and what it was told beyond what holds anyway."""
+    """Print the state of a job, its fields, the options that are not defaults, and its waves."""
     click.echo(to_printable(format_job_sentence(job)))
     click.echo(
         f"{count_job_devices(job)} devices, {format_job_progress(job)} done: {format_state_counts(job)}\n"
@@ -224,17 +223,18 @@ def print_job(job: Job) -> None:
     if len(job.wave_states) > 1:
         click.echo()
         print_table(
-            _WAVE_COLUMNS, [(wave.name or place, wave) for place, wave in enumerate(job.wave_states, start=1)]
+            _WAVE_COLUMNS,
+            [(wave.name or number, wave) for number, wave in enumerate(job.wave_states, start=1)],
         )
 
 
 def list_failed_states(job: Job) -> list[ExecutionState]:
-    """The states of devices that it tried in vain to update."""
+    """Return the failure states that executions of a job are in."""
     return [state for state in _FAILED_STATES if job.counts.get(state)]
 
 
 def format_more_failed(job: Job) -> str:
-    """Where those of them are found that are not shown with the job; empty: all are."""
+    """Return the command that lists more failed executions than are printed; empty if there are none."""
     failed = list_failed_states(job)
     more = sum(job.counts[state] for state in failed) - MAX_FAILED_LISTED
     flags = " ".join(f"--state {state}" for state in failed)
@@ -244,10 +244,10 @@ def format_more_failed(job: Job) -> str:
 def _list_job_fields(job: Job) -> Iterable[tuple[str, object]]:
     yield "name", job.name
     yield "firmware", f"{job.version} for model {job.model_number}, {job.firmware_id}"
-    yield "made", f"{job.created_at} by {job.created_by}"
-    yield "begun", job.started_at
-    yield "over", job.finished_at
-    yield "likely over", job.eta
+    yield "created", f"{job.created_at} by {job.created_by}"
+    yield "started", job.started_at
+    yield "finished", job.finished_at
+    yield "estimated end", job.eta
     yield "retry of", job.parent_job_id
     yield from _list_changed_options(job)
     if job.abort:
@@ -255,16 +255,16 @@ def _list_job_fields(job: Job) -> Iterable[tuple[str, object]]:
 
 
 def _list_changed_options(job: Job) -> Iterable[tuple[str, object]]:
-    """What it was told that does not hold anyway, by the names of the REST interface."""
-    known = [each for each in fields(NewJob) if each.encode_name not in _SHOWN_ELSEWHERE]
-    usual = {each.encode_name: each.default for each in known if each.default is not NODEFAULT}
-    holds = dict(flatten_fields({**usual, "targets": Targets()}))
-    told = flatten_fields({each.encode_name: getattr(job, each.name) for each in known})
-    return ((name, _shorten(value)) for name, value in told if value != holds.get(name))
+    """Return the options of a job that differ from their defaults, under their REST names."""
+    options = [each for each in fields(NewJob) if each.encode_name not in _SHOWN_ELSEWHERE]
+    defaults = {each.encode_name: each.default for each in options if each.default is not NODEFAULT}
+    flat_defaults = dict(flatten_fields({**defaults, "targets": Targets()}))
+    flat_options = flatten_fields({each.encode_name: getattr(job, each.name) for each in options})
+    return ((name, _shorten(value)) for name, value in flat_options if value != flat_defaults.get(name))
 
 
 def _shorten(value: object) -> object:
-    """What stands for itself; no limit is said, and of many devices or labels only the first are."""
+    """Replace None (no limit) by "none", and cut a long list of devices or labels."""
     if value is None:
         return "none"
     if not isinstance(value, list) or len(value) <= _MAX_LISTED:
@@ -273,39 +273,35 @@ def _shorten(value: object) -> object:
 
 
 def _format_criterion(criterion: Criterion) -> str:
-    what = "fail" if criterion.type == "ALL" else f"are {criterion.type}"
-    of = f"of {criterion.min_executed} or more that began"
-    return f"{criterion.action} if {format_percent(criterion.percent)} {what}, {of}"
+    condition = "fail" if criterion.type == "ALL" else f"are {criterion.type}"
+    sample = f"of {criterion.min_executed} or more that were started"
+    return f"{criterion.action} if {format_percent(criterion.percent)} {condition}, {sample}"
 
 
 def print_dry_run(dry_run: DryRun) -> None:
-    """Print what a job would do."""
-    ways = ", ".join(f"{count} by {way}" for way, count in dry_run.methods.items())
+    """Print how many devices a job would update, in which waves, and why it would skip the others."""
+    methods = "".join(f", {count} by {method}" for method, count in dry_run.methods.items())
     click.echo(
-        f"{dry_run.eligible} of {dry_run.targets} devices would be updated{f', {ways}' if ways else ''}."
-        + (
-            f" It is likely to take {_format_duration(dry_run.estimated_minutes)}."
-            if dry_run.eligible
-            else ""
-        )
+        f"{dry_run.eligible} of {dry_run.targets} devices would be updated{methods}."
+        + (f" Estimated duration: {_format_duration(dry_run.estimated_minutes)}." if dry_run.eligible else "")
     )
     if dry_run.offline:
-        click.echo(f"{dry_run.offline} of these are offline now, and would wait until they are back.")
+        click.echo(f"{dry_run.offline} of these are offline now, and would wait until they reconnect.")
     if dry_run.busy:
-        click.echo(f"{dry_run.busy} of these are in another job that is not over with them.")
+        click.echo(f"{dry_run.busy} of these are still being updated by another job.")
     if len(dry_run.waves) > 1:
         print_table(
             _PLANNED_WAVE_COLUMNS,
-            [(wave.name or place, wave.size) for place, wave in enumerate(dry_run.waves, start=1)],
+            [(wave.name or number, wave.size) for number, wave in enumerate(dry_run.waves, start=1)],
         )
     if dry_run.refusals:
         print_table(_REFUSAL_COLUMNS, dry_run.refusals)
     if dry_run.device_ids:
-        click.echo(f"Among those that would: {to_printable(format_cell(dry_run.device_ids))}")
+        click.echo(f"Devices that would be updated: {to_printable(format_cell(dry_run.device_ids))}")
 
 
 def _format_duration(minutes: float) -> str:
-    """Write a duration; less than half a minute is not said to be none."""
+    """Format a duration in minutes or hours; less than half a minute is "less than a minute"."""
     if minutes >= 2 * _HOUR_MINUTES:
         return f"{minutes / _HOUR_MINUTES:.1f} hours"
     whole = round(minutes)

@@ -1,4 +1,4 @@
-"""Options that several commands take, checked before anything starts."""
+"""Options and parameter types that several commands share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# The option `--table`: identifiers of the user's own, beside the built-in ones.
+# --- The option --table: user-defined identifiers ---
 
 
 def _load_catalogue(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> IdentifierCatalogue:
@@ -28,39 +28,39 @@ def _load_catalogue(_ctx: click.Context, _param: click.Parameter, path: Path | N
     try:
         return BUILTIN_CATALOGUE.extended(_read_utf8(path), str(path))
     except MalformedCatalogue as exc:
-        # Each mistake at the beginning of a line, where editors look for file and line.
-        raise click.ClickException(f"the table cannot be used:\n{exc}") from exc
+        # Each mistake starts a new line, so that editors can link file and line number.
+        raise click.ClickException(f"the identifier table cannot be used:\n{exc}") from exc
 
 
 def _read_utf8(path: Path) -> str:
     raw = path.read_bytes()
     try:
-        return raw.decode("utf-8-sig")  # some editors put a mark in front
+        return raw.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as exc:
         line = raw[: exc.start].count(b"\n") + 1
         raise MalformedCatalogue(str(path), [Mistake(line, "is not UTF-8")]) from exc
 
 
 def table_option(command: Any) -> Any:
-    """Give a command the option `--table`; it gets the catalogue as `catalogue`."""
+    """Add the option `--table` to a command, which receives the catalogue as `catalogue`."""
     return click.option(
         "--table",
         "catalogue",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         callback=_load_catalogue,
-        help="A table of your own identifiers, added to the built-in ones.",
+        help="File with your own identifiers, added to the built-in catalogue.",
     )(command)
 
 
 class TextParamType(click.ParamType[Any]):
-    """A text with a meaning, read by one of our parsers."""
+    """Parameter type for texts that a parse function converts."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it, or say what is wrong with it."""
+        """Parse a text; a `WireError` becomes a usage error."""
         if not isinstance(value, str):
             return value
         try:
@@ -70,10 +70,10 @@ class TextParamType(click.ParamType[Any]):
 
 
 class NumberParamType(click.FloatRange):
-    """A number within limits. NaN is within none, but click lets it pass."""
+    """Number within a range. NaN is rejected, which click would accept."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it."""
+        """Parse a number; NaN is a usage error."""
         number = super().convert(value, param, ctx)
         if isnan(number):
             self.fail(f"{value!r} is not a number", param, ctx)
@@ -81,22 +81,24 @@ class NumberParamType(click.FloatRange):
 
 
 def parse_any_mac(text: str) -> Mac:
-    """Labels print MACs in other ways than topics do."""
+    """Parse a MAC with or without colons or hyphens, in any case, as printed on devices."""
     try:
         mac = parse_mac(text.replace(":", "").replace("-", "").lower())
     except MalformedMac:
         raise MalformedMac("mac", f"{quote_input(text)} is not 12 hex digits") from None
     if mac == EVERY_GATEWAY:
-        raise MalformedMac("mac", f"{mac} stands for all gateways")
+        raise MalformedMac("mac", f"{mac} is the address of all gateways, not of one")
     return mac
 
 
 def parse_text(text: str, field: str = "text") -> str:
-    """Bytes of a command line or a variable that are no text come to us as halves of characters."""
+    """Return the text. Raise `MalformedText` if it contains bytes that are not UTF-8 (as surrogates)."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise MalformedText(field, "is not Unicode text") from None  # the cause would hold what may be secret
+        raise MalformedText(
+            field, "is not Unicode text"
+        ) from None  # the cause would contain the text, which may be secret
     return text
 
 
@@ -119,20 +121,22 @@ broker_option = click.option(
     type=ADDRESS,
     envvar="MESHFLEET_BROKER",
     show_envvar=True,
-    help="mqtt://[user:password@]host[:port]; also mqtts://, ws:// and wss://.",
+    help="URL of the broker: mqtt://[user:password@]host[:port]; also mqtts://, ws:// and wss://.",
 )
 tls_ca_option = click.option(
     "--tls-ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar=TLS_CA_VARIABLE,
     show_envvar=True,
-    help="Trust the authorities in this file, instead of the system's.",
+    help="PEM file with the certificate authorities to trust, instead of the system's.",
 )
 speed_option = click.option(
     "--speed",
     type=NumberParamType(0.001, 100_000),
     default=1.0,
     show_default=True,
-    help="Let the simulated world run so many times faster; times in reports stay those of the wall.",
+    help="Speed of the simulation relative to real time; times in reports stay real.",
 )
-seed_option = click.option("--seed", default=1, show_default=True, help="The same seed gives the same world.")
+seed_option = click.option(
+    "--seed", default=1, show_default=True, help="Random seed; the same seed gives the same simulation."
+)

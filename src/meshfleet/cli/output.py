@@ -1,4 +1,4 @@
-"""What commands answer: tables and sentences for people, JSON for programs."""
+"""Output of commands: tables and sentences, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ _COLUMN_SEPARATOR: Final = "  "
 
 
 class Column(NamedTuple):
-    """A column of a table, and what it tells of a thing."""
+    """Column of a table, with the function that returns an item's cell."""
 
     title: str
     cell: Callable[[Any], object]
     no_wrap: bool = False
-    """Never broken into lines: somebody may want to copy it."""
+    """Never wrap the cell, so that it can be copied."""
 
 
 def json_option(command: Any) -> Any:
-    """Give a command the option `--json`; it gets it as `as_json`."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Answer in JSON; lists with one object per line."
-    )(command)
+    """Add the option `--json` to a command, which receives it as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON; lists as one object per line.")(
+        command
+    )
 
 
-limit_option = click.option("--limit", type=click.IntRange(1), help="No more than so many.")
+limit_option = click.option("--limit", type=click.IntRange(1), help="Maximum number of items.")
 
 
-def print_json(thing: object) -> None:
-    """Print something on one line, for programs."""
-    text = msgspec.json.encode(thing).decode()
+def print_json(item: object) -> None:
+    """Print an object as JSON on one line."""
+    text = msgspec.json.encode(item).decode()
     click.echo((text if text.isprintable() else _escape_unprintable(text)).encode())
 
 
 def _escape_unprintable(text: str) -> str:
-    """The same JSON, in which nothing does anything to a terminal that happens to show it."""
+    """Escape unprintable characters in JSON, so that it cannot send control codes to a terminal."""
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def print_result(result: object, sentence: str, *, as_json: bool) -> None:
-    """Tell programs of the thing, and people what became of it."""
+    """Print the result as JSON, or else the sentence."""
     if as_json:
         print_json(result)
     else:
@@ -63,33 +63,33 @@ def print_result(result: object, sentence: str, *, as_json: bool) -> None:
 async def print_list(
     items: AsyncIterator[Any], columns: Sequence[Column], *, as_json: bool, limit: int | None = None
 ) -> None:
-    """Print a list: as a table, or each as soon as it comes for programs."""
+    """Print a list as a table, or as JSON, where each item is printed as soon as it is received."""
     rows = []
-    async for thing in limit_items(items, limit):
+    async for item in limit_items(items, limit):
         if as_json:
-            print_json(thing)
+            print_json(item)
         else:
-            rows.append(thing)
+            rows.append(item)
     if not as_json:
         print_table(columns, rows)
 
 
 async def limit_items(items: AsyncIterator[Any], limit: int | None) -> AsyncIterator[Any]:
-    """No more than so many."""
-    left = limit
-    async for thing in items:
-        yield thing
-        if left is not None:
-            left -= 1
-            if not left:
+    """Yield at most `limit` items; None: all."""
+    remaining = limit
+    async for item in items:
+        yield item
+        if remaining is not None:
+            remaining -= 1
+            if not remaining:
                 return
 
 
 def print_table(columns: Sequence[Column], items: Iterable[object]) -> None:
-    """Print a row for each thing."""
-    head = [each.title for each in columns]
-    rows = [[format_cell(each.cell(thing)) for each in columns] for thing in items]
-    if _print_unwrapped([head, *rows]):
+    """Print a table with one row per item. In a pipe nothing is wrapped."""
+    header = [each.title for each in columns]
+    rows = [[format_cell(each.cell(item)) for each in columns] for item in items]
+    if _print_unwrapped([header, *rows]):
         return
     folded = [
         RichColumn(each.title, no_wrap=each.no_wrap, overflow="ignore" if each.no_wrap else "fold")
@@ -102,7 +102,7 @@ def print_table(columns: Sequence[Column], items: Iterable[object]) -> None:
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print what is known of one thing, a line for each fact."""
+    """Print names and values, one field per line."""
     rows = [[to_printable(name), format_cell(value)] for name, value in fields]
     if _print_unwrapped(rows):
         return
@@ -113,7 +113,7 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def _print_unwrapped(rows: Sequence[Sequence[str]]) -> bool:
-    """Print rows without breaking any, for a program that reads along, or a terminal that is wide enough."""
+    """Print rows without wrapping, in a pipe or on a wide terminal. Return False if they do not fit."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     if sys.stdout.isatty() and sum(widths) + len(_COLUMN_SEPARATOR) * (len(widths) - 1) > Console().width:
         return False
@@ -124,17 +124,17 @@ def _print_unwrapped(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def flatten_fields(body: object) -> Iterable[tuple[str, object]]:
-    """All that a body tells, under the names that it has in JSON; what is inside follows a dot."""
+    """Return the fields of a body under their JSON names; names of nested fields are joined by dots."""
     return _flatten(msgspec.to_builtins(body), "")
 
 
 def truncate_to_seconds(time: str) -> str:
-    """A time as REST tells it, as exactly as people read it in a table."""
+    """Cut the fraction of a second from a REST time."""
     return time.partition(".")[0] + "Z"
 
 
 def format_cell(value: object) -> str:
-    """A value as people read it; foreign text cannot do anything to the terminal."""
+    """Format a value for a table. Control characters are replaced, so that it cannot change the terminal."""
     match value:
         case None:
             return ""

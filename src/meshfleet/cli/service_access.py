@@ -1,4 +1,4 @@
-"""The service that commands talk to: the one of the environment, or the one where somebody is logged in."""
+"""Access to the service: the one named by the environment, or the one the user is logged in to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 
 
-# What the service, or the SDK, says of a wrong value, in the words of the command line.
+# --- Invalid values: fields of the REST interface as command-line options ---
 
 _INDEX: Final = re.compile(r"\[\d+\]")
 _CAMEL_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -42,13 +42,13 @@ _OPTION_NAMES: Final[Mapping[str, str]] = {
     "friendlyName": "name",
     "username": "name",
 }
-"""Fields whose option is not called like them."""
+"""REST fields whose option has another name."""
 
 
 def to_usage_error(error: InvalidRequest | WireError) -> click.UsageError | None:
     """Return an error with exit code 2 that names the options with wrong values.
 
-    None: the error is about nothing that was given on the command line.
+    Return None if the error is not about an option.
     """
     context = click.get_current_context(silent=True)
     if context is None:
@@ -57,19 +57,19 @@ def to_usage_error(error: InvalidRequest | WireError) -> click.UsageError | None
     hints = [_format_option(each.field, context) for each in faults]
     if not any(hints):
         return None
-    said = [f"{hint or fault.field}: {fault.message}" for hint, fault in zip(hints, faults, strict=True)]
-    return click.UsageError(to_printable(f"Invalid value for {'; '.join(said)}"), context)
+    messages = [f"{hint or fault.field}: {fault.message}" for hint, fault in zip(hints, faults, strict=True)]
+    return click.UsageError(to_printable(f"Invalid value for {'; '.join(messages)}"), context)
 
 
 def _format_option(field: str, context: click.Context) -> str | None:
-    """Return how people call the option of a field. An argument is what the command is about, not how."""
+    """Return the option of a REST field as written on the command line, or None if it has no option."""
     options = {each.name: each for each in context.command.params if isinstance(each, click.Option)}
     found = next((options[name] for name in _candidate_names(field) if name in options), None)
     return None if found is None else found.get_error_hint(context)
 
 
 def _candidate_names(field: str) -> Iterator[str]:
-    """Give names that the option of a field can have, the most likely first."""
+    """Yield possible parameter names of a REST field, the most likely first."""
     path = _INDEX.sub("", field)
     if path.startswith("targets.filter."):
         yield "filters"
@@ -83,22 +83,22 @@ def _candidate_names(field: str) -> Iterator[str]:
 T = TypeVar("T")
 
 _SAVE_TOKEN_SECONDS: Final = 5.0
-"""Seconds between looks for a new token, which other commands want to have too."""
+"""Seconds between two checks for a renewed token, which other commands need too."""
 
 
 class _ServiceAccess(NamedTuple):
-    """A service, and what opens the door there."""
+    """URL of a service and a token for it."""
 
     url: str
     token: str
     tls_ca: str | None
-    """The file with those that vouch for the service, instead of the system's."""
+    """File with the certificate authorities to trust; None: the system's."""
     login: StoredLogin | None
-    """None: it comes from the environment, and is not ours to keep."""
+    """Stored login; None: the token comes from the environment and is not saved."""
 
 
 def call_service(work: Callable[[Fleet], Coroutine[Any, Any, T]]) -> T:
-    """Do some work at the service, and give what comes of it."""
+    """Connect to the service, run a function with it, and return its result."""
     return asyncio.run(_call_service(work))
 
 
@@ -109,7 +109,10 @@ async def _call_service(work: Callable[[Fleet], Coroutine[Any, Any, T]]) -> T:
 
 @asynccontextmanager
 async def open_fleet() -> AsyncIterator[Fleet]:
-    """The service, for as long as the block lasts; a new token is kept for the next command."""
+    """Connect to the service. A renewed token is saved for the next command.
+
+    Raise `ClickException` if not logged in, and `UsageError` if the service rejects the value of an option.
+    """
     access = _find_access()
     authorities = Path(access.tls_ca) if access.tls_ca else None
     fleet = Fleet(access.url, token=access.token, tls_ca=authorities)
@@ -119,10 +122,10 @@ async def open_fleet() -> AsyncIterator[Fleet]:
     except NotLoggedIn as exc:
         raise click.ClickException(_format_login_hint(access)) from exc
     except (InvalidRequest, WireError) as exc:
-        refusal = to_usage_error(exc)
-        if refusal is None:
+        usage_error = to_usage_error(exc)
+        if usage_error is None:
             raise
-        raise refusal from exc
+        raise usage_error from exc
 
 
 @asynccontextmanager
@@ -130,34 +133,34 @@ async def _save_renewed_tokens(fleet: Fleet, login: StoredLogin | None) -> Async
     if login is None:
         yield
         return
-    keeper = asyncio.create_task(_save_periodically(fleet, login))
+    saver = asyncio.create_task(_save_periodically(fleet, login))
     try:
         yield
     finally:
-        keeper.cancel()
-        await asyncio.wait([keeper])
+        saver.cancel()
+        await asyncio.wait([saver])
 
 
 async def _save_periodically(fleet: Fleet, login: StoredLogin) -> None:
-    """Keep every new token, the last one when it is cancelled."""
-    known = login
+    """Save every renewed token, the last one when canceled."""
+    saved = login
     try:
         while True:
             await asyncio.sleep(_SAVE_TOKEN_SECONDS)
-            known = _save_if_renewed(fleet, known)
+            saved = _save_if_renewed(fleet, saved)
     finally:
-        _save_if_renewed(fleet, known)
+        _save_if_renewed(fleet, saved)
 
 
-def _save_if_renewed(fleet: Fleet, known: StoredLogin) -> StoredLogin:
+def _save_if_renewed(fleet: Fleet, saved: StoredLogin) -> StoredLogin:
     session = fleet.session
-    if session is None or session.token == known.token:
-        return known
+    if session is None or session.token == saved.token:
+        return saved
     try:
-        return save_renewed_token(known, session.token)
-    except click.ClickException as exc:  # the command goes on, and the next one will have to log in
+        return save_renewed_token(saved, session.token)
+    except click.ClickException as exc:  # the command goes on, but the next one needs a new login
         click.echo(f"Warning: {exc.message}", err=True)
-        return replace(known, token=session.token)
+        return replace(saved, token=session.token)
 
 
 def _find_access() -> _ServiceAccess:
@@ -165,13 +168,15 @@ def _find_access() -> _ServiceAccess:
     if url and token:
         return _ServiceAccess(str(BaseUrl(url)), token, os.environ.get(TLS_CA_VARIABLE), None)
     if token:
-        raise click.UsageError("MESHFLEET_TOKEN is set, and MESHFLEET_URL does not say for which service.")
-    asked = str(BaseUrl(url)) if url else None
+        raise click.UsageError(
+            "MESHFLEET_TOKEN is set, but MESHFLEET_URL is not: set it to the URL of the service."
+        )
+    given_url = str(BaseUrl(url)) if url else None
     login = read_login()
-    if login is None or (asked and asked != login.url):
-        where = f" at {asked}" if asked else ""
+    if login is None or (given_url and given_url != login.url):
+        service = f" to {given_url}" if given_url else ""
         raise click.ClickException(
-            f"not logged in{where}: run meshfleet login --url {shlex.quote(asked or 'URL')} --user NAME"
+            f"not logged in{service}: run meshfleet login --url {shlex.quote(given_url or 'URL')} --user NAME"
         )
     check_login_private()
     return _ServiceAccess(login.url, login.token, login.tls_ca, login)
@@ -179,8 +184,8 @@ def _find_access() -> _ServiceAccess:
 
 def _format_login_hint(access: _ServiceAccess) -> str:
     if access.login is None:
-        return f"{access.url} does not take MESHFLEET_TOKEN: issue another key with meshfleet keys add"
+        return f"{access.url} rejects MESHFLEET_TOKEN: create a new API key with meshfleet keys add"
     url, user = shlex.quote(access.url), shlex.quote(access.login.user)
     return to_printable(
-        f"not logged in at {access.url} any more: run meshfleet login --url {url} --user {user}"
+        f"the login to {access.url} has expired: run meshfleet login --url {url} --user {user}"
     )

@@ -1,4 +1,4 @@
-"""The settings of the service as options of a command."""
+"""Settings of the service as command-line options."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class SettingsCommand(click.Command):
-    """A command whose help tells of limits last, under a heading of their own."""
+    """Command whose help lists the limits of the broker last, under their own heading."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write both lists."""
-        told: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
+        """Write the options, then the limits of the broker."""
+        records: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
         for each in self.get_params(ctx):
             if (record := each.get_help_record(ctx)) is not None:
-                told[str(each.name).startswith("limits_")].append(record)
-        for is_limit, heading in ((False, "Options"), (True, "Limits of the broker")):
+                records[str(each.name).startswith("limits_")].append(record)
+        for is_limit, heading in ((False, "Options"), (True, "Broker limits")):
             with formatter.section(heading):
-                formatter.write_dl(told[is_limit])
+                formatter.write_dl(records[is_limit])
 
 
 def settings_options(*names: str) -> Callable[[Any], Any]:
-    """Give a command a flag for each of these settings, or for all, and `--config`."""
+    """Return a decorator that adds `--config` and a flag for each named setting, or for all settings."""
 
     def add(command: Any) -> Any:
         for each in reversed([each for each in SETTINGS if not names or each.name in names]):
@@ -48,7 +48,7 @@ _config_option = click.option(
     "--config",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Read settings from here.  [default: meshfleet.toml, if there is one]",
+    help="Settings file.  [default: meshfleet.toml, if it exists]",
 )
 
 
@@ -58,7 +58,7 @@ def _format_help(setting: Setting) -> str:
 
 
 def list_explicit_settings(config: Path | None, flags: dict[str, Any]) -> frozenset[str]:
-    """Collect the names of the settings that were given to a command with these options, in whatever way."""
+    """Collect the names of the settings given by flags, environment or file."""
     return list_given_names(_flag_values(flags), os.environ, file=config)
 
 
@@ -67,8 +67,8 @@ def _flag_values(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Read the settings that a command with these options was given."""
+    """Load the settings from flags, environment and file. Raise `UsageError` with all mistakes."""
     try:
         return load_settings(_flag_values(flags), os.environ, file=config)
     except WrongSettings as exc:
-        raise click.UsageError(f"the settings cannot be used:\n{exc}") from exc
+        raise click.UsageError(f"invalid settings:\n{exc}") from exc

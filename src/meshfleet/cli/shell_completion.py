@@ -1,8 +1,8 @@
-"""Shells that complete our commands.
+"""Shell completion for bash, zsh and fish.
 
-What they are offered may be somebody else's words, such as labels. On a command line these must stay words,
-whatever a shell would make of `$(…)`, a space or a `*` in them. A bash takes what is offered as it is, so it
-gets it quoted; zsh and fish get plain words alone.
+Offered words may come from other users, such as labels. They must stay single words on the command line, even
+with `$(…)`, a space or a `*` in them. Bash inserts a completion as it is, so it gets quoted words; zsh and
+fish get only words without special characters.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 _PLAIN_WORD: Final = re.compile(r"[\w.:@+-]+")
-"""Words that no shell takes for more than that."""
+"""Words without characters that are special in any shell."""
 
 _BASH_SPECIAL: Final = re.compile(r"[^\w./,+%-]")
-"""What gets a backslash in front outside quotes: more than needs one."""
+"""Characters that are escaped by a backslash outside quotes; more than necessary."""
 
 _IN_DOUBLE_QUOTES: Final = re.compile(r'[$`"\\]')
 
 
 @add_completion_class
 class BashCompleter(BashComplete):
-    """Words as bash reads them behind what is typed already, inside quotes or outside."""
+    """Completer that quotes words for bash, depending on the quotes typed already."""
 
     source_template: ClassVar[str] = _BASH_SCRIPT
 
     def complete(self) -> str:
-        """One line for each word that can be written there."""
+        """Return one line for each completion that can be quoted."""
         typed = self._current_word()
         items = self.get_completions(*self.get_completion_args())
         return "\n".join(
@@ -61,38 +61,38 @@ class BashCompleter(BashComplete):
 
     @staticmethod
     def _current_word() -> str:
-        """The word that is begun, with its quotes."""
+        """Return the word being typed, with its quotes."""
         words, number = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
         return words[number] if number < len(words) else ""
 
 
 def quote_for_bash(word: str, typed: str) -> str | None:
-    """A word as it continues what is typed; None: there is no way to."""
+    """Quote a word so that it continues the typed text; None if that is not possible."""
     match typed[:1]:
         case "'":
             return None if "'" in word + typed[1:] else word
         case '"':
-            # A `!` means history there, and a backslash that takes this away stays itself.
+            # Here `!` is history expansion, and a backslash that prevents it would stay in the word.
             return None if "!" in word or '"' in typed[1:] else _IN_DOUBLE_QUOTES.sub(r"\\\g<0>", word)
-    # Bash would replace only what is behind a quote in the middle.
+    # After a quote in the middle of a word, bash would replace only the part behind it.
     return None if re.search(r"(?<!\\)['\"]", typed) else _BASH_SPECIAL.sub(r"\\\g<0>", word)
 
 
 @add_completion_class
 class ZshCompleter(ZshComplete):
-    """Plain words alone."""
+    """Completer that offers only words without special characters."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """Leave out what zsh might take for more."""
+        """Return the completions without special characters."""
         return _filter_plain_words(super().get_completions(args, incomplete))
 
 
 @add_completion_class
 class FishCompleter(FishComplete):
-    """Plain words alone."""
+    """Completer that offers only words without special characters."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """Leave out what fish might take for more."""
+        """Return the completions without special characters."""
         return _filter_plain_words(super().get_completions(args, incomplete))
 
 

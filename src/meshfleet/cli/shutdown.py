@@ -1,4 +1,4 @@
-"""Programs that run until somebody stops them."""
+"""Logging and shutdown of long-running commands."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ AsyncWork = Callable[[], Coroutine[Any, Any, None]]
 
 
 def log_to_terminal(level: int) -> None:
-    """Show what the programs that run for long have to say."""
-    # What clients do wrong is theirs to see; uvicorn would let anybody write into our log.
+    """Log to standard error from this level on."""
+    # uvicorn would log a warning for every malformed request, so that any client could flood the log.
     logging.getLogger("uvicorn.error").setLevel(max(level, logging.ERROR))
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=level)
 
 
-class _StopRequested(Exception):  # it ends a group of tasks, and is no error
-    """Time to go."""
+class _StopRequested(Exception):  # not an error: it ends a task group
+    """Signal to stop all tasks of a task group."""
 
 
 async def run_until_stopped(work: AsyncWork) -> None:
-    """Do some work, until it is done or a signal comes, which cancels it.
+    """Run until the work is done, or cancel it on SIGINT or SIGTERM.
 
-    Raises one error of ours instead of a group of them: thousands of gateways may have the same.
+    Raise a single `FleetError` instead of a group: thousands of gateways may fail for the same reason.
     """
     try:
         async with asyncio.TaskGroup() as tasks:
-            signalled = tasks.create_task(stop_after(_wait_for_signal))
+            signal_task = tasks.create_task(stop_after(_wait_for_signal))
             await work()
-            signalled.cancel()
+            signal_task.cancel()
     except BaseExceptionGroup as errors:
         unexpected = errors.split((_StopRequested, FleetError))[1]
         if unexpected is not None:
@@ -45,7 +45,7 @@ async def run_until_stopped(work: AsyncWork) -> None:
 
 
 async def stop_after(work: AsyncWork) -> None:
-    """Do some work; the end of it stops all that runs beside it in a group of tasks."""
+    """Run until the work is done, then stop all other tasks of the task group."""
     await work()
     raise _StopRequested
 
@@ -54,7 +54,7 @@ async def _wait_for_signal() -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError):  # Windows: there Ctrl-C raises KeyboardInterrupt
+        with suppress(NotImplementedError):  # on Windows Ctrl-C raises KeyboardInterrupt
             loop.add_signal_handler(number, stopped.set)
     await stopped.wait()
 

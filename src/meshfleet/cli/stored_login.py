@@ -1,7 +1,7 @@
-"""The login that commands go on with: where it is kept, and how.
+"""Login file that commands share.
 
-It holds a token and never a password. The file is for its owner alone, and is replaced as a whole: who reads
-it meanwhile finds the old one or the new one.
+It contains a token and never a password. Only its owner can read the file, and it is replaced atomically:
+concurrent commands read either the old or the new content.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class StoredLogin(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Where somebody is logged in, and what opens the door there."""
+    """Content of the login file: a service, a user and an access token."""
 
     url: str
     user: str
     token: str
     tls_ca: str | None = None
-    """The file with the authorities that vouch for the service."""
+    """File with the certificate authorities to trust; None: the system's."""
 
     def __repr__(self) -> str:
         return f"StoredLogin(url={self.url!r}, user={self.user!r}, token=…)"
@@ -41,13 +41,13 @@ class StoredLogin(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
 
 
 def login_path() -> Path:
-    """Where the login is kept; a folder that is not absolute does not count, as XDG has it."""
+    """Return the path of the login file. A relative XDG_CONFIG_HOME is ignored, as XDG requires."""
     folder = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     return (folder if folder.is_absolute() else Path.home() / ".config") / "meshfleet" / "login.json"
 
 
 def read_login() -> StoredLogin | None:
-    """Read the login; None: there is none."""
+    """Read the stored login; None if there is none. Raise `ClickException` if it cannot be read."""
     file = login_path()
     try:
         return get_decoder(StoredLogin).decode(_read_regular_file(file))
@@ -56,87 +56,87 @@ def read_login() -> StoredLogin | None:
     except OSError as exc:
         raise click.ClickException(f"{file} cannot be read: {exc.strerror}") from exc
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise click.ClickException(f"{file} is not a login: run meshfleet login") from None
+        raise click.ClickException(f"{file} is not a valid login file: run meshfleet login") from None
 
 
 def _read_regular_file(file: Path) -> bytes:
-    """Of a regular file: nobody waits for what never comes, as from a pipe."""
+    """Read a regular file. Anything else is refused, because reading a pipe could block forever."""
     if not stat.S_ISREG(file.stat().st_mode):
-        raise click.ClickException(f"{file} is not a file")
+        raise click.ClickException(f"{file} is not a regular file")
     return file.read_bytes()
 
 
 def check_login_private() -> None:
-    """Refuse a login that others on this machine can read, or change."""
+    """Raise `ClickException` if other users of this machine can access the login file."""
     file = login_path()
     try:
-        is_open = file.stat().st_mode & 0o077
-    except OSError:  # somebody has just logged out
+        foreign_access = file.stat().st_mode & 0o077
+    except OSError:  # another command has just logged out
         return
-    if os.name == "posix" and is_open:
-        raise click.ClickException(f"{file} is open to others: run meshfleet login again")
+    if os.name == "posix" and foreign_access:
+        raise click.ClickException(f"other users can access {file}: run meshfleet login again")
 
 
 def save_login(login: StoredLogin) -> None:
-    """Keep this login instead of any other."""
+    """Save a login, replacing any other."""
     file = login_path()
     try:
-        # One that is there already may be a link, and is as its owner wants it.
+        # An existing directory, perhaps a link, keeps the mode its owner chose.
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _lock_folder(file.parent):
             _write(file, login)
     except OSError as exc:
-        raise click.ClickException(f"the login cannot be kept in {file}: {exc.strerror}") from exc
+        raise click.ClickException(f"the login cannot be saved to {file}: {exc.strerror}") from exc
 
 
 def save_renewed_token(known: StoredLogin, token: str) -> StoredLogin:
-    """Keep a new token for a login, unless somebody logged out or in again meanwhile."""
+    """Save a renewed token, unless another command has logged out or in again meanwhile."""
     renewed, file = replace(known, token=token), login_path()
     try:
         with suppress(FileNotFoundError), _lock_folder(file.parent):
             if read_login() == known:
                 _write(file, renewed)
     except OSError as exc:
-        raise click.ClickException(f"the login cannot be kept in {file}: {exc.strerror}") from exc
+        raise click.ClickException(f"the login cannot be saved to {file}: {exc.strerror}") from exc
     return renewed
 
 
 def delete_login() -> None:
-    """Forget the login, if there is one."""
+    """Delete the login file, if there is one."""
     file = login_path()
     try:
         with suppress(FileNotFoundError), _lock_folder(file.parent):
             file.unlink()
     except OSError as exc:
-        raise click.ClickException(f"{file} cannot be removed: {exc.strerror}") from exc
+        raise click.ClickException(f"{file} cannot be deleted: {exc.strerror}") from exc
 
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Let no other command change the login meanwhile."""
+    """Hold an exclusive lock on the directory, so that no other command changes the login."""
     try:
-        import fcntl  # noqa: PLC0415 # not there on Windows, where two commands may still meet
+        import fcntl  # noqa: PLC0415 # missing on Windows, where there is no lock
     except ImportError:
         yield
         return
-    held = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _write(file: Path, login: StoredLogin) -> None:
     content = msgspec.json.format(msgspec.json.encode(login)) + b"\n"
-    # A temporary file is for its owner alone from the first moment.
-    with NamedTemporaryFile(dir=file.parent, prefix=".login-", delete=False) as new:
+    # Only its owner can read a temporary file, from its creation on.
+    with NamedTemporaryFile(dir=file.parent, prefix=".login-", delete=False) as temporary:
         try:
-            new.write(content)
-            new.flush()
-            os.fsync(new.fileno())
-            Path(new.name).replace(file)
+            temporary.write(content)
+            temporary.flush()
+            os.fsync(temporary.fileno())
+            Path(temporary.name).replace(file)
         except BaseException:
             with suppress(OSError):
-                Path(new.name).unlink()
+                Path(temporary.name).unlink()
             raise

@@ -1,8 +1,8 @@
-"""What may go to a terminal."""
+"""Text that is safe to print on a terminal."""
 
 from __future__ import annotations
 
 
 def to_printable(text: str) -> str:
-    """Foreign text that cannot move the cursor, change colours or ring the bell."""
+    """Replace unprintable characters, so that the text cannot send control codes to the terminal."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)

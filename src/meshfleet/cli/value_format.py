@@ -1,4 +1,4 @@
-"""Values as people read them: decoded, with their unit."""
+"""Text form of values: decoded, with their units."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STATUS_NAMES: Final = {int(status): status.name.lower().replace("_", "-") for s
 
 
 def format_decoded_value(identifier: str | None, value: Json) -> str:
-    """A decoded value, with its unit where the catalogue knows the identifier."""
+    """Format a decoded value, with its unit if the identifier is in the catalogue."""
     entry = BUILTIN_CATALOGUE.find(identifier or "")
     unit = entry.unit if entry and value is not None else ""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -29,31 +29,31 @@ def format_decoded_value(identifier: str | None, value: Json) -> str:
 
 
 def format_value(identifier: str, value: Json) -> str:
-    """A value as it was asked for: decoded by name, raw in hex, with what that means where we know it."""
-    meant = (
+    """Format a value: decoded if the identifier is a name, else in hex with its meaning if known."""
+    decoded = (
         decode_raw_value(identifier, value) if is_identifier(identifier) and isinstance(value, str) else None
     )
-    if meant is not None:
-        decoded = format_decoded_value(identifier, meant.value)
-        return f"{value} ({find_identifier_name(identifier)} {decoded}{format_ext(meant.ext)})"
+    if decoded is not None:
+        text = format_decoded_value(identifier, decoded.value)
+        return f"{value} ({find_identifier_name(identifier)} {text}{format_ext(decoded.ext)})"
     return to_printable(str(value)) if is_identifier(identifier) else format_decoded_value(identifier, value)
 
 
 def format_ext(ext: dict[str, Any] | None) -> str:
-    """What stands behind a value."""
+    """Format the additional fields of a value; empty if there are none."""
     return "".join(
         to_printable(f", {name} {msgspec.json.encode(value).decode()}") for name, value in (ext or {}).items()
     )
 
 
 def find_identifier_name(identifier: str) -> str:
-    """The name of an identifier, where the catalogue knows it."""
+    """Return the name of an identifier, or the identifier itself if it is not in the catalogue."""
     entry = BUILTIN_CATALOGUE.find(identifier)
     return entry.name if entry else identifier
 
 
 def decode_raw_value(identifier: str, raw: str) -> DecodedValue | None:
-    """A raw value in JSON; None: the catalogue does not know how, or it does not fit."""
+    """Decode a raw value; None if its layout is not in the catalogue or the value does not fit."""
     entry = BUILTIN_CATALOGUE.find(identifier)
     if entry is None or entry.layout is None:
         return None
@@ -64,11 +64,11 @@ def decode_raw_value(identifier: str, raw: str) -> DecodedValue | None:
 
 
 def format_status(status: int) -> str:
-    """A status in words, where it has a meaning here."""
-    words = _STATUS_NAMES.get(status)
-    return f"{words} (status {status})" if words else f"status {status}"
+    """Format a status with its name, if it has one."""
+    name = _STATUS_NAMES.get(status)
+    return f"{name} (status {status})" if name else f"status {status}"
 
 
 def format_sample_error(sample: Any) -> str:
-    """Why a measurement failed; empty: it did not."""
+    """Return the error of a failed measurement; empty for other samples."""
     return "" if sample.error is None else f"error: {format_status(sample.error)}"

@@ -1,4 +1,4 @@
-"""The settings of the service: flags, environment variables and a file, checked together.
+"""Settings of the service from flags, environment variables and a file, checked together.
 
 Code that only reads settings needs `model`; the rest is imported on first use.
 """

@@ -1,6 +1,6 @@
-"""Settings put together, or all mistakes at once and where each stands (rest-167).
+"""Loader of settings from flags, variables and a file, which reports all mistakes together (rest-167).
 
-Paths are seen from the working directory, also those in the file.
+Relative paths are relative to the working directory, also those in the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from meshfleet.settings.table import Setting
 
 
-# Who says something about settings: flags, variables, and a file (rest-164).
+# --- Sources: flags, environment variables and a file (rest-164) ---
 
 _log = logging.getLogger(__name__)
 
@@ -46,22 +46,22 @@ _OTHER_VARIABLES: Final = {
     "MESHFLEET_TOKEN",
     "MESHFLEET_URL",
 }
-"""Which are read elsewhere."""
+"""Environment variables that are no settings and are read elsewhere."""
 
 _RETIRED: Final = {
-    "limits.queue-length": "queues of MQTT clients are limited in bytes now, by limits.queue-bytes",
+    "limits.queue-length": "queues of MQTT clients are limited in bytes, by limits.queue-bytes",
 }
-"""Settings of earlier versions that mean nothing any more. A file or variable that has one still works."""
+"""Settings of earlier versions that have no effect, with the reason. They cause a warning, not an error."""
 
 
 class RawSetting(NamedTuple):
-    """What somebody says about a setting, and where."""
+    """Value of a setting before parsing, with its origin (flag, variable or file) for error messages."""
 
     origin: str
     raw: object
 
     def to_text(self, setting: Setting) -> str:
-        """As a flag would say it; raises `Unfit`."""
+        """Return the value as it would be given to a flag. Raise `InvalidSetting` if its type is wrong."""
         match self.raw:
             case str() as text:
                 return text
@@ -72,19 +72,19 @@ class RawSetting(NamedTuple):
             case int() | float() as number if not isinstance(number, bool):
                 return str(number)
         raise InvalidSetting(
-            f"must be a text, or a list of texts: {setting.metavar}"
+            f"must be a string or a list of strings: {setting.metavar}"
             if setting.is_list
-            else "must be a text or a number"
+            else "must be a string or a number"
         )
 
 
 def read_flags(flags: Mapping[str, str]) -> dict[str, RawSetting]:
-    """What flags say, by the names of settings on both sides."""
+    """Return the settings given by flags. `flags` has the names of settings as keys."""
     return {each.name: RawSetting(each.flag, flags[each.name]) for each in SETTINGS if each.name in flags}
 
 
 def read_variables(variables: Mapping[str, str]) -> dict[str, RawSetting]:
-    """What variables say; an empty one says nothing."""
+    """Return the settings given by environment variables; empty variables are ignored."""
     return {
         each.name: RawSetting(each.variable, text)
         for each in SETTINGS
@@ -93,18 +93,24 @@ def read_variables(variables: Mapping[str, str]) -> dict[str, RawSetting]:
 
 
 def find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
-    """Variables that look like one of ours: who means another database must not get this one."""
+    """Yield a fault for each variable whose name is almost that of a setting, and warn about retired ones.
+
+    A misspelled variable must not be ignored: the service would open the wrong database, for example.
+    """
     known = [each.variable for each in SETTINGS]
     retired = {f"MESHFLEET_{name.upper().replace('.', '_').replace('-', '_')}": name for name in _RETIRED}
     for name in retired.keys() & variables.keys():
         _log.warning("%s is ignored: %s", name, _RETIRED[retired[name]])
     for name in variables.keys() - {*known, *_OTHER_VARIABLES, *retired}:
         if name.startswith("MESHFLEET_") and (near := get_close_matches(name, known, n=1, cutoff=0.8)):
-            yield Fault(name, f"there is no such setting; did you mean {near[0]}?")
+            yield Fault(name, f"unknown setting; did you mean {near[0]}?")
 
 
 def read_file(file: Path | None, faults: list[Fault]) -> dict[str, RawSetting]:
-    """What a file says, or `meshfleet.toml` if there is one; what is wrong with it is added to the faults."""
+    """Return the settings in a file, and append its mistakes to `faults`.
+
+    Without a file, `meshfleet.toml` in the working directory is read if it exists.
+    """
     if file is None and not _FILE.exists():
         return {}
     path = file or _FILE
@@ -127,11 +133,11 @@ def read_file(file: Path | None, faults: list[Fault]) -> dict[str, RawSetting]:
 
 def _parse_toml(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # some editors put a mark in front
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # some editors write a byte order mark
     except OSError as exc:
         raise InvalidSetting(f"cannot be read: {exc.strerror}") from exc
     except ValueError as exc:
-        raise InvalidSetting(f"is not TOML: {exc}") from exc
+        raise InvalidSetting(f"is not valid TOML: {exc}") from exc
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -144,16 +150,16 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
 
 def _explain_unknown(name: str, known: list[str]) -> str:
     near = get_close_matches(name.lower(), known, n=1)
-    return f"there is no such setting; did you mean {near[0]}?" if near else "there is no such setting"
+    return f"unknown setting; did you mean {near[0]}?" if near else "unknown setting"
 
 
 def load_settings(
     flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path | None = None
 ) -> Settings:
-    """Put together what flags, else variables, else a file say (rest-164).
+    """Load the settings: flags take precedence over variables, and variables over the file (rest-164).
 
-    Flags go by the names of their settings. Without `file`, `meshfleet.toml` is read if there is one.
-    An empty variable says nothing.
+    `flags` has the names of settings as keys. Without `file`, `meshfleet.toml` is read if it exists. Empty
+    variables are ignored. Raise `WrongSettings` with all mistakes.
     """
     faults: list[Fault] = []
     given = read_file(file, faults) | read_variables(variables) | read_flags(flags)
@@ -171,42 +177,42 @@ def load_settings(
 def list_given_names(
     flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path | None = None
 ) -> frozenset[str]:
-    """Collect the names of the settings that flags, variables or a file give; others have their defaults."""
+    """Collect the names of the settings given by flags, variables or a file; others have their defaults."""
     return frozenset(read_file(file, []) | read_variables(variables) | read_flags(flags))
 
 
 def _parse_values(given: Mapping[str, RawSetting], faults: list[Fault]) -> dict[str, Any]:
-    """The values, by their places."""
+    """Parse the given settings. Return their values by attribute path, and append mistakes to `faults`."""
     values = {}
     for setting in SETTINGS:
-        if (said := given.get(setting.name)) is not None:
+        if (raw := given.get(setting.name)) is not None:
             try:
-                values[setting.attribute_path] = setting.parse(said.to_text(setting))
+                values[setting.attribute_path] = setting.parse(raw.to_text(setting))
             except InvalidSetting as exc:
-                faults.append(Fault(said.origin, str(exc)))
+                faults.append(Fault(raw.origin, str(exc)))
     return values
 
 
 def _build_settings(values: Mapping[str, Any]) -> Settings:
     structs: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    for place, value in values.items():
-        struct, _, field = place.rpartition(".")
+    for path, value in values.items():
+        struct, _, field = path.rpartition(".")
         structs[struct][field] = value
     if structs[""].get("external_broker") is not None:
-        structs[""]["mqtt"] = None  # it would be on without a word
+        structs[""]["mqtt"] = None  # its default would start the embedded broker
     return Settings(
         **structs[""], limits=BrokerLimits(**structs["limits"]), retention=Retention(**structs["retention"])
     )
 
 
-# --- What goes together ---
+# --- Checks across settings ---
 
 
 def _check_tls_complete(given: Mapping[str, RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
-    """A certificate and its key come together, and MQTT over TLS with both."""
+    """Yield a fault if a certificate or key is given without the other, or MQTT over TLS without both."""
     for one, other in (("tls-cert", "tls-key"), ("tls-key", "tls-cert")):
         if one in given and other not in given:
-            yield Fault(given[one].origin, f"needs {other} too")
+            yield Fault(given[one].origin, f"also needs {other}")
     is_off = values.get("mqtt_tls", "unread") is None
     if "mqtt-tls" in given and not is_off and not {"tls-cert", "tls-key"} <= given.keys():
         yield Fault(given["mqtt-tls"].origin, "needs tls-cert and tls-key")
@@ -215,7 +221,7 @@ def _check_tls_complete(given: Mapping[str, RawSetting], values: Mapping[str, An
 def _check_certificate(
     given: Mapping[str, RawSetting], certificate: Path | None, key: Path | None
 ) -> Iterator[Fault]:
-    """A certificate and its key belong together."""
+    """Yield a fault if the certificate and key cannot be loaded or do not match."""
     if certificate is None or key is None:
         return
     try:
@@ -223,36 +229,36 @@ def _check_certificate(
     except InvalidSetting as exc:
         yield Fault(given["tls-key"].origin, str(exc))
     except OSError as exc:
-        why = getattr(exc, "reason", None) or "the files hold none"
-        yield Fault(given["tls-cert"].origin, f"this is no certificate and its key in PEM: {why}")
+        reason = getattr(exc, "reason", None) or "the files contain none"
+        yield Fault(given["tls-cert"].origin, f"is not a certificate with its key in PEM: {reason}")
 
 
 def _check_broker_mode(given: Mapping[str, RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
-    """What is for the embedded broker alone is not said of another one, nor the other way round."""
+    """Yield a fault for each setting that does not apply to the broker in use, embedded or external."""
     if "broker" in given and "external_broker" not in values:
-        return  # which of both is meant is not known
-    outside: BrokerAddress | None = values.get("external_broker")
-    if outside is None and values.get("gateways_autoclaim"):
-        why = "gateways log in to the embedded broker, so each is claimed; only with another one it can be on"
-        yield Fault(given["gateways.autoclaim"].origin, why)
-    if "broker_ca" in values and (outside is None or not outside.tls):
-        yield Fault(given["broker-ca"].origin, "is only for a broker with mqtts://")
-    for name, place in (("mqtt-tls", "mqtt_tls"), ("mqtt-ws", "mqtt_ws")):
-        if outside is not None and values.get(place) is not None:
-            why = "is for the embedded broker; with another one nobody listens there, so leave it out or off"
-            yield Fault(given[name].origin, why)
+        return  # the setting is invalid, so the mode is not known
+    external: BrokerAddress | None = values.get("external_broker")
+    if external is None and values.get("gateways_autoclaim"):
+        reason = "can be on only with an external broker: on the embedded one gateways must be claimed"
+        yield Fault(given["gateways.autoclaim"].origin, reason)
+    if "broker_ca" in values and (external is None or not external.tls):
+        yield Fault(given["broker-ca"].origin, "is only for an external broker with mqtts://")
+    for name, path in (("mqtt-tls", "mqtt_tls"), ("mqtt-ws", "mqtt_ws")):
+        if external is not None and values.get(path) is not None:
+            reason = "is for the embedded broker only: with an external broker, omit it or set it to off"
+            yield Fault(given[name].origin, reason)
 
 
 def _check_broker_ca(given: Mapping[str, RawSetting], authorities: Path | None) -> Iterator[Fault]:
-    """Whoever vouches for a broker must be somebody."""
+    """Yield a fault if the file of certificate authorities has no valid certificates."""
     if authorities is None:
         return
     try:
         tls.create_tls_context(authorities=authorities)
     except UnusableCertificate as exc:
-        yield Fault(given["broker-ca"].origin, f"{authorities} holds no certificates in PEM: {exc.reason}")
+        yield Fault(given["broker-ca"].origin, f"{authorities} contains no certificates in PEM: {exc.reason}")
 
 
 def _refuse_password() -> str:
-    """Do not let OpenSSL ask at the terminal: a service has none."""
-    raise InvalidSetting("the key needs a password; use one without, which only we may read")
+    """Raise `InvalidSetting`, so that OpenSSL does not prompt at the terminal, which a service lacks."""
+    raise InvalidSetting("the key has a password; use a key without one that only the service can read")

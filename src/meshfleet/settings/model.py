@@ -1,4 +1,4 @@
-"""What a service is told."""
+"""Settings of the service as values."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.client.address import BrokerAddress
 from meshfleet.rest import BrokerPlace
 
-# How long the past is kept.
-
 _QUARTER_SECONDS: Final = 90 * 86_400
 _MONTH_SECONDS: Final = 30 * 86_400
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Seconds for each kind of sample; None: for ever."""
+    """Seconds for which each kind of history is kept; None: forever."""
 
     property: int | None = _QUARTER_SECONDS
     measurement: int | None = _QUARTER_SECONDS
     measurement_error: int | None = _QUARTER_SECONDS
     event: int | None = _QUARTER_SECONDS
     link: int | None = _MONTH_SECONDS
-    """How parents heard devices, minute by minute."""
+    """RSSI of devices at their parents, per minute."""
     heartbeat: int | None = _MONTH_SECONDS
-    """The same for heartbeats."""
+    """Heartbeats, per minute."""
     connectivity: int | None = _QUARTER_SECONDS
-    """When devices were connected."""
+    """Connects and disconnects of devices."""
     request: int | None = _QUARTER_SECONDS
-    """What was asked of devices, and what became of it."""
+    """Requests to devices, with their responses."""
 
 
 _SQLITE: Final = "sqlite"
 
 
 class ListenAddress(NamedTuple):
-    """Where connections are taken. Port 0 is any that is free."""
+    """Host and port on which connections are accepted. Port 0: any free port."""
 
     host: str
     port: int
@@ -50,46 +48,50 @@ class ListenAddress(NamedTuple):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a service runs."""
+    """Settings of a service."""
 
     data: Path = Path("meshfleet-data")
     http: ListenAddress = ListenAddress("127.0.0.1", 8080)
     mqtt: ListenAddress | None = ListenAddress("127.0.0.1", 1883)
-    """Nowhere when another broker takes the place of the embedded one; neither are the next two."""
+    """None with an external broker, as the next two fields."""
     mqtt_tls: ListenAddress | None = None
-    """Only with a certificate and its key."""
+    """Listener of MQTT over TLS, which needs a certificate and its key; None: off."""
     mqtt_ws: ListenAddress | None = None
-    """MQTT in WebSockets; over TLS when there is a certificate."""
+    """Listener of MQTT over WebSocket, with TLS if there is a certificate; None: off."""
     external_broker: BrokerAddress | None = None
-    """Another broker, in the place of the embedded one (broker-21)."""
+    """External broker, used instead of the embedded one (broker-21); None: embedded."""
     broker_ca: Path | None = None
-    """Who vouches for that broker, if not whom the system trusts."""
+    """File with the certificate authorities of the external broker; None: the system's."""
     public_url: str | None = None
-    """Without a slash at its end."""
+    """URL of the service for clients, without a trailing slash; None: as in `http`."""
     public_mqtt: BrokerPlace | None = None
+    """Address of the broker for gateways; None: that of the external broker or the listeners."""
     topic_prefix: str = ""
-    """Without a slash at its end."""
+    """Prefix of all topics, without a trailing slash."""
     database: str = _SQLITE
-    """Or `postgresql://…`, perhaps with a password in it."""
+    """`sqlite`, or a URL `postgresql://…`, which may contain a password."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     requests_max_age: float = 60
-    """Seconds (rest-166)."""
+    """Seconds after which a request to a disconnected gateway is dropped (rest-166)."""
     requests_at_once: int = 16
-    """How many requests a gateway gets at a time (request-36)."""
+    """Maximum number of concurrent requests per gateway (request-36)."""
     firmware_max_size: int = 256 * 1024 * 1024
-    """Bytes of an image that somebody uploads."""
+    """Maximum size of an uploaded firmware image in bytes."""
     gateways_autoclaim: bool | None = None
-    """As somebody set it; what holds is in `autoclaim`."""
+    """Value given by the user, or None; the effective value is `autoclaim`."""
     acks: bool = True
-    """Whether samples are acknowledged to the devices that made them (ack-17)."""
+    """Whether samples are acknowledged to the devices that sent them (ack-17)."""
     limits: BrokerLimits = BrokerLimits()
     retention: Retention = Retention()
 
     @property
     def gateway_broker(self) -> BrokerPlace | None:
-        """Where gateways are told to connect (rest-168); a port of 0 is known only to whoever listens."""
+        """Address of the broker given to gateways (rest-168); None without any listener.
+
+        Port 0 stands for a free port, which is known only once the service listens.
+        """
         if self.public_mqtt is not None:
             return self.public_mqtt
         if self.external_broker is not None:
@@ -103,17 +105,17 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def listen_url(self) -> str:
-        """Where HTTP is served; a port of 0 is known only to whoever listens."""
+        """URL of the HTTP listener. Port 0 stands for a free port, known only once the service listens."""
         return f"{'http' if self.tls_cert is None else 'https'}://{self.http}"
 
     @property
     def url(self) -> str:
-        """How others reach this service, as addresses tell it (rest-168)."""
+        """URL of the service for clients, used in links (rest-168)."""
         return self.public_url or self.listen_url
 
     @property
     def autoclaim(self) -> bool:
-        """Whether gateways register themselves at their first message (rest-79)."""
+        """Whether gateways are claimed automatically at their first message (rest-79)."""
         return self.external_broker is not None and self.gateways_autoclaim is not False
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the texts of settings mean. What cannot be read raises `Unfit`."""
+"""Parsers of settings, which raise `InvalidSetting` for invalid values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class InvalidSetting(Exception):
-    """Why a text cannot be the value of a setting."""
+    """Reason why a value is not valid for a setting."""
 
 
-# --- Addresses to listen at ---
+# --- Listen addresses ---
 
 _EXAMPLE: Final = (
     "a host and a port, such as 127.0.0.1:8080 or [::1]:8080; 0.0.0.0 and [::] are all addresses"
@@ -34,7 +34,7 @@ _MAX_PORT: Final = 65535
 
 
 def parse_listen_address(text: str) -> ListenAddress:
-    """Read HOST:PORT."""
+    """Parse HOST:PORT."""
     found = _LISTEN.fullmatch(text)
     if found is None or not _is_host(host := found[1]) or (port := int(found[2])) > _MAX_PORT:
         raise InvalidSetting(f"{quote_input(text)} is not {_EXAMPLE}")
@@ -42,7 +42,7 @@ def parse_listen_address(text: str) -> ListenAddress:
 
 
 def parse_listen_address_or_off(text: str) -> ListenAddress | None:
-    """Read HOST:PORT, or `off`: nobody listens."""
+    """Parse HOST:PORT, or `off` (None: no listener)."""
     return None if text == "off" else parse_listen_address(text)
 
 
@@ -60,17 +60,17 @@ def _is_host(text: str) -> bool:
 
 
 def parse_path(text: str) -> Path:
-    """Read a path, perhaps below somebody's home."""
+    """Parse a path; `~` and `~user` are expanded."""
     if not text or "\0" in text:
         raise InvalidSetting("is not a path")
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise InvalidSetting(f"{quote_input(text)} is in the home of a user that nobody knows") from None
+        raise InvalidSetting(f"{quote_input(text)} is in the home directory of an unknown user") from None
 
 
 def parse_readable_file(text: str) -> Path:
-    """Read the path of a file that we can read."""
+    """Parse the path of a file, and check that it can be read."""
     path = parse_path(text)
     try:
         path.read_bytes()
@@ -79,41 +79,41 @@ def parse_readable_file(text: str) -> Path:
     return path
 
 
-# --- Addresses for others ---
+# --- Public addresses ---
 
 
 def parse_public_url(text: str) -> str:
-    """Read the address of a service, and take the slash from its end."""
+    """Parse the URL of a service, and remove a trailing slash."""
     url = _parse_url(text, ("http", "https"))
     return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
 
 
 def parse_public_mqtt(text: str) -> BrokerPlace:
-    """Read the address of a broker."""
+    """Parse the URL of a broker."""
     url = _parse_url(text, ("mqtt", "mqtts"))
     if url.path.strip("/"):
-        raise InvalidSetting("has a path, which MQTT has not")
+        raise InvalidSetting("must not have a path")
     tls = url.scheme == "mqtts"
     return BrokerPlace(host=url.hostname or "", port=url.port or (8883 if tls else 1883), tls=tls)
 
 
 def parse_broker(text: str) -> BrokerAddress | None:
-    """Read where another broker is and who we are to it, or `embedded`: there is no other."""
+    """Parse the URL of an external broker with the service's user and password, or `embedded` (None)."""
     if text == "embedded":
         return None
     try:
         address = BrokerAddress.parse(text)
     except MalformedAddress as exc:
         raise InvalidSetting(
-            f"is neither embedded nor another broker: {exc.reason}"
-        ) from None  # it may hold a password
+            f"is neither embedded nor the URL of a broker: {exc.reason}"
+        ) from None  # the cause may contain a password
     if address.path is not None:
-        raise InvalidSetting("must begin with mqtt:// or mqtts://: gateways speak no WebSockets")
+        raise InvalidSetting("must begin with mqtt:// or mqtts://: gateways do not support WebSocket")
     return address
 
 
 def _parse_url(text: str, schemes: tuple[str, str]) -> SplitResult:
-    """Take an address apart. It is never repeated: there may be a password in it, although there must not."""
+    """Parse a URL. Errors never quote it, because it may contain a password, although that is not allowed."""
     try:
         url = urlsplit(text)
         port = url.port
@@ -122,9 +122,9 @@ def _parse_url(text: str, schemes: tuple[str, str]) -> SplitResult:
     if url.scheme not in schemes:
         raise InvalidSetting(f"must begin with {schemes[0]}:// or {schemes[1]}://")
     if not text.isprintable() or " " in text or "?" in text or "#" in text or "@" in text:
-        raise InvalidSetting("must be an address alone: no user, no query, no spaces")
+        raise InvalidSetting("must be an address only: no user, no query, no spaces")
     if port == 0 or not _is_host(re.sub(r":[0-9]*$", "", url.netloc)):
-        raise InvalidSetting("names no host, or one that cannot be")
+        raise InvalidSetting("has no host, or an invalid one")
     return url
 
 
@@ -136,7 +136,7 @@ _POSTGRESQL = re.compile(
 
 
 def parse_database(text: str) -> str:
-    """Read which database; what is wrong is never repeated, because of the password."""
+    """Parse `sqlite` or the URL of a PostgreSQL database. Errors never quote it, because of its password."""
     if text == "sqlite":
         return text
     found = _POSTGRESQL.fullmatch(text)
@@ -146,7 +146,7 @@ def parse_database(text: str) -> str:
 
 
 def parse_networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
-    """Read addresses and networks with commas between them."""
+    """Parse a comma-separated list of IP addresses and networks."""
     return tuple(_parse_network(part) for each in text.split(",") if (part := each.strip()))
 
 
@@ -160,7 +160,7 @@ def _parse_network(text: str) -> IPv4Network | IPv6Network:
 
 
 def parse_topic_prefix(text: str) -> str:
-    """Read what may stand in front of topics; nothing may."""
+    """Parse a topic prefix, which may be empty."""
     try:
         TopicCodec(text)
     except MalformedTopic as exc:
@@ -172,37 +172,37 @@ def parse_topic_prefix(text: str) -> str:
 
 
 def parse_switch(text: str) -> bool:
-    """Read on or off."""
+    """Parse `on` or `off`."""
     if text not in {"on", "off"}:
         raise InvalidSetting(f"{quote_input(text)} is neither on nor off")
     return text == "on"
 
 
 MAX_NUMBER: Final = 10**12
-"""The largest number that anything is set to: nobody means more, and no sum of them overflows."""
+"""Largest number of any setting, so that no sum of settings overflows."""
 
 _WHOLE = re.compile(r"[0-9]{1,13}")
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 
 def parse_integer(text: str, *, least: int, most: int) -> int:
-    """Read a whole number within bounds."""
+    """Parse a whole number within bounds."""
     if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
         raise InvalidSetting(f"{quote_input(text)} is not a whole number from {least} to {most}")
     return int(text)
 
 
 _MIN_RETENTION_SECONDS: Final = 3600
-"""Seconds: what is kept is kept in pieces of a day, and looked at about once an hour."""
+"""Seconds: expired history is deleted about once an hour, in pieces of a day."""
 
 
 def parse_retention(text: str) -> int | None:
-    """Read how many seconds something is kept, or `forever`."""
+    """Parse a number of seconds, or `forever` (None)."""
     return None if text == "forever" else parse_integer(text, least=_MIN_RETENTION_SECONDS, most=MAX_NUMBER)
 
 
 def parse_seconds(text: str) -> float:
-    """Read a duration, which is in seconds and perhaps parts of one (rest-166)."""
+    """Parse a duration in seconds, with up to nine decimals (rest-166)."""
     if not _SECONDS.fullmatch(text) or not float(text):
         raise InvalidSetting(f"{quote_input(text)} is not a positive number of seconds, such as 60 or 0.5")
     return float(text)

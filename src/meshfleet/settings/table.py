@@ -1,4 +1,4 @@
-"""All that can be set: flags, variables and the keys of the file follow from a table (rest-164, rest-165)."""
+"""Table of all settings, from which flags, variables and file keys are derived (rest-164, rest-165)."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """Something that can be set, under the same name everywhere."""
+    """Definition of a setting: its name, parser and help text."""
 
     name: str
-    """In lower case with hyphens; what stands in front of a dot is a table in the file."""
+    """Name in lower case with hyphens; the part before a dot is a table in the file."""
     parse: Callable[[str], object]
-    """Raises `texts.Unfit`."""
+    """Parser of its text, which raises `InvalidSetting`."""
     metavar: str
-    """What its text looks like, in a word."""
+    """Placeholder of its value in help texts."""
     help: str
     is_list: bool = False
     is_switch: bool = False
     attribute: str = ""
-    """The field of `Settings` that holds it, if that is not called like it."""
+    """Field of `Settings`, if it has another name than the setting."""
 
     @property
     def parameter(self) -> str:
-        """Its name as that of a parameter."""
+        """Name as a Python parameter."""
         return re.sub("[.-]", "_", self.name)
 
     @property
     def attribute_path(self) -> str:
-        """Where it is in `Settings`: a field, or with a dot a field of the struct called like the table."""
+        """Field of `Settings`, or with a dot a field of the struct named like the file's table."""
         if self.attribute:
             return self.attribute
         table, _, key = self.name.replace("-", "_").partition(".")
@@ -44,22 +44,22 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
+        """Name on the command line."""
         return f"--{self.name.replace('.', '-')}"
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """Name of its environment variable."""
         return f"MESHFLEET_{self.parameter.upper()}"
 
     @property
     def default(self) -> object:
-        """What holds when nobody says anything."""
+        """Value if the setting is not given."""
         return attrgetter(self.attribute_path)(_DEFAULTS)
 
     @property
     def default_text(self) -> str:
-        """The same as somebody would write it; empty: nothing holds."""
+        """Default as it would be given to the flag; empty if there is none."""
         if isinstance(self.default, bool):
             return "on" if self.default else "off"
         return str(self.default) if self.default else ""
@@ -75,129 +75,143 @@ def _limit_setting(
 
 
 def _retention_setting(name: str, help_text: str) -> Setting:
-    return Setting(f"retention.{name}", parsers.parse_retention, "SECONDS", f"{help_text}; or forever.")
+    return Setting(f"retention.{name}", parsers.parse_retention, "SECONDS", f"{help_text}, or forever.")
 
 
 SETTINGS: Final = (
-    Setting("data", parsers.parse_path, "DIR", "The data directory: database, images and secrets."),
     Setting(
-        "http", parsers.parse_listen_address, "HOST:PORT", "Where HTTP is served; port 0 is any that is free."
+        "data", parsers.parse_path, "DIR", "Data directory for the database, firmware images and secrets."
+    ),
+    Setting(
+        "http",
+        parsers.parse_listen_address,
+        "HOST:PORT",
+        "Listen address of HTTP; port 0 selects a free port.",
     ),
     Setting(
         "mqtt",
         parsers.parse_listen_address_or_off,
         "HOST:PORT",
-        "Where MQTT is served; port 0 is any that is free; or off. With another --broker it is off anyway.",
+        "Listen address of MQTT, or off; port 0 selects a free port. Always off with an external --broker.",
     ),
     Setting(
         "mqtt-tls",
         parsers.parse_listen_address_or_off,
         "HOST:PORT",
-        "Where MQTT is served over TLS, with --tls-cert and --tls-key; or off.",
+        "Listen address of MQTT over TLS, or off; needs --tls-cert and --tls-key.",
     ),
     Setting(
         "mqtt-ws",
         parsers.parse_listen_address_or_off,
         "HOST:PORT",
-        "Where MQTT is served in WebSockets, over TLS with --tls-cert; or off.",
+        "Listen address of MQTT over WebSocket, or off; uses TLS with --tls-cert.",
     ),
     Setting(
         "broker",
         parsers.parse_broker,
         "URL",
-        "embedded, which it is unless set, or another one: mqtt[s]://[user[:password]@]host[:port]",
+        "embedded (default), or the URL of an external broker: mqtt[s]://[user[:password]@]host[:port]",
         attribute="external_broker",
     ),
     Setting(
         "broker-ca",
         parsers.parse_readable_file,
         "FILE",
-        "Who vouches for another broker with mqtts://, in PEM; without it, whom the system trusts.",
+        "PEM file with the certificate authorities of an mqtts:// broker. Default: those of the system.",
     ),
     Setting(
-        "public-url", parsers.parse_public_url, "URL", "How others reach this service, if not by --http."
+        "public-url",
+        parsers.parse_public_url,
+        "URL",
+        "URL at which clients reach this service, if it differs from --http.",
     ),
     Setting(
         "public-mqtt",
         parsers.parse_public_mqtt,
         "URL",
-        "How gateways reach the broker, if not by --broker, --mqtt-tls or --mqtt: mqtt[s]://…",
+        "URL mqtt[s]://… at which gateways reach the broker, if not --broker, --mqtt-tls or --mqtt.",
     ),
     Setting(
         "topic-prefix",
         parsers.parse_topic_prefix,
         "TEXT",
-        "What stands in front of all topics, as in TEXT/mt/…",
+        "Prefix of all topics, as in TEXT/mt/…",
     ),
-    Setting("database", parsers.parse_database, "URL", "sqlite, in the data directory, or postgresql://…"),
+    Setting("database", parsers.parse_database, "URL", "sqlite (in the data directory) or postgresql://…"),
     Setting(
         "tls-cert",
         parsers.parse_readable_file,
         "FILE",
-        "Serve with this certificate and those that vouch for it, in PEM.",
+        "PEM file with the TLS certificate of the service and its chain.",
     ),
-    Setting("tls-key", parsers.parse_readable_file, "FILE", "The key of the certificate, in PEM."),
+    Setting(
+        "tls-key", parsers.parse_readable_file, "FILE", "PEM file with the private key of the certificate."
+    ),
     Setting(
         "trusted-proxies",
         parsers.parse_networks,
         "LIST",
-        "Addresses and networks of proxies, with commas, whose word on the client's address counts.",
+        "Comma-separated addresses and networks of proxies trusted to report the client's address.",
         is_list=True,
     ),
     Setting(
         "requests.max-age",
         parsers.parse_seconds,
         "SECONDS",
-        "How long requests wait for an absent gateway.",
+        "Seconds after which a request to a disconnected gateway is dropped.",
     ),
     Setting(
         "requests.at-once",
         partial(parsers.parse_integer, least=1, most=1000),
         "NUMBER",
-        "Requests that a gateway gets at a time; others wait for their turn.",
+        "Maximum concurrent requests per gateway; further requests wait.",
     ),
     Setting(
         "firmware.max-size",
         partial(parsers.parse_integer, least=1024, most=parsers.MAX_NUMBER),
         "BYTES",
-        "The largest image of firmware that can be uploaded.",
+        "Maximum size of an uploaded firmware image.",
     ),
     Setting(
         "gateways.autoclaim",
         parsers.parse_switch,
         "SWITCH",
-        "on or off: whether gateways register themselves. With another broker they do unless set.",
+        "on or off: claim gateways at their first message. Default: on with an external broker, else off.",
         is_switch=True,
     ),
     Setting(
         "acks",
         parsers.parse_switch,
         "SWITCH",
-        "on or off: whether samples are acknowledged end to end, to gateways of version 2.4.0 on.",
+        "on or off: acknowledge samples to devices, through gateways of version 2.4.0 or later.",
         is_switch=True,
     ),
-    _retention_setting("property", "How long samples of properties are kept"),
-    _retention_setting("measurement", "The same for measurements"),
-    _retention_setting("measurement-error", "The same for measurements that failed"),
-    _retention_setting("event", "The same for events"),
-    _retention_setting("link", "The same for how parents heard devices, minute by minute"),
-    _retention_setting("heartbeat", "The same for heartbeats, minute by minute"),
-    _retention_setting("connectivity", "The same for when devices were connected"),
-    _retention_setting("request", "The same for what was asked of devices"),
-    _limit_setting("connections", "NUMBER", "MQTT connections at once."),
-    _limit_setting("connections-per-address", "NUMBER", "The same, from one network address."),
-    _limit_setting("connections-per-account", "NUMBER", "The same, with one account."),
+    _retention_setting("property", "Seconds to keep property samples"),
+    _retention_setting("measurement", "Seconds to keep measurements"),
+    _retention_setting("measurement-error", "Seconds to keep failed measurements"),
+    _retention_setting("event", "Seconds to keep events"),
+    _retention_setting("link", "Seconds to keep the RSSI of devices per parent and minute"),
+    _retention_setting("heartbeat", "Seconds to keep heartbeats per minute"),
+    _retention_setting("connectivity", "Seconds to keep connects and disconnects of devices"),
+    _retention_setting("request", "Seconds to keep requests to devices"),
+    _limit_setting("connections", "NUMBER", "Maximum MQTT connections."),
+    _limit_setting("connections-per-address", "NUMBER", "Maximum MQTT connections per IP address."),
+    _limit_setting("connections-per-account", "NUMBER", "Maximum MQTT connections per account."),
     _limit_setting(
-        "failed-connections", "NUMBER", "Connections without a login per second, from one address."
+        "failed-connections",
+        "NUMBER",
+        "Maximum connections per second without a successful login, per IP address.",
     ),
-    _limit_setting("connect-seconds", "SECONDS", "Time to send CONNECT."),
-    _limit_setting("packet-size", "BYTES", "The largest MQTT packet.", least=1024, most=268_435_455),
-    _limit_setting("subscriptions", "NUMBER", "Filters of one client."),
-    _limit_setting("in-flight", "NUMBER", "Messages sent to a client and not acknowledged.", most=65_535),
-    _limit_setting("queue-bytes", "BYTES", "Bytes that wait for one client."),
-    _limit_setting("queues-bytes", "BYTES", "Bytes that wait for all clients together."),
-    _limit_setting("publish-rate", "NUMBER", "Packets per second from one client."),
-    _limit_setting("sessions-per-account", "NUMBER", "Sessions that outlast their connections."),
-    _limit_setting("session-age", "SECONDS", "After which the session of an absent client is forgotten."),
-    _limit_setting("retained", "NUMBER", "Retained messages in all."),
+    _limit_setting("connect-seconds", "SECONDS", "Seconds in which a client must send CONNECT."),
+    _limit_setting("packet-size", "BYTES", "Maximum size of an MQTT packet.", least=1024, most=268_435_455),
+    _limit_setting("subscriptions", "NUMBER", "Maximum subscriptions per client."),
+    _limit_setting("in-flight", "NUMBER", "Maximum unacknowledged messages per client.", most=65_535),
+    _limit_setting("queue-bytes", "BYTES", "Maximum queued bytes per client."),
+    _limit_setting("queues-bytes", "BYTES", "Maximum queued bytes of all clients together."),
+    _limit_setting("publish-rate", "NUMBER", "Maximum packets per second from one client."),
+    _limit_setting("sessions-per-account", "NUMBER", "Maximum persistent sessions per account."),
+    _limit_setting(
+        "session-age", "SECONDS", "Seconds after which the session of a disconnected client is deleted."
+    ),
+    _limit_setting("retained", "NUMBER", "Maximum retained messages."),
 )

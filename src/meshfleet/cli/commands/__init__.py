@@ -1,1 +1,1 @@
-"""The commands of the command line, one module for each command or group of commands."""
+"""Commands of the command line: one module for each command or group of commands."""

@@ -1,15 +1,13 @@
-"""`meshfleet asyncapi`: the messaging interface, described for programs."""
+"""`meshfleet openapi` and `meshfleet asyncapi`: machine-readable descriptions of the interfaces."""
 
 from __future__ import annotations
 
 import click
 import msgspec
 
-# `meshfleet openapi`: the REST interface, described for programs.
-
 
 @click.command()
-@click.option("--json", is_flag=True, expose_value=False, help="As JSON, which it is anyway.")
+@click.option("--json", is_flag=True, expose_value=False, help="No effect: the document is always JSON.")
 def openapi() -> None:
     """Print the OpenAPI document of the REST interface."""
     from meshfleet.service.app import load_openapi_document  # noqa: PLC0415 # heavy, and not needed for --help
@@ -18,7 +16,7 @@ def openapi() -> None:
 
 
 @click.command()
-@click.option("--json", is_flag=True, expose_value=False, help="As JSON, which it is anyway.")
+@click.option("--json", is_flag=True, expose_value=False, help="No effect: the document is always JSON.")
 def asyncapi() -> None:
     """Print the AsyncAPI document of the messaging interface."""
     from meshfleet.service.asyncapi import build_asyncapi_document  # noqa: PLC0415 # heavy, and not needed for --help

@@ -1,4 +1,4 @@
-"""`meshfleet broker-config`: what another broker has to be told."""
+"""`meshfleet broker-config`: configuration files for an external broker."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 _DEFAULT_BROKER: Final = BrokerAddress(host="127.0.0.1", port=1883)
-"""Where a broker is of which nobody says where."""
+"""Address used if no external broker is configured."""
 
 _NON_OWNER_MODE: Final = 0o077
-"""What the group and everybody else may do."""
+"""Permission bits of the group and of other users."""
 
 
 @click.group("broker-config")
 def broker_config() -> None:
-    """Configure another broker for the service."""
+    """Configure an external broker for the service."""
 
 
 @broker_config.command()
@@ -49,31 +49,32 @@ def broker_config() -> None:
     type=click.Path(path_type=Path),
     default="meshfleet-mosquitto",
     show_default=True,
-    help="Where the files are written; nobody else may read there.",
+    help="Directory for the files; other users must not have access to it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say as JSON what was written.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def mosquitto(*, config: Path | None, out: Path, as_json: bool, **flags: str | None) -> None:
-    """Write the files with which mosquitto 2 takes the place of the embedded broker.
+    """Write configuration files for mosquitto 2, to use it instead of the embedded broker.
 
-    They let in the service and all claimed gateways, each where it belongs. Run it again when gateways
-    were claimed or released or got new passwords, and send mosquitto a SIGHUP. The service may run meanwhile.
+    The files admit the service and all claimed gateways, each with access to its own topics only. After
+    gateways are claimed, rotated or released, run this command again and send mosquitto a SIGHUP. The
+    service may keep running.
     """
     settings = load_command_settings(config, flags)
     folder = out.absolute()
     with open_existing_database(settings) as database:
         password = database.write_now(load_service_password)
         hashes = database.read_now(store.load_broker_hashes)
-    known = {mac: hashed for mac, hashed in hashes.items() if hashed is not None}
+    with_password = {mac: hashed for mac, hashed in hashes.items() if hashed is not None}
     broker = settings.external_broker or _DEFAULT_BROKER
-    _write_files(folder, _build_files(settings, folder, broker, password, known))
-    say = _print_summary_json if as_json else _print_summary
-    say(folder, broker, list(known), [mac for mac in hashes if mac not in known])
+    _write_files(folder, _build_files(settings, folder, broker, password, with_password))
+    print_summary = _print_summary_json if as_json else _print_summary
+    print_summary(folder, broker, list(with_password), [mac for mac in hashes if mac not in with_password])
 
 
 def _build_files(
     settings: Settings, folder: Path, broker: BrokerAddress, password: str, gateways: Mapping[Mac, str]
 ) -> dict[str, str]:
-    """What is in which file."""
+    """Return the contents of the files, by file name."""
     login = str(broker).replace("://", f"://{SERVICE_USER}:{password}@", 1)
     return {
         "passwords": build_password_file(password, gateways),
@@ -87,12 +88,13 @@ def _build_files(
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files that only their owner reads, each whole or not at all."""
+    """Write files that only their owner can read. Each file is replaced atomically."""
     try:
         folder.mkdir(0o700, parents=True, exist_ok=True)
-        if os.name != "nt" and folder.stat().st_mode & _NON_OWNER_MODE:  # Windows has no such modes
+        if os.name != "nt" and folder.stat().st_mode & _NON_OWNER_MODE:  # Windows has no such permission bits
             raise UnusableFolder(
-                f"others can read {folder}; give another one with --out, or: chmod 700 {folder}"
+                f"other users can access {folder}; "
+                f"choose another directory with --out, or run: chmod 700 {folder}"
             )
         for name, text in files.items():
             _replace_file(folder / name, text)
@@ -102,39 +104,41 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 def _replace_file(path: Path, text: str) -> None:
     number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    made = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(number, "w", encoding="utf-8") as file:
             _match_folder_owner(file.fileno(), path.parent)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        made.replace(path)
+        temporary.replace(path)
     except BaseException:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def _match_folder_owner(file: int, folder: Path) -> None:
-    """What root writes is for whom the folder belongs to: mosquitto is somebody of its own."""
+    """Give a file that root creates to the owner of its directory: mosquitto runs as its own user."""
     if os.name != "nt" and os.geteuid() == 0:
         owner = folder.stat()
         os.fchown(file, owner.st_uid, owner.st_gid)
 
 
-# --- What is told ---
+# --- Summary ---
 
 
-def _print_summary(folder: Path, broker: BrokerAddress, known: list[Mac], unknown: list[Mac]) -> None:
-    click.echo(f"Written to {folder} for the service and {_format_gateway_count(known)}")
-    click.echo(f"Give mosquitto a listener and the line: include_dir {folder}")
-    click.echo(f"Start the service with the variable in {folder / 'meshfleet.env'}: it is")
-    click.echo(
-        f"  --broker {broker} with the user {SERVICE_USER} and its password, which is told nowhere else"
-    )
-    if unknown:
-        click.echo(f"{_format_gateway_count(unknown)} cannot log in before getting new credentials:")
-        click.echo("".join(f"  {mac}\n" for mac in unknown), nl=False)
+def _print_summary(
+    folder: Path, broker: BrokerAddress, with_password: list[Mac], without_password: list[Mac]
+) -> None:
+    click.echo(f"Wrote the files for the service and {_format_gateway_count(with_password)} to {folder}")
+    click.echo(f"In mosquitto.conf, configure a listener and add the line: include_dir {folder}")
+    click.echo(f"Start the service with the environment variable in {folder / 'meshfleet.env'}, which sets")
+    click.echo(f"  --broker {broker} with user {SERVICE_USER} and its password (not shown here)")
+    if without_password:
+        click.echo(
+            f"{_format_gateway_count(without_password)} cannot log in until their credentials are rotated:"
+        )
+        click.echo("".join(f"  {mac}\n" for mac in without_password), nl=False)
     click.echo("When gateways are claimed, rotated or released, run this again and send mosquitto a SIGHUP")
 
 
@@ -142,13 +146,15 @@ def _format_gateway_count(macs: list[Mac]) -> str:
     return f"{len(macs)} gateway{'' if len(macs) == 1 else 's'}"
 
 
-def _print_summary_json(folder: Path, broker: BrokerAddress, known: list[Mac], unknown: list[Mac]) -> None:
-    told = {
+def _print_summary_json(
+    folder: Path, broker: BrokerAddress, with_password: list[Mac], without_password: list[Mac]
+) -> None:
+    summary = {
         "folder": str(folder),
         "environment": str(folder / "meshfleet.env"),
         "broker": str(broker),
         "username": SERVICE_USER,
-        "gateways": known,
-        "gatewaysWithoutPassword": unknown,
+        "gateways": with_password,
+        "gatewaysWithoutPassword": without_password,
     }
-    click.echo(msgspec.json.encode(told))
+    click.echo(msgspec.json.encode(summary))

@@ -1,4 +1,4 @@
-"""`meshfleet completion`: the tab key in a shell."""
+"""`meshfleet completion`: shell completion scripts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from meshfleet.cli.shell_completion import SHELL_COMPLETERS
 
 _INSTALL_HINTS: Final = {
     "bash": 'eval "$(meshfleet completion bash)"   in ~/.bashrc',
-    "zsh": 'eval "$(meshfleet completion zsh)"   in ~/.zshrc, behind compinit',
+    "zsh": 'eval "$(meshfleet completion zsh)"   in ~/.zshrc, after compinit',
     "fish": "meshfleet completion fish > ~/.config/fish/completions/meshfleet.fish",
 }
 
 
 @click.command(epilog="\b\n" + "\n".join(_INSTALL_HINTS.values()))
 @click.argument("shell", type=click.Choice(list(SHELL_COMPLETERS)))
-@click.option("--json", "as_json", is_flag=True, help="The script inside a JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the script inside a JSON object.")
 def completion(shell: str, *, as_json: bool) -> None:
-    """Print a script that lets SHELL complete commands, identifiers, and devices and labels if logged in."""
+    """Print a completion script for SHELL.
+
+    It completes commands, options and identifiers, and while you are logged in also devices, gateways,
+    labels, firmware and jobs.
+    """
     root = click.get_current_context().find_root()
     name = "meshfleet"
-    # Not `source()`, which starts a bash to see how old it is: the script may be for another machine.
-    made = SHELL_COMPLETERS[shell](root.command, {}, name, f"_{name.upper()}_COMPLETE")
-    script = made.source_template % made.source_vars()
+    # Not `source()`, which runs bash to check its version: the script may be for another machine.
+    completer = SHELL_COMPLETERS[shell](root.command, {}, name, f"_{name.upper()}_COMPLETE")
+    script = completer.source_template % completer.source_vars()
     if as_json:
         print_json({"shell": shell, "script": script})
     else:

@@ -1,4 +1,4 @@
-"""`meshfleet devices`: the registry."""
+"""`meshfleet devices`: list, show, rename and label devices."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from meshfleet.rest import Device
 
 
-# Labels on one device or on hundreds.
+# --- Labels of one or many devices ---
 
 _MAX_CONCURRENT: Final = 8
-"""Devices that are changed at the same time."""
+"""Maximum number of devices changed concurrently."""
 
 LabelChange = Callable[["Fleet", "Mac", Sequence[str]], Coroutine[Any, Any, "Device"]]
 
 
 async def add_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device:
-    """Put labels on a device, one or more."""
+    """Attach one or more labels to a device."""
     *others, last = labels
     for label in others:
         await fleet.devices.label(device, label)
@@ -54,23 +54,26 @@ async def add_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device
 
 
 async def remove_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device:
-    """Take labels off a device, one or more; one that it does not have keeps no other on it."""
-    done: list[Device] = []
+    """Detach one or more labels from a device.
+
+    All labels are tried, then `NotFound` is raised if the device did not have one of them.
+    """
+    changed: list[Device] = []
     missing: list[NotFound] = []
     for label in labels:
         try:
-            done.append(await fleet.devices.unlabel(device, label))
+            changed.append(await fleet.devices.unlabel(device, label))
         except NotFound as exc:
             missing.append(exc)
     if missing:
         raise missing[0]
-    return done[-1]
+    return changed[-1]
 
 
 def change_labels(
     device_or_dash: str, labels: Sequence[str], change: LabelChange, on_changed: Callable[[Device], None]
 ) -> None:
-    """Do it to the device that is named; with - to all on standard input, and show how far it is."""
+    """Change the labels of one device, or with `-` of all devices on standard input, with a progress bar."""
     if device_or_dash != "-":
         device: Mac = DEVICE.convert(device_or_dash, None, None)
         on_changed(call_service(lambda fleet: change(fleet, device, labels)))
@@ -79,7 +82,7 @@ def change_labels(
     if not devices:
         click.echo("No devices on standard input.", err=True)
         return
-    # What is told of each device shows on a terminal how far it is.
+    # If standard output is a terminal, the line printed for each device shows the progress already.
     hidden = sys.stdout.isatty() or not sys.stderr.isatty()
     console = Console(stderr=True)
     with Progress(
@@ -87,11 +90,11 @@ def change_labels(
     ) as progress:
         task = progress.add_task("labels", total=len(devices))
 
-        def went_on(done: Device) -> None:
-            on_changed(done)
+        def report_changed(device: Device) -> None:
+            on_changed(device)
             progress.advance(task)
 
-        call_service(partial(_change_all, devices, labels, change, went_on))
+        call_service(partial(_change_all, devices, labels, change, report_changed))
 
 
 async def _change_all(
@@ -101,25 +104,29 @@ async def _change_all(
     on_changed: Callable[[Device], None],
     fleet: Fleet,
 ) -> None:
-    """Go through all of them; who is not there, or has no such label, does not keep the others from it."""
-    waiting, missing = iter(devices), []
+    """Change the labels of all devices concurrently.
 
-    async def some() -> None:
-        for device in waiting:
+    An unknown device or a missing label is reported and does not stop the others. Raise `ClickException` at
+    the end if that happened.
+    """
+    remaining, failed = iter(devices), []
+
+    async def change_remaining() -> None:
+        for device in remaining:
             try:
                 on_changed(await change(fleet, device, labels))
             except NotFound as exc:
-                missing.append(device)
+                failed.append(device)
                 click.echo(to_printable(f"{device}: {exc}"), err=True)
 
     try:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_MAX_CONCURRENT):
-                tasks.create_task(some())
+                tasks.create_task(change_remaining())
     except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # the others have the same reason
-    if missing:
-        raise click.ClickException(f"{len(missing)} of {len(devices)} devices could not be changed as asked.")
+        raise errors.exceptions[0] from None  # all have the same cause
+    if failed:
+        raise click.ClickException(f"{len(failed)} of {len(devices)} devices could not be changed.")
 
 
 _COLUMNS: Final = (
@@ -148,7 +155,7 @@ labels_argument = click.argument(
 
 @click.group()
 def devices() -> None:
-    """List devices, and name and label them."""
+    """List, rename and label devices."""
 
 
 @devices.command("list")
@@ -158,22 +165,33 @@ def devices() -> None:
     type=LABEL,
     multiple=True,
     shell_complete=complete_labels,
-    help="With this label; repeat it for devices that have all of them.",
+    help="Only devices with this label; repeatable (devices must have all labels).",
 )
-@click.option("--connected/--disconnected", default=None, help="Only those that are, or are not.")
-@click.option("--model", "model_number", type=TEXT, help="The model number, such as 2011.")
-@click.option("--firmware", "firmware_version", type=TEXT, help="The firmware version, such as 2.4.0.")
-@click.option("--hardware", "hardware_version", type=TEXT, help="The hardware version, such as 1.2.0.")
-@click.option("--name", "friendly_name", type=TEXT, help="A part of the name, in any case.")
-@click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Behind this gateway.")
 @click.option(
-    "--id", "ids", type=DEVICE, multiple=True, shell_complete=complete_devices, help="This one; repeatable."
+    "--connected/--disconnected", default=None, help="Only connected, or only disconnected devices."
 )
-@click.option("--sort", type=click.Choice(get_args(Sort)), help="A hyphen in front reverses it.")
+@click.option("--model", "model_number", type=TEXT, help="Only this model number, such as 2011.")
+@click.option("--firmware", "firmware_version", type=TEXT, help="Only this firmware version, such as 2.4.0.")
+@click.option("--hardware", "hardware_version", type=TEXT, help="Only this hardware version, such as 1.2.0.")
+@click.option(
+    "--name", "friendly_name", type=TEXT, help="Only names that contain this text (case-insensitive)."
+)
+@click.option(
+    "--gateway", type=DEVICE, shell_complete=complete_gateways, help="Only devices behind this gateway."
+)
+@click.option(
+    "--id",
+    "ids",
+    type=DEVICE,
+    multiple=True,
+    shell_complete=complete_devices,
+    help="Only this device; repeatable.",
+)
+@click.option("--sort", type=click.Choice(get_args(Sort)), help="Sort order; a leading hyphen reverses it.")
 @limit_option
 @json_option
 def list_devices(*, limit: int | None, as_json: bool, **filters: Any) -> None:
-    """List the devices that fit all that is asked for."""
+    """List the devices that match all filters."""
     call_service(
         lambda fleet: print_list(fleet.devices.list(**filters), _COLUMNS, as_json=as_json, limit=limit)
     )
@@ -183,7 +201,7 @@ def list_devices(*, limit: int | None, as_json: bool, **filters: Any) -> None:
 @device_argument
 @json_option
 def show(device: Mac, *, as_json: bool) -> None:
-    """Tell all about a device."""
+    """Show all fields of a device."""
     found = call_service(lambda fleet: fleet.devices.show(device))
     if as_json:
         print_json(found)
@@ -195,7 +213,7 @@ def show(device: Mac, *, as_json: bool) -> None:
 @device_argument
 @json_option
 def links(device: Mac, *, as_json: bool) -> None:
-    """List the parents that heard a device during the last day, the newest and strongest first."""
+    """List the parents that received the signal of a device in the last day, latest and strongest first."""
     found = call_service(lambda fleet: fleet.samples.links(device)).items
     if as_json:
         for each in found:
@@ -209,9 +227,9 @@ def links(device: Mac, *, as_json: bool) -> None:
 @click.argument("name", type=TEXT)
 @json_option
 def rename(device: Mac, name: str, *, as_json: bool) -> None:
-    """Give a device the friendly name NAME."""
+    """Change the friendly name of a device to NAME."""
     renamed = call_service(lambda fleet: fleet.devices.rename(device, name))
-    print_result(renamed, f"{renamed.id} is called {renamed.friendly_name} from now on.", as_json=as_json)
+    print_result(renamed, f"{renamed.id} is now called {renamed.friendly_name}.", as_json=as_json)
 
 
 @devices.command()
@@ -219,8 +237,8 @@ def rename(device: Mac, name: str, *, as_json: bool) -> None:
 @labels_argument
 @json_option
 def label(device: str, labels: tuple[str, ...], *, as_json: bool) -> None:
-    """Put labels on a device; with - for DEVICE, on all whose ids come on standard input, one per line."""
-    change_labels(device, labels, add_labels, lambda done: _print_labels(done, as_json=as_json))
+    """Attach labels to a device. With - for DEVICE, read device ids from standard input, one per line."""
+    change_labels(device, labels, add_labels, lambda changed: _print_labels(changed, as_json=as_json))
 
 
 @devices.command()
@@ -228,10 +246,10 @@ def label(device: str, labels: tuple[str, ...], *, as_json: bool) -> None:
 @labels_argument
 @json_option
 def unlabel(device: str, labels: tuple[str, ...], *, as_json: bool) -> None:
-    """Take labels off a device; with - for DEVICE, off all whose ids come on standard input, one per line."""
-    change_labels(device, labels, remove_labels, lambda done: _print_labels(done, as_json=as_json))
+    """Detach labels from a device. With - for DEVICE, read device ids from standard input, one per line."""
+    change_labels(device, labels, remove_labels, lambda changed: _print_labels(changed, as_json=as_json))
 
 
 def _print_labels(device: Device, *, as_json: bool) -> None:
-    has = ", ".join(device.labels) or "no label"
-    print_result(device, f"{device.id} has {has} now.", as_json=as_json)
+    labels = ", ".join(device.labels) or "none"
+    print_result(device, f"Labels of {device.id}: {labels}", as_json=as_json)

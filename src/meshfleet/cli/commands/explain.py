@@ -1,4 +1,4 @@
-"""`meshfleet explain`: messages as they pass on the broker, read by the rules of the protocol."""
+"""`meshfleet explain`: decode MQTT messages captured from a broker and check them against the protocol."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("messages", type=click.File("rb"), default="-")
 @table_option
-@click.option("--topic-prefix", default="", help="What stands in front of mt/ in every topic.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
+@click.option("--topic-prefix", default="", help="Prefix in front of mt/ in every topic.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 def explain(messages: BinaryIO, catalogue: IdentifierCatalogue, topic_prefix: str, *, as_json: bool) -> None:
-    """Explain messages of gateways and clients: who says what, decoded, or why it is rejected.
+    """Decode messages of gateways and clients, or explain why they are rejected.
 
-    MESSAGES is a file, or standard input, with a topic, a space and a payload on each line, as
-    `mosquitto_sub -v -t 'mt/#'` prints them.
+    MESSAGES is a file (default: standard input) with a topic, a space and a payload on each line, as
+    printed by `mosquitto_sub -v -t 'mt/#'`.
     """
     topics = TopicCodec(topic_prefix, identifier_names=catalogue.names)
     for line in messages:
@@ -50,7 +50,7 @@ def explain(messages: BinaryIO, catalogue: IdentifierCatalogue, topic_prefix: st
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a message is none."""
+    """Reason why a message is not valid."""
 
     code: str
     field: str
@@ -58,14 +58,14 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a message says."""
+    """Decoded content of one message, as printed with `--json`."""
 
     message: str
-    """report, request, response or rejected."""
+    """`report`, `request`, `response` or `rejected`."""
     gateway: Mac | None = None
     device: Mac | None = None
     word: str = ""
-    """The kind or the operation."""
+    """Kind of a report, or operation of a request or response."""
     identifier: str | None = None
     name: str | None = None
     payload: dict[str, Json] = {}
@@ -122,21 +122,21 @@ def _kind_or_operation(topic: Topic) -> Kind | Operation:
 
 
 def _decode_payload(topic: Topic, data: bytes) -> dict[str, Json]:
-    """Read the payload as the topic asks, and give it in our spelling, but no keys."""
+    """Decode the payload according to its topic. Fields have their standard names; keys are masked."""
     match topic:
         case ReportTopic():
             return payload.to_json_object(reports.decode_report(topic.kind, data))
         case ResponseTopic():
             return payload.to_json_object(responses.decode_response(topic.operation, data))
-    spelled = payload.to_json_object(requests.decode_request(topic.operation, data))
-    return {name: "…" if name in _SECRET_FIELDS else value for name, value in spelled.items()}
+    fields = payload.to_json_object(requests.decode_request(topic.operation, data))
+    return {name: "…" if name in _SECRET_FIELDS else value for name, value in fields.items()}
 
 
 _SECRET_FIELDS = {"key", "publicKey"}
 
 
 def _decode_value(value: Json, entry: IdentifierDefinition | None) -> tuple[DecodedValue | None, str]:
-    """Decode a raw value, where there is one and its layout is known; else say why it does not fit."""
+    """Decode a raw value if its layout is known. The second item says why it does not fit the layout."""
     if entry is None or entry.layout is None or not isinstance(value, str):
         return None, ""
     try:
@@ -159,7 +159,7 @@ def _format_explanation(found: Explanation) -> str:
         subject += f" (raw {value})"
     if found.undecodable:
         subject += f" (not decoded: {found.undecodable})"
-    details = (_format_detail(name, given) for name, given in {**rest, **(found.ext or {})}.items())
+    details = (_format_detail(name, field) for name, field in {**rest, **(found.ext or {})}.items())
     line = f"{found.message:<9} {found.device}  {found.word:<19} {subject:<40} {'  '.join(details)}"
     return to_printable(line.rstrip())
 

@@ -1,4 +1,4 @@
-"""`meshfleet firmware`: images, and which of them may be rolled out."""
+"""`meshfleet firmware`: upload firmware images, and release or withdraw them."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ _COLUMNS: Final = (
 
 @click.group()
 def firmware() -> None:
-    """Upload firmware, and release it for jobs."""
+    """Upload firmware and release it for jobs."""
 
 
 @firmware.command("list")
-@click.option("--model", "model_number", type=TEXT, help="For this model number, such as 0018.")
-@click.option("--version", type=TEXT, help="Of this version, such as 3.4.2.")
-@click.option("--state", type=click.Choice(get_args(FirmwareState)))
+@click.option("--model", "model_number", type=TEXT, help="Only for this model number, such as 0018.")
+@click.option("--version", type=TEXT, help="Only this version, such as 3.4.2.")
+@click.option("--state", type=click.Choice(get_args(FirmwareState)), help="Only in this state.")
 @limit_option
 @json_option
 def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
-    """List firmware, the newest first."""
+    """List firmware, newest first."""
     call_service(
         lambda fleet: print_list(fleet.firmware.list(**filters), _COLUMNS, as_json=as_json, limit=limit)
     )
@@ -70,44 +70,44 @@ def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
 
 @firmware.command()
 @click.argument("image", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--model", "model_number", type=TEXT, required=True, help="For which model, such as 0018.")
-@click.option("--version", type=TEXT, required=True, help="Such as 3.4.2 or 3.4.2-beta.1.")
+@click.option(
+    "--model", "model_number", type=TEXT, required=True, help="Model number of the devices, such as 0018."
+)
+@click.option("--version", type=TEXT, required=True, help="Firmware version, such as 3.4.2 or 3.4.2-beta.1.")
 @click.option(
     "--hardware",
     "hardware_versions",
     type=TEXT,
     multiple=True,
-    help="Only for this hardware version; repeatable.",
+    help="Hardware version it runs on; repeatable. Default: any.",
 )
-@click.option("--min-version", type=TEXT, help="The oldest version from which a device can take it.")
-@click.option("--notes", type=TEXT, default="", help="For people.")
-@click.option("--sha256", type=TEXT, help="What the hash of the image must be.")
-@click.option(
-    "--type", type=click.IntRange(1, 2), help="1: a Nordic package or a bare image; 2: a RAUC bundle."
-)
+@click.option("--min-version", type=TEXT, help="Oldest installed version that can be updated to it.")
+@click.option("--notes", type=TEXT, default="", help="Release notes.")
+@click.option("--sha256", type=TEXT, help="Expected SHA-256 hash of the image.")
+@click.option("--type", type=click.IntRange(1, 2), help="1: Nordic package or bare image; 2: RAUC bundle.")
 @click.option("--bare", is_flag=True, help="The file is a bare image (.bin), not a package.")
-@click.option("--override", is_flag=True, help="Accept an image that fails its check; audited.")
+@click.option("--override", is_flag=True, help="Accept an image that fails its check (audited).")
 @json_option
-def upload(image: Path, *, as_json: bool, **told: Any) -> None:
-    """Upload an image; its record is a draft until it is released."""
-    record = call_service(lambda fleet: _upload(fleet, image, told))
-    words = f"{record.id} is version {record.version} for {record.model_number}, a {_format_type(record)}."
-    print_result(record, words, as_json=as_json)
+def upload(image: Path, *, as_json: bool, **fields: Any) -> None:
+    """Upload a firmware image as a draft, to be released later."""
+    record = call_service(lambda fleet: _upload(fleet, image, fields))
+    summary = f"{record.id} is version {record.version} for {record.model_number}, a {_format_type(record)}."
+    print_result(record, summary, as_json=as_json)
 
 
-async def _upload(fleet: Fleet, image: Path, told: dict[str, Any]) -> Firmware:
+async def _upload(fleet: Fleet, image: Path, fields: dict[str, Any]) -> Firmware:
     hidden = not sys.stderr.isatty()
     with rich.progress.open(
         image, "rb", description="", console=Console(stderr=True), transient=True, disable=hidden
     ) as file:
-        return await fleet.firmware.upload(file, file_name=image.name, **told)
+        return await fleet.firmware.upload(file, file_name=image.name, **fields)
 
 
 @firmware.command()
 @firmware_argument
 @json_option
 def show(firmware_id: str, *, as_json: bool) -> None:
-    """Tell all about firmware."""
+    """Show all fields of a firmware image."""
     found = call_service(lambda fleet: fleet.firmware.show(firmware_id))
     if as_json:
         print_json(found)
@@ -120,7 +120,7 @@ def show(firmware_id: str, *, as_json: bool) -> None:
 @firmware_argument
 @json_option
 def release(firmware_id: str, *, as_json: bool) -> None:
-    """Let firmware be rolled out from now on."""
+    """Release firmware, so that jobs can install it."""
     _print_state(call_service(lambda fleet: fleet.firmware.release(firmware_id)), as_json=as_json)
 
 
@@ -128,7 +128,7 @@ def release(firmware_id: str, *, as_json: bool) -> None:
 @firmware_argument
 @json_option
 def withdraw(firmware_id: str, *, as_json: bool) -> None:
-    """Let no gateway get this firmware any more; its jobs are canceled."""
+    """Withdraw firmware: gateways cannot download it any more, and its jobs are canceled."""
     _print_state(call_service(lambda fleet: fleet.firmware.withdraw(firmware_id)), as_json=as_json)
 
 
@@ -137,11 +137,14 @@ def withdraw(firmware_id: str, *, as_json: bool) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @json_option
 def download(firmware_id: str, file: Path | None, *, as_json: bool) -> None:
-    """Download an image into FILE, or under its own name here; whole, or not at all."""
+    """Download an image to FILE (default: its own name in the current directory).
+
+    The file is complete or not written at all.
+    """
     record, path = call_service(lambda fleet: _download(fleet, firmware_id, file))
     print_result(
         {"id": record.id, "file": str(path), "size": record.size, "sha256": record.sha256},
-        f"{path} has all {record.size} bytes of {record.id}.",
+        f"Wrote {record.id} to {path} ({record.size} bytes).",
         as_json=as_json,
     )
 
@@ -150,7 +153,7 @@ async def _download(fleet: Fleet, firmware_id: str, file: Path | None) -> tuple[
     record = await fleet.firmware.show(firmware_id)
     path = file or Path(Path(record.file_name).name or record.id)
     if file is None and path.exists():
-        raise click.ClickException(f"{to_printable(str(path))} is here already: say where to put the image")
+        raise click.ClickException(f"{to_printable(str(path))} already exists: give another FILE")
     try:
         return await fleet.firmware.save(record, path), path
     except OSError as exc:
@@ -161,9 +164,9 @@ async def _download(fleet: Fleet, firmware_id: str, file: Path | None) -> tuple[
 @firmware_argument
 @json_option
 def remove(firmware_id: str, *, as_json: bool) -> None:
-    """Remove firmware that no job has used."""
+    """Delete firmware that no job has used."""
     call_service(lambda fleet: fleet.firmware.remove(firmware_id))
-    print_result({"id": firmware_id, "removed": True}, f"{firmware_id} is gone.", as_json=as_json)
+    print_result({"id": firmware_id, "removed": True}, f"{firmware_id} is deleted.", as_json=as_json)
 
 
 def _print_state(record: Firmware, *, as_json: bool) -> None:
@@ -177,7 +180,7 @@ def _format_state(record: Firmware) -> str:
 def _list_fields(record: Firmware) -> Iterable[tuple[str, object]]:
     yield "notes", record.notes
     yield "hardware", record.hardware_versions or "any"
-    yield "from version", record.min_version or "any"
+    yield "minimum version", record.min_version or "any"
     yield "file", record.file_name
     yield "type", _format_type(record)
     yield "size", f"{record.size} bytes"

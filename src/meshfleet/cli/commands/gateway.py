@@ -1,4 +1,4 @@
-"""`meshfleet gateway`: one emulated gateway."""
+"""`meshfleet gateway`: run one emulated gateway."""
 
 from __future__ import annotations
 
@@ -63,50 +63,48 @@ def _parse_faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str
 @click.command()
 @broker_option
 @click.option(
-    "--mac", type=MAC, required=True, help="The gateway's MAC: its client id and its name in topics."
+    "--mac", type=MAC, required=True, help="MAC of the gateway: its MQTT client id and its name in topics."
 )
-@click.option(
-    "--devices", type=click.IntRange(0, MAX_DEVICES), help="How many devices it has.  [default: 10]"
-)
+@click.option("--devices", type=click.IntRange(0, MAX_DEVICES), help="Number of devices.  [default: 10]")
 @click.option(
     "--mode",
     type=click.Choice([each.value for each in ReportMode]),
     default="raw",
     show_default=True,
-    help="Of reports.",
+    help="Format of values in reports.",
 )
 @click.option(
     "--api-version",
     type=VERSION,
     default=str(LATEST_VERSION),
     show_default=True,
-    help=f"{OLDEST_API_VERSION} to {LATEST_VERSION}.",
+    help=f"API version to emulate, {OLDEST_API_VERSION} to {LATEST_VERSION}.",
 )
 @seed_option
 @speed_option
 @click.option(
     "--site",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A site of your own, in the form that --describe prints.",
+    help="JSON file that describes the site, as printed by --describe.",
 )
-@click.option("--topic-prefix", type=PREFIX, default="", help="What stands in front of mt/ in every topic.")
-@click.option("--disable-subscribe", is_flag=True, help="Subscribe to nothing, and serve no requests.")
+@click.option("--topic-prefix", type=PREFIX, default="", help="Prefix in front of mt/ in every topic.")
+@click.option("--disable-subscribe", is_flag=True, help="Do not subscribe to requests, and serve none.")
 @click.option(
     "--fault",
     "faults",
     multiple=True,
     metavar="NAME=VALUE",
     callback=_parse_faults,
-    help="Make trouble; repeatable.",
+    help="Inject a fault; repeatable. See above for names and values.",
 )
 @click.option(
     "--state",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep what the devices remember in this file: samples, properties, versions.",
+    help="File that keeps the state of the devices: samples, properties, versions.",
 )
 @tls_ca_option
-@click.option("--describe", "describes", is_flag=True, help="Print the site as JSON, and run nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Say as JSON that it runs.")
+@click.option("--describe", "describes", is_flag=True, help="Print the site as JSON and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object when the gateway is connected.")
 def gateway(  # noqa: PLR0913 # one for each option
     *,
     broker: BrokerAddress | None,
@@ -125,10 +123,11 @@ def gateway(  # noqa: PLR0913 # one for each option
     describes: bool,
     as_json: bool,
 ) -> None:
-    """Run an emulated gateway over a simulated mesh, with any MQTT broker.
+    """Run an emulated gateway with a simulated mesh, on any MQTT broker.
 
-    Faults: loss, duplicate, reorder, quoted-seq and broken-json are fractions of the messages, silent of the
-    devices, update-fail of the updates; delay is in seconds, crash in seconds between crashes.
+    Faults: loss, duplicate, reorder, quoted-seq and broken-json are fractions (0 to 1) of the messages,
+    silent is a fraction of the devices, update-fail of the updates; delay is in seconds, crash in seconds
+    between crashes.
     """
     try:
         settings = EmulatorSettings(
@@ -141,44 +140,46 @@ def gateway(  # noqa: PLR0913 # one for each option
         )
     except WireError as exc:
         raise click.BadParameter(exc.reason, param_hint=f"--{exc.field}") from exc
-    place = _load_site(mac, devices, seed, site)
+    loaded_site = _load_site(mac, devices, seed, site)
     if describes:
-        click.echo(msgspec.json.format(msgspec.json.encode(describe_site(place, SimulatedMesh(place)))))
+        click.echo(
+            msgspec.json.format(msgspec.json.encode(describe_site(loaded_site, SimulatedMesh(loaded_site))))
+        )
         return
     if broker is None:
         raise click.UsageError("Missing option '--broker'.")
     clock = SimulatedClock(0, speed)
     log_to_terminal(logging.WARNING)
-    one = _build_gateway(settings, place, clock, state)
-    watch = partial(_monitor, one, broker, as_json=as_json, state=state)
+    emulator = _build_gateway(settings, loaded_site, clock, state)
+    monitor = partial(_monitor, emulator, broker, as_json=as_json, state=state)
     try:
         run_program(
-            run_emulated_fleet(RealTimePace(clock), tls_ca, partial(_add_gateway, one, broker), watch)
+            run_emulated_fleet(RealTimePace(clock), tls_ca, partial(_add_gateway, emulator, broker), monitor)
         )
     finally:
-        _save_state(one, state)
+        _save_state(emulator, state)
 
 
 def _build_gateway(
     settings: EmulatorSettings, site: Site, clock: SimulatedClock, state: Path | None
 ) -> GatewayEmulator:
-    """Make the gateway, with what its devices remember; a state that cannot be kept is found out now."""
+    """Create the gateway with the saved state of its devices, and fail now if the state cannot be saved."""
     try:
         memory = state.read_bytes() if state is not None and state.exists() else None
-        one = GatewayEmulator(settings, site, clock, memory=memory)
-        _save_state(one, state)
+        emulator = GatewayEmulator(settings, site, clock, memory=memory)
+        _save_state(emulator, state)
     except UnreadableMemory as exc:
         raise click.ClickException(f"{state} cannot be used: {exc}") from exc
     except OSError as exc:
         raise click.ClickException(f"{state} cannot be used: {exc.strerror}") from exc
-    return one
+    return emulator
 
 
 def _load_site(mac: Mac, devices: int | None, seed: int, file: Path | None) -> Site:
     if file is None:
         return generate_site(mac, devices=_DEFAULT_DEVICES if devices is None else devices, seed=seed)
     if devices is not None:
-        raise click.UsageError("--devices and --site exclude each other: the site has its devices.")
+        raise click.UsageError("--devices and --site exclude each other: the site file lists its devices.")
     return parse_site(file.read_bytes(), source=str(file), gateway=mac, seed=seed)
 
 
@@ -186,46 +187,51 @@ _DEFAULT_DEVICES = 10
 
 
 async def _add_gateway(
-    one: GatewayEmulator, broker: BrokerAddress, fleet: EmulatedFleet, _http: httpx.AsyncClient
+    emulator: GatewayEmulator, broker: BrokerAddress, fleet: EmulatedFleet, _http: httpx.AsyncClient
 ) -> None:
-    fleet.add(one, broker)
+    fleet.add(emulator, broker)
 
 
 async def _monitor(
-    one: GatewayEmulator, broker: BrokerAddress, fleet: EmulatedFleet, *, as_json: bool, state: Path | None
+    emulator: GatewayEmulator,
+    broker: BrokerAddress,
+    fleet: EmulatedFleet,
+    *,
+    as_json: bool,
+    state: Path | None,
 ) -> None:
-    """Say that it runs, and keep its state from time to time."""
+    """Print a message once the gateway is connected, then save its state periodically."""
     await fleet.all_connected.wait()
-    settings = one.settings
+    settings = emulator.settings
     if as_json:
-        said = {"event": "connected", "gateway": settings.mac, "broker": str(broker)}
-        click.echo(msgspec.json.encode(said))
+        message = {"event": "connected", "gateway": settings.mac, "broker": str(broker)}
+        click.echo(msgspec.json.encode(message))
     else:
         click.echo(
             f"Gateway {settings.mac} is connected to {broker}: {settings.mode} reports, "
             f"API version {settings.api_version}. Ctrl-C stops it."
         )
-    took = 0.0
+    save_seconds = 0.0
     while True:
-        await asyncio.sleep(max(_SAVE_SECONDS, _SAVE_PAUSE_FACTOR * took))
-        began = time.monotonic()
+        await asyncio.sleep(max(_SAVE_SECONDS, _SAVE_PAUSE_FACTOR * save_seconds))
+        started = time.monotonic()
         try:
-            _save_state(one, state)
+            _save_state(emulator, state)
         except OSError as exc:
-            _log.warning("%s cannot be written: %s", state, exc.strerror)  # the gateway is worth more
-        took = time.monotonic() - began
+            _log.warning("%s cannot be written: %s", state, exc.strerror)  # the gateway goes on
+        save_seconds = time.monotonic() - started
 
 
 _SAVE_SECONDS = 5.0
-"""Seconds: what a killed process may lose."""
+"""Seconds between two saves; the state of this time is lost if the process is killed."""
 
 _SAVE_PAUSE_FACTOR = 50
-"""Times as long as keeping the state takes, nothing is kept: large sites have better things to do."""
+"""Minimum pause between two saves, as a multiple of the last save's duration: large sites save less often."""
 
 
-def _save_state(one: GatewayEmulator, state: Path | None) -> None:
-    """Write the state whole or not at all."""
+def _save_state(emulator: GatewayEmulator, state: Path | None) -> None:
+    """Replace the state file atomically. Do nothing without a file."""
     if state is not None:
-        fresh = state.with_name(f"{state.name}.new")
-        fresh.write_bytes(one.save_memory())
-        fresh.replace(state)
+        temporary = state.with_name(f"{state.name}.new")
+        temporary.write_bytes(emulator.save_memory())
+        temporary.replace(state)

@@ -1,4 +1,4 @@
-"""`meshfleet gateways`: which are ours, and their passwords."""
+"""`meshfleet gateways`: list gateways, claim and release them, rotate their passwords."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import click
 
 from meshfleet.cli.arguments import DEVICE, gateway_argument
 from meshfleet.cli.options import TEXT
-from meshfleet.cli.output import Column, json_option, print_fields, print_json, print_list
-from meshfleet.cli.output import print_result as tell
+from meshfleet.cli.output import Column, json_option, print_fields, print_json, print_list, print_result
 from meshfleet.cli.service_access import call_service
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _COLUMNS: Final = (
 
 @click.group()
 def gateways() -> None:
-    """List gateways, and take them into the fleet."""
+    """List, claim and release gateways."""
 
 
 @gateways.command("list")
@@ -43,10 +42,10 @@ def list_gateways(*, as_json: bool) -> None:
 
 @gateways.command()
 @click.argument("mac", type=DEVICE)
-@click.option("--name", type=TEXT, help="How it is called.")
+@click.option("--name", type=TEXT, help="Friendly name of the gateway.")
 @json_option
 def add(mac: Mac, name: str | None, *, as_json: bool) -> None:
-    """Take a gateway into the fleet, and tell what it needs to connect; its password is shown this once."""
+    """Claim a gateway and show what it needs to connect. Its password is shown only once."""
     _print_claim(call_service(lambda fleet: fleet.gateways.claim(mac, name)), as_json=as_json)
 
 
@@ -54,7 +53,7 @@ def add(mac: Mac, name: str | None, *, as_json: bool) -> None:
 @gateway_argument
 @json_option
 def rotate(gateway: Mac, *, as_json: bool) -> None:
-    """Give a gateway a new password, which is shown this once; the old one does not hold any more."""
+    """Replace the password of a gateway. The new one is shown only once; the old one stops working."""
     _print_claim(call_service(lambda fleet: fleet.gateways.rotate(gateway)), as_json=as_json)
 
 
@@ -62,9 +61,9 @@ def rotate(gateway: Mac, *, as_json: bool) -> None:
 @gateway_argument
 @json_option
 def remove(gateway: Mac, *, as_json: bool) -> None:
-    """Release a gateway: it is cut off at once. Its devices stay in the registry."""
+    """Release a gateway: it is disconnected at once. Its devices stay in the fleet."""
     call_service(lambda fleet: fleet.gateways.release(gateway))
-    tell({"mac": gateway, "removed": True}, f"{gateway} is none of ours any more.", as_json=as_json)
+    print_result({"mac": gateway, "removed": True}, f"{gateway} is released.", as_json=as_json)
 
 
 def _print_claim(claim: GatewayClaim, *, as_json: bool) -> None:
@@ -77,6 +76,6 @@ def _print_claim(claim: GatewayClaim, *, as_json: bool) -> None:
             ("broker", f"{scheme}://{claim.broker.host}:{claim.broker.port}"),
             ("client id", claim.mac),
             ("user name", claim.username),
-            ("password", f"{claim.password} (shown this once)"),
+            ("password", f"{claim.password} (shown only once)"),
         ]
     )

@@ -1,4 +1,4 @@
-"""`meshfleet identifiers`: what the catalogue knows."""
+"""`meshfleet identifiers`: list the identifier catalogue and show its entries."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @table_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.argument("words", nargs=-1)
 def identifiers(catalogue: IdentifierCatalogue, words: tuple[str, ...], *, as_json: bool) -> None:
-    """List the identifiers; with ids or names, tell all about those."""
+    """List all identifiers. With hex ids or names as WORDS, show those in detail."""
     entries = [_find_entry(catalogue, word) for word in words] or list(catalogue)
     if as_json:
         for entry in entries:
@@ -42,18 +42,18 @@ def identifiers(catalogue: IdentifierCatalogue, words: tuple[str, ...], *, as_js
         table.add_row(
             *(Text(to_printable(cell)) for cell in (entry.id, entry.name, kinds, entry.access, entry.unit))
         )
-    # Nothing is cut for a program that reads along.
+    # In a pipe nothing is cut off.
     Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
 
 
 _PIPE_WIDTH = 1000
 
 _MIN_SIMILARITY: Final = 0.7
-"""How much of two names must be the same for one to be meant by the other."""
+"""Similarity (0 to 1) from which a catalogue name is suggested for an unknown one."""
 
 
 def find_similar_identifier(text: str, catalogue: IdentifierCatalogue) -> str | None:
-    """Return the name in a catalogue that an unknown text most likely means."""
+    """Return the name in a catalogue that is most similar to an unknown one, or None."""
     names = [entry.name for entry in catalogue]
     return next(iter(get_close_matches(text.lower(), names, n=1, cutoff=_MIN_SIMILARITY)), None)
 
@@ -62,14 +62,14 @@ def _find_entry(catalogue: IdentifierCatalogue, word: str) -> IdentifierDefiniti
     try:
         return catalogue[word]
     except UnknownIdentifier as exc:
-        meant = find_similar_identifier(word, catalogue)
-        if meant is None:
+        similar = find_similar_identifier(word, catalogue)
+        if similar is None:
             raise
-        raise click.ClickException(to_printable(f"{exc}; did you mean {meant}?")) from exc
+        raise click.ClickException(to_printable(f"{exc}; did you mean {similar}?")) from exc
 
 
 def _format_details(entry: IdentifierDefinition) -> str:
-    """Everything about one identifier, a line for each fact."""
+    """Format one identifier with one line per field."""
     return "\n".join(
         f"{name:<11} {to_printable(' '.join(value) if isinstance(value, list) else str(value))}"
         for name, value in _to_json_object(entry).items()

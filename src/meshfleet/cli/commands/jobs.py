@@ -1,4 +1,4 @@
-"""`meshfleet jobs`: updating devices, many at a time."""
+"""`meshfleet jobs`: create, inspect and control jobs that update devices."""
 
 from __future__ import annotations
 
@@ -65,14 +65,16 @@ _EXECUTION_COLUMNS: Final = (
 )
 
 
-def _states_option(words: type[JobState | ExecutionState]) -> Callable[[Any], Any]:
-    known = click.Choice([each.value for each in words])
-    return click.option("--state", "states", type=known, multiple=True, help="In this state; repeatable.")
+def _states_option(states: type[JobState | ExecutionState]) -> Callable[[Any], Any]:
+    choice = click.Choice([each.value for each in states])
+    return click.option(
+        "--state", "states", type=choice, multiple=True, help="Only in this state; repeatable."
+    )
 
 
 @click.group()
 def jobs() -> None:
-    """Update devices, many at a time."""
+    """Create and control jobs that update devices."""
 
 
 @jobs.command()
@@ -83,32 +85,34 @@ def jobs() -> None:
     type=FIRMWARE,
     required=True,
     shell_complete=complete_firmware,
-    help="The id of the firmware, which is released.",
+    help="Id of the firmware to install; it must be released.",
 )
 @job_options
-@click.option("--dry-run", is_flag=True, help="Make nothing; tell what the job would do.")
+@click.option("--dry-run", is_flag=True, help="Show what the job would do, without creating it.")
 @json_option
-def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **given: Any) -> None:
-    """Make the job NAME, which updates all devices that are named in any way."""
-    asked = build_job_options(given)
+def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Create a job called NAME that updates all selected devices."""
+    parameters = build_job_options(options)
     if dry_run:
-        told = call_service(lambda fleet: fleet.jobs.dry_run(name, firmware_id, **asked))
+        plan = call_service(lambda fleet: fleet.jobs.dry_run(name, firmware_id, **parameters))
         if as_json:
-            print_json(told)
+            print_json(plan)
         else:
-            print_dry_run(told)
+            print_dry_run(plan)
         return
-    made = call_service(lambda fleet: fleet.jobs.create(name, firmware_id, **asked))
-    print_result(made, f"{format_job_sentence(made)} {format_state_counts(made)}", as_json=as_json)
+    job = call_service(lambda fleet: fleet.jobs.create(name, firmware_id, **parameters))
+    print_result(job, f"{format_job_sentence(job)} {format_state_counts(job)}", as_json=as_json)
 
 
 @jobs.command("list")
 @_states_option(JobState)
-@click.option("--firmware", type=FIRMWARE, shell_complete=complete_firmware, help="With this firmware.")
+@click.option(
+    "--firmware", type=FIRMWARE, shell_complete=complete_firmware, help="Only jobs with this firmware."
+)
 @limit_option
 @json_option
 def list_jobs(*, limit: int | None, as_json: bool, **filters: Any) -> None:
-    """List jobs, the newest first."""
+    """List jobs, newest first."""
     call_service(lambda fleet: print_list(fleet.jobs.list(**filters), _COLUMNS, as_json=as_json, limit=limit))
 
 
@@ -117,7 +121,7 @@ def list_jobs(*, limit: int | None, as_json: bool, **filters: Any) -> None:
 @click.argument("device", type=DEVICE, required=False, shell_complete=complete_devices)
 @json_option
 def show(job: str, device: Mac | None, *, as_json: bool) -> None:
-    """Tell how a job goes and what it was told, or all that happened to one device in it."""
+    """Show the progress and options of a job, or with DEVICE the history of that device in the job."""
     if device is not None:
         execution = call_service(lambda fleet: fleet.jobs.execution(job, device))
         if as_json:
@@ -138,7 +142,7 @@ async def _print_job(fleet: Fleet, job: str, *, as_json: bool) -> None:
 
 
 async def _print_failed(fleet: Fleet, job: Job) -> None:
-    """What somebody who looks at a job wants to know next."""
+    """Print the first executions that failed, and how many more there are."""
     failed = list_failed_states(job)
     if failed:
         click.echo()
@@ -152,7 +156,7 @@ async def _print_failed(fleet: Fleet, job: Job) -> None:
 @job_argument
 @json_option
 def watch(job: str, *, as_json: bool) -> None:
-    """Show a job whenever it has changed, until it is over; exit code 0 if all went well."""
+    """Print a line for every change of a job until it ends. Exit code 0 if its outcome is SUCCEEDED."""
     ended = call_service(lambda fleet: _print_changes(fleet, job, as_json=as_json))
     if ended.outcome is not Outcome.SUCCEEDED:
         raise click.ClickException(format_job_sentence(ended))
@@ -165,7 +169,7 @@ async def _print_changes(fleet: Fleet, job: str, *, as_json: bool) -> Job:
             line = format_job_line(found)
             if as_json:
                 print_json(found)
-            elif line != last:  # what it is likely to take changes all the time
+            elif line != last:  # the estimate, which is not in the line, changes all the time
                 click.echo(line)
             last = line
     return found
@@ -174,11 +178,11 @@ async def _print_changes(fleet: Fleet, job: str, *, as_json: bool) -> Job:
 @jobs.command()
 @job_argument
 @_states_option(ExecutionState)
-@click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Through this gateway.")
+@click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Only through this gateway.")
 @limit_option
 @json_option
 def executions(job: str, *, limit: int | None, as_json: bool, **filters: Any) -> None:
-    """List the parts of devices in a job, and what each waits for or why it failed."""
+    """List the executions of a job (one per device), and what each waits for or why it failed."""
     call_service(
         lambda fleet: print_list(
             fleet.jobs.executions(job, **filters), _EXECUTION_COLUMNS, as_json=as_json, limit=limit
@@ -190,7 +194,7 @@ def executions(job: str, *, limit: int | None, as_json: bool, **filters: Any) ->
 @job_argument
 @json_option
 def apply(job: str, *, as_json: bool) -> None:
-    """Let a job begin that waits for it, or devices start what they have staged."""
+    """Start a job created with --no-apply, or let devices install their staged firmware."""
     _print_state(call_service(lambda fleet: fleet.jobs.apply(job)), as_json=as_json)
 
 
@@ -198,7 +202,7 @@ def apply(job: str, *, as_json: bool) -> None:
 @job_argument
 @json_option
 def pause(job: str, *, as_json: bool) -> None:
-    """Begin no more updates; those that are under way go on."""
+    """Pause a job: no more updates are started; those in progress continue."""
     _print_state(call_service(lambda fleet: fleet.jobs.pause(job)), as_json=as_json)
 
 
@@ -206,7 +210,7 @@ def pause(job: str, *, as_json: bool) -> None:
 @job_argument
 @json_option
 def resume(job: str, *, as_json: bool) -> None:
-    """Go on with a paused job."""
+    """Resume a paused job."""
     _print_state(call_service(lambda fleet: fleet.jobs.resume(job)), as_json=as_json)
 
 
@@ -214,7 +218,7 @@ def resume(job: str, *, as_json: bool) -> None:
 @job_argument
 @json_option
 def cancel(job: str, *, as_json: bool) -> None:
-    """End a job early; what has begun is taken back where that can be."""
+    """Cancel a job. Updates in progress are aborted where possible."""
     _print_state(call_service(lambda fleet: fleet.jobs.cancel(job)), as_json=as_json)
 
 
@@ -222,16 +226,16 @@ def cancel(job: str, *, as_json: bool) -> None:
 @job_argument
 @json_option
 def retry(job: str, *, as_json: bool) -> None:
-    """Make a new job for the devices that a finished one did not update."""
+    """Create a new job for the devices that a finished job did not update."""
     _print_state(call_service(lambda fleet: fleet.jobs.retry(job)), as_json=as_json)
 
 
 @jobs.command()
 @job_argument
-@click.option("--yes", is_flag=True, help="Delete without asking back.")
+@click.option("--yes", is_flag=True, help="Delete without confirmation.")
 @json_option
 def delete(job: str, *, yes: bool, as_json: bool) -> None:
-    """Delete a job that is over or was never started, with all that is known of its devices."""
+    """Delete a job that has ended or was never started, with all its executions."""
     if not yes:
         found = call_service(lambda fleet: fleet.jobs.show(job))
         question = (

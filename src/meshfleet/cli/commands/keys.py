@@ -1,4 +1,4 @@
-"""`meshfleet keys`: API keys, with which programs come."""
+"""`meshfleet keys`: list, create and revoke API keys."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ _COLUMNS: Final = (
 
 @click.group()
 def keys() -> None:
-    """Let programs in, by API keys."""
+    """Manage API keys for programs."""
 
 
 @keys.command("list")
 @json_option
 def list_keys(*, as_json: bool) -> None:
-    """List all API keys, without what opens doors."""
+    """List all API keys, without their secret values."""
     call_service(lambda fleet: print_list(fleet.api_keys.list(), _COLUMNS, as_json=as_json))
 
 
 @keys.command()
 @click.argument("name", type=TEXT)
-@click.option("--role", type=ROLE, required=True, help="What the program may do.")
-@click.option("--expires", type=TIME, help="When it ends to hold, such as 2027-01-01T00:00:00Z.")
+@click.option("--role", type=ROLE, required=True, help="Role of the program.")
+@click.option(
+    "--expires", type=TIME, help="When the key expires, such as 2027-01-01T00:00:00Z. Default: never."
+)
 @json_option
 def add(name: str, role: str, expires: datetime | None, *, as_json: bool) -> None:
-    """Issue an API key for the program NAME; it is shown this once."""
+    """Create an API key for the program NAME. The key is shown only once."""
     issued = call_service(lambda fleet: fleet.api_keys.issue(name, Role(role), expires_at=expires))
-    print_result(issued, f"{issued.name} comes with the key {issued.key} (shown this once)", as_json=as_json)
+    print_result(issued, f"The API key of {issued.name} is {issued.key} (shown only once)", as_json=as_json)
 
 
 @keys.command(context_settings={"ignore_unknown_options": True})  # ids of old keys may begin with a hyphen
 @click.argument("key_id", metavar="ID", type=TEXT)
 @json_option
 def remove(key_id: str, *, as_json: bool) -> None:
-    """Revoke the API key with this ID: it does not hold any more."""
+    """Revoke the API key with this ID. It stops working at once."""
     call_service(lambda fleet: fleet.api_keys.revoke(key_id))
-    print_result({"id": key_id, "removed": True}, f"{key_id} does not hold any more.", as_json=as_json)
+    print_result({"id": key_id, "removed": True}, f"{key_id} is revoked.", as_json=as_json)

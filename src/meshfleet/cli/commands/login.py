@@ -1,4 +1,4 @@
-"""`meshfleet login`: who talks to a service from now on."""
+"""`meshfleet login` and `meshfleet logout`."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ from meshfleet.cli.terminal import to_printable
 from meshfleet.client import Fleet
 from meshfleet.errors import FleetError, NotLoggedIn
 
-# `meshfleet logout`: the end of a login.
-
 
 @click.command()
 @json_option
 def logout(*, as_json: bool) -> None:
-    """End the login, at the service and here."""
+    """Log out at the service and delete the stored login."""
     try:
         stored = read_login()
-    except click.ClickException as exc:  # then nobody knows whom to tell, and it must go all the same
+    except click.ClickException as exc:  # unreadable: the service is unknown, but the file must go
         delete_login()
         raise click.ClickException(
-            f"the login is removed here, but no service was told: {exc.message}"
+            f"the stored login is deleted, but no service was notified: {exc.message}"
         ) from exc
     if stored is None:
-        print_result({"loggedOut": False}, "Nobody is logged in.", as_json=as_json)
+        print_result({"loggedOut": False}, "You are not logged in.", as_json=as_json)
         return
     try:
         asyncio.run(_log_out(stored))
     except NotLoggedIn:
-        pass  # it ended before
+        pass  # the login has expired already
     except FleetError as exc:
         delete_login()
         reason = (
-            f"the login is removed here, but the service was not told, and its token ends by itself: {exc}"
+            "the stored login is deleted, but the service was not notified; "
+            f"the token expires by itself: {exc}"
         )
         raise click.ClickException(to_printable(reason)) from exc
     delete_login()
-    told = {"loggedOut": True, "url": stored.url, "username": stored.user}
-    print_result(told, f"Logged out at {stored.url}.", as_json=as_json)
+    result = {"loggedOut": True, "url": stored.url, "username": stored.user}
+    print_result(result, f"Logged out of {stored.url}.", as_json=as_json)
 
 
 async def _log_out(stored: StoredLogin) -> None:
@@ -56,25 +55,25 @@ async def _log_out(stored: StoredLogin) -> None:
 
 @click.command()
 @click.option(
-    "--url", type=TEXT, envvar="MESHFLEET_URL", show_envvar=True, required=True, help="Of the service."
+    "--url", type=TEXT, envvar="MESHFLEET_URL", show_envvar=True, required=True, help="URL of the service."
 )
-@click.option("--user", type=USERNAME, required=True, help="Who logs in.")
+@click.option("--user", type=USERNAME, required=True, help="User name.")
 @click.option(
     "--password",
     type=TEXT,
     envvar="MESHFLEET_PASSWORD",
     show_envvar=True,
-    help="Asked for if it is missing.",
+    help="Password; prompted for if not given.",
 )
 @tls_ca_option
 @json_option
 def login(url: str, user: str, password: str | None, tls_ca: Path | None, *, as_json: bool) -> None:
-    """Log in at a service, for all commands that follow; the password is not kept."""
+    """Log in to a service for all later commands. The password is not stored."""
     authorities = None if tls_ca is None else tls_ca.absolute()
     stored, role = asyncio.run(_log_in(url, user, password or _read_password(), authorities))
     save_login(stored)
-    told = {"url": stored.url, "username": stored.user, "role": role, "file": str(login_path())}
-    print_result(told, f"Logged in at {stored.url} as {stored.user} ({role}).", as_json=as_json)
+    result = {"url": stored.url, "username": stored.user, "role": role, "file": str(login_path())}
+    print_result(result, f"Logged in to {stored.url} as {stored.user} ({role}).", as_json=as_json)
 
 
 async def _log_in(url: str, user: str, password: str, authorities: Path | None) -> tuple[StoredLogin, str]:
@@ -89,10 +88,10 @@ async def _log_in(url: str, user: str, password: str, authorities: Path | None) 
 
 
 def _read_password() -> str:
-    """From the terminal, where it is not shown; or the first line from a program."""
+    """Prompt for the password, or read the first line of standard input if that is not a terminal."""
     if sys.stdin.isatty():
         typed: str = click.prompt("Password", type=TEXT, hide_input=True, err=True)
         return typed
     if line := sys.stdin.readline().rstrip("\r\n"):
         return parse_text(line, "password")
-    raise click.UsageError("There is no password, and no terminal to ask for it: set MESHFLEET_PASSWORD.")
+    raise click.UsageError("No password given, and no terminal to prompt for it: set MESHFLEET_PASSWORD.")

@@ -1,4 +1,4 @@
-"""`meshfleet requests`: what was asked of devices, and what came of it."""
+"""`meshfleet read`, `write`, `ack` and `apiversion` (send requests) and `requests` (their history)."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ if TYPE_CHECKING:
     from meshfleet.rest import RequestRecord
 
 
-# `meshfleet ack`: tell a device that a sample arrived.
+# --- meshfleet ack ---
 
 
 @click.command()
 @device_argument
 @identifier_argument
-@click.option("--time", type=TIME, required=True, help="Of the sample.")
+@click.option("--time", type=TIME, required=True, help="Time of the sample.")
 @click.option(
     "--type",
     "number",
     type=click.IntRange(0, 2),
     default=0,
     show_default=True,
-    help="0: this one; 1: and send what is older; 2: erase all that the device holds.",
+    help="0: this sample only; 1: also request older samples; 2: erase all samples of IDENTIFIER.",
 )
-@click.option("--yes", is_flag=True, help="Erase without asking back.")
+@click.option("--yes", is_flag=True, help="Erase without confirmation.")
 @route_options
 @priority_option
 @json_option
@@ -80,21 +80,21 @@ def ack(  # noqa: PLR0913 # one for each option
     priority: str | None,
     as_json: bool,
 ) -> None:
-    """Acknowledge a sample of a device, so that it need not keep it; no answer comes to that."""
+    """Acknowledge a sample, so that the device can delete it. There is no response to an ack."""
     if number == AckType.ERASE_ALL and not yes:
         question = f"Erase all samples of {identifier} that {device} holds?"
         click.confirm(question, abort=True, err=True)
-    how: Any = {"time": time, "type": AckType(number), "priority": parse_priority(priority)}
+    parameters: Any = {"time": time, "type": AckType(number), "priority": parse_priority(priority)}
     sent = send_request(
         RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
-        lambda fleet: fleet.requests.ack(device, identifier, gateway=gateway, **how),
-        lambda mesh, through: mesh.ack(through, device, identifier, **how),
+        lambda fleet: fleet.requests.ack(device, identifier, gateway=gateway, **parameters),
+        lambda mesh, via: mesh.ack(via, device, identifier, **parameters),
     )
-    told = {"gateway": gateway, "state": "SENT"} if sent is None else sent
-    print_result(told, f"the ack of {identifier} is on its way to {device}", as_json=as_json)
+    result = {"gateway": gateway, "state": "SENT"} if sent is None else sent
+    print_result(result, f"Sent the ack of {identifier} to {device}.", as_json=as_json)
 
 
-# `meshfleet apiversion`: which version of the interface a gateway speaks.
+# --- meshfleet apiversion ---
 
 
 @click.command()
@@ -113,18 +113,23 @@ def apiversion(  # noqa: PLR0913 # one for each option
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Ask a gateway which version of the interface it speaks."""
-    how: Any = {"priority": parse_priority(priority), "timeout": timeout}
+    """Read the API version of a gateway."""
+    parameters: Any = {"priority": parse_priority(priority), "timeout": timeout}
     found = send_request(
         RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
-        lambda fleet: fleet.requests.apiversion(gateway, **how),
-        lambda mesh, through: mesh.apiversion(through, **how),
+        lambda fleet: fleet.requests.apiversion(gateway, **parameters),
+        lambda mesh, via: mesh.apiversion(via, **parameters),
     )
-    answer = to_response_fields(found, gateway)
-    print_response(answer, gateway, f"{gateway} speaks version {answer.get('version')}", as_json=as_json)
+    fields = to_response_fields(found, gateway)
+    print_response(
+        fields,
+        gateway,
+        f"{gateway} has API version {fields.get('version')}",
+        as_json=as_json,
+    )
 
 
-# `meshfleet read`: a property of a device.
+# --- meshfleet read ---
 
 
 @click.command()
@@ -142,34 +147,34 @@ def read(  # noqa: PLR0913 # one for each option
     topic_prefix: str,
     tls_ca: Any,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Read the property IDENTIFIER of a device: decoded by its name, raw by its id in hex."""
-    way, how = (
+    """Read a property of a device: decoded if IDENTIFIER is a name, raw if it is a hex id."""
+    route, parameters = (
         RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
-        build_request_parameters(**given),
+        build_request_parameters(**options),
     )
     found = send_request(
-        way,
-        lambda fleet: fleet.requests.read(device, identifier, gateway=gateway, **how),
-        lambda mesh, through: mesh.read(through, device, identifier, **how),
+        route,
+        lambda fleet: fleet.requests.read(device, identifier, gateway=gateway, **parameters),
+        lambda mesh, via: mesh.read(via, device, identifier, **parameters),
     )
-    answer = to_response_fields(found, gateway)
-    text = format_ext(answer.get("ext"))
-    subject = f"{identifier} = {format_value(identifier, answer.get('value'))}{text}"
-    print_response(answer, device, subject, as_json=as_json)
+    fields = to_response_fields(found, gateway)
+    text = format_ext(fields.get("ext"))
+    subject = f"{identifier} = {format_value(identifier, fields.get('value'))}{text}"
+    print_response(fields, device, subject, as_json=as_json)
 
 
-# `meshfleet write`: a property of a device.
+# --- meshfleet write ---
 
 _HAS_SEPARATOR: Final = "meshfleet.write.all-values"
 
 
 class _WriteCommand(click.Command):
-    """A negative number is a value, although it begins like an option; a text only behind `--`."""
+    """Command whose VALUE may be a negative number; a text that begins with a hyphen must follow `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Remember whether there is a `--`, of which nothing is left."""
+        """Record whether the arguments have a `--`, which click removes."""
         ctx.meta[_HAS_SEPARATOR] = "--" in args
         return super().parse_args(ctx, args)
 
@@ -191,21 +196,22 @@ def write(  # noqa: PLR0913 # one for each option
     topic_prefix: str,
     tls_ca: Any,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Write VALUE to the property IDENTIFIER of a device, or NULL without a VALUE.
+    """Write VALUE to a property of a device. Without VALUE, write NULL.
 
-    By its name IDENTIFIER takes JSON, and what is none is taken as text; by its id in hex it takes hex.
+    If IDENTIFIER is a name, VALUE is JSON (or a plain text, if it is not valid JSON). If IDENTIFIER is a hex
+    id, VALUE is in hex.
     """
-    way, how, written = (
+    route, parameters, written = (
         RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
-        build_request_parameters(**given),
+        build_request_parameters(**options),
         _parse_value(identifier, value),
     )
     found = send_request(
-        way,
-        lambda fleet: fleet.requests.write(device, identifier, written, gateway=gateway, **how),
-        lambda mesh, through: mesh.write(through, device, identifier, written, **how),
+        route,
+        lambda fleet: fleet.requests.write(device, identifier, written, gateway=gateway, **parameters),
+        lambda mesh, via: mesh.write(via, device, identifier, written, **parameters),
     )
     text = "NULL" if value is None else value
     print_response(
@@ -239,7 +245,7 @@ _DEFAULT_LIMIT: Final = 100
 
 
 def _format_outcome(record: RequestRecord) -> str:
-    """What came of a request, in a few words."""
+    """Format the value, version or error of a finished request; empty while it is pending."""
     response = record.response
     if response is None:
         return record.problem.code if record.problem else ""
@@ -263,17 +269,17 @@ _COLUMNS: Final = (
     Column("operation", lambda each: each.request.operation),
     Column("identifier", lambda each: each.request.identifier or ""),
     Column("state", lambda each: each.state),
-    Column("answer", _format_outcome),
+    Column("response", _format_outcome),
     Column("took", _format_duration),
     Column("gateway", lambda each: each.gateway, no_wrap=True),
 )
 
 
 class _RequestsGroup(click.Group):
-    """`requests DEVICE` is short for `requests list DEVICE`."""
+    """Group in which `requests DEVICE` is short for `requests list DEVICE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put in what may be left out."""
+        """Insert `list` if no command is given."""
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -281,15 +287,21 @@ class _RequestsGroup(click.Group):
 
 @click.group(cls=_RequestsGroup, subcommand_metavar="DEVICE | show ID")
 def requests() -> None:
-    """Tell which requests were sent to a DEVICE, or all about one of them."""
+    """List the requests sent to a DEVICE, or show one of them."""
 
 
 @requests.command("list")
 @device_argument
-@click.option("--limit", type=click.IntRange(1), default=_DEFAULT_LIMIT, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=_DEFAULT_LIMIT,
+    show_default=True,
+    help="Maximum number of requests.",
+)
 @json_option
 def list_requests(device: Mac, *, limit: int, as_json: bool) -> None:
-    """List the requests to a device, the newest first."""
+    """List the requests sent to a device, newest first."""
     call_service(
         lambda fleet: print_list(fleet.requests.list(device), _COLUMNS, as_json=as_json, limit=limit)
     )
@@ -299,7 +311,7 @@ def list_requests(device: Mac, *, limit: int, as_json: bool) -> None:
 @click.argument("request_id", metavar="ID", type=TEXT)
 @json_option
 def show(request_id: str, *, as_json: bool) -> None:
-    """Tell all about a request, and its answer."""
+    """Show a request and its response."""
     found = call_service(lambda fleet: fleet.requests.show(request_id))
     if as_json:
         print_json(found)

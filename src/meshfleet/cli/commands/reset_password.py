@@ -1,4 +1,4 @@
-"""`meshfleet users reset-password`: help for who cannot log in, straight from the database."""
+"""`meshfleet users reset-password`: set a user's password directly in the database."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 _PASSWORD_BYTES: Final = 15
-"""Of chance in a new password."""
+"""Random bytes in a generated password."""
 
 
 @click.command("reset-password")
 @click.argument("name")
 @settings_options("data", "database")
-@click.option("--ask", is_flag=True, help="Ask for the new password, instead of making one up.")
-@click.option("--json", "as_json", is_flag=True, help="Say it as JSON.")
+@click.option("--ask", is_flag=True, help="Prompt for the new password instead of generating one.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, **flags: str | None) -> None:
-    """Give the user NAME a new password, and end all their sessions.
+    """Set a new password for the user NAME and end all their sessions.
 
-    The service may run meanwhile, or not.
+    This works on the database directly, whether the service is running or not.
     """
     settings, username = load_command_settings(config, flags), parse_username(name)
     check_database_exists(settings)
@@ -42,9 +42,9 @@ def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, 
     if as_json:
         click.echo(msgspec.json.encode({"username": username, "password": None if ask else password}))
     elif ask:
-        click.echo(f"{username} logs in with the new password from now on.")
+        click.echo(f"{username} can now log in with the new password.")
     else:
-        click.echo(f"{username} logs in with the password {password} from now on (shown this once)")
+        click.echo(f"{username} can now log in with the password {password} (shown only once)")
 
 
 def _prompt_password() -> str:

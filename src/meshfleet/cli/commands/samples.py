@@ -1,4 +1,4 @@
-"""`meshfleet samples`: what devices reported."""
+"""`meshfleet samples`: list or export the stored samples of a device."""
 
 from __future__ import annotations
 
@@ -44,22 +44,30 @@ _COLUMNS: Final = (
     "kinds",
     type=click.Choice(get_args(SampleKind)),
     multiple=True,
-    help="Of this kind; repeatable.",
+    help="Only this kind; repeatable.",
 )
 @click.option(
-    "--identifier", type=IDENTIFIER, shell_complete=complete_identifiers, help="By name, or its id in hex."
+    "--identifier",
+    type=IDENTIFIER,
+    shell_complete=complete_identifiers,
+    help="Only this identifier (name or hex id).",
 )
 @click.option(
-    "--from", "since", type=PAST_TIME, help="Not older: 2026-11-15T10:00:00Z, or 90s, 15m, 2h, 7d ago."
+    "--from",
+    "since",
+    type=PAST_TIME,
+    help="Start time: 2026-11-15T10:00:00Z, or an age such as 90s, 15m, 2h, 7d.",
 )
-@click.option("--to", "until", type=PAST_TIME, help="Only older ones than that.")
-@click.option("--limit", type=click.IntRange(1), help=f"No more than so many; {_DEFAULT_LIMIT} unless set.")
-@click.option("--csv", "as_csv", is_flag=True, help="All as comma-separated values, the oldest first.")
+@click.option("--to", "until", type=PAST_TIME, help="End time (exclusive), in the same form.")
+@click.option(
+    "--limit", type=click.IntRange(1), help=f"Maximum number of samples.  [default: {_DEFAULT_LIMIT}]"
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print all samples as CSV, oldest first.")
 @json_option
 def samples(device: Mac, *, limit: int | None, as_csv: bool, as_json: bool, **filters: Any) -> None:
-    """List the samples of a device, the newest first."""
+    """List the samples of a device, newest first."""
     if as_csv and (as_json or limit):
-        raise click.UsageError("--csv goes neither with --json nor with --limit.")
+        raise click.UsageError("--csv cannot be combined with --json or --limit.")
     if as_csv:
         call_service(lambda fleet: _print_csv(fleet, device, filters))
         return
@@ -73,5 +81,5 @@ def samples(device: Mac, *, limit: int | None, as_csv: bool, as_json: bool, **fi
 async def _print_csv(fleet: Fleet, device: Mac, filters: dict[str, Any]) -> None:
     is_terminal = sys.stdout.isatty()
     async for line in fleet.samples.csv(device, **filters):
-        # Programs get all of it as it is; of text click would take off what looks like colours.
+        # In a pipe the bytes pass unchanged: from text, click would strip what looks like color codes.
         click.echo(to_printable(line) if is_terminal else line.encode())

@@ -1,4 +1,4 @@
-"""`meshfleet serve`: the service."""
+"""`meshfleet serve`: run the service."""
 
 from __future__ import annotations
 
@@ -30,25 +30,30 @@ _LEVELS: Final = ("debug", "info", "warning", "error")
 
 @click.command(cls=SettingsCommand)
 @settings_options()
-@click.option("--demo", is_flag=True, help="Show a small fleet of emulated gateways and devices.")
+@click.option("--demo", is_flag=True, help="Also run a small fleet of emulated gateways and devices.")
 @click.option(
-    "--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="On standard error."
+    "--log-level",
+    type=click.Choice(_LEVELS),
+    default="warning",
+    show_default=True,
+    help="Lowest level that is logged to standard error.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say as JSON where it listens.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON once it listens.")
 def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **flags: str | None) -> None:
-    """Run the service until it is told to stop.
+    """Run the service until it is stopped.
 
-    What no flag says, the environment says, and then the file of settings. On an empty database there is one
-    user, admin, with the password in MESHFLEET_ADMIN_PASSWORD, or with one that is printed once.
+    Settings come from flags, then from environment variables, then from the settings file. On an empty
+    database, the user admin is created with the password in MESHFLEET_ADMIN_PASSWORD, or else with a random
+    password that is printed once.
     """
     settings = load_command_settings(config, flags)
     if demo:
-        from meshfleet.cli.demo_service import move_to_free_ports  # noqa: PLC0415 # only a demo moves
+        from meshfleet.cli.demo_service import move_to_free_ports  # noqa: PLC0415 # only needed with --demo
 
         chosen = list_explicit_settings(config, flags)
         settings = move_to_free_ports(settings, chosen, announce=partial(click.echo, err=True))
     log_to_terminal(logging.getLevelNamesMapping()[log_level.upper()])
-    # It is heavy, and not needed to tell of mistakes.
+    # Imported late: it is heavy, and not needed to report wrong settings.
     from meshfleet.service import app  # noqa: PLC0415
     from meshfleet.service.http.limits import HTTP_LIMITS  # noqa: PLC0415
 
@@ -59,20 +64,20 @@ def serve(*, config: Path | None, demo: bool, log_level: str, as_json: bool, **f
 
 
 def _load_demo(*, as_json: bool) -> Callable[..., Coroutine[Any, Any, None]]:
-    from meshfleet.cli.demo_service import serve_demo  # noqa: PLC0415 # only a demo needs gateways of its own
+    from meshfleet.cli.demo_service import serve_demo  # noqa: PLC0415 # only needed with --demo
 
     return partial(serve_demo, announce=None if as_json else click.echo)
 
 
 def _print_started(data: Path, started: StartupInfo) -> None:
-    click.echo(f"Meshfleet listens at {started.url}")
+    click.echo(f"Meshfleet is listening at {started.url}")
     if started.mqtt:
         click.echo(f"Gateways and other MQTT clients connect to {', '.join(started.mqtt)}")
-    click.echo(f"Its data is in {data.absolute()}")
+    click.echo(f"Data directory: {data.absolute()}")
     if started.admin_password is not None:
-        click.echo(f"Sign in as admin with the password {started.admin_password} (shown this once)")
+        click.echo(f"Log in as admin with the password {started.admin_password} (shown only once)")
 
 
 def _print_started_json(started: StartupInfo) -> None:
-    told = {"url": started.url, "mqtt": started.mqtt, "adminPassword": started.admin_password}
-    click.echo(msgspec.json.encode(told))
+    message = {"url": started.url, "mqtt": started.mqtt, "adminPassword": started.admin_password}
+    click.echo(msgspec.json.encode(message))

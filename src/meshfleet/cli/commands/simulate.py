@@ -1,4 +1,4 @@
-"""`meshfleet simulate`: a whole site of emulated gateways in one process."""
+"""`meshfleet simulate`: run many emulated gateways in one process."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _MAX_GATEWAYS: Final = 50_000
 
 _FIRST_MAC: Final = 0x02 << 40
-"""Addresses that nobody owns begin so."""
+"""Start of the locally administered MAC addresses, which belong to no vendor."""
 
 
 class _ServiceLogin(NamedTuple):
-    """A service, and as whom gateways are claimed there."""
+    """Service at which the gateways are claimed, and the account that claims them."""
 
     url: str
     user: str
@@ -53,30 +53,45 @@ _Destination = BrokerAddress | _ServiceLogin
 
 @click.command()
 @broker_option
-@click.option("--service", metavar="URL", help="A Meshfleet service, at which the gateways are claimed.")
-@click.option("--user", help="Who claims them.")
-@click.option("--password", envvar="MESHFLEET_PASSWORD", show_envvar=True, help="Asked for if it is missing.")
-@click.option("--gateways", type=click.IntRange(1, _MAX_GATEWAYS), default=10, show_default=True)
+@click.option("--service", metavar="URL", help="Meshfleet service at which the gateways are claimed.")
+@click.option("--user", help="User of the service that claims the gateways.")
 @click.option(
-    "--devices", type=click.IntRange(0, MAX_DEVICES), default=50, show_default=True, help="Of each gateway."
+    "--password",
+    envvar="MESHFLEET_PASSWORD",
+    show_envvar=True,
+    help="Password of the user; prompted for if not given.",
+)
+@click.option(
+    "--gateways",
+    type=click.IntRange(1, _MAX_GATEWAYS),
+    default=10,
+    show_default=True,
+    help="Number of gateways.",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(0, MAX_DEVICES),
+    default=50,
+    show_default=True,
+    help="Devices per gateway.",
 )
 @click.option(
     "--mode",
     type=click.Choice([each.value for each in ReportMode]),
     default="raw",
     show_default=True,
-    help="Of reports.",
+    help="Format of values in reports.",
 )
 @click.option(
     "--rate",
     type=NumberParamType(0.01, 1_000_000),
-    help="Reports per second in all, instead of a speed: for load tests.",
+    help="Total reports per second, instead of --speed: for load tests.",
 )
-@click.option("--seconds", type=NumberParamType(min=0), help="Stop after so long.")
+@click.option("--seconds", type=NumberParamType(min=0), help="Stop after this many seconds.")
 @seed_option
 @speed_option
 @tls_ca_option
-@click.option("--json", "as_json", is_flag=True, help="Figures as JSON, one object per line.")
+@click.option("--json", "as_json", is_flag=True, help="Print statistics as JSON, one object per line.")
 def simulate(  # noqa: PLR0913 # one for each option
     *,
     broker: BrokerAddress | None,
@@ -93,15 +108,15 @@ def simulate(  # noqa: PLR0913 # one for each option
     tls_ca: Path | None,
     as_json: bool,
 ) -> None:
-    """Run many emulated gateways, each with devices of its own, on a broker or for a Meshfleet service."""
-    where = _select_destination(broker, service, user, password)
+    """Run many emulated gateways, each with its own devices, on a broker or at a Meshfleet service."""
+    destination = _select_destination(broker, service, user, password)
     require_connections(gateways)
-    log_to_terminal(logging.ERROR)  # the figures tell of trouble, once for thousands of gateways
+    log_to_terminal(logging.ERROR)  # the statistics show problems in one line for thousands of gateways
     clock = SimulatedClock(0, speed)
     pace = RealTimePace(clock) if rate is None else ReportRatePace(clock, rate)
     macs = [Mac(f"{_FIRST_MAC | (derive_noise_key(seed) & 0xFF) << 20 | n:012x}") for n in range(gateways)]
-    made = [
-        # With clean sessions, so that a simulation leaves nothing at the broker.
+    emulators = [
+        # With clean sessions a simulation leaves no session behind at the broker.
         GatewayEmulator(
             EmulatorSettings(mac=mac, mode=ReportMode(mode), clean_session=True),
             generate_site(mac, devices=devices, seed=seed),
@@ -109,9 +124,11 @@ def simulate(  # noqa: PLR0913 # one for each option
         )
         for mac in macs
     ]
-    fill = partial(_add_gateways, macs, made, where)
+    add_gateways = partial(_add_gateways, macs, emulators, destination)
     run_program(
-        run_emulated_fleet(pace, tls_ca, fill, partial(print_fleet_stats, seconds=seconds, as_json=as_json))
+        run_emulated_fleet(
+            pace, tls_ca, add_gateways, partial(print_fleet_stats, seconds=seconds, as_json=as_json)
+        )
     )
 
 
@@ -122,9 +139,9 @@ def _select_destination(
         if broker is None:
             raise click.UsageError("Give either --broker or --service.")
         if user is not None:
-            raise click.UsageError("--user goes with --service; a broker's user stands in its URL.")
+            raise click.UsageError("--user needs --service; the user of a broker is part of its URL.")
         return broker
-    # A broker that the environment names is only a habit.
+    # --service overrides a broker from the environment; only both flags together are a mistake.
     source = click.get_current_context().get_parameter_source("broker")
     if broker is not None and source is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--broker and --service exclude each other.")

@@ -1,4 +1,4 @@
-"""`meshfleet users`: people, and what they may do."""
+"""`meshfleet users`: manage user accounts and their roles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from meshfleet.cli.service_access import call_service
 from meshfleet.rest import Role, parse_password
 
 _RESET_PASSWORD: Final = "reset-password"  # noqa: S105 # the name of a command
-"""It works on the database, and is loaded when it is used: the others need no service on this machine."""
+"""Command that is imported on use only: it needs the database code, the others need only a remote service."""
 
 _PASSWORD_BYTES: Final = 15
-"""Of chance in a new password."""
+"""Random bytes in a generated password."""
 
 _COLUMNS: Final = (
     Column("name", lambda each: each.username, no_wrap=True),
@@ -31,14 +31,14 @@ name_argument = click.argument("name", type=USERNAME)
 
 
 class _UsersGroup(click.Group):
-    """The commands here, and the one that is loaded when it is used."""
+    """Group of the commands in this module and `reset-password`, which is imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All there are."""
+        """Return the names of all commands."""
         return sorted([*super().list_commands(ctx), _RESET_PASSWORD])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Find one of them."""
+        """Return a command, or None if the name is unknown."""
         if name != _RESET_PASSWORD:
             return super().get_command(ctx, name)
         command: click.Command = import_module("meshfleet.cli.commands.reset_password").reset_password
@@ -47,28 +47,28 @@ class _UsersGroup(click.Group):
 
 @click.group(cls=_UsersGroup)
 def users() -> None:
-    """Let people in, and help those who cannot log in."""
+    """Manage user accounts and reset passwords."""
 
 
 @users.command("list")
 @json_option
 def list_users(*, as_json: bool) -> None:
-    """List all people."""
+    """List all users."""
     call_service(lambda fleet: print_list(fleet.users.list(), _COLUMNS, as_json=as_json))
 
 
 @users.command()
 @name_argument
-@click.option("--role", type=ROLE, required=True, help="What they may do.")
-@click.option("--ask", is_flag=True, help="Ask for the password, instead of making one up.")
+@click.option("--role", type=ROLE, required=True, help="Role of the user.")
+@click.option("--ask", is_flag=True, help="Prompt for the password instead of generating one.")
 @json_option
 def add(name: str, role: str, *, ask: bool, as_json: bool) -> None:
-    """Let the person NAME in, with a password that is shown this once."""
+    """Create the user NAME with a generated password, which is shown only once."""
     password = _prompt_password() if ask else secrets.token_urlsafe(_PASSWORD_BYTES)
     added = call_service(lambda fleet: fleet.users.add(name, password, Role(role)))
-    shown = "the password that you gave" if ask else f"the password {password} (shown this once)"
-    told = {"username": added.username, "role": added.role, "password": None if ask else password}
-    print_result(told, f"{added.username} logs in with {shown}", as_json=as_json)
+    credentials = "the password you entered" if ask else f"the password {password} (shown only once)"
+    result = {"username": added.username, "role": added.role, "password": None if ask else password}
+    print_result(result, f"{added.username} can log in with {credentials}", as_json=as_json)
 
 
 @users.command()
@@ -76,18 +76,18 @@ def add(name: str, role: str, *, ask: bool, as_json: bool) -> None:
 @click.argument("role", type=ROLE)
 @json_option
 def role(name: str, role: str, *, as_json: bool) -> None:
-    """Let the person NAME do what ROLE says from now on."""
+    """Change the role of the user NAME to ROLE."""
     changed = call_service(lambda fleet: fleet.users.change(name, role=Role(role)))
-    print_result(changed, f"{changed.username} is {changed.role} from now on.", as_json=as_json)
+    print_result(changed, f"{changed.username} now has the role {changed.role}.", as_json=as_json)
 
 
 @users.command()
 @name_argument
 @json_option
 def remove(name: str, *, as_json: bool) -> None:
-    """Let the person NAME in no more."""
+    """Delete the user NAME, who can no longer log in."""
     call_service(lambda fleet: fleet.users.remove(name))
-    print_result({"username": name, "removed": True}, f"{name} does not get in any more.", as_json=as_json)
+    print_result({"username": name, "removed": True}, f"{name} is deleted.", as_json=as_json)
 
 
 def _prompt_password() -> str:

@@ -1,4 +1,4 @@
-"""`meshfleet watch`: live reports."""
+"""`meshfleet watch`: print live reports of a service or a broker."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from meshfleet.client import Report
 
 
-# Reports straight from a gateway, in the words of the service's live events.
+# --- Reports of gateways as live events of the service ---
 
 LiveReport = LiveSample | LiveHeartbeat | LiveLink
 
 
 def to_live_report(report: Report) -> LiveReport:
-    """A report as the service would tell it."""
+    """Convert a gateway's report to the live event that the service would send for it."""
     body: Any = report.body
     common: Any = {
         "device": to_device_id(report.device),
@@ -59,19 +59,19 @@ def to_live_report(report: Report) -> LiveReport:
 
 
 def _to_live_sample(report: Report, body: Any, common: Any) -> LiveSample:
-    word = str(report.identifier)
-    entry, is_hex = BUILTIN_CATALOGUE.find(word), not report.kind.is_decoded
-    told = _get_or_none(body, "value")
-    raw = told if is_hex else None
-    meant = (decode_raw_value(word, raw) if raw else None) or DecodedValue(None)
+    identifier = str(report.identifier)
+    entry, is_raw = BUILTIN_CATALOGUE.find(identifier), not report.kind.is_decoded
+    value = _get_or_none(body, "value")
+    raw = value if is_raw else None
+    decoded = (decode_raw_value(identifier, raw) if raw else None) or DecodedValue(None)
     return LiveSample(
         **common,
-        identifier=entry.id if entry else word if is_hex else None,
-        name=entry.name if entry else None if is_hex else word,
+        identifier=entry.id if entry else identifier if is_raw else None,
+        name=entry.name if entry else None if is_raw else identifier,
         seq=_get_or_none(body, "seq"),
-        value=meant.value if is_hex else told,
+        value=decoded.value if is_raw else value,
         raw=raw,
-        ext=meant.ext if is_hex else _get_or_none(body, "ext"),
+        ext=decoded.ext if is_raw else _get_or_none(body, "ext"),
         error=_get_or_none(body, "error"),
         error_ext=_get_or_none(body, "error_ext"),
         clock=None,
@@ -79,25 +79,25 @@ def _to_live_sample(report: Report, body: Any, common: Any) -> LiveSample:
 
 
 def _get_or_none(body: Any, field: str) -> Any:
-    """A field that this kind may not have, or that was left out."""
+    """Return a field of a report, or None if this kind has no such field or the report remaining it out."""
     value = getattr(body, field, UNSET)
     return None if value is UNSET else value
 
 
-# Live reports as lines, and which of them somebody wants to see.
+# --- Filter and output ---
 
 
 class LiveReportFilter(Struct, frozen=True, kw_only=True):
-    """Which reports somebody wants to see; of each filter any value, and without one anything."""
+    """Filter of reports. A report must match one value of each set; an empty set matches every report."""
 
     devices: frozenset[str]
     gateways: frozenset[str]
     kinds: frozenset[str]
     names: frozenset[str]
-    """Of identifiers; those that the catalogue does not know, in hex."""
+    """Names of identifiers; hex ids for those that are not in the catalogue."""
 
     def matches(self, report: LiveReport) -> bool:
-        """Whether it is one of those."""
+        """Return whether a report passes all filters."""
         return (
             (not self.devices or report.device in self.devices)
             and (not self.gateways or report.gateway in self.gateways)
@@ -107,14 +107,14 @@ class LiveReportFilter(Struct, frozen=True, kw_only=True):
 
 
 def format_subject(report: LiveReport) -> str:
-    """What is reported: the identifier by its name, or the kind where there is none."""
+    """Return the name (or hex id) of a report's identifier, or the kind of a report without one."""
     if isinstance(report, LiveHeartbeat | LiveLink):
         return report.kind
     return report.name or find_identifier_name(report.identifier or "")
 
 
 def print_report(report: LiveReport, *, as_json: bool) -> None:
-    """Print a report on one line; with colours only on a terminal."""
+    """Print a report on one line. Colors are used only on a terminal."""
     if as_json:
         print_json(report)
         return
@@ -129,7 +129,7 @@ def print_report(report: LiveReport, *, as_json: bool) -> None:
 
 
 def _style_subject(report: LiveReport) -> tuple[str, ...]:
-    """The kind of a report without an identifier is its name already."""
+    """Return the styled identifier of a report; empty without one, because its kind is printed already."""
     if isinstance(report, LiveHeartbeat | LiveLink):
         return ()
     return (click.style(to_printable(format_subject(report)), bold=True),)
@@ -143,8 +143,8 @@ def _format_content(report: LiveReport) -> str:
         case LiveHeartbeat():
             return "fine" if not report.status else f"status {report.status}"
         case LiveLink():
-            reach = ", unreachable" if report.unreachable else ""
-            return f"{report.rssi} dBm at {report.parent}{reach}"
+            suffix = ", unreachable" if report.unreachable else ""
+            return f"{report.rssi} dBm at {report.parent}{suffix}"
     if report.error is not None:
         return format_sample_error(report)
     if report.value is None and not report.raw:
@@ -155,24 +155,24 @@ def _format_content(report: LiveReport) -> str:
 
 
 def print_notice(text: str) -> None:
-    """Tell people what is no report, beside what programs read."""
+    """Print a notice to standard error, apart from the reports on standard output."""
     click.echo(click.style(to_printable(text), dim=True), err=True)
 
 
 def print_connection_changes() -> None:
-    """Tell from now on when connections come and go, which the SDK writes into the log."""
+    """Print connects and disconnects as notices from now on; the SDK logs them."""
     log = logging.getLogger("meshfleet")
     log.setLevel(logging.INFO)
-    log.addHandler(_NoticeHandler())
+    log.addHandler(_NoticeLogHandler())
 
 
-class _NoticeHandler(logging.Handler):
-    """Log records as notices; what several connections say of the same thing counts once."""
+class _NoticeLogHandler(logging.Handler):
+    """Log handler that prints records as notices. Repeated messages of MQTT connections are printed once."""
 
     _last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell one."""
+        """Print the record, unless it repeats the last one."""
         if record.msg != self._last:
             print_notice(record.getMessage())
         self._last = record.msg if record.name.startswith("meshfleet.mqtt.client") else ""
@@ -190,19 +190,33 @@ _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
 
 
 @click.command()
-@click.option("--device", "devices", type=DEVICE, multiple=True, shell_complete=complete_devices)
-@click.option("--gateway", "gateways", type=DEVICE, multiple=True, shell_complete=complete_gateways)
-@click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True)
+@click.option(
+    "--device",
+    "devices",
+    type=DEVICE,
+    multiple=True,
+    shell_complete=complete_devices,
+    help="Only this device; repeatable.",
+)
+@click.option(
+    "--gateway",
+    "gateways",
+    type=DEVICE,
+    multiple=True,
+    shell_complete=complete_gateways,
+    help="Only through this gateway; repeatable.",
+)
+@click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Only this kind; repeatable.")
 @click.option(
     "--identifier",
     "identifiers",
     type=IDENTIFIER,
     multiple=True,
     shell_complete=complete_identifiers,
-    help="By name, or its id in hex. All filters can be repeated.",
+    help="Only this identifier (name or hex id); repeatable.",
 )
-@click.option("--seconds", type=NumberParamType(0, min_open=True), help="Stop after so long.")
-@click.option("--count", type=click.IntRange(1), help="Stop after so many reports.")
+@click.option("--seconds", type=NumberParamType(0, min_open=True), help="Stop after this many seconds.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many reports.")
 @broker_options
 @json_option
 def watch(  # noqa: PLR0913 # one for each option
@@ -218,48 +232,50 @@ def watch(  # noqa: PLR0913 # one for each option
     tls_ca: Path | None,
     as_json: bool,
 ) -> None:
-    """Show reports as they come, one line each, until Ctrl-C; with --broker without any service."""
-    wanted = LiveReportFilter(
+    """Show live reports, one per line, until Ctrl-C. With --broker, no service is needed."""
+    report_filter = LiveReportFilter(
         devices=frozenset(map(to_device_id, devices)),
         gateways=frozenset(gateways),
         kinds=frozenset(kinds),
         names=frozenset(map(find_identifier_name, identifiers)),
     )
-    way, inside = RequestRoute.from_options(None, broker, topic_prefix, tls_ca), asyncio.Event()
+    route, connected = RequestRoute.from_options(None, broker, topic_prefix, tls_ca), asyncio.Event()
     reports = (
-        _reports_of_service(devices, gateways, inside)
+        _receive_from_service(devices, gateways, connected)
         if broker is None
-        else _reports_of_broker(way, devices, gateways, inside)
+        else _receive_from_broker(route, devices, gateways, connected)
     )
     print_connection_changes()
     try:
         with suppress(KeyboardInterrupt):
-            asyncio.run(wait_for(_print_matching(reports, wanted, count=count, as_json=as_json), seconds))
+            asyncio.run(
+                wait_for(_print_matching(reports, report_filter, count=count, as_json=as_json), seconds)
+            )
     except TimeoutError:
         if seconds is None:
             raise
-        if not inside.is_set():
-            raise click.ClickException(f"nobody answered within {seconds:g} s") from None
+        if not connected.is_set():
+            raise click.ClickException(f"no connection within {seconds:g} s") from None
 
 
 async def _print_matching(
     reports: _Reports, report_filter: LiveReportFilter, *, count: int | None, as_json: bool
 ) -> None:
-    """Print what is wanted, until there is enough."""
-    left = count
+    """Print the reports that match, until `count` reports are printed."""
+    remaining = count
     async with aclosing(reports):
         async for report in reports:
             if report_filter.matches(report):
                 print_report(report, as_json=as_json)
-                left = None if left is None else left - 1
-            if left == 0:
+                remaining = None if remaining is None else remaining - 1
+            if remaining == 0:
                 return
 
 
-async def _reports_of_service(
+async def _receive_from_service(
     devices: tuple[Mac, ...], gateways: tuple[Mac, ...], connected: asyncio.Event
 ) -> _Reports:
-    """Reports of a service; `inside` is set as soon as it lets us in."""
+    """Yield the live reports of the service. `connected` is set once the service accepts the login."""
     async with open_fleet() as fleet, aclosing(fleet.live("report", devices, gateways)) as events:
         await fleet.me()
         connected.set()
@@ -268,13 +284,13 @@ async def _reports_of_service(
                 case LiveSample() | LiveHeartbeat() | LiveLink() as report:
                     yield report
                 case Resync(reason=reason):
-                    print_notice(f"some reports were missed: {reason}")
+                    print_notice(f"some reports are missing: {reason}")
 
 
-async def _reports_of_broker(
+async def _receive_from_broker(
     route: RequestRoute, devices: tuple[Mac, ...], gateways: tuple[Mac, ...], connected: asyncio.Event
 ) -> _Reports:
-    """Reports at a broker; `inside` is set as soon as it lets us in."""
+    """Yield the reports at a broker. `connected` is set once the broker accepts the connection."""
     device = devices[0] if len(devices) == 1 else None
     gateway = gateways[0] if len(gateways) == 1 else None
     async with open_mesh(route) as mesh, aclosing(mesh.reports(gateway=gateway, device=device)) as reports:
