@@ -73,7 +73,9 @@ def _code_blocks(language: str, page: str) -> list[str]:
 def _run_commands(service: DemoService) -> list[Any]:
     """Run all commands of the tour except those of meshfleet, and return their outputs."""
     require(CURL), require(JQ), require(MOSQUITTO_PUB)
-    script = service.adapt("".join(block for block in _code_blocks("sh", TOUR) if MESHFLEET_COMMAND not in block))
+    script = service.adapt(
+        "".join(block for block in _code_blocks("sh", TOUR) if MESHFLEET_COMMAND not in block)
+    )
     script = script.replace("mosquitto_pub ", f"mosquitto_pub -p {service.mqtt[0].rpartition(':')[2]} ")
     script = re.sub(r"^(curl.*?)(  +#.*)?$", r"\1; echo", script, flags=re.MULTILINE)
     result = subprocess.run(

@@ -1,8 +1,8 @@
 """MQTT 3.1.1 client that reconnects by itself and acknowledges messages when the application says so.
 
 `MqttClient` outlives connections; a `ClientConnection` is one connection from CONNECT to its end, and the
-`Reconnector` opens the next one. This package does not depend on gateways or devices. docs/mqtt-client.md describes
-how to use it.
+`Reconnector` opens the next one. This package knows nothing of gateways and devices. docs/mqtt-client.md
+describes how to use it.
 """
 
 from meshfleet.event_loop import run_program
