@@ -32,7 +32,7 @@ _MAX_PENDING_CHECKS_AFTER_FAILURES: Final = 1
 
 
 class Logins:
-    """Sessions of users: creates, refreshes and ends them, and throttles failed logins."""
+    """Login service of users: creates, refreshes and ends sessions, and throttles failed logins."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,

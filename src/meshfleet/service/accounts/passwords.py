@@ -29,7 +29,7 @@ _MAX_PENDING: Final = 32
 
 
 class PasswordVerifier:
-    """Creates and verifies password hashes. Only tests pass a hasher: theirs is faster and weaker."""
+    """Hasher and verifier of passwords. Only tests pass a hasher: theirs is faster and weaker."""
 
     def __init__(self, hasher: PasswordHasher = PASSWORD_HASHER) -> None:
         self._hasher = hasher
