@@ -102,7 +102,7 @@ def test_firmware_is_withdrawn_and_removed(admin: Shell, image: FirmwareFile) ->
     record = image.upload(admin)
     assert admin.json("firmware", "withdraw", record["id"])["state"] == "withdrawn"
     assert admin.text("firmware", "remove", record["id"]) == f"{record['id']} is gone.\n"
-    assert "no such firmware" in admin.expect_failure("firmware", "show", record["id"])
+    assert "firmware not found" in admin.expect_failure("firmware", "show", record["id"])
 
 
 def test_what_is_wrong_with_an_image_is_told(admin: Shell, image: FirmwareFile, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_job_is_deleted_after_asking_back(admin: Shell, released: str) -> None
     assert admin.json("jobs", "show", made["id"])["state"] == "CREATED"
     agreed = admin("jobs", "delete", made["id"], stdin="y\n")
     assert (agreed.exit_code, agreed.stdout) == (0, f"{made['id']} is deleted.\n")
-    assert "no such job" in admin.expect_failure("jobs", "delete", made["id"], "--yes")
+    assert "job not found" in admin.expect_failure("jobs", "delete", made["id"], "--yes")
     running = admin.json("jobs", "create", "Runs", "--firmware", released, "--all", "--rate", "1")
     assert "cancel it before" in admin.expect_failure("jobs", "delete", running["id"], "--yes")
     admin.text("jobs", "cancel", running["id"])
@@ -372,7 +372,7 @@ def test_what_only_the_service_can_judge_is_told_by_it(admin: Shell, image: Firm
         "jobs", "create", "Draft", "--firmware", record["id"], "--all"
     )
     for command in ("show", "watch", "pause", "executions"):
-        assert "no such job" in admin.expect_failure("jobs", command, "job-999999")
+        assert "job not found" in admin.expect_failure("jobs", command, "job-999999")
 
 
 def test_the_tab_key_offers_firmware_and_jobs(admin: Shell, released: str) -> None:
