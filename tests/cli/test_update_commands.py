@@ -102,7 +102,7 @@ def test_firmware_is_withdrawn_and_deleted(admin: Shell, image: FirmwareFile) ->
     record = image.upload(admin)
     assert admin.json("firmware", "withdraw", record["id"])["state"] == "withdrawn"
     assert admin.text("firmware", "remove", record["id"]) == f"{record['id']} is deleted.\n"
-    assert "no such firmware" in admin.expect_failure("firmware", "show", record["id"])
+    assert "firmware not found" in admin.expect_failure("firmware", "show", record["id"])
 
 
 def test_mistakes_of_an_image_are_reported(admin: Shell, image: FirmwareFile, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_job_is_deleted_after_a_confirmation(admin: Shell, released: str) -> N
     assert admin.json("jobs", "show", job["id"])["state"] == "CREATED"
     confirmed = admin("jobs", "delete", job["id"], stdin="y\n")
     assert (confirmed.exit_code, confirmed.stdout) == (0, f"{job['id']} is deleted.\n")
-    assert "no such job" in admin.expect_failure("jobs", "delete", job["id"], "--yes")
+    assert "job not found" in admin.expect_failure("jobs", "delete", job["id"], "--yes")
     running = admin.json("jobs", "create", "Runs", "--firmware", released, "--all", "--rate", "1")
     assert "cancel it before" in admin.expect_failure("jobs", "delete", running["id"], "--yes")
     admin.text("jobs", "cancel", running["id"])
@@ -373,7 +373,7 @@ def test_errors_of_the_service_are_reported(admin: Shell, image: FirmwareFile) -
         "jobs", "create", "Draft", "--firmware", record["id"], "--all"
     )
     for command in ("show", "watch", "pause", "executions"):
-        assert "no such job" in admin.expect_failure("jobs", command, "job-999999")
+        assert "job not found" in admin.expect_failure("jobs", command, "job-999999")
 
 
 def test_completion_offers_firmware_and_jobs(admin: Shell, released: str) -> None:

@@ -1,1 +1,1 @@
-"""Runs jobs on the database: load, decide, write the transition and its requests, and only then send."""
+"""Execution of jobs on the database: load, decide, write transitions and requests, and only then send."""
