@@ -69,18 +69,18 @@ async def serve(port: int) -> None:
         database.write_now(_insert_accounts)
         settings = Settings(data=Path(folder), limits=LIMITS)
         api = RestApi(database, settings, open_sample_store(database, Path(folder), {}, now=clock.now()))
-        endpoint = EmbeddedBroker(
-            database,
-            settings,
-            consumer=CountingConsumer(database),
-            owner=database.write_now(take_ownership),
-            logins=api.logins,
-            metrics=api.metrics,
-            now=clock.now,
-            steady=clock.steady,
-        )
         with socket.create_server(("127.0.0.1", port), backlog=4096) as listener:
-            broker_task = asyncio.create_task(endpoint.run([MqttListener(listener, "mqtt")]))
+            endpoint = EmbeddedBroker(
+                database,
+                settings,
+                [MqttListener(listener, "mqtt")],
+                owner=database.write_now(take_ownership),
+                logins=api.logins,
+                metrics=api.metrics,
+                now=clock.now,
+                steady=clock.steady,
+            )
+            broker_task = asyncio.create_task(endpoint.run(CountingConsumer(database)))
             await asyncio.sleep(0.1)
             print("ready", flush=True)
             await broker_task
@@ -93,7 +93,7 @@ def _insert_accounts(connection: Connection) -> None:
     registry.record_observations(
         connection, [DeviceObservation(device=mac, at=now, heard=False) for mac in macs]
     )
-    rows = [(mac_to_int(mac), hash_credential(f"secret-{mac}"), now, None, None, None) for mac in macs]
+    rows = [(mac_to_int(mac), hash_credential(f"secret-{mac}"), now, None, None, None, None) for mac in macs]
     bulk.insert_rows(connection, gateway, rows)
     names = [clients.viewer_name(number) for number in range(VIEWERS)]
     users = [(name, hasher.hash(f"secret-{name}"), Role.VIEWER.value, now, None) for name in names]

@@ -165,10 +165,9 @@ class MosquittoTrial:
             self._address,
             "meshfleet",
             prefix="",
-            consumer=self._consumer,
             options=build_link_options(Settings()),
         )
-        running = asyncio.create_task(client.run())
+        running = asyncio.create_task(client.run(self._consumer))
         while client.trouble is not None:  # noqa: ASYNC110 # it has no event to wait for
             await asyncio.sleep(0.01)
         yield

@@ -11,7 +11,6 @@ from meshfleet.db import Database
 from meshfleet.db.samples import SampleStore
 from meshfleet.rest import BrokerPlace
 from meshfleet.service import clock
-from meshfleet.service.accounts import routes
 from meshfleet.service.accounts import routes as account_routes
 from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner
 from meshfleet.service.accounts.login import Logins
@@ -42,7 +41,6 @@ from meshfleet.service.http.query import QueryNameMiddleware, parse_limit
 from meshfleet.service.http.request import ApiRequest
 from meshfleet.service.ingest.rollups import Rollups
 from meshfleet.service.jobs import routes as job_routes
-from meshfleet.service.jobs import routes as update_routes
 from meshfleet.service.jobs.notifications import JobNotifier, RunnerWakeup
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
@@ -65,15 +63,15 @@ _MAX_BODY_BYTES: Final = 1024 * 1024
 
 _ROUTERS: Final = (
     account_routes.auth_router,
-    routes.user_router,
-    routes.api_key_router,
+    account_routes.user_router,
+    account_routes.api_key_router,
     audit_routes.router,
     device_routes.router,
     label_routes.device_router,
     label_routes.router,
     gateway_routes.router,
     presence_routes.router,
-    update_routes.device_updates_router,
+    job_routes.device_updates_router,
     telemetry_routes.device_router,
     telemetry_routes.router,
     link_routes.router,
@@ -141,26 +139,26 @@ class RestApi:
         `steady` is the monotonic clock for login delays and report rates. Only tests pass `live_timings`,
         `hasher`, `limits` and `blocks`: they use shorter waits, cheap password hashes and small chunks.
         """
-        self.metrics = figures = Metrics()
+        self.metrics = Metrics()
         self.readiness = Readiness()
         self.traffic = GatewayTraffic(steady)
         tokens = TokenSigner(database.write_now(load_or_create_secret, "tokens"))
-        gatekeeper = BearerAuthenticator(database, tokens, now)
+        authenticator = BearerAuthenticator(database, tokens, now)
         self._passwords = PasswordVerifier(hasher)
-        self.logins = reception = Logins(
+        self.logins = Logins(
             database,
             verifier=self._passwords,
             throttle=LoginThrottle(),
             signer=tokens,
-            authenticator=gatekeeper,
-            metrics=figures,
+            authenticator=authenticator,
+            metrics=self.metrics,
             now=now,
             steady=steady,
         )
         self.rollups = Rollups()
         self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))
-        self.live = LiveEvents(database, gatekeeper, self.traffic, now, timings=live_timings)
-        figures.register(LiveMetrics(self.live.hub))
+        self.live = LiveEvents(database, authenticator, self.traffic, now, timings=live_timings)
+        self.metrics.register(LiveMetrics(self.live.hub))
         self.job_wakeup = RunnerWakeup()
         self.url_signer = ImageUrlSigner(
             database.write_now(load_or_create_secret, "images"), settings.url, now
@@ -174,18 +172,18 @@ class RestApi:
             broker=settings.gateway_broker,
             device_summaries=SummaryCache(database),
             database=database,
-            metrics=figures,
-            authenticator=gatekeeper,
+            metrics=self.metrics,
+            authenticator=authenticator,
             image_store=images,
             upload_receiver=UploadReceiver(images.folder, max_image_bytes=settings.firmware_max_size),
             live=self.live,
             messaging=MessagingDocument(settings),
-            job_notifier=JobNotifier(self.live.jobs, self.job_wakeup),
+            job_notifier=JobNotifier(self.live.jobs.mark_changed, self.job_wakeup),
             now=now,
             pages=PageTokens(database.write_now(load_or_create_secret, "pages")),
             passwords=self._passwords,
             readiness=self.readiness,
-            logins=reception,
+            logins=self.logins,
             rollups=self.rollups,
             samples=samples,
             traffic=self.traffic,
@@ -195,7 +193,7 @@ class RestApi:
             ConsoleMiddleware(
                 DependencyMiddleware(build_litestar_app(), shared), static_files.load_static_files()
             ),
-            figures,
+            self.metrics,
             limits,
         )
 

@@ -33,7 +33,7 @@ from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.service.http.server import answer_starting
 from meshfleet.service.http.websocket_connection import MAX_MESSAGE_BYTES, WebSocketConnection
 from meshfleet.service.locks import hold_data_folder, hold_service_lock
-from meshfleet.service.runtime import open_service_samples, run_report_pipeline
+from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.sockets import open_listener
 
 if TYPE_CHECKING:
@@ -86,12 +86,14 @@ async def serve(
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     with (
         open_listener(settings.http, "http") as listener,
-        open_mqtt_listeners(settings) as entrances,
+        open_mqtt_listeners(settings) as mqtt_listeners,
         # After the listeners: it may create the directory, so a wrong address must be reported before.
         hold_data_folder(settings.data),
     ):
         port = listener.getsockname()[1]
-        settings = replace(apply_bound_ports(settings, entrances), http=settings.http._replace(port=port))
+        settings = replace(
+            apply_bound_ports(settings, mqtt_listeners), http=settings.http._replace(port=port)
+        )
         _warn_unspecified_address(settings, listener)
         database = await asyncio.to_thread(connect_database, settings.database, settings.data)
         try:
@@ -99,7 +101,7 @@ async def serve(
                 await asyncio.to_thread(stack.enter_context, hold_service_lock(database, settings))
                 async with HttpServer(settings, listener, HTTP_LIMITS) as http:
                     await _upgrade_schema(database)
-                    await _run(database, settings, http, entrances, started=started, prepare=prepare)
+                    await _run(database, settings, http, mqtt_listeners, started=started, prepare=prepare)
         finally:
             await asyncio.to_thread(database.close)
 
@@ -117,7 +119,7 @@ async def _run(  # noqa: PLR0913 # one caller
     database: Database,
     settings: Settings,
     http: HttpServer,
-    entrances: list[MqttListener],
+    mqtt_listeners: list[MqttListener],
     *,
     started: Callable[[StartupInfo], None],
     prepare: Callable[[Database], None] | None,
@@ -126,8 +128,8 @@ async def _run(  # noqa: PLR0913 # one caller
     password = await asyncio.to_thread(_create_first_admin, database)
     if prepare is not None:
         await asyncio.to_thread(prepare, database)
-    mqtt = tuple(map(str, entrances if settings.external_broker is None else [settings.external_broker]))
-    tell = partial(started, StartupInfo(settings.listen_url, mqtt, password))
+    mqtt = tuple(map(str, mqtt_listeners if settings.external_broker is None else [settings.external_broker]))
+    report_start = partial(started, StartupInfo(settings.listen_url, mqtt, password))
     samples = await asyncio.to_thread(open_service_samples, database, settings)
     try:
         api = await asyncio.to_thread(RestApi, database, settings, samples)
@@ -135,7 +137,9 @@ async def _run(  # noqa: PLR0913 # one caller
         if mqtt:
             api.readiness.expect_report_intake()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(run_report_pipeline(database, samples, settings, api, entrances), name="mqtt")
+            tasks.create_task(
+                run_background_tasks(database, samples, settings, api, mqtt_listeners), name="mqtt"
+            )
             tasks.create_task(http.run(api, started=tell), name="http")
     finally:
         await asyncio.to_thread(samples.close)
@@ -195,21 +199,21 @@ class HttpServer:
     async def run(self, api: RestApi, *, started: Callable[[], None]) -> None:
         """Serve the API until canceled, then wait for running requests."""
         self._app = api.app
-        telling = asyncio.create_task(api.live.run(), name="live")
+        live_task = asyncio.create_task(api.live.run(), name="live")
         try:
             if not self._server_task.done():
                 started()
-            await asyncio.wait({self._server_task, telling}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._server_task, live_task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             api.readiness.drain()
             self._server.should_exit = True
-            telling.cancel()
+            live_task.cancel()
             api.live.close()
             await self._server_task
             api.close()
-            await asyncio.gather(telling, return_exceptions=True)
-        if not telling.cancelled():
-            telling.result()
+            await asyncio.gather(live_task, return_exceptions=True)
+        if not live_task.cancelled():
+            live_task.result()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from meshfleet.errors.readiness import ReadinessProblem
+    from meshfleet.mqtt.broker import ReportConsumer
     from meshfleet.mqtt.codec.packets import Publish
 
 
@@ -40,3 +42,18 @@ class Transport(Protocol):
 
     def last_connection_number(self, gateway: str) -> int | None:
         """Return the number of a gateway's current or last connection; 0: never connected; None: unknown."""
+
+
+class ReportSource(Protocol):
+    """Source of reports: the embedded broker, or the client of an external one."""
+
+    @property
+    def transport(self) -> Transport:
+        """Transport of requests to the gateways of this source."""
+
+    @property
+    def trouble(self) -> ReadinessProblem | None:
+        """Problem that keeps reports from being received or committed; None: there is none."""
+
+    async def run(self, consumer: ReportConsumer) -> None:
+        """Pass reports to the consumer until canceled, and acknowledge those that it has committed."""

@@ -52,7 +52,6 @@ async def running_broker(prefix: str) -> AsyncIterator[int]:
     """Run a broker on a free port of the loopback interface. Yield the port."""
     broker = Broker(
         authenticator=_OpenAuthenticator(),
-        consumer=_DiscardingConsumer(),
         consumed_filters=(),
         limits=_LIMITS,
         stored_state=StoredState(sessions={}, subscriptions=[], messages=[], unreleased_ids=[], retained={}),
@@ -61,7 +60,7 @@ async def running_broker(prefix: str) -> AsyncIterator[int]:
         wall_clock=clock.now,
         topic_prefix=prefix,
     )
-    broker_task = asyncio.create_task(broker.run(), name="broker")
+    broker_task = asyncio.create_task(broker.run(_DiscardingConsumer()), name="broker")
     try:
         await broker.connect_handler.accepting.wait()
         listener = socket.create_server(("127.0.0.1", 0), backlog=1000)

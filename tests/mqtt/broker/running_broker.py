@@ -190,7 +190,6 @@ class RunningBroker:
         """Run a broker on the present content of the database."""
         self.broker = Broker(
             authenticator=self.authenticator,
-            consumer=self.consumer,
             consumed_filters=[f"{self.prefix}/{REPORTS}" if self.prefix else REPORTS],
             limits=self.limits,
             owner_token=await self.database.write(take_ownership),
@@ -202,7 +201,7 @@ class RunningBroker:
             sweep_seconds=self.sweep_seconds,
             max_batch_bytes=self.max_batch_bytes,
         )
-        self._running = asyncio.create_task(self.broker.run())
+        self._running = asyncio.create_task(self.broker.run(self.consumer))
         await asyncio.sleep(0)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
         self._server = await asyncio.get_running_loop().create_server(

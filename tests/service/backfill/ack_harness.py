@@ -75,7 +75,7 @@ class AckHarness:
 
     def _start(self, prefix: str = "") -> SampleAcknowledger:
         acknowledger = SampleAcknowledger(self.transport, prefix=prefix, now=self.ingest_harness.now)
-        self.ingest_harness.ingest.acking_gateways = {mac_to_number(A), mac_to_number(B)}
+        self.ingest_harness.acking_gateways.update((mac_to_number(A), mac_to_number(B)))
         self.ingest_harness.ingest.subscribe(acknowledger)
         return acknowledger
 

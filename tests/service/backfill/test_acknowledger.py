@@ -89,7 +89,7 @@ async def test_a_gateway_receives_acks_from_the_batch_after_its_version_is_known
     sqlite_harness: AckHarness,
 ) -> None:
     assert await sqlite_harness.commit(temperature(NOON, gateway=OLD)) == []
-    sqlite_harness.ingest_harness.ingest.acking_gateways.add(mac_to_number(OLD))
+    sqlite_harness.ingest_harness.acking_gateways.add(mac_to_number(OLD))
     acks = await sqlite_harness.commit(temperature(NOON + SECOND, gateway=OLD, seq=2))
     assert acks == [build_ack("ack-decoded/temperature", NOON + SECOND, gateway=OLD)]
 

@@ -65,7 +65,7 @@ async def test_a_sample_through_a_gateway_without_acks_fills_a_gap(harness: AckH
     """Store a sample without an ack: it is found by the periodic check."""
     await harness.commit_samples(0, 2)
     await harness.check_gaps()
-    harness.ingest_harness.ingest.acking_gateways.discard(mac_to_number(B))
+    harness.ingest_harness.acking_gateways.discard(mac_to_number(B))
     assert await harness.commit_samples(1, gateway=B) == []
     harness.ingest_harness.now += MINUTE
     await harness.check_gaps()

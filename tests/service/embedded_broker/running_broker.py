@@ -46,11 +46,10 @@ class RunningBroker:
     ) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self._scheme = scheme
         self._endpoint = EmbeddedBroker(
             accounts.database,
             settings or Settings(),
-            consumer=Recorder(accounts.database),
+            [MqttListener(self._listener, scheme)],
             owner=accounts.database.write_now(take_ownership),
             logins=accounts.logins,
             metrics=accounts.metrics,
@@ -59,10 +58,11 @@ class RunningBroker:
             poll_interval=_POLL_SECONDS,
         )
         self.broker = self._endpoint.broker
+        self._consumer = Recorder(accounts.database)
         self._clients: list[RawClient] = []
 
     async def __aenter__(self) -> Self:
-        self._running = asyncio.create_task(self._endpoint.run([MqttListener(self._listener, self._scheme)]))
+        self._running = asyncio.create_task(self._endpoint.run(self._consumer))
         await asyncio.sleep(0)
         return self
 

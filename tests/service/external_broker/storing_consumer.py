@@ -72,12 +72,11 @@ class RunningClient:
         prefix: str = "",
         options: MqttOptions = PATIENT,
     ) -> None:
-        self.client = ExternalBrokerClient(
-            broker, "meshfleet0123", prefix=prefix, consumer=consumer, options=options
-        )
+        self._consumer = consumer
+        self.client = ExternalBrokerClient(broker, "meshfleet0123", prefix=prefix, options=options)
 
     async def __aenter__(self) -> Self:
-        self.task = asyncio.create_task(self.client.run())
+        self.task = asyncio.create_task(self.client.run(self._consumer))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -211,12 +211,11 @@ async def test_expired_messages_are_dropped_and_counted(consumer: StoringConsume
             broker.address,
             "meshfleet0123",
             prefix="",
-            consumer=consumer,
             options=PATIENT,
             max_age=0.0,
         )
         external_client.send(number_messages(5))  # not connected yet
-        task = asyncio.create_task(external_client.run())
+        task = asyncio.create_task(external_client.run(consumer))
         peer = await broker.accept()
         await peer.grant()
         await wait_until(lambda: external_client.dropped == 5)

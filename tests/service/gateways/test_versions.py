@@ -22,7 +22,7 @@ from meshfleet.service.external_broker.client import ExternalBrokerClient
 from meshfleet.service.gateways import store
 from meshfleet.service.gateways.metrics import GatewayMetrics
 from meshfleet.service.gateways.traffic import GatewayTraffic
-from meshfleet.service.gateways.versions import VersionTracker
+from meshfleet.service.gateways.versions import GatewayVersions, VersionTracker
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.service.presence.gateway_clocks import GatewayClocks
 from meshfleet.service.requests.rpc import RpcClient
@@ -77,13 +77,14 @@ class TrackerHarness:
         self.clocks = GatewayClocks()
         self.traffic = GatewayTraffic(clock.steady)
         self.rpc = RpcClient(transport, TopicCodec(), clock, on_clock_sample=self.clocks.measure)
+        self.versions = GatewayVersions(acks_enabled=acks_enabled)
         self.tracker = VersionTracker(
             database,
             self.rpc,
             transport,
+            versions=self.versions,
             traffic=self.traffic,
             clocks=self.clocks,
-            acks_enabled=acks_enabled,
             now=clock,
             steady=clock.steady,
             timeout=timeout,
@@ -148,15 +149,15 @@ async def harness(broker: RunningBroker) -> AsyncIterator[TrackerHarness]:
 async def test_the_version_of_a_connected_gateway_is_requested_and_stored(
     broker: RunningBroker, harness: TrackerHarness
 ) -> None:
-    assert harness.tracker.get(NUMBER) == Version(1, 2, 0)
+    assert harness.versions.get(NUMBER) == Version(1, 2, 0)
     async with connect_gateway(broker.port, respond_with_version("2.3.0")) as gateway:
         await harness.poll_until(lambda: harness.stored_version)
         assert [request.topic_suffix for request in gateway.requests] == [f"{G}/apiversion"]
     assert harness.stored_version == "2.3.0"
-    assert harness.tracker.get(NUMBER) == Version(2, 3, 0)
+    assert harness.versions.get(NUMBER) == Version(2, 3, 0)
     restarted = TrackerHarness(broker.database, broker.broker, broker.clock)
     await restarted.tracker.restore()
-    assert restarted.tracker.get(NUMBER) == Version(2, 3, 0)
+    assert restarted.versions.get(NUMBER) == Version(2, 3, 0)
 
 
 @pytest.mark.rule("version-10", "version-11")
@@ -167,8 +168,8 @@ async def test_an_unresponsive_gateway_gets_hourly_requests_and_counts_as_the_ol
     tracker_harness = TrackerHarness(broker.database, broker.broker, broker.clock, timeout=0.05)
     async with tracker_harness.running() as harness, connect_gateway(broker.port, never_respond) as gateway:
         await harness.wait_for_requests(gateway, 6)
-        assert harness.tracker.ack_capable == set()
-        assert harness.tracker.get(NUMBER) == Version(1, 2, 0)
+        assert harness.versions.ack_capable == set()
+        assert harness.versions.get(NUMBER) == Version(1, 2, 0)
     assert harness.stored_version is None
     assert not [record for record in caplog.records if record.name.startswith("meshfleet.service")]
 
@@ -200,7 +201,7 @@ async def test_an_implausible_version_is_rejected(broker: RunningBroker, harness
             await harness.poll()
         stored_versions[version] = harness.stored_version
     assert stored_versions == dict.fromkeys(invalid_versions, "2.4.0")
-    assert harness.tracker.ack_capable == {NUMBER}
+    assert harness.versions.ack_capable == {NUMBER}
 
 
 async def test_a_version_with_an_error_status_is_ignored(
@@ -277,7 +278,7 @@ async def test_a_database_outage_is_logged_once_and_no_version_is_lost(
                     await harness.tracker.restore()
             assert caplog.text.count("versions and clock offsets of gateways cannot be stored") == 1
             await harness.poll_until(lambda: harness.stored_version)
-    assert harness.tracker.ack_capable == {NUMBER}
+    assert harness.versions.ack_capable == {NUMBER}
     sqlite_database.close()
 
 
@@ -296,14 +297,14 @@ async def test_gateways_from_2_4_0_on_support_acknowledgements(
             await harness.poll(seconds=100)
             await harness.poll_until(lambda: harness.stored_version == version)  # noqa: B023 # awaited in the same iteration
             await harness.poll(seconds=10)
-        supported[version] = harness.tracker.ack_capable == {NUMBER}
+        supported[version] = harness.versions.ack_capable == {NUMBER}
     assert supported == expected
 
 
 async def test_downgraded_and_released_gateways_do_not_support_acknowledgements(
     broker: RunningBroker, harness: TrackerHarness
 ) -> None:
-    ack_capable = harness.tracker.ack_capable
+    ack_capable = harness.versions.ack_capable
     async with connect_gateway(broker.port, respond_with_version("2.4.0")):
         await harness.poll_until(lambda: ack_capable)
     await broker.until(lambda: not broker.broker.connected_gateways())
@@ -316,8 +317,8 @@ async def test_downgraded_and_released_gateways_do_not_support_acknowledgements(
         await harness.poll_until(lambda: ack_capable)
         broker.database.write_now(store.release_gateway, Mac(G), by=COMMAND_LINE, now=0)
         await harness.poll_until(lambda: not ack_capable)
-    assert ack_capable is harness.tracker.ack_capable
-    assert harness.tracker.get(NUMBER) == Version(1, 2, 0)
+    assert ack_capable is harness.versions.ack_capable
+    assert harness.versions.get(NUMBER) == Version(1, 2, 0)
 
 
 @pytest.mark.rule("ack-17")
@@ -329,7 +330,7 @@ async def test_without_the_setting_no_gateway_gets_acknowledgements(broker: Runn
     ):
         await harness.poll_until(lambda: harness.stored_version)
         await harness.poll(seconds=10)
-    assert harness.tracker.ack_capable == set()
+    assert harness.versions.ack_capable == set()
 
 
 def has_stored_offset(harness: TrackerHarness, seconds: int) -> bool:
@@ -423,17 +424,17 @@ async def test_a_gateway_that_stopped_responding_is_measured_by_its_reports(
     async with tracker_harness.running() as harness, connect_gateway(broker.port, never_respond) as gateway:
         await harness.wait_for_requests(gateway, 6)
         await harness.poll_until(partial(is_measured, hours=-6), seconds=60)
-    assert harness.tracker.get(NUMBER) == Version(2, 4, 0)
+    assert harness.versions.get(NUMBER) == Version(2, 4, 0)
 
 
 async def test_metrics_count_gateways_that_support_acknowledgements(
     broker: RunningBroker, harness: TrackerHarness
 ) -> None:
     async with connect_gateway(broker.port, respond_with_version("2.4.0")):
-        await harness.poll_until(lambda: harness.tracker.ack_capable)
+        await harness.poll_until(lambda: harness.versions.ack_capable)
     metrics = {
         sample.name: sample.value
-        for family in GatewayMetrics(harness.tracker).collect()
+        for family in GatewayMetrics(harness.versions).collect()
         for sample in family.samples
     }
     assert metrics == {"meshfleet_gateways_acking": 1}
@@ -470,9 +471,9 @@ async def test_on_an_external_broker_the_version_is_requested_after_the_first_re
     with Mosquitto(tmp_path, "set_tcp_nodelay true") as mosquitto:
         address = BrokerAddress(host=mosquitto.address.host, port=mosquitto.address.port)
         consumer = StoringConsumer(sqlite_database)
-        client = ExternalBrokerClient(address, "meshfleet0123", prefix="", consumer=consumer, options=PATIENT)
+        client = ExternalBrokerClient(address, "meshfleet0123", prefix="", options=PATIENT)
         tracker_harness = TrackerHarness(sqlite_database, client, Clock())
-        run_task = asyncio.create_task(client.run())
+        run_task = asyncio.create_task(client.run(consumer))
         async with (
             tracker_harness.running() as harness,
             connect_gateway(mosquitto.address.port, respond_with_version("2.4.0")) as gateway,
@@ -486,5 +487,5 @@ async def test_on_an_external_broker_the_version_is_requested_after_the_first_re
             await harness.poll_until(lambda: harness.stored_version)
         run_task.cancel()
         await asyncio.wait([run_task])
-    assert harness.tracker.ack_capable == {NUMBER}
+    assert harness.versions.ack_capable == {NUMBER}
     sqlite_database.close()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from meshfleet.mqtt.codec.packets import Publish
     from meshfleet.service.ingest.gateway_admission import GatewayAdmission
+    from meshfleet.service.presence.gateway_clocks import GatewayClocks
 
 NOON = 1_700_049_600_000
 """2023-11-15T12:00:00.000Z"""
@@ -59,6 +60,9 @@ class IngestHarness:
         self._owner = owner
         self._timings = timings
         self._max_per_flush = max_per_flush
+        self.acking_gateways: set[int] = set()
+        self.clock_shifts: dict[int, int] = {}
+        self._clocks: GatewayClocks | None = None
         self.store, self.ingest = self._start()
 
     def _start(self) -> tuple[FailingStore, IngestPipeline]:
@@ -70,10 +74,18 @@ class IngestHarness:
             admission=self._admission,
             owner=self._owner,
             rollups=Rollups(max_per_flush=self._max_per_flush),
+            acking_gateways=self.acking_gateways,
+            clock_shifts=self.clock_shifts if self._clocks is None else self._clocks.shifts,
+            is_shift_confirmed=(lambda _gateway: True) if self._clocks is None else self._clocks.is_confirmed,
             timings=self._timings,
             now=lambda: self.now,
         )
         return store, pipeline
+
+    async def use_clocks(self, clocks: GatewayClocks) -> None:
+        """Start again with the measured clocks of gateways."""
+        self._clocks = clocks
+        await self.restart()
 
     async def restart(self) -> None:
         """Discard everything that is only in memory, and start again."""

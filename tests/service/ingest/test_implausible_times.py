@@ -272,7 +272,7 @@ async def test_reports_of_a_gateway_with_a_wrong_clock_count_at_their_corrected_
     expected, actual = [], []
     for turn, ahead in enumerate(offsets, 1):
         mac, at = f"{mac_to_number(E) + turn:012x}", harness.now - age
-        harness.ingest.clock_shifts = {mac_to_number(A): -ahead}
+        harness.clock_shifts[mac_to_number(A)] = -ahead
         messages = [
             heartbeat(at + ahead, 5, device=mac),
             link(at + ahead, -50, device=mac),
@@ -320,7 +320,7 @@ async def test_a_corrected_clock_does_not_block_later_reports(harness: IngestHar
         ]
     ):
         harness.now += MINUTE
-        harness.ingest.clock_shifts = {mac_to_number(A): shift} if shift else {}
+        harness.clock_shifts[mac_to_number(A)] = shift
         await harness.commit_flushed(heartbeat(harness.now + ahead, turn))
         statuses.append(harness.state().status)
     assert statuses == [0, 0, 2, 2, 4, 5, 6, 6]
@@ -328,7 +328,7 @@ async def test_a_corrected_clock_does_not_block_later_reports(harness: IngestHar
 
 @pytest.mark.rule("rest-179")
 async def test_a_time_that_is_implausible_after_correction_is_flagged(harness: IngestHarness) -> None:
-    harness.ingest.clock_shifts = {mac_to_number(A): -HOURS_6}
+    harness.clock_shifts[mac_to_number(A)] = -HOURS_6
     await harness.commit_flushed(temperature(NOON + 2 * HOURS_6, seq=1), heartbeat(NOON + 2 * HOURS_6, 5))
     ((time, extras),) = [(sample.time, sample.more) for sample in await harness.samples()]
     assert (time, extras) == (NOON + 2 * HOURS_6, SampleExtras(clock=ClockFlag.FUTURE, shift=-HOURS_6))
@@ -338,7 +338,7 @@ async def test_a_time_that_is_implausible_after_correction_is_flagged(harness: I
 
 @pytest.mark.rule("report-48", "report-51")
 async def test_radio_readings_are_counted_in_minutes_of_corrected_times(harness: IngestHarness) -> None:
-    harness.ingest.clock_shifts = {mac_to_number(A): -HOURS_6}
+    harness.clock_shifts[mac_to_number(A)] = -HOURS_6
     await harness.commit_flushed(link(NOON + HOURS_6, -50), link(NOON + SECOND, -52, gateway=B))
     harness.now += 2 * MINUTE
     await harness.commit_flushed()
@@ -354,7 +354,7 @@ async def test_after_a_reconnect_an_offset_applies_only_to_fresh_reports_until_c
     connection, ahead, late = 1, HOURS_6, 10 * MINUTE
     clocks = GatewayClocks(lambda _gateway: connection)
     clocks.measure(mac_to_number(A), NOON, NOON, NOON + ahead)
-    harness.ingest.clock_shifts, harness.ingest.is_shift_confirmed = clocks.shifts, clocks.is_confirmed
+    await harness.use_clocks(clocks)
 
     async def send_report(device: str, at: int) -> tuple[int | None, SampleExtras | None]:
         await harness.commit_flushed(temperature(at, device=device), heartbeat(at, device=device))

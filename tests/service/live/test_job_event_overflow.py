@@ -15,7 +15,6 @@ from meshfleet.service.external_broker.client import ExternalBrokerClient
 from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.requests.rpc import RpcClient
 from tests.servers import free_port
-from tests.service.external_broker.storing_consumer import StoringConsumer
 from tests.service.jobs.job_environment import JobEnvironment
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ def run_jobs(service: LiveService) -> Iterator[None]:
             unused_address,
             "jobs",
             prefix="",
-            consumer=StoringConsumer(service.database),
             options=MqttOptions(),
         )
         rpc = RpcClient(transport, TopicCodec(), service.clock)

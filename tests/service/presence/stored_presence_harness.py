@@ -61,9 +61,9 @@ class StoredPresenceHarness:
             GatewayClocks(),
             external_broker=self._external_broker,
             retention_ms=self.retention,
+            subscriber=self.subscriber,
             now=self.ingest_harness.now,
         )
-        self.tracker.subscriber = self.subscriber
         self.ingest_harness.ingest.subscribe(self.tracker)
 
     async def restart(self) -> None:

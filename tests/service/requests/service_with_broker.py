@@ -23,7 +23,7 @@ from meshfleet.service.app import serve_api
 from meshfleet.service.embedded_broker.listeners import apply_bound_ports, open_mqtt_listeners
 from meshfleet.service.gateways import store as gateways
 from meshfleet.service.ingest.pipeline import IngestTimings
-from meshfleet.service.runtime import open_service_samples, run_report_pipeline
+from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.sockets import open_listener
 from meshfleet.settings import ListenAddress, Settings
 from tests.eventually import eventually
@@ -225,13 +225,13 @@ def run_service(database: Database, settings: Settings | None = None) -> Iterato
         with closing(open_service_samples(database, effective_settings)) as samples:
             api = RestApi(database, effective_settings, samples, hasher=QUICK_HASHER)
             run_pipeline = partial(
-                run_report_pipeline,
+                run_background_tasks,
                 database,
                 samples,
                 effective_settings,
                 api,
                 mqtt_listeners,
-                pauses=_FAST_TIMINGS,
+                timings=_FAST_TIMINGS,
             )
             service = ServiceWithBroker(
                 f"http://127.0.0.1:{listener.getsockname()[1]}",

@@ -52,7 +52,6 @@ class Broker:
         self,
         *,
         authenticator: Authenticator,
-        consumer: ReportConsumer,
         consumed_filters: Sequence[str],
         limits: BrokerLimits,
         stored_state: StoredState,
@@ -80,7 +79,7 @@ class Broker:
         times = WallClockConverter(
             steady_clock=steady_clock, wall_clock=wall_clock, request_max_age=request_max_age
         )
-        self._group_commit = GroupCommit(consumer, owner_token=owner_token, wall_clock=times)
+        self._group_commit = GroupCommit(owner_token=owner_token, wall_clock=times)
         self._router = MessageRouter(
             self._group_commit,
             self.retained,
@@ -116,9 +115,12 @@ class Broker:
 
     # Used by the service
 
-    async def run(self) -> None:
-        """Run until canceled; then close all connections and commit the last batch."""
-        commit_task = asyncio.create_task(self._group_commit.run(), name="broker.group-commit")
+    async def run(self, consumer: ReportConsumer) -> None:
+        """Serve clients and pass reports to the consumer until canceled.
+
+        Then close all connections and commit the last batch.
+        """
+        commit_task = asyncio.create_task(self._group_commit.run(consumer), name="broker.group-commit")
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.connect_handler.run(), name="broker.connect-handler")

@@ -138,13 +138,10 @@ class CommitBatch:
 class GroupCommit:
     """Collector of the next batch while the previous one is committed."""
 
-    def __init__(
-        self, consumer: ReportConsumer, *, owner_token: bytes, wall_clock: WallClockConverter
-    ) -> None:
+    def __init__(self, *, owner_token: bytes, wall_clock: WallClockConverter) -> None:
         self.batch = CommitBatch()
         self.trouble: ReadinessProblem | None = None
         """Why nothing can be committed at present; None after a successful commit."""
-        self._consumer = consumer
         self._owner_token = owner_token
         self._wall_clock = wall_clock
         self._batch_changed = ChangeSignal()
@@ -221,16 +218,16 @@ class GroupCommit:
 
     # Commit loop
 
-    async def run(self) -> None:
+    async def run(self, consumer: ReportConsumer) -> None:
         """Commit batch after batch until `stop` was called and the last batch is committed."""
         while not self._is_stopping or self.batch.is_urgent or self.batch.changes:
             await self._wait_for_request()
             pause = next(seconds for least, seconds in _COMMIT_PAUSES if len(self.batch.reports) >= least)
-            await self.commit()
+            await self._commit(consumer)
             if pause:
                 await asyncio.sleep(pause)
 
-    async def commit(self) -> None:
+    async def _commit(self, consumer: ReportConsumer) -> None:
         """Start a new batch, commit the current one, and complete it."""
         batch, self.batch = self.batch, CommitBatch()
         held_publishers, self._held_publishers = self._held_publishers, []
@@ -238,7 +235,8 @@ class GroupCommit:
             publisher.release_reading()
         if batch.reports or batch.changes:
             await self._commit_with_retry(
-                ReportBatch(batch.reports, batch.changes, self._owner_token, batch.urgent_since or None)
+                consumer,
+                ReportBatch(batch.reports, batch.changes, self._owner_token, batch.urgent_since or None),
             )
         batch.complete()
 
@@ -252,12 +250,12 @@ class GroupCommit:
                 if self.batch.changes or self.batch.reports:
                     return
 
-    async def _commit_with_retry(self, batch: ReportBatch) -> None:
+    async def _commit_with_retry(self, consumer: ReportConsumer, batch: ReportBatch) -> None:
         """Retry until the batch is committed. Clients get no acknowledgement before, so nothing is lost."""
         pause = _FIRST_RETRY_SECONDS
         while True:
             try:
-                await self._consumer.commit(batch)
+                await consumer.commit(batch)
             except DatabaseUnavailable as exc:
                 self.trouble = exc.readiness_problem
                 _log.error("cannot commit, publishers are not acknowledged: %s", exc)

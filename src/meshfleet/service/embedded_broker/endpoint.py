@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Now
     from meshfleet.service.embedded_broker.listeners import MqttListener
     from meshfleet.service.metrics import Metrics
+    from meshfleet.service.transport import Transport
     from meshfleet.settings import Settings
 
 
@@ -33,8 +34,8 @@ class EmbeddedBroker:
         self,
         database: Database,
         settings: Settings,
+        listeners: Sequence[MqttListener],
         *,
-        consumer: ReportConsumer,
         owner: bytes,
         logins: Logins,
         metrics: Metrics,
@@ -51,9 +52,9 @@ class EmbeddedBroker:
             database, logins=logins, denied_access=denied_access, metrics=metrics, now=now, steady=steady
         )
         self._settings = settings
+        self._listeners = listeners
         self.broker = Broker(
             authenticator=authenticator,
-            consumer=consumer,
             consumed_filters=[TopicCodec(settings.topic_prefix).report_filter()],
             limits=settings.limits,
             owner_token=owner,
@@ -69,15 +70,20 @@ class EmbeddedBroker:
         metrics.register(BrokerMetrics(self.broker))
 
     @property
+    def transport(self) -> Transport:
+        """The broker, as the transport of requests."""
+        return self.broker
+
+    @property
     def trouble(self) -> ReadinessProblem | None:
         """Problem that keeps the broker from accepting reports; None: there is none."""
         return self.broker.trouble
 
-    async def run(self, listeners: Sequence[MqttListener]) -> None:
-        """Serve MQTT clients until canceled."""
+    async def run(self, consumer: ReportConsumer) -> None:
+        """Serve MQTT clients and pass their reports to the consumer until canceled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.broker.run(), name="broker")
+            tasks.create_task(self.broker.run(consumer), name="broker")
             tasks.create_task(self._revocation_watcher.run(), name="broker.revocation")
             # The sockets already listen: clients may be queued there before the broker can serve them.
             await self.broker.connect_handler.accepting.wait()
-            await accept_clients(self.broker, listeners, self._settings)
+            await accept_clients(self.broker, self._listeners, self._settings)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker import ReportConsumer
     from meshfleet.mqtt.client import BrokerAddress
     from meshfleet.mqtt.codec.packets import Publish
+    from meshfleet.service.transport import Transport
     from meshfleet.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -92,13 +93,12 @@ class _QueuedMessage(NamedTuple):
 class ExternalBrokerClient:
     """Transport and report source on an external broker. Reports are acknowledged when they are committed."""
 
-    def __init__(  # noqa: PLR0913 # keyword-only settings
+    def __init__(  # keyword-only settings
         self,
         address: BrokerAddress,
         client_id: str,
         *,
         prefix: str,
-        consumer: ReportConsumer,
         options: MqttOptions,
         max_age: float = 60.0,
     ) -> None:
@@ -110,7 +110,6 @@ class ExternalBrokerClient:
         )
         self._reports = TopicCodec(prefix).report_filter()
         self._retry_delays = options.backoff
-        self._consumer = consumer
         self._subscription_trouble: str | None = f"not subscribed to reports at {address} yet"
         self._commit_trouble: ReadinessProblem | None = None
         self._callbacks: SubscriptionTree[Callable[[Publish], None]] = SubscriptionTree()
@@ -128,6 +127,11 @@ class ExternalBrokerClient:
         """Number of messages that were dropped because the queue was full or they waited too long."""
 
     # Interface for the service
+
+    @property
+    def transport(self) -> Transport:
+        """This client, as the transport of requests."""
+        return self
 
     @property
     def trouble(self) -> ReadinessProblem | None:
@@ -196,14 +200,17 @@ class ExternalBrokerClient:
         """Return None: only the external broker knows; see `Transport`."""
         return
 
-    async def run(self) -> None:
-        """Receive reports until canceled. Retry while the broker is unavailable or refuses the connection."""
+    async def run(self, consumer: ReportConsumer) -> None:
+        """Receive reports and pass them to the consumer until canceled.
+
+        Retry while the broker is unavailable or refuses the connection.
+        """
         async with self._link, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._subscribe_to_reports(), name="external_broker.subscribe")
             for topic_filter in self._topic_filters:
                 task_name = f"external_broker.subscribe {topic_filter}"
                 tasks.create_task(self._subscribe(topic_filter), name=task_name)
-            tasks.create_task(self._receive(), name="external_broker.receive")
+            tasks.create_task(self._receive(consumer), name="external_broker.receive")
             tasks.create_task(self._send_outgoing(), name="external_broker.send")
 
     # Background tasks
@@ -236,10 +243,10 @@ class ExternalBrokerClient:
                 return
             await asyncio.sleep(pause)
 
-    async def _receive(self) -> None:
+    async def _receive(self, consumer: ReportConsumer) -> None:
         async for received in self._link:
             if reports := self._dispatch_responses(received.messages):
-                await self._commit(ReportBatch(reports, PendingChanges(), b""))
+                await self._commit(consumer, ReportBatch(reports, PendingChanges(), b""))
             received.acknowledge()
 
     def _dispatch_responses(self, messages: Sequence[Publish]) -> Sequence[Publish]:
@@ -293,11 +300,11 @@ class ExternalBrokerClient:
             self._outbox.popleft()
             self.dropped += 1
 
-    async def _commit(self, batch: ReportBatch) -> None:
+    async def _commit(self, consumer: ReportConsumer, batch: ReportBatch) -> None:
         """Commit a batch, with retries; nothing is acknowledged before, so nothing is lost."""
         for pause in _COMMIT_DELAYS:
             try:
-                await self._consumer.commit(batch)
+                await consumer.commit(batch)
             except DatabaseUnavailable as exc:
                 if self._commit_trouble is None:
                     _log.error("cannot commit reports, they wait at the broker: %s", exc)

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from meshfleet.service.gateways.versions import VersionTracker
+    from meshfleet.service.gateways.versions import GatewayVersions
 
 
 class GatewayMetrics(Collector):
     """Metrics of gateways, read at each scrape."""
 
-    def __init__(self, versions: VersionTracker) -> None:
+    def __init__(self, versions: GatewayVersions) -> None:
         self._versions = versions
 
     def collect(self) -> Iterator[Metric]:

@@ -1,8 +1,8 @@
 """API versions of gateways, requested from the gateways themselves.
 
-The table of gateways stores the versions, and this cache follows it. Until a gateway responds, it is treated
-as the oldest version (version-11). Responses also measure the gateway's clock; the offsets are stored in the
-table here.
+The table of gateways stores the versions, and `GatewayVersions` follows it. Until a gateway responds, it is
+treated as the oldest version (version-11). Responses also measure the gateway's clock; the offsets are stored
+in the table here.
 """
 
 from __future__ import annotations
@@ -61,48 +61,13 @@ _FIRST_VERSION_WITH_ACKS: Final = (
 )
 
 
-class VersionTracker:
-    """Cache of the API versions of gateways, which it requests from them."""
+class GatewayVersions:
+    """API versions of gateways as last loaded: read by all requests, updated by `VersionTracker`."""
 
-    def __init__(  # noqa: PLR0913 # keyword-only except the first three
-        self,
-        database: Database,
-        rpc: RpcClient,
-        transport: Transport,
-        *,
-        traffic: GatewayTraffic,
-        clocks: GatewayClocks,
-        acks_enabled: bool,
-        now: Now,
-        steady: Now,
-        timeout: float = _TIMEOUT_SECONDS,
-    ) -> None:
-        """Create a tracker.
-
-        Without `acks_enabled`, samples are not acknowledged and `ack_capable` stays empty. `steady` is a
-        monotonic clock that schedules the requests.
-        """
-        self._database = database
-        self._rpc = rpc
-        self._transport = transport
-        self._traffic = traffic
-        self._clocks = clocks
+    def __init__(self, *, acks_enabled: bool) -> None:
+        """Create an empty table. Without `acks_enabled`, samples are not acknowledged to any gateway."""
         self._acks_enabled = acks_enabled
-        self._now = now
-        self._monotonic = steady
-        self._wall_clock_lead = now() - steady()
-        """Milliseconds by which the wall clock is ahead of the monotonic clock."""
-        self._timeout = timeout
-        self._schedule = VersionSchedule(Random())  # noqa: S311 # timing, not cryptography
-        self._versions: dict[int, Version] = {}
-        self._stored_offsets: dict[int, int | None] = {}
-        """Stored clock offsets of all claimed gateways; None if unknown."""
-        self._unsaved_versions: dict[int, Version] = {}
-        """Versions that are not stored yet."""
-        self._loaded_at: int | None = None
-        self._pending = 0
-        """Number of requests waiting for a response."""
-        self._is_failing = False
+        self._versions: Mapping[int, Version] = {}
         self.ack_capable: set[int] = set()
         """Gateways that support acknowledgements of samples.
 
@@ -112,6 +77,56 @@ class VersionTracker:
     def get(self, gateway: int) -> Version:
         """Return the API version of a gateway, or the oldest one if it is unknown."""
         return self._versions.get(gateway, api_versions.ASSUMED_VERSION)
+
+    def replace_all(self, versions: Mapping[int, Version]) -> None:
+        """Replace all versions by those of the table of gateways."""
+        self._versions = versions
+        ack_capable = {
+            gateway
+            for gateway, version in versions.items()
+            if self._acks_enabled and version >= _FIRST_VERSION_WITH_ACKS
+        }
+        self.ack_capable &= ack_capable
+        self.ack_capable |= ack_capable
+
+
+class VersionTracker:
+    """Task that requests API versions from gateways, stores them, and updates `GatewayVersions`."""
+
+    def __init__(  # noqa: PLR0913 # keyword-only except the first three
+        self,
+        database: Database,
+        rpc: RpcClient,
+        transport: Transport,
+        *,
+        versions: GatewayVersions,
+        traffic: GatewayTraffic,
+        clocks: GatewayClocks,
+        now: Now,
+        steady: Now,
+        timeout: float = _TIMEOUT_SECONDS,
+    ) -> None:
+        """Create a tracker. `steady` is a monotonic clock that schedules the requests."""
+        self._database = database
+        self._rpc = rpc
+        self._transport = transport
+        self._versions = versions
+        self._traffic = traffic
+        self._clocks = clocks
+        self._now = now
+        self._monotonic = steady
+        self._wall_clock_lead = now() - steady()
+        """Milliseconds by which the wall clock is ahead of the monotonic clock."""
+        self._timeout = timeout
+        self._schedule = VersionSchedule(Random())  # noqa: S311 # timing, not cryptography
+        self._stored_offsets: dict[int, int | None] = {}
+        """Stored clock offsets of all claimed gateways; None if unknown."""
+        self._unsaved_versions: dict[int, Version] = {}
+        """Versions that are not stored yet."""
+        self._loaded_at: int | None = None
+        self._pending = 0
+        """Number of requests waiting for a response."""
+        self._is_failing = False
 
     async def restore(self) -> None:
         """Load versions and clock offsets at the start."""
@@ -236,16 +251,9 @@ class VersionTracker:
         self._stored_offsets = {gateway: each.clock_offset for gateway, each in rows.items()}
         self._clocks.remove(self._clocks.offsets.keys() - rows.keys())
         stored_versions = {gateway: each.api_version for gateway, each in rows.items()}
-        self._versions = {
-            gateway: Version.parse(text) for gateway, text in stored_versions.items() if text is not None
-        }
-        ack_capable = {
-            each
-            for each, version in self._versions.items()
-            if self._acks_enabled and version >= _FIRST_VERSION_WITH_ACKS
-        }
-        self.ack_capable &= ack_capable
-        self.ack_capable |= ack_capable
+        self._versions.replace_all(
+            {gateway: Version.parse(text) for gateway, text in stored_versions.items() if text is not None}
+        )
 
 
 def _is_offset_changed(ahead: int, stored: int | None) -> bool:

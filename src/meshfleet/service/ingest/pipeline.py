@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sqlite3
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -34,7 +35,7 @@ from meshfleet.service.ingest.startup_clock import StartupClock
 from meshfleet.service.ingest.subscribers import SubscriberList
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -121,12 +122,17 @@ class IngestPipeline:
         admission: GatewayAdmission | None,
         owner: bytes | None = None,
         rollups: Rollups | None = None,
+        acking_gateways: Container[int] = frozenset(),
+        clock_shifts: Mapping[int, int] = MappingProxyType({}),
+        is_shift_confirmed: Callable[[int], bool] = lambda _gateway: True,
         timings: IngestTimings = DEFAULT_TIMINGS,
         now: Now,
     ) -> None:
         """Create the pipeline. `owner` is the token of this process, where several could write reports.
 
-        `rollups` are the open minutes, if others read them too.
+        `rollups` are the open minutes, if others read them too. `acking_gateways` accept acknowledgments of
+        samples, `clock_shifts` are corrections for gateways with wrong clocks; their owners keep both up to
+        date. `is_shift_confirmed` returns whether a correction is valid for all reports of a gateway.
         """
         self._database = database
         self._samples = samples
@@ -134,12 +140,9 @@ class IngestPipeline:
         self._owner = owner
         self._timings = timings
         self._now = now
-        self.acking_gateways: set[int] = set()
-        """Gateways that accept acknowledgments of samples; kept up to date from outside."""
-        self.clock_shifts: Mapping[int, int] = {}
-        """Corrections for gateways with wrong clocks; kept up to date by `GatewayClocks`."""
-        self.is_shift_confirmed: Callable[[int], bool] = lambda _gateway: True
-        """Function that returns whether the correction of a gateway is valid for all its reports."""
+        self._acking_gateways = acking_gateways
+        self._clock_shifts = clock_shifts
+        self._is_shift_confirmed = is_shift_confirmed
         self._parser = ReportParser(prefix, admission)
         self._reject_quota = RejectQuota()
         self._pending_states: PendingStates = {}
@@ -283,7 +286,7 @@ class IngestPipeline:
             ) from None
 
     async def _parse(self, messages: Sequence[Publish]) -> ParsedBatch:
-        parsed = ParsedBatch(self._now(), self.acking_gateways, self.clock_shifts, self.is_shift_confirmed)
+        parsed = ParsedBatch(self._now(), self._acking_gateways, self._clock_shifts, self._is_shift_confirmed)
         for start in range(0, len(messages), _MESSAGES_PER_SLICE):
             if start:
                 await asyncio.sleep(0)

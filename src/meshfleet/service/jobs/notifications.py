@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from meshfleet.rest import Job
-    from meshfleet.service.live.job_events import JobEvents
 
 
-# Wake-up of the job runner.
+class ExecutionChange(NamedTuple):
+    """Execution whose state changed."""
+
+    job: int
+    device: int
+    gateway: int | None
+
+
+ChangeListener = Callable[[Sequence[int], Sequence[ExecutionChange]], None]
+"""Called with the numbers of changed jobs and with changed executions."""
 
 
 class RunnerWakeup:
@@ -32,14 +40,11 @@ class RunnerWakeup:
             callback()
 
 
-# Notifications after a request has created or changed a job.
-
-
 class JobNotifier:
     """Notifier of routes that create, change or delete a job."""
 
-    def __init__(self, live: JobEvents, wakeup: RunnerWakeup) -> None:
-        self.on_changes = live.mark_changed
+    def __init__(self, on_changes: ChangeListener, wakeup: RunnerWakeup) -> None:
+        self.on_changes = on_changes
         """Listener of live events, for other jobs and executions that change with a job."""
         self._wakeup = wakeup
 
@@ -53,18 +58,6 @@ class JobNotifier:
         """Publish a deleted job to live events and wake the runner, which removes its remaining rows."""
         self.on_changes([job_number], [])
         self._wakeup.wake()
-
-
-class ExecutionChange(NamedTuple):
-    """Execution whose state changed."""
-
-    job: int
-    device: int
-    gateway: int | None
-
-
-ChangeListener = Callable[[Sequence[int], Sequence[ExecutionChange]], None]
-"""Called with the numbers of changed jobs and with changed executions."""
 
 
 def ignore_changes(_jobs: Sequence[int], _changed: Sequence[ExecutionChange]) -> None:

@@ -144,9 +144,15 @@ class PresenceTracker:
     """Connection state of devices and gateways, derived from their reports and connections."""
 
     def __init__(
-        self, clocks: GatewayClocks, *, external_broker: bool, retention_ms: int | None = None, now: int
+        self,
+        clocks: GatewayClocks,
+        *,
+        external_broker: bool,
+        retention_ms: int | None = None,
+        subscriber: PresenceSubscriber | None = None,
+        now: int,
     ) -> None:
-        """Create a tracker.
+        """Create a tracker. `subscriber` is notified about changes that are committed.
 
         With `external_broker`, gateways use another broker and count as connected while their reports arrive.
         `retention_ms` is the number of milliseconds for which history is kept; None keeps it forever.
@@ -167,7 +173,7 @@ class PresenceTracker:
         """Gateways connected to the embedded broker at the last poll; None if there is no new poll."""
         self._learned_intervals: dict[int, int] = {}
         """Intervals that are not stored yet."""
-        self.subscriber: PresenceSubscriber | None = None
+        self.subscriber = subscriber
         self.change_counts: Counter[str] = Counter()
         """Number of stored changes by cause."""
 

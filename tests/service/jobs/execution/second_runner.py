@@ -75,7 +75,6 @@ async def _run(database: str, broker: str, name: str) -> None:
         BrokerAddress.parse(broker),
         name,
         prefix="",
-        consumer=_IgnoreReports(),
         options=MqttOptions(retry_first_connect=True, backoff=ExponentialBackoff(initial=0.05, maximum=0.3)),
     )
     rpc = RpcClient(broker_client, TopicCodec(), clock.now)
@@ -83,7 +82,7 @@ async def _run(database: str, broker: str, name: str) -> None:
     sys.stdout.write(f"{rpc.new_id()}\n")
     sys.stdout.flush()
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(broker_client.run())
+        tasks.create_task(broker_client.run(_IgnoreReports()))
         tasks.create_task(runner.run())
 
 

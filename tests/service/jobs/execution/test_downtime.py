@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.mqtt.broker import ReportBatch
 
 
 @pytest.fixture
@@ -31,13 +30,6 @@ def database(sqlite_database: Database) -> Iterator[Database]:
     """Provide SQLite only: the statements are the same on PostgreSQL."""
     yield sqlite_database
     sqlite_database.close()
-
-
-class _IgnoreReports:
-    """Consumer that ignores reports."""
-
-    async def commit(self, batch: ReportBatch) -> None:
-        """Ignore a batch of reports."""
 
 
 def _alive_at(connection: Connection) -> int | None:
@@ -71,7 +63,6 @@ async def test_a_service_without_jobs_records_that_it_is_alive(database: Databas
         BrokerAddress(host="127.0.0.1", port=1),
         "jobs",
         prefix="",
-        consumer=_IgnoreReports(),
         options=MqttOptions(),
     )
     rpc = RpcClient(broker, TopicCodec(), now)
