@@ -137,10 +137,9 @@ async def _run(  # noqa: PLR0913 # one caller
         if mqtt:
             api.readiness.expect_report_intake()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(
-                run_background_tasks(database, samples, settings, api, mqtt_listeners), name="mqtt"
-            )
-            tasks.create_task(http.run(api, started=tell), name="http")
+            background = run_background_tasks(database, samples, settings, api, mqtt_listeners)
+            tasks.create_task(background, name="background")
+            tasks.create_task(http.run(api, started=report_start), name="http")
     finally:
         await asyncio.to_thread(samples.close)
 
