@@ -197,7 +197,7 @@ def test_there_must_be_an_image_that_is_a_file_and_not_empty_and_only_one(servic
 @each_row(
     ("content", "reason"),
     [
-        (package("3.4.2")[:-200], "zip that cannot be read"),
+        (package("3.4.2")[:-200], "damaged zip"),
         (package("3.4.2")[:100], "zip"),
         (b"PK\x03\x04 and then nonsense", "zip"),
         (b"hello", "is not a Nordic package (a zip file)"),
