@@ -203,7 +203,7 @@ def test_exactly_one_nonempty_image_file_is_required(service: RunningService) ->
 @each_row(
     ("content", "reason"),
     [
-        (package("3.4.2")[:-200], "zip that cannot be read"),
+        (package("3.4.2")[:-200], "damaged zip"),
         (package("3.4.2")[:100], "zip"),
         (b"PK\x03\x04 and then nonsense", "zip"),
         (b"hello", "is not a Nordic package (a zip file)"),
