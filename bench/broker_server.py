@@ -20,7 +20,7 @@ from meshfleet.db.tables import account, gateway
 from meshfleet.mqtt.broker import take_ownership
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.protocol.ids import Mac, mac_to_int
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service import clock
 from meshfleet.service.accounts.api_key_store import hash_credential
 from meshfleet.service.api import RestApi

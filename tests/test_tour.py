@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx
 import pytest
 
-from meshfleet.rest import LOGIN_PATH
+from meshfleet.rest.paths import LOGIN_PATH
 from tests.cli.programs import TEST_TIMEOUT, Program
 from tests.cli.relay import Relay
 from tests.cli.shell import CLEAN_ENVIRONMENT

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from playwright.sync_api import Error, expect, sync_playwright
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.browser_log import BrowserLog
 from tests.eventually import eventually
 from tests.external_tools import CHROMIUM, CONSOLE, require

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations
 from tests.browser.conftest import wait_for_responses
 from tests.scenarios.service_process import PASSWORD

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.device_list import names, rows
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.conftest import visit, wait_until, watching_websockets
 from tests.browser.device_page import TRACKER, measurements, newest_row
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.conftest import go_to_page_by_key, wait_until
 from tests.browser.device_list import rows, search_box
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations_in_all_themes
 from tests.browser.conftest import REMOTE_HOSTNAME, check_fits_width, visit, wait_until, wait_until_loaded
 from tests.browser.demo_gateways import connected_gateway, new_mac

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.conftest import stop_clock, visit, wait_until, wait_until_connected
 from tests.browser.demo_firmware import new_model, uploaded_firmware
 from tests.browser.demo_sites import MODEL, new_site, new_version

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations
 from tests.browser.conftest import visit, wait_until
 from tests.browser.demo_gateways import connected_gateway, new_mac

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.conftest import (
     pause_clock,
     sign_in,

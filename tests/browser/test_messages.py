@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations
 from tests.browser.conftest import wait_until, wait_until_connected
 from tests.browser.demo_gateways import connected_gateway, new_mac

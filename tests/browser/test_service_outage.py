@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.conftest import (
     sign_in,
     stop_clock,

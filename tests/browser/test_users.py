@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import expect
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations
 from tests.scenarios.service_process import PASSWORD
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from meshfleet.cli.demo_data import Building
     from meshfleet.db import Database
-    from meshfleet.rest import ConnectivityChange
+    from meshfleet.rest.devices import ConnectivityChange
 
 OFFICE = BUILDINGS[0]
 KINDS = frozenset(SampleKind)

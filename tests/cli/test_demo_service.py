@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from meshfleet.cli.demo_data import BUILDINGS
-from meshfleet.rest import LOGIN_PATH
+from meshfleet.rest.paths import LOGIN_PATH
 from tests.cli.programs import TEST_TIMEOUT, Program
 from tests.cli.shell import Shell
 from tests.eventually import eventually

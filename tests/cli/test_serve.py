@@ -13,7 +13,7 @@ import httpx
 import pytest
 import trustme
 
-from meshfleet.rest import LOGIN_PATH
+from meshfleet.rest.paths import LOGIN_PATH
 from meshfleet.settings import SETTINGS, load_settings
 from tests.cli.programs import TEST_TIMEOUT, Program, run_command
 from tests.eventually import eventually

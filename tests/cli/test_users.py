@@ -14,7 +14,7 @@ from sqlalchemy import select
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
 from meshfleet.db.tables import audit, session
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.accounts import user_store
 from meshfleet.service.actor import Actor
 from tests.cli.programs import run_command

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshfleet.rest import Retry
+from meshfleet.rest.job_requests import Retry
 
 PLAN = Path(__file__).parents[2] / "console" / "src" / "pages" / "jobs" / "new" / "plan" / "plan.svelte.ts"
 

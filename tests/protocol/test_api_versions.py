@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet import rest
 from meshfleet.errors.protocol import GatewayTooOld, MalformedVersion, WireError
 from meshfleet.protocol import reports, requests, responses
 from meshfleet.protocol.api_versions import (
@@ -29,6 +28,7 @@ from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.ids import DeviceId, Mac, Version
 from meshfleet.protocol.times import parse_time
 from meshfleet.protocol.topics import TopicCodec
+from meshfleet.rest.paths import DEVICES_PATH, LABELS_PATH, LOGIN_PATH, device_label_path, friendly_name_path
 from tests.protocol.strategies import versions
 from tests.row_tables import each_row
 
@@ -294,11 +294,11 @@ def test_a_topic_of_a_newer_version_raises_our_error(text: str) -> None:
 @each_row(
     "path",
     [
-        rest.LOGIN_PATH,
-        rest.DEVICES_PATH,
-        rest.LABELS_PATH,
-        rest.friendly_name_path(DeviceId("bmac-0123456789ab")),
-        rest.device_label_path(DeviceId("bmac-0123456789ab"), "roof"),
+        LOGIN_PATH,
+        DEVICES_PATH,
+        LABELS_PATH,
+        friendly_name_path(DeviceId("bmac-0123456789ab")),
+        device_label_path(DeviceId("bmac-0123456789ab"), "roof"),
     ],
 )
 def test_a_rest_path_starts_with_the_version_v1(path: str) -> None:

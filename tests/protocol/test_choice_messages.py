@@ -11,8 +11,10 @@ from meshfleet.errors.protocol import MalformedPayload
 from meshfleet.protocol import requests
 from meshfleet.protocol.codes import Operation
 from meshfleet.protocol.validation_messages import explain_invalid_choice
-from meshfleet.rest import NewJob, NewRequest, NewUser
+from meshfleet.rest.accounts import NewUser
 from meshfleet.rest.bodies import decode_body
+from meshfleet.rest.job_requests import NewJob
+from meshfleet.rest.requests import NewRequest
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:

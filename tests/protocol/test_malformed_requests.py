@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet import rest
 from meshfleet.errors.protocol import (
     GatewayTooOld,
     MalformedCatalogue,
@@ -21,6 +20,9 @@ from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, Version
 from meshfleet.protocol.times import parse_time
 from meshfleet.protocol.topics import TopicCodec
+from meshfleet.rest.bodies import decode_body
+from meshfleet.rest.devices import FriendlyName
+from meshfleet.rest.inputs import parse_max_results
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
@@ -107,16 +109,16 @@ def test_an_ack_has_no_response() -> None:
 )
 def test_an_invalid_body_raises_our_error(data: bytes, field: str) -> None:
     with pytest.raises(MalformedPayload) as refused:
-        rest.decode_body(rest.FriendlyName, data)
+        decode_body(FriendlyName, data)
     assert refused.value.field == field
 
 
 @pytest.mark.rule("rest-23")
 def test_max_results_is_a_number_from_1_to_1000() -> None:
-    assert [rest.parse_max_results(text) for text in ("1", "100", "1000")] == [1, 100, 1000]
+    assert [parse_max_results(text) for text in ("1", "100", "1000")] == [1, 100, 1000]
     for text in ("0", "1001", "-1", "1.0", "", " 1", "\u0661", "99999999"):
         with pytest.raises(MalformedPayload):
-            rest.parse_max_results(text)
+            parse_max_results(text)
 
 
 @each_row("identifier", ["9804", "8200", "8005", "8120"])

@@ -11,8 +11,9 @@ from msgspec import Meta
 
 from meshfleet.errors.protocol import MalformedPayload
 from meshfleet.protocol.validation_messages import explain_validation_error
-from meshfleet.rest import NewJob, NewRequest
 from meshfleet.rest.bodies import decode_body
+from meshfleet.rest.job_requests import NewJob
+from meshfleet.rest.requests import NewRequest
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:

@@ -16,23 +16,32 @@ from hypothesis import strategies as st
 from msgspec import NODEFAULT
 from rich.pretty import pretty_repr
 
-from meshfleet import rest
 from meshfleet.errors.protocol import MalformedText
 from meshfleet.protocol.ids import DeviceId, Mac, Version
 from meshfleet.protocol.times import format_time
-from meshfleet.rest import (
-    BrokerPlace,
-    Connectivity,
-    Device,
-    DevicePage,
-    FriendlyName,
-    GatewayClaim,
-    LoggedIn,
-    Login,
-    NewGateway,
-    NewLabel,
-)
+from meshfleet.rest.accounts import TOKEN_LIFETIME, LoggedIn, Login
 from meshfleet.rest.bodies import ResponseBody
+from meshfleet.rest.devices import Connectivity, Device, DevicePage, FriendlyName, NewLabel
+from meshfleet.rest.gateways import BrokerPlace, GatewayClaim, NewGateway
+from meshfleet.rest.inputs import (
+    DEFAULT_RESULTS,
+    MAX_RESULTS,
+    MIN_RESULTS,
+    parse_bearer,
+    parse_friendly_name,
+    parse_key_name,
+    parse_label,
+    parse_new_label,
+    parse_retry_after,
+)
+from meshfleet.rest.paths import (
+    DEVICES_PATH,
+    LABELS_PATH,
+    LOGIN_PATH,
+    credentials_path,
+    device_label_path,
+    friendly_name_path,
+)
 from meshfleet.rest.problems import ProblemReply, ProblemSummary
 from tests.protocol.strategies import texts
 from tests.row_tables import each_row
@@ -220,7 +229,7 @@ def test_a_hardware_version_is_padded_to_three_parts(reported: str, listed: str)
 @each_row("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
 @each_row("token", ["a", "eyJhbGciOiJIUzI1NiJ9.e30.x-_Y", "AZaz09-._~+/=="])
 def test_the_authorization_scheme_is_accepted_in_any_case(scheme: str, token: str) -> None:
-    assert rest.parse_bearer(f"{scheme} {token}") == token
+    assert parse_bearer(f"{scheme} {token}") == token
 
 
 @pytest.mark.rule("auth-5")
@@ -248,11 +257,11 @@ def test_the_authorization_scheme_is_accepted_in_any_case(scheme: str, token: st
     ],
 )
 def test_anything_but_one_space_and_a_token_is_not_a_bearer_header(header: str) -> None:
-    assert rest.parse_bearer(header) is None
+    assert parse_bearer(header) is None
 
 
 @pytest.mark.rule("rest-44", "rest-66")
-@each_row(("parse", "max_length"), [(rest.parse_friendly_name, 128), (rest.parse_label, 64)])
+@each_row(("parse", "max_length"), [(parse_friendly_name, 128), (parse_label, 64)])
 @each_row("character", ["x", "\u00e9", "\u6f22", "\U0001f600"])
 def test_the_length_of_a_name_or_label_is_limited_after_trimming(
     parse: Callable[[str], str], max_length: int, character: str
@@ -266,7 +275,7 @@ def test_the_length_of_a_name_or_label_is_limited_after_trimming(
 
 @pytest.mark.rule("rest-66")
 @each_row("control", ["\x00", "\n", "\t", "\x1f", "\x7f", "\x85", "\x9f", "\ud800"])
-@each_row("parse", [rest.parse_label, rest.parse_friendly_name])
+@each_row("parse", [parse_label, parse_friendly_name])
 def test_a_control_character_is_refused(parse: Callable[[str], str], control: str) -> None:
     with pytest.raises(MalformedText):
         parse(f"a{control}b")
@@ -277,7 +286,7 @@ def test_a_bidirectional_control_character_in_a_new_text_is_refused_by_name() ->
     controls = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
     accepted = []
     for control in controls:
-        for parse in (rest.parse_friendly_name, rest.parse_new_label, rest.parse_key_name):
+        for parse in (parse_friendly_name, parse_new_label, parse_key_name):
             try:
                 accepted.append((f"U+{ord(control):04X}", parse(f"a{control}b")))
             except MalformedText as exc:
@@ -289,54 +298,54 @@ def test_a_bidirectional_control_character_in_a_new_text_is_refused_by_name() ->
 @pytest.mark.rule("rest-44", "rest-66")
 @each_row("text", ["מעבדה 3", "مختبر", "\u0645\u06cc\u200c\u0634\u0648\u062f", "👩\u200d🔬", "a\u00adb"])
 def test_right_to_left_scripts_and_joiners_are_accepted_in_names_and_labels(text: str) -> None:
-    assert rest.parse_friendly_name(text) == rest.parse_new_label(text) == rest.parse_key_name(text) == text
+    assert parse_friendly_name(text) == parse_new_label(text) == parse_key_name(text) == text
 
 
 @pytest.mark.rule("rest-66")
 @each_row("dots", [".", "..", " . ", "\t..\n"])
 def test_a_label_must_not_be_a_relative_path(dots: str) -> None:
     with pytest.raises(MalformedText):
-        rest.parse_label(dots)
+        parse_label(dots)
 
 
 @pytest.mark.rule("rest-66", "rest-67")
 @each_row("label", ["...", ".a", "a/b", "/", "2nd floor", "100 %", "?", "#", "\u5317", "a\u200db", "é"])
 def test_any_other_text_is_a_label(label: str) -> None:
-    assert rest.parse_label(label) == label
+    assert parse_label(label) == label
 
 
 @pytest.mark.rule("rest-67")
 def test_a_label_is_normalized_to_nfc_and_case_sensitive() -> None:
-    assert rest.parse_label("Cafe\u0301") == "Caf\u00e9"
-    assert rest.parse_label("e\u0301" * 64) == "\u00e9" * 64
-    assert rest.parse_label("North") != rest.parse_label("north")
+    assert parse_label("Cafe\u0301") == "Caf\u00e9"
+    assert parse_label("e\u0301" * 64) == "\u00e9" * 64
+    assert parse_label("North") != parse_label("north")
 
 
 @pytest.mark.rule("rest-66", "rest-67")
 @given(texts)
 def test_an_accepted_label_is_in_nfc(text: str) -> None:
     try:
-        label = rest.parse_label(text)
+        label = parse_label(text)
     except MalformedText:
         return
-    assert label == unicodedata.normalize("NFC", text).strip() == rest.parse_label(label)
+    assert label == unicodedata.normalize("NFC", text).strip() == parse_label(label)
     assert unicodedata.is_normalized("NFC", label)
 
 
 @pytest.mark.rule("rest-43", "version-20")
 def test_paths_carry_the_version() -> None:
-    assert (rest.LOGIN_PATH, rest.DEVICES_PATH, rest.LABELS_PATH) == (
+    assert (LOGIN_PATH, DEVICES_PATH, LABELS_PATH) == (
         "/api/v1/auth/login",
         "/api/v1/devices",
         "/api/v1/labels",
     )
-    assert rest.friendly_name_path(DEVICE) == "/api/v1/devices/bmac-c4bd6a010203/friendly-name"
-    assert rest.device_label_path(DEVICE, "north") == "/api/v1/devices/bmac-c4bd6a010203/labels/north"
+    assert friendly_name_path(DEVICE) == "/api/v1/devices/bmac-c4bd6a010203/friendly-name"
+    assert device_label_path(DEVICE, "north") == "/api/v1/devices/bmac-c4bd6a010203/labels/north"
 
 
 @given(st.sampled_from(["a/b", "2nd floor", "100%", "%2F", "?x=1#y", "\u5317", "\U0001f600"]) | texts)
 def test_any_label_fits_into_one_path_segment(label: str) -> None:
-    path = rest.device_label_path(DEVICE, label)
+    path = device_label_path(DEVICE, label)
     parent, _, last = path.rpartition("/")
     assert parent == "/api/v1/devices/bmac-c4bd6a010203/labels"
     assert last.isascii()
@@ -346,25 +355,25 @@ def test_any_label_fits_into_one_path_segment(label: str) -> None:
 
 @pytest.mark.rule("rest-23")
 def test_limits_match_the_specification() -> None:
-    assert (rest.MIN_RESULTS, rest.MAX_RESULTS, rest.DEFAULT_RESULTS) == (1, 1000, 100)
-    assert timedelta(minutes=30) == rest.TOKEN_LIFETIME
+    assert (MIN_RESULTS, MAX_RESULTS, DEFAULT_RESULTS) == (1, 1000, 100)
+    assert timedelta(minutes=30) == TOKEN_LIFETIME
 
 
 def test_credentials_have_a_path_below_the_mac_of_the_gateway() -> None:
-    path = rest.credentials_path(Mac("d0cf5e000001"))
+    path = credentials_path(Mac("d0cf5e000001"))
     assert path == "/api/v1/gateways/d0cf5e000001/credentials"
 
 
 @each_row(("text", "seconds"), [("0", 0), ("7", 7), ("999999999", 999_999_999)])
 def test_retry_after_is_parsed_as_seconds(text: str, seconds: int) -> None:
-    assert rest.parse_retry_after(text) == seconds
+    assert parse_retry_after(text) == seconds
 
 
 @each_row(
     "text", ["", "-1", "1.5", " 1", "1 ", "\u0661", "soon", "1" * 5000, "Sun, 15 Nov 2026 07:31:40 GMT"]
 )
 def test_other_forms_of_retry_after_are_ignored(text: str) -> None:
-    assert rest.parse_retry_after(text) is None
+    assert parse_retry_after(text) is None
 
 
 def _list_subclasses(kind: type[ResponseBody]) -> Iterator[type[ResponseBody]]:

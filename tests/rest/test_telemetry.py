@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from meshfleet.errors.protocol import MalformedPayload
-from meshfleet.rest import (
+from meshfleet.rest.telemetry import (
     DEFAULT_POINTS,
     MAX_POINTS,
     MIN_POINTS,

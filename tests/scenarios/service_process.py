@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from meshfleet.mqtt.codec.packets import Connack, Suback, Subscribe
-from meshfleet.rest import LOGIN_PATH, Role
+from meshfleet.rest.paths import LOGIN_PATH
 from tests.cli.programs import TEST_TIMEOUT, Program
 from tests.databases import sqlite_template_file
 from tests.mqtt.broker.raw_client import RawClient
@@ -23,6 +23,8 @@ from tests.service.embedded_broker.running_broker import build_connect
 if TYPE_CHECKING:
     import ssl
     from pathlib import Path
+
+    from meshfleet.rest.accounts import Role
 
 PASSWORD = "correct-horse-battery"  # noqa: S105 # the password of every account
 

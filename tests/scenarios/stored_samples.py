@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from meshfleet.protocol.ids import Mac, to_device_id
-from meshfleet.rest import LOGIN_PATH
+from meshfleet.rest.paths import LOGIN_PATH
 from tests.cli.programs import TEST_TIMEOUT
 from tests.eventually import eventually
 from tests.scenarios.report_source import ExpectedSample, to_json

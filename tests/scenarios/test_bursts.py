@@ -13,7 +13,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from meshfleet.mqtt.codec.packets import Connack, Connect, Puback, Publish
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.cli.programs import TEST_TIMEOUT
 from tests.eventually import eventually, eventually_async
 from tests.external_tools import MOSQUITTO_SUB, require

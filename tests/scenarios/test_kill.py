@@ -21,7 +21,7 @@ from meshfleet.mqtt.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.databases import create_database
 from tests.scenarios.service_process import ServiceProcess, loopback_options
 

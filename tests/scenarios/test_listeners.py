@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from meshfleet.mqtt.codec.packets import Connack, Puback, Publish, Will
-from meshfleet.rest import LOGIN_PATH, Role
+from meshfleet.rest.accounts import Role
+from meshfleet.rest.paths import LOGIN_PATH
 from tests.cli.programs import TEST_TIMEOUT, Program
 from tests.eventually import eventually, eventually_async
 from tests.scenarios.service_process import PASSWORD, ServiceProcess, loopback_options

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from meshfleet.mqtt.codec.packets import Connack, ConnectReturnCode
-from meshfleet.rest import LOGIN_PATH, Role
+from meshfleet.rest.accounts import Role
+from meshfleet.rest.paths import LOGIN_PATH
 from tests.cli.programs import TEST_TIMEOUT
 from tests.mqtt.broker.raw_client import RawClient
 from tests.scenarios.service_process import ServiceProcess, loopback_options

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.cli.programs import TEST_TIMEOUT, Program
 from tests.eventually import eventually
 from tests.scenarios.mqtt_clients import (

@@ -14,7 +14,7 @@ import pytest
 
 from meshfleet.protocol.ids import Mac, mac_from_int, mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.cli.programs import TEST_TIMEOUT, Program, broker_url
 from tests.eventually import eventually
 from tests.scenarios.mqtt_clients import BrokerAddress, Message, PahoClient

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from meshfleet.db import open_database
-from meshfleet.rest import LOGIN_PATH
+from meshfleet.rest.paths import LOGIN_PATH
 from meshfleet.service.accounts import user_store
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.secret_store import load_or_create_secret

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.mqtt.broker_limits import BrokerLimits
-from meshfleet.rest import BrokerPlace
+from meshfleet.rest.gateways import BrokerPlace
 from meshfleet.settings import ListenAddress
 from tests.row_tables import each_row
 from tests.settings.from_flags import faults, settings

@@ -9,7 +9,7 @@ import pytest
 import rich.pretty
 
 from meshfleet.mqtt.client import BrokerAddress
-from meshfleet.rest import BrokerPlace
+from meshfleet.rest.gateways import BrokerPlace
 from meshfleet.settings import Settings
 from tests.row_tables import each_row
 from tests.settings.from_flags import faults, settings

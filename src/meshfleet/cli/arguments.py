@@ -24,7 +24,8 @@ from meshfleet.errors.protocol import MalformedText, MalformedTime
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.ids import is_identifier
 from meshfleet.protocol.times import parse_time
-from meshfleet.rest import Role, parse_label, parse_username
+from meshfleet.rest.accounts import Role
+from meshfleet.rest.inputs import parse_label, parse_username
 
 if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac

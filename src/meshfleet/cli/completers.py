@@ -18,7 +18,7 @@ from meshfleet.cli.service_access import open_fleet
 from meshfleet.cli.terminal import to_printable
 from meshfleet.errors import FleetError
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
-from meshfleet.rest import MAX_RESULTS
+from meshfleet.rest.inputs import MAX_RESULTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

@@ -13,7 +13,8 @@ from meshfleet.cli.output import Column, flatten_fields, format_cell, print_fiel
 from meshfleet.cli.terminal import to_printable
 from meshfleet.cli.value_format import format_status, format_value
 from meshfleet.protocol.ids import format_model_number
-from meshfleet.rest import ExecutionState, NewJob, PauseReason, StopCause, Targets
+from meshfleet.rest.job_requests import NewJob, Targets
+from meshfleet.rest.jobs import ExecutionState, PauseReason, StopCause
 from meshfleet.rest.percent import format_percent, format_progress
 
 if TYPE_CHECKING:

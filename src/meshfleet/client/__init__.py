@@ -17,74 +17,59 @@ from meshfleet.protocol import reports
 from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
-from meshfleet.rest import (
-    ApiKey,
-    AuditRow,
-    Catalogue,
-    CatalogueEntry,
-    Concurrency,
+from meshfleet.rest.accounts import ApiKey, AuditRow, IssuedApiKey, Me, Role, User
+from meshfleet.rest.catalogue import Catalogue, CatalogueEntry, Product
+from meshfleet.rest.devices import (
     Connectivity,
     ConnectivityChange,
-    Criterion,
-    DeletedJob,
     Device,
     DeviceDetail,
+    Label,
+    Live,
+    Summary,
+)
+from meshfleet.rest.firmware import Firmware
+from meshfleet.rest.gateways import Gateway, GatewayClaim
+from meshfleet.rest.job_requests import Concurrency, Criterion, Gate, JobHealth, Rate, Retry, Timeouts, Wave
+from meshfleet.rest.jobs import (
     DeviceUpdate,
     DryRun,
     Evidence,
     Execution,
     ExecutionDetail,
     ExecutionState,
-    Firmware,
-    ForgottenDevice,
-    Gate,
-    Gateway,
-    GatewayCandidate,
-    GatewayChoice,
-    GatewayClaim,
     GatewayCounts,
-    Health,
-    Hole,
-    IssuedApiKey,
     Job,
-    JobHealth,
     JobState,
     JobSummary,
     JobWave,
-    Label,
-    Link,
-    Links,
-    Live,
+    Outcome,
+    ReasonCount,
+    Refusal,
+    Transition,
+)
+from meshfleet.rest.live import (
+    DeletedJob,
+    ForgottenDevice,
     LiveExecution,
     LiveGateway,
     LiveHeartbeat,
     LiveLink,
     LiveSample,
-    Me,
-    NewRequest,
-    Outcome,
-    Product,
-    Rate,
-    Ready,
-    ReasonCount,
-    Refusal,
-    Reject,
     ReleasedGateway,
+    Resync,
+)
+from meshfleet.rest.operations import Health, Ready
+from meshfleet.rest.requests import (
+    GatewayCandidate,
+    GatewayChoice,
+    NewRequest,
     RequestAccepted,
     RequestAnswer,
     RequestRecord,
     RequestState,
-    Resync,
-    Retry,
-    Role,
-    Sample,
-    Series,
-    Summary,
-    Timeouts,
-    Transition,
-    User,
-    Wave,
 )
+from meshfleet.rest.telemetry import Hole, Link, Links, Reject, Sample, Series
 
 __all__ = [
     "AccessType",

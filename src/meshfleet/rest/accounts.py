@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from meshfleet.rest.bodies import RequestBody, ResponseBody, TimeText
+
+TOKEN_LIFETIME: Final = timedelta(minutes=30)
 
 
 class Role(StrEnum):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 
 
 class Actor(Struct, frozen=True, kw_only=True):

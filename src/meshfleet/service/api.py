@@ -9,7 +9,7 @@ from litestar.di import Provide
 
 from meshfleet.db import Database
 from meshfleet.db.samples import SampleStore
-from meshfleet.rest import BrokerPlace
+from meshfleet.rest.gateways import BrokerPlace
 from meshfleet.service import clock
 from meshfleet.service.accounts import routes as account_routes
 from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner

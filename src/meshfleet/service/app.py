@@ -21,7 +21,7 @@ from meshfleet.db import connect_database, upgrade_database
 from meshfleet.errors import Fault
 from meshfleet.errors.protocol import MalformedText
 from meshfleet.errors.startup import WrongSettings
-from meshfleet.rest import parse_password
+from meshfleet.rest.inputs import parse_password
 from meshfleet.service import clock
 from meshfleet.service.accounts import user_store
 from meshfleet.service.accounts.passwords import hash_password

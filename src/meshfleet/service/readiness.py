@@ -21,7 +21,7 @@ from meshfleet.db.driver_errors import classify_error
 from meshfleet.db.schema import is_schema_current
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
-from meshfleet.rest import ReadinessReason
+from meshfleet.rest.operations import ReadinessReason
 
 # File descriptors that this process has left.
 

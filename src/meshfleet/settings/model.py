@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.client.address import BrokerAddress
-from meshfleet.rest import BrokerPlace
+from meshfleet.rest.gateways import BrokerPlace
 
 _QUARTER_SECONDS: Final = 90 * 86_400
 _MONTH_SECONDS: Final = 30 * 86_400

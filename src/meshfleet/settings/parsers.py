@@ -12,7 +12,7 @@ from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedAddress, MalformedTopic
 from meshfleet.mqtt.client.address import BrokerAddress
 from meshfleet.protocol.topics import TopicCodec
-from meshfleet.rest import BrokerPlace
+from meshfleet.rest.gateways import BrokerPlace
 from meshfleet.settings.model import ListenAddress
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from meshfleet.errors.protocol import MalformedMac
 from meshfleet.mqtt.broker import Account, AccountKind, Broker, StoredState
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.protocol.ids import parse_mac
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service import clock
 
 if TYPE_CHECKING:

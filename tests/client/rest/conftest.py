@@ -10,7 +10,7 @@ import pytest
 from meshfleet.client import Fleet
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.service.http.running_service import PASSWORD
 from tests.service.live.live_service import LiveService, run_live_service
 

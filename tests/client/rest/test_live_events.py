@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet import rest
 from meshfleet.client import (
     Device,
     Event,
@@ -27,6 +26,8 @@ from meshfleet.client.rest.live_events import SseParser, decode_event
 from meshfleet.client.rest.transport import LineSplitter
 from meshfleet.errors import InvalidRequest, NotLoggedIn, ServiceRefused
 from meshfleet.errors.protocol import WireError
+from meshfleet.rest.live import STREAM_PATH
+from meshfleet.rest.paths import REFRESH_PATH
 from tests.client.rest.scripted_server import build_response, scripted_server
 from tests.client.rest.tcp_relay import TcpRelay
 from tests.eventually import eventually_async
@@ -193,17 +194,15 @@ async def test_a_stream_is_reopened_with_a_new_token_before_the_old_one_expires(
         _build_stream(_build_event("weather", {"number": number}, str(number))) for number in (1, 2)
     )
     async with (
-        scripted_server(first, second, always={rest.REFRESH_PATH: renewed}) as server,
+        scripted_server(first, second, always={REFRESH_PATH: renewed}) as server,
         Fleet(server.url, token=expiring) as fleet,
         asyncio.timeout(PATIENCE),
         aclosing(fleet.live()) as events,
     ):
         assert [(await anext(events)).data for _ in range(2)] == [{"number": 1}, {"number": 2}]
-    event_ids = [
-        each.headers.get("last-event-id") for each in server.requests if each.path == rest.STREAM_PATH
-    ]
+    event_ids = [each.headers.get("last-event-id") for each in server.requests if each.path == STREAM_PATH]
     assert event_ids == [None, "1"]
-    assert [each.path for each in server.requests].count(rest.REFRESH_PATH) >= 2
+    assert [each.path for each in server.requests].count(REFRESH_PATH) >= 2
 
 
 async def test_watching_a_job_uses_its_events(service: LiveService) -> None:
@@ -211,7 +210,7 @@ async def test_watching_a_job_uses_its_events(service: LiveService) -> None:
     job = environment.create_job(environment.firmware(), environment.devices(1))
     finished = _build_stream(_build_event("job", job | {"state": "COMPLETED"}))
     async with (
-        scripted_server(build_response(200, job), always={rest.STREAM_PATH: finished}) as server,
+        scripted_server(build_response(200, job), always={STREAM_PATH: finished}) as server,
         Fleet(server.url, token=service.key) as fleet,
         asyncio.timeout(PATIENCE),
     ):

@@ -16,7 +16,7 @@ from tests.eventually import eventually_async
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from meshfleet.rest import RequestRecord
+    from meshfleet.rest.requests import RequestRecord
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from meshfleet.mqtt.broker import Account, AccountKind, Broker, NotAdmitted, loa
 from meshfleet.mqtt.broker.broker import MAX_BATCH_BYTES
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.packets import Connack, Connect, ConnectReturnCode, Publish, Suback, Subscribe
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.eventually import eventually_async
 from tests.mqtt.broker.raw_client import RawClient
 

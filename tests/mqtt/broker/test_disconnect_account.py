@@ -8,7 +8,7 @@ import pytest
 
 from meshfleet.mqtt.broker import Account, AccountKind
 from meshfleet.mqtt.codec.packets import Connack, Disconnect, Puback, Publish, Suback, Subscribe, Will
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.mqtt.broker.messages import expect_messages, load_stored, publish
 from tests.mqtt.broker.running_broker import REPORTS, G, connect, report, request, with_fresh_broker
 from tests.row_tables import each_row

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from meshfleet.mqtt.broker import Account, AccountKind
 from meshfleet.mqtt.codec.packets import Puback, Publish, Pubrec, Suback, Subscribe
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.mqtt.broker.messages import (
     TOPIC,
     acknowledge,

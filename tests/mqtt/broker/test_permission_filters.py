@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshfleet.mqtt.broker import Account, AccountKind, TopicPermissions
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.examples import examples
 from tests.mqtt.broker.running_broker import D, G
 

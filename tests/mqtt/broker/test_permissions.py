@@ -17,7 +17,7 @@ from meshfleet.mqtt.codec.packets import (
     Subscribe,
     Will,
 )
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.mqtt.broker.running_broker import (
     PASSWORD,
     REPORTS,

@@ -9,7 +9,7 @@ import pytest
 from meshfleet.mqtt.broker import Account, AccountKind, TopicPermissions
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.packets import Connack, Disconnect, Puback, Publish, Pubrec, Subscribe
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.mqtt.broker.messages import expect_messages, load_stored, publish
 from tests.mqtt.broker.running_broker import REPORTS, D, G, connect, report, request
 

@@ -12,7 +12,7 @@ from meshfleet.db import Database
 from meshfleet.db import postgresql as postgresql_engines
 from meshfleet.db import sqlite as sqlite_engines
 from meshfleet.errors import NotLoggedIn
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.accounts import api_key_store, user_store
 from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner
 from meshfleet.service.actor import COMMAND_LINE, Actor

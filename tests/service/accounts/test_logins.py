@@ -11,7 +11,7 @@ import pytest
 from argon2 import PasswordHasher
 
 from meshfleet.errors import TooManyAttempts, WrongCredentials
-from meshfleet.rest import Login, Role
+from meshfleet.rest.accounts import Login, Role
 from meshfleet.service.accounts import user_store
 from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner
 from meshfleet.service.accounts.login import Logins

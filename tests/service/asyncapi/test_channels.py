@@ -23,7 +23,7 @@ from meshfleet.protocol.topics import (
     Topic,
     TopicCodec,
 )
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.asyncapi import build_asyncapi_document
 from meshfleet.service.asyncapi.examples import EXAMPLE_GATEWAY
 from tests.row_tables import each_row

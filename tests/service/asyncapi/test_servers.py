@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.mqtt.client.address import BrokerAddress
-from meshfleet.rest import BrokerPlace
+from meshfleet.rest.gateways import BrokerPlace
 from meshfleet.service.asyncapi import build_asyncapi_document, list_servers
 from meshfleet.settings import ListenAddress, Settings
 from tests.service.http.running_service import run_service

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from meshfleet.errors import TooManyAttempts
 from meshfleet.protocol.ids import Mac, ModelNumber, Version
-from meshfleet.rest import Summary
+from meshfleet.rest.devices import Summary
 from meshfleet.service.devices import summary
 from meshfleet.service.devices.model import DeviceFilter, DeviceObservation, format_base_version
 from meshfleet.service.devices.summary import SummaryCache

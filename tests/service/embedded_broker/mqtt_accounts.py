@@ -12,7 +12,7 @@ from argon2 import PasswordHasher
 from sqlalchemy import text
 
 from meshfleet.protocol.ids import Mac
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.accounts import api_key_store, user_store
 from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner
 from meshfleet.service.accounts.login import Logins
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.rest import AuditRow
+    from meshfleet.rest.accounts import AuditRow
 
 PASSWORD = "correct-horse-battery"  # noqa: S105 # a password of the tests
 WEAK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

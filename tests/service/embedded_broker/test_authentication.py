@@ -10,7 +10,7 @@ import pytest
 from meshfleet.errors import DatabaseUnavailable, TooManyAttempts
 from meshfleet.mqtt.broker import Account, AccountKind, NotAdmitted
 from meshfleet.mqtt.codec.packets import Connect, ConnectReturnCode
-from meshfleet.rest import Login, Role
+from meshfleet.rest.accounts import Login, Role
 from meshfleet.service.accounts import api_key_store
 from meshfleet.service.embedded_broker.authentication import AccountAuthenticator
 from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog

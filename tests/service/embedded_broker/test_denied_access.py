@@ -8,7 +8,7 @@ import pytest
 
 from meshfleet.mqtt.broker import Account, AccountKind
 from meshfleet.mqtt.codec.packets import Connack, Publish, Suback, Subscribe, Will
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog, insert_denied_access
 from tests.service.embedded_broker.mqtt_accounts import database_outage
 from tests.service.embedded_broker.running_broker import RunningBroker, until

@@ -9,7 +9,7 @@ import pytest
 
 from meshfleet.mqtt.broker import load_stored_state
 from meshfleet.mqtt.codec.packets import Connack, ConnectReturnCode, Disconnect, Puback, Publish, Will
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.audit import log as audit
 from meshfleet.service.gateways import store as gateways
 from tests.service.embedded_broker.mqtt_accounts import database_outage

@@ -10,10 +10,10 @@ from urllib.parse import quote, urlsplit
 import pytest
 from sqlalchemy import delete, insert
 
-from meshfleet import rest
 from meshfleet.db.tables import image_chunk
 from meshfleet.protocol.ids import Mac
-from meshfleet.rest import FIRMWARE_PATH, IMAGES_PATH, Firmware
+from meshfleet.rest.bodies import decode_body
+from meshfleet.rest.firmware import FIRMWARE_PATH, IMAGES_PATH, Firmware
 from meshfleet.service.firmware.signed_urls import ImageUrlSigner
 from tests.firmware_images import bare_image
 from tests.row_tables import each_row
@@ -37,7 +37,7 @@ def _claim_gateway(service: RunningService) -> None:
 
 
 def _build_url(service: RunningService, record: dict[str, Any], signer: ImageUrlSigner | None = None) -> str:
-    firmware = rest.decode_body(Firmware, json.dumps(record).encode())
+    firmware = decode_body(Firmware, json.dumps(record).encode())
     return (signer or service.addresses).build_url(firmware, GATEWAY)
 
 
@@ -93,7 +93,7 @@ def test_a_signed_url_is_valid_for_15_minutes(service: RunningService) -> None:
 def test_a_signed_url_is_invalid_once_its_gateway_is_removed(service: RunningService) -> None:
     other = service.new_mac()
     assert service.admin.post("/api/v1/gateways", json={"mac": other}).status_code == 201
-    firmware = rest.decode_body(Firmware, json.dumps(upload_released(service, new_content())).encode())
+    firmware = decode_body(Firmware, json.dumps(upload_released(service, new_content())).encode())
     url = service.addresses.build_url(firmware, other)
     assert _get(service, url).status_code == 200
     assert service.admin.delete(f"/api/v1/gateways/{other}").status_code == 204

@@ -15,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from meshfleet.mqtt.client import BrokerAddress
 from meshfleet.protocol.diagnostics import format_answer_topic, format_question_topic
-from meshfleet.rest import FIRMWARE_PATH, IMAGES_PATH
+from meshfleet.rest.firmware import FIRMWARE_PATH, IMAGES_PATH
 from meshfleet.settings import ListenAddress, Settings
 from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
 from tests.service.firmware.uploads import (

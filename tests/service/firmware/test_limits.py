@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.errors import TooSlow
-from meshfleet.rest import FIRMWARE_PATH
+from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.service.http.limits import HTTP_LIMITS
 from meshfleet.service.http.middleware import OuterMiddleware
 from meshfleet.service.metrics import Metrics

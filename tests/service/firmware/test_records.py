@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import insert, select
 
 from meshfleet.db.tables import job, transition
-from meshfleet.rest import FIRMWARE_PATH, JobState
+from meshfleet.rest.firmware import FIRMWARE_PATH
+from meshfleet.rest.jobs import JobState
 from tests.row_tables import each_row
 from tests.service.firmware.uploads import (
     faults,

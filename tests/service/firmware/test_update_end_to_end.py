@@ -9,7 +9,7 @@ import pytest
 
 from meshfleet.protocol.firmware_image import build_package
 from meshfleet.protocol.ids import ModelNumber, Version, to_device_id
-from meshfleet.rest import FIRMWARE_PATH
+from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.testing import running_fleet
 from tests.eventually import eventually
 from tests.firmware_images import bare_image

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.protocol.firmware_image import MAX_PACKAGE_BYTES
-from meshfleet.rest import FIRMWARE_PATH
+from meshfleet.rest.firmware import FIRMWARE_PATH
 from tests.eventually import eventually
 from tests.row_tables import each_row
 from tests.service.firmware.uploads import (

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from meshfleet.db.tables import image_chunk
 from meshfleet.protocol.firmware_image import build_package, is_zip
 from meshfleet.protocol.ids import ModelNumber, Version
-from meshfleet.rest import FIRMWARE_PATH
+from meshfleet.rest.firmware import FIRMWARE_PATH
 from tests.firmware_images import bare_image
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from meshfleet.db.samples import open_sample_store
 from meshfleet.protocol.ids import Mac, mac_to_int
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.accounts import api_key_store
 from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.api import RestApi

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from meshfleet.db.samples import open_sample_store
 from meshfleet.protocol.ids import Mac, to_device_id
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.accounts import api_key_store
 from meshfleet.service.accounts.passwords import PASSWORD_HASHER
 from meshfleet.service.actor import COMMAND_LINE

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.rest.live import STREAM_PATH
 from meshfleet.service.http.access import PUBLIC, REQUIRED_ROLES
 from tests.row_tables import each_row

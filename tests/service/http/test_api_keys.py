@@ -12,7 +12,7 @@ from sqlalchemy import select
 from meshfleet.db.tables import api_key, gateway
 from meshfleet.protocol.ids import mac_to_int
 from meshfleet.protocol.times import format_time, from_millis
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:

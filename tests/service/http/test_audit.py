@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.protocol.times import format_time, from_millis
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.row_tables import each_row
 from tests.service.http.proxied_logins import behind_a_proxy
 from tests.service.http.running_service import PASSWORD, RunningService, run_service

@@ -11,7 +11,7 @@ import pytest
 from meshfleet.db.tables import gateway as gateway_table
 from meshfleet.protocol.ids import mac_to_int
 from meshfleet.protocol.times import format_time, from_millis
-from meshfleet.rest import BrokerPlace
+from meshfleet.rest.gateways import BrokerPlace
 from meshfleet.service.devices.model import DeviceObservation
 from meshfleet.settings import Settings
 from tests.row_tables import each_row

@@ -12,7 +12,7 @@ from argon2 import PasswordHasher
 from sqlalchemy import select
 
 from meshfleet.db.tables import account
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.accounts import user_store
 from meshfleet.service.actor import COMMAND_LINE
 from tests.row_tables import each_row

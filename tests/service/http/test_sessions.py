@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import jwt
 import pytest
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.service.http.proxied_logins import LOGIN
 from tests.service.http.running_service import PASSWORD
 

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from meshfleet.db.tables import account
 from meshfleet.protocol.times import format_time, from_millis
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.databases import fresh_database
 from tests.row_tables import each_row
 from tests.service.http.running_service import PASSWORD, RunningService, run_service

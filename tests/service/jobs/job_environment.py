@@ -11,7 +11,7 @@ from sqlalchemy import delete, func, insert, select, update
 
 from meshfleet.db.tables import execution, firmware, job, job_draft, tally, transition
 from meshfleet.protocol.ids import Mac, ModelNumber, Version, mac_to_int
-from meshfleet.rest import Job
+from meshfleet.rest.jobs import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from meshfleet.rest import DeviceUpdatePage
+from meshfleet.rest.jobs import DeviceUpdatePage
 
 if TYPE_CHECKING:
     import httpx

@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from meshfleet.db.tables import device_state
 from meshfleet.protocol.ids import DeviceId, Mac, Version, to_mac
-from meshfleet.rest import DryRun
+from meshfleet.rest.jobs import DryRun
 from meshfleet.service.devices.model import DeviceObservation
 from tests.row_tables import each_row
 from tests.service.jobs.job_environment import MINUTE, UNTOUCHED, number_of

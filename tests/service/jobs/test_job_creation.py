@@ -13,7 +13,8 @@ from sqlalchemy import insert
 from meshfleet.db.tables import gateway
 from meshfleet.protocol.ids import ModelNumber, Version, mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import ExecutionState, Wave
+from meshfleet.rest.job_requests import Wave
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.waves import WaveAssignment
 from tests.row_tables import each_row
 from tests.service.jobs.job_environment import JOBS, MINUTE, UNTOUCHED, job_number, number_of

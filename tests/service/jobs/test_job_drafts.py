@@ -24,7 +24,8 @@ from meshfleet.db.tables import (
 )
 from meshfleet.errors import Conflict, DatabaseUnavailable, NotFound, NotReleased
 from meshfleet.protocol.ids import mac_from_int
-from meshfleet.rest import Job, NewJob, Targets, Wave
+from meshfleet.rest.job_requests import NewJob, Targets, Wave
+from meshfleet.rest.jobs import Job
 from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.devices import registry
 from meshfleet.service.jobs import commands

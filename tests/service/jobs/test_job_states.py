@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.errors import Conflict
-from meshfleet.rest import ExecutionState as E
-from meshfleet.rest import JobState as S
-from meshfleet.rest import Outcome
+from meshfleet.rest.jobs import ExecutionState as E
+from meshfleet.rest.jobs import JobState as S
+from meshfleet.rest.jobs import Outcome
 from meshfleet.service.jobs.job_states import (
     FINISHED_STATES,
     JOB_TRANSITIONS,

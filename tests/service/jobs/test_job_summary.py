@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from meshfleet.rest import JobSummary
+from meshfleet.rest.jobs import JobSummary
 from tests.service.jobs.job_environment import JOBS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from sqlalchemy import insert, update
 from meshfleet.db import bulk
 from meshfleet.db.tables import evidence, transition
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import ExecutionDetail, ExecutionPage, JobPage
+from meshfleet.rest.jobs import ExecutionDetail, ExecutionPage, JobPage
 from meshfleet.service import clock
 from tests.row_tables import each_row
 from tests.service.jobs.job_environment import JOBS, MINUTE, job_number, number_of

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from meshfleet.rest import Concurrency, Criterion, Gate, NewJob, PauseReason, Rate, Targets
-from meshfleet.rest import ExecutionState as E
-from meshfleet.rest import JobState as S
+from meshfleet.rest.job_requests import Concurrency, Criterion, Gate, NewJob, Rate, Targets
+from meshfleet.rest.jobs import ExecutionState as E
+from meshfleet.rest.jobs import JobState as S
+from meshfleet.rest.jobs import PauseReason
 from meshfleet.service.jobs.rollout import (
     ExecutionCounts,
     RolloutState,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.rest import Wave
+from meshfleet.rest.job_requests import Wave
 from meshfleet.service.jobs.waves import PlannedWave, WaveAssignment, find_wave_faults
 from tests.row_tables import each_row
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.mqtt.codec.packets import Publish
-    from meshfleet.rest import Role
+    from meshfleet.rest.accounts import Role
     from meshfleet.service.live.subscriber import LiveSubscriber
 
 PATIENCE = 30.0

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from meshfleet.protocol.ids import Mac, mac_to_int
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.actor import COMMAND_LINE, Actor
 from meshfleet.service.gateways import store
 from meshfleet.service.gateways.traffic import GatewayTraffic

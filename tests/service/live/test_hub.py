@@ -12,7 +12,7 @@ from websockets.frames import Frame
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.actor import Actor
 from meshfleet.service.gateways.traffic import GatewayTraffic
 from meshfleet.service.ingest.parsed_batch import ParsedBatch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.errors import TooManySubscriptions
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.actor import Actor
 from meshfleet.service.live.event import PublishedEvent
 from meshfleet.service.live.filters import EventFilter, FilterIndex, Interest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.accounts import api_key_store
 from meshfleet.service.accounts.bearer import Authentication, BearerAuthenticator, TokenSigner
 from meshfleet.service.actor import COMMAND_LINE

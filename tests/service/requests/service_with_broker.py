@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
-    from meshfleet.rest import Role
+    from meshfleet.rest.accounts import Role
     from tests.service.requests.scripted_gateway import IncomingRequest, OutgoingMessage, Responder
 
 PATIENCE = 30.0

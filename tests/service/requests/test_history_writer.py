@@ -15,7 +15,7 @@ from sqlalchemy import text
 from meshfleet.errors import DatabaseUnavailable, GatewayTimeout, Interrupted, Unrecorded
 from meshfleet.protocol.codes import Operation
 from meshfleet.protocol.ids import Mac, mac_to_int
-from meshfleet.rest import NewRequest, RequestState
+from meshfleet.rest.requests import NewRequest, RequestState
 from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.audit import log as audit
 from meshfleet.service.requests import store
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.rest import RequestRecord
+    from meshfleet.rest.requests import RequestRecord
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.row_tables import each_row
 from tests.service.requests.scripted_gateway import never_respond
 from tests.service.requests.service_with_broker import SHORT_TIMEOUT_MS

@@ -11,7 +11,7 @@ import pytest
 
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.topics import TopicCodec
-from meshfleet.rest import Concurrency, NewJob, Targets
+from meshfleet.rest.job_requests import Concurrency, NewJob, Targets
 from meshfleet.service.clock import SteadyClock
 from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.requests.rpc import RpcClient

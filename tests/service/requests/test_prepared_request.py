@@ -14,8 +14,7 @@ from meshfleet.protocol import requests
 from meshfleet.protocol.codes import Operation
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.payload import decode_object
-from meshfleet.rest import NewRequest
-from meshfleet.rest.requests import SentRequest
+from meshfleet.rest.requests import NewRequest, SentRequest
 from meshfleet.service.requests.prepared_request import prepare_request
 from tests.examples import examples
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import text
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from tests.service.embedded_broker.mqtt_accounts import database_outage
 from tests.service.requests.scripted_gateway import never_respond
 from tests.service.requests.service_with_broker import SHORT_TIMEOUT_MS, run_service

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from meshfleet.db.samples.sample import ClockFlag, SampleExtras, SampleKind, StoredSample
 from meshfleet.protocol.times import parse_time, to_millis
-from meshfleet.rest import MAX_POINTS, Bucket
+from meshfleet.rest.telemetry import MAX_POINTS, Bucket
 from meshfleet.service.telemetry.aggregation import SeriesAggregator, TimeGrid
 
 if TYPE_CHECKING:

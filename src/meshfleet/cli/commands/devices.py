@@ -34,7 +34,7 @@ from meshfleet.errors import NotFound
 if TYPE_CHECKING:
     from meshfleet.client import Fleet
     from meshfleet.protocol.ids import Mac
-    from meshfleet.rest import Device
+    from meshfleet.rest.devices import Device
 
 
 # --- Labels of one or many devices ---

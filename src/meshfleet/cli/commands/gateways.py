@@ -13,7 +13,7 @@ from meshfleet.cli.service_access import call_service
 
 if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
-    from meshfleet.rest import GatewayClaim
+    from meshfleet.rest.gateways import GatewayClaim
 
 _COLUMNS: Final = (
     Column("mac", lambda each: each.mac, no_wrap=True),

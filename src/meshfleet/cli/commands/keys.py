@@ -10,7 +10,7 @@ from meshfleet.cli.arguments import ROLE, TIME
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.output import Column, json_option, print_list, print_result
 from meshfleet.cli.service_access import call_service
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from meshfleet.protocol.fields import Json
     from meshfleet.protocol.ids import Mac
-    from meshfleet.rest import RequestRecord
+    from meshfleet.rest.requests import RequestRecord
 
 
 # --- meshfleet ack ---

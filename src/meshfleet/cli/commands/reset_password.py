@@ -10,7 +10,7 @@ import msgspec
 
 from meshfleet.cli.database import check_database_exists, open_existing_database
 from meshfleet.cli.settings_options import load_command_settings, settings_options
-from meshfleet.rest import parse_password, parse_username
+from meshfleet.rest.inputs import parse_password, parse_username
 from meshfleet.service.accounts import user_store
 from meshfleet.service.accounts.passwords import hash_password
 from meshfleet.service.actor import COMMAND_LINE

@@ -12,7 +12,8 @@ from meshfleet.cli.arguments import ROLE, USERNAME
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.output import Column, json_option, print_list, print_result
 from meshfleet.cli.service_access import call_service
-from meshfleet.rest import Role, parse_password
+from meshfleet.rest.accounts import Role
+from meshfleet.rest.inputs import parse_password
 
 _RESET_PASSWORD: Final = "reset-password"  # noqa: S105 # the name of a command
 """Command that is imported on use only: it needs the database code, the others need only a remote service."""

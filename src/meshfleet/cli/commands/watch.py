@@ -29,7 +29,7 @@ from meshfleet.protocol.codes import Kind
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, DecodedValue
 from meshfleet.protocol.ids import to_device_id
 from meshfleet.protocol.times import format_time
-from meshfleet.rest import LiveHeartbeat, LiveLink, LiveSample, Resync
+from meshfleet.rest.live import LiveHeartbeat, LiveLink, LiveSample, Resync
 
 if TYPE_CHECKING:
     from meshfleet.client import Report

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshfleet import rest
 from meshfleet.client.arguments import Moment, check_text, format_optional_time, parse_enum
 from meshfleet.client.rest.http_caller import iterate_items
 from meshfleet.client.rest.http_messages import build_query
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import (
+    ApiKeyPage,
+    AuditPage,
+    IssuedApiKey,
+    NewApiKey,
+    NewUser,
+    Role,
+    User,
+    UserChange,
+    UserPage,
+)
+from meshfleet.rest.paths import API_KEYS_PATH, AUDIT_PATH, USERS_PATH, api_key_path, user_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from meshfleet.client.rest.http_caller import HttpCaller
-    from meshfleet.rest import ApiKey, AuditRow, IssuedApiKey, User
+    from meshfleet.rest.accounts import ApiKey, AuditRow
 
 
 class Users:
@@ -25,29 +35,27 @@ class Users:
 
     def list(self) -> AsyncGenerator[User, None]:
         """List all users by name."""
-        return iterate_items(self._caller, rest.UserPage, rest.USERS_PATH)
+        return iterate_items(self._caller, UserPage, USERS_PATH)
 
     async def add(self, username: str, password: str, role: Role | str) -> User:
         """Create a user, who may log in from now on."""
-        body = rest.NewUser(username=username, password=password, role=parse_enum(Role, role, "role"))
-        return await self._caller.post(rest.User, rest.USERS_PATH, body)
+        body = NewUser(username=username, password=password, role=parse_enum(Role, role, "role"))
+        return await self._caller.post(User, USERS_PATH, body)
 
     async def show(self, username: str) -> User:
         """Get one user."""
-        return await self._caller.get(rest.User, rest.user_path(check_text(username, "username")))
+        return await self._caller.get(User, user_path(check_text(username, "username")))
 
     async def change(
         self, username: str, role: Role | str | None = None, password: str | None = None
     ) -> User:
         """Change the role, the password or both of a user. A new password ends all their logins."""
-        body = rest.UserChange(
-            role=None if role is None else parse_enum(Role, role, "role"), password=password
-        )
-        return await self._caller.put(rest.User, rest.user_path(check_text(username, "username")), body)
+        body = UserChange(role=None if role is None else parse_enum(Role, role, "role"), password=password)
+        return await self._caller.put(User, user_path(check_text(username, "username")), body)
 
     async def remove(self, username: str) -> None:
         """Delete a user and end all their logins. The last admin cannot be deleted (`LastAdmin`)."""
-        await self._caller.delete(rest.user_path(check_text(username, "username")))
+        await self._caller.delete(user_path(check_text(username, "username")))
 
 
 class ApiKeys:
@@ -58,20 +66,20 @@ class ApiKeys:
 
     def list(self) -> AsyncGenerator[ApiKey, None]:
         """List all API keys by name, without the secret keys."""
-        return iterate_items(self._caller, rest.ApiKeyPage, rest.API_KEYS_PATH)
+        return iterate_items(self._caller, ApiKeyPage, API_KEYS_PATH)
 
     async def issue(self, name: str, role: Role | str, expires_at: Moment | None = None) -> IssuedApiKey:
         """Create an API key. The result holds the secret key, which cannot be read again."""
-        body = rest.NewApiKey(
+        body = NewApiKey(
             name=name,
             role=parse_enum(Role, role, "role"),
             expires_at=format_optional_time(expires_at, "expires_at"),
         )
-        return await self._caller.post(rest.IssuedApiKey, rest.API_KEYS_PATH, body)
+        return await self._caller.post(IssuedApiKey, API_KEYS_PATH, body)
 
     async def revoke(self, key: str) -> None:
         """Revoke an API key, named by its id."""
-        await self._caller.delete(rest.api_key_path(check_text(key, "key")))
+        await self._caller.delete(api_key_path(check_text(key, "key")))
 
 
 class Audit:
@@ -96,4 +104,4 @@ class Audit:
         """
         times = {"From": format_optional_time(since, "since"), "To": format_optional_time(until, "until")}
         query = build_query({"Actor": actor, "Action": action, "Target": target, **times})
-        return iterate_items(self._caller, rest.AuditPage, rest.AUDIT_PATH, query)
+        return iterate_items(self._caller, AuditPage, AUDIT_PATH, query)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from meshfleet import rest
 from meshfleet.client.arguments import (
     check_argument_names,
     normalize_device_id,
@@ -14,6 +13,36 @@ from meshfleet.client.arguments import (
 )
 from meshfleet.client.rest.http_caller import iterate_items
 from meshfleet.client.rest.http_messages import build_query
+from meshfleet.rest.devices import (
+    ConnectivityPage,
+    Device,
+    DeviceDetail,
+    DevicePage,
+    FriendlyName,
+    Label,
+    LabelPage,
+    NewLabel,
+    Summary,
+)
+from meshfleet.rest.gateways import Gateway, GatewayClaim, GatewayPage, NewGateway
+from meshfleet.rest.inputs import parse_label
+from meshfleet.rest.jobs import DeviceUpdatePage
+from meshfleet.rest.paths import (
+    DEVICES_PATH,
+    GATEWAYS_PATH,
+    LABELS_PATH,
+    SUMMARY_PATH,
+    connectivity_path,
+    credentials_path,
+    device_label_path,
+    device_path,
+    friendly_name_path,
+    gateway_path,
+    holes_path,
+    label_path,
+    updates_path,
+)
+from meshfleet.rest.telemetry import HolePage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -21,17 +50,9 @@ if TYPE_CHECKING:
 
     from meshfleet.client.rest.http_caller import HttpCaller
     from meshfleet.client.rest.http_messages import QueryParams
-    from meshfleet.rest import (
-        ConnectivityChange,
-        Device,
-        DeviceDetail,
-        DeviceUpdate,
-        Gateway,
-        GatewayClaim,
-        Hole,
-        Label,
-        Summary,
-    )
+    from meshfleet.rest.devices import ConnectivityChange
+    from meshfleet.rest.jobs import DeviceUpdate
+    from meshfleet.rest.telemetry import Hole
 
 
 # `fleet.gateways`: claims of gateways.
@@ -45,24 +66,24 @@ class Gateways:
 
     def list(self) -> AsyncGenerator[Gateway, None]:
         """List all claimed gateways by MAC."""
-        return iterate_items(self._caller, rest.GatewayPage, rest.GATEWAYS_PATH)
+        return iterate_items(self._caller, GatewayPage, GATEWAYS_PATH)
 
     async def show(self, gateway: str) -> Gateway:
         """Get one gateway."""
-        return await self._caller.get(rest.Gateway, rest.gateway_path(normalize_mac(gateway)))
+        return await self._caller.get(Gateway, gateway_path(normalize_mac(gateway)))
 
     async def claim(self, gateway: str, name: str | None = None) -> GatewayClaim:
         """Claim a gateway. The result holds its MQTT credentials, which cannot be read again."""
-        body = rest.NewGateway(mac=normalize_mac(gateway), friendly_name=name)
-        return await self._caller.post(rest.GatewayClaim, rest.GATEWAYS_PATH, body)
+        body = NewGateway(mac=normalize_mac(gateway), friendly_name=name)
+        return await self._caller.post(GatewayClaim, GATEWAYS_PATH, body)
 
     async def rotate(self, gateway: str) -> GatewayClaim:
         """Replace the MQTT password of a gateway. The old one is invalid at once."""
-        return await self._caller.post(rest.GatewayClaim, rest.credentials_path(normalize_mac(gateway)))
+        return await self._caller.post(GatewayClaim, credentials_path(normalize_mac(gateway)))
 
     async def release(self, gateway: str) -> None:
         """Release a gateway and disconnect it. It stays among the devices until `devices.forget`."""
-        await self._caller.delete(rest.gateway_path(normalize_mac(gateway)))
+        await self._caller.delete(gateway_path(normalize_mac(gateway)))
 
 
 # `fleet.labels`: the label catalogue.
@@ -76,18 +97,16 @@ class Labels:
 
     def list(self) -> AsyncGenerator[Label, None]:
         """List all labels, each with the number of devices that have it."""
-        return iterate_items(self._caller, rest.LabelPage, rest.LABELS_PATH)
+        return iterate_items(self._caller, LabelPage, LABELS_PATH)
 
     async def add(self, label: str, devices: str | Iterable[str] = ()) -> Label:
         """Create a label and attach it to devices. An existing label is unchanged."""
         ids = tuple(normalize_device_id(device, "devices") for device in to_tuple(devices))
-        return await self._caller.post(
-            rest.Label, rest.LABELS_PATH, rest.NewLabel(label=label, device_ids=ids)
-        )
+        return await self._caller.post(Label, LABELS_PATH, NewLabel(label=label, device_ids=ids))
 
     async def remove(self, label: str) -> None:
         """Delete a label, and remove it from all devices."""
-        await self._caller.delete(rest.label_path(rest.parse_label(label)))
+        await self._caller.delete(label_path(parse_label(label)))
 
 
 Sort = Literal["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
@@ -129,52 +148,46 @@ class Devices:
     ) -> AsyncGenerator[Device, None]:
         """List the devices that match all filters. With `live`, each has its current state in `live`."""
         options = build_query({"Sort": sort, "Include": "live" if live else None})
-        return iterate_items(
-            self._caller, rest.DevicePage, rest.DEVICES_PATH, _build_filter_query(filters) + options
-        )
+        return iterate_items(self._caller, DevicePage, DEVICES_PATH, _build_filter_query(filters) + options)
 
     async def summary(self, **filters: Unpack[DeviceFilters]) -> Summary:
         """Count the devices that match all filters, by connectivity, model, firmware and label."""
-        return await self._caller.get(rest.Summary, rest.SUMMARY_PATH, _build_filter_query(filters))
+        return await self._caller.get(Summary, SUMMARY_PATH, _build_filter_query(filters))
 
     async def show(self, device: str) -> DeviceDetail:
         """Get one device with its details."""
-        return await self._caller.get(rest.DeviceDetail, rest.device_path(normalize_device_id(device)))
+        return await self._caller.get(DeviceDetail, device_path(normalize_device_id(device)))
 
     async def rename(self, device: str, name: str) -> Device:
         """Rename a device."""
-        path = rest.friendly_name_path(normalize_device_id(device))
-        return await self._caller.put(rest.Device, path, rest.FriendlyName(name=name))
+        path = friendly_name_path(normalize_device_id(device))
+        return await self._caller.put(Device, path, FriendlyName(name=name))
 
     async def forget(self, device: str) -> None:
         """Delete a device. Its history is kept, and it is created again at its next report."""
-        await self._caller.delete(rest.device_path(normalize_device_id(device)))
+        await self._caller.delete(device_path(normalize_device_id(device)))
 
     async def label(self, device: str, label: str) -> Device:
         """Attach a label to a device. An unknown label is created."""
-        path = rest.device_label_path(normalize_device_id(device), rest.parse_label(label))
-        return await self._caller.put(rest.Device, path)
+        path = device_label_path(normalize_device_id(device), parse_label(label))
+        return await self._caller.put(Device, path)
 
     async def unlabel(self, device: str, label: str) -> Device:
         """Remove a label from a device."""
-        path = rest.device_label_path(normalize_device_id(device), rest.parse_label(label))
-        return self._caller.decode(rest.Device, await self._caller.delete(path))
+        path = device_label_path(normalize_device_id(device), parse_label(label))
+        return self._caller.decode(Device, await self._caller.delete(path))
 
     def connectivity(self, device: str) -> AsyncGenerator[ConnectivityChange, None]:
         """List the times at which a device connected and disconnected, the newest first."""
-        return iterate_items(
-            self._caller, rest.ConnectivityPage, rest.connectivity_path(normalize_device_id(device))
-        )
+        return iterate_items(self._caller, ConnectivityPage, connectivity_path(normalize_device_id(device)))
 
     def holes(self, device: str) -> AsyncGenerator[Hole, None]:
         """List the gaps in the samples of a device."""
-        return iterate_items(self._caller, rest.HolePage, rest.holes_path(normalize_device_id(device)))
+        return iterate_items(self._caller, HolePage, holes_path(normalize_device_id(device)))
 
     def updates(self, device: str) -> AsyncGenerator[DeviceUpdate, None]:
         """List the executions of a device in unfinished jobs, the newest job first."""
-        return iterate_items(
-            self._caller, rest.DeviceUpdatePage, rest.updates_path(normalize_device_id(device))
-        )
+        return iterate_items(self._caller, DeviceUpdatePage, updates_path(normalize_device_id(device)))
 
 
 def _build_filter_query(filters: DeviceFilters) -> QueryParams:

@@ -10,12 +10,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from meshfleet import rest
 from meshfleet.client.arguments import check_text, to_tuple
 from meshfleet.client.rest.http_caller import iterate_items
 from meshfleet.client.rest.http_messages import HttpRequest, build_query
 from meshfleet.client.rest.multipart import MultipartUpload
 from meshfleet.errors import ImageDamaged
+from meshfleet.rest.firmware import FIRMWARE_PATH, Firmware, FirmwarePage
+from meshfleet.rest.paths import firmware_path, image_path, release_path, withdraw_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
@@ -73,10 +74,10 @@ class FirmwareImages:
         model_number: str | None = None,
         version: str | None = None,
         state: FirmwareState | None = None,
-    ) -> AsyncGenerator[rest.Firmware, None]:
+    ) -> AsyncGenerator[Firmware, None]:
         """List the firmware that matches all filters, the newest first."""
         query = build_query({"ModelNumber": model_number, "Version": version, "State": state})
-        return iterate_items(self._caller, rest.FirmwarePage, rest.FIRMWARE_PATH, query)
+        return iterate_items(self._caller, FirmwarePage, FIRMWARE_PATH, query)
 
     async def upload(  # noqa: PLR0913 # most are optional keywords
         self,
@@ -92,7 +93,7 @@ class FirmwareImages:
         bare: bool = False,
         override: bool = False,
         file_name: str | None = None,
-    ) -> rest.Firmware:
+    ) -> Firmware:
         """Upload an image, given as a path or an open file, and create its record.
 
         The file is sent in chunks, and the service verifies its hash. The record is a draft until `release`.
@@ -114,19 +115,19 @@ class FirmwareImages:
         upload = MultipartUpload("image", source, _select_file_name(source, file_name), fields)
         request = HttpRequest(
             method="POST",
-            path=rest.FIRMWARE_PATH,
+            path=FIRMWARE_PATH,
             upload=upload,
             extra_timeout=_IDLE_TIMEOUT + upload.size / _MIN_BYTES_PER_SECOND,
         )
-        return self._caller.decode(rest.Firmware, await self._caller.send(request))
+        return self._caller.decode(Firmware, await self._caller.send(request))
 
-    async def show(self, firmware: str | rest.Firmware) -> rest.Firmware:
+    async def show(self, firmware: str | Firmware) -> Firmware:
         """Get the record of one firmware."""
-        return await self._caller.get(rest.Firmware, rest.firmware_path(to_firmware_id(firmware)))
+        return await self._caller.get(Firmware, firmware_path(to_firmware_id(firmware)))
 
-    async def download(self, firmware: str | rest.Firmware) -> AsyncGenerator[bytes, None]:
+    async def download(self, firmware: str | Firmware) -> AsyncGenerator[bytes, None]:
         """Download an image in chunks, without verifying its hash: see `save`."""
-        path = rest.image_path(to_firmware_id(firmware))
+        path = image_path(to_firmware_id(firmware))
         request = HttpRequest(method="GET", path=path, accept="application/octet-stream", is_repeatable=True)
         stream = await self._caller.open_stream(request, idle_timeout=_IDLE_TIMEOUT)
         try:
@@ -135,7 +136,7 @@ class FirmwareImages:
         finally:
             await stream.close()
 
-    async def save(self, firmware: str | rest.Firmware, path: str | PathLike[str]) -> rest.Firmware:
+    async def save(self, firmware: str | Firmware, path: str | PathLike[str]) -> Firmware:
         """Download an image to a file. The file appears only when it is complete and its hash is verified."""
         record = await self.show(firmware)
         chunks = self.download(record)
@@ -145,20 +146,20 @@ class FirmwareImages:
             await chunks.aclose()
         return record
 
-    async def release(self, firmware: str | rest.Firmware) -> rest.Firmware:
+    async def release(self, firmware: str | Firmware) -> Firmware:
         """Release firmware, so that jobs may use it."""
-        return await self._caller.post(rest.Firmware, rest.release_path(to_firmware_id(firmware)))
+        return await self._caller.post(Firmware, release_path(to_firmware_id(firmware)))
 
-    async def withdraw(self, firmware: str | rest.Firmware) -> rest.Firmware:
+    async def withdraw(self, firmware: str | Firmware) -> Firmware:
         """Withdraw firmware: gateways can no longer download it, and its jobs are canceled."""
-        return await self._caller.post(rest.Firmware, rest.withdraw_path(to_firmware_id(firmware)))
+        return await self._caller.post(Firmware, withdraw_path(to_firmware_id(firmware)))
 
-    async def remove(self, firmware: str | rest.Firmware) -> None:
+    async def remove(self, firmware: str | Firmware) -> None:
         """Delete firmware that no job has used."""
-        await self._caller.delete(rest.firmware_path(to_firmware_id(firmware)))
+        await self._caller.delete(firmware_path(to_firmware_id(firmware)))
 
 
-def to_firmware_id(firmware: str | rest.Firmware) -> str:
+def to_firmware_id(firmware: str | Firmware) -> str:
     """Return the id of firmware, given as its id or record."""
     return check_text(firmware if isinstance(firmware, str) else firmware.id, "firmware")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from meshfleet import rest
 from meshfleet.client.arguments import check_timeout
 from meshfleet.client.rest.accounts import ApiKeys, Audit, Users
 from meshfleet.client.rest.devices import Devices, Gateways, Labels
@@ -20,13 +19,25 @@ from meshfleet.client.rest.session import Credentials, Session
 from meshfleet.client.rest.transport import HttpTransport
 from meshfleet.errors import NotLoggedIn
 from meshfleet.errors.mqtt import LinkClosed
+from meshfleet.rest.accounts import Me, NewPassword
+from meshfleet.rest.catalogue import CATALOGUE_PATH, Catalogue
+from meshfleet.rest.operations import Health, Ready
+from meshfleet.rest.paths import (
+    ASYNCAPI_PATH,
+    HEALTH_PATH,
+    LOGOUT_PATH,
+    ME_PATH,
+    METRICS_PATH,
+    OPENAPI_PATH,
+    OWN_PASSWORD_PATH,
+    READINESS_PATH,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from pathlib import Path
 
     from meshfleet.client.rest.live_events import Event, EventType
-    from meshfleet.rest import Catalogue, Health, Me, Ready
 
 
 # `fleet.operations`: state and documents of the service itself.
@@ -40,28 +51,24 @@ class Operations:
 
     async def health(self) -> Health:
         """Check that the service process is running. Raise `ServiceUnreachable` if it does not respond."""
-        return self._caller.decode(
-            rest.Health, await self._caller.send_as(None, _build_get(rest.HEALTH_PATH))
-        )
+        return self._caller.decode(Health, await self._caller.send_as(None, _build_get(HEALTH_PATH)))
 
     async def ready(self) -> Ready:
         """Check that the service is ready. Raise `Unavailable` with the reasons if it is not."""
-        return self._caller.decode(
-            rest.Ready, await self._caller.send_as(None, _build_get(rest.READINESS_PATH))
-        )
+        return self._caller.decode(Ready, await self._caller.send_as(None, _build_get(READINESS_PATH)))
 
     async def metrics(self) -> str:
         """Get the metrics of the service and the fleet in the Prometheus text format."""
-        response = await self._caller.send(_build_get(rest.METRICS_PATH, accept="text/plain"))
+        response = await self._caller.send(_build_get(METRICS_PATH, accept="text/plain"))
         return response.body.decode("utf-8", "replace")
 
     async def openapi(self) -> dict[str, Any]:
         """Get the OpenAPI 3.1 document of the REST API."""
-        return self._caller.decode_json(await self._caller.send_as(None, _build_get(rest.OPENAPI_PATH)))
+        return self._caller.decode_json(await self._caller.send_as(None, _build_get(OPENAPI_PATH)))
 
     async def asyncapi(self) -> dict[str, Any]:
         """Get the AsyncAPI 3.0 document of the MQTT topics."""
-        return self._caller.decode_json(await self._caller.send_as(None, _build_get(rest.ASYNCAPI_PATH)))
+        return self._caller.decode_json(await self._caller.send_as(None, _build_get(ASYNCAPI_PATH)))
 
 
 def _build_get(path: str, accept: str = "application/json") -> HttpRequest:
@@ -151,23 +158,23 @@ class Fleet:
         if token is None:
             return
         with suppress(NotLoggedIn):  # the login has already ended
-            await self._caller.send_as(token, HttpRequest(method="POST", path=rest.LOGOUT_PATH))
+            await self._caller.send_as(token, HttpRequest(method="POST", path=LOGOUT_PATH))
         self._credentials.clear_token()
 
     async def me(self) -> Me:
         """Get the account that is logged in, and its role."""
-        return await self._caller.get(rest.Me, rest.ME_PATH)
+        return await self._caller.get(Me, ME_PATH)
 
     async def change_password(self, current: str, password: str) -> None:
         """Change the password of the account that is logged in. All its other logins end."""
         await self._caller.send_body(
-            "PUT", rest.OWN_PASSWORD_PATH, rest.NewPassword(current=current, password=password)
+            "PUT", OWN_PASSWORD_PATH, NewPassword(current=current, password=password)
         )
         self._credentials.change_password(password)
 
     async def catalogue(self) -> Catalogue:
         """Get the catalogue of identifiers and products."""
-        return await self._caller.get(rest.Catalogue, rest.CATALOGUE_PATH)
+        return await self._caller.get(Catalogue, CATALOGUE_PATH)
 
     def live(
         self,

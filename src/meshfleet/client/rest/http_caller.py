@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
-from meshfleet import rest
 from meshfleet.client.rest.http_messages import HttpRequest, HttpResponse, encode_body, find_secrets
 from meshfleet.client.rest.problems import decode_error
 from meshfleet.errors import NotLoggedIn, ServiceRefused
 from meshfleet.errors.protocol import WireError
+from meshfleet.rest.bodies import RequestBody, ResponseBody, decode_body
+from meshfleet.rest.inputs import MAX_RESULTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -46,13 +47,13 @@ async def iterate_items(
     caller: HttpCaller, kind: type[ListPage[ItemT]], path: str, query: QueryParams = ()
 ) -> AsyncGenerator[ItemT, None]:
     """Iterate over all items of a list. A page is fetched when its first item is needed."""
-    size = ("MaxResults", str(rest.MAX_RESULTS))
+    size = ("MaxResults", str(MAX_RESULTS))
     token: str | None = None
     empty_pages = 0
     while True:
         position = () if token is None else (("NextToken", token),)
         # Every page class is also a response body, which the type of `kind` cannot express.
-        body = cast("type[rest.ResponseBody]", kind)
+        body = cast("type[ResponseBody]", kind)
         page = cast("ListPage[ItemT]", await caller.get(body, path, (*query, size, *position)))
         for item in page.items:
             yield item
@@ -64,7 +65,7 @@ async def iterate_items(
         token = page.next_token
 
 
-BodyT = TypeVar("BodyT", bound=rest.ResponseBody)
+BodyT = TypeVar("BodyT", bound=ResponseBody)
 
 
 class HttpCaller:
@@ -80,11 +81,11 @@ class HttpCaller:
             kind, await self.send(HttpRequest(method="GET", path=path, query=query, is_repeatable=True))
         )
 
-    async def put(self, kind: type[BodyT], path: str, body: rest.RequestBody | None = None) -> BodyT:
+    async def put(self, kind: type[BodyT], path: str, body: RequestBody | None = None) -> BodyT:
         """Send PUT and decode the response."""
         return self.decode(kind, await self.send(_build_change("PUT", path, body)))
 
-    async def post(self, kind: type[BodyT], path: str, body: rest.RequestBody | None = None) -> BodyT:
+    async def post(self, kind: type[BodyT], path: str, body: RequestBody | None = None) -> BodyT:
         """Send POST and decode the response."""
         return self.decode(kind, await self.send(_build_change("POST", path, body)))
 
@@ -103,7 +104,7 @@ class HttpCaller:
             response = await self._transport.send(request, await self.credentials.get_token())
         return self._check_success(response, request)
 
-    async def send_body(self, method: str, path: str, body: rest.RequestBody) -> None:
+    async def send_body(self, method: str, path: str, body: RequestBody) -> None:
         """Send a request whose response has no body."""
         await self.send(_build_change(method, path, body))
 
@@ -130,7 +131,7 @@ class HttpCaller:
     def decode(self, kind: type[BodyT], response: HttpResponse) -> BodyT:
         """Decode the body of a response. Raise `ServiceRefused` if it does not have this type."""
         try:
-            return rest.decode_body(kind, response.body)
+            return decode_body(kind, response.body)
         except WireError as exc:
             field = exc.field
         # Only the field: the text of the error may quote its content.
@@ -164,5 +165,5 @@ class HttpCaller:
         return response.status == NotLoggedIn.http and isinstance(self._to_error(response), NotLoggedIn)
 
 
-def _build_change(method: str, path: str, body: rest.RequestBody | None) -> HttpRequest:
+def _build_change(method: str, path: str, body: RequestBody | None) -> HttpRequest:
     return HttpRequest(method=method, path=path, body=encode_body(body), secrets=find_secrets(body))

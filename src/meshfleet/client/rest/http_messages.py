@@ -16,7 +16,7 @@ from meshfleet.errors.protocol import MalformedAddress
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from meshfleet import rest
+    from meshfleet.rest.bodies import RequestBody
 
 
 # Address of a service.
@@ -130,7 +130,7 @@ _SECRET_FIELDS: Final = frozenset({"password", "current", "key", "public_key"})
 """Fields of request bodies that are secrets."""
 
 
-def encode_body(body: rest.RequestBody | None) -> bytes | None:
+def encode_body(body: RequestBody | None) -> bytes | None:
     """Encode a request body as JSON. Raise `MalformedText` if a text cannot be encoded as UTF-8."""
     if body is None:
         return None
@@ -140,7 +140,7 @@ def encode_body(body: rest.RequestBody | None) -> bytes | None:
     return msgspec.json.encode(body)
 
 
-def find_secrets(body: rest.RequestBody | None) -> tuple[str, ...]:
+def find_secrets(body: RequestBody | None) -> tuple[str, ...]:
     """Return the secrets in a request body, which no error text may quote."""
     values = (getattr(body, name, None) for name in _SECRET_FIELDS)
     return tuple(value for value in values if isinstance(value, str))

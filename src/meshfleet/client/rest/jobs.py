@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from meshfleet import rest
 from meshfleet.client.arguments import (
     check_argument_names,
     check_text,
@@ -32,13 +31,11 @@ from meshfleet.client.rest.live_events import subscribe_to_events
 from meshfleet.errors import ServiceRefused, ServiceUnreachable, TooManyAttempts, Unavailable
 from meshfleet.errors.protocol import WireError
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import (
+from meshfleet.rest.job_requests import (
     Concurrency,
     Criterion,
     Gate,
-    Job,
     JobHealth,
-    JobState,
     NewJob,
     Rate,
     Retry,
@@ -47,6 +44,17 @@ from meshfleet.rest import (
     Timeouts,
     Wave,
 )
+from meshfleet.rest.jobs import (
+    JOBS_PATH,
+    DryRun,
+    ExecutionDetail,
+    ExecutionPage,
+    Job,
+    JobPage,
+    JobState,
+    JobSummary,
+)
+from meshfleet.rest.paths import execution_path, executions_path, job_action_path, job_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -56,7 +64,8 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.http_caller import HttpCaller
     from meshfleet.client.rest.http_messages import HttpResponse
     from meshfleet.client.rest.live_events import Event
-    from meshfleet.rest import DryRun, Execution, ExecutionDetail, ExecutionState, JobSummary
+    from meshfleet.rest.firmware import Firmware
+    from meshfleet.rest.jobs import Execution, ExecutionState
 
 
 # Options of a new job.
@@ -199,19 +208,19 @@ _POLL_SECONDS: Final = 1.0
 
 async def watch_job(caller: HttpCaller, job: str) -> AsyncGenerator[Job, None]:
     """Yield a job now and after every change, until it is finished."""
-    path = rest.job_path(job)
+    path = job_path(job)
     events = _JobEvents(subscribe_to_events(caller, "job", jobs=job))
     last_yielded: Job | None = None
     try:
         events.start()
-        current = await caller.get(rest.Job, path)
+        current = await caller.get(Job, path)
         while True:
             if current != last_yielded:
                 last_yielded = current
                 yield current
             if current.state in FINISHED_STATES:
                 return
-            current = await events.next_change() or await caller.get(rest.Job, path)
+            current = await events.next_change() or await caller.get(Job, path)
     finally:
         await events.close()
 
@@ -264,35 +273,33 @@ class Jobs:
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
-    async def create(self, name: str, firmware: str | rest.Firmware, **options: Unpack[JobOptions]) -> Job:
+    async def create(self, name: str, firmware: str | Firmware, **options: Unpack[JobOptions]) -> Job:
         """Create a job that updates devices to this released firmware.
 
         Devices that cannot be updated become SKIPPED executions with the reason; see `dry_run`.
         """
         body = build_new_job(name, catalogue.to_firmware_id(firmware), options, dry_run=False)
-        return self._caller.decode(rest.Job, await self._post_idempotently(rest.JOBS_PATH, body))
+        return self._caller.decode(Job, await self._post_idempotently(JOBS_PATH, body))
 
-    async def dry_run(
-        self, name: str, firmware: str | rest.Firmware, **options: Unpack[JobOptions]
-    ) -> DryRun:
+    async def dry_run(self, name: str, firmware: str | Firmware, **options: Unpack[JobOptions]) -> DryRun:
         """Compute what a job would do: the devices to update, those to skip and why, waves and duration."""
         body = build_new_job(name, catalogue.to_firmware_id(firmware), options, dry_run=True)
-        return self._caller.decode(rest.DryRun, await self._post_idempotently(rest.JOBS_PATH, body))
+        return self._caller.decode(DryRun, await self._post_idempotently(JOBS_PATH, body))
 
     def list(
         self, *, states: JobState | str | Iterable[JobState | str] = (), firmware: str | None = None
     ) -> AsyncGenerator[Job, None]:
         """List the jobs in any of these states, the newest first. Without filters, list all jobs."""
         query = build_query({"FirmwareId": firmware}, {"State": to_tuple(states)})
-        return iterate_items(self._caller, rest.JobPage, rest.JOBS_PATH, query)
+        return iterate_items(self._caller, JobPage, JOBS_PATH, query)
 
     async def show(self, job: str | Job) -> Job:
         """Get one job and its progress."""
-        return await self._caller.get(rest.Job, rest.job_path(_to_job_id(job)))
+        return await self._caller.get(Job, job_path(_to_job_id(job)))
 
     async def summary(self, job: str | Job) -> JobSummary:
         """Count the executions of a job by failure reason, by what they wait for, and by gateway."""
-        return await self._caller.get(rest.JobSummary, f"{rest.job_path(_to_job_id(job))}/summary")
+        return await self._caller.get(JobSummary, f"{job_path(_to_job_id(job))}/summary")
 
     def executions(  # noqa: PLR0913 # one keyword per filter
         self,
@@ -315,13 +322,11 @@ class Jobs:
             "Ids": normalize_device_ids(devices, "devices"),
         }
         query = build_query(single, repeated)
-        return iterate_items(self._caller, rest.ExecutionPage, rest.executions_path(_to_job_id(job)), query)
+        return iterate_items(self._caller, ExecutionPage, executions_path(_to_job_id(job)), query)
 
     async def execution(self, job: str | Job, device: str) -> ExecutionDetail:
         """Get the execution of one device, with its transitions and their evidence."""
-        return await self._caller.get(
-            rest.ExecutionDetail, rest.execution_path(_to_job_id(job), device_id_of(device))
-        )
+        return await self._caller.get(ExecutionDetail, execution_path(_to_job_id(job), device_id_of(device)))
 
     async def apply(self, job: str | Job) -> Job:
         """Start a job that was created without `auto_apply`, or the installation of staged images."""
@@ -341,21 +346,21 @@ class Jobs:
 
     async def retry(self, job: str | Job) -> Job:
         """Create a new job for the devices whose update failed, timed out or was canceled."""
-        path = rest.job_action_path(_to_job_id(job), "retry")
-        return self._caller.decode(rest.Job, await self._post_idempotently(path, None))
+        path = job_action_path(_to_job_id(job), "retry")
+        return self._caller.decode(Job, await self._post_idempotently(path, None))
 
     async def delete(self, job: str | Job) -> None:
         """Delete a job that is finished or was never started. The audit log keeps its result."""
-        await self._caller.delete(rest.job_path(_to_job_id(job)))
+        await self._caller.delete(job_path(_to_job_id(job)))
 
     def watch(self, job: str | Job) -> AsyncGenerator[Job, None]:
         """Yield a job now and after every change, until it is finished."""
         return watch_job(self._caller, _to_job_id(job))
 
     async def _post_command(self, job: str | Job, command: str) -> Job:
-        return await self._caller.post(rest.Job, rest.job_action_path(_to_job_id(job), command))
+        return await self._caller.post(Job, job_action_path(_to_job_id(job), command))
 
-    async def _post_idempotently(self, path: str, body: rest.NewJob | None) -> HttpResponse:
+    async def _post_idempotently(self, path: str, body: NewJob | None) -> HttpResponse:
         request = HttpRequest(
             method="POST",
             path=path,

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from meshfleet import rest
 from meshfleet.client.arguments import normalize_device_id, normalize_mac, to_tuple
 from meshfleet.client.rest.http_messages import HttpRequest, build_query
 from meshfleet.client.rest.retries import compute_backoff
 from meshfleet.client.rest.transport import LineSplitter
 from meshfleet.errors import ServiceRefused, ServiceUnreachable, TooManyAttempts, Unavailable
 from meshfleet.errors.protocol import MalformedText, WireError
-from meshfleet.rest import (
+from meshfleet.rest.bodies import ResponseBody, decode_body
+from meshfleet.rest.devices import Device
+from meshfleet.rest.jobs import Job
+from meshfleet.rest.live import (
+    STREAM_PATH,
     DeletedJob,
-    Device,
     ForgottenDevice,
-    Job,
     LiveExecution,
     LiveGateway,
     LiveHeartbeat,
@@ -74,7 +75,7 @@ class Event(Struct, frozen=True, kw_only=True):
     data: EventData
 
 
-_REPORT_BODIES: Final[Mapping[str, type[rest.ResponseBody]]] = {
+_REPORT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
     "heartbeat": LiveHeartbeat,
     "rssi": LiveLink,
     "dfu": LiveLink,
@@ -85,7 +86,7 @@ _REPORT_BODIES: Final[Mapping[str, type[rest.ResponseBody]]] = {
 }
 
 
-_EVENT_BODIES: Final[Mapping[str, type[rest.ResponseBody]]] = {
+_EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
     "execution": LiveExecution,
     "resync": Resync,
 }
@@ -119,7 +120,7 @@ class SseParser:
         return None
 
 
-class _UndecodedEvent(rest.ResponseBody, frozen=True, kw_only=True):
+class _UndecodedEvent(ResponseBody, frozen=True, kw_only=True):
     """Event whose data is not yet decoded."""
 
     id: str
@@ -130,17 +131,15 @@ class _UndecodedEvent(rest.ResponseBody, frozen=True, kw_only=True):
 
 def decode_event(text: bytes) -> Event:
     """Decode an event. Raise a `WireError` if it is malformed."""
-    undecoded = rest.decode_body(_UndecodedEvent, text)
+    undecoded = decode_body(_UndecodedEvent, text)
     if not _EVENT_ID.fullmatch(undecoded.id):
         raise MalformedText("id", "cannot be sent in a header")
     kind = _select_body_type(undecoded.type, undecoded.data)
-    data: Any = (
-        undecoded.data if kind is None else rest.decode_body(kind, msgspec.json.encode(undecoded.data))
-    )
+    data: Any = undecoded.data if kind is None else decode_body(kind, msgspec.json.encode(undecoded.data))
     return Event(id=undecoded.id, type=undecoded.type, time=undecoded.time, data=data)
 
 
-def _select_body_type(event_type: str, data: dict[str, Any]) -> type[rest.ResponseBody] | None:
+def _select_body_type(event_type: str, data: dict[str, Any]) -> type[ResponseBody] | None:
     match event_type:
         case "device":
             return ForgottenDevice if "forgotten" in data else Device
@@ -225,7 +224,7 @@ class EventSubscription:
         resumed = () if self._last_event_id is None else (("Last-Event-ID", self._last_event_id),)
         return HttpRequest(
             method="GET",
-            path=rest.STREAM_PATH,
+            path=STREAM_PATH,
             query=self._filters,
             headers=resumed,
             accept="text/event-stream",

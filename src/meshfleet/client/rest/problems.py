@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from meshfleet import rest
 from meshfleet.client.rest.http_messages import JSON_TYPE
 from meshfleet.errors import BodyTooLarge, Fault, ProblemDetails, ServiceRefused, Unavailable
 from meshfleet.errors.problems import decode_problem
 from meshfleet.errors.protocol import WireError
+from meshfleet.rest.bodies import decode_body
 from meshfleet.rest.operations import NotReadyReply
 from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, ProblemReply
 
@@ -65,7 +65,7 @@ def _decode_problem_body(response: HttpResponse) -> ProblemReply | None:
     if response.content_type != PROBLEM_MEDIA_TYPE:
         return None
     try:
-        return rest.decode_body(ProblemReply, response.body)
+        return decode_body(ProblemReply, response.body)
     except WireError:
         return None
 
@@ -75,7 +75,7 @@ def _decode_not_ready_reasons(response: HttpResponse) -> str | None:
     if response.status != Unavailable.http or response.content_type != JSON_TYPE:
         return None
     try:
-        return " ".join(reason.text for reason in rest.decode_body(NotReadyReply, response.body).reasons)
+        return " ".join(reason.text for reason in decode_body(NotReadyReply, response.body).reasons)
     except WireError:
         return None
 

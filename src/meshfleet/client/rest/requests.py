@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from meshfleet import rest
 from meshfleet.client.arguments import (
     check_argument_names,
     check_text,
@@ -30,7 +29,15 @@ from meshfleet.client.rest.http_caller import iterate_items
 from meshfleet.client.rest.http_messages import HttpRequest, encode_body, find_secrets
 from meshfleet.protocol.codes import AccessType, AckType, Operation
 from meshfleet.protocol.hex import Secret
-from meshfleet.rest import NewRequest
+from meshfleet.rest.paths import device_requests_path, request_path
+from meshfleet.rest.requests import (
+    DEFAULT_TIMEOUT_MS,
+    NewRequest,
+    RequestAccepted,
+    RequestAnswer,
+    RequestPage,
+    RequestRecord,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -39,11 +46,11 @@ if TYPE_CHECKING:
     from meshfleet.client.arguments import Moment
     from meshfleet.client.rest.http_caller import HttpCaller
     from meshfleet.client.rest.http_messages import HttpResponse
-    from meshfleet.rest import RequestAccepted, RequestAnswer, RequestRecord
+
 
 Value = TypeVar("Value")
 
-_DEFAULT_TIMEOUT: Final = rest.DEFAULT_TIMEOUT_MS / 1000
+_DEFAULT_TIMEOUT: Final = DEFAULT_TIMEOUT_MS / 1000
 _RESPOND_ASYNC: Final = ("Prefer", "respond-async")
 
 
@@ -120,35 +127,33 @@ class Requests:
         request = _build_request(Operation.ACK, identifier, {"gateway": gateway, "priority": priority})
         formatted_time, ack_type = format_optional_time(time) or UNSET, parse_enum(AckType, type, "type")
         request = msgspec.structs.replace(request, time=formatted_time, type=int(ack_type))
-        return self._caller.decode(rest.RequestAccepted, await self._post(device, request))
+        return self._caller.decode(RequestAccepted, await self._post(device, request))
 
     async def send(self, device: str, request: NewRequest) -> RequestAnswer:
         """Send a request and wait for the response of the device."""
         if not request.operation.is_answered:
             raise ValueError("an ack has no response: use post")
         response = await self._post(device, request, extra_timeout=request.timeout_ms / 1000)
-        return self._caller.decode(rest.RequestAnswer, response)
+        return self._caller.decode(RequestAnswer, response)
 
     async def post(self, device: str, request: NewRequest) -> RequestAccepted:
         """Send a request without waiting for the response of the device. Use `show` to get its state."""
-        return self._caller.decode(rest.RequestAccepted, await self._post(device, request, _RESPOND_ASYNC))
+        return self._caller.decode(RequestAccepted, await self._post(device, request, _RESPOND_ASYNC))
 
     async def show(self, request: str) -> RequestRecord:
         """Get the state and the response of a request."""
-        return await self._caller.get(rest.RequestRecord, rest.request_path(check_text(request, "request")))
+        return await self._caller.get(RequestRecord, request_path(check_text(request, "request")))
 
     def list(self, device: str) -> AsyncGenerator[RequestRecord, None]:
         """List the requests to a device, the newest first."""
-        return iterate_items(
-            self._caller, rest.RequestPage, rest.device_requests_path(normalize_device_id(device))
-        )
+        return iterate_items(self._caller, RequestPage, device_requests_path(normalize_device_id(device)))
 
     async def _post(
         self, device: str, request: NewRequest, *headers: tuple[str, str], extra_timeout: float = 0.0
     ) -> HttpResponse:
         http_request = HttpRequest(
             method="POST",
-            path=rest.device_requests_path(normalize_device_id(device)),
+            path=device_requests_path(normalize_device_id(device)),
             body=encode_body(_encode_values(request)),
             headers=(("Idempotency-Key", secrets.token_urlsafe(16)), *headers),
             is_repeatable=True,

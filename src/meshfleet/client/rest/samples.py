@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
-from meshfleet import rest
 from meshfleet.client.arguments import (
     Moment,
     check_argument_names,
@@ -16,6 +15,8 @@ from meshfleet.client.arguments import (
 from meshfleet.client.rest.http_caller import iterate_items
 from meshfleet.client.rest.http_messages import HttpRequest, build_query
 from meshfleet.client.rest.transport import LineSplitter
+from meshfleet.rest.paths import REJECTS_PATH, links_path, samples_path, series_path
+from meshfleet.rest.telemetry import Links, RejectPage, SamplePage, Series
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from meshfleet.client.rest.http_caller import HttpCaller
     from meshfleet.client.rest.http_messages import QueryParams
-    from meshfleet.rest import Links, Reject, Sample, Series
+    from meshfleet.rest.telemetry import Reject, Sample
 
 _IDLE_TIMEOUT: Final = 60.0
 """Seconds to wait for the next chunk of a CSV export."""
@@ -57,14 +58,14 @@ class Samples:
         """List the samples of a device that match all filters, the newest first."""
         return iterate_items(
             self._caller,
-            rest.SamplePage,
-            rest.samples_path(normalize_device_id(device)),
+            SamplePage,
+            samples_path(normalize_device_id(device)),
             _build_filter_query(filters),
         )
 
     async def csv(self, device: str, **filters: Unpack[SampleFilters]) -> AsyncGenerator[str, None]:
         """Export the samples of a device as lines of CSV, the oldest first, after a header line."""
-        path = rest.samples_path(normalize_device_id(device))
+        path = samples_path(normalize_device_id(device))
         request = HttpRequest(
             method="GET", path=path, query=_build_filter_query(filters), accept="text/csv", is_repeatable=True
         )
@@ -88,7 +89,7 @@ class Samples:
     ) -> Series:
         """Get the values of one identifier over time in at most `points` buckets. Default: the last day."""
         query = build_query({"Identifier": identifier, **_build_bucket_query(since, until, points)})
-        return await self._caller.get(rest.Series, rest.series_path(normalize_device_id(device)), query)
+        return await self._caller.get(Series, series_path(normalize_device_id(device)), query)
 
     async def links(
         self,
@@ -103,12 +104,12 @@ class Samples:
         The history has at most `points` buckets. Default: the last day.
         """
         query = build_query(_build_bucket_query(since, until, points))
-        return await self._caller.get(rest.Links, rest.links_path(normalize_device_id(device)), query)
+        return await self._caller.get(Links, links_path(normalize_device_id(device)), query)
 
     def rejects(self, gateway: str | None = None) -> AsyncGenerator[Reject, None]:
         """List rejected reports, the newest first: of one gateway, or of all."""
         query = build_query({"Gateway": None if gateway is None else normalize_mac(gateway)})
-        return iterate_items(self._caller, rest.RejectPage, rest.REJECTS_PATH, query)
+        return iterate_items(self._caller, RejectPage, REJECTS_PATH, query)
 
 
 def _build_bucket_query(

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from meshfleet import rest
 from meshfleet.client.rest.http_messages import HttpRequest, encode_body
 from meshfleet.client.rest.problems import decode_error
 from meshfleet.errors import FleetError, NotLoggedIn, ServiceRefused, ServiceUnreachable, WrongCredentials
 from meshfleet.errors.protocol import MalformedText, WireError
 from meshfleet.protocol.decoders import get_decoder
+from meshfleet.rest.accounts import TOKEN_LIFETIME, LoggedIn, Login
+from meshfleet.rest.bodies import decode_body
+from meshfleet.rest.inputs import parse_bearer
+from meshfleet.rest.paths import LOGIN_PATH, REFRESH_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,7 +158,7 @@ class Credentials:
 
     async def _refresh(self, current: _Token) -> bool:
         """Exchange a token for a new one. Return False if it is no longer valid."""
-        request = HttpRequest(method="POST", path=rest.REFRESH_PATH, is_repeatable=True)
+        request = HttpRequest(method="POST", path=REFRESH_PATH, is_repeatable=True)
         try:
             response = await self._transport.send(request, current.text)
         except ServiceUnreachable:
@@ -178,8 +181,8 @@ class Credentials:
             raise NotLoggedIn(
                 "a token, or a user and a password, is required" if self._token is None else expired
             )
-        body = encode_body(rest.Login(username=self.user, password=self._password))
-        request = HttpRequest(method="POST", path=rest.LOGIN_PATH, body=body, is_repeatable=True)
+        body = encode_body(Login(username=self.user, password=self._password))
+        request = HttpRequest(method="POST", path=LOGIN_PATH, body=body, is_repeatable=True)
         response = await self._transport.send(request, None)
         if not response.is_success:
             error = decode_error(response, str(self._transport.base_url), self.secrets)
@@ -189,19 +192,19 @@ class Credentials:
 
     def _decode_token(self, response: HttpResponse) -> _Token:
         try:
-            token = check_token(rest.decode_body(rest.LoggedIn, response.body).auth_token)
+            token = check_token(decode_body(LoggedIn, response.body).auth_token)
         except WireError:
             problem: FleetError = ServiceRefused(f"{self._transport.base_url} is not a Meshfleet service")
         else:
             claims = _decode_claims(token)
-            lifetime = rest.TOKEN_LIFETIME.total_seconds() if claims is None else claims.exp - claims.iat
+            lifetime = TOKEN_LIFETIME.total_seconds() if claims is None else claims.exp - claims.iat
             return _Token(text=token, renew_at=self._now() + lifetime * (1 - _RENEWAL_MARGIN))
         raise problem
 
 
 def check_token(token: str) -> str:
     """Return a token or API key unchanged. Raise `MalformedText`, without quoting it, if it cannot be one."""
-    if rest.parse_bearer(f"Bearer {token}") is None:
+    if parse_bearer(f"Bearer {token}") is None:
         raise MalformedText("token", "has characters that are not valid in an access token or API key")
     return token
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import httpx
 
-from meshfleet import rest, tls
+from meshfleet import tls
 from meshfleet.client.rest.http_messages import JSON_TYPE, HttpResponse
 from meshfleet.client.rest.problems import decode_error
 from meshfleet.client.rest.retries import decide_retry_after_error, decide_retry_after_loss
 from meshfleet.errors import ServiceRefused, ServiceUnreachable
 from meshfleet.errors.mqtt import LinkClosed
 from meshfleet.errors.protocol import WireError
+from meshfleet.rest.inputs import parse_retry_after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -187,7 +188,7 @@ class HttpTransport:
             status=response.status_code,
             body=bytes(body),
             content_type=_get_content_type(response),
-            retry_after=rest.parse_retry_after(response.headers.get("Retry-After", "")),
+            retry_after=parse_retry_after(response.headers.get("Retry-After", "")),
         )
 
 

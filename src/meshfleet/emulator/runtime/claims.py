@@ -9,12 +9,16 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from meshfleet import rest
 from meshfleet.emulator.runtime.http_download import read_body, redact_url
 from meshfleet.errors import ServiceRefused
 from meshfleet.errors.protocol import MalformedAddress, WireError
 from meshfleet.mqtt.client import BrokerAddress
-from meshfleet.rest import GatewayClaim, LoggedIn, Login, NewGateway, ProblemSummary
+from meshfleet.rest.accounts import LoggedIn, Login
+from meshfleet.rest.bodies import BodyT, RequestBody, decode_body
+from meshfleet.rest.gateways import GatewayClaim, NewGateway
+from meshfleet.rest.inputs import parse_retry_after
+from meshfleet.rest.paths import GATEWAYS_PATH, LOGIN_PATH, credentials_path
+from meshfleet.rest.problems import ProblemSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -106,7 +110,7 @@ class _ClaimClient:
         async with self._login_lock:
             if self._token != expired_token:
                 return
-            response, body = await self._post(rest.LOGIN_PATH, self._login)
+            response, body = await self._post(LOGIN_PATH, self._login)
             if response.status_code == httpx.codes.UNAUTHORIZED:
                 raise self._build_error("does not accept this user name and password")
             if response.status_code in {httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED}:
@@ -115,16 +119,16 @@ class _ClaimClient:
 
     async def claim(self, gateway: Mac) -> BrokerAddress:
         """Claim a gateway, or renew the credentials of one that is already claimed."""
-        response, body = await self._post_authenticated(rest.GATEWAYS_PATH, NewGateway(mac=gateway))
+        response, body = await self._post_authenticated(GATEWAYS_PATH, NewGateway(mac=gateway))
         if response.status_code == httpx.codes.CONFLICT:
-            response, body = await self._post_authenticated(rest.credentials_path(gateway))
+            response, body = await self._post_authenticated(credentials_path(gateway))
         claim = self._decode_response(GatewayClaim, response, body)
         if claim.mac != gateway:
             raise self._build_error(f"returned a claim of another gateway than {gateway}")
         return self._build_broker_address(claim)
 
     async def _post_authenticated(
-        self, path: str, request_body: rest.RequestBody | None = None
+        self, path: str, request_body: RequestBody | None = None
     ) -> tuple[httpx.Response, bytes]:
         """Post with the access token and log in again if it has expired: many claims may outlast a token."""
         token = self._token
@@ -135,7 +139,7 @@ class _ClaimClient:
         return response, body
 
     async def _post(
-        self, path: str, request_body: rest.RequestBody | None, token: str | None = None
+        self, path: str, request_body: RequestBody | None, token: str | None = None
     ) -> tuple[httpx.Response, bytes]:
         """Post a request and repeat it while the service limits the rate (HTTP status 429)."""
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "identity"}
@@ -176,14 +180,12 @@ class _ClaimClient:
         raise self._build_error(reason) from None
 
     def _retry_seconds(self, response: httpx.Response) -> int:
-        seconds = rest.parse_retry_after(response.headers.get("Retry-After", ""))
+        seconds = parse_retry_after(response.headers.get("Retry-After", ""))
         if seconds is not None and seconds > _MAX_RETRY_SECONDS:
             raise self._build_error(f"limits the request rate; try again in {seconds} s")
         return _DEFAULT_RETRY_SECONDS if seconds is None else seconds
 
-    def _decode_response(
-        self, body_type: type[rest.BodyT], response: httpx.Response, body: bytes
-    ) -> rest.BodyT:
+    def _decode_response(self, body_type: type[BodyT], response: httpx.Response, body: bytes) -> BodyT:
         """Decode the body of a successful response. Raises ServiceRefused for any other response."""
         match response.status_code:
             case status if httpx.codes.is_redirect(status):
@@ -195,7 +197,7 @@ class _ClaimClient:
             case status if not httpx.codes.is_success(status):
                 raise self._build_error(f"returned HTTP status {status}{self._quote_problem(body)}")
         try:
-            return rest.decode_body(body_type, body)
+            return decode_body(body_type, body)
         except WireError as error:
             # Only the field name: the rest of the message may repeat the value.
             raise self._build_error(
@@ -205,7 +207,7 @@ class _ClaimClient:
     def _quote_problem(self, body: bytes) -> str:
         """Return the problem description of the service in one line, or nothing if it repeats a secret."""
         try:
-            problem = rest.decode_body(ProblemSummary, body)
+            problem = decode_body(ProblemSummary, body)
         except WireError:
             return ""
         text = "".join(char for char in problem.detail or problem.title or "" if char.isprintable())

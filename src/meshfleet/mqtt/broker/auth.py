@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from msgspec import Struct
 
 from meshfleet.errors import FleetError
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from meshfleet.db.tables import api_key
 from meshfleet.errors import AlreadyExists, NotFound
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import ApiKey, IssuedApiKey, Role
+from meshfleet.rest.accounts import ApiKey, IssuedApiKey, Role
 from meshfleet.service.actor import Actor
 from meshfleet.service.audit import log as audit
 

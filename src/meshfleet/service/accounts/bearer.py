@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from meshfleet.errors import NotLoggedIn
-from meshfleet.rest import TOKEN_LIFETIME
+from meshfleet.rest.accounts import TOKEN_LIFETIME
 from meshfleet.service.accounts import api_key_store, user_store
 from meshfleet.service.actor import Actor
 

@@ -11,13 +11,14 @@ from weakref import WeakValueDictionary
 from meshfleet.errors import Conflict, FleetError, NotLoggedIn, TooManyAttempts, WrongCredentials
 from meshfleet.errors.protocol import MalformedText
 from meshfleet.ip_networks import to_network
-from meshfleet.rest import LoggedIn, NewPassword, Role, parse_password, parse_username
+from meshfleet.rest.accounts import LoggedIn, NewPassword, Role
+from meshfleet.rest.inputs import parse_password, parse_username
 from meshfleet.service.accounts import user_store
 from meshfleet.service.actor import Actor
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
-    from meshfleet.rest import Login
+    from meshfleet.rest.accounts import Login
     from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner
     from meshfleet.service.accounts.passwords import PasswordVerifier
     from meshfleet.service.accounts.throttle import LoginThrottle

@@ -8,7 +8,7 @@ from meshfleet.db import Database
 from meshfleet.errors import Fault, InvalidRequest, NotFound
 from meshfleet.errors.protocol import MalformedText
 from meshfleet.protocol.times import parse_millis
-from meshfleet.rest import (
+from meshfleet.rest.accounts import (
     ApiKeyPage,
     IssuedApiKey,
     LoggedIn,
@@ -20,10 +20,8 @@ from meshfleet.rest import (
     User,
     UserChange,
     UserPage,
-    parse_key_name,
-    parse_password,
-    parse_username,
 )
+from meshfleet.rest.inputs import parse_key_name, parse_password, parse_username
 from meshfleet.service.accounts import api_key_store, user_store
 from meshfleet.service.accounts.bearer import BearerAuthenticator
 from meshfleet.service.accounts.login import Logins

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from meshfleet.db.tables import account, session
 from meshfleet.errors import AlreadyExists, LastAdmin, NotFound, NotLoggedIn, WrongCredentials
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import TOKEN_LIFETIME, Role, User
+from meshfleet.rest.accounts import TOKEN_LIFETIME, Role, User
 from meshfleet.service.audit import log as audit
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from meshfleet.protocol.topics import (
     Topic,
     TopicCodec,
 )
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.asyncapi import messages
 from meshfleet.service.asyncapi.examples import EXAMPLE_DEVICE, EXAMPLE_GATEWAY
 

@@ -9,7 +9,7 @@ from sqlalchemy import func, insert, select, tuple_
 
 from meshfleet.db.tables import audit
 from meshfleet.protocol.times import format_millis, parse_millis
-from meshfleet.rest import AuditRow
+from meshfleet.rest.accounts import AuditRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from litestar.params import QueryParameter
 
 from meshfleet.db import Database
 from meshfleet.protocol.times import parse_millis
-from meshfleet.rest import AuditPage
+from meshfleet.rest.accounts import AuditPage
 from meshfleet.service.audit import log as audit
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, NextToken, QueryReader, ToTime

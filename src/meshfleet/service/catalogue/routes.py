@@ -6,10 +6,9 @@ from typing import Final, Literal
 
 from litestar import Router, get
 
-from meshfleet import rest
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, IdentifierAccess, IdentifierDefinition
 from meshfleet.protocol.products import NamedProduct, list_named_products
-from meshfleet.rest import Catalogue
+from meshfleet.rest.catalogue import Catalogue, CatalogueEntry, Product
 
 _ACCESS: Final[Mapping[IdentifierAccess, Literal["r", "w", "rw"] | None]] = {
     IdentifierAccess.READ: "r",
@@ -38,8 +37,8 @@ def _build_catalogue() -> Catalogue:
     )
 
 
-def _to_catalogue_entry(entry: IdentifierDefinition) -> rest.CatalogueEntry:
-    return rest.CatalogueEntry(
+def _to_catalogue_entry(entry: IdentifierDefinition) -> CatalogueEntry:
+    return CatalogueEntry(
         identifier=entry.id,
         name=entry.name,
         kinds=[each.value for each in sorted(entry.kinds)],
@@ -50,8 +49,8 @@ def _to_catalogue_entry(entry: IdentifierDefinition) -> rest.CatalogueEntry:
     )
 
 
-def _to_product(product: NamedProduct) -> rest.Product:
-    return rest.Product(model_number=product.model, variant=product.variant, name=product.name)
+def _to_product(product: NamedProduct) -> Product:
+    return Product(model_number=product.model, variant=product.variant, name=product.name)
 
 
 router = Router("/api/v1/catalogue", route_handlers=[show_catalogue], tags=["Catalogue"])

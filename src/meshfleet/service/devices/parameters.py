@@ -9,7 +9,7 @@ from litestar.params import QueryParameter
 from meshfleet.errors import Fault, InvalidRequest, NotFound
 from meshfleet.errors.protocol import MalformedId
 from meshfleet.protocol.ids import Mac, Version, parse_device_id, parse_mac, parse_model_number, to_mac
-from meshfleet.rest import parse_label, parse_name_part
+from meshfleet.rest.inputs import parse_label, parse_name_part
 from meshfleet.service.devices.model import DeviceFilter, DeviceSort, SortOrder
 from meshfleet.service.http.query import QueryReader, parse_flag
 from meshfleet.service.http.request import decode_segment

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.protocol.ids import Mac
-    from meshfleet.rest import Device
+    from meshfleet.rest.devices import Device
     from meshfleet.service.actor import Actor
     from meshfleet.service.devices.model import DeviceObservation
 

@@ -6,7 +6,8 @@ from litestar.di import Provide
 from litestar.params import FromPath, JSONBody
 
 from meshfleet.db import Database
-from meshfleet.rest import Device, DeviceDetail, DevicePage, FriendlyName, Summary, parse_friendly_name
+from meshfleet.rest.devices import Device, DeviceDetail, DevicePage, FriendlyName, Summary
+from meshfleet.rest.inputs import parse_friendly_name
 from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.devices import listing, registry

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.mqtt.codec.packets import Connect
-    from meshfleet.rest import Role
+    from meshfleet.rest.accounts import Role
     from meshfleet.service.accounts.login import Logins
     from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog
     from meshfleet.service.metrics import Metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meshfleet.rest import Role
+from meshfleet.rest.accounts import Role
 from meshfleet.service.actor import Actor
 from meshfleet.service.audit import log as audit
 

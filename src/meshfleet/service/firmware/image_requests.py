@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.rest import Firmware
+    from meshfleet.rest.firmware import Firmware
     from meshfleet.service.firmware.signed_urls import ImageUrlSigner
     from meshfleet.service.transport import Transport
 

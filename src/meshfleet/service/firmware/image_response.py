@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from litestar.types import Receive, Scope, Send
 
-    from meshfleet.rest import Firmware
+    from meshfleet.rest.firmware import Firmware
     from meshfleet.service.firmware.image_store import ImageStore
     from meshfleet.service.metrics import Metrics
 

@@ -20,7 +20,7 @@ from litestar.params import FromPath, QueryParameter, SkipValidation
 from meshfleet.db import Database
 from meshfleet.protocol.ids import Version, parse_model_number
 from meshfleet.protocol.times import parse_millis
-from meshfleet.rest import FIRMWARE_PATH, IMAGES_PATH, Firmware, FirmwarePage, FirmwareState
+from meshfleet.rest.firmware import FIRMWARE_PATH, IMAGES_PATH, Firmware, FirmwarePage, FirmwareState
 from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.firmware import store, upload_form

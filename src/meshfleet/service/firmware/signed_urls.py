@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 from meshfleet.errors import NotFound
 from meshfleet.protocol.ids import Mac
-from meshfleet.rest import IMAGES_PATH
+from meshfleet.rest.firmware import IMAGES_PATH
 
 if TYPE_CHECKING:
-    from meshfleet.rest import Firmware
+    from meshfleet.rest.firmware import Firmware
     from meshfleet.service.clock import Now
 
 VALIDITY_MS: Final = 15 * 60 * 1000

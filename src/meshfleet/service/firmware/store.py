@@ -14,7 +14,7 @@ from meshfleet.db.tables import firmware, gateway, job
 from meshfleet.errors import AlreadyExists, Conflict, InUse, NotFound
 from meshfleet.protocol.ids import Mac, ModelNumber, format_model_number, mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import Firmware, FirmwareState
+from meshfleet.rest.firmware import Firmware, FirmwareState
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.commands import cancel_jobs_of_firmware
 

@@ -13,7 +13,7 @@ from meshfleet.errors.protocol import MalformedImage, WireError
 from meshfleet.protocol.diagnostics import FirmwareType
 from meshfleet.protocol.firmware_image import MAX_PACKAGE_BYTES, check_bare_image, inspect_image, is_zip
 from meshfleet.protocol.ids import ModelNumber, Version, parse_model_number
-from meshfleet.rest import find_bidirectional_control
+from meshfleet.rest.inputs import find_bidirectional_control
 from meshfleet.service.devices.model import format_base_version
 
 if TYPE_CHECKING:

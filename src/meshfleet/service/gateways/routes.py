@@ -11,7 +11,8 @@ from meshfleet.db import Database
 from meshfleet.errors import NoBroker
 from meshfleet.errors.protocol import MalformedMac
 from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, mac_to_int, to_device_id
-from meshfleet.rest import BrokerPlace, Gateway, GatewayClaim, GatewayPage, NewGateway, parse_friendly_name
+from meshfleet.rest.gateways import BrokerPlace, Gateway, GatewayClaim, GatewayPage, NewGateway
+from meshfleet.rest.inputs import parse_friendly_name
 from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.devices.parameters import parse_gateway_mac, parse_path_gateway

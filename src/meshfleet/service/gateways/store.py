@@ -14,7 +14,7 @@ from meshfleet.db.tables import device, gateway
 from meshfleet.errors import AlreadyExists, NotFound
 from meshfleet.protocol.ids import mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import Gateway
+from meshfleet.rest.gateways import Gateway
 from meshfleet.service.accounts.api_key_store import hash_credential
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import registry

@@ -10,7 +10,8 @@ from litestar.exceptions import MethodNotAllowedException
 from litestar.middleware import ASGIMiddleware
 
 from meshfleet.errors import NotAllowed, NotLoggedIn
-from meshfleet.rest import Role, parse_bearer
+from meshfleet.rest.accounts import Role
+from meshfleet.rest.inputs import parse_bearer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,8 +19,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.exceptions import InvalidHandshake
 from websockets.server import ServerProtocol
 
-from meshfleet.rest import LIVE_PATH, Problem
-from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
+from meshfleet.rest.live import LIVE_PATH
+from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, Problem
 from meshfleet.service.http.limits import HTTP_LIMITS
 from meshfleet.service.http.middleware import SECURITY_HEADERS, STRICT_TRANSPORT_SECURITY
 

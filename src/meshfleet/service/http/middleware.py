@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar.enums import ScopeType
 
 from meshfleet.errors import TooSlow, WentAway
-from meshfleet.rest import FIRMWARE_PATH
+from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.service.http.request import decode_path
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 from msgspec import UNSET
 
-from meshfleet.rest import Problem, Role
+from meshfleet.rest.accounts import Role
 from meshfleet.rest.bodies import ResponseBody
-from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
+from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, Problem
 from meshfleet.service.http.access import PUBLIC, REQUIRED_ROLES
 from meshfleet.service.http.request import ApiRequest
 

@@ -27,8 +27,7 @@ from meshfleet.errors import (
     WrongCredentials,
 )
 from meshfleet.errors.protocol import WireError
-from meshfleet.rest import FieldProblem, Problem
-from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
+from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, FieldProblem, Problem
 from meshfleet.service.http.query import list_query_faults
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from litestar.params import QueryParameter
 
 from meshfleet.errors import Fault, InvalidRequest, quote_name
 from meshfleet.errors.protocol import MalformedPayload, MalformedText, WireError
-from meshfleet.rest import DEFAULT_RESULTS, MAX_RESULTS, MIN_RESULTS, parse_max_results
+from meshfleet.rest.inputs import DEFAULT_RESULTS, MAX_RESULTS, MIN_RESULTS, parse_max_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,8 +8,8 @@ from urllib.parse import unquote_to_bytes
 from litestar import Request
 from litestar.datastructures import State
 
-from meshfleet import rest
 from meshfleet.errors import NotFound, UnsupportedMediaType
+from meshfleet.rest.bodies import decode_body
 from meshfleet.service.actor import Actor
 
 # Paths are decoded segment by segment: an encoded slash in a label does not separate segments (rest-68).
@@ -48,7 +48,7 @@ _JSON_MEDIA_TYPES = {"application/json", ""}
 
 
 class ApiRequest(Request[Actor, Any, State]):
-    """Request whose body is parsed by `rest.decode_body`, which names the field of every error."""
+    """Request whose body is parsed by `decode_body`, which names the field of every error."""
 
     async def json(self) -> Any:
         """Return the body as the type that the route declares (rest-1, rest-5)."""
@@ -56,4 +56,4 @@ class ApiRequest(Request[Actor, Any, State]):
             raise UnsupportedMediaType("the body must be application/json")
         field = self.route_handler.parsed_data_field
         assert field is not None  # noqa: S101 # only called for routes with a body
-        return rest.decode_body(field.annotation, await self.body())
+        return decode_body(field.annotation, await self.body())

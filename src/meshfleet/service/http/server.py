@@ -10,8 +10,9 @@ import msgspec
 
 from meshfleet.errors import Unavailable
 from meshfleet.errors.readiness import ReadinessCode
-from meshfleet.rest import HEALTH_PATH, READINESS_PATH, Health, NotReady, Problem
-from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
+from meshfleet.rest.operations import Health, NotReady
+from meshfleet.rest.paths import HEALTH_PATH, READINESS_PATH
+from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, Problem
 from meshfleet.service.http.middleware import SECURITY_HEADERS
 from meshfleet.service.readiness import READINESS_TEXTS, build_reason
 

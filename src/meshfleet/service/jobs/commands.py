@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert, select, update
 from meshfleet.db.tables import firmware, job, job_draft, tally, transition
 from meshfleet.errors import NotFound
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import JobState, PauseReason, StopCause
+from meshfleet.rest.jobs import JobState, PauseReason, StopCause
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.job_states import (
     FINISHED_STATES,
@@ -28,7 +28,7 @@ from meshfleet.service.jobs.views.job_view import decode_job_body
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
-    from meshfleet.rest import Job
+    from meshfleet.rest.jobs import Job
     from meshfleet.service.actor import Actor
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.errors import Conflict
-from meshfleet.rest import ExecutionState, JobState, Outcome
-from meshfleet.rest import JobState as S
+from meshfleet.rest.jobs import ExecutionState, JobState, Outcome
+from meshfleet.rest.jobs import JobState as S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

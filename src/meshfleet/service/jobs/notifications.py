@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from meshfleet.rest import Job
+    from meshfleet.rest.jobs import Job
 
 
 class ExecutionChange(NamedTuple):

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from meshfleet.rest import ExecutionState as E
-from meshfleet.rest import JobState as S
-from meshfleet.rest import NewJob, Outcome, PauseReason, StopCause
+from meshfleet.rest.job_requests import NewJob
+from meshfleet.rest.jobs import ExecutionState as E
+from meshfleet.rest.jobs import JobState as S
+from meshfleet.rest.jobs import Outcome, PauseReason, StopCause
 from meshfleet.rest.percent import format_percent, reaches_percent
 from meshfleet.service.jobs.job_states import compute_outcome
 from meshfleet.service.jobs.updates.states import ACTIVE_STATES
 
 if TYPE_CHECKING:
-    from meshfleet.rest import Criterion
+    from meshfleet.rest.job_requests import Criterion
 
 LEFT_OUT_WAVE: Final = -1
 """Wave number of devices that are in no wave: they were excluded when the job was created."""

@@ -15,7 +15,8 @@ from msgspec import Struct
 from meshfleet.db import Database
 from meshfleet.errors import NotFound
 from meshfleet.protocol.ids import DeviceId, Mac, mac_to_int, parse_device_id, to_mac
-from meshfleet.rest import (
+from meshfleet.rest.job_requests import NewJob
+from meshfleet.rest.jobs import (
     JOBS_PATH,
     DeviceUpdatePage,
     DryRun,
@@ -26,7 +27,6 @@ from meshfleet.rest import (
     JobPage,
     JobState,
     JobSummary,
-    NewJob,
 )
 from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import ExecutionState, JobState
+from meshfleet.rest.jobs import ExecutionState, JobState
 from meshfleet.service.clock import steady
 from meshfleet.service.jobs.updates.decisions import WAIT_CANCELING
 from meshfleet.service.jobs.updates.gateway_outages import WAIT_GATEWAY_OFFLINE

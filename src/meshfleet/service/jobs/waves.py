@@ -17,7 +17,7 @@ from meshfleet.errors import Fault
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from meshfleet.rest import Wave
+    from meshfleet.rest.job_requests import Wave
 
 _MASK: Final = 2**64 - 1
 _MIX_INCREMENT: Final = 0x9E3779B97F4A7C15

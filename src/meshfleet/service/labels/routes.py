@@ -10,7 +10,8 @@ from meshfleet.db import Database
 from meshfleet.errors import Fault, InvalidRequest, NotFound
 from meshfleet.errors.protocol import MalformedDeviceId, MalformedText
 from meshfleet.protocol.ids import Mac, parse_device_id, to_mac
-from meshfleet.rest import Device, Label, LabelPage, NewLabel, parse_label, parse_new_label
+from meshfleet.rest.devices import Device, Label, LabelPage, NewLabel
+from meshfleet.rest.inputs import parse_label, parse_new_label
 from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.devices.parameters import parse_path_device

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from meshfleet.db.tables import device, device_label, label
 from meshfleet.errors import Conflict, NotFound
 from meshfleet.protocol.ids import mac_from_int, mac_to_int, to_device_id
-from meshfleet.rest import Label
+from meshfleet.rest.devices import Label
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import listing
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Row, Table
 
     from meshfleet.protocol.ids import Mac
-    from meshfleet.rest import Device
+    from meshfleet.rest.devices import Device
     from meshfleet.service.actor import Actor
 
 _MAX_ATTEMPTS: Final = 3

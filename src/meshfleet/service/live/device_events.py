@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.rest import Gateway
+    from meshfleet.rest.gateways import Gateway
     from meshfleet.service.clock import Now
     from meshfleet.service.gateways.traffic import GatewayTraffic
     from meshfleet.service.live.hub import EventHub

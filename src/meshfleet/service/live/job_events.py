@@ -18,7 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError
 from meshfleet.protocol.ids import DeviceId, Mac, mac_to_int, to_mac
-from meshfleet.rest import DeletedJob, ExecutionState, LiveExecution
+from meshfleet.rest.jobs import ExecutionState
+from meshfleet.rest.live import DeletedJob, LiveExecution
 from meshfleet.service.jobs.job_states import FINISHED_STATES
 from meshfleet.service.jobs.views import execution_view, job_view
 from meshfleet.service.live.event import NO_GATEWAY
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.rest import Execution, Job
+    from meshfleet.rest.jobs import Execution, Job
     from meshfleet.service.clock import Now
     from meshfleet.service.jobs.notifications import ExecutionChange
     from meshfleet.service.live.hub import EventHub

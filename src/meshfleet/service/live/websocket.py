@@ -10,7 +10,6 @@ from litestar.exceptions import WebSocketDisconnect
 from msgspec import UNSET
 from uvicorn.protocols.utils import ClientDisconnected
 
-from meshfleet import rest
 from meshfleet.errors import (
     Fault,
     FleetError,
@@ -23,8 +22,9 @@ from meshfleet.errors import (
     quote_name,
 )
 from meshfleet.errors.protocol import MalformedPayload, WireError
-from meshfleet.rest import FieldProblem
+from meshfleet.rest.bodies import decode_body
 from meshfleet.rest.live import LiveError, LiveFrame, LivePong, LiveRefusal
+from meshfleet.rest.problems import FieldProblem
 from meshfleet.service.live.event import build_text_frame, encode_websocket_frame
 from meshfleet.service.live.filters import parse_event_filter
 from meshfleet.service.live.subscriber import CLIENT_LEFT, CloseReason, LiveSubscriber
@@ -219,7 +219,7 @@ class WebSocketSession:
 
 def _decode(text: str) -> LiveFrame:
     try:
-        return rest.decode_body(LiveFrame, text.encode())
+        return decode_body(LiveFrame, text.encode())
     except MalformedPayload as exc:
         field = "frame" if exc.field == "body" else exc.field
         raise InvalidRequest([Fault(field, exc.reason)]) from None

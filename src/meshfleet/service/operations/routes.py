@@ -8,7 +8,7 @@ from litestar.di import NamedDependency as Given
 from litestar.openapi import ResponseSpec
 
 from meshfleet.db import Database
-from meshfleet.rest import Health, NotReady, ReadinessReason, Ready
+from meshfleet.rest.operations import Health, NotReady, ReadinessReason, Ready
 from meshfleet.service.devices import summary
 from meshfleet.service.metrics import METRICS_MEDIA_TYPE, Metrics
 from meshfleet.service.readiness import Readiness

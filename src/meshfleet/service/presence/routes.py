@@ -8,12 +8,11 @@ from litestar.params import FromPath
 from msgspec import Struct
 from sqlalchemy import Connection, select
 
-from meshfleet import rest
 from meshfleet.db import Database
 from meshfleet.db.tables import connectivity
 from meshfleet.protocol.ids import mac_from_int, mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import ConnectivityPage
+from meshfleet.rest.devices import ConnectivityChange, ConnectivityPage
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.parameters import parse_path_device
 from meshfleet.service.http.pagination import PageTokens
@@ -32,7 +31,7 @@ class ConnectivityEntry(NamedTuple):
     """Change of a device with its row number."""
 
     number: int
-    body: rest.ConnectivityChange
+    body: ConnectivityChange
 
 
 def list_connectivity_changes(
@@ -46,7 +45,7 @@ def list_connectivity_changes(
     return [
         ConnectivityEntry(
             row.id,
-            rest.ConnectivityChange(
+            ConnectivityChange(
                 time=format_millis(row.time),
                 connected=row.connected,
                 cause=row.cause,

@@ -35,7 +35,7 @@ from meshfleet.errors.problems import decode_problem
 from meshfleet.protocol.ids import RequestId
 from meshfleet.protocol.times import format_time
 from meshfleet.protocol.topics import RequestTopic
-from meshfleet.rest import RequestAnswer, RequestState
+from meshfleet.rest.requests import RequestAnswer, RequestState
 from meshfleet.service.requests import store
 from meshfleet.service.requests.history_entry import HistoryEntry
 from meshfleet.service.requests.idempotency import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from meshfleet.protocol.ids import Mac
     from meshfleet.protocol.responses import Response
-    from meshfleet.rest import RequestRecord
+    from meshfleet.rest.requests import RequestRecord
     from meshfleet.service.actor import Actor
     from meshfleet.service.clock import Now
     from meshfleet.service.requests.gateway_selector import GatewayRoute, GatewaySelector

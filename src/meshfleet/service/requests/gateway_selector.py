@@ -13,7 +13,7 @@ from meshfleet.db.samples import SampleKind, SampleQuery
 from meshfleet.errors import GatewayOffline, NoGateway, NotFound
 from meshfleet.protocol.ids import mac_from_int, mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import GatewayCandidate, GatewayChoice
+from meshfleet.rest.requests import GatewayCandidate, GatewayChoice
 from meshfleet.service.devices.listing import device_not_found
 from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS
 from meshfleet.service.requests.gateway_ranking import (

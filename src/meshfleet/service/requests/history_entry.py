@@ -13,12 +13,12 @@ from meshfleet.errors import GatewayBusy, GatewayTimeout, Unanswered
 from meshfleet.errors.protocol import GatewayTooOld
 from meshfleet.protocol.ids import Mac, mac_to_int, to_device_id
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import RequestProblem, RequestRecord, RequestState
+from meshfleet.rest.requests import RequestProblem, RequestRecord, RequestState
 from meshfleet.service.actor import Actor
 
 if TYPE_CHECKING:
     from meshfleet.errors import FleetError
-    from meshfleet.rest import RequestAnswer
+    from meshfleet.rest.requests import RequestAnswer
     from meshfleet.service.requests.prepared_request import PreparedRequest
 
 

@@ -10,7 +10,7 @@ from meshfleet.errors import FleetError, Interrupted, KeyReused
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from meshfleet.rest import RequestRecord
+    from meshfleet.rest.requests import RequestRecord
 
 
 class IdempotencyKey(NamedTuple):

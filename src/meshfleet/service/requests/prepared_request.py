@@ -15,7 +15,7 @@ from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.ids import is_identifier, parse_identifier, parse_identifier_name
 from meshfleet.protocol.payload import MAX_PAYLOAD_BYTES, decode_object
 from meshfleet.protocol.times import format_time
-from meshfleet.rest import SentRequest
+from meshfleet.rest.requests import SentRequest
 from meshfleet.service.devices.parameters import parse_gateway_mac
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
     from meshfleet.protocol.requests import Request
     from meshfleet.protocol.topics import AnyIdentifier
-    from meshfleet.rest import NewRequest
+    from meshfleet.rest.requests import NewRequest
 
 _ACCESS_PARAMETERS: Final = ("extender_id", "access_type", "public_key", "key")
 _PARAMETERS: Final[Mapping[Operation, tuple[str, ...]]] = {

@@ -12,7 +12,7 @@ from msgspec import Struct
 from meshfleet.db import Database
 from meshfleet.protocol.ids import Mac, mac_to_int
 from meshfleet.protocol.times import parse_millis
-from meshfleet.rest import (
+from meshfleet.rest.requests import (
     REQUESTS_PATH,
     NewRequest,
     RequestAccepted,

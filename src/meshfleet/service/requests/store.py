@@ -13,7 +13,7 @@ from meshfleet.errors import Interrupted, NotFound
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import RequestAnswer, RequestProblem, RequestRecord, RequestState, SentRequest
+from meshfleet.rest.requests import RequestAnswer, RequestProblem, RequestRecord, RequestState, SentRequest
 from meshfleet.service.audit import log as audit
 from meshfleet.service.requests.history_entry import to_request_row
 from meshfleet.service.requests.idempotency import KeyedRequest

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from meshfleet import rest
 from meshfleet.protocol.times import format_millis
+from meshfleet.rest.telemetry import Bucket
 from meshfleet.service.telemetry.rest_sample import format_number
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ class SeriesAggregator:
             self._buckets.append(bucket)
         return bucket
 
-    def build_buckets(self) -> list[rest.Bucket]:
+    def build_buckets(self) -> list[Bucket]:
         """Return the buckets with samples, and an empty one at the start of each gap (rest-184)."""
         return list(self._iter_buckets())
 
-    def _iter_buckets(self) -> Iterator[rest.Bucket]:
+    def _iter_buckets(self) -> Iterator[Bucket]:
         max_distance = _GAP_FACTOR * self._distances.typical()
         previous: _BucketSum | None = None
         for bucket in self._buckets:
@@ -155,9 +155,9 @@ class _BucketSum:
         self._compensation += (larger - total) + smaller
         self._sum = total
 
-    def to_rest_bucket(self, start: str) -> rest.Bucket:
+    def to_rest_bucket(self, start: str) -> Bucket:
         mean = (self._sum + self._compensation) / self._count / _SUM_SCALE
-        return rest.Bucket(
+        return Bucket(
             time=start,
             min=format_number(self._lowest),
             # Limited to its bounds in spite of rounding errors and overflow.
@@ -192,5 +192,5 @@ class _Distances:
         return median(self._distances) if self._distances else 0.0
 
 
-def _empty_bucket(start: str) -> rest.Bucket:
-    return rest.Bucket(time=start, min=None, mean=None, max=None, count=0, last=None)
+def _empty_bucket(start: str) -> Bucket:
+    return Bucket(time=start, min=None, mean=None, max=None, count=0, last=None)

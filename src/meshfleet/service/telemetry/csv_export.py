@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meshfleet import rest
+from meshfleet.rest.telemetry import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ MEDIA_TYPE: Final = "text/csv"
 CONTENT_TYPE: Final = f"{MEDIA_TYPE}; header=present"
 
 _FIELDS: Final = tuple(
-    field.encode_name for field in msgspec.structs.fields(rest.Sample) if field.name != "corrected_time"
+    field.encode_name for field in msgspec.structs.fields(Sample) if field.name != "corrected_time"
 )
 """Columns. Times are as reported, which is what `From` and `To` refer to."""
 _FORMULA_PREFIXES: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 # spreadsheets treat the full-width characters like the others
@@ -38,7 +38,7 @@ def encode_csv_header() -> bytes:
     return _encode_csv([_FIELDS])
 
 
-def encode_csv_rows(samples: Iterable[rest.Sample]) -> bytes:
+def encode_csv_rows(samples: Iterable[Sample]) -> bytes:
     """Encode a line for each sample."""
     return _encode_csv(map(_to_cells, samples))
 
@@ -49,7 +49,7 @@ def _encode_csv(rows: Iterable[Sequence[object]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _to_cells(sample: rest.Sample) -> tuple[object, ...]:
+def _to_cells(sample: Sample) -> tuple[object, ...]:
     return (
         sample.time,
         sample.kind,

@@ -12,7 +12,7 @@ from meshfleet.db import Database
 from meshfleet.db.tables import hole
 from meshfleet.protocol.ids import mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import Hole, HolePage
+from meshfleet.rest.telemetry import Hole, HolePage
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.parameters import parse_path_device
 from meshfleet.service.http.pagination import PageTokens

@@ -7,10 +7,10 @@ from litestar.di import NamedDependency as Given
 from litestar.di import Provide
 from litestar.params import FromPath, SkipValidation
 
-from meshfleet import rest
 from meshfleet.db import Database
 from meshfleet.db.samples.sample import SampleQuery, SampleStore
 from meshfleet.protocol.ids import mac_to_int
+from meshfleet.rest.telemetry import Links
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.parameters import parse_path_device
 from meshfleet.service.ingest.rollups import Rollups
@@ -27,7 +27,7 @@ async def show_links(
     samples: Given[SkipValidation[SampleStore]],
     rollups: Given[SkipValidation[Rollups]],
     blocks: Given[SkipValidation[ChunkSizes]],
-) -> rest.Links:
+) -> Links:
     """Show the parents that receive a device, with the latest signal strength and its course over time.
 
     The current minute is included. Parents are sorted by the time of their latest minute, newest first, then
@@ -51,7 +51,7 @@ async def show_links(
     items = await asyncio.to_thread(links.build_links)
     if not items:
         await database.read(listing.load_device, device)  # raises NotFound if the device is unknown
-    return rest.Links(items=items)
+    return Links(items=items)
 
 
 async def _aggregate(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from meshfleet import rest
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
+from meshfleet.rest.telemetry import Link
 from meshfleet.service.ingest.rollups import MinuteSummary, decode_minute
 from meshfleet.service.telemetry.aggregation import SeriesAggregator, TimeGrid
 
@@ -85,15 +85,15 @@ class LinkAggregator:
         """Parents that are kept."""
         return frozenset(self._by_parent)
 
-    def build_links(self) -> list[rest.Link]:
+    def build_links(self) -> list[Link]:
         """Return the links, the newest minute first, and within it the strongest signal first."""
         ranked = sorted(self._by_parent.items(), key=lambda entry: entry[1].rank, reverse=True)
         return [_to_rest_link(parent, link) for parent, link in ranked]
 
 
-def _to_rest_link(parent: int, link: _ParentLink) -> rest.Link:
+def _to_rest_link(parent: int, link: _ParentLink) -> Link:
     (total,) = link.total.build_buckets()
-    return rest.Link(
+    return Link(
         parent=mac_from_int(parent),
         rssi=link.minute.last,
         seen_at=format_millis(link.minute.last_at),

@@ -14,7 +14,7 @@ from meshfleet.protocol.identifiers.numbers import identifier_to_int
 from meshfleet.protocol.ids import IdentifierName, Mac, mac_to_int
 from meshfleet.protocol.times import parse_millis, to_millis
 from meshfleet.protocol.topics import AnyIdentifier
-from meshfleet.rest import DEFAULT_POINTS, MAX_POINTS, MIN_POINTS, parse_points
+from meshfleet.rest.telemetry import DEFAULT_POINTS, MAX_POINTS, MIN_POINTS, parse_points
 from meshfleet.service.clock import Now
 from meshfleet.service.http.query import FromTime, QueryReader, ToTime, build_choice_parser
 from meshfleet.service.telemetry.aggregation import TimeGrid

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 from sqlalchemy import select
 
-from meshfleet import rest
 from meshfleet.db.tables import reject
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
+from meshfleet.rest.telemetry import Reject
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -26,7 +26,7 @@ class RejectEntry(NamedTuple):
     """Rejected report with its number."""
 
     number: int
-    body: rest.Reject
+    body: Reject
 
 
 def list_reject_entries(
@@ -41,7 +41,7 @@ def list_reject_entries(
     return [
         RejectEntry(
             row.id,
-            rest.Reject(
+            Reject(
                 time=format_millis(row.time),
                 gateway=None if row.gateway is None else mac_from_int(row.gateway),
                 topic=row.topic,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meshfleet import rest
 from meshfleet.db.samples.sample import NO_SEQ, ClockFlag, SampleExtras, SampleKind
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
+from meshfleet.rest.telemetry import Sample
 from meshfleet.service.telemetry.identifiers import describe_identifier
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ _MAX_EXACT_INTEGER: Final = 2**53
 _NO_EXTRAS: Final = SampleExtras()
 
 
-def to_rest_sample(sample: StoredSample, foreign: Mapping[int, str]) -> rest.Sample:
+def to_rest_sample(sample: StoredSample, foreign: Mapping[int, str]) -> Sample:
     """Convert a sample to its REST form; `foreign` are names that are not in the catalogue."""
     title = describe_identifier(sample.identifier, foreign)
     extras = sample.more or _NO_EXTRAS
-    return rest.Sample(
+    return Sample(
         time=format_millis(sample.time),
         kind=NAMES_BY_KIND[sample.kind],
         identifier=title.identifier,

@@ -17,14 +17,13 @@ from litestar.params import FromPath, QueryParameter, SkipValidation
 from litestar.response import Stream
 from msgspec import Struct
 
-from meshfleet import rest
 from meshfleet.db import Database
 from meshfleet.db.samples.sample import SampleStore, StoredSample
 from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.protocol.identifiers.numbers import identifier_to_int
 from meshfleet.protocol.ids import Mac, mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import RejectPage, SamplePage, Series
+from meshfleet.rest.telemetry import RejectPage, Sample, SamplePage, Series
 from meshfleet.service.backfill import store as series_store
 from meshfleet.service.backfill.series import complete_up_to
 from meshfleet.service.clock import Now
@@ -161,7 +160,7 @@ async def _check_device_exists(database: Database, device: Mac) -> None:
     await database.read(listing.load_device, device)
 
 
-async def _build_items(database: Database, samples: list[StoredSample]) -> list[rest.Sample]:
+async def _build_items(database: Database, samples: list[StoredSample]) -> list[Sample]:
     foreign_names = await load_foreign_names(database, (sample.identifier for sample in samples))
     return [to_rest_sample(sample, foreign_names) for sample in samples]
 

@@ -9,8 +9,9 @@ import msgspec
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState as S
-from meshfleet.rest import JobState, NewJob
+from meshfleet.rest.job_requests import NewJob
+from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import JobState
 from meshfleet.service.jobs.job_states import compute_outcome
 from meshfleet.service.jobs.updates import states, timeouts
 from meshfleet.service.jobs.updates.drivers import parse_version

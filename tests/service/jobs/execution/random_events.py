@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 from meshfleet.errors import Conflict
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import Concurrency, Criterion, Gate, JobHealth, NewJob, Retry, Targets, Timeouts, Wave
+from meshfleet.rest.job_requests import (
+    Concurrency,
+    Criterion,
+    Gate,
+    JobHealth,
+    NewJob,
+    Retry,
+    Targets,
+    Timeouts,
+    Wave,
+)
 from meshfleet.service.jobs.execution import job_scheduler
 from tests.service.jobs.execution.rows import MODEL, firmware_id
 from tests.service.jobs.execution.simulated_devices import UpdateFate

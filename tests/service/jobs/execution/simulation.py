@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Update
 
     from meshfleet.db import Database
-    from meshfleet.rest import NewJob
+    from meshfleet.rest.job_requests import NewJob
     from meshfleet.service.jobs.execution.execution_events import RequestResult
     from meshfleet.service.jobs.execution.outbox import OutboxRequest
     from meshfleet.service.jobs.execution.queries import GatewayRoutes

@@ -9,7 +9,7 @@ import pytest
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import Concurrency, NewJob, Retry, Targets
+from meshfleet.rest.job_requests import Concurrency, NewJob, Retry, Targets
 from meshfleet.service.jobs.updates.model import UpdateStep
 from meshfleet.service.jobs.updates.reasons import STOPPED_TEXT
 from tests.service.jobs.execution.invariants import Invariants

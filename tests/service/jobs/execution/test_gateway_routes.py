@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import Concurrency, ExecutionState, NewJob, Retry, Targets
+from meshfleet.rest.job_requests import Concurrency, NewJob, Retry, Targets
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.clock import Moment
 from meshfleet.service.jobs.execution import execution_events, job_scheduler
 from meshfleet.service.jobs.execution.queries import JobSpecCache

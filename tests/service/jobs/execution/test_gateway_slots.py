@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
-from meshfleet.rest import Concurrency, NewJob, Targets
+from meshfleet.rest.job_requests import Concurrency, NewJob, Targets
 from meshfleet.service.jobs.updates.model import UpdateStep
 from tests.service.jobs.execution.random_events import DAY, run_until_finished
 from tests.service.jobs.execution.rows import MODEL, firmware_id

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from meshfleet.errors import Conflict
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import (
+from meshfleet.rest.job_requests import (
     Concurrency,
     Criterion,
     Gate,

@@ -11,7 +11,8 @@ from sqlalchemy import text
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import Concurrency, ExecutionState, NewJob, Rate, Retry, Targets, Timeouts
+from meshfleet.rest.job_requests import Concurrency, NewJob, Rate, Retry, Targets, Timeouts
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.execution import downtime, job_scheduler, outbox
 from meshfleet.service.jobs.execution.queries import JobSpecCache
 from meshfleet.service.jobs.updates.model import UpdateStep

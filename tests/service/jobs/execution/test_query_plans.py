@@ -15,7 +15,7 @@ from sqlalchemy import event
 
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
-from meshfleet.rest import Concurrency, NewJob, Retry, Targets, Timeouts
+from meshfleet.rest.job_requests import Concurrency, NewJob, Retry, Targets, Timeouts
 from tests.row_tables import each_row
 from tests.service.jobs.execution.random_events import DAY, run_until_finished
 from tests.service.jobs.execution.rows import LEGACY, MODEL, firmware_id

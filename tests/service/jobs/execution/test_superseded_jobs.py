@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import NewJob, Retry, Targets
+from meshfleet.rest.job_requests import NewJob, Retry, Targets
 from tests.service.jobs.execution.random_events import DAY, run_until_finished
 from tests.service.jobs.execution.rows import MODEL, firmware_id
 from tests.service.jobs.execution.simulated_devices import UpdateFate

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import Concurrency, Gate, NewJob, Targets, Timeouts, Wave
+from meshfleet.rest.job_requests import Concurrency, Gate, NewJob, Targets, Timeouts, Wave
 from meshfleet.service.jobs.updates.model import UpdateStep
 from tests.service.jobs.execution.invariants import Invariants
 from tests.service.jobs.execution.random_events import DAY, run_until_finished

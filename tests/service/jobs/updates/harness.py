@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from meshfleet.protocol.ids import ModelNumber, Version
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.updates import start
 from meshfleet.service.jobs.updates.model import (
     DfuModeSeen,

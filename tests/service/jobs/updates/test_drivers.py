@@ -10,7 +10,7 @@ from tests.service.jobs.updates.harness import DEVICE, IMAGE, LEGACY, OURS, Upda
 
 from meshfleet.protocol.codes import Operation, Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.updates.model import UpdateStep, build_device_request, build_gateway_request
 
 READ, WRITE = Operation.READ_DECODED, Operation.WRITE_DECODED

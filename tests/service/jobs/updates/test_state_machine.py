@@ -12,7 +12,7 @@ from tests.service.jobs.updates.harness import OTHER, OURS, UpdateHarness, build
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.updates import timeouts
 from meshfleet.service.jobs.updates.model import (
     DeviceRemoved,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from meshfleet.db import bulk
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.execution import queries
 from meshfleet.service.jobs.updates.decisions import is_past_abort
 from meshfleet.service.jobs.updates.model import RequestNotSent, ResponseReceived, UpdateStep

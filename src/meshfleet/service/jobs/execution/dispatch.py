@@ -10,7 +10,7 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition
 from meshfleet.protocol.ids import Version
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.compatibility import ExclusionCode, find_exclusion, parse_running_version
 from meshfleet.service.jobs.execution import queries, transition_writer
 from meshfleet.service.jobs.execution.gateway_slots import GatewaySlots

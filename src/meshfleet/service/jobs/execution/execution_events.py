@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.db import bulk
-from meshfleet.rest import ExecutionState
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.execution import queries, transition_writer
 from meshfleet.service.jobs.execution.broadcast_batches import (
     add_batch_members,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.updates.model import START_STEPS, DfuModeSeen
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import msgspec
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition, transition
-from meshfleet.rest import ExecutionState as E
-from meshfleet.rest import JobState as S
-from meshfleet.rest import StopCause
+from meshfleet.rest.jobs import ExecutionState as E
+from meshfleet.rest.jobs import JobState as S
+from meshfleet.rest.jobs import StopCause
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup, transition_writer
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.rest import NewJob
+    from meshfleet.rest.job_requests import NewJob
     from meshfleet.service.clock import Moment
     from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpecCache
     from meshfleet.service.jobs.notifications import ExecutionChange

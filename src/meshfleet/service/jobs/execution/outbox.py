@@ -14,7 +14,7 @@ import msgspec
 
 from meshfleet.db import bulk
 from meshfleet.protocol.codes import Operation
-from meshfleet.rest import JobState
+from meshfleet.rest.jobs import JobState
 from meshfleet.service.jobs.execution.execution_events import RequestResult
 from meshfleet.service.jobs.updates.model import RequestUnanswered, UpdateStep
 

@@ -11,7 +11,8 @@ from meshfleet.db.tables import active_condition, execution
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import Version, format_model_number
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState, JobState, StopCause, StoredJobRequest
+from meshfleet.rest.job_requests import StoredJobRequest
+from meshfleet.rest.jobs import ExecutionState, JobState, StopCause
 from meshfleet.service.jobs.compatibility import DeviceFacts, FirmwareRequirement
 from meshfleet.service.jobs.updates import timeouts
 from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateSpec, UpdateStep
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.rest import NewJob
+    from meshfleet.rest.job_requests import NewJob
 
     GatewayRoutes = Mapping[int, int | None]
     """Selected gateway of each device; None if no connected gateway has received it.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import transition
-from meshfleet.rest import ExecutionState as S
-from meshfleet.rest import StopCause
+from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import StopCause
 from meshfleet.service.jobs.compatibility import ExclusionCode
 from meshfleet.service.jobs.execution import transition_writer
 from meshfleet.service.jobs.notifications import ExecutionChange

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError
-from meshfleet.rest import JobState
+from meshfleet.rest.jobs import JobState
 from meshfleet.service.clock import Moment
 from meshfleet.service.jobs.execution import downtime, execution_events, job_scheduler, outbox
 from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION, JobSpecCache

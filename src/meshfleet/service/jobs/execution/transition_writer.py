@@ -11,7 +11,7 @@ from msgspec.structs import astuple, replace
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import evidence, execution, job_outbox, pace, tally, transition
-from meshfleet.rest import ExecutionState
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.notifications import ExecutionChange
 from meshfleet.service.jobs.updates import states
 

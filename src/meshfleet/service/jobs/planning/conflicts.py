@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition, execution, job, tally
-from meshfleet.rest import ExecutionState
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.jobs.notifications import ExecutionChange
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES

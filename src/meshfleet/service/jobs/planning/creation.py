@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from meshfleet.db.tables import execution
 from meshfleet.errors import Conflict, FleetError
-from meshfleet.rest import ExecutionState, JobState
+from meshfleet.rest.jobs import ExecutionState, JobState
 from meshfleet.service.jobs.job_states import FINISHED_STATES, build_state_conflict
 from meshfleet.service.jobs.notifications import ChangeListener, ignore_changes
 from meshfleet.service.jobs.planning import conflicts, firmware_lookup, job_drafts, targets
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
     from meshfleet.db import Database
-    from meshfleet.rest import DryRun, Job, NewJob, Wave
+    from meshfleet.rest.job_requests import NewJob, Wave
+    from meshfleet.rest.jobs import DryRun, Job
     from meshfleet.service.actor import Actor
     from meshfleet.service.clock import Now
     from meshfleet.service.jobs.planning.eligibility import ResolvedTargets

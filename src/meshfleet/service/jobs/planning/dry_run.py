@@ -15,7 +15,7 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import pace
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import DryRun, JobWave, Refusal, WaveState
+from meshfleet.rest.jobs import DryRun, JobWave, Refusal, WaveState
 from meshfleet.service.jobs.compatibility import select_method
 from meshfleet.service.jobs.planning import conflicts
 from meshfleet.service.jobs.planning.targets import split_pages
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.rest import NewJob
+    from meshfleet.rest.job_requests import NewJob
     from meshfleet.service.jobs.compatibility import Exclusion
     from meshfleet.service.jobs.planning.job_drafts import JobPlan
 

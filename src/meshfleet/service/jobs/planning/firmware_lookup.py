@@ -16,7 +16,7 @@ from meshfleet.service.jobs.compatibility import FirmwareRequirement
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from meshfleet.rest import NewJob
+    from meshfleet.rest.job_requests import NewJob
 
 _ID: Final = re.compile(r"fw-[0-9a-f]{16}")
 

@@ -18,7 +18,8 @@ from sqlalchemy import delete, insert, select, update
 from meshfleet.db import bulk
 from meshfleet.db.tables import execution, job, job_draft, tally, transition
 from meshfleet.errors import Conflict, KeyReused, NotFound
-from meshfleet.rest import ExecutionState, JobState, NewJob
+from meshfleet.rest.job_requests import NewJob
+from meshfleet.rest.jobs import ExecutionState, JobState
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.compatibility import ExclusionCode, select_method
 from meshfleet.service.jobs.job_states import build_start_columns, compute_outcome

@@ -16,7 +16,7 @@ from meshfleet.db.tables import device_label, label
 from meshfleet.errors import Fault, InvalidRequest, join_field_path
 from meshfleet.errors.protocol import WireError
 from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
-from meshfleet.rest import parse_label
+from meshfleet.rest.inputs import parse_label
 from meshfleet.service.devices import page_query
 from meshfleet.service.devices.filter_sql import resolve_filter
 from meshfleet.service.devices.model import DeviceFilter, SortOrder
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.rest import TargetFilter, Targets
+    from meshfleet.rest.job_requests import TargetFilter, Targets
 
 Value = TypeVar("Value")
 

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.errors.protocol import MalformedTime
 from meshfleet.protocol.times import format_millis, parse_millis
-from meshfleet.rest import find_bidirectional_control
+from meshfleet.rest.inputs import find_bidirectional_control
 from meshfleet.service.jobs import waves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.rest import NewJob
+    from meshfleet.rest.job_requests import NewJob
 
 
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})

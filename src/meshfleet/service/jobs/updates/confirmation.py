@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from meshfleet.protocol.codes import Status
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.updates import timeouts
 from meshfleet.service.jobs.updates.decisions import end_execution, fail_execution, issue_request, wait_until
 from meshfleet.service.jobs.updates.drivers import build_version_query, parse_version

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState as S
-from meshfleet.rest import StopCause
+from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import StopCause
 from meshfleet.service.jobs.updates import states, timeouts
 from meshfleet.service.jobs.updates.drivers import DRIVERS, DownloadDriver, build_version_query
 from meshfleet.service.jobs.updates.model import Decision, UpdateStep

@@ -9,7 +9,7 @@ from meshfleet.protocol.codes import Operation, UpdateState
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.ids import Identifier, Version, mac_from_int, to_dfu_mac
 from meshfleet.protocol.products import UpdateMethod, is_nrf51
-from meshfleet.rest import ExecutionState
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.updates.model import UpdateStep, build_device_request, build_gateway_request
 
 if TYPE_CHECKING:

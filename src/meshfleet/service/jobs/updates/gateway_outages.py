@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.updates import timeouts
 from meshfleet.service.jobs.updates.decisions import WAIT_CANCELING
 from meshfleet.service.jobs.updates.model import Decision

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from meshfleet.protocol.ids import ModelNumber, Version
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState, StopCause
+from meshfleet.rest.jobs import ExecutionState, StopCause
 
 if TYPE_CHECKING:
     from meshfleet.protocol.codes import Operation

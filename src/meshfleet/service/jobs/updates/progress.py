@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from meshfleet.protocol.codes import UpdateErrorCode, UpdateState
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.updates import reasons, states, timeouts
 from meshfleet.service.jobs.updates.decisions import (
     WAIT_CANCELING,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.protocol.codes import Status, UpdateErrorCode
-from meshfleet.rest import StopCause
+from meshfleet.rest.jobs import StopCause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

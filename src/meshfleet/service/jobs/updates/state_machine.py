@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.updates import confirmation, start, states, timeouts
 from meshfleet.service.jobs.updates.decisions import (
     WAIT_CANCELING,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

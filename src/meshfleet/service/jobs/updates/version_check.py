@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from meshfleet.protocol.codes import Status
-from meshfleet.rest import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.compatibility import ExclusionCode
 from meshfleet.service.jobs.updates import timeouts
 from meshfleet.service.jobs.updates.decisions import end_execution, issue_request, wait_until

@@ -14,7 +14,7 @@ from meshfleet.errors import NotFound
 from meshfleet.protocol.ids import Mac, mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import (
+from meshfleet.rest.jobs import (
     DeviceUpdate,
     Evidence,
     Execution,

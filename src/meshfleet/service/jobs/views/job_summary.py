@@ -15,7 +15,7 @@ from sqlalchemy import case, func, select
 
 from meshfleet.db.tables import execution
 from meshfleet.protocol.ids import mac_from_int
-from meshfleet.rest import ExecutionState, GatewayCounts, JobSummary, ReasonCount
+from meshfleet.rest.jobs import ExecutionState, GatewayCounts, JobSummary, ReasonCount
 from meshfleet.service.jobs.job_states import FAILURE_STATES
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES

@@ -15,19 +15,18 @@ from meshfleet.errors import NotFound
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import format_model_number
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest import (
+from meshfleet.rest.job_requests import NewJob, StoredJobRequest
+from meshfleet.rest.jobs import (
     ExecutionState,
     Job,
     JobState,
     JobWave,
-    NewJob,
     Outcome,
     PauseReason,
     StopCause,
-    StoredJobRequest,
     WaveState,
 )
-from meshfleet.rest import ExecutionState as E
+from meshfleet.rest.jobs import ExecutionState as E
 from meshfleet.rest.percent import reaches_percent
 from meshfleet.service.clock import steady
 from meshfleet.service.jobs.job_states import FAILURE_STATES, FINISHED_STATES
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Row
 
-    from meshfleet.rest import Gate
+    from meshfleet.rest.job_requests import Gate
 
 
 # States of the waves of a job.
