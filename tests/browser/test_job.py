@@ -142,7 +142,7 @@ def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
         expect(queued.filter(has_text="The job is paused.")).to_have_count(2)
         press(page, "Resume")
         expect(state(page)).to_have_text("Running")
-        expect(queued.filter(has_text="Its wave has not begun.")).to_have_count(2)
+        expect(queued.filter(has_text="Its wave has not started.")).to_have_count(2)
 
         press(page, "Cancel job…")
         asking = page.get_by_role("dialog", name="Cancel this job?")

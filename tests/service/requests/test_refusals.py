@@ -35,7 +35,7 @@ def check_nothing_was_sent(
     gateway.responder = lambda request: [request.build_response(value="ff")]
     assert service.send(device, "read", "8010").status_code == 200
     assert [each.topic_suffix for each in gateway.requests] == [f"{device}/read/8010"]
-    assert service.is_idle()
+    service.wait_until(service.is_idle)
     assert service.history(device, MaxResults=2)[1:] == before
 
 

@@ -138,7 +138,7 @@ def test_a_write_is_not_sent_while_the_history_is_unwritable(database: Database)
         sent, *others = service.history(device)
         assert sent["state"] == "DONE"
         assert {each["problem"]["code"] for each in others} <= {"unrecorded"}
-        assert service.is_idle()
+        service.wait_until(service.is_idle)
 
 
 def test_a_read_succeeds_and_is_recorded_when_the_database_is_available_again(

@@ -48,7 +48,7 @@ def test_a_request_to_a_silent_gateway_times_out(
     assert (newest["state"], newest["response"]) == ("TIMED_OUT", None)
     assert newest["problem"] == {"code": "gateway-timeout", "detail": response.json()["detail"]}
     service.wait_until(lambda: len(gateway.requests) == 1)
-    assert service.is_idle()
+    service.wait_until(service.is_idle)
 
 
 @pytest.mark.rule("request-28")
@@ -79,7 +79,7 @@ def test_a_malformed_response_is_reported(
     (newest,) = service.history(device, MaxResults=1)
     assert newest["id"] == gateway.requests[-1].body["id"]
     assert (newest["state"], newest["problem"]["code"]) == ("FAILED", "malformed-response")
-    assert service.is_idle()
+    service.wait_until(service.is_idle)
 
 
 @pytest.mark.rule("request-37", "rest-197")
@@ -191,5 +191,5 @@ def test_a_gateway_gets_at_most_the_configured_number_of_requests(sqlite_databas
             gateway.publish(*(each.build_response() for each in gateway.requests))
             assert [each.result().status_code for each in (*running, pending)] == [200] * 3
             assert [each.topic_suffix[-4:] for each in gateway.requests][2:] == ["8102"]
-        assert service.is_idle()
+        service.wait_until(service.is_idle)
     sqlite_database.close()
