@@ -1,7 +1,7 @@
 /** Firmware as the catalogue lists it. No event tells what becomes of it, so it is asked for again: nobody shall take what
  * is withdrawn for released. */
 import { Problem, type Schemas, api, bodyOf } from "../../api/client";
-import type { Fetch, Pages } from "../../api/pages.svelte";
+import type { Fetch, PagedList } from "../../api/paged-list.svelte";
 import type { Filter } from "./filters";
 import type { Firmware } from "./records";
 
@@ -22,7 +22,7 @@ export function reading(filter: Filter): Fetch<Listed> {
  * more: it is asked for by itself. */
 export async function lookAgain(
   filter: Filter,
-  { items, hasMore }: Pick<Pages<Listed>, "items" | "hasMore">,
+  { items, hasMore }: Pick<PagedList<Listed>, "items" | "hasMore">,
   signal: AbortSignal,
 ): Promise<readonly Listed[]> {
   const MaxResults = Math.min(Math.max(items.length, LEAST), MOST);

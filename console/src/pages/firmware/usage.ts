@@ -1,9 +1,9 @@
 /** How many devices run a firmware, and how many could get it. The summary of devices tells versions without their
  * betas, so a beta is counted by itself, and elsewhere betas count as the version that they lead to. */
 import { type Version, isBeta, isOlder, readVersion } from "../../text/versions";
-import type { Summary } from "../../choosing/counts.svelte";
-import type { Filter } from "../../choosing/filters";
-import type { Tally } from "../../choosing/tally.svelte";
+import type { Summary } from "../../filtering/device-count.svelte";
+import type { Filter } from "../../filtering/filters";
+import type { DeviceCounts } from "../../filtering/device-counts.svelte";
 import type { Firmware } from "./records";
 
 export interface Usage {
@@ -20,7 +20,7 @@ export function countedFor(firmware: Firmware): readonly Filter[] {
 }
 
 /** null until all of that is counted. */
-export function usageOf(firmware: Firmware, tally: Pick<Tally, "of">): Usage | null {
+export function usageOf(firmware: Firmware, tally: Pick<DeviceCounts, "of">): Usage | null {
   const model = tally.of({ ModelNumber: firmware.modelNumber });
   const own = ownOf(firmware).map((filter) => tally.of(filter));
   const fitting = fittingOf(firmware).map((filter) => tally.of(filter));

@@ -3,8 +3,8 @@
 import { SvelteSet } from "svelte/reactivity";
 
 import { api, bodyOf } from "../../api/client";
-import { type Fetch, Pages } from "../../api/pages.svelte";
-import { GROUPS, type Group, newsIn, numberOf } from "../../jobs/news";
+import { type Fetch, PagedList } from "../../api/paged-list.svelte";
+import { GROUPS, type Group, collectJobEvents, numberOf } from "../../jobs/job-events";
 import { type Job, type JobState, isOver } from "../../jobs/states";
 import { perFrame } from "../../live/frames";
 import { type LiveEvent, live } from "../../live/socket.svelte";
@@ -14,7 +14,7 @@ async function readJob(id: string, signal: AbortSignal): Promise<Job> {
 }
 
 export class JobList {
-  readonly pages = new Pages<Job>();
+  readonly pages = new PagedList<Job>();
   /** Jobs that belong between those that are listed, since the list was read. */
   readonly added = new SvelteSet<string>();
 
@@ -55,7 +55,7 @@ export class JobList {
   }
 
   #apply(events: readonly LiveEvent[]): void {
-    const { changed, deleted } = newsIn(events);
+    const { changed, deleted } = collectJobEvents(events);
     for (const id of [...changed.keys(), ...deleted]) this.#told.add(id);
     this.#drop(deleted);
     this.#take(changed);

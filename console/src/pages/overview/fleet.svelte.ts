@@ -1,7 +1,7 @@
 /** The fleet in numbers. One question at a time: how devices are comes each time, the lists around them more rarely.
  * What could not be asked leaves the older numbers in place. */
 import { type Schemas, api, bodyOf, textOf } from "../../api/client";
-import { GROUPS, type JobNews } from "../../jobs/news";
+import { GROUPS, type JobEvents } from "../../jobs/job-events";
 import type { Job, JobState } from "../../jobs/states";
 
 export type Summary = Schemas["Summary"];
@@ -54,7 +54,7 @@ export class Fleet {
 
   /** Jobs have changed: they are shown at their places. One that comes into another state may change the list; a job
    * speaks every second while it runs, and changes nothing by that. */
-  hear({ changed, deleted }: JobNews): void {
+  hear({ changed, deleted }: JobEvents): void {
     this.jobs = this.jobs.filter(({ id }) => !deleted.has(id)).map((job) => changed.get(job.id) ?? job);
     for (const { id, state } of changed.values()) {
       const isListed = this.jobs.some((job) => job.id === id);

@@ -1,6 +1,6 @@
 /** What is told about an image, and what is wrong with it before anybody sends it: as the service will see it. */
 import { Problem } from "../../../api/client";
-import { LONGEST_NOTES } from "../../../api/limits";
+import { MAX_NOTES_LENGTH } from "../../../api/limits";
 import { en } from "../../../text/en";
 import { bytes, count, sentence } from "../../../text/format";
 import { type Version, isBeta, isOlder, readVersion } from "../../../text/versions";
@@ -43,7 +43,7 @@ export function faultsIn(typed: Typed): Faults {
   if (odd !== undefined) faults.hardwareVersions = words.faults.hardware(odd);
   if (typed.minVersion.trim() !== "" && min === null) faults.minVersion = words.faults.version;
   if (version !== null && min !== null && isOlder(version, min)) faults.minVersion = words.faults.min;
-  if (length > LONGEST_NOTES) faults.notes = words.faults.notes(count(length), count(LONGEST_NOTES));
+  if (length > MAX_NOTES_LENGTH) faults.notes = words.faults.notes(count(length), count(MAX_NOTES_LENGTH));
   return faults;
 }
 

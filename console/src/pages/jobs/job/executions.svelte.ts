@@ -1,7 +1,7 @@
 /** The devices of a job: read page by page, and kept up to date where somebody looks. Rows stay where they are, whatever
  * becomes of them. */
 import { type Schemas, api, bodyOf } from "../../../api/client";
-import { Pages } from "../../../api/pages.svelte";
+import { PagedList } from "../../../api/paged-list.svelte";
 import { perFrame } from "../../../live/frames";
 import { type LiveEvent, live } from "../../../live/socket.svelte";
 import type { Filter } from "./filters";
@@ -13,7 +13,7 @@ const PAGE = 50;
 const ENOUGH = 2000;
 
 export class Executions {
-  readonly pages = new Pages<Execution>();
+  readonly pages = new PagedList<Execution>();
 
   #watched: readonly string[] = [];
   /** What was told while rows were read again: it is newer than what was read. */

@@ -4,12 +4,12 @@
  * What belongs together is shown together: news wait until the service has counted anew, and its count brings the job
  * of the same moment. A large job takes long to count, and its news do not wait: the page says when it was counted. */
 import { type Schemas, api, bodyOf } from "../../../api/client";
-import { Loaded } from "../../../api/loaded.svelte";
+import { Resource } from "../../../api/resource.svelte";
 import { clock } from "../../../clock.svelte";
-import { newsIn } from "../../../jobs/news";
+import { collectJobEvents } from "../../../jobs/job-events";
 import { type Job, isOver, meantOf, overOf, phaseOf, totalOf } from "../../../jobs/states";
 import { perFrame } from "../../../live/frames";
-import { regularly } from "../../../live/regularly";
+import { startPolling } from "../../../live/polling";
 import { live } from "../../../live/socket.svelte";
 
 export type Summary = Schemas["JobSummary"];
@@ -36,8 +36,8 @@ interface Sample {
 }
 
 export class WatchedJob {
-  readonly job = new Loaded<Job>();
-  readonly summary = new Loaded<Summary>();
+  readonly job = new Resource<Job>();
+  readonly summary = new Resource<Summary>();
   /** Devices that are over per minute, at each look; empty: not measured yet. */
   rates = $state.raw<readonly (readonly [time: number, rate: number])[]>([]);
   /** Whether somebody deleted it while it was looked at. */
@@ -72,7 +72,7 @@ export class WatchedJob {
   /** Look at it until the returned function is called. */
   begin(): () => void {
     const news = perFrame((events) => {
-      const { changed, deleted } = newsIn(events);
+      const { changed, deleted } = collectJobEvents(events);
       if (deleted.has(this.id)) return this.#leave();
       for (const job of changed.values()) this.show(() => this.job.lay(() => job));
     });
@@ -83,9 +83,9 @@ export class WatchedJob {
     });
     void this.load();
     const ends = [
-      regularly(() => this.#look(), EVERY),
+      startPolling(() => this.#look(), EVERY),
       // Only the time that is left changes without being told.
-      regularly(async () => {
+      startPolling(async () => {
         if (this.job.value && !isOver(this.job.value)) await this.load();
       }, SELDOM),
     ];

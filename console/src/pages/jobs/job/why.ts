@@ -1,7 +1,7 @@
 /** What an execution says of itself, as far as the job does not deny it. What holds for the whole job may be over before
  * the execution is read again. */
 import type { Job } from "../../../jobs/states";
-import { whyOf } from "../../../text/why";
+import { updateReason } from "../../../text/update-text";
 import type { Execution } from "./executions.svelte";
 
 type Told = Pick<Execution, "state" | "wave" | "waitingFor" | "reason">;
@@ -18,5 +18,5 @@ const HOLDS: Readonly<Record<string, (job: Job, execution: Told) => boolean>> = 
 export function whyIn(job: Job, execution: Told): string {
   const word = execution.state === "QUEUED" ? /^[a-z-]+(?=: )/.exec(execution.waitingFor ?? "")?.[0] : undefined;
   const holds = word === undefined ? undefined : HOLDS[word];
-  return holds === undefined || holds(job, execution) ? whyOf(execution) : "";
+  return holds === undefined || holds(job, execution) ? updateReason(execution) : "";
 }

@@ -1,7 +1,7 @@
 /** What the address says of a new job: which firmware, for which devices, and the step one is at. So a link can begin it
  * half-way, and Back leads to the step before. */
 import type { Schemas } from "../../../api/client";
-import { type Filter, cleared, filterIn, isFiltered } from "../../../choosing/filters";
+import { type Filter, cleared, filterIn, isFiltered } from "../../../filtering/filters";
 import { kept, queryFor } from "../../../jobs/selection";
 import { stated, without } from "../../../query";
 

@@ -1,12 +1,12 @@
 /** A job that is not made yet: what the address says of it, what was typed, and what is still missing. */
 import { catalogue } from "../../../api/catalogue.svelte";
 import { type Schemas, api, bodyOf } from "../../../api/client";
-import { newKey } from "../../../api/key";
-import { Loaded } from "../../../api/loaded.svelte";
-import { Counts } from "../../../choosing/counts.svelte";
+import { createIdempotencyKey } from "../../../api/idempotency-key";
+import { Resource } from "../../../api/resource.svelte";
+import { Counts } from "../../../filtering/device-count.svelte";
 import { clock } from "../../../clock.svelte";
-import { Named } from "../../../kept";
-import type { PageAddress } from "../../../page.svelte";
+import { NamedItem } from "../../../storage";
+import type { PageAddress } from "../../../page-address.svelte";
 import { stated } from "../../../query";
 import { en } from "../../../text/en";
 import { isKnown, versionText } from "../../../text/versions";
@@ -21,7 +21,7 @@ const PLAN = STEPS.indexOf("plan");
 
 /** What the address calls the plan. */
 const NAME = "Plan";
-const plans = new Named<string>("meshfleet.plan");
+const plans = new NamedItem<string>("meshfleet.plan");
 
 export class Draft {
   readonly plan = new Plan();
@@ -29,9 +29,9 @@ export class Draft {
   isPlanLost = $state(false);
   /** How many devices are meant. */
   readonly counts = new Counts();
-  readonly record = new Loaded<Schemas["Firmware"]>();
+  readonly record = new Resource<Schemas["Firmware"]>();
   /** What the service says it would do. */
-  readonly trial = new Loaded<DryRun>();
+  readonly trial = new Resource<DryRun>();
 
   readonly #page: PageAddress;
   #name: string | null = null;
@@ -71,7 +71,7 @@ export class Draft {
 
   /** Keep what was planned: a reload finds it, and nobody starts what somebody else had in mind. */
   keep(): void {
-    const name = this.#page.query.get(NAME) ?? this.#name ?? (this.plan.isTouched ? newKey() : null);
+    const name = this.#page.query.get(NAME) ?? this.#name ?? (this.plan.isTouched ? createIdempotencyKey() : null);
     if (name === null || this.isPlanLost) return;
     this.#name = name;
     plans.keep(name, this.plan.text);

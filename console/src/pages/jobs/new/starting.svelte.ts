@@ -1,7 +1,7 @@
 /** The last step: the service is asked what a job would do, and then to make it. However often one presses the button,
  * it is one job: the same order has the same key. */
 import { Problem, type Schemas, api, bodyOf, textOf } from "../../../api/client";
-import { newKey } from "../../../api/key";
+import { createIdempotencyKey } from "../../../api/idempotency-key";
 import { en } from "../../../text/en";
 import { address, macOf } from "../../../text/format";
 
@@ -30,7 +30,7 @@ export class Starting {
     this.isBusy = true;
     this.problem = null;
     const text = JSON.stringify(order);
-    if (text !== this.#asked) this.#key = newKey();
+    if (text !== this.#asked) this.#key = createIdempotencyKey();
     this.#asked = text;
     try {
       const header = { "Idempotency-Key": this.#key };

@@ -1,8 +1,8 @@
 /** The devices of a job as a file. They are read page by page and written down at once; a list of any length is never
  * laid out. */
 import { type Schemas, api, bodyOf } from "../../../../api/client";
-import { namesOf } from "../../../../api/names.svelte";
-import { save } from "../../../../saving";
+import { namesOf } from "../../../../api/device-names.svelte";
+import { downloadFile } from "../../../../file-download";
 import { type Cells, csvFile, csvLine } from "../../../../text/csv";
 import { en } from "../../../../text/en";
 import type { Execution } from "../executions.svelte";
@@ -42,5 +42,5 @@ export async function saveCsv(id: string, read: (many: number) => void, signal: 
     read(many);
     token = page.nextToken;
   } while (token !== null);
-  save(csvFile(lines), en.job.devices.file(id));
+  downloadFile(csvFile(lines), en.job.devices.file(id));
 }

@@ -1,6 +1,6 @@
 /** What happened to one device, in the order in which it happened: its steps, what caused them, and what else was heard. */
 import type { Schemas } from "../../../../api/client";
-import { names } from "../../../../api/names.svelte";
+import { deviceNames } from "../../../../api/device-names.svelte";
 import { type ExecutionState, lookOfExecution } from "../../../../jobs/states";
 import { en } from "../../../../text/en";
 import { count, humanised, moment, sentence, valueText } from "../../../../text/format";
@@ -104,7 +104,7 @@ function saidBy({ kind, content }: Heard): string {
       return told["status"] === 0 ? words.said.heartbeat : words.said.sick(valueText(told["status"]));
     case "dfu":
       return typeof told["parent"] === "string"
-        ? words.said.dfu(names.of(told["parent"]), valueText(told["rssi"]))
+        ? words.said.dfu(deviceNames.of(told["parent"]), valueText(told["rssi"]))
         : words.said.dfuUnheard;
     default:
       return words.said.other(kind, valueText(content));

@@ -11,7 +11,7 @@ export type Order = Omit<Schemas["NewJob"], "firmwareId" | "targets" | "dryRun" 
   readonly abort: Schemas["Criterion"][];
 };
 
-const LONGEST_NAME = 200;
+const MAX_NAME_LENGTH = 200;
 const LONGEST_WAVE_NAME = 100;
 const DAY = 1440;
 const YEAR = 525_600;
@@ -60,7 +60,7 @@ export function orderOf(plan: Plan, suggested: string, now: number): { order: Or
 }
 
 function nameOf(plan: Plan, suggested: string, reading: Reading): string {
-  const name = reading.name(FIELDS.name, plan.name || suggested, LONGEST_NAME);
+  const name = reading.name(FIELDS.name, plan.name || suggested, MAX_NAME_LENGTH);
   if (name === "") reading.fault(FIELDS.name, words.name);
   return name;
 }

@@ -1,6 +1,6 @@
 /** An order in words: one sentence that says what will happen, and all of it as a list. */
 import type { Schemas } from "../../../../api/client";
-import { chipsOf } from "../../../../choosing/filters";
+import { chipsOf } from "../../../../filtering/filters";
 import { en } from "../../../../text/en";
 import { count, decimal, moment } from "../../../../text/format";
 import { percentText } from "../../../../text/percent";
