@@ -131,8 +131,8 @@ function formatError(error: unknown): string {
 
 /** Format a response status with the texts of the request pages. */
 function formatStatus(status: unknown): string {
-  const known: Readonly<Record<string, string>> = en.asking.status;
-  return known[String(status)] ?? words.said.status(valueText(status));
+  const texts: Readonly<Record<string, string>> = en.asking.status;
+  return texts[String(status)] ?? words.said.status(valueText(status));
 }
 
 /** Return the version in a successful read response; null: it is another kind of evidence. */
@@ -150,8 +150,8 @@ function decodeVersion(hex: string): string | null {
 }
 
 function formatStep(step: unknown): string {
-  const known: Readonly<Record<string, string>> = words.steps;
-  return known[String(step)] ?? String(step);
+  const texts: Readonly<Record<string, string>> = words.steps;
+  return texts[String(step)] ?? String(step);
 }
 
 function toRecord(content: unknown): Record<string, unknown> {
