@@ -1,7 +1,7 @@
 /** What time it is where the service is. The clock of a browser may be wrong by any amount, so it alone is compared with
  * times that the service tells. It is told once a second to all who show how long ago something was; a hidden tab needs
  * no time. */
-import { inTab } from "./kept";
+import { tabStorage } from "./storage";
 
 const EVERY = 1000;
 const KEY = "meshfleet.clock";
@@ -38,7 +38,7 @@ class Clock {
   #learn(least: number, most: number): void {
     if (this.#ahead !== null && this.#ahead >= least && this.#ahead <= most) return;
     this.#ahead = least;
-    inTab.keep(KEY, String(least));
+    tabStorage.keep(KEY, String(least));
     this.#tell();
   }
 
@@ -48,7 +48,7 @@ class Clock {
 }
 
 function kept(): number | null {
-  const ahead = Number.parseInt(inTab.read(KEY) ?? "", 10);
+  const ahead = Number.parseInt(tabStorage.read(KEY) ?? "", 10);
   return Number.isNaN(ahead) ? null : ahead;
 }
 

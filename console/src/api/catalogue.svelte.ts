@@ -1,6 +1,6 @@
 /** What identifiers mean and products are called, as the service knows it: read once, when it is first needed. */
 import { type Schemas, api, bodyOf, textOf } from "./client";
-import { whenBack } from "./returning";
+import { retryOnReconnect } from "./reconnect-retries";
 import { session } from "./session.svelte";
 
 export type CatalogueEntry = Schemas["CatalogueEntry"];
@@ -54,7 +54,7 @@ class Catalogue {
     } catch (error) {
       this.problem = textOf(error);
       this.#reading = null;
-      whenBack(this.#retry);
+      retryOnReconnect(this.#retry);
     }
   }
 }

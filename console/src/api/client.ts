@@ -4,7 +4,7 @@ import createClient, { type Middleware } from "openapi-fetch";
 import type { components, paths } from "../../generated/schema";
 import { clock } from "../clock.svelte";
 import { en } from "../text/en";
-import { tellUnreached } from "./doubts";
+import { reportUnreachable } from "./unreachable";
 import { session } from "./session.svelte";
 
 /** Bodies by the names that the document gives them. */
@@ -56,7 +56,7 @@ const signed: Middleware = {
   },
   onError({ error }) {
     if (error instanceof DOMException && error.name === "AbortError") return error;
-    tellUnreached();
+    reportUnreachable();
     return new Problem(0, "unreachable", en.common.unreachable);
   },
 };

@@ -1,6 +1,6 @@
 /** How many characters the service takes. */
-export const LONGEST_NAME = 128;
-export const LONGEST_LABEL = 64;
-export const LONGEST_NOTES = 10_000;
-export const LONGEST_KEY_NAME = 64;
-export const SHORTEST_PASSWORD = 10;
+export const MAX_NAME_LENGTH = 128;
+export const MAX_LABEL_LENGTH = 64;
+export const MAX_NOTES_LENGTH = 10_000;
+export const MAX_KEY_NAME_LENGTH = 64;
+export const MIN_PASSWORD_LENGTH = 10;

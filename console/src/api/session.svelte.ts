@@ -5,10 +5,10 @@
 import { tick } from "svelte";
 
 import type { components } from "../../generated/schema";
-import { forgetNamed, inTab } from "../kept";
+import { clearNamedItems, tabStorage } from "../storage";
 import { en } from "../text/en";
-import { type Left, answerOthers, tellOthers, tokenOfOthers } from "./tabs";
-import { loginOf, ownerOf } from "./token";
+import { type Left, shareToken, broadcastToTabs, requestSharedToken } from "./shared-session";
+import { tokenLogin, tokenOwner } from "./token";
 
 export type Role = components["schemas"]["Role"];
 export type Me = components["schemas"]["Me"];
@@ -20,7 +20,7 @@ const PATIENCE = 250;
 const RANKS: Record<Role, number> = { viewer: 0, operator: 1, admin: 2 };
 
 class Session {
-  token = $state<string | null>(inTab.read(KEY));
+  token = $state<string | null>(tabStorage.read(KEY));
   /** Who that is; who it was, while the page is kept for them. */
   me = $state<Me | null>(null);
   /** Why somebody has to sign in again. */
@@ -33,34 +33,34 @@ class Session {
   readonly keptFor = $derived(this.token === null && this.me !== null ? this.me.username : null);
 
   /** Whose the tab was last. */
-  #owner = inTab.read(OWNER);
+  #owner = tabStorage.read(OWNER);
 
   /** Join the other tabs of this browser. One that answers late signs this one in, unless somebody has done so. */
   async begin(): Promise<void> {
-    answerOthers(
+    shareToken(
       () => this.token,
       (left) => this.#hear(left),
     );
     if (this.token !== null) return;
     this.isAsking = true;
     setTimeout(() => (this.isAsking = false), PATIENCE);
-    const token = await tokenOfOthers();
-    if (token !== null && inTab.read(KEY) === null) this.keep(token);
+    const token = await requestSharedToken();
+    if (token !== null && tabStorage.read(KEY) === null) this.keep(token);
     this.isAsking = false;
   }
 
   keep(token: string): void {
-    const owner = ownerOf(token);
-    if (owner !== this.#owner) forgetNamed();
+    const owner = tokenOwner(token);
+    if (owner !== this.#owner) clearNamedItems();
     this.#owner = owner;
-    inTab.keep(OWNER, owner);
+    tabStorage.keep(OWNER, owner);
     this.token = token;
-    inTab.keep(KEY, token);
+    tabStorage.keep(KEY, token);
   }
 
   /** Somebody has signed in: who comes back finds what was kept, and another a page of their own. */
   async enter(token: string): Promise<void> {
-    if (this.keptFor !== null && this.keptFor !== ownerOf(token)) {
+    if (this.keptFor !== null && this.keptFor !== tokenOwner(token)) {
       this.end();
       await tick();
     }
@@ -70,14 +70,14 @@ class Session {
 
   /** Whoever is signed in wants to be so no more, in no tab of this browser. */
   leave(): void {
-    if (this.token !== null) tellOthers({ owner: ownerOf(this.token), login: loginOf(this.token) });
+    if (this.token !== null) broadcastToTabs({ owner: tokenOwner(this.token), login: tokenLogin(this.token) });
     this.end();
   }
 
   end(notice: string | null = null): void {
     this.#drop(notice);
     this.me = null;
-    forgetNamed();
+    clearNamedItems();
   }
 
   /** The token does not hold any more. */
@@ -92,14 +92,14 @@ class Session {
 
   /** Somebody has signed out in another tab: of the same login, or who would come back here. */
   #hear({ owner, login }: Left): void {
-    const isOurs = this.token === null ? this.keptFor === owner : loginOf(this.token) === login;
+    const isOurs = this.token === null ? this.keptFor === owner : tokenLogin(this.token) === login;
     if (isOurs) this.end(en.signIn.ended);
   }
 
   #drop(notice: string | null): void {
     this.token = null;
     this.notice = notice;
-    inTab.keep(KEY, null);
+    tabStorage.keep(KEY, null);
   }
 
   /** Whether one may do what needs a role: what one may not do is not offered. */

@@ -4,7 +4,7 @@ import "uplot/dist/uPlot.min.css";
 import uPlot from "uplot";
 
 import { axisTime, decimal } from "../text/format";
-import { COLOURS, DASHES } from "./looks";
+import { LINE_COLORS, LINE_DASHES } from "./line-styles";
 import type { Line, Point } from "./points";
 
 export interface Frame {
@@ -105,7 +105,7 @@ export class Plot {
       series: [{}, ...lines.flatMap((line, index) => seriesOf(line, index, colour))],
       bands: lines.map((line, index) => ({
         series: [index * PARTS.length + 2, index * PARTS.length + 3],
-        fill: colour(`--${COLOURS[line.tone % COLOURS.length]}`) + BAND,
+        fill: colour(`--${LINE_COLORS[line.tone % LINE_COLORS.length]}`) + BAND,
       })),
       cursor: {
         y: false,
@@ -140,13 +140,13 @@ function roomFor(values: readonly string[]): number {
 }
 
 function seriesOf(line: Line, index: number, colour: (token: string) => string): uPlot.Series[] {
-  const stroke = colour(`--${COLOURS[line.tone % COLOURS.length]}`);
+  const stroke = colour(`--${LINE_COLORS[line.tone % LINE_COLORS.length]}`);
   const edge: uPlot.Series = { width: 0, points: { show: false } };
   const mean: uPlot.Series = {
     label: line.name,
     stroke,
     width: 1.75,
-    dash: [...(DASHES[index % DASHES.length] ?? [])],
+    dash: [...(LINE_DASHES[index % LINE_DASHES.length] ?? [])],
     gaps: (_plot, _series, _first, _last, gaps) => gaps.map(([from, to]) => [from - 1, to + 1]),
     points: { show: (plot) => plot.data[0].length <= FEW, size: 4, fill: stroke },
   };

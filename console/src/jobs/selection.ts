@@ -1,15 +1,15 @@
 /** Devices that were selected one by one, on their way to a new job: a few are named in the address, many would not fit
  * into it. They are kept in the tab, where a reload finds them too. */
-import { newKey } from "../api/key";
-import { Named } from "../kept";
+import { createIdempotencyKey } from "../api/idempotency-key";
+import { NamedItem } from "../storage";
 
 /** So many fit into an address that people can send to each other. */
 const FEW = 20;
 
-const selections = new Named<readonly string[]>("meshfleet.selection");
+const selections = new NamedItem<readonly string[]>("meshfleet.selection");
 
 /** What the address of a new job says for these devices; those that are changed keep the name that they have. */
-export function queryFor(ids: readonly string[], name = newKey()): URLSearchParams {
+export function queryFor(ids: readonly string[], name = createIdempotencyKey()): URLSearchParams {
   if (ids.length <= FEW) return new URLSearchParams(ids.map((id) => ["Device", id]));
   selections.keep(name, ids);
   return new URLSearchParams({ Selection: name });

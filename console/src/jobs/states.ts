@@ -24,7 +24,7 @@ import TimerOff from "@lucide/svelte/icons/timer-off";
 import Triangle from "@lucide/svelte/icons/triangle-alert";
 
 import type { Schemas } from "../api/client";
-import type { Icon, Tone } from "../parts/Toned.svelte";
+import type { Icon, Tone } from "../components/StateLabel.svelte";
 import { en } from "../text/en";
 import { percent, progressText } from "../text/percent";
 

@@ -6,12 +6,12 @@
  */
 import { untrack } from "svelte";
 
-import { names } from "../api/names.svelte";
-import { isBack } from "../api/returning";
+import { deviceNames } from "../api/device-names.svelte";
+import { runRetries } from "../api/reconnect-retries";
 import { session } from "../api/session.svelte";
 import { clock } from "../clock.svelte";
 import { type Filter, type LiveEvent, fits, nameIn } from "./events";
-import { Pulse } from "./pulse";
+import { KeepAlive } from "./keep-alive";
 import { Subscriptions } from "./subscriptions";
 
 export type { Filter, LiveEvent } from "./events";
@@ -64,7 +64,7 @@ class Live {
   #isHeld = false;
   #listeners = new Set<Listener>();
   #subscriptions = new Subscriptions((frame) => this.#send(frame));
-  #pulse = new Pulse(
+  #pulse = new KeepAlive(
     () => this.#send({ ping: "still there?" }),
     () => this.doubt(),
   );
@@ -211,7 +211,7 @@ class Live {
     this.#hasNews = false;
     this.#pulse.begin();
     this.#awaitNews();
-    isBack();
+    runRetries();
   }
 
   #take(text: string): void {
@@ -223,7 +223,7 @@ class Live {
     this.#lastId = event.id;
     if (event.type === "resync") return void (this.#missing ??= setTimeout(() => this.#resync(), MOMENT));
     const named = nameIn(event);
-    if (named) names.hear(named.mac, named.name);
+    if (named) deviceNames.hear(named.mac, named.name);
     this.#hasNews = true;
     this.isQuiet = false;
     this.#tell((listener) => {
@@ -233,7 +233,7 @@ class Live {
 
   #resync(): void {
     this.#missing = undefined;
-    names.age();
+    deviceNames.age();
     this.#tell((listener) => listener.resync());
   }
 

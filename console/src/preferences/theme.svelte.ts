@@ -1,6 +1,6 @@
 /** Light or dark: as the machine has it, until somebody says otherwise. `theme.js` sets it before the first paint. */
 
-import { inBrowser } from "../kept";
+import { browserStorage } from "../storage";
 
 export type Theme = "light" | "dark";
 
@@ -11,13 +11,13 @@ class Appearance {
 
   constructor() {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
-      if (inBrowser.read(KEY) === null) this.#show(event.matches ? "dark" : "light");
+      if (browserStorage.read(KEY) === null) this.#show(event.matches ? "dark" : "light");
     });
   }
 
   switch(): void {
     const other = this.theme === "dark" ? "light" : "dark";
-    inBrowser.keep(KEY, other);
+    browserStorage.keep(KEY, other);
     this.#show(other);
   }
 

@@ -1,5 +1,5 @@
 /** The columns of the table: which there are, how wide each is, and which are shown where there is little room. */
-import type { Sort } from "../../choosing/filters";
+import type { Sort } from "../../filtering/filters";
 import { without } from "../../query";
 import { en } from "../../text/en";
 

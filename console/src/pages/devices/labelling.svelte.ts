@@ -1,6 +1,6 @@
 /** Puts a label on many devices, or takes it off: a few at a time, with news of how far it is. */
 import { Problem, type Schemas, api, bodyOf, textOf } from "../../api/client";
-import type { Asked, Filter } from "../../choosing/filters";
+import type { Asked, Filter } from "../../filtering/filters";
 import { en } from "../../text/en";
 
 export type Deed = "add" | "remove";

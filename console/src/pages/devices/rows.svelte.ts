@@ -1,7 +1,7 @@
 /** The rows of the list: read page by page, and kept up to date where somebody looks. */
 import { type Schemas, api, bodyOf } from "../../api/client";
-import { Pages } from "../../api/pages.svelte";
-import type { Filter, Sort } from "../../choosing/filters";
+import { PagedList } from "../../api/paged-list.svelte";
+import type { Filter, Sort } from "../../filtering/filters";
 import { perFrame } from "../../live/frames";
 import { type LiveEvent, live } from "../../live/socket.svelte";
 
@@ -20,7 +20,7 @@ const MOST_AT_ONCE = 1000;
 export const ENOUGH = 20_000;
 
 export class Rows {
-  readonly pages = new Pages<Row>();
+  readonly pages = new PagedList<Row>();
 
   #watched: ReadonlySet<string> = new Set();
   /** Watched, and not read since then: something may have happened before. */

@@ -1,55 +1,57 @@
-/** How many devices run a firmware, and how many could get it. The summary of devices tells versions without their
- * betas, so a beta is counted by itself, and elsewhere betas count as the version that they lead to. */
+/** Number of devices that run a firmware, and of devices that could be updated to it. The device summary has versions
+ * without their betas, so a beta is counted separately; elsewhere a beta counts as its final version. */
 import { type Version, isBeta, isOlder, readVersion } from "../../text/versions";
-import type { Summary } from "../../choosing/counts.svelte";
-import type { Filter } from "../../choosing/filters";
-import type { Tally } from "../../choosing/tally.svelte";
+import type { Summary } from "../../filtering/device-count.svelte";
+import type { Filter } from "../../filtering/filters";
+import type { DeviceCounts } from "../../filtering/device-counts.svelte";
 import type { Firmware } from "./records";
 
 export interface Usage {
-  /** All devices of its model. */
+  /** Summary of all devices of the model. */
   readonly model: Summary;
+  /** Number of devices that run this version. */
   readonly inUse: number;
-  /** Older ones that it fits. */
+  /** Number of devices with an older version that could be updated to this one. */
   readonly older: number;
 }
 
-/** What has to be counted to know it. */
-export function countedFor(firmware: Firmware): readonly Filter[] {
-  return [{ ModelNumber: firmware.modelNumber }, ...ownOf(firmware), ...fittingOf(firmware)];
+/** Return the device filters whose counts `computeUsage` needs. */
+export function listCountFilters(firmware: Firmware): readonly Filter[] {
+  return [{ ModelNumber: firmware.modelNumber }, ...buildBetaFilters(firmware), ...buildHardwareFilters(firmware)];
 }
 
-/** null until all of that is counted. */
-export function usageOf(firmware: Firmware, tally: Pick<Tally, "of">): Usage | null {
-  const model = tally.of({ ModelNumber: firmware.modelNumber });
-  const own = ownOf(firmware).map((filter) => tally.of(filter));
-  const fitting = fittingOf(firmware).map((filter) => tally.of(filter));
-  const all = [...own, ...fitting].filter((summary) => summary !== null);
-  if (model === null || all.length < own.length + fitting.length) return null;
-  const [beta] = own;
+/** Return the usage of a firmware; null until all its filters are counted. */
+export function computeUsage(firmware: Firmware, deviceCounts: Pick<DeviceCounts, "of">): Usage | null {
+  const model = deviceCounts.of({ ModelNumber: firmware.modelNumber });
+  const betaSummaries = buildBetaFilters(firmware).map((filter) => deviceCounts.of(filter));
+  const hardwareSummaries = buildHardwareFilters(firmware).map((filter) => deviceCounts.of(filter));
+  const loaded = [...betaSummaries, ...hardwareSummaries].filter((summary) => summary !== null);
+  if (model === null || loaded.length < betaSummaries.length + hardwareSummaries.length) return null;
+  const [beta] = betaSummaries;
   const inUse = beta ? beta.total : (model.firmware.find(({ value }) => value === firmware.version)?.count ?? 0);
-  const fits = fitting.length === 0 ? [model] : all.slice(own.length);
-  return { model, inUse, older: fits.reduce((sum, each) => sum + olderIn(each, firmware), 0) };
+  const suitable = hardwareSummaries.length === 0 ? [model] : loaded.slice(betaSummaries.length);
+  return { model, inUse, older: suitable.reduce((sum, each) => sum + countOlder(each, firmware), 0) };
 }
 
-/** A beta by itself. */
-function ownOf({ modelNumber: ModelNumber, version: FirmwareVersion }: Firmware): readonly Filter[] {
+/** Return the filter that counts a beta; empty: the version is not a beta. */
+function buildBetaFilters({ modelNumber: ModelNumber, version: FirmwareVersion }: Firmware): readonly Filter[] {
   const version = readVersion(FirmwareVersion);
   return version !== null && isBeta(version) ? [{ ModelNumber, FirmwareVersion }] : [];
 }
 
-/** The hardware that it is for; none: any. */
-function fittingOf({ modelNumber: ModelNumber, hardwareVersions }: Firmware): readonly Filter[] {
+/** Return one filter per hardware version of the firmware; empty: any hardware. */
+function buildHardwareFilters({ modelNumber: ModelNumber, hardwareVersions }: Firmware): readonly Filter[] {
   return hardwareVersions.map((HardwareVersion) => ({ ModelNumber, HardwareVersion }));
 }
 
-function olderIn(summary: Summary, firmware: Firmware): number {
+/** Count the devices whose version is older than the firmware, but not older than its minimum version. */
+function countOlder(summary: Summary, firmware: Firmware): number {
   const version = readVersion(firmware.version);
-  const min: Version | null = firmware.minVersion === null ? null : readVersion(firmware.minVersion);
+  const minVersion: Version | null = firmware.minVersion === null ? null : readVersion(firmware.minVersion);
   if (version === null) return 0;
   const shares = summary.firmware.filter(({ value }) => {
-    const runs = readVersion(value);
-    return runs !== null && isOlder(runs, version) && (min === null || !isOlder(runs, min));
+    const running = readVersion(value);
+    return running !== null && isOlder(running, version) && (minVersion === null || !isOlder(running, minVersion));
   });
   return shares.reduce((sum, { count }) => sum + count, 0);
 }

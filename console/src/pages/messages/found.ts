@@ -1,6 +1,6 @@
 /** Devices and gateways that are found by what people call them. */
 import { type Schemas, api, bodyOf } from "../../api/client";
-import { devicesCalled } from "../../api/finding";
+import { findDevicesByName } from "../../api/device-search";
 import { address, macOf } from "../../text/format";
 
 export interface Found {
@@ -14,7 +14,7 @@ const MOST = 12;
 const OFFERED = 1000;
 
 export const findDevices: Find = async (text, signal) => {
-  const { items } = await devicesCalled(text, MOST, signal);
+  const { items } = await findDevicesByName(text, MOST, signal);
   return items.map(({ id, friendlyName }) => foundAs(macOf(id), friendlyName));
 };
 

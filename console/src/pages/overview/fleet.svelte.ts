@@ -1,7 +1,7 @@
-/** The fleet in numbers. One question at a time: how devices are comes each time, the lists around them more rarely.
- * What could not be asked leaves the older numbers in place. */
+/** Data of the overview page. Only one refresh runs at a time: each loads the device summary, the lists less often. After
+ * an error the older data stay. */
 import { type Schemas, api, bodyOf, textOf } from "../../api/client";
-import { GROUPS, type JobNews } from "../../jobs/news";
+import { GROUPS, type JobEvents } from "../../jobs/job-events";
 import type { Job, JobState } from "../../jobs/states";
 
 export type Summary = Schemas["Summary"];
@@ -12,118 +12,121 @@ export type Reject = Schemas["Reject"];
 export interface Gateways {
   readonly total: number;
   readonly offline: number;
-  /** Whether any of them is connected, or was. */
-  readonly isHeard: boolean;
-  /** One that is not connected; null: all are. */
-  readonly away: string | null;
-  /** Whether there are more than were counted. */
+  /** Whether any gateway is connected, or was. */
+  readonly hasConnected: boolean;
+  /** MAC of a gateway that is not connected; null: all are connected. */
+  readonly offlineMac: string | null;
+  /** Whether there are more gateways than were counted. */
   readonly hasMore: boolean;
 }
 
-const LISTS_EVERY = 10_000;
-const PAGE = 100;
-/** So many pages of gateways are counted, and no more. */
-const PAGES = 5;
-const LISTED = 5;
-/** Up to so many devices each new one is looked at: it may be the first. */
-const SMALL = 1000;
-/** Jobs in these states are under way, or wait for somebody. */
-const UNDER_WAY: readonly JobState[] = [...GROUPS.running, ...GROUPS.paused, "CREATED", "PENDING_APPROVAL"];
-/** So many that are offline are looked at for those: who was never heard was not lost. */
-const SOUGHT = 50;
+/** Milliseconds between two loads of the lists. */
+const LIST_INTERVAL = 10_000;
+const PAGE_SIZE = 100;
+/** Maximum number of pages of gateways that are counted. */
+const MAX_PAGES = 5;
+/** Number of entries in each list. */
+const LIST_SIZE = 5;
+/** Number of devices up to which a changed total reloads the lists at once: a new device may be the first. */
+const SMALL_FLEET = 1000;
+/** States of jobs that are running, or wait for an action of a user. */
+const ACTIVE_STATES: readonly JobState[] = [...GROUPS.running, ...GROUPS.paused, "CREATED", "PENDING_APPROVAL"];
+/** Number of offline devices that are loaded to find the lost ones: devices that never reported do not count as lost. */
+const MAX_OFFLINE = 50;
 
 export class Fleet {
   summary = $state.raw<Summary | null>(null);
   gateways = $state.raw<Gateways | null>(null);
-  /** Offline devices, the most recently lost first. */
+  /** Offline devices, the most recently disconnected first. */
   lost = $state.raw<readonly Device[] | null>(null);
   rejects = $state.raw<readonly Reject[] | null>(null);
-  /** Update jobs that are under way, the newest first. */
+  /** Active update jobs, the newest first. */
   jobs = $state.raw<readonly Job[]>([]);
   problem = $state<string | null>(null);
 
-  #asking: AbortController | null = null;
-  #listedAt = -Infinity;
-  /** In which state jobs were when they last spoke. */
-  readonly #heard = new Map<string, JobState>();
+  #request: AbortController | null = null;
+  #listsLoadedAt = -Infinity;
+  /** State of each job in its last live event. */
+  readonly #jobStates = new Map<string, JobState>();
 
-  /** Look at the lists too, the next time. */
+  /** Make the next refresh load the lists too. */
   expire(): void {
-    this.#listedAt = -Infinity;
+    this.#listsLoadedAt = -Infinity;
   }
 
-  /** Jobs have changed: they are shown at their places. One that comes into another state may change the list; a job
-   * speaks every second while it runs, and changes nothing by that. */
-  hear({ changed, deleted }: JobNews): void {
+  /** Update listed jobs in place. A job that enters or leaves an active state expires the lists; the events that a running
+   * job sends every second do not. */
+  applyJobEvents({ changed, deleted }: JobEvents): void {
     this.jobs = this.jobs.filter(({ id }) => !deleted.has(id)).map((job) => changed.get(job.id) ?? job);
     for (const { id, state } of changed.values()) {
       const isListed = this.jobs.some((job) => job.id === id);
-      if (isListed !== UNDER_WAY.includes(state) && this.#heard.get(id) !== state) this.expire();
-      this.#heard.set(id, state);
+      if (isListed !== ACTIVE_STATES.includes(state) && this.#jobStates.get(id) !== state) this.expire();
+      this.#jobStates.set(id, state);
     }
   }
 
-  /** Devices that are no gateways. */
+  /** Number of devices without the gateways. */
   get devices(): number {
     return Math.max(0, (this.summary?.total ?? 0) - (this.gateways?.total ?? 0));
   }
 
-  /** Ask anew, unless somebody asks already. Lists that somebody is about to use are left as they are. */
+  /** Load the data again, unless a refresh is running. Lists stay unchanged while `isInUse` returns true. */
   async refresh(isInUse: () => boolean): Promise<void> {
-    if (this.#asking) return;
-    const asking = new AbortController();
-    this.#asking = asking;
+    if (this.#request) return;
+    const request = new AbortController();
+    this.#request = request;
     try {
-      await this.#read(asking.signal, isInUse);
-      if (this.#asking === asking) this.problem = null;
+      await this.#load(request.signal, isInUse);
+      if (this.#request === request) this.problem = null;
     } catch (error) {
-      if (this.#asking === asking) this.problem = textOf(error);
+      if (this.#request === request) this.problem = textOf(error);
     } finally {
-      if (this.#asking === asking) this.#asking = null;
+      if (this.#request === request) this.#request = null;
     }
   }
 
   stop(): void {
-    this.#asking?.abort();
-    this.#asking = null;
+    this.#request?.abort();
+    this.#request = null;
   }
 
-  async #read(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
+  async #load(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
     const summary = bodyOf(await api.GET("/api/v1/devices/summary", { signal }));
-    if (performance.now() - this.#listedAt < LISTS_EVERY && !this.#isOther(summary)) return this.#count(summary);
-    // Whatever happens from here on may not be in the lists any more.
-    this.#listedAt = performance.now();
+    const areListsFresh = performance.now() - this.#listsLoadedAt < LIST_INTERVAL && !this.#hasSizeChanged(summary);
+    if (areListsFresh) return this.#showSummary(summary);
+    // Set before the requests: a change during them expires the lists again.
+    this.#listsLoadedAt = performance.now();
     try {
-      // A gateway is a device, too. Gateways are counted after devices and shown with them: one that was claimed
-      // meanwhile is not taken for a device.
+      // A gateway is a device, too. Gateways are counted after devices and shown together with them: a gateway that is
+      // claimed in between must not count as another device.
       const gateways = await countGateways(signal);
-      this.#count(summary);
+      this.#showSummary(summary);
       this.gateways = gateways;
-      await this.#readLists(signal, isInUse);
+      await this.#loadLists(signal, isInUse);
     } catch (error) {
       this.expire();
       throw error;
     }
   }
 
-  /** Whether a small fleet has more or fewer devices than before: some may be gateways. */
-  #isOther({ total }: Summary): boolean {
-    return total <= SMALL && this.summary?.total !== total;
+  /** Return whether the number of devices in a small fleet has changed: some may be gateways. */
+  #hasSizeChanged({ total }: Summary): boolean {
+    return total <= SMALL_FLEET && this.summary?.total !== total;
   }
 
-  #count(summary: Summary): void {
-    this.summary = this.summary === null ? summary : inOrder(this.summary, summary);
+  #showSummary(summary: Summary): void {
+    this.summary = this.summary === null ? summary : keepSummaryOrder(this.summary, summary);
   }
 
-  async #readLists(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
-    const lost = { Connected: false, Sort: "-connectivity", MaxResults: SOUGHT, Include: "live" } as const;
+  async #loadLists(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
+    const lost = { Connected: false, Sort: "-connectivity", MaxResults: MAX_OFFLINE, Include: "live" } as const;
     const offline = bodyOf(await api.GET("/api/v1/devices", { params: { query: lost }, signal })).items;
-    const underWay = { State: [...UNDER_WAY], MaxResults: LISTED };
-    const jobs = bodyOf(await api.GET("/api/v1/jobs", { params: { query: underWay }, signal })).items;
-    const newest = { MaxResults: LISTED };
+    const active = { State: [...ACTIVE_STATES], MaxResults: LIST_SIZE };
+    const jobs = bodyOf(await api.GET("/api/v1/jobs", { params: { query: active }, signal })).items;
+    const newest = { MaxResults: LIST_SIZE };
     const rejects = bodyOf(await api.GET("/api/v1/rejects", { params: { query: newest }, signal })).items;
     if (this.lost !== null && isInUse()) return;
-    this.lost = offline.filter((device) => device.live?.lastReportAt).slice(0, LISTED);
+    this.lost = offline.filter((device) => device.live?.lastReportAt).slice(0, LIST_SIZE);
     this.rejects = rejects;
     this.jobs = jobs;
   }
@@ -132,36 +135,36 @@ export class Fleet {
 async function countGateways(signal: AbortSignal): Promise<Gateways> {
   let total = 0;
   let offline = 0;
-  let isHeard = false;
-  let away: string | null = null;
+  let hasConnected = false;
+  let offlineMac: string | null = null;
   let token: string | null = null;
-  for (let page = 0; page < PAGES; page += 1) {
-    const query: { MaxResults: number; NextToken?: string } = { MaxResults: PAGE };
+  for (let page = 0; page < MAX_PAGES; page += 1) {
+    const query: { MaxResults: number; NextToken?: string } = { MaxResults: PAGE_SIZE };
     if (token !== null) query.NextToken = token;
     const body: Schemas["GatewayPage"] = bodyOf(await api.GET("/api/v1/gateways", { params: { query }, signal }));
     total += body.items.length;
-    const missing = body.items.filter((gateway) => !gateway.connected);
-    offline += missing.length;
-    // A gateway that was connected once has told which version it speaks.
-    isHeard ||= body.items.some((gateway) => gateway.connected || gateway.apiVersion !== null);
-    away ??= missing[0]?.mac ?? null;
+    const disconnected = body.items.filter((gateway) => !gateway.connected);
+    offline += disconnected.length;
+    // A gateway that was connected once has reported its API version.
+    hasConnected ||= body.items.some((gateway) => gateway.connected || gateway.apiVersion !== null);
+    offlineMac ??= disconnected[0]?.mac ?? null;
     token = body.nextToken;
     if (token === null) break;
   }
-  return { total, offline, isHeard, away, hasMore: token !== null };
+  return { total, offline, hasConnected, offlineMac, hasMore: token !== null };
 }
 
-/** New numbers in the places of the old ones: nothing moves away from under a pointer. */
-function inOrder(before: Summary, now: Summary): Summary {
+/** Return the new summary in the order of the previous one: no row moves away from under the pointer. */
+function keepSummaryOrder(previous: Summary, current: Summary): Summary {
   return {
-    ...now,
-    models: placed(before.models, now.models),
-    firmware: placed(before.firmware, now.firmware),
-    labels: placed(before.labels, now.labels),
+    ...current,
+    models: keepOrder(previous.models, current.models),
+    firmware: keepOrder(previous.firmware, current.firmware),
+    labels: keepOrder(previous.labels, current.labels),
   };
 }
 
-function placed(before: readonly Share[], now: readonly Share[]): Share[] {
-  const places = new Map(before.map((share, index) => [share.value, index]));
-  return [...now].sort((a, b) => (places.get(a.value) ?? Infinity) - (places.get(b.value) ?? Infinity) || 0);
+function keepOrder(previous: readonly Share[], current: readonly Share[]): Share[] {
+  const positions = new Map(previous.map((share, index) => [share.value, index]));
+  return [...current].sort((a, b) => (positions.get(a.value) ?? Infinity) - (positions.get(b.value) ?? Infinity) || 0);
 }

@@ -1,5 +1,5 @@
 /** Which password somebody is to have: one that is made here, or one that is typed twice. */
-import { SHORTEST_PASSWORD } from "../../api/limits";
+import { MIN_PASSWORD_LENGTH } from "../../api/limits";
 import { generated } from "./generated";
 
 export class PasswordChoice {
@@ -8,7 +8,7 @@ export class PasswordChoice {
   again = $state("");
 
   readonly length = $derived([...this.typed].length);
-  readonly isShort = $derived(this.length < SHORTEST_PASSWORD);
+  readonly isShort = $derived(this.length < MIN_PASSWORD_LENGTH);
   readonly isGood = $derived(this.way === "made" || (!this.isShort && this.typed === this.again));
 
   /** The password, and whether somebody has to be shown it. */

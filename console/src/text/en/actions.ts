@@ -1,6 +1,6 @@
 /** What the audit log tells, in words. */
-import { devicesOf } from "../devices";
-import { isolated } from "../isolated";
+import { deviceCountText } from "../device-count";
+import { isolateBidi } from "../bidi";
 
 /** What the service wrote down beside the action itself. */
 type Detail = Readonly<Record<string, unknown>>;
@@ -18,9 +18,9 @@ export interface Action {
 const plain = (name: string, before: string, behind = ""): Action => ({ name, told: () => [before, behind] });
 
 /** A name that was given; one that was never given is told as none. */
-const quoted = (value: unknown): string => (typeof value === "string" && value !== "" ? `“${isolated(value)}”` : "no name");
-const text = (value: unknown): string => (value === undefined || value === null ? "" : isolated(String(value)));
-const some = (value: unknown): string => (typeof value === "number" ? devicesOf(value) : "devices");
+const quoted = (value: unknown): string => (typeof value === "string" && value !== "" ? `“${isolateBidi(value)}”` : "no name");
+const text = (value: unknown): string => (value === undefined || value === null ? "" : isolateBidi(String(value)));
+const some = (value: unknown): string => (typeof value === "number" ? deviceCountText(value) : "devices");
 
 /** Why a job did something by itself; a person needs no reason. */
 const CAUSES: Readonly<Record<string, string>> = {

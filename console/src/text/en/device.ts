@@ -1,5 +1,5 @@
 /** The page of a device: its head, and what it reports right now. */
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 export const device = {
   title: "Device",
@@ -33,7 +33,7 @@ export const device = {
     button: "Forget device…",
     title: "Forget this device?",
     lead: (name: string) =>
-      `${isolated(name)} will be gone from the list, with its name and labels. What it reported is kept for as long as anything is. If it is heard again, it comes back.`,
+      `${isolateBidi(name)} will be gone from the list, with its name and labels. What it reported is kept for as long as anything is. If it is heard again, it comes back.`,
     submit: "Forget device",
     busy: "Forgetting…",
     done: "The device was forgotten.",
@@ -42,9 +42,9 @@ export const device = {
     list: "Labels",
     add: "Add label",
     field: "Label",
-    create: (name: string) => `Create “${isolated(name)}”`,
+    create: (name: string) => `Create “${isolateBidi(name)}”`,
     none: "No other label is known. Type a new one.",
-    failed: (name: string, why: string) => `Label “${isolated(name)}”: ${why}`,
+    failed: (name: string, why: string) => `Label “${isolateBidi(name)}”: ${why}`,
   },
   live: {
     values: "Latest values",
@@ -87,7 +87,7 @@ export const device = {
     claimed: "Claimed",
     reported: "Last report",
     place: "Place",
-    placeAt: (site: string, floor: string, x: string, y: string) => `${isolated(site)}, floor ${floor} (${x} m, ${y} m)`,
+    placeAt: (site: string, floor: string, x: string, y: string) => `${isolateBidi(site)}, floor ${floor} (${x} m, ${y} m)`,
     none: "–",
   },
   connectivity: {

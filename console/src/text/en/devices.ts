@@ -1,14 +1,14 @@
 /** The page of devices. */
-import { devicesOf } from "../devices";
+import { deviceCountText } from "../device-count";
 import { count } from "../format";
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 export const devices = {
   title: "Devices",
   table: "Devices",
   about: (text: string) => `about ${text}`,
-  counted: devicesOf,
-  matching: (number: number) => `${devicesOf(number)} ${number === 1 ? "matches" : "match"}`,
+  counted: deviceCountText,
+  matching: (number: number) => `${deviceCountText(number)} ${number === 1 ? "matches" : "match"}`,
   connected: (number: number) => `${count(number)} online`,
   disconnected: (number: number) => `${count(number)} offline`,
   counting: "Counting…",
@@ -90,12 +90,12 @@ export const devices = {
     running: "It is still going on. Stop it before you leave, or wait until it is done.",
     gathering: "Looking up the devices…",
     progress: (done: number, total: number) => `${count(done)} of ${count(total)}`,
-    added: (label: string, number: number) => `Label “${isolated(label)}” is on ${devicesOf(number)}.`,
-    removed: (label: string, number: number) => `Label “${isolated(label)}” is taken off ${devicesOf(number)}.`,
-    partly: (done: number, total: number) => `Done for ${count(done)} of ${devicesOf(total)}; the others stay selected.`,
+    added: (label: string, number: number) => `Label “${isolateBidi(label)}” is on ${deviceCountText(number)}.`,
+    removed: (label: string, number: number) => `Label “${isolateBidi(label)}” is taken off ${deviceCountText(number)}.`,
+    partly: (done: number, total: number) => `Done for ${count(done)} of ${deviceCountText(total)}; the others stay selected.`,
     stopped: "You stopped it.",
     everything: "all that match",
-    tooMany: (most: number) => `No more than ${devicesOf(most)} can be labelled at once: narrow the filter, and go step by step.`,
+    tooMany: (most: number) => `No more than ${deviceCountText(most)} can be labelled at once: narrow the filter, and go step by step.`,
   },
   keys: { next: "Next device", previous: "Previous device", select: "Select the device, or not" },
 } as const;

@@ -1,5 +1,5 @@
 /** The catalogue of firmware. */
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 export const firmware = {
   title: "Firmware",
@@ -24,7 +24,7 @@ export const firmware = {
   anyHardware: "any",
   anyVersion: "any",
   counting: "counting",
-  by: (who: string) => `by ${isolated(who)}`,
+  by: (who: string) => `by ${isolateBidi(who)}`,
   types: { 1: "Nordic package", 2: "RAUC bundle" },
   bare: "Bare image",
   filter: {
@@ -61,17 +61,17 @@ export const firmware = {
     faults: {
       none: "Choose the image.",
       several: "One file at a time, please.",
-      empty: (name: string) => `${isolated(name)} is empty.`,
-      ending: (name: string) => `${isolated(name)} is not an image: its name must end in .zip, .bin or .raucb.`,
+      empty: (name: string) => `${isolateBidi(name)} is empty.`,
+      ending: (name: string) => `${isolateBidi(name)} is not an image: its name must end in .zip, .bin or .raucb.`,
       large: (size: string, most: string) =>
         `It has ${size}; a Nordic package has ${most} at most. If it is a RAUC bundle, say so below.`,
       bare: "This is not a Nordic package (a zip file). If it is a bare image, tick “Bare image” below.",
       package: "This is a zip file, not a bare image. If it is a Nordic package, untick “Bare image” below.",
       unreadable: (name: string) =>
-        `The browser cannot read ${isolated(name)}. Was it moved or changed, or is it a folder? Choose it once more.`,
+        `The browser cannot read ${isolateBidi(name)}. Was it moved or changed, or is it a folder? Choose it once more.`,
       model: "A model has four hex digits, such as 0018.",
       version: "A version is such as 3.4.2 or 3.4.2-beta.1, with numbers up to 255.",
-      hardware: (text: string) => `“${isolated(text)}” is no hardware version: 1.2.0 would be one.`,
+      hardware: (text: string) => `“${isolateBidi(text)}” is no hardware version: 1.2.0 would be one.`,
       min: "It is newer than the version itself.",
       notes: (many: string, most: string) => `${many} characters are too many: ${most} at most.`,
     },
@@ -123,7 +123,7 @@ export const firmware = {
     missing: "There is no such firmware",
     missingLead: "It was deleted, or the address is mistyped.",
     back: "All firmware",
-    title: (name: string, version: string) => `${isolated(name)} ${version}`,
+    title: (name: string, version: string) => `${isolateBidi(name)} ${version}`,
     rollOut: "Roll out",
     download: "Download image",
     saving: "Downloading…",
@@ -162,16 +162,16 @@ export const firmware = {
   release: {
     open: "Release",
     title: "Release this firmware?",
-    lead: (name: string) => `From now on operators can roll out ${isolated(name)}. No device gets it by itself.`,
+    lead: (name: string) => `From now on operators can roll out ${isolateBidi(name)}. No device gets it by itself.`,
     last: "It never becomes a draft again; it can be withdrawn.",
     submit: "Release firmware",
     busy: "Releasing…",
-    done: (name: string) => `${isolated(name)} was released.`,
+    done: (name: string) => `${isolateBidi(name)} was released.`,
   },
   withdraw: {
     open: "Withdraw",
     title: "Withdraw this firmware?",
-    lead: (name: string) => `No device gets ${isolated(name)} any more. Devices that run it keep it.`,
+    lead: (name: string) => `No device gets ${isolateBidi(name)} any more. Devices that run it keep it.`,
     last: "This cannot be taken back, not even by an admin.",
     looking: "Looking for jobs that it would cancel…",
     unknown: (why: string) => `Which jobs it would cancel is not known: ${why}`,
@@ -180,14 +180,14 @@ export const firmware = {
     confirm: (version: string) => `Type its version, ${version}, to confirm`,
     submit: "Withdraw firmware",
     busy: "Withdrawing…",
-    done: (name: string) => `${isolated(name)} was withdrawn.`,
+    done: (name: string) => `${isolateBidi(name)} was withdrawn.`,
   },
   remove: {
     open: "Delete",
     title: "Delete this firmware?",
-    lead: (name: string) => `${isolated(name)} and its image are gone for good. No job has it.`,
+    lead: (name: string) => `${isolateBidi(name)} and its image are gone for good. No job has it.`,
     submit: "Delete firmware",
     busy: "Deleting…",
-    done: (name: string) => `${isolated(name)} was deleted.`,
+    done: (name: string) => `${isolateBidi(name)} was deleted.`,
   },
 } as const;

@@ -1,5 +1,5 @@
 /** The pages of gateways. */
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 export const gateways = {
   title: "Gateways",
@@ -47,7 +47,7 @@ export const gateways = {
   making: "Wait a moment: a password is on its way, and nobody can show it later.",
   unheard: "A password may have been made all the same, and nobody has it: give the gateway a new one when the service is back.",
   credentials: {
-    title: (name: string) => `Credentials of ${isolated(name)}`,
+    title: (name: string) => `Credentials of ${isolateBidi(name)}`,
     once: "The password is shown this once. Store it now, or hand it to whoever sets up the gateway.",
     host: "Broker",
     port: "Port",
@@ -93,19 +93,19 @@ export const gateways = {
     open: "New password",
     title: "Give it a new password?",
     lead: (name: string) =>
-      `${isolated(name)} is cut off at once and stays away until it has the new password. Its devices are not heard meanwhile, unless another gateway hears them.`,
+      `${isolateBidi(name)} is cut off at once and stays away until it has the new password. Its devices are not heard meanwhile, unless another gateway hears them.`,
     submit: "Make a new password",
     busy: "Making…",
   },
   release: {
     open: "Release",
     title: "Release this gateway?",
-    lead: (name: string) => `${isolated(name)} is cut off within a second, and its password holds no longer.`,
+    lead: (name: string) => `${isolateBidi(name)} is cut off within a second, and its password holds no longer.`,
     history: "What it and its devices have reported stays. To get it back, claim it again.",
     confirm: "Type its name or its MAC to confirm",
     submit: "Release gateway",
     busy: "Releasing…",
-    done: (name: string) => `${isolated(name)} was released.`,
+    done: (name: string) => `${isolateBidi(name)} was released.`,
   },
   devices: {
     title: "Devices behind it",

@@ -1,6 +1,6 @@
 /** Every word of the console, in English, page by page. Other languages have the same keys. */
 import { api } from "./api";
-import { asking } from "./asking";
+import { asking } from "./requests";
 import { audit } from "./audit";
 import { charts } from "./charts";
 import { common } from "./common";
@@ -15,8 +15,8 @@ import { jobs } from "./jobs";
 import { keys } from "./keys";
 import { labels } from "./labels";
 import { messages } from "./messages";
-import { newJob } from "./newjob";
-import { once } from "./once";
+import { newJob } from "./new-job";
+import { once } from "./secrets";
 import { overview } from "./overview";
 import { people } from "./people";
 import { properties } from "./properties";

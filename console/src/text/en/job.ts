@@ -1,5 +1,5 @@
 /** The page of one update job. */
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 const devices = (many: string): string => (many === "1" ? "1 device" : `${many} devices`);
 
@@ -69,7 +69,7 @@ export const job = {
     stays: "The audit log keeps a row: its name, firmware, outcome and counts.",
     submit: "Delete job",
     busy: "Deleting…",
-    done: (name: string) => `${isolated(name)} was deleted.`,
+    done: (name: string) => `${isolateBidi(name)} was deleted.`,
   },
   progress: {
     title: "Progress",
@@ -126,7 +126,7 @@ export const job = {
       GATE_FAILED: "It paused itself: too few devices of a wave succeeded. If you resume it, the next wave begins all the same.",
     },
     canceling: (many: string) => `It is being canceled. ${devices(many)} ${many === "1" ? "is" : "are"} still awaited.`,
-    soaking: (wave: string, moment: string) => `Enough devices of ${isolated(wave)} succeeded. The next wave begins at ${moment}, if nothing else comes up.`,
+    soaking: (wave: string, moment: string) => `Enough devices of ${isolateBidi(wave)} succeeded. The next wave begins at ${moment}, if nothing else comes up.`,
     staged: (many: string) => `${devices(many)} ${many === "1" ? "keeps" : "keep"} the image until somebody says “Install now”.`,
     stuck: "Nothing is under way at the moment.",
     words: {
@@ -181,7 +181,7 @@ export const job = {
     unknown: "Not known",
     more: "Show all",
     less: "Show fewer",
-    only: (name: string) => `Devices behind ${isolated(name)}`,
+    only: (name: string) => `Devices behind ${isolateBidi(name)}`,
   },
   devices: {
     title: "Devices",
@@ -191,11 +191,11 @@ export const job = {
     all: "All",
     meant: "To update",
     leftOut: "Left out",
-    end: (filter: string) => `Show others too: end the filter “${isolated(filter)}”`,
+    end: (filter: string) => `Show others too: end the filter “${isolateBidi(filter)}”`,
     reason: (text: string) => `Reason: ${text}`,
-    gateway: (name: string) => `Gateway: ${isolated(name)}`,
+    gateway: (name: string) => `Gateway: ${isolateBidi(name)}`,
     columns: { device: "Device", state: "State", why: "Progress or reason", wave: "Wave", gateway: "Gateway", attempt: "Try" },
-    progress: (name: string) => `Transfer to ${isolated(name)}`,
+    progress: (name: string) => `Transfer to ${isolateBidi(name)}`,
     percent: (percent: string) => `${percent} %`,
     none: "–",
     csv: "Save as CSV",
@@ -209,7 +209,7 @@ export const job = {
     enough: "These are as many as can be shown at once. Choose a state or a gateway to see others.",
   },
   evidence: {
-    title: (name: string) => `Evidence: ${isolated(name)}`,
+    title: (name: string) => `Evidence: ${isolateBidi(name)}`,
     missing: "This device is not in the job.",
     device: "Open the device",
     previous: "Previous device",
@@ -229,7 +229,7 @@ export const job = {
     story: "What happened",
     later: "came when it was over",
     attempt: (number: number) => `try ${number}`,
-    by: (actor: string) => `by ${isolated(actor)}`,
+    by: (actor: string) => `by ${isolateBidi(actor)}`,
     step: (from: string, to: string) => `${from} → ${to}`,
     proven: {
       version: (version: string, moment: string) => `It answered with version ${version}, at ${moment}.`,

@@ -1,5 +1,5 @@
 /** The list of update jobs, and what all pages of jobs say. */
-import { devicesOf } from "../devices";
+import { deviceCountText } from "../device-count";
 import { count } from "../format";
 
 export const jobs = {
@@ -8,7 +8,7 @@ export const jobs = {
   make: "New update job",
   table: "Update jobs",
   columns: { job: "Job", state: "State", progress: "Progress", firmware: "Firmware", by: "Made by", made: "Made" },
-  devices: devicesOf,
+  devices: deviceCountText,
   failed: (number: string) => `${number} failed`,
   added: (number: number) => `${count(number)} new, refresh`,
   groups: { label: "Jobs by state", all: "All", running: "Running", paused: "Paused", waiting: "Not started", over: "Over" },

@@ -1,12 +1,12 @@
 /** Keys for programs. */
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 export const keys = {
   title: "API keys",
   table: "API keys",
   lead: "With a key a program comes without a person’s password. It holds until it expires or is removed, also when who made it is gone.",
   columns: { name: "Name", id: "Id", role: "Role", by: "Made by", created: "Made", expires: "Expires", actions: "Actions" },
-  trail: (name: string) => `What programs did with ${isolated(name)}`,
+  trail: (name: string) => `What programs did with ${isolateBidi(name)}`,
   never: "never",
   expired: "Expired",
   empty: {
@@ -24,13 +24,13 @@ export const keys = {
     spans: { never: "Never", month: "In 30 days", quarter: "In 90 days", year: "In a year", day: "On a day…" },
     day: "Last day",
     past: "This day has passed.",
-    exists: (name: string) => `There is a key named “${isolated(name)}” already.`,
+    exists: (name: string) => `There is a key named “${isolateBidi(name)}” already.`,
     submit: "Make key",
     busy: "Making…",
     unheard: "A key may have been made all the same, and nobody has it: look at the list, remove it there and make another.",
   },
   shown: {
-    title: (name: string) => `API key “${isolated(name)}”`,
+    title: (name: string) => `API key “${isolateBidi(name)}”`,
     once: "The key is shown this once. Store it now where the program finds it, and nowhere else.",
     unkept: "Nobody can show this key again. If you did not store it, close with “I have stored it” all the same, remove it and make another.",
     key: "Key",
@@ -42,11 +42,11 @@ export const keys = {
   remove: {
     open: "Remove",
     title: "Remove this API key?",
-    lead: (name: string) => `Programs that come with “${isolated(name)}” are cut off at once, from the API and from the broker.`,
+    lead: (name: string) => `Programs that come with “${isolateBidi(name)}” are cut off at once, from the API and from the broker.`,
     stays: "It cannot be brought back: they need another key. What was done with it stays in the audit log.",
     submit: "Remove key",
     busy: "Removing…",
-    done: (name: string) => `API key “${isolated(name)}” was removed.`,
+    done: (name: string) => `API key “${isolateBidi(name)}” was removed.`,
     gone: "It was removed already.",
   },
 } as const;

@@ -1,5 +1,5 @@
 /** The page of labels. */
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 export const labels = {
   title: "Labels",
@@ -25,8 +25,8 @@ export const labels = {
     path: "A label cannot be just dots like this.",
     submit: "Create",
     busy: "Creating…",
-    done: (name: string) => `Label “${isolated(name)}” was created.`,
-    exists: (name: string) => `Label “${isolated(name)}” was there already.`,
+    done: (name: string) => `Label “${isolateBidi(name)}” was created.`,
+    exists: (name: string) => `Label “${isolateBidi(name)}” was there already.`,
   },
   remove: {
     open: "Remove",
@@ -36,6 +36,6 @@ export const labels = {
     lead: "The devices stay as they are. This cannot be undone.",
     submit: "Remove label",
     busy: "Removing…",
-    done: (name: string) => `Label “${isolated(name)}” was removed.`,
+    done: (name: string) => `Label “${isolateBidi(name)}” was removed.`,
   },
 } as const;

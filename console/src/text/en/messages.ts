@@ -1,5 +1,5 @@
 /** What gateways say, and what one asks them. */
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 export const messages = {
   title: "Messages",
@@ -20,8 +20,8 @@ export const messages = {
     label: "Which reports",
     kind: "Kinds of reports",
     active: "Active filters",
-    device: (name: string) => `Device: ${isolated(name)}`,
-    gateway: (name: string) => `Gateway: ${isolated(name)}`,
+    device: (name: string) => `Device: ${isolateBidi(name)}`,
+    gateway: (name: string) => `Gateway: ${isolateBidi(name)}`,
     remove: (what: string) => `Remove filter ${what}`,
     clear: "Clear all",
   },
@@ -71,9 +71,9 @@ export const messages = {
     ask: "Ask this device",
     seq: (seq: string) => `seq ${seq}`,
     taken: (time: string) => `of ${time}`,
-    through: (gateway: string) => `through ${isolated(gateway)}`,
+    through: (gateway: string) => `through ${isolateBidi(gateway)}`,
     status: (status: string) => `Status ${status}`,
-    heardBy: (parent: string) => `heard by ${isolated(parent)}`,
+    heardBy: (parent: string) => `heard by ${isolateBidi(parent)}`,
     unreachable: "no way to it",
   },
   ask: {
@@ -117,7 +117,7 @@ export const messages = {
     sendChange: "Send…",
     choose: "Choose a device first.",
     sent: "Sent from here",
-    again: (what: string, name: string) => `Send again: ${what}, to ${isolated(name)}`,
+    again: (what: string, name: string) => `Send again: ${what}, to ${isolateBidi(name)}`,
   },
   past: {
     choose: "Choose a device",

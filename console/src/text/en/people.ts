@@ -1,5 +1,5 @@
 /** Who may sign in. */
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 export const people = {
   title: "People",
@@ -8,7 +8,7 @@ export const people = {
   summary: (many: string, one: boolean) => (one ? "1 person may sign in" : `${many} people may sign in`),
   some: (many: string) => `The first ${many} people`,
   you: "you",
-  trail: (name: string) => `What ${isolated(name)} did`,
+  trail: (name: string) => `What ${isolateBidi(name)} did`,
   role: "Role",
   roles: {
     viewer: { name: "Viewer", hint: "looks at everything, changes nothing" },
@@ -17,10 +17,10 @@ export const people = {
   },
   name: "User name",
   refused: {
-    lastAdmin: (name: string) => `${isolated(name)} is the last admin. Make somebody else an admin first: without one, nobody could do it any more.`,
-    exists: (name: string) => `Somebody is called ${isolated(name)} already.`,
+    lastAdmin: (name: string) => `${isolateBidi(name)} is the last admin. Make somebody else an admin first: without one, nobody could do it any more.`,
+    exists: (name: string) => `Somebody is called ${isolateBidi(name)} already.`,
     busy: "The service checks too many passwords at the moment. Nothing was changed: please try again.",
-    gone: (name: string) => `${isolated(name)} was removed meanwhile.`,
+    gone: (name: string) => `${isolateBidi(name)} was removed meanwhile.`,
   },
   password: {
     legend: "Password",
@@ -42,11 +42,11 @@ export const people = {
     nameLong: (many: number) => `${many} characters are too many: 64 at most.`,
     submit: "Add",
     busy: "Adding…",
-    done: (name: string) => `${isolated(name)} may sign in now.`,
+    done: (name: string) => `${isolateBidi(name)} may sign in now.`,
     unheard: "The person may have been added all the same: look at the list, and give them a new password.",
   },
   shown: {
-    title: (name: string) => `Password of ${isolated(name)}`,
+    title: (name: string) => `Password of ${isolateBidi(name)}`,
     once: "The password is shown this once. Store it now, or hand it over. They can change it in the account menu.",
     unkept: "Nobody can show this password again. If you did not store it, close with “I have stored it” all the same and give them a new one with “New password”.",
     console: "Console",
@@ -54,32 +54,32 @@ export const people = {
   },
   change: {
     open: "Change role",
-    title: (name: string) => `Role of ${isolated(name)}`,
+    title: (name: string) => `Role of ${isolateBidi(name)}`,
     lead: "It holds at once. A page that they have open follows with the next thing they do there, or when they load it anew.",
     own: "This is you: you will not be able to open this page any more, and only another admin can change it back.",
     submit: "Change role",
     busy: "Changing…",
-    done: (name: string, role: string) => `${isolated(name)}: ${role} from now on.`,
+    done: (name: string, role: string) => `${isolateBidi(name)}: ${role} from now on.`,
   },
   renew: {
     open: "New password",
-    title: (name: string) => `New password for ${isolated(name)}`,
+    title: (name: string) => `New password for ${isolateBidi(name)}`,
     lead: "They are signed out everywhere at once, and what is connected to the broker in their name is cut off, until they come with the new password.",
     submit: "Set new password",
     busy: "Setting…",
-    done: (name: string) => `${isolated(name)} has a new password, and was signed out everywhere.`,
+    done: (name: string) => `${isolateBidi(name)} has a new password, and was signed out everywhere.`,
     unheard: "The password may have been changed all the same: set it once more when the service is back.",
     own: "Change my password",
   },
   remove: {
     open: "Remove",
-    title: (name: string) => `Remove ${isolated(name)}?`,
+    title: (name: string) => `Remove ${isolateBidi(name)}?`,
     lead: "They are signed out everywhere at once, and what is connected to the broker in their name is cut off. They cannot sign in any more.",
     own: "This is you: you are signed out at once, and cannot come back.",
     stays: "What they did stays, and so do API keys that they made: remove those apart.",
     confirm: "Type the user name to confirm",
     submit: "Remove person",
     busy: "Removing…",
-    done: (name: string) => `${isolated(name)} was removed.`,
+    done: (name: string) => `${isolateBidi(name)} was removed.`,
   },
 } as const;

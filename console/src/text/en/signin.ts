@@ -1,5 +1,5 @@
 /** The page that asks who one is. */
-import { isolated } from "../isolated";
+import { isolateBidi } from "../bidi";
 
 export const signIn = {
   title: "Sign in",
@@ -14,6 +14,6 @@ export const signIn = {
   unreachable: "The service cannot be reached. This page goes on trying.",
   failed: "The service could not be reached. Nothing was checked: please try again.",
   ended: "Your session has ended. Please sign in again.",
-  kept: (name: string) => `What was typed is kept for ${isolated(name)}. Whoever else signs in begins anew.`,
+  kept: (name: string) => `What was typed is kept for ${isolateBidi(name)}. Whoever else signs in begins anew.`,
   first: "The password of admin was printed when the service first started.",
 } as const;

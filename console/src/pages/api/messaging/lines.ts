@@ -45,7 +45,7 @@ export function linesFor(channel: Channel, filled: Filled, place: Place): readon
     // A gateway hears what is for itself alone.
     const isOwn = (level: Level): boolean => reader === "gateway" && level.level === "gateway";
     const topic = topicOf(channel, (level) => (isOwn(level) ? said(level) : wanted(level) || "+"));
-    const login = loginOf(channel, reader, said, place);
+    const login = tokenLogin(channel, reader, said, place);
     found.push({
       caption: words.read(words.who[reader]),
       isGateway: reader === "gateway",
@@ -53,7 +53,7 @@ export function linesFor(channel: Channel, filled: Filled, place: Place): readon
     });
   }
   if (publisher !== null) {
-    const login = loginOf(channel, publisher, said, place);
+    const login = tokenLogin(channel, publisher, said, place);
     const what = [`-q 1 -t ${quoted(topicOf(channel, said))}`, `-m ${quoted(JSON.stringify(payload))}`];
     found.push({
       caption: words.publish(words.who[publisher]),
@@ -92,7 +92,7 @@ function topicOf({ topic, levels }: Channel, value: (level: Level) => string): s
 }
 
 /** A gateway logs in with its MAC, as user name and as client id. */
-function loginOf(channel: Channel, who: Who, said: (level: Level) => string, { server, account, gateway }: Place): string {
+function tokenLogin(channel: Channel, who: Who, said: (level: Level) => string, { server, account, gateway }: Place): string {
   const at = server.host.lastIndexOf(":");
   const host = server.host.slice(0, at).replace(/^\[|\]$/g, "");
   const level = channel.levels.find((each) => each.level === "gateway");

@@ -1,6 +1,6 @@
 /** The lines of measurements: one for each identifier, read for the time that is shown, and going on with what comes. */
 import { api, bodyOf } from "../../../api/client";
-import { Loaded } from "../../../api/loaded.svelte";
+import { Resource } from "../../../api/resource.svelte";
 import { Curve } from "../../../charts/curve";
 import { pointsOf } from "../../../charts/points";
 import { keyOf } from "./measurements.svelte";
@@ -14,7 +14,7 @@ const LATE = 2000;
 export type Resolution = () => number;
 
 class Measurement {
-  readonly answer = new Loaded<Curve>();
+  readonly answer = new Resource<Curve>();
   #late: ReturnType<typeof setTimeout> | undefined;
 
   constructor(

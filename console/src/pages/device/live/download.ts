@@ -1,6 +1,6 @@
 /** Samples as a file. */
 import { api, bodyOf } from "../../../api/client";
-import { save } from "../../../saving";
+import { downloadFile } from "../../../file-download";
 
 export interface Wanted {
   readonly deviceId: string;
@@ -21,5 +21,5 @@ export async function saveCsv({ deviceId, identifier, from, to }: Wanted): Promi
     headers: { Accept: "text/csv" },
     parseAs: "blob",
   });
-  save(bodyOf(answer), `${deviceId}-${identifier}.csv`);
+  downloadFile(bodyOf(answer), `${deviceId}-${identifier}.csv`);
 }

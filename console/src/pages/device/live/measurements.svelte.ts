@@ -1,5 +1,5 @@
 /** What a device measures: of each identifier the newest values, and whether the last attempt failed. */
-import { Loaded } from "../../../api/loaded.svelte";
+import { Resource } from "../../../api/resource.svelte";
 import { usualGap } from "../../../charts/points";
 import { type Sample, readSamples } from "../samples";
 
@@ -22,7 +22,7 @@ const KEPT = 100;
 const KINDS: Sample["kind"][] = ["measurement", "measurement-error"];
 
 export class Measurements {
-  readonly answer = new Loaded<readonly Measured[]>();
+  readonly answer = new Resource<readonly Measured[]>();
   readonly items = $derived(this.answer.value ?? []);
 
   constructor(readonly deviceId: string) {}

@@ -1,11 +1,11 @@
 /** The latest events of a device. */
-import { Loaded } from "../../../api/loaded.svelte";
+import { Resource } from "../../../api/resource.svelte";
 import { type Sample, readSamples, sampleKey } from "../samples";
 
 const KEPT = 5;
 
 export class Recent {
-  readonly answer = new Loaded<readonly Sample[]>();
+  readonly answer = new Resource<readonly Sample[]>();
   readonly items = $derived(this.answer.value ?? []);
 
   constructor(readonly deviceId: string) {}

@@ -1,6 +1,6 @@
 /** How well each parent hears a device: read for the time that is shown, and going on with what comes. */
 import { api, bodyOf } from "../../../api/client";
-import { Loaded } from "../../../api/loaded.svelte";
+import { Resource } from "../../../api/resource.svelte";
 import { Curve } from "../../../charts/curve";
 import { pointsOf } from "../../../charts/points";
 import type { Resolution } from "./curves.svelte";
@@ -10,7 +10,7 @@ import type { Heard } from "../told";
 type Parents = ReadonlyMap<string, Curve>;
 
 export class Signals {
-  readonly answer = new Loaded<Parents>();
+  readonly answer = new Resource<Parents>();
   /** Parents by their MACs, in the order of the answer; those that are heard of later come behind them. */
   readonly parents = $derived<Parents>(this.answer.value ?? new Map());
 

@@ -2,7 +2,7 @@
  * Both are part of the address. */
 import { clock } from "../../../clock.svelte";
 import { live } from "../../../live/socket.svelte";
-import { pageAddress } from "../../../page.svelte";
+import { pageAddress } from "../../../page-address.svelte";
 import { stated } from "../../../query";
 
 export const RANGES = ["15m", "1h", "24h", "7d", "30d"] as const;

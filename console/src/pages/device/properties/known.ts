@@ -1,9 +1,9 @@
 /** What is known of the properties of a device: what it reported, what was read from it, and what it was told to hold. */
 import type { Schemas } from "../../../api/client";
-import type { RequestRecord } from "../../../asking/request.svelte";
-import type { Seen } from "../../../asking/seen";
-import { type Form, keyOf, subjectOf } from "../../../asking/subject";
-import { isRaw, isRead, isWrite } from "../../../asking/words";
+import type { RequestRecord } from "../../../requests/request.svelte";
+import type { LastValue } from "../../../requests/last-value";
+import { type Form, keyOf, parseProperty } from "../../../requests/property";
+import { isRaw, isRead, isWrite } from "../../../requests/request-text";
 import { isObject } from "../../../json";
 
 type Sample = Schemas["Sample"];
@@ -20,7 +20,7 @@ export interface Wish {
 export interface Row {
   readonly key: string;
   readonly name: string | null;
-  readonly seen: Seen | null;
+  readonly seen: LastValue | null;
   readonly wish: Wish | null;
 }
 
@@ -32,7 +32,7 @@ export function rowsOf(samples: ReadonlyMap<string, Sample>, records: readonly R
   return [...keys].sort().map((key) => {
     const sample = samples.get(key);
     const seen = later(sample ? reported(sample) : null, readBy(reads.get(key)));
-    return { key, name: subjectOf(key)?.entry?.name ?? sample?.name ?? null, seen, wish: wishOf(writes.get(key), seen) };
+    return { key, name: parseProperty(key)?.entry?.name ?? sample?.name ?? null, seen, wish: wishOf(writes.get(key), seen) };
   });
 }
 
@@ -59,34 +59,34 @@ function newest(records: readonly RequestRecord[]): ReadonlyMap<string, RequestR
 
 /** What can only be written is never reported: nobody waits for it. */
 function isReadable(record: RequestRecord): boolean {
-  const subject = subjectOf(record.request.identifier ?? "");
+  const subject = parseProperty(record.request.identifier ?? "");
   return subject !== null && subject.canRead && !subject.isCommand;
 }
 
-function reported(sample: Sample): Seen {
+function reported(sample: Sample): LastValue {
   return { value: sample.value, raw: sample.raw, ext: sample.ext, time: sample.time, how: "reported" };
 }
 
-function readBy(record: RequestRecord | undefined): Seen | null {
+function readBy(record: RequestRecord | undefined): LastValue | null {
   const response = record?.response;
   if (!record || !response) return null;
   const raw = isRaw(record) && typeof response.value === "string" ? response.value : null;
   return { value: raw === null ? response.value : null, raw, ext: response.ext ?? null, time: response.time, how: "read" };
 }
 
-function later(one: Seen | null, other: Seen | null): Seen | null {
+function later(one: LastValue | null, other: LastValue | null): LastValue | null {
   if (one === null || other === null) return one ?? other;
   return Date.parse(one.time) > Date.parse(other.time) ? one : other;
 }
 
-function wishOf(record: RequestRecord | undefined, seen: Seen | null): Wish | null {
+function wishOf(record: RequestRecord | undefined, seen: LastValue | null): Wish | null {
   if (!record?.response) return null;
   const form = isRaw(record) ? "raw" : "decoded";
   const value = record.request.value ?? null;
   return { value, form, time: record.response.time, by: record.by, state: stateOf(value, form, record.response.time, seen) };
 }
 
-function stateOf(value: unknown, form: Form, time: string, seen: Seen | null): Wish["state"] {
+function stateOf(value: unknown, form: Form, time: string, seen: LastValue | null): Wish["state"] {
   if (seen === null || Date.parse(seen.time) < Date.parse(time)) return "open";
   const told = form === "raw" ? seen.raw : seen.value;
   if (told === null || told === undefined) return "unknown";

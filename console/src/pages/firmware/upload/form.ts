@@ -1,111 +1,112 @@
-/** What is told about an image, and what is wrong with it before anybody sends it: as the service will see it. */
+/** Values of the upload form and their validation, with the rules of the service. */
 import { Problem } from "../../../api/client";
-import { LONGEST_NOTES } from "../../../api/limits";
+import { MAX_NOTES_LENGTH } from "../../../api/limits";
 import { en } from "../../../text/en";
 import { bytes, count, sentence } from "../../../text/format";
 import { type Version, isBeta, isOlder, readVersion } from "../../../text/versions";
-import { isModel } from "../filters";
-import { LARGEST_PACKAGE, type Type } from "./image";
+import { isModelNumber } from "../filters";
+import { type ImageType, MAX_PACKAGE_SIZE } from "./image";
 
-export interface Typed {
+export interface FormValues {
   modelNumber: string;
   version: string;
-  /** Versions with commas between them. */
+  /** Versions separated by commas or spaces. */
   hardwareVersions: string;
   minVersion: string;
   notes: string;
-  type: Type;
+  type: ImageType;
   bare: boolean;
   override: boolean;
 }
 
-/** The parts of the form, as the interface calls them. */
-export type Part = "image" | keyof Typed;
-export type Faults = Partial<Record<Part, string>>;
+/** Fields of the form, named as in the REST interface. */
+export type FieldName = "image" | keyof FormValues;
+export type Faults = Partial<Record<FieldName, string>>;
 
 const words = en.firmware.upload;
-/** In each part of a version: devices have a byte for it. */
-const MOST = 255;
+/** Maximum of each part of a version: devices store it in one byte. */
+const MAX_VERSION_PART = 255;
+/** HTTP status: content too large. */
 const TOO_LARGE = 413;
 
-function partsOf(text: string): string[] {
+function splitVersions(text: string): string[] {
   return text.split(/[,;\s]+/).filter((part) => part !== "");
 }
 
-export function faultsIn(typed: Typed): Faults {
+export function validateForm(values: FormValues): Faults {
   const faults: Faults = {};
-  const version = versionIn(typed.version);
-  const min = versionIn(typed.minVersion);
-  const odd = partsOf(typed.hardwareVersions).find((each) => !isHardware(each));
-  const length = [...typed.notes].length;
-  if (!isModel(typed.modelNumber.trim())) faults.modelNumber = words.faults.model;
+  const version = parseVersion(values.version);
+  const minVersion = parseVersion(values.minVersion);
+  const invalid = splitVersions(values.hardwareVersions).find((each) => !isHardwareVersion(each));
+  const length = [...values.notes].length;
+  if (!isModelNumber(values.modelNumber.trim())) faults.modelNumber = words.faults.model;
   if (version === null) faults.version = words.faults.version;
-  if (odd !== undefined) faults.hardwareVersions = words.faults.hardware(odd);
-  if (typed.minVersion.trim() !== "" && min === null) faults.minVersion = words.faults.version;
-  if (version !== null && min !== null && isOlder(version, min)) faults.minVersion = words.faults.min;
-  if (length > LONGEST_NOTES) faults.notes = words.faults.notes(count(length), count(LONGEST_NOTES));
+  if (invalid !== undefined) faults.hardwareVersions = words.faults.hardware(invalid);
+  if (values.minVersion.trim() !== "" && minVersion === null) faults.minVersion = words.faults.version;
+  if (version !== null && minVersion !== null && isOlder(version, minVersion)) faults.minVersion = words.faults.min;
+  if (length > MAX_NOTES_LENGTH) faults.notes = words.faults.notes(count(length), count(MAX_NOTES_LENGTH));
   return faults;
 }
 
-export function faultOfSize(size: number, type: Type): string | null {
-  if (type !== "1" || size <= LARGEST_PACKAGE) return null;
-  return words.faults.large(bytes(size), bytes(LARGEST_PACKAGE));
+export function validateSize(size: number, type: ImageType): string | null {
+  if (type !== "1" || size <= MAX_PACKAGE_SIZE) return null;
+  return words.faults.large(bytes(size), bytes(MAX_PACKAGE_SIZE));
 }
 
-/** What is wrong with calling an image bare, or not; `isZip` is null while that is not known. */
-export function faultOfKind(isZip: boolean | null, { type, bare }: Typed): string | null {
+/** Return a fault if the file does not match the choice of a bare image or a package. `isZip` is null while unknown. */
+export function validateKind(isZip: boolean | null, { type, bare }: FormValues): string | null {
   if (type !== "1" || isZip === null || isZip !== bare) return null;
   return bare ? words.faults.package : words.faults.bare;
 }
 
-/** Whether the service would accept the image all the same, if an admin insists. */
+/** Return whether an admin can make the service accept the image despite this error. */
 export function isOverridable(error: unknown): boolean {
   return error instanceof Problem && error.code === "image-check-failed";
 }
 
-/** What the service refuses, told where it is; null: it is about none of the fields. */
-export function faultsOf(error: unknown): Faults | null {
+/** Return the faults of an error response by field; null: the error is about no field of the form. */
+export function parseServerFaults(error: unknown): Faults | null {
   if (!(error instanceof Problem)) return null;
   if (error.code === "already-exists") return { version: sentence(error.message) };
   if (error.status === TOO_LARGE) return { image: sentence(error.message) };
   const faults: Faults = {};
   for (const { field, message } of error.faults) {
     const name = field.replace(/\[\d+\]$/, "");
-    // How to insist is a checkbox of its own.
+    // The override has its own checkbox.
     if (name === "override" && isOverridable(error)) continue;
-    if (!isNamed(name)) return null;
+    if (!isRefusalField(name)) return null;
     faults[name === "sha256" ? "image" : name] = sentence(`${words.refusal[name]} ${message}`);
   }
   return Object.keys(faults).length > 0 ? faults : null;
 }
 
-/** All of it as it is sent. */
-export function formOf(typed: Typed, file: File, sha256: string | null): FormData {
+/** Return the form as it is sent. */
+export function buildFormData(values: FormValues, file: File, sha256: string | null): FormData {
   const form = new FormData();
-  // Fields first: what is wrong with them is known before the image is there.
-  form.append("modelNumber", typed.modelNumber.trim());
-  form.append("version", typed.version.trim());
-  for (const each of partsOf(typed.hardwareVersions)) form.append("hardwareVersions", each);
-  if (typed.minVersion.trim() !== "") form.append("minVersion", typed.minVersion.trim());
-  if (typed.notes.trim() !== "") form.append("notes", typed.notes.trim());
-  form.append("type", typed.type);
-  if (typed.type === "1" && typed.bare) form.append("bare", "true");
-  if (typed.override) form.append("override", "true");
+  // Fields before the image: the service can refuse them before it has received the image.
+  form.append("modelNumber", values.modelNumber.trim());
+  form.append("version", values.version.trim());
+  for (const each of splitVersions(values.hardwareVersions)) form.append("hardwareVersions", each);
+  if (values.minVersion.trim() !== "") form.append("minVersion", values.minVersion.trim());
+  if (values.notes.trim() !== "") form.append("notes", values.notes.trim());
+  form.append("type", values.type);
+  if (values.type === "1" && values.bare) form.append("bare", "true");
+  if (values.override) form.append("override", "true");
   if (sha256 !== null) form.append("sha256", sha256);
   form.append("image", file, file.name);
   return form;
 }
 
-function isNamed(name: string): name is keyof typeof words.refusal {
+function isRefusalField(name: string): name is keyof typeof words.refusal {
   return Object.hasOwn(words.refusal, name);
 }
 
-function versionIn(text: string): Version | null {
+function parseVersion(text: string): Version | null {
   const version = readVersion(text.trim());
-  return version !== null && version.slice(0, 3).every((part) => part <= MOST) ? version : null;
+  return version !== null && version.slice(0, 3).every((part) => part <= MAX_VERSION_PART) ? version : null;
 }
 
-function isHardware(text: string): boolean {
-  const version = versionIn(text);
+function isHardwareVersion(text: string): boolean {
+  const version = parseVersion(text);
   return version !== null && !isBeta(version);
 }

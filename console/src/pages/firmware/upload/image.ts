@@ -1,22 +1,24 @@
-/** The file that somebody chose: whether it can be an image, and its hash. */
+/** Checks and hash of a file that may be a firmware image. */
 
-/** Bytes of a Nordic package at most: the service looks into it. A RAUC bundle may have as many as the service is set to. */
-export const LARGEST_PACKAGE = 16 * 1024 * 1024;
-/** Bytes that are hashed at most: a browser hashes a file as a whole, in memory. */
-const LARGEST_HASHED = 512 * 1024 * 1024;
+/** Maximum size of a Nordic package in bytes: the service unpacks it. The limit for RAUC bundles is a setting of the
+ * service. */
+export const MAX_PACKAGE_SIZE = 16 * 1024 * 1024;
+/** Maximum size of a hashed file in bytes: a browser hashes a whole file in memory. */
+const MAX_HASHED_SIZE = 512 * 1024 * 1024;
 
-const BUNDLE = /\.raucb$/i;
-const PACKAGE = /\.(zip|bin)$/i;
+const BUNDLE_NAME = /\.raucb$/i;
+const PACKAGE_NAME = /\.(zip|bin)$/i;
 
-export type Type = "1" | "2";
+/** Image type of the REST interface: 1 is a Nordic package or bare image, 2 a RAUC bundle. */
+export type ImageType = "1" | "2";
 
-/** What kind of image a file is by its ending; null: none. */
-export function typeOf(name: string): Type | null {
-  if (BUNDLE.test(name)) return "2";
-  return PACKAGE.test(name) ? "1" : null;
+/** Return the image type by the extension of a file name; null: not an image. */
+export function detectType(name: string): ImageType | null {
+  if (BUNDLE_NAME.test(name)) return "2";
+  return PACKAGE_NAME.test(name) ? "1" : null;
 }
 
-/** Whether the browser can still read a file: it may be gone, have changed, or be a folder. */
+/** Return whether the browser can read a file: it may be deleted, changed, or a directory. */
 export async function isReadable(file: File): Promise<boolean> {
   try {
     await file.slice(0, 1).arrayBuffer();
@@ -26,10 +28,10 @@ export async function isReadable(file: File): Promise<boolean> {
   }
 }
 
-/** The SHA-256 of a file; null: the browser does not compute it here. What cannot be read is thrown. */
-export async function hashOf(file: File): Promise<string | null> {
-  // Browsers keep it from pages that came without TLS.
-  if (!isSecureContext || file.size > LARGEST_HASHED) return null;
+/** Return the SHA-256 of a file as hex; null: the browser cannot compute it. Reject if the file cannot be read. */
+export async function computeSha256(file: File): Promise<string | null> {
+  // Browsers offer crypto.subtle only to pages loaded with TLS or from localhost.
+  if (!isSecureContext || file.size > MAX_HASHED_SIZE) return null;
   const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()));
   return Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

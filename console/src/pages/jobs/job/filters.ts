@@ -1,4 +1,4 @@
-/** Which devices of a job are shown: it is part of the address. */
+/** Filter of the device list of a job, as part of the page address. */
 import { EXECUTION_STATES, type ExecutionState, type Job, meantOf, totalOf } from "../../../jobs/states";
 import { stated, without } from "../../../query";
 import { macIn } from "../../../text/mac";
@@ -7,14 +7,15 @@ export interface Filter {
   readonly State?: ExecutionState[];
   readonly ReasonCode?: string[];
   readonly Gateway?: string;
-  /** Who was left out from the beginning; false: the others. */
+  /** Whether to list only the devices that were left out when the job was created, or only the others. */
   readonly LeftOut?: boolean;
 }
 
-/** Whose evidence is shown beside the list. */
+/** Query parameter with the device whose evidence is shown beside the list. */
 const DEVICE = "Device";
 
-export function filterIn(query: URLSearchParams): Filter {
+/** Parse the filter of a page address; invalid values are ignored. */
+export function parseFilter(query: URLSearchParams): Filter {
   const State = EXECUTION_STATES.filter((state) => query.getAll("State").includes(state));
   const ReasonCode = query.getAll("ReasonCode").filter((code) => code !== "");
   const gateway = macIn(query.get("Gateway") ?? "");
@@ -26,8 +27,9 @@ export function filterIn(query: URLSearchParams): Filter {
   };
 }
 
-/** What the service is asked for. Who was left out from the beginning is shown to who asks for it, or where nobody else is. */
-export function asked(filter: Filter, job: Job): Filter {
+/** Return the filter to send to the service: devices that were left out when the job was created are excluded, unless the
+ * filter includes them or the job has no other devices. */
+export function buildApiFilter(filter: Filter, job: Job): Filter {
   return filter.LeftOut || totalOf(meantOf(job)) === 0 ? filter : { ...filter, LeftOut: false };
 }
 
@@ -35,31 +37,33 @@ export function isFiltered(filter: Filter): boolean {
   return Object.keys(filter).length > 0;
 }
 
-/** Those in one state, or those who were left out. */
-export type Choice = ExecutionState | "left-out";
+/** Choice of devices in one state, or of the devices that were left out when the job was created. */
+export type StateChoice = ExecutionState | "left-out";
 
-/** The same list with this choice alone; with none, all that are meant. Why they failed is another question then. */
-export function withChoice(query: URLSearchParams, choice: Choice | null): URLSearchParams {
+/** Return the query with this choice alone; null: with all devices that were not left out. Reason codes are removed:
+ * they belong to the previous choice. */
+export function withChoice(query: URLSearchParams, choice: StateChoice | null): URLSearchParams {
   const next = without(query, "State", "ReasonCode", "LeftOut", DEVICE);
   return choice === "left-out" ? stated(next, "LeftOut", "true") : stated(next, "State", choice);
 }
 
-/** Those for whom one reason is told. */
-export function withReason(choice: Choice, code: string): URLSearchParams {
+/** Return a query for the devices with one reason code. */
+export function buildReasonQuery(choice: StateChoice, code: string): URLSearchParams {
   return stated(withChoice(new URLSearchParams(), choice), "ReasonCode", code);
 }
 
-/** All that are meant behind one gateway. */
-export function withGateway(mac: string): URLSearchParams {
+/** Return a query for the devices behind one gateway. */
+export function buildGatewayQuery(mac: string): URLSearchParams {
   return new URLSearchParams({ Gateway: mac });
 }
 
-export function deviceIn(query: URLSearchParams): string | null {
+/** Parse the id of the device whose evidence is shown; null: none. */
+export function parseDevice(query: URLSearchParams): string | null {
   const mac = macIn(query.get(DEVICE) ?? "");
   return mac === null ? null : `bmac-${mac}`;
 }
 
-/** The same list, and beside it the evidence of one device; null: of none. */
+/** Return the query that also shows the evidence of one device; null: of none. */
 export function withDevice(query: URLSearchParams, id: string | null): URLSearchParams {
   return stated(query, DEVICE, id);
 }

@@ -1,8 +1,8 @@
 /** A request by hand: what somebody has chosen and typed, and the body that it makes. */
 import type { Schemas } from "../../../api/client";
-import { editorOf, valueOf } from "../../../asking/editor";
-import { type Body, type Options, USUAL, common, extOf, readOrder, writeOrder } from "../../../asking/order";
-import { type Form, type Subject, subjectOf } from "../../../asking/subject";
+import { editorOf, valueOf } from "../../../requests/value-editor";
+import { type Body, type Options, USUAL, common, extOf, buildReadBody, buildWriteBody } from "../../../requests/request-body";
+import { type Form, type RequestedProperty, parseProperty } from "../../../requests/property";
 import { en } from "../../../text/en";
 import { macIn } from "../../../text/mac";
 
@@ -53,32 +53,32 @@ export function emptyDraft(): Draft {
   return { verb: "read", typed: "", form: null, text: "", isNull: false, time: "", type: "0", options, access };
 }
 
-export function formIn(draft: Draft, subject: Subject | null): Form {
+export function formIn(draft: Draft, subject: RequestedProperty | null): Form {
   return subject?.forms.find((each) => each === draft.form) ?? subject?.forms[0] ?? "decoded";
 }
 
 /** The body of what is chosen so far, or what keeps it from being one. */
 export function made(draft: Draft): Made {
   if (draft.verb === "apiversion") return { body: { operation: "apiversion", ...common(draft.options) } };
-  const subject = subjectOf(draft.typed);
+  const subject = parseProperty(draft.typed);
   if (subject === null) return { wrong: { at: "typed", why: wrongs.identifier } };
   const form = formIn(draft, subject);
   if (draft.verb === "ack") return ackOf(draft, subject, form);
-  const order = draft.verb === "read" ? { body: readOrder(subject, form, draft.options) } : writeOf(draft, subject, form);
+  const order = draft.verb === "read" ? { body: buildReadBody(subject, form, draft.options) } : writeOf(draft, subject, form);
   return "wrong" in order ? order : accessed(order.body, draft.access);
 }
 
-function writeOf(draft: Draft, subject: Subject, form: Form): Made {
+function writeOf(draft: Draft, subject: RequestedProperty, form: Form): Made {
   if (form === "decoded" && extOf(draft.options.ext) === null) {
     return { wrong: { at: "ext", why: en.asking.value.wrong.ext } };
   }
   // Of raw values nothing is typed for NULL, and a command has none.
   const given = draft.isNull && form === "decoded" ? { value: null } : valueOf(editorOf(subject, form), draft.text);
   if ("wrong" in given) return { wrong: { at: "text", why: given.wrong } };
-  return { body: writeOrder(subject, form, given.value, draft.options) };
+  return { body: buildWriteBody(subject, form, given.value, draft.options) };
 }
 
-function ackOf(draft: Draft, subject: Subject, form: Form): Made {
+function ackOf(draft: Draft, subject: RequestedProperty, form: Form): Made {
   const text = draft.time.trim();
   // A time without a zone is one in UTC, as reports have it; browsers would take it for ours.
   const time = new Date(ZONED.test(text) ? text : `${text}Z`);

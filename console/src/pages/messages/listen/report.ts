@@ -1,7 +1,7 @@
 /** A report as it is told live, and what a row says of it. */
 import { catalogue } from "../../../api/catalogue.svelte";
-import { names } from "../../../api/names.svelte";
-import { measured, statusText } from "../../../asking/words";
+import { deviceNames } from "../../../api/device-names.svelte";
+import { measured, statusText } from "../../../requests/request-text";
 import type { LiveEvent } from "../../../live/socket.svelte";
 import { en } from "../../../text/en";
 import { decimal, macOf } from "../../../text/format";
@@ -41,7 +41,7 @@ export function mentioned({ device, gateway, data: { parent } }: Report): readon
 
 /** What it is about: a name, and what machines call it. */
 export function subjectIn({ data: { identifier, name, parent } }: Report): { name: string; detail: string } {
-  if (typeof parent === "string") return { name: words.heardBy(names.of(parent)), detail: "" };
+  if (typeof parent === "string") return { name: words.heardBy(deviceNames.of(parent)), detail: "" };
   const hex = typeof identifier === "string" ? identifier : "";
   const called = typeof name === "string" ? name : (catalogue.entry(hex)?.name ?? "");
   return called === "" ? { name: hex, detail: "" } : { name: called, detail: hex };

@@ -1,4 +1,4 @@
-/** The fields of a plan: under which id each is found, and what it is called. */
+/** Fields of the plan: the id and the label of each. */
 import { en } from "../../../../text/en";
 
 export interface Field {
@@ -18,8 +18,8 @@ export const FIELDS = {
   startAt: { id: "plan-start-at", name: words.startAt },
 } as const;
 
-/** Those that are folded away: whoever has a fault there must see it. */
-export const FOLDED = {
+/** Fields in the collapsed part of the form, which must expand if one of them has a fault. */
+export const ADVANCED = {
   deadline: { id: "plan-deadline", name: words.deadline },
   perGateway: { id: "plan-per-gateway", name: words.perGateway },
   perJob: { id: "plan-per-job", name: words.perJob },
@@ -32,22 +32,22 @@ export const FOLDED = {
   heartbeats: { id: "plan-heartbeats", name: words.heartbeats },
 } as const;
 
-export function isFolded(id: string): boolean {
-  return Object.values(FOLDED).some((field) => field.id === id);
+export function isAdvanced(id: string): boolean {
+  return Object.values(ADVANCED).some((field) => field.id === id);
 }
 
-/** Of the wave at a place, from 1 on. */
-export function waveFields(key: number, place: number): { amount: Field; name: Field } {
+/** Return the fields of the wave at a position, counted from 1. */
+export function buildWaveFields(key: number, position: number): { amount: Field; name: Field } {
   return {
-    amount: { id: `plan-wave-${key}`, name: words.waveAmount(place) },
-    name: { id: `plan-wave-name-${key}`, name: words.waveName(place) },
+    amount: { id: `plan-wave-${key}`, name: words.waveAmount(position) },
+    name: { id: `plan-wave-name-${key}`, name: words.waveName(position) },
   };
 }
 
-/** Of the rule at a place, from 1 on. */
-export function stopFields(key: number, place: number): { percent: Field; least: Field } {
+/** Return the fields of the abort rule at a position, counted from 1. */
+export function buildStopFields(key: number, position: number): { percent: Field; least: Field } {
   return {
-    percent: { id: `plan-stop-${key}`, name: words.stop.percent(place) },
-    least: { id: `plan-stop-least-${key}`, name: words.stop.least(place) },
+    percent: { id: `plan-stop-${key}`, name: words.stop.percent(position) },
+    least: { id: `plan-stop-least-${key}`, name: words.stop.least(position) },
   };
 }

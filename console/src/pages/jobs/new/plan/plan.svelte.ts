@@ -1,12 +1,11 @@
-/** How a job goes about it, as it is typed. What holds unless somebody changes it is careful: a few devices first, and a
- * stop when too many fail. */
+/** Plan of a job as typed into the form. The defaults are careful: a few devices first, and a pause when too many fail. */
 import type { Schemas } from "../../../../api/client";
 
 export type Unit = "percent" | "count";
 export type Method = NonNullable<Schemas["NewJob"]["method"]>;
 
 export interface WaveRow {
-  /** Tells rows apart. */
+  /** Identifies the row. */
   readonly key: number;
   name: string;
   amount: string;
@@ -17,16 +16,17 @@ export interface StopRow {
   readonly key: number;
   type: Schemas["Criterion"]["type"];
   percent: string;
+  /** Minimum number of executed devices before the rule applies. */
   least: string;
   action: Schemas["Criterion"]["action"];
 }
 
-/** As many as the service takes. */
-export const MOST_WAVES = 50;
-export const MOST_STOPS = 10;
+/** Limits of the service. */
+export const MAX_WAVES = 50;
+export const MAX_STOPS = 10;
 
 export class Plan {
-  /** Empty: as is suggested. */
+  /** Name of the job; empty: the suggested name. */
   name = $state("");
   rollout = $state<"canary" | "waves" | "once">("canary");
   canary = $state<{ amount: string; unit: Unit }>({ amount: "5", unit: "percent" });
@@ -37,7 +37,7 @@ export class Plan {
   gate = $state({ success: "95", soak: "0", pause: false });
   stops = $state<StopRow[]>([{ key: 1, type: "ALL", percent: "20", least: "5", action: "PAUSE" }]);
   start = $state<"now" | "later" | "hand">("now");
-  /** In the reader's own time, as the control has it. */
+  /** Local time in the format of a datetime-local input; the same for `deadline`. */
   startAt = $state("");
   deadline = $state("");
   method = $state<Method | "">("");
@@ -49,15 +49,15 @@ export class Plan {
   timeouts = $state({ queueDays: "7", step: "10", total: "" });
   heartbeats = $state("3");
 
-  readonly #untouched = this.text;
+  readonly #initial = this.serialized;
 
-  /** Whether anything is not as it was in the beginning. */
-  get isTouched(): boolean {
-    return this.text !== this.#untouched;
+  /** Whether any value differs from the defaults. */
+  get isChanged(): boolean {
+    return this.serialized !== this.#initial;
   }
 
-  /** All of it, to be kept. */
-  get text(): string {
+  /** All values as JSON, for storage. */
+  get serialized(): string {
     const { name, rollout, canary, waves, gate, stops, start, startAt, deadline, method, stage } = this;
     const { allowDowngrade, onNewerJob, limits, retry, timeouts, heartbeats } = this;
     return JSON.stringify({
@@ -66,7 +66,7 @@ export class Plan {
     });
   }
 
-  /** Be what was kept. */
+  /** Restore values from their serialized form. */
   restore(text: string): void {
     Object.assign(this, JSON.parse(text));
   }

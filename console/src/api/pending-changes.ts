@@ -1,0 +1,25 @@
+/** What is told while an answer is on its way. The answer may be older than that: so it is laid over it. */
+export type Change<Value> = (value: Value) => Value;
+
+export class PendingChanges<Value> {
+  #changes: Change<Value>[] | null = null;
+
+  /** A question is asked. Whatever was told before is part of its answer. */
+  begin(): void {
+    this.#changes = [];
+  }
+
+  keep(change: Change<Value>): void {
+    this.#changes?.push(change);
+  }
+
+  /** The answer as it is by now. */
+  over(answer: Value): Value {
+    return (this.#changes ?? []).reduce((value, change) => change(value), answer);
+  }
+
+  /** Nothing is on its way any more. */
+  end(): void {
+    this.#changes = null;
+  }
+}

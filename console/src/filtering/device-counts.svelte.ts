@@ -1,0 +1,80 @@
+/** How many devices there are of several sorts. They are counted one after the other, since a large fleet takes its time
+ * and has other things to do; and again after a while, for as long as somebody looks. */
+import { SvelteMap } from "svelte/reactivity";
+
+import { textOf } from "../api/client";
+import { live } from "../live/socket.svelte";
+import { type Summary, countDevices, idleAfter } from "./device-count.svelte";
+import type { Filter } from "./filters";
+
+const EVERY = 15_000;
+
+export class DeviceCounts {
+  /** Why the last one was not counted. */
+  problem = $state<string | null>(null);
+
+  #known = new SvelteMap<string, Summary>();
+  #wanted: ReadonlyMap<string, Filter> = new Map();
+  /** What was counted in this round. */
+  #counted = new Set<string>();
+  #counting: AbortController | null = null;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  /** null until it is counted. */
+  of(filter: Filter): Summary | null {
+    return this.#known.get(keyOf(filter)) ?? null;
+  }
+
+  /** Count these from now on. What is being counted goes on; of what is known nothing is counted before its time. */
+  need(filters: readonly Filter[]): void {
+    this.#wanted = new Map(filters.map((filter) => [keyOf(filter), filter]));
+    void this.count();
+  }
+
+  /** Count what this round has not counted yet, such as what failed. */
+  async count(): Promise<void> {
+    if (this.#counting !== null || this.#next() === undefined) return;
+    const counting = new AbortController();
+    this.#counting = counting;
+    const began = performance.now();
+    try {
+      for (let next = this.#next(); next !== undefined; next = this.#next()) {
+        const [key, filter] = next;
+        const summary = await countDevices(filter, counting.signal);
+        if (this.#counting !== counting) return;
+        this.#counted.add(key);
+        if (live.state !== "paused" || !this.#known.has(key)) this.#known.set(key, summary);
+      }
+      this.problem = null;
+    } catch (error) {
+      if (this.#counting !== counting) return;
+      this.problem = textOf(error);
+    }
+    this.#counting = null;
+    this.#later(idleAfter(performance.now() - began, EVERY));
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+    this.#wanted = new Map();
+    this.#counting?.abort();
+    this.#counting = null;
+  }
+
+  #next(): readonly [string, Filter] | undefined {
+    return [...this.#wanted].find(([key]) => !this.#counted.has(key));
+  }
+
+  #later(delay: number): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      if (live.state !== "live" || document.hidden) return this.#later(EVERY);
+      this.#counted.clear();
+      void this.count();
+    }, delay);
+  }
+}
+
+function keyOf(filter: Filter): string {
+  return JSON.stringify(filter);
+}

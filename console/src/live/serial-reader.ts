@@ -1,0 +1,25 @@
+/** Reads again whenever something was told, one after the other: who cut off each reading for the next would, on a slow
+ * line, never come to the end of one. */
+export function createSerialReader(read: () => Promise<void>): { again(): void; stop(): void } {
+  let isReading = false;
+  let isWanted = false;
+
+  async function readOn(): Promise<void> {
+    isReading = true;
+    while (isWanted) {
+      isWanted = false;
+      await read();
+    }
+    isReading = false;
+  }
+
+  return {
+    again() {
+      isWanted = true;
+      if (!isReading) void readOn();
+    },
+    stop() {
+      isWanted = false;
+    },
+  };
+}

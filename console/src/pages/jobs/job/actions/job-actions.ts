@@ -1,0 +1,44 @@
+/** Actions that a user can run on a job, and when each is available. */
+import { api, bodyOf } from "../../../../api/client";
+import { AGAIN, CANCELABLE, type Job, countOf, isOver } from "../../../../jobs/states";
+
+/** Actions that the service answers with a job. */
+export type JobCommand = "start" | "pause" | "resume" | "apply" | "cancel" | "retry";
+
+export type JobAction = JobCommand | "delete";
+
+/** Return the actions that are available for a job, the most likely one first. */
+export function listActions(job: Job): readonly JobAction[] {
+  const { state } = job;
+  const actions: JobAction[] = [];
+  if (state === "CREATED") actions.push("start");
+  if (state === "PAUSED") actions.push("resume");
+  const isUnderWay = state === "IN_PROGRESS" || state === "PAUSED";
+  if (job.stage && job.appliedAt === null && isUnderWay && countOf(job.counts, ["STAGED"]) > 0) actions.push("apply");
+  if (state === "IN_PROGRESS" || state === "SCHEDULED") actions.push("pause");
+  if (CANCELABLE.includes(state)) actions.push("cancel");
+  if (isOver(job) && countOf(job.counts, AGAIN) > 0) actions.push("retry");
+  if (isOver(job) || state === "CREATED") actions.push("delete");
+  return actions;
+}
+
+/** Run a command and return the changed job, or the new job of a retry. Retries with the same idempotency key create only
+ * one job. */
+export async function runCommand(command: JobCommand, id: string, key: string): Promise<Job> {
+  const params = { path: { job_id: id } };
+  switch (command) {
+    case "start":
+    case "apply":
+      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/apply", { params }));
+    case "pause":
+      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/pause", { params }));
+    case "resume":
+      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/resume", { params }));
+    case "cancel":
+      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/cancel", { params }));
+    case "retry":
+      return bodyOf(
+        await api.POST("/api/v1/jobs/{job_id}/retry", { params: { ...params, header: { "Idempotency-Key": key } } }),
+      );
+  }
+}

@@ -1,0 +1,93 @@
+/** How a value is typed in: what fits the type that the catalogue tells, in the notation of its table. */
+import { en } from "../text/en";
+import { decimal } from "../text/format";
+import type { Form, RequestedProperty } from "./property";
+
+export type Editor =
+  | { readonly kind: "none" }
+  | { readonly kind: "flag" }
+  | { readonly kind: "number"; readonly min: number; readonly max: number; readonly step: number }
+  | { readonly kind: "words"; readonly words: readonly string[] }
+  | { readonly kind: "text"; readonly type: string }
+  | { readonly kind: "json"; readonly type: string | null }
+  | { readonly kind: "hex" };
+
+/** A value to write, or why there is none. */
+export type Typed = { readonly value: unknown } | { readonly wrong: string };
+
+const NUMBER = /^([us])(8|16|32|48)(?:\/(\d+))?(?: (-?\d+)\.\.(-?\d+))?$/;
+const WORDS = /^[us]\d+\((.+)\)$/;
+const TEXT = /^(?:text|mac|version4?|hex\(\d+\)|dotted\(\d+\))$/;
+const BYTES = /^(?:[0-9a-f]{2})*$/;
+const FLOAT = { kind: "number", min: -Infinity, max: Infinity, step: 0 } as const;
+const wrong = en.asking.value.wrong;
+
+export function editorOf(subject: RequestedProperty, form: Form): Editor {
+  const type = subject.entry?.type ?? null;
+  if (type === "void") return { kind: "none" };
+  if (form === "raw") return { kind: "hex" };
+  if (type === null) return { kind: "json", type };
+  if (type === "bool") return { kind: "flag" };
+  if (type === "float") return FLOAT;
+  if (TEXT.test(type)) return { kind: "text", type };
+  const words = WORDS.exec(type)?.[1];
+  if (words !== undefined) return { kind: "words", words: words.split(",").map((word) => word.split("=")[0]!.trim()) };
+  return numberOf(type) ?? { kind: "json", type };
+}
+
+function numberOf(type: string): Editor | null {
+  const found = NUMBER.exec(type);
+  if (found === null) return null;
+  const [, sign, bits, divisor, low, high] = found;
+  const scale = Number(divisor ?? 1);
+  const values = 2 ** Number(bits);
+  const least = sign === "s" ? -values / 2 : 0;
+  // Limits are counted before the division, as the table has them.
+  return {
+    kind: "number",
+    min: Number(low ?? least) / scale,
+    max: Number(high ?? least + values - 1) / scale,
+    step: 1 / scale,
+  };
+}
+
+/** What is typed in, as the value that is written. */
+export function valueOf(editor: Editor, text: string): Typed {
+  if (editor.kind === "none") return { value: null };
+  if (editor.kind === "text") return { value: text };
+  const given = text.trim();
+  if (editor.kind === "hex") {
+    const hex = given.toLowerCase().replaceAll(/\s/g, "");
+    return BYTES.test(hex) ? { value: hex === "" ? null : hex } : { wrong: wrong.hex };
+  }
+  if (given === "") return { wrong: wrong.missing };
+  if (editor.kind === "flag") return { value: given === "true" };
+  if (editor.kind === "words") return { value: given };
+  if (editor.kind === "json") return jsonOf(given);
+  return numberIn(editor, Number(given));
+}
+
+function numberIn({ min, max, step }: Extract<Editor, { kind: "number" }>, value: number): Typed {
+  if (!Number.isFinite(value)) return { wrong: wrong.number };
+  if (value < min || value > max) return { wrong: wrong.limits(decimal(min), decimal(max)) };
+  const steps = step === 0 ? 0 : value / step;
+  if (Math.abs(steps - Math.round(steps)) > 1e-6) return { wrong: wrong.step(decimal(step)) };
+  return { value };
+}
+
+function jsonOf(text: string): Typed {
+  try {
+    return { value: JSON.parse(text) };
+  } catch {
+    return { wrong: wrong.json };
+  }
+}
+
+/** A known value as somebody would have typed it, to begin with. */
+export function textFor(editor: Editor, value: unknown, raw: string | null): string {
+  if (editor.kind === "none") return "";
+  if (editor.kind === "hex") return raw ?? "";
+  if (value === null || value === undefined) return "";
+  if (editor.kind === "json") return JSON.stringify(value, null, 2);
+  return String(value);
+}

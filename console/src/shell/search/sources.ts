@@ -1,0 +1,116 @@
+/** Where things are found by name. The service looks for devices; of all else it is asked once for as many as it tells
+ * at a time, and the rest of the work is done here. Gateways beyond that are found as devices, which they are too. */
+import Chip from "@lucide/svelte/icons/cpu";
+import Package from "@lucide/svelte/icons/package";
+import Rollout from "@lucide/svelte/icons/refresh-cw";
+import Antenna from "@lucide/svelte/icons/router";
+import Search from "@lucide/svelte/icons/search";
+import Tag from "@lucide/svelte/icons/tag";
+
+import { type Schemas, api, bodyOf } from "../../api/client";
+import { findDevicesByName } from "../../api/device-search";
+import { session } from "../../api/session.svelte";
+import { en } from "../../text/en";
+import { address, macOf } from "../../text/format";
+import { macIn } from "../../text/mac";
+import { modelText } from "../../text/versions";
+import { type Entry, navigation } from "../pages";
+
+export interface Choice {
+  readonly name: string;
+  /** What tells it from others of the same name. */
+  readonly detail: string;
+  readonly isMono: boolean;
+  readonly href: string;
+  readonly icon: Entry["icon"];
+}
+
+const DEVICES = 8;
+const MOST = 1000;
+/** Those that are sought for are mostly new. */
+const RECENT = 200;
+
+export async function searchDevices(text: string, signal: AbortSignal): Promise<readonly Choice[]> {
+  const { items, nextToken } = await findDevicesByName(text, DEVICES, signal);
+  const found = items.map((device) => ({
+    name: device.friendlyName || address(macOf(device.id)),
+    detail: address(macOf(device.id)),
+    isMono: true,
+    href: `/devices/${encodeURIComponent(device.id)}`,
+    icon: Chip,
+  }));
+  if (nextToken === null) return found;
+  const href = `/devices?FriendlyName=${encodeURIComponent(text)}`;
+  return [...found, { name: en.shell.find.more(text), detail: "", isMono: false, href, icon: Search }];
+}
+
+export async function readGateways(): Promise<readonly Schemas["Gateway"][]> {
+  return bodyOf(await api.GET("/api/v1/gateways", { params: { query: { MaxResults: MOST } } })).items;
+}
+
+export async function readLabels(): Promise<readonly Schemas["Label"][]> {
+  return bodyOf(await api.GET("/api/v1/labels", { params: { query: { MaxResults: MOST } } })).items;
+}
+
+export function searchGateways(text: string, gateways: readonly Schemas["Gateway"][]): readonly Choice[] {
+  const mac = macIn(text);
+  return gateways
+    .filter((gateway) => (mac === null ? has(gateway.friendlyName, text) : gateway.mac === mac))
+    .map((gateway) => ({
+      name: gateway.friendlyName || address(gateway.mac),
+      detail: address(gateway.mac),
+      isMono: true,
+      href: `/gateways/${encodeURIComponent(gateway.mac)}`,
+      icon: Antenna,
+    }));
+}
+
+export function searchLabels(text: string, labels: readonly Schemas["Label"][]): readonly Choice[] {
+  return labels
+    .filter(({ label }) => has(label, text))
+    .map(({ label, deviceCount }) => ({
+      name: label,
+      detail: en.devices.counted(deviceCount),
+      isMono: false,
+      href: `/devices?Label=${encodeURIComponent(label)}`,
+      icon: Tag,
+    }));
+}
+
+/** The newest jobs, and the newest firmware: what people speak of. */
+export async function readJobs(): Promise<readonly Schemas["Job"][]> {
+  return bodyOf(await api.GET("/api/v1/jobs", { params: { query: { MaxResults: RECENT } } })).items;
+}
+
+export async function readFirmware(): Promise<readonly Schemas["Firmware"][]> {
+  return bodyOf(await api.GET("/api/v1/firmware", { params: { query: { MaxResults: RECENT } } })).items;
+}
+
+export function searchJobs(text: string, jobs: readonly Schemas["Job"][]): readonly Choice[] {
+  return jobs
+    .filter(({ id, name }) => has(name, text) || id === text.toLowerCase())
+    .map(({ id, name }) => ({ name, detail: id, isMono: true, href: `/jobs/${encodeURIComponent(id)}`, icon: Rollout }));
+}
+
+export function searchFirmware(text: string, firmware: readonly Schemas["Firmware"][]): readonly Choice[] {
+  return firmware
+    .filter(({ id, version }) => version.startsWith(text) || id === text.toLowerCase())
+    .map(({ id, version, modelNumber }) => ({
+      name: version,
+      detail: modelText(modelNumber),
+      isMono: false,
+      href: `/firmware/${encodeURIComponent(id)}`,
+      icon: Package,
+    }));
+}
+
+export function searchPages(text: string): readonly Choice[] {
+  return navigation((role) => session.may(role))
+    .flatMap((group) => group.entries)
+    .filter((entry) => has(entry.name, text))
+    .map(({ name, path, icon }) => ({ name, detail: "", isMono: false, href: path, icon }));
+}
+
+function has(name: string, part: string): boolean {
+  return name.toLowerCase().includes(part.toLowerCase());
+}

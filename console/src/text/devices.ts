@@ -1,6 +1,0 @@
-import { count } from "./format";
-
-/** So many devices. */
-export function devicesOf(number: number): string {
-  return `${count(number)} ${number === 1 ? "device" : "devices"}`;
-}
