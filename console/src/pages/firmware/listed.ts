@@ -1,7 +1,7 @@
 /** Firmware as the catalogue lists it. No event tells what becomes of it, so it is asked for again: nobody shall take what
  * is withdrawn for released. */
-import { Problem, type Schemas, api, bodyOf } from "../../api/client";
-import type { Fetch, PagedList } from "../../api/paged-list.svelte";
+import { Problem, type Schemas, api, requireBody } from "../../api/client";
+import type { FetchPage, PagedList } from "../../api/paged-list.svelte";
 import type { Filter } from "./filters";
 import type { Firmware } from "./records";
 
@@ -14,7 +14,7 @@ export interface Listed extends Firmware {
 const LEAST = 100;
 const MOST = 1000;
 
-export function reading(filter: Filter): Fetch<Listed> {
+export function reading(filter: Filter): FetchPage<Listed> {
   return async (token, signal) => read({ ...filter, ...(token && { NextToken: token }) }, signal);
 }
 
@@ -42,14 +42,14 @@ async function read(
   query: Filter & { NextToken?: string; MaxResults?: number },
   signal: AbortSignal,
 ): Promise<Schemas["FirmwarePage"]> {
-  return bodyOf(await api.GET("/api/v1/firmware", { params: { query }, signal }));
+  return requireBody(await api.GET("/api/v1/firmware", { params: { query }, signal }));
 }
 
 async function readOne(listed: Listed, signal: AbortSignal): Promise<Listed> {
   if (listed.isDeleted) return listed;
   try {
     const params = { path: { firmware_id: listed.id } };
-    return bodyOf(await api.GET("/api/v1/firmware/{firmware_id}", { params, signal }));
+    return requireBody(await api.GET("/api/v1/firmware/{firmware_id}", { params, signal }));
   } catch (error) {
     if (error instanceof Problem && error.status === 404) return { ...listed, isDeleted: true };
     throw error;

@@ -16,5 +16,5 @@ export function devicesWith(modelNumber: string, version: string): string {
 
 /** The product that it is for and its version, as people name it. */
 export function nameOf({ modelNumber, version }: Firmware): string {
-  return en.firmware.one.title(catalogue.product(modelNumber) ?? en.firmware.model(modelNumber), version);
+  return en.firmware.detail.title(catalogue.getProductName(modelNumber) ?? en.firmware.model(modelNumber), version);
 }

@@ -1,6 +1,6 @@
 /** How many devices run a firmware, and how many could get it. The summary of devices tells versions without their
  * betas, so a beta is counted by itself, and elsewhere betas count as the version that they lead to. */
-import { type Version, isBeta, isOlder, readVersion } from "../../text/versions";
+import { type Version, isBeta, isOlder, parseVersion } from "../../text/versions";
 import type { Summary } from "../../filtering/device-count.svelte";
 import type { Filter } from "../../filtering/filters";
 import type { DeviceCounts } from "../../filtering/device-counts.svelte";
@@ -20,10 +20,10 @@ export function countedFor(firmware: Firmware): readonly Filter[] {
 }
 
 /** null until all of that is counted. */
-export function usageOf(firmware: Firmware, tally: Pick<DeviceCounts, "of">): Usage | null {
-  const model = tally.of({ ModelNumber: firmware.modelNumber });
-  const own = ownOf(firmware).map((filter) => tally.of(filter));
-  const fitting = fittingOf(firmware).map((filter) => tally.of(filter));
+export function usageOf(firmware: Firmware, tally: Pick<DeviceCounts, "get">): Usage | null {
+  const model = tally.get({ ModelNumber: firmware.modelNumber });
+  const own = ownOf(firmware).map((filter) => tally.get(filter));
+  const fitting = fittingOf(firmware).map((filter) => tally.get(filter));
   const all = [...own, ...fitting].filter((summary) => summary !== null);
   if (model === null || all.length < own.length + fitting.length) return null;
   const [beta] = own;
@@ -34,7 +34,7 @@ export function usageOf(firmware: Firmware, tally: Pick<DeviceCounts, "of">): Us
 
 /** A beta by itself. */
 function ownOf({ modelNumber: ModelNumber, version: FirmwareVersion }: Firmware): readonly Filter[] {
-  const version = readVersion(FirmwareVersion);
+  const version = parseVersion(FirmwareVersion);
   return version !== null && isBeta(version) ? [{ ModelNumber, FirmwareVersion }] : [];
 }
 
@@ -44,11 +44,11 @@ function fittingOf({ modelNumber: ModelNumber, hardwareVersions }: Firmware): re
 }
 
 function olderIn(summary: Summary, firmware: Firmware): number {
-  const version = readVersion(firmware.version);
-  const min: Version | null = firmware.minVersion === null ? null : readVersion(firmware.minVersion);
+  const version = parseVersion(firmware.version);
+  const min: Version | null = firmware.minVersion === null ? null : parseVersion(firmware.minVersion);
   if (version === null) return 0;
   const shares = summary.firmware.filter(({ value }) => {
-    const runs = readVersion(value);
+    const runs = parseVersion(value);
     return runs !== null && isOlder(runs, version) && (min === null || !isOlder(runs, min));
   });
   return shares.reduce((sum, { count }) => sum + count, 0);

@@ -2,15 +2,15 @@
  * since, or have come into a state that is looked for, wait until somebody wants to see them. */
 import { SvelteSet } from "svelte/reactivity";
 
-import { api, bodyOf } from "../../api/client";
-import { type Fetch, PagedList } from "../../api/paged-list.svelte";
-import { GROUPS, type Group, collectJobEvents, numberOf } from "../../jobs/job-events";
-import { type Job, type JobState, isOver } from "../../jobs/states";
-import { perFrame } from "../../live/frames";
+import { api, requireBody } from "../../api/client";
+import { type FetchPage, PagedList } from "../../api/paged-list.svelte";
+import { STATE_GROUPS, type StateGroup, collectJobEvents, parseJobNumber } from "../../jobs/job-events";
+import { type Job, type JobState, isFinished } from "../../jobs/states";
+import { batchPerFrame } from "../../live/frames";
 import { type LiveEvent, live } from "../../live/socket.svelte";
 
 async function readJob(id: string, signal: AbortSignal): Promise<Job> {
-  return bodyOf(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: id } }, signal }));
+  return requireBody(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: id } }, signal }));
 }
 
 export class JobList {
@@ -24,19 +24,19 @@ export class JobList {
   #told = new Set<string>();
 
   /** Read it from its beginning: jobs of a group, or all. */
-  async ask(group: Group | null): Promise<void> {
-    this.#states = group === null ? [] : GROUPS[group];
+  async ask(group: StateGroup | null): Promise<void> {
+    this.#states = group === null ? [] : STATE_GROUPS[group];
     this.added.clear();
     await this.pages.start(this.#fetch());
   }
 
   /** Hear what becomes of jobs, until the returned function is called. */
   watch(): () => void {
-    const gatherer = perFrame((events) => this.#apply(events));
-    const unlisten = live.listen({
+    const gatherer = batchPerFrame((events) => this.#apply(events));
+    const unlisten = live.subscribe({
       filter: { Types: ["job"] },
-      event: (event) => gatherer.take(event),
-      resync: () => void this.#look(),
+      onEvent: (event) => gatherer.add(event),
+      onResync: () => void this.#look(),
     });
     return () => {
       unlisten();
@@ -46,11 +46,11 @@ export class JobList {
     };
   }
 
-  #fetch(): Fetch<Job> {
+  #fetch(): FetchPage<Job> {
     const State = [...this.#states];
     return async (token, signal) => {
       const query = { ...(State.length > 0 && { State }), ...(token && { NextToken: token }) };
-      return bodyOf(await api.GET("/api/v1/jobs", { params: { query }, signal }));
+      return requireBody(await api.GET("/api/v1/jobs", { params: { query }, signal }));
     };
   }
 
@@ -63,7 +63,7 @@ export class JobList {
 
   #drop(gone: ReadonlySet<string>): void {
     if (gone.size === 0) return;
-    this.pages.drop(({ id }) => gone.has(id));
+    this.pages.remove(({ id }) => gone.has(id));
     for (const id of gone) this.added.delete(id);
   }
 
@@ -76,15 +76,15 @@ export class JobList {
     this.#told.clear();
     const { signal } = looking;
     try {
-      const { items, nextToken } = bodyOf(await api.GET("/api/v1/jobs", { signal }));
+      const { items, nextToken } = requireBody(await api.GET("/api/v1/jobs", { signal }));
       const news = new Map(items.map((job) => [job.id, job]));
       const gone = new Set<string>();
-      const oldest = nextToken === null ? 0 : Math.min(...items.map(numberOf));
+      const oldest = nextToken === null ? 0 : Math.min(...items.map(parseJobNumber));
       for (const job of this.pages.items) {
         if (news.has(job.id)) continue;
         // Of the newest jobs those that are not told any more were deleted.
-        if (numberOf(job) > oldest) gone.add(job.id);
-        else if (!isOver(job)) news.set(job.id, await readJob(job.id, signal));
+        if (parseJobNumber(job) > oldest) gone.add(job.id);
+        else if (!isFinished(job)) news.set(job.id, await readJob(job.id, signal));
       }
       for (const id of this.#told) {
         news.delete(id);
@@ -103,10 +103,10 @@ export class JobList {
     if (!this.pages.isFresh) return;
     const listed = new Set(this.pages.items.map(({ id }) => id));
     const last = this.pages.items.at(-1);
-    const oldest = this.pages.hasMore && last ? numberOf(last) : 0;
+    const oldest = this.pages.hasMore && last ? parseJobNumber(last) : 0;
     for (const job of news.values()) {
       const fits = this.#states.length === 0 || this.#states.includes(job.state);
-      if (fits && !listed.has(job.id) && numberOf(job) > oldest) this.added.add(job.id);
+      if (fits && !listed.has(job.id) && parseJobNumber(job) > oldest) this.added.add(job.id);
       else this.added.delete(job.id);
     }
   }

@@ -1,7 +1,7 @@
 /** The fleet in numbers. One question at a time: how devices are comes each time, the lists around them more rarely.
  * What could not be asked leaves the older numbers in place. */
-import { type Schemas, api, bodyOf, textOf } from "../../api/client";
-import { GROUPS, type JobEvents } from "../../jobs/job-events";
+import { type Schemas, api, requireBody, describeError } from "../../api/client";
+import { STATE_GROUPS, type JobEvents } from "../../jobs/job-events";
 import type { Job, JobState } from "../../jobs/states";
 
 export type Summary = Schemas["Summary"];
@@ -28,7 +28,7 @@ const LISTED = 5;
 /** Up to so many devices each new one is looked at: it may be the first. */
 const SMALL = 1000;
 /** Jobs in these states are under way, or wait for somebody. */
-const UNDER_WAY: readonly JobState[] = [...GROUPS.running, ...GROUPS.paused, "CREATED", "PENDING_APPROVAL"];
+const UNDER_WAY: readonly JobState[] = [...STATE_GROUPS.running, ...STATE_GROUPS.paused, "CREATED", "PENDING_APPROVAL"];
 /** So many that are offline are looked at for those: who was never heard was not lost. */
 const SOUGHT = 50;
 
@@ -77,7 +77,7 @@ export class Fleet {
       await this.#read(asking.signal, isInUse);
       if (this.#asking === asking) this.problem = null;
     } catch (error) {
-      if (this.#asking === asking) this.problem = textOf(error);
+      if (this.#asking === asking) this.problem = describeError(error);
     } finally {
       if (this.#asking === asking) this.#asking = null;
     }
@@ -89,7 +89,7 @@ export class Fleet {
   }
 
   async #read(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
-    const summary = bodyOf(await api.GET("/api/v1/devices/summary", { signal }));
+    const summary = requireBody(await api.GET("/api/v1/devices/summary", { signal }));
     if (performance.now() - this.#listedAt < LISTS_EVERY && !this.#isOther(summary)) return this.#count(summary);
     // Whatever happens from here on may not be in the lists any more.
     this.#listedAt = performance.now();
@@ -117,11 +117,11 @@ export class Fleet {
 
   async #readLists(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
     const lost = { Connected: false, Sort: "-connectivity", MaxResults: SOUGHT, Include: "live" } as const;
-    const offline = bodyOf(await api.GET("/api/v1/devices", { params: { query: lost }, signal })).items;
+    const offline = requireBody(await api.GET("/api/v1/devices", { params: { query: lost }, signal })).items;
     const underWay = { State: [...UNDER_WAY], MaxResults: LISTED };
-    const jobs = bodyOf(await api.GET("/api/v1/jobs", { params: { query: underWay }, signal })).items;
+    const jobs = requireBody(await api.GET("/api/v1/jobs", { params: { query: underWay }, signal })).items;
     const newest = { MaxResults: LISTED };
-    const rejects = bodyOf(await api.GET("/api/v1/rejects", { params: { query: newest }, signal })).items;
+    const rejects = requireBody(await api.GET("/api/v1/rejects", { params: { query: newest }, signal })).items;
     if (this.lost !== null && isInUse()) return;
     this.lost = offline.filter((device) => device.live?.lastReportAt).slice(0, LISTED);
     this.rejects = rejects;
@@ -138,7 +138,7 @@ async function countGateways(signal: AbortSignal): Promise<Gateways> {
   for (let page = 0; page < PAGES; page += 1) {
     const query: { MaxResults: number; NextToken?: string } = { MaxResults: PAGE };
     if (token !== null) query.NextToken = token;
-    const body: Schemas["GatewayPage"] = bodyOf(await api.GET("/api/v1/gateways", { params: { query }, signal }));
+    const body: Schemas["GatewayPage"] = requireBody(await api.GET("/api/v1/gateways", { params: { query }, signal }));
     total += body.items.length;
     const missing = body.items.filter((gateway) => !gateway.connected);
     offline += missing.length;

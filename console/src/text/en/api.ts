@@ -8,7 +8,7 @@ export const api = {
   rest: {
     search: "Search operations by path or group",
     body: "Request body",
-    pass: {
+    authorization: {
       title: "Try requests",
       warning: "What you try is done: requests go to this service and to real devices.",
       forgotten: "The token is kept in the memory of this page and nowhere else: whoever reloads or leaves the page has to give it again.",
@@ -76,7 +76,7 @@ export const api = {
       or: " or ",
     },
     example: (index: number) => `Example ${index}`,
-    lines: {
+    examples: {
       title: "Ready lines",
       lead: "Words in capitals are yours to fill in.",
       read: (who: string) => `Read, as ${who}`,

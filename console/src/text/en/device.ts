@@ -14,7 +14,7 @@ export const device = {
   hardware: (version: string) => `hw ${version}`,
   firmware: (version: string) => `fw ${version}`,
   updates: { label: "Updates under way", by: "by", to: (version: string) => `to ${version}` },
-  newer: (version: string) => `Update available: ${version}`,
+  updateAvailable: (version: string) => `Update available: ${version}`,
   model: (number: string) => `model ${number}`,
   noProduct: "Unknown product",
   openGateway: "Open gateway",

@@ -9,10 +9,10 @@ export const events = {
   happened: "Event",
   noValue: "no value",
   clock: { future: "clock ahead", past: "clock behind" },
-  fresh: (count: number) => (count === 1 ? "1 new event" : `${count} new events`),
+  newEvents: (count: number) => (count === 1 ? "1 new event" : `${count} new events`),
   none: "Nothing has happened yet",
   noneHint: "Events, such as a button that was pressed, appear here as they come.",
-  holes: {
+  gaps: {
     title: "Holes",
     note: "What was missed and did not come later",
     table: "Holes in what this device sent",

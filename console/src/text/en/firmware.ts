@@ -58,7 +58,7 @@ export const firmware = {
     endings: "A Nordic package (.zip), a bare image (.bin) or a RAUC bundle (.raucb)",
     reading: "Computing its SHA-256…",
     unhashed: "The browser cannot compute its SHA-256 here; the service does.",
-    faults: {
+    errors: {
       none: "Choose the image.",
       several: "One file at a time, please.",
       empty: (name: string) => `${isolateBidi(name)} is empty.`,
@@ -80,7 +80,7 @@ export const firmware = {
     modelHint: "Four hex digits. Its devices get the image, and no others.",
     version: "Version",
     versionHint: "As its devices will tell it.",
-    said: "As the package says.",
+    fromPackage: "As the package says.",
     bare: "Bare image",
     bareHint: "A .bin file without a package around it. It says neither its model nor its version: look twice.",
     override: "Upload it all the same",
@@ -114,12 +114,12 @@ export const firmware = {
     stoppedLate:
       "The upload was canceled when all of it was sent: it may be there all the same. Look in the list before you try again.",
     broken: "The upload broke off, and nothing of it was kept. What you typed is still here: try again.",
-    unheard:
+    noResponse:
       "All of it was sent, but nobody said whether it was kept: it may be there. Look in the list before you try again.",
     leaving: "The upload is under way. Cancel it first, or wait for its end.",
     done: (version: string) => `${version} was uploaded, as a draft.`,
   },
-  one: {
+  detail: {
     missing: "There is no such firmware",
     missingLead: "It was deleted, or the address is mistyped.",
     back: "All firmware",
@@ -143,7 +143,7 @@ export const firmware = {
     draft: "This is a draft: no device gets it until it is released.",
     withdrawn: "This firmware was withdrawn: no device gets it any more.",
   },
-  use: {
+  usage: {
     title: "Versions in the fleet",
     note: (many: string, total: string) => `${many} of ${total} run this one`,
     nobody: "No device of this model is in the fleet.",

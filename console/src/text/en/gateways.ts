@@ -20,7 +20,7 @@ export const gateways = {
     offline: (many: string) => `${many} offline`,
     allOnline: "all online",
   },
-  newcomers: (many: string, one: boolean) => (one ? "1 gateway was added" : `${many} gateways were added`),
+  added: (many: string, one: boolean) => (one ? "1 gateway was added" : `${many} gateways were added`),
   show: "Show",
   released: "Released",
   modes: { raw: "raw values", decoded: "decoded values", unknown: "not known yet" },
@@ -44,11 +44,11 @@ export const gateways = {
     submit: "Claim",
     busy: "Claiming…",
   },
-  making: "Wait a moment: a password is on its way, and nobody can show it later.",
-  unheard: "A password may have been made all the same, and nobody has it: give the gateway a new one when the service is back.",
+  creating: "Wait a moment: a password is on its way, and nobody can show it later.",
+  noResponse: "A password may have been made all the same, and nobody has it: give the gateway a new one when the service is back.",
   credentials: {
     title: (name: string) => `Credentials of ${isolateBidi(name)}`,
-    once: "The password is shown this once. Store it now, or hand it to whoever sets up the gateway.",
+    shownOnce: "The password is shown this once. Store it now, or hand it to whoever sets up the gateway.",
     host: "Broker",
     port: "Port",
     tls: "TLS",
@@ -61,14 +61,14 @@ export const gateways = {
     emulatedHint: "It brings ten made-up devices. The password is in the environment, where other users of the machine do not see it; your shell may remember the line.",
     waiting: "Waiting for it to connect…",
     connected: "It is connected.",
-    unkept: "Nobody can show this password again. If you did not store it, close with “I have stored it” all the same and give the gateway a new one with “New password”.",
+    notStored: "Nobody can show this password again. If you did not store it, close with “I have stored it” all the same and give the gateway a new one with “New password”.",
   },
-  handover: {
+  installerText: {
     gateway: "Gateway",
     host: "MQTT broker",
     clientId: "Client id",
   },
-  one: {
+  detail: {
     missing: "There is no such gateway",
     missingLead: "Nobody has claimed a gateway with this MAC, or it was released.",
     back: "All gateways",

@@ -19,7 +19,7 @@ export const job = {
     started: "started",
     finished: "ended",
   },
-  deeds: {
+  actions: {
     pause: "Pause",
     resume: "Resume",
     start: "Start",
@@ -43,7 +43,7 @@ export const job = {
     later: "It begins at the time that the plan says.",
     byHand: "It waits until somebody starts it.",
     before: (job: string) => `${job} tries them again already. A device is never in two updates at once: another job would wait for it.`,
-    looking: "Looking whether somebody does so already…",
+    checking: "Looking whether somebody does so already…",
     unknown: "It could not be found out whether another job tries them again already.",
     submit: "Retry",
   },
@@ -113,7 +113,7 @@ export const job = {
       DEADLINE: "The job was canceled: its deadline had passed.",
     },
   },
-  waits: {
+  waitingFor: {
     label: "What it waits for",
     created: "It waits until somebody starts it.",
     approval: "It waits until somebody approves it.",
@@ -129,7 +129,7 @@ export const job = {
     soaking: (wave: string, moment: string) => `Enough devices of ${isolateBidi(wave)} succeeded. The next wave begins at ${moment}, if nothing else comes up.`,
     staged: (many: string) => `${devices(many)} ${many === "1" ? "keeps" : "keep"} the image until somebody says “Install now”.`,
     stuck: "Nothing is under way at the moment.",
-    words: {
+    reasons: {
       wave: (many: string) => `${devices(many)}: in a wave that has not begun`,
       rate: (many: string) => `${devices(many)}: the turn has not come, by rate or limit of the job`,
       "gateway-busy": (many: string) => `${devices(many)}: the gateway is busy with other updates`,
@@ -164,7 +164,7 @@ export const job = {
     broken: "The job was canceled before it was over.",
   },
   counted: (time: string) => `Reasons and gateways were counted at ${time}.`,
-  endings: {
+  failures: {
     failures: "Why devices failed",
     sum: (many: string) => `${many} in all`,
     none: "No device has failed.",
@@ -189,7 +189,7 @@ export const job = {
     versions: (from: string, to: string) => `${from} → ${to}`,
     filter: "Filter by state",
     all: "All",
-    meant: "To update",
+    targeted: "To update",
     leftOut: "Left out",
     end: (filter: string) => `Show others too: end the filter “${isolateBidi(filter)}”`,
     reason: (text: string) => `Reason: ${text}`,
@@ -216,7 +216,7 @@ export const job = {
     next: "Next device",
     facts: {
       version: "Version",
-      way: "Way",
+      method: "Way",
       gateway: "Gateway",
       wave: "Wave",
       attempt: "Try",
@@ -224,9 +224,9 @@ export const job = {
       changed: "Last change",
       code: "Code",
     },
-    ways: { download: "Download through the mesh", broadcast: "Broadcast by its gateway", "nordic-dfu": "Nordic DFU by its gateway" },
+    methods: { download: "Download through the mesh", broadcast: "Broadcast by its gateway", "nordic-dfu": "Nordic DFU by its gateway" },
     proof: "What proves it",
-    story: "What happened",
+    history: "What happened",
     later: "came when it was over",
     attempt: (number: number) => `try ${number}`,
     by: (actor: string) => `by ${isolateBidi(actor)}`,
@@ -236,7 +236,7 @@ export const job = {
       read: (many: string) => `Its version was read ${many === "1" ? "once" : `${many} times`} after the restart, and was the right one.`,
       beats: (many: string) => `${many === "1" ? "1 heartbeat" : `${many} heartbeats`} came from it since then.`,
     },
-    said: {
+    messages: {
       fine: "the order was taken",
       response: (step: string, text: string) => `Answer to “${step}”: ${text}`,
       silence: (step: string) => `No answer to “${step}”`,

@@ -1,16 +1,16 @@
 /** The list of update jobs, and what all pages of jobs say. */
 import { deviceCountText } from "../device-count";
-import { count } from "../format";
+import { formatCount } from "../format";
 
 export const jobs = {
   title: "Update jobs",
   lead: "The newest first.",
-  make: "New update job",
+  newJob: "New update job",
   table: "Update jobs",
   columns: { job: "Job", state: "State", progress: "Progress", firmware: "Firmware", by: "Made by", made: "Made" },
   devices: deviceCountText,
   failed: (number: string) => `${number} failed`,
-  added: (number: number) => `${count(number)} new, refresh`,
+  added: (number: number) => `${formatCount(number)} new, refresh`,
   groups: { label: "Jobs by state", all: "All", running: "Running", paused: "Paused", waiting: "Not started", over: "Over" },
   empty: {
     title: "No update jobs yet",

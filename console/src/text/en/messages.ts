@@ -76,7 +76,7 @@ export const messages = {
     heardBy: (parent: string) => `heard by ${isolateBidi(parent)}`,
     unreachable: "no way to it",
   },
-  ask: {
+  send: {
     title: "Ask a device",
     to: "Device or gateway",
     mac: "MAC",
@@ -119,7 +119,7 @@ export const messages = {
     sent: "Sent from here",
     again: (what: string, name: string) => `Send again: ${what}, to ${isolateBidi(name)}`,
   },
-  past: {
+  history: {
     choose: "Choose a device",
     chooseHint: "What was asked of it, by whom and with what outcome, is listed here.",
   },

@@ -1,6 +1,6 @@
 /** Making an update job, step by step. */
 import { deviceCountText } from "../device-count";
-import { count } from "../format";
+import { formatCount } from "../format";
 import { isolateBidi } from "../bidi";
 
 export const newJob = {
@@ -19,7 +19,7 @@ export const newJob = {
   back: "Back",
   next: "Next",
   change: "Change",
-  mend: "This step is not complete:",
+  incomplete: "This step is not complete:",
   leave: {
     title: "Leave without starting?",
     lead: "The plan that you typed is not kept. No job was started.",
@@ -62,7 +62,7 @@ export const newJob = {
     byFilter: "Choose by filter instead",
     pick: "Pick devices one by one in the list",
     remove: (name: string) => `Leave out ${isolateBidi(name)}`,
-    first: (shown: number, total: string) => `The first ${count(shown)} of ${total}`,
+    first: (shown: number, total: string) => `The first ${formatCount(shown)} of ${total}`,
     preview: "Devices that match",
     chosen: "Selected devices",
     columns: { device: "Device", status: "Status", model: "Model", firmware: "Firmware", seen: "Seen", actions: "Leave out" },
@@ -72,13 +72,13 @@ export const newJob = {
     allHint: "Devices that the firmware is not made for are left out. A filter is safer.",
     others: (number: number, model: string) =>
       `${deviceCountText(number)} ${number === 1 ? "is" : "are"} of another model than ${model} and will be left out.`,
-    lost: "The devices were selected in another tab, by somebody else, or before the tab was closed, and are not known here. Select them again.",
+    selectionLost: "The devices were selected in another tab, by somebody else, or before the tab was closed, and are not known here. Select them again.",
     choose: "Say which devices are meant: with a filter, or by saying that you mean every device.",
-    nobody: "No device matches. Take a filter away, or choose others.",
+    noMatch: "No device matches. Take a filter away, or choose others.",
   },
   plan: {
     title: "How carefully?",
-    lost: "The plan of this address was made in another tab or by somebody else, or is too old. These are the usual settings: look through them before you go on.",
+    planLost: "The plan of this address was made in another tab or by somebody else, or is too old. These are the usual settings: look through them before you go on.",
     lead: "What is set here is careful and fits most updates. You can go on without changing anything.",
     job: "The job",
     name: "Name",
@@ -109,10 +109,10 @@ export const newJob = {
     soak: "…and after so many minutes more",
     soakHint: "Time to see whether the updated devices stay well.",
     pause: "Stop after each wave until somebody resumes the job",
-    stops: "When it stops by itself",
-    stopsHint: "It counts devices that failed, timed out or refused, of those that have begun.",
-    noStops: "Never: the job goes on however many fail.",
-    stop: {
+    stopRules: "When it stops by itself",
+    stopRulesHint: "It counts devices that failed, timed out or refused, of those that have begun.",
+    noStopRules: "Never: the job goes on however many fail.",
+    stopRule: {
       when: (place: number) => `Rule ${place}: what is counted`,
       percent: (place: number) => `Rule ${place}: from how many percent`,
       least: (place: number) => `Rule ${place}: after how many devices at least`,
@@ -142,13 +142,13 @@ export const newJob = {
       "nordic-dfu": "Nordic DFU, directly from the gateway",
     },
     methodHint: "A device whose model cannot do it is left out.",
-    newer: "If a newer job wants the same devices",
-    newers: {
+    newerJob: "If a newer job wants the same devices",
+    newerJobPolicies: {
       queue: "It waits until this one is done with them",
       supersede: "It takes over what this one has not begun",
       reject: "It does not get them",
     },
-    newerHint: "A device is never in two updates at once.",
+    newerJobHint: "A device is never in two updates at once.",
     stage: "Load now, restart later",
     stageHint: "Devices fetch and check the firmware, and keep it until somebody presses “Install now”. With waves, the next one loads when the one before is installed.",
     downgrade: "Allow older versions",
@@ -172,9 +172,9 @@ export const newJob = {
     heartbeats: "Good heartbeats as proof",
     heartbeatsHint: "After the restart. 0: the version alone proves it.",
   },
-  faults: {
+  errors: {
     name: "Give the job a name.",
-    long: (most: number) => `At most ${count(most)} characters.`,
+    long: (most: number) => `At most ${formatCount(most)} characters.`,
     invisible: "It has characters that nobody sees. Type it anew.",
     number: (range: string) => `A number ${range}.`,
     whole: (range: string) => `A whole number ${range}.`,
@@ -183,13 +183,13 @@ export const newJob = {
     moment: "Choose a day and a time.",
     over: "This time has passed.",
     beforeStart: "It must be after the start.",
-    waves: (most: number) => `Between 1 and ${count(most)} waves.`,
-    stops: (most: number) => `At most ${count(most)} rules.`,
+    waves: (most: number) => `Between 1 and ${formatCount(most)} waves.`,
+    stops: (most: number) => `At most ${formatCount(most)} rules.`,
     reached: (percent: string) => `Percent count from the beginning: more than ${percent}.`,
   },
   review: {
     title: "Review and start",
-    trying: "Asking the service what this job would do…",
+    loading: "Asking the service what this job would do…",
     figures: "What will happen",
     updated: "Will be updated",
     ofTargets: (total: string) => `of ${total} chosen`,
@@ -198,7 +198,7 @@ export const newJob = {
     offlineNote: "updated when they are back",
     time: "Likely duration",
     timeNote: "if nothing goes wrong",
-    nobody: "No device can take this firmware, so there is nothing to start. See below why, and change the firmware or the devices.",
+    noDevices: "No device can take this firmware, so there is nothing to start. See below why, and change the firmware or the devices.",
     warnings: {
       once: (number: number) => `All ${deviceCountText(number)} begin without a trial. If the firmware is bad, all of them get it.`,
       stops: "The job does not stop by itself, however many devices fail.",
@@ -206,7 +206,7 @@ export const newJob = {
       busy: (number: number) =>
         number === 1
           ? "1 of these devices is in another job that is not over with it: it may have to wait for that one."
-          : `${count(number)} of these devices are in other jobs that are not over with them: they may have to wait for those.`,
+          : `${formatCount(number)} of these devices are in other jobs that are not over with them: they may have to wait for those.`,
       allOffline: "All of these devices are offline now. Nothing happens until they are back.",
       deadline: (time: string) => `It will probably not be over by its deadline, ${time}.`,
       broadcast: "A broadcast reaches only devices that are connected.",
@@ -248,8 +248,8 @@ export const newJob = {
     sentence: {
       what: (devices: number, version: string, product: string) => `${deviceCountText(devices)} will be updated to ${version} (${product})`,
       once: "all at once",
-      canary: (number: number) => `${count(number)} first`,
-      waves: (number: number) => `in ${count(number)} waves`,
+      canary: (number: number) => `${formatCount(number)} first`,
+      waves: (number: number) => `in ${formatCount(number)} waves`,
       then: (percent: string) => `the others when ${percent} of those have succeeded`,
       gate: (percent: string) => `each when ${percent} of the one before have succeeded`,
       following: "the others after them",
@@ -278,10 +278,10 @@ export const newJob = {
     },
     submit: { now: "Start job", later: "Schedule job", hand: "Make job" },
     busy: "Starting…",
-    nobodyChosen: "No device matches any more. Go back, and choose others.",
+    noMatch: "No device matches any more. Go back, and choose others.",
     gone: (macs: readonly string[]) =>
       `${macs.length === 1 ? "A device is" : "Some devices are"} not known any more: ${macs.slice(0, 3).join(", ")}${macs.length > 3 ? " …" : ""}. Go back to the devices, and leave ${macs.length === 1 ? "it" : "them"} out.`,
-    unsure: "Nobody knows whether the job was made. Press the button again: it makes one job, never two.",
+    uncertain: "Nobody knows whether the job was made. Press the button again: it makes one job, never two.",
     done: (name: string) => `The job “${isolateBidi(name)}” was made.`,
   },
 } as const;

@@ -22,7 +22,7 @@ export const overview = {
   firmware: "Firmware",
   models: "Models",
   labels: "Labels",
-  first: {
+  firstSteps: {
     title: "Three steps to a living fleet",
     lead: "Each step is ticked off by itself as soon as it is done.",
     done: "Done",

@@ -8,7 +8,7 @@ export const people = {
   summary: (many: string, one: boolean) => (one ? "1 person may sign in" : `${many} people may sign in`),
   some: (many: string) => `The first ${many} people`,
   you: "you",
-  trail: (name: string) => `What ${isolateBidi(name)} did`,
+  auditTrail: (name: string) => `What ${isolateBidi(name)} did`,
   role: "Role",
   roles: {
     viewer: { name: "Viewer", hint: "looks at everything, changes nothing" },
@@ -43,12 +43,12 @@ export const people = {
     submit: "Add",
     busy: "Adding…",
     done: (name: string) => `${isolateBidi(name)} may sign in now.`,
-    unheard: "The person may have been added all the same: look at the list, and give them a new password.",
+    noResponse: "The person may have been added all the same: look at the list, and give them a new password.",
   },
   shown: {
     title: (name: string) => `Password of ${isolateBidi(name)}`,
-    once: "The password is shown this once. Store it now, or hand it over. They can change it in the account menu.",
-    unkept: "Nobody can show this password again. If you did not store it, close with “I have stored it” all the same and give them a new one with “New password”.",
+    shownOnce: "The password is shown this once. Store it now, or hand it over. They can change it in the account menu.",
+    notStored: "Nobody can show this password again. If you did not store it, close with “I have stored it” all the same and give them a new one with “New password”.",
     console: "Console",
     password: "Password",
   },
@@ -61,14 +61,14 @@ export const people = {
     busy: "Changing…",
     done: (name: string, role: string) => `${isolateBidi(name)}: ${role} from now on.`,
   },
-  renew: {
+  newPassword: {
     open: "New password",
     title: (name: string) => `New password for ${isolateBidi(name)}`,
     lead: "They are signed out everywhere at once, and what is connected to the broker in their name is cut off, until they come with the new password.",
     submit: "Set new password",
     busy: "Setting…",
     done: (name: string) => `${isolateBidi(name)} has a new password, and was signed out everywhere.`,
-    unheard: "The password may have been changed all the same: set it once more when the service is back.",
+    noResponse: "The password may have been changed all the same: set it once more when the service is back.",
     own: "Change my password",
   },
   remove: {

@@ -16,7 +16,7 @@ export const properties = {
   clear: "Clear the search",
   read: "read on request",
   raw: "raw",
-  wish: {
+  lastWrite: {
     open: (value: string) => `${value} is written, not reported yet`,
     met: "As written",
     unmet: (value: string) => `${value} was written; the device holds another value`,

@@ -4,7 +4,7 @@ export const rejects = {
   table: "Rejected reports",
   lead: "What gateways sent and the service could not take, the newest first",
   columns: { time: "Time", gateway: "Gateway", reason: "Why", topic: "Topic", payload: "Payload" },
-  nobody: "not told",
+  unknownGateway: "not told",
   filter: "Gateway",
   filterHint: "MAC",
   filterWrong: "This is not a MAC.",

@@ -1,7 +1,7 @@
 /** The panel that reads and writes properties, and what comes of it. */
 import { isolateBidi } from "../bidi";
 
-export const asking = {
+export const requests = {
   title: "Read or write a property",
   property: "Property",
   propertyHint: "A name, or an identifier in hex",
@@ -70,8 +70,8 @@ export const asking = {
     accepting: "Sending the request…",
     through: (gateway: string) => `Waiting for the device, through ${isolateBidi(gateway)}`,
     seconds: (seconds: string) => `${seconds} s`,
-    leave: "Stop waiting",
-    left: "You stopped waiting. What was sent is not called back: its outcome will be in the history.",
+    stop: "Stop waiting",
+    stopped: "You stopped waiting. What was sent is not called back: its outcome will be in the history.",
   },
   outcome: {
     label: "Outcome",
@@ -81,9 +81,9 @@ export const asking = {
     acknowledged: "Sent. Nobody answers an ack.",
     milliseconds: (time: string) => `${time} ms`,
     tried: (gateway: string, seconds: string) => `Asked through ${isolateBidi(gateway)}, waited for ${seconds} s.`,
-    untouched: "Nothing was sent to the device.",
-    maybe: "It may have been carried out all the same. Read the value to be sure.",
-    unheard: "The service did not answer. The request may have been carried out: look into the history.",
+    notSent: "Nothing was sent to the device.",
+    uncertain: "It may have been carried out all the same. Read the value to be sure.",
+    noResponse: "The service did not answer. The request may have been carried out: look into the history.",
   },
   status: {
     0: "Done",
@@ -126,7 +126,7 @@ export const asking = {
     "next-best": (gateway: string) => `Through ${isolateBidi(gateway)}, because the last try through a better gateway failed`,
     others: (count: string) => `Gateways that came into question: ${count}`,
   },
-  hops: {
+  path: {
     label: "Route",
     gateway: "Gateway",
     relay: "Relay",

@@ -1,7 +1,7 @@
 /** What surrounds every page. */
 export const shell = {
   product: "Meshfleet",
-  skip: "Skip to the content",
+  skipToContent: "Skip to the content",
   nav: {
     label: "Pages",
     more: "More",
@@ -33,7 +33,7 @@ export const shell = {
     away: "Service cannot be reached",
     version: (version: string) => `Version ${version}`,
   },
-  silent: "It does not answer requests at the moment.",
+  noResponse: "It does not answer requests at the moment.",
   live: {
     connecting: "Connecting",
     live: "Live",
@@ -47,12 +47,12 @@ export const shell = {
     pause: "Pause live values",
     resume: "Show live values again",
   },
-  find: {
+  search: {
     title: "Find",
     open: "Find a device, gateway, job or label",
     placeholder: "Name, address, job or version",
     keys: "Ctrl K",
-    keysOfMac: "⌘ K",
+    macKeys: "⌘ K",
     results: "What was found",
     groups: { recent: "Recent", pages: "Pages", devices: "Devices", gateways: "Gateways", labels: "Labels", jobs: "Update jobs", firmware: "Firmware" },
     idle: "Type a name, an address such as C4:D3:6A:37:7A:4F, a job such as job-7, or a version.",
@@ -63,7 +63,7 @@ export const shell = {
     more: (text: string) => `All devices named like “${text}”`,
     hint: { move: "to choose", open: "to open", close: "to close" },
   },
-  keys: {
+  shortcuts: {
     title: "Keys",
     help: "Help: keys",
     find: "Find anything",
@@ -95,19 +95,19 @@ export const shell = {
     save: "Change password",
     done: "Your password is changed.",
   },
-  ending: {
+  sessionExpiry: {
     soon: (time: string) => `Your session ends at ${time}, 12 hours after you signed in. Sign in again and stay where you are.`,
     action: "Sign in again",
     title: "Sign in again",
     lead: "You stay where you are, and nothing that you typed is lost.",
   },
-  stale: "This page could not be fetched. The service may be away, or newer than what is open here.",
+  pageLoadFailed: "This page could not be fetched. The service may be away, or newer than what is open here.",
   reload: "Reload",
-  closed: {
+  forbidden: {
     title: "This page is not for you",
     lead: "Your role does not allow it. An admin can change that.",
   },
-  missing: {
+  notFound: {
     title: "There is no such page",
     lead: "The address may be mistyped, or the page has moved.",
     back: "Back to the overview",

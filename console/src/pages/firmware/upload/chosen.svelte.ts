@@ -3,7 +3,7 @@ import { en } from "../../../text/en";
 import { hashOf, isReadable, typeOf } from "./image";
 import { type Said, isZip, readPackage } from "./package";
 
-const words = en.firmware.upload.faults;
+const words = en.firmware.upload.errors;
 
 export class Chosen {
   file = $state.raw<File | null>(null);

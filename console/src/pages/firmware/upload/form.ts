@@ -2,8 +2,8 @@
 import { Problem } from "../../../api/client";
 import { MAX_NOTES_LENGTH } from "../../../api/limits";
 import { en } from "../../../text/en";
-import { bytes, count, sentence } from "../../../text/format";
-import { type Version, isBeta, isOlder, readVersion } from "../../../text/versions";
+import { formatBytes, formatCount, toSentence } from "../../../text/format";
+import { type Version, isBeta, isOlder, parseVersion } from "../../../text/versions";
 import { isModel } from "../filters";
 import { LARGEST_PACKAGE, type Type } from "./image";
 
@@ -38,24 +38,24 @@ export function faultsIn(typed: Typed): Faults {
   const min = versionIn(typed.minVersion);
   const odd = partsOf(typed.hardwareVersions).find((each) => !isHardware(each));
   const length = [...typed.notes].length;
-  if (!isModel(typed.modelNumber.trim())) faults.modelNumber = words.faults.model;
-  if (version === null) faults.version = words.faults.version;
-  if (odd !== undefined) faults.hardwareVersions = words.faults.hardware(odd);
-  if (typed.minVersion.trim() !== "" && min === null) faults.minVersion = words.faults.version;
-  if (version !== null && min !== null && isOlder(version, min)) faults.minVersion = words.faults.min;
-  if (length > MAX_NOTES_LENGTH) faults.notes = words.faults.notes(count(length), count(MAX_NOTES_LENGTH));
+  if (!isModel(typed.modelNumber.trim())) faults.modelNumber = words.errors.model;
+  if (version === null) faults.version = words.errors.version;
+  if (odd !== undefined) faults.hardwareVersions = words.errors.hardware(odd);
+  if (typed.minVersion.trim() !== "" && min === null) faults.minVersion = words.errors.version;
+  if (version !== null && min !== null && isOlder(version, min)) faults.minVersion = words.errors.min;
+  if (length > MAX_NOTES_LENGTH) faults.notes = words.errors.notes(formatCount(length), formatCount(MAX_NOTES_LENGTH));
   return faults;
 }
 
 export function faultOfSize(size: number, type: Type): string | null {
   if (type !== "1" || size <= LARGEST_PACKAGE) return null;
-  return words.faults.large(bytes(size), bytes(LARGEST_PACKAGE));
+  return words.errors.large(formatBytes(size), formatBytes(LARGEST_PACKAGE));
 }
 
 /** What is wrong with calling an image bare, or not; `isZip` is null while that is not known. */
 export function faultOfKind(isZip: boolean | null, { type, bare }: Typed): string | null {
   if (type !== "1" || isZip === null || isZip !== bare) return null;
-  return bare ? words.faults.package : words.faults.bare;
+  return bare ? words.errors.package : words.errors.bare;
 }
 
 /** Whether the service would accept the image all the same, if an admin insists. */
@@ -66,15 +66,15 @@ export function isOverridable(error: unknown): boolean {
 /** What the service refuses, told where it is; null: it is about none of the fields. */
 export function faultsOf(error: unknown): Faults | null {
   if (!(error instanceof Problem)) return null;
-  if (error.code === "already-exists") return { version: sentence(error.message) };
-  if (error.status === TOO_LARGE) return { image: sentence(error.message) };
+  if (error.code === "already-exists") return { version: toSentence(error.message) };
+  if (error.status === TOO_LARGE) return { image: toSentence(error.message) };
   const faults: Faults = {};
   for (const { field, message } of error.faults) {
     const name = field.replace(/\[\d+\]$/, "");
     // How to insist is a checkbox of its own.
     if (name === "override" && isOverridable(error)) continue;
     if (!isNamed(name)) return null;
-    faults[name === "sha256" ? "image" : name] = sentence(`${words.refusal[name]} ${message}`);
+    faults[name === "sha256" ? "image" : name] = toSentence(`${words.refusal[name]} ${message}`);
   }
   return Object.keys(faults).length > 0 ? faults : null;
 }
@@ -101,7 +101,7 @@ function isNamed(name: string): name is keyof typeof words.refusal {
 }
 
 function versionIn(text: string): Version | null {
-  const version = readVersion(text.trim());
+  const version = parseVersion(text.trim());
   return version !== null && version.slice(0, 3).every((part) => part <= MOST) ? version : null;
 }
 

@@ -1,6 +1,6 @@
 /** An upload under way: how far it is, how fast, and that nobody leaves by mistake. */
 import type { Schemas } from "../../../api/client";
-import { type Sent, upload } from "../../../api/upload";
+import { type UploadProgress, upload } from "../../../api/upload";
 import { router } from "../../../router.svelte";
 
 /** Milliseconds over which the speed is measured, and from which on it means something. */
@@ -9,7 +9,7 @@ const ENOUGH = 400;
 
 export class Sending {
   isBusy = $state(false);
-  sent = $state.raw<Sent | null>(null);
+  sent = $state.raw<UploadProgress | null>(null);
   /** Bytes a second; null until it is known. */
   speed = $state<number | null>(null);
   /** Whether the reader wanted to leave meanwhile. */
@@ -52,7 +52,7 @@ export class Sending {
     return !this.isBusy;
   }
 
-  #hear(sent: Sent): void {
+  #hear(sent: UploadProgress): void {
     const now = performance.now();
     this.sent = sent;
     this.#marks = [...this.#marks.filter(({ at }) => now - at <= WINDOW), { at: now, bytes: sent.bytes }];

@@ -1,8 +1,8 @@
 /** The devices of a job: read page by page, and kept up to date where somebody looks. Rows stay where they are, whatever
  * becomes of them. */
-import { type Schemas, api, bodyOf } from "../../../api/client";
+import { type Schemas, api, requireBody } from "../../../api/client";
 import { PagedList } from "../../../api/paged-list.svelte";
-import { perFrame } from "../../../live/frames";
+import { batchPerFrame } from "../../../live/frames";
 import { type LiveEvent, live } from "../../../live/socket.svelte";
 import type { Filter } from "./filters";
 
@@ -19,7 +19,7 @@ export class Executions {
   /** What was told while rows were read again: it is newer than what was read. */
   #told = new Set<string>();
   #reading: AbortController | null = null;
-  #gatherer = perFrame((events) => this.#apply(events));
+  #gatherer = batchPerFrame((events) => this.#apply(events));
   #unlisten = (): void => undefined;
 
   /** `together` shows rows along with what else the page says of the same moment. */
@@ -32,7 +32,7 @@ export class Executions {
     const path = { job_id: this.job };
     await this.pages.start(async (token, signal) => {
       const query = { ...filter, MaxResults: PAGE, ...(token && { NextToken: token }) };
-      return bodyOf(await api.GET("/api/v1/jobs/{job_id}/executions", { params: { path, query }, signal }));
+      return requireBody(await api.GET("/api/v1/jobs/{job_id}/executions", { params: { path, query }, signal }));
     });
   }
 
@@ -47,10 +47,10 @@ export class Executions {
     this.#unlisten =
       ids.length === 0
         ? () => undefined
-        : live.listen({
+        : live.subscribe({
             filter: { Types: ["execution"], Jobs: [this.job], Ids: ids },
-            event: (event) => this.#gatherer.take(event),
-            resync: () => void this.catchUp(),
+            onEvent: (event) => this.#gatherer.add(event),
+            onResync: () => void this.catchUp(),
           });
     // The new ones are heard before the old ones end: of those that are in both nothing is missed.
     unlisten();
@@ -67,7 +67,7 @@ export class Executions {
     this.#told.clear();
     try {
       const params = { path: { job_id: this.job }, query: { Ids, MaxResults: Ids.length } };
-      const page = bodyOf(await api.GET("/api/v1/jobs/{job_id}/executions", { params, signal: reading.signal }));
+      const page = requireBody(await api.GET("/api/v1/jobs/{job_id}/executions", { params, signal: reading.signal }));
       if (this.#reading !== reading) return;
       this.together(() => this.#show(page.items.filter((each) => !this.#told.has(each.deviceId))));
     } catch {

@@ -1,7 +1,7 @@
 /** Which devices of a job are shown: it is part of the address. */
-import { EXECUTION_STATES, type ExecutionState, type Job, meantOf, totalOf } from "../../../jobs/states";
-import { stated, without } from "../../../query";
-import { macIn } from "../../../text/mac";
+import { EXECUTION_STATES, type ExecutionState, type Job, countTargeted, countAll } from "../../../jobs/states";
+import { withParam, withoutParams } from "../../../query";
+import { parseMac } from "../../../text/mac";
 
 export interface Filter {
   readonly State?: ExecutionState[];
@@ -17,7 +17,7 @@ const DEVICE = "Device";
 export function filterIn(query: URLSearchParams): Filter {
   const State = EXECUTION_STATES.filter((state) => query.getAll("State").includes(state));
   const ReasonCode = query.getAll("ReasonCode").filter((code) => code !== "");
-  const gateway = macIn(query.get("Gateway") ?? "");
+  const gateway = parseMac(query.get("Gateway") ?? "");
   return {
     ...(State.length > 0 && { State }),
     ...(ReasonCode.length > 0 && { ReasonCode }),
@@ -28,7 +28,7 @@ export function filterIn(query: URLSearchParams): Filter {
 
 /** What the service is asked for. Who was left out from the beginning is shown to who asks for it, or where nobody else is. */
 export function asked(filter: Filter, job: Job): Filter {
-  return filter.LeftOut || totalOf(meantOf(job)) === 0 ? filter : { ...filter, LeftOut: false };
+  return filter.LeftOut || countAll(countTargeted(job)) === 0 ? filter : { ...filter, LeftOut: false };
 }
 
 export function isFiltered(filter: Filter): boolean {
@@ -40,13 +40,13 @@ export type Choice = ExecutionState | "left-out";
 
 /** The same list with this choice alone; with none, all that are meant. Why they failed is another question then. */
 export function withChoice(query: URLSearchParams, choice: Choice | null): URLSearchParams {
-  const next = without(query, "State", "ReasonCode", "LeftOut", DEVICE);
-  return choice === "left-out" ? stated(next, "LeftOut", "true") : stated(next, "State", choice);
+  const next = withoutParams(query, "State", "ReasonCode", "LeftOut", DEVICE);
+  return choice === "left-out" ? withParam(next, "LeftOut", "true") : withParam(next, "State", choice);
 }
 
 /** Those for whom one reason is told. */
 export function withReason(choice: Choice, code: string): URLSearchParams {
-  return stated(withChoice(new URLSearchParams(), choice), "ReasonCode", code);
+  return withParam(withChoice(new URLSearchParams(), choice), "ReasonCode", code);
 }
 
 /** All that are meant behind one gateway. */
@@ -55,11 +55,11 @@ export function withGateway(mac: string): URLSearchParams {
 }
 
 export function deviceIn(query: URLSearchParams): string | null {
-  const mac = macIn(query.get(DEVICE) ?? "");
+  const mac = parseMac(query.get(DEVICE) ?? "");
   return mac === null ? null : `bmac-${mac}`;
 }
 
 /** The same list, and beside it the evidence of one device; null: of none. */
 export function withDevice(query: URLSearchParams, id: string | null): URLSearchParams {
-  return stated(query, DEVICE, id);
+  return withParam(query, DEVICE, id);
 }

@@ -11,7 +11,7 @@ export interface Reason {
 
 export function reasonOf(code: string | null): Reason {
   if (code !== null && isKnown(code)) return words[code];
-  return { short: code ?? en.job.endings.unknown, help: null };
+  return { short: code ?? en.job.failures.unknown, help: null };
 }
 
 function isKnown(code: string): code is keyof typeof words {

@@ -3,12 +3,12 @@
  *
  * What belongs together is shown together: news wait until the service has counted anew, and its count brings the job
  * of the same moment. A large job takes long to count, and its news do not wait: the page says when it was counted. */
-import { type Schemas, api, bodyOf } from "../../../api/client";
+import { type Schemas, api, requireBody } from "../../../api/client";
 import { Resource } from "../../../api/resource.svelte";
 import { clock } from "../../../clock.svelte";
 import { collectJobEvents } from "../../../jobs/job-events";
-import { type Job, isOver, meantOf, overOf, phaseOf, totalOf } from "../../../jobs/states";
-import { perFrame } from "../../../live/frames";
+import { type Job, isFinished, countTargeted, countFinished, getPhaseKey, countAll } from "../../../jobs/states";
+import { batchPerFrame } from "../../../live/frames";
 import { startPolling } from "../../../live/polling";
 import { live } from "../../../live/socket.svelte";
 
@@ -49,7 +49,7 @@ export class WatchedJob {
    * depends on these. */
   readonly isOfPhase = $derived.by(() => {
     const [job, counted] = [this.job.value, this.summary.value?.job];
-    return job !== null && counted !== undefined && phaseOf(job) === phaseOf(counted);
+    return job !== null && counted !== undefined && getPhaseKey(job) === getPhaseKey(counted);
   });
   /** Whether the summary is older than the job, and stays so for a while. */
   readonly isBehind = $derived.by(() => {
@@ -62,7 +62,7 @@ export class WatchedJob {
   #took = 0;
   /** When something was shown that no count brought. */
   #shownAt = Number.NEGATIVE_INFINITY;
-  #isLarge = $derived(this.job.value !== null && totalOf(this.job.value.counts) > FEW);
+  #isLarge = $derived(this.job.value !== null && countAll(this.job.value.counts) > FEW);
   #held: (() => void)[] = [];
   #isShowing = false;
   #resting: ReturnType<typeof setTimeout> | undefined;
@@ -71,22 +71,22 @@ export class WatchedJob {
 
   /** Look at it until the returned function is called. */
   begin(): () => void {
-    const news = perFrame((events) => {
+    const news = batchPerFrame((events) => {
       const { changed, deleted } = collectJobEvents(events);
       if (deleted.has(this.id)) return this.#leave();
-      for (const job of changed.values()) this.show(() => this.job.lay(() => job));
+      for (const job of changed.values()) this.show(() => this.job.applyChange(() => job));
     });
-    const leave = live.listen({
+    const leave = live.subscribe({
       filter: { Types: ["job"], Jobs: [this.id] },
-      event: (event) => news.take(event),
-      resync: () => void this.load(),
+      onEvent: (event) => news.add(event),
+      onResync: () => void this.load(),
     });
     void this.load();
     const ends = [
       startPolling(() => this.#look(), EVERY),
       // Only the time that is left changes without being told.
       startPolling(async () => {
-        if (this.job.value && !isOver(this.job.value)) await this.load();
+        if (this.job.value && !isFinished(this.job.value)) await this.load();
       }, SELDOM),
     ];
     return () => {
@@ -100,14 +100,14 @@ export class WatchedJob {
   async load(): Promise<void> {
     if (this.isDeleted) return;
     await this.job.load(async (signal) =>
-      bodyOf(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: this.id } }, signal })),
+      requireBody(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: this.id } }, signal })),
     );
     if (this.job.value) await this.#count();
   }
 
   /** The job is like this now: the service says so. */
   tell(job: Job): void {
-    this.show(() => this.job.lay(() => job));
+    this.show(() => this.job.applyChange(() => job));
   }
 
   /** Show news about the job or its executions, with the count of the same moment or a later one. */
@@ -127,9 +127,9 @@ export class WatchedJob {
     };
     await this.summary.load(async (signal) => {
       const params = { path: { job_id: this.id } };
-      const summary = bodyOf(await api.GET("/api/v1/jobs/{job_id}/summary", { params, signal }));
+      const summary = requireBody(await api.GET("/api/v1/jobs/{job_id}/summary", { params, signal }));
       showNews();
-      if (this.#shownAt < begun) this.job.lay(() => summary.job);
+      if (this.#shownAt < begun) this.job.applyChange(() => summary.job);
       this.countedAt = clock.read();
       return summary;
     });
@@ -176,8 +176,8 @@ export class WatchedJob {
     if (!job || this.isDeleted) return;
     this.#measure(job);
     const counted = this.summary.value?.job;
-    const isSame = counted !== undefined && countsOf(counted) === countsOf(job) && phaseOf(counted) === phaseOf(job);
-    if (!isSame || (!isOver(job) && performance.now() - this.#triedAt >= SELDOM)) await this.#count();
+    const isSame = counted !== undefined && countsOf(counted) === countsOf(job) && getPhaseKey(counted) === getPhaseKey(job);
+    if (!isSame || (!isFinished(job) && performance.now() - this.#triedAt >= SELDOM)) await this.#count();
   }
 
   /** Have it counted, unless that is done already or was done too recently. */
@@ -188,7 +188,7 @@ export class WatchedJob {
 
   #measure(job: Job): void {
     const at = performance.now();
-    if (job.state === "IN_PROGRESS") this.#samples.push({ at, over: overOf(meantOf(job)) });
+    if (job.state === "IN_PROGRESS") this.#samples.push({ at, over: countFinished(countTargeted(job)) });
     else this.#samples = [];
     if (this.#samples.length <= 1) this.rates = [];
     this.#samples = this.#samples.filter((sample) => at - sample.at <= SPAN);

@@ -1,9 +1,9 @@
 /** What the address says of a new job: which firmware, for which devices, and the step one is at. So a link can begin it
  * half-way, and Back leads to the step before. */
 import type { Schemas } from "../../../api/client";
-import { type Filter, cleared, filterIn, isFiltered } from "../../../filtering/filters";
-import { kept, queryFor } from "../../../jobs/selection";
-import { stated, without } from "../../../query";
+import { type Filter, clearFilters, parseFilter, isFiltered } from "../../../filtering/filters";
+import { loadSelection, buildSelectionQuery } from "../../../jobs/selection";
+import { withParam, withoutParams } from "../../../query";
 
 export const STEPS = ["firmware", "devices", "plan", "review"] as const;
 export type Step = (typeof STEPS)[number];
@@ -35,16 +35,16 @@ export function choiceIn(query: URLSearchParams): Choice {
 
 function targetsIn(query: URLSearchParams): Targets {
   const name = query.get("Selection");
-  const ids = name === null ? [...new Set(query.getAll("Device"))] : kept(name);
+  const ids = name === null ? [...new Set(query.getAll("Device"))] : loadSelection(name);
   if (ids === null) return { kind: "lost" };
   if (ids.length > 0) return { kind: "list", ids };
-  const filter = filterIn(query);
+  const filter = parseFilter(query);
   if (isFiltered(filter)) return { kind: "filter", filter };
   return { kind: query.get("All") === "true" ? "all" : "none" };
 }
 
 export function withStep(query: URLSearchParams, step: Step): URLSearchParams {
-  return stated(query, "Step", step);
+  return withParam(query, "Step", step);
 }
 
 /** The same query with another firmware. Who chose devices by its model alone means those of the new one. */
@@ -53,15 +53,15 @@ export function withFirmware(
   firmware: Schemas["Firmware"],
   before: Schemas["Firmware"] | null,
 ): URLSearchParams {
-  const next = stated(query, "Firmware", firmware.id);
+  const next = withParam(query, "Firmware", firmware.id);
   const targets = targetsIn(query);
   const isByModel = before !== null && targets.kind === "filter" && targets.filter.ModelNumber === before.modelNumber;
-  return isByModel ? stated(next, "ModelNumber", firmware.modelNumber) : next;
+  return isByModel ? withParam(next, "ModelNumber", firmware.modelNumber) : next;
 }
 
 /** The same query with the devices that one usually means, if none were chosen: those of the model. */
 export function withUsual(query: URLSearchParams, firmware: Schemas["Firmware"]): URLSearchParams {
-  return targetsIn(query).kind === "none" ? stated(query, "ModelNumber", firmware.modelNumber) : query;
+  return targetsIn(query).kind === "none" ? withParam(query, "ModelNumber", firmware.modelNumber) : query;
 }
 
 /** The filter that finds these devices; null: too many were named for a question. */
@@ -72,9 +72,9 @@ export function countable(targets: Targets): Filter | null {
 
 /** The same query with these devices and no others; none: they are chosen by filters from now on. */
 export function withList(query: URLSearchParams, ids: readonly string[]): URLSearchParams {
-  const next = without(cleared(query), "Device", "Selection", "All");
+  const next = withoutParams(clearFilters(query), "Device", "Selection", "All");
   const selection = query.get("Selection") ?? undefined;
-  for (const [name, value] of queryFor(ids, selection)) next.append(name, value);
+  for (const [name, value] of buildSelectionQuery(ids, selection)) next.append(name, value);
   return next;
 }
 

@@ -1,13 +1,13 @@
 /** A job that is not made yet: what the address says of it, what was typed, and what is still missing. */
 import { catalogue } from "../../../api/catalogue.svelte";
-import { type Schemas, api, bodyOf } from "../../../api/client";
+import { type Schemas, api, requireBody } from "../../../api/client";
 import { createIdempotencyKey } from "../../../api/idempotency-key";
 import { Resource } from "../../../api/resource.svelte";
-import { Counts } from "../../../filtering/device-count.svelte";
+import { DeviceCount } from "../../../filtering/device-count.svelte";
 import { clock } from "../../../clock.svelte";
 import { NamedItem } from "../../../storage";
 import type { PageAddress } from "../../../page-address.svelte";
-import { stated } from "../../../query";
+import { withParam } from "../../../query";
 import { en } from "../../../text/en";
 import { isKnown, versionText } from "../../../text/versions";
 import { STEPS, type Step, choiceIn, targetsOf, withFirmware, withStep } from "./choice";
@@ -28,7 +28,7 @@ export class Draft {
   /** Whether the address names a plan that nobody knows any more: the usual one stands in its place, and is looked at. */
   isPlanLost = $state(false);
   /** How many devices are meant. */
-  readonly counts = new Counts();
+  readonly counts = new DeviceCount();
   readonly record = new Resource<Schemas["Firmware"]>();
   /** What the service says it would do. */
   readonly trial = new Resource<DryRun>();
@@ -74,8 +74,8 @@ export class Draft {
     const name = this.#page.query.get(NAME) ?? this.#name ?? (this.plan.isTouched ? createIdempotencyKey() : null);
     if (name === null || this.isPlanLost) return;
     this.#name = name;
-    plans.keep(name, this.plan.text);
-    if (!this.#page.query.has(NAME)) this.#page.restate(stated(this.#page.query, NAME, [name]));
+    plans.write(name, this.plan.text);
+    if (!this.#page.query.has(NAME)) this.#page.replaceQuery(withParam(this.#page.query, NAME, [name]));
   }
 
   /** What keeps one from going on from a step. */
@@ -89,7 +89,7 @@ export class Draft {
   choose(firmware: Schemas["Firmware"]): void {
     const chosen = withFirmware(this.#page.query, firmware, this.firmware);
     this.record.value = firmware;
-    this.#page.restate(withStep(chosen, "firmware"));
+    this.#page.replaceQuery(withStep(chosen, "firmware"));
   }
 
   /** Read what is known of the firmware that is chosen. */
@@ -102,7 +102,7 @@ export class Draft {
     }
     const path = { firmware_id: id };
     void this.record.load(async (signal) =>
-      bodyOf(await api.GET("/api/v1/firmware/{firmware_id}", { params: { path }, signal })),
+      requireBody(await api.GET("/api/v1/firmware/{firmware_id}", { params: { path }, signal })),
     );
   }
 
@@ -133,12 +133,12 @@ export class Draft {
 
   #deviceFault(): Pick<Fault, "id" | "text"> | null {
     if (this.targets.kind === "none") return { id: "devices-all", text: words.devices.choose };
-    if (this.targets.kind === "lost") return { id: "step-title", text: words.devices.lost };
-    return this.counts.value?.total === 0 ? { id: "step-title", text: words.devices.nobody } : null;
+    if (this.targets.kind === "lost") return { id: "step-title", text: words.devices.selectionLost };
+    return this.counts.value?.total === 0 ? { id: "step-title", text: words.devices.noMatch } : null;
   }
 }
 
 function suggestion({ modelNumber, version }: Schemas["Firmware"]): string {
-  const product = isKnown(modelNumber) ? catalogue.product(modelNumber) : null;
+  const product = isKnown(modelNumber) ? catalogue.getProductName(modelNumber) : null;
   return words.plan.suggested(product ?? versionText(modelNumber), version);
 }

@@ -1,9 +1,9 @@
 /** The last step: the service is asked what a job would do, and then to make it. However often one presses the button,
  * it is one job: the same order has the same key. */
-import { Problem, type Schemas, api, bodyOf, textOf } from "../../../api/client";
+import { Problem, type Schemas, api, requireBody, describeError } from "../../../api/client";
 import { createIdempotencyKey } from "../../../api/idempotency-key";
 import { en } from "../../../text/en";
-import { address, macOf } from "../../../text/format";
+import { formatMac, parseDeviceId } from "../../../text/format";
 
 const words = en.newJob.review;
 
@@ -39,7 +39,7 @@ export class Starting {
       return made;
     } catch (error) {
       const isUnheard = error instanceof Problem && error.status === 0;
-      this.problem = isUnheard ? `${textOf(error)} ${words.unsure}` : textOf(error);
+      this.problem = isUnheard ? `${describeError(error)} ${words.uncertain}` : describeError(error);
       return null;
     } finally {
       this.isBusy = false;
@@ -50,7 +50,7 @@ export class Starting {
 /** An answer; or what is wrong with the devices, in words for who chose them. */
 async function asked<Body>(order: NewJob, answer: Promise<{ data?: Body }>): Promise<Body> {
   try {
-    return bodyOf(await answer);
+    return requireBody(await answer);
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     const gone = error.faults.flatMap(({ field }) => {
@@ -58,7 +58,7 @@ async function asked<Body>(order: NewJob, answer: Promise<{ data?: Body }>): Pro
       return place === undefined ? [] : [order.targets.deviceIds?.[Number(place)] ?? ""];
     });
     const isNobody = error.faults.some(({ field }) => field === "targets");
-    const text = gone.length > 0 ? words.gone(gone.map((id) => address(macOf(id)))) : isNobody ? words.nobodyChosen : null;
+    const text = gone.length > 0 ? words.gone(gone.map((id) => formatMac(parseDeviceId(id)))) : isNobody ? words.noMatch : null;
     throw text === null ? error : new Problem(error.status, error.code, text);
   }
 }

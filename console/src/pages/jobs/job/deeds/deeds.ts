@@ -1,6 +1,6 @@
 /** What people can do to a job, and when. */
-import { api, bodyOf } from "../../../../api/client";
-import { AGAIN, CANCELABLE, type Job, countOf, isOver } from "../../../../jobs/states";
+import { api, requireBody } from "../../../../api/client";
+import { RETRYABLE_STATES, CANCELABLE_STATES, type Job, countExecutions, isFinished } from "../../../../jobs/states";
 
 export type Deed = "start" | "pause" | "resume" | "apply" | "cancel" | "retry";
 
@@ -14,11 +14,11 @@ export function deedsOf(job: Job): readonly Offer[] {
   if (state === "CREATED") found.push("start");
   if (state === "PAUSED") found.push("resume");
   const isUnderWay = state === "IN_PROGRESS" || state === "PAUSED";
-  if (job.stage && job.appliedAt === null && isUnderWay && countOf(job.counts, ["STAGED"]) > 0) found.push("apply");
+  if (job.stage && job.appliedAt === null && isUnderWay && countExecutions(job.counts, ["STAGED"]) > 0) found.push("apply");
   if (state === "IN_PROGRESS" || state === "SCHEDULED") found.push("pause");
-  if (CANCELABLE.includes(state)) found.push("cancel");
-  if (isOver(job) && countOf(job.counts, AGAIN) > 0) found.push("retry");
-  if (isOver(job) || state === "CREATED") found.push("delete");
+  if (CANCELABLE_STATES.includes(state)) found.push("cancel");
+  if (isFinished(job) && countExecutions(job.counts, RETRYABLE_STATES) > 0) found.push("retry");
+  if (isFinished(job) || state === "CREATED") found.push("delete");
   return found;
 }
 
@@ -29,15 +29,15 @@ export async function doDeed(deed: Deed, id: string, key: string): Promise<Job> 
   switch (deed) {
     case "start":
     case "apply":
-      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/apply", { params }));
+      return requireBody(await api.POST("/api/v1/jobs/{job_id}/apply", { params }));
     case "pause":
-      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/pause", { params }));
+      return requireBody(await api.POST("/api/v1/jobs/{job_id}/pause", { params }));
     case "resume":
-      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/resume", { params }));
+      return requireBody(await api.POST("/api/v1/jobs/{job_id}/resume", { params }));
     case "cancel":
-      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/cancel", { params }));
+      return requireBody(await api.POST("/api/v1/jobs/{job_id}/cancel", { params }));
     case "retry":
-      return bodyOf(
+      return requireBody(
         await api.POST("/api/v1/jobs/{job_id}/retry", { params: { ...params, header: { "Idempotency-Key": key } } }),
       );
   }

@@ -1,7 +1,7 @@
 /** The devices of a job as a file. They are read page by page and written down at once; a list of any length is never
  * laid out. */
-import { type Schemas, api, bodyOf } from "../../../../api/client";
-import { namesOf } from "../../../../api/device-names.svelte";
+import { type Schemas, api, requireBody } from "../../../../api/client";
+import { fetchDeviceNames } from "../../../../api/device-names.svelte";
 import { downloadFile } from "../../../../file-download";
 import { type Cells, csvFile, csvLine } from "../../../../text/csv";
 import { en } from "../../../../text/en";
@@ -34,8 +34,8 @@ export async function saveCsv(id: string, read: (many: number) => void, signal: 
   do {
     const query = { MaxResults: PAGE, ...(token !== null && { NextToken: token }) };
     const params = { path: { job_id: id }, query };
-    const page: Schemas["ExecutionPage"] = bodyOf(await api.GET("/api/v1/jobs/{job_id}/executions", { params, signal }));
-    const called = await namesOf(page.items.map(({ deviceId }) => deviceId), signal);
+    const page: Schemas["ExecutionPage"] = requireBody(await api.GET("/api/v1/jobs/{job_id}/executions", { params, signal }));
+    const called = await fetchDeviceNames(page.items.map(({ deviceId }) => deviceId), signal);
     const cells = (item: Execution): Cells => [called.get(item.deviceId) ?? "", ...COLUMNS.map((column) => item[column])];
     lines.push(page.items.map((item) => csvLine(cells(item))).join(""));
     many += page.items.length;

@@ -1,9 +1,9 @@
 /** What happened to one device, in the order in which it happened: its steps, what caused them, and what else was heard. */
 import type { Schemas } from "../../../../api/client";
 import { deviceNames } from "../../../../api/device-names.svelte";
-import { type ExecutionState, lookOfExecution } from "../../../../jobs/states";
+import { type ExecutionState, getExecutionStyle } from "../../../../jobs/states";
 import { en } from "../../../../text/en";
-import { count, humanised, moment, sentence, valueText } from "../../../../text/format";
+import { formatCount, humanizeName, formatDateTime, toSentence, valueText } from "../../../../text/format";
 import { reasonOf } from "../reasons";
 
 export type Detail = Schemas["ExecutionDetail"];
@@ -40,13 +40,13 @@ const SERVICE = "meshfleet";
 
 export function storyOf(detail: Detail): readonly Line[] {
   const steps = detail.transitions.map((step): Line => {
-    const to = lookOfExecution(step.to).word;
+    const to = getExecutionStyle(step.to).word;
     return {
       time: step.time,
       attempt: step.attempt,
       state: step.to,
-      title: step.from === null ? to : words.step(lookOfExecution(step.from).word, to),
-      said: [sentence(step.cause), step.evidence ? saidBy(step.evidence) : ""].filter((part) => part !== "").join(" "),
+      title: step.from === null ? to : words.step(getExecutionStyle(step.from).word, to),
+      said: [toSentence(step.cause), step.evidence ? saidBy(step.evidence) : ""].filter((part) => part !== "").join(" "),
       actor: step.actor === SERVICE ? null : step.actor,
       isLater: false,
     };
@@ -86,8 +86,8 @@ export function proofOf(detail: Detail): readonly string[] {
   const last = read.toSorted((one, other) => one.time.localeCompare(other.time)).at(-1);
   const beats = heard.filter((each) => each.kind === "heartbeat" && fieldsOf(each.content)["status"] === 0).length;
   const found: string[] = [];
-  if (last) found.push(words.proven.version(detail.toVersion, moment(last.time)), words.proven.read(count(read.length)));
-  if (beats > 0) found.push(words.proven.beats(count(beats)));
+  if (last) found.push(words.proven.version(detail.toVersion, formatDateTime(last.time)), words.proven.read(formatCount(read.length)));
+  if (beats > 0) found.push(words.proven.beats(formatCount(beats)));
   return found;
 }
 
@@ -97,29 +97,29 @@ function saidBy({ kind, content }: Heard): string {
   const step = stepText(told["step"]);
   switch (kind) {
     case "response":
-      return words.said.response(step, answerText(told));
+      return words.messages.response(step, answerText(told));
     case "no-response":
-      return typeof told["reason"] === "string" ? words.said.silenceWhy(step, told["reason"]) : words.said.silence(step);
+      return typeof told["reason"] === "string" ? words.messages.silenceWhy(step, told["reason"]) : words.messages.silence(step);
     case "heartbeat":
-      return told["status"] === 0 ? words.said.heartbeat : words.said.sick(valueText(told["status"]));
+      return told["status"] === 0 ? words.messages.heartbeat : words.messages.sick(valueText(told["status"]));
     case "dfu":
       return typeof told["parent"] === "string"
-        ? words.said.dfu(deviceNames.of(told["parent"]), valueText(told["rssi"]))
-        : words.said.dfuUnheard;
+        ? words.messages.dfu(deviceNames.get(told["parent"]), valueText(told["rssi"]))
+        : words.messages.dfuUnheard;
     default:
-      return words.said.other(kind, valueText(content));
+      return words.messages.other(kind, valueText(content));
   }
 }
 
 function answerText(told: Record<string, unknown>): string {
   const { status, value } = told;
   if (status !== 0) return statusText(status);
-  if (value === null || value === undefined) return words.said.fine;
-  if (typeof value === "string") return words.said.version(versionOf(value) ?? value);
+  if (value === null || value === undefined) return words.messages.fine;
+  if (typeof value === "string") return words.messages.version(versionOf(value) ?? value);
   const { state, percent, error } = fieldsOf(value);
   if (state === undefined) return valueText(value);
-  const text = words.said.state(humanised(String(state)), valueText(percent));
-  return error === 0 || error === undefined ? text : words.said.error(text, errorText(error));
+  const text = words.messages.state(humanizeName(String(state)), valueText(percent));
+  return error === 0 || error === undefined ? text : words.messages.error(text, errorText(error));
 }
 
 /** Why an update failed, as devices number it. */
@@ -130,8 +130,8 @@ function errorText(error: unknown): string {
 
 /** Why it was not done, in the words that requests have for it. */
 function statusText(status: unknown): string {
-  const known: Readonly<Record<string, string>> = en.asking.status;
-  return known[String(status)] ?? words.said.status(valueText(status));
+  const known: Readonly<Record<string, string>> = en.requests.status;
+  return known[String(status)] ?? words.messages.status(valueText(status));
 }
 
 function versionIn({ kind, content }: Heard): string | null {

@@ -1,8 +1,8 @@
 /** What the gate behind a wave waits for, or how it came out. */
 import type { Job } from "../../../../jobs/states";
 import { en } from "../../../../text/en";
-import { decimal, moment } from "../../../../text/format";
-import { percent, percentText, reaches } from "../../../../text/percent";
+import { formatDecimal, formatDateTime } from "../../../../text/format";
+import { formatPercentage, percentText, reachesPercent } from "../../../../text/percent";
 
 const words = en.job.waves;
 
@@ -19,7 +19,7 @@ export function gateText(job: Job, index: number): string {
   if (job.state === "CANCELING" && (wave.state === "WAITING" || wave.state === "RUNNING")) return "";
   const { successPercent: needed } = job.gate;
   const ran = wave.succeeded + wave.failed;
-  const share = percent(wave.succeeded, ran, needed);
+  const share = formatPercentage(wave.succeeded, ran, needed);
   switch (wave.state) {
     case "WAITING":
       if (index === 0) return words.waitingFirst;
@@ -27,7 +27,7 @@ export function gateText(job: Job, index: number): string {
     case "RUNNING":
       return index === job.waveStates.length - 1 ? "" : ahead(job);
     case "SOAKING":
-      return wave.soaksUntil ? words.soaking(moment(wave.soaksUntil)) : "";
+      return wave.soaksUntil ? words.soaking(formatDateTime(wave.soaksUntil)) : "";
     case "HELD":
       return words.held;
     case "PASSED":
@@ -35,7 +35,7 @@ export function gateText(job: Job, index: number): string {
       if (needed === 0) return "";
       return ran === wave.size ? words.passed(share, percentText(needed)) : words.enough(percentText(needed));
     case "FAILED":
-      return reaches(wave.succeeded, ran, needed) ? words.broken : words.short(share, percentText(needed));
+      return reachesPercent(wave.succeeded, ran, needed) ? words.broken : words.short(share, percentText(needed));
     case "SKIPPED":
       return "";
   }
@@ -49,7 +49,7 @@ function isHeldUp({ state, pauseReason, waveStates }: Job, index: number): boole
 
 function ahead({ gate }: Job): string {
   const parts = [gate.successPercent > 0 ? words.needs(percentText(gate.successPercent)) : words.ungated];
-  if (gate.soakMinutes > 0) parts.push(words.soak(decimal(gate.soakMinutes)));
+  if (gate.soakMinutes > 0) parts.push(words.soak(formatDecimal(gate.soakMinutes)));
   if (gate.pause) parts.push(words.look);
   return parts.join(" ");
 }

@@ -1,10 +1,10 @@
 /** What a job waits for, as a sentence, and what its queued devices wait for, counted. */
-import { ACTIVE, type Job, countOf } from "../../../../jobs/states";
+import { ACTIVE_STATES, type Job, countExecutions } from "../../../../jobs/states";
 import { en } from "../../../../text/en";
-import { count, moment } from "../../../../text/format";
+import { formatCount, formatDateTime } from "../../../../text/format";
 import type { Summary } from "../watched.svelte";
 
-const words = en.job.waits;
+const words = en.job.waitingFor;
 
 export interface Wait {
   readonly text: string;
@@ -20,11 +20,11 @@ export function waitOf(job: Job): Wait | null {
     case "PENDING_APPROVAL":
       return { text: words.approval, isUrgent: true };
     case "SCHEDULED":
-      return { text: job.startAt === null ? words.scheduledSoon : words.scheduled(moment(job.startAt)), isUrgent: false };
+      return { text: job.startAt === null ? words.scheduledSoon : words.scheduled(formatDateTime(job.startAt)), isUrgent: false };
     case "PAUSED":
       return { text: words.paused[job.pauseReason ?? "USER"], isUrgent: true };
     case "CANCELING":
-      return { text: words.canceling(count(countOf(job.counts, [...ACTIVE, "QUEUED"]))), isUrgent: false };
+      return { text: words.canceling(formatCount(countExecutions(job.counts, [...ACTIVE_STATES, "QUEUED"]))), isUrgent: false };
     case "IN_PROGRESS":
       return running(job);
     default:
@@ -33,14 +33,14 @@ export function waitOf(job: Job): Wait | null {
 }
 
 function running(job: Job): Wait | null {
-  const staged = countOf(job.counts, ["STAGED"]);
-  if (job.stage && job.appliedAt === null && staged > 0) return { text: words.staged(count(staged)), isUrgent: true };
+  const staged = countExecutions(job.counts, ["STAGED"]);
+  if (job.stage && job.appliedAt === null && staged > 0) return { text: words.staged(formatCount(staged)), isUrgent: true };
   const place = job.waveStates.findIndex((wave) => wave.soaksUntil);
   const soaking = job.waveStates[place];
   if (soaking?.soaksUntil) {
-    return { text: words.soaking(soaking.name ?? en.job.waves.name(count(place + 1)), moment(soaking.soaksUntil)), isUrgent: false };
+    return { text: words.soaking(soaking.name ?? en.job.waves.name(formatCount(place + 1)), formatDateTime(soaking.soaksUntil)), isUrgent: false };
   }
-  const isStuck = countOf(job.counts, ACTIVE) === 0 && countOf(job.counts, ["QUEUED"]) > 0;
+  const isStuck = countExecutions(job.counts, ACTIVE_STATES) === 0 && countExecutions(job.counts, ["QUEUED"]) > 0;
   return isStuck ? { text: words.stuck, isUrgent: false } : null;
 }
 
@@ -48,10 +48,10 @@ function running(job: Job): Wait | null {
 export function queuedFor(job: Job, summary: Summary | null): readonly string[] {
   if (job.state !== "IN_PROGRESS") return [];
   return Object.entries(summary?.waiting ?? {}).map(([word, many]) =>
-    isKnown(word) ? words.words[word](count(many)) : words.other(count(many), word),
+    isKnown(word) ? words.reasons[word](formatCount(many)) : words.other(formatCount(many), word),
   );
 }
 
-function isKnown(word: string): word is keyof typeof words.words {
-  return Object.hasOwn(words.words, word);
+function isKnown(word: string): word is keyof typeof words.reasons {
+  return Object.hasOwn(words.reasons, word);
 }

@@ -14,7 +14,7 @@ export const FIELDS = {
   addWave: { id: "plan-add-wave", name: words.waves },
   success: { id: "plan-success", name: words.success },
   soak: { id: "plan-soak", name: words.soak },
-  addStop: { id: "plan-add-stop", name: words.stops },
+  addStop: { id: "plan-add-stop", name: words.stopRules },
   startAt: { id: "plan-start-at", name: words.startAt },
 } as const;
 
@@ -47,7 +47,7 @@ export function waveFields(key: number, place: number): { amount: Field; name: F
 /** Of the rule at a place, from 1 on. */
 export function stopFields(key: number, place: number): { percent: Field; least: Field } {
   return {
-    percent: { id: `plan-stop-${key}`, name: words.stop.percent(place) },
-    least: { id: `plan-stop-least-${key}`, name: words.stop.least(place) },
+    percent: { id: `plan-stop-${key}`, name: words.stopRule.percent(place) },
+    least: { id: `plan-stop-least-${key}`, name: words.stopRule.least(place) },
   };
 }

@@ -1,7 +1,7 @@
 /** A plan as an order, or all that is wrong with it: what the service would refuse is told while one can still mend it. */
 import type { Schemas } from "../../../../api/client";
 import { en } from "../../../../text/en";
-import { decimal } from "../../../../text/format";
+import { formatDecimal } from "../../../../text/format";
 import { FIELDS, FOLDED, stopFields, waveFields } from "./fields";
 import { MOST_STOPS, MOST_WAVES, type Plan } from "./plan.svelte";
 import { type Fault, type Limits, Reading } from "./reading";
@@ -18,7 +18,7 @@ const YEAR = 525_600;
 
 const COUNT: Limits = { least: 1, most: 1_000_000, isWhole: true };
 const SHARE: Limits = { least: 0, most: 100, isAbove: true };
-const words = en.newJob.faults;
+const words = en.newJob.errors;
 
 export function orderOf(plan: Plan, suggested: string, now: number): { order: Order; faults: readonly Fault[] } {
   const reading = new Reading();
@@ -90,7 +90,7 @@ function wavesOf(plan: Plan, reading: Reading): Schemas["Wave"][] {
     const before = reading.faults.length;
     const size = reading.number(fields.amount, amount, unit === "count" ? COUNT : SHARE);
     if (unit === "percent" && reading.faults.length === before) {
-      if (size <= reached) reading.fault(fields.amount, words.reached(decimal(reached)));
+      if (size <= reached) reading.fault(fields.amount, words.reached(formatDecimal(reached)));
       reached = Math.max(reached, size);
     }
     return { name: reading.name(fields.name, name, LONGEST_WAVE_NAME) || null, ...sizeOf(unit, size) };

@@ -1,6 +1,6 @@
 /** Reads what was typed into a form, and gathers all that is wrong with it, by field. */
 import { en } from "../../../../text/en";
-import { decimal } from "../../../../text/format";
+import { formatDecimal } from "../../../../text/format";
 import type { Field } from "./fields";
 
 export interface Fault extends Field {
@@ -19,7 +19,7 @@ export interface Limits {
 /** What nobody sees: controls, marks of direction, halves of characters, ends of lines. */
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/u;
 
-const words = en.newJob.faults;
+const words = en.newJob.errors;
 
 export class Reading {
   readonly faults: Fault[] = [];
@@ -60,7 +60,7 @@ export class Reading {
     const isNumber = text.trim() !== "" && Number.isFinite(value);
     const isWithin = value <= most && (isAbove ? value > least : value >= least);
     if (isNumber && isWithin && (!isWhole || Number.isInteger(value))) return value;
-    const range = isAbove ? words.above(decimal(least), decimal(most)) : words.between(decimal(least), decimal(most));
+    const range = isAbove ? words.above(formatDecimal(least), formatDecimal(most)) : words.between(formatDecimal(least), formatDecimal(most));
     this.fault(field, isWhole ? words.whole(range) : words.number(range));
     return null;
   }

@@ -1,8 +1,8 @@
 /** An order in words: one sentence that says what will happen, and all of it as a list. */
 import type { Schemas } from "../../../../api/client";
-import { chipsOf } from "../../../../filtering/filters";
+import { buildChips } from "../../../../filtering/filters";
 import { en } from "../../../../text/en";
-import { count, decimal, moment } from "../../../../text/format";
+import { formatCount, formatDecimal, formatDateTime } from "../../../../text/format";
 import { percentText } from "../../../../text/percent";
 import { modelText } from "../../../../text/versions";
 import type { Targets } from "../choice";
@@ -32,7 +32,7 @@ function howOf({ gate }: Order, waves: DryRun["waves"]): readonly string[] {
 function startOf({ startAt, autoApply }: Order, now: number): string {
   if (!autoApply) return words.sentence.hand;
   const isLater = startAt !== null && startAt !== undefined && Date.parse(startAt) > now;
-  return isLater ? words.sentence.later(moment(startAt)) : words.sentence.now;
+  return isLater ? words.sentence.later(formatDateTime(startAt)) : words.sentence.now;
 }
 
 /** What one should know before the job is started. */
@@ -49,7 +49,7 @@ export function warningsOf(order: Order, trial: DryRun, now: number): readonly s
   if (order.deadline) {
     const start = Math.max(now, order.startAt ? Date.parse(order.startAt) : now);
     const isTight = start + trial.estimatedMinutes * 60_000 > Date.parse(order.deadline);
-    if (isTight) warnings.push(say.deadline(moment(order.deadline)));
+    if (isTight) warnings.push(say.deadline(formatDateTime(order.deadline)));
   }
   return warnings;
 }
@@ -64,7 +64,7 @@ export function devicesFact(targets: Targets, gatewayName: (mac: string) => stri
   if (targets.kind === "list") return { name, text: words.values.selected(targets.ids.length) };
   if (targets.kind !== "filter") return { name, text: words.values.all };
   const { FriendlyName, Ids } = targets.filter;
-  const parts = chipsOf(targets.filter, gatewayName).map((chip) => chip.text);
+  const parts = buildChips(targets.filter, gatewayName).map((chip) => chip.text);
   if (FriendlyName !== undefined) parts.push(`${en.devices.filter.FriendlyName}: ${FriendlyName}`);
   else if (Ids?.length === 1) parts.push(`${en.devices.filter.Ids}: ${Ids[0]}`);
   return { name, text: parts.join(" · ") };
@@ -81,11 +81,11 @@ export function planFacts(order: Order, now: number): readonly Fact[] {
     ...fact(facts.order, ...orderParts(order)),
     ...fact(facts.stops, ...(order.abort.length === 0 ? [values.never] : order.abort.map(stopText))),
     { name: facts.start, text: startOf(order, now) },
-    ...fact(facts.deadline, order.deadline && moment(order.deadline)),
+    ...fact(facts.deadline, order.deadline && formatDateTime(order.deadline)),
     ...fact(facts.method, en.newJob.plan.methods[order.method ?? "usual"]),
     ...fact(facts.limits, ...limitParts(order)),
     ...fact(facts.retry, retryText(order)),
-    ...fact(facts.offline, order.timeouts && values.days(decimal(order.timeouts.queueMinutes / DAY))),
+    ...fact(facts.offline, order.timeouts && values.days(formatDecimal(order.timeouts.queueMinutes / DAY))),
     ...fact(facts.other, order.stage && values.stage, order.allowDowngrade && values.downgrade),
   ];
 }
@@ -99,26 +99,26 @@ function orderParts({ waves, gate }: Order): (string | false)[] {
   return [
     [...sizes, words.rest.toLowerCase()].join(" → "),
     gate.successPercent > 0 && values.gate(percentText(gate.successPercent)),
-    gate.soakMinutes > 0 && values.soak(decimal(gate.soakMinutes)),
+    gate.soakMinutes > 0 && values.soak(formatDecimal(gate.soakMinutes)),
     gate.pause && values.pause,
   ];
 }
 
 function stopText({ type, percent, minExecuted, action }: Schemas["Criterion"]): string {
-  const { types, actions } = en.newJob.plan.stop;
-  return words.values.stop(types[type], percentText(percent), count(minExecuted), actions[action]);
+  const { types, actions } = en.newJob.plan.stopRule;
+  return words.values.stop(types[type], percentText(percent), formatCount(minExecuted), actions[action]);
 }
 
 function limitParts({ concurrency, rate }: Order): string[] {
   const { values } = words;
   const parts: string[] = [];
-  if (concurrency?.perGateway) parts.push(values.perGateway(count(concurrency.perGateway)));
-  if (concurrency?.perJob) parts.push(values.perJob(count(concurrency.perJob)));
-  if (rate?.perMinute) parts.push(values.perMinute(count(rate.perMinute)));
+  if (concurrency?.perGateway) parts.push(values.perGateway(formatCount(concurrency.perGateway)));
+  if (concurrency?.perJob) parts.push(values.perJob(formatCount(concurrency.perJob)));
+  if (rate?.perMinute) parts.push(values.perMinute(formatCount(rate.perMinute)));
   return parts.length === 0 ? [values.unlimited] : parts;
 }
 
 function retryText({ retry }: Order): string {
   if (!retry?.max) return words.values.noRetry;
-  return words.values.retry(count(retry.max), decimal(retry.backoffSeconds));
+  return words.values.retry(formatCount(retry.max), formatDecimal(retry.backoffSeconds));
 }

@@ -1,19 +1,19 @@
 /** Keys for programs. */
 import { isolateBidi } from "../bidi";
 
-export const keys = {
+export const apiKeys = {
   title: "API keys",
   table: "API keys",
   lead: "With a key a program comes without a person’s password. It holds until it expires or is removed, also when who made it is gone.",
   columns: { name: "Name", id: "Id", role: "Role", by: "Made by", created: "Made", expires: "Expires", actions: "Actions" },
-  trail: (name: string) => `What programs did with ${isolateBidi(name)}`,
+  auditTrail: (name: string) => `What programs did with ${isolateBidi(name)}`,
   never: "never",
   expired: "Expired",
   empty: {
     title: "No API keys yet",
     lead: "Make one for each program that reads or changes the fleet by itself: a dashboard, a script, a monitoring system. Each key has a role of its own, and can be removed without touching the others.",
   },
-  making: "Wait a moment: a key is on its way, and nobody can show it later.",
+  creating: "Wait a moment: a key is on its way, and nobody can show it later.",
   create: {
     open: "New API key",
     title: "Make an API key",
@@ -27,12 +27,12 @@ export const keys = {
     exists: (name: string) => `There is a key named “${isolateBidi(name)}” already.`,
     submit: "Make key",
     busy: "Making…",
-    unheard: "A key may have been made all the same, and nobody has it: look at the list, remove it there and make another.",
+    noResponse: "A key may have been made all the same, and nobody has it: look at the list, remove it there and make another.",
   },
   shown: {
     title: (name: string) => `API key “${isolateBidi(name)}”`,
-    once: "The key is shown this once. Store it now where the program finds it, and nowhere else.",
-    unkept: "Nobody can show this key again. If you did not store it, close with “I have stored it” all the same, remove it and make another.",
+    shownOnce: "The key is shown this once. Store it now where the program finds it, and nowhere else.",
+    notStored: "Nobody can show this key again. If you did not store it, close with “I have stored it” all the same, remove it and make another.",
     key: "Key",
     role: "Role",
     expires: "Expires",
