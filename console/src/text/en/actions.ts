@@ -25,7 +25,7 @@ const some = (value: unknown): string => (typeof value === "number" ? deviceCoun
 /** Why a job did something by itself; a person needs no reason. */
 const CAUSES: Readonly<Record<string, string>> = {
   ABORT_CRITERIA: "because too many updates failed",
-  GATE: "after a wave, so that somebody looks",
+  GATE: "after a wave, for a check",
   GATE_FAILED: "because too few devices of a wave succeeded",
   DEADLINE: "because its deadline had passed",
   RELEASE_WITHDRAWN: "because its firmware was withdrawn",
@@ -47,7 +47,7 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
       "user.create": { name: "Person added", describe: ({ role }) => ["Added", `as ${text(role)}`] },
       "user.change-role": {
         name: "Role changed",
-        describe: ({ before, after }) => ["Made", `${text(after)} instead of ${text(before)}`],
+        describe: ({ before, after }) => ["Changed the role of", `from ${text(before)} to ${text(after)}`],
       },
       "user.change-password": plain("Password changed", "Changed the password of"),
       "user.remove": plain("Person removed", "Removed", "from the people who may sign in"),
@@ -56,7 +56,7 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
   {
     name: "API keys",
     actions: {
-      "api-key.create": { name: "API key made", describe: ({ role }) => ["Made the API key", `as ${text(role)}`] },
+      "api-key.create": { name: "API key created", describe: ({ role }) => ["Created the API key", `as ${text(role)}`] },
       "api-key.revoke": plain("API key removed", "Removed the API key"),
     },
   },
@@ -67,8 +67,8 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
         name: "Device renamed",
         describe: ({ before, after }) => ["Renamed", `from ${quoted(before)} to ${quoted(after)}`],
       },
-      "device.label": { name: "Label added", describe: ({ label }) => [`Put the label ${quoted(label)} on`, ""] },
-      "device.unlabel": { name: "Label taken off", describe: ({ label }) => [`Took the label ${quoted(label)} off`, ""] },
+      "device.label": { name: "Label added", describe: ({ label }) => [`Added the label ${quoted(label)} to`, ""] },
+      "device.unlabel": { name: "Label removed", describe: ({ label }) => [`Removed the label ${quoted(label)} from`, ""] },
       "device.forget": plain("Device forgotten", "Forgot the device"),
     },
   },
@@ -89,8 +89,8 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
         name: "Gateway claimed",
         describe: ({ after }) => ["Claimed the gateway", after === undefined ? "" : `and named it ${quoted(after)}`],
       },
-      "gateway.register": plain("Gateway claimed by itself", "Claimed the gateway", "when it was first heard"),
-      "gateway.rotate": plain("New password for a gateway", "Gave the gateway", "a new password"),
+      "gateway.register": plain("Gateway claimed automatically", "Claimed the gateway", "when it first connected"),
+      "gateway.rotate": plain("New password for a gateway", "Created a new password for the gateway"),
       "gateway.release": plain("Gateway released", "Released the gateway"),
     },
   },
@@ -113,10 +113,10 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
     name: "Update jobs",
     actions: {
       "job.create": {
-        name: "Job made",
-        describe: ({ name, devices }) => ["Made", `${quoted(name)} for ${some(devices)}`],
+        name: "Job created",
+        describe: ({ name, devices }) => ["Created", `${quoted(name)} for ${some(devices)}`],
       },
-      "job.apply": plain("Job started", "Let", "begin, or install what was loaded"),
+      "job.apply": plain("Job started", "Started", "or installed its staged firmware"),
       "job.pause": { name: "Job paused", describe: ({ cause }) => ["Paused", because(cause)] },
       "job.resume": plain("Job resumed", "Resumed"),
       "job.cancel": {
@@ -140,7 +140,7 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
     actions: {
       "mqtt.forbidden-publish": plain("Forbidden message", "Was not allowed to publish to"),
       "mqtt.forbidden-subscribe": plain("Forbidden subscription", "Was not allowed to subscribe to"),
-      "mqtt.forbidden-will": plain("Forbidden last will", "Was not allowed to leave a last will for"),
+      "mqtt.forbidden-will": plain("Forbidden last will", "Was not allowed to set a last will for"),
     },
   },
 ];

@@ -1,6 +1,6 @@
 /** Words that several pages say. */
 export const common = {
-  breadcrumb: "Where this page is",
+  breadcrumb: "Breadcrumb",
   loading: "Loading…",
   retry: "Try again",
   close: "Close",
@@ -8,7 +8,7 @@ export const common = {
   remove: "Remove",
   copy: "Copy",
   copied: "Copied",
-  copyFailed: "Not copied: the browser does not allow it",
+  copyFailed: "Copy failed: the browser does not allow it",
   more: "Show more",
   newRows: (many: string) => `${many} new · Show`,
   andMore: (number: string) => `and ${number} more`,
@@ -23,6 +23,6 @@ export const common = {
   actors: { "api-key": "API key", gateway: "gateway", service: "the service itself", commandLine: "the command line" },
   unreachable: "The service did not answer.",
   sessionEnded: "The session had ended, so this was not done. Please try again.",
-  unexpectedStatus: (status: number) => `The service answered with ${status}.`,
-  unexpected: "Something went wrong in the console. Reload the page to go on.",
+  unexpectedStatus: (status: number) => `The service returned status ${status}.`,
+  unexpected: "Something went wrong in the console. Reload the page to continue.",
 } as const;
