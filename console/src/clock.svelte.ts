@@ -38,7 +38,7 @@ class Clock {
   #learn(least: number, most: number): void {
     if (this.#ahead !== null && this.#ahead >= least && this.#ahead <= most) return;
     this.#ahead = least;
-    tabStorage.keep(KEY, String(least));
+    tabStorage.write(KEY, String(least));
     this.#tell();
   }
 

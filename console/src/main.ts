@@ -5,6 +5,6 @@ import { mount } from "svelte";
 import App from "./App.svelte";
 import { session } from "./api/session.svelte";
 
-void session.begin();
+void session.start();
 const target = document.getElementById("app");
 if (target) mount(App, { target });

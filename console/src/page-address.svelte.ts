@@ -7,21 +7,21 @@ import { router } from "./router.svelte";
 export class PageAddress {
   #last = new URLSearchParams();
   readonly query = $derived.by(() => {
-    if (router.place.path === this.path) this.#last = router.place.query;
+    if (router.location.path === this.path) this.#last = router.location.query;
     return this.#last;
   });
 
   constructor(readonly path: string) {}
 
   /** Look at something else on the same page, if one still is there; one can come back from it. */
-  go(query: URLSearchParams): void {
+  navigate(query: URLSearchParams): void {
     const text = query.toString();
-    if (router.place.path === this.path) router.go(text ? `${this.path}?${text}` : this.path, { stays: true });
+    if (router.location.path === this.path) router.navigate(text ? `${this.path}?${text}` : this.path, { stays: true });
   }
 
   /** Say with other words where one is, if one still is there. */
-  restate(query: URLSearchParams): void {
-    if (router.place.path === this.path) router.restate(query);
+  replaceQuery(query: URLSearchParams): void {
+    if (router.location.path === this.path) router.replaceQuery(query);
   }
 }
 

@@ -1,7 +1,7 @@
 /** Where the reader is: the path and the query of the address, and how to get to another. */
 import { SvelteMap } from "svelte/reactivity";
 
-export interface Place {
+export interface PageLocation {
   readonly path: string;
   readonly query: URLSearchParams;
 }
@@ -10,7 +10,7 @@ export interface Place {
 type MayLeave = (to: string | null) => boolean;
 
 class Router {
-  place = $state.raw<Place>(here());
+  location = $state.raw<PageLocation>(here());
 
   /** Those who want to be asked, and whether they guard what is shown once. */
   #guards = new SvelteMap<MayLeave, boolean>();
@@ -44,23 +44,23 @@ class Router {
   }
 
   /** Go to an address of the console: to its top, unless it is more of what one looks at. */
-  go(address: string, { stays = false } = {}): void {
+  navigate(address: string, { stays = false } = {}): void {
     if (address === location.pathname + location.search || !this.#mayLeave(address)) return;
     history.pushState(null, "", address);
-    this.place = here();
+    this.location = here();
     if (!stays) scrollTo(0, 0);
   }
 
   /** Say with other words where one is: nothing to come back to. */
-  restate(query: URLSearchParams): void {
+  replaceQuery(query: URLSearchParams): void {
     history.replaceState(null, "", addressOf({ path: location.pathname, query }));
-    this.place = here();
+    this.location = here();
   }
 
   /** The browser is elsewhere already: who has to stay is put back. */
   #arrive(): void {
-    if (this.#mayLeave(addressOf(here()))) this.place = here();
-    else history.pushState(null, "", addressOf(this.place));
+    if (this.#mayLeave(addressOf(here()))) this.location = here();
+    else history.pushState(null, "", addressOf(this.location));
   }
 
   #mayLeave(to: string): boolean {
@@ -75,16 +75,16 @@ class Router {
     if (link === null || link.origin !== location.origin || link.target || link.hasAttribute("download")) return;
     if (link.pathname.startsWith("/api/v1")) return;
     event.preventDefault();
-    this.go(link.pathname + link.search);
+    this.navigate(link.pathname + link.search);
   }
 }
 
-function addressOf({ path, query }: Place): string {
+function addressOf({ path, query }: PageLocation): string {
   const text = query.toString();
   return text ? `${path}?${text}` : path;
 }
 
-function here(): Place {
+function here(): PageLocation {
   return { path: location.pathname, query: new URLSearchParams(location.search) };
 }
 

@@ -2,7 +2,7 @@
 export interface BrowserStorage {
   read(key: string): string | null;
   /** Null: keep it no more. */
-  keep(key: string, value: string | null): void;
+  write(key: string, value: string | null): void;
 }
 
 function shelf(storage: () => Storage): BrowserStorage {
@@ -14,7 +14,7 @@ function shelf(storage: () => Storage): BrowserStorage {
         return null;
       }
     },
-    keep(key, value) {
+    write(key, value) {
       try {
         if (value === null) storage().removeItem(key);
         else storage().setItem(key, value);
@@ -30,11 +30,11 @@ export const tabStorage = shelf(() => sessionStorage);
 /** For everybody who uses this browser. */
 export const browserStorage = shelf(() => localStorage);
 
-const all: { forget(): void }[] = [];
+const all: { clear(): void }[] = [];
 
 /** Keep nothing under any name any more: somebody else comes. */
 export function clearNamedItems(): void {
-  for (const each of all) each.forget();
+  for (const each of all) each.clear();
 }
 
 /** The newest of a kind of things that would not fit into an address: the address names it, the tab keeps it. Where the
@@ -46,9 +46,9 @@ export class NamedItem<Value> {
     all.push(this);
   }
 
-  keep(name: string, value: Value): void {
+  write(name: string, value: Value): void {
     this.#newest = { name, value };
-    tabStorage.keep(this.key, JSON.stringify(this.#newest));
+    tabStorage.write(this.key, JSON.stringify(this.#newest));
   }
 
   /** Null: another tab, or a time that is over, knew it. */
@@ -58,8 +58,8 @@ export class NamedItem<Value> {
     return this.#newest?.name === name ? this.#newest.value : null;
   }
 
-  forget(): void {
+  clear(): void {
     this.#newest = null;
-    tabStorage.keep(this.key, null);
+    tabStorage.write(this.key, null);
   }
 }

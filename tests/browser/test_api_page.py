@@ -96,7 +96,7 @@ def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alon
     # Who is not signed in logs in by the operation itself.
     credentials = {"username": "admin", "password": PASSWORD}
     expect(attempt(page, "POST", "/api/v1/auth/login", credentials)).to_contain_text("200")
-    expect(pass_card(page).get_by_role("status")).to_contain_text("the login operation answered")
+    expect(pass_card(page).get_by_role("status")).to_contain_text("with the token from the login operation")
     expect(attempt(page, "GET", "/api/v1/auth/me")).to_contain_text('"username": "admin"')
     assert "meshfleet.token" not in page.evaluate(KEPT)
     page.get_by_role("link", name="Sign in").click()
@@ -109,10 +109,10 @@ def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alon
     # A token is in memory alone.
     watch.expect(401)
     card = pass_card(page)
-    expect(card).to_contain_text("whoever reloads or leaves the page has to give it again")
+    expect(card).to_contain_text("after a reload you have to enter it again")
     card.get_by_label("API key or token").fill("not-a-token-of-anybody")
-    card.get_by_role("button", name="Use it").click()
-    expect(card.get_by_role("status")).to_contain_text("with the token that you gave")
+    card.get_by_role("button", name="Use token").click()
+    expect(card.get_by_role("status")).to_contain_text("with the token that you entered")
     expect(attempt(page, "GET", "/api/v1/devices/summary")).to_contain_text("401")
     assert "not-a-token-of-anybody" not in page.evaluate(KEPT) + page.content()
     page.reload()
@@ -187,7 +187,7 @@ def _check_message(page: Page, document: dict[str, Any], name: str) -> None:
 
 def _check_lines(page: Page) -> None:
     """A shell and Python understand them."""
-    lines = page.get_by_role("region", name="Ready lines")
+    lines = page.get_by_role("region", name="Ready-to-use commands")
     for text in lines.locator("pre").all_text_contents():
         if text.startswith("import "):
             compile(text, "line", "exec")

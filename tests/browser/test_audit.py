@@ -37,7 +37,7 @@ def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, dem
     demo.call("PUT", f"/api/v1/devices/{DEVICE}/labels/{label}")
     page = open_as(f"/audit?Target={DEVICE}")
     first = _rows(page).first
-    expect(first).to_contain_text(f"Put the label “{label}” on")
+    expect(first).to_contain_text(f"Added the label “{label}” to")
     expect(first).to_contain_text("admin")
     link = first.get_by_role("link", name="admin")
     expect(link).to_have_attribute("href", "/audit?Actor=admin")
@@ -47,7 +47,7 @@ def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, dem
     expect(fresh).to_be_visible()
     assert _rows(page).count() == shown
     fresh.click()
-    expect(first).to_contain_text(f"Took the label “{label}” off")
+    expect(first).to_contain_text(f"Removed the label “{label}” from")
     expect(fresh).to_have_count(0)
     first.get_by_role("button", name="Show details").click()
     expect(page.get_by_text("device.unlabel", exact=True)).to_be_visible()
@@ -86,14 +86,14 @@ def test_filters_are_in_the_address(open_as: Open) -> None:
     expect(what).to_have_value("gateway.claim")
     time = page.get_by_label("Until")
     time.fill("2020-01-01T12:30")
-    expect(page.get_by_text("Nothing fits these filters")).to_be_visible()
+    expect(page.get_by_text("Nothing matches these filters")).to_be_visible()
     expect(time).to_have_value("2020-01-01T12:30")
     page.get_by_role("button", name="Clear filters").click()
     expect(_rows(page).filter(has_text="Signed in").first).to_be_visible()
     assert "?" not in page.url
     # What nobody knows is asked for all the same.
     page.goto("/audit?Actor=api-key:+gone&Action=fleet.explode")
-    expect(page.get_by_text("Nothing fits these filters")).to_be_visible()
+    expect(page.get_by_text("Nothing matches these filters")).to_be_visible()
     expect(what).to_have_value("fleet.explode")
 
 

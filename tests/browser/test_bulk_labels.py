@@ -101,7 +101,7 @@ def test_nobody_leaves_in_the_middle_and_esc_stops_and_says_how_far_it_got(
         dialog.get_by_role("button", name="Remove label").click()
         expect(dialog).to_contain_text("1 of 2")
         page.go_back()
-        expect(dialog).to_contain_text("It is still going on.")
+        expect(dialog).to_contain_text("Labels are still being changed.")
         expect(page).to_have_url(re.compile(r"/devices\?Label="))
         page.keyboard.press("Escape")
         told = "Done for 1 of 2 devices; the others stay selected. You stopped it."

@@ -121,7 +121,7 @@ def test_values_go_on_until_somebody_pauses(open_as: Open, demo: ServiceProcess)
     wait_until(page, lambda: newest(demo, TRACKER) != known)
     assert (row.first.inner_text(), tile(page, "Temperature").inner_text()) == (moment, frozen)
 
-    page.get_by_role("button", name="Show live values again").click()
+    page.get_by_role("button", name="Resume live values").click()
     expect(row.first).not_to_have_text(moment)
 
 
@@ -205,7 +205,7 @@ def test_a_claimed_gateway_is_not_to_be_forgotten_and_an_unknown_device_is_said_
 
     watch.expect(404)
     visit(page, f"/devices/{UNKNOWN_DEVICE}")
-    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such device")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Device not found")
     page.get_by_role("link", name="Back to the devices").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Devices")
 
@@ -228,7 +228,7 @@ def test_a_name_turns_nothing_but_itself(open_as: Open, page: Page) -> None:
     page.keyboard.press("Escape")
     page.get_by_role("button", name="More actions").click()
     page.get_by_role("button", name="Forget device…").click()
-    assert dialog.evaluate(_RUNS_RIGHT, "will be gone")
+    assert dialog.evaluate(_RUNS_RIGHT, "will be removed")
 
 
 def test_a_page_that_stumbles_says_so(open_as: Open, page: Page, watch: BrowserLog) -> None:

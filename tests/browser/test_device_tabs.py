@@ -169,7 +169,7 @@ def test_a_write_is_asked_about_read_back_and_in_the_history(open_as: Open, demo
         _open_request_form(page)
         page.get_by_label("Value to write, in dBm").fill("99")
         page.get_by_role("button", name="Write…").click()
-        expect(page.get_by_text("This is not from -40 to 8.")).to_be_visible()
+        expect(page.get_by_text("Enter a number from -40 to 8.")).to_be_visible()
         page.get_by_label("Value to write, in dBm").fill(str(wanted))
         page.get_by_role("button", name="Write…").click()
         dialog = page.get_by_role("dialog", name=f"Write {PROPERTY}?")
@@ -219,12 +219,12 @@ def test_whoever_does_not_answer_is_told_of(open_as: Open) -> None:
     def is_silent() -> bool:
         # A slow machine may not even send it in that time.
         told = _open_request_form(page)
-        expect(told).to_contain_text("Asked through Head office, waited for 0.2 s.")
-        return "No answer came in time." in told.inner_text()
+        expect(told).to_contain_text("Sent through Head office, waited for 0.2 s.")
+        return "No response arrived in time." in told.inner_text()
 
     wait_until(page, is_silent, "a request that was sent in vain")
     _turn_to(page, "History")
-    expect(page.get_by_role("row").filter(has_text="No answer came in time.").first).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="No response arrived in time.").first).to_be_visible()
 
 
 def test_a_gateway_that_is_away_is_told_of(open_as: Open, watch: BrowserLog) -> None:
@@ -258,7 +258,7 @@ def test_events_are_listed_by_kind(open_as: Open, watch: BrowserLog) -> None:
     expect(page).to_have_url(re.compile(r"kind=measurement-error"))
     expect(page.get_by_role("button", name="Failed measurements")).to_have_attribute("aria-pressed", "true")
     assert any("Kind=measurement-error" in each and "Kind=event" not in each for each in watch.requests)
-    expect(page.get_by_role("heading", name="Holes")).to_be_visible()
+    expect(page.get_by_role("heading", name="Gaps")).to_be_visible()
 
 
 @pytest.mark.usefixtures("own_window")

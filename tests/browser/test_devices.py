@@ -344,9 +344,9 @@ def test_a_viewer_changes_nothing_and_figures_some_seconds_old_are_no_rough_ones
     page.keyboard.press("x")
     expect(page.get_by_role("region", name="Selected devices")).to_have_count(0)
     page.keyboard.press("?")
-    keys = page.get_by_role("dialog", name="Keys")
+    keys = page.get_by_role("dialog", name="Keyboard shortcuts")
     expect(keys).to_contain_text("Next device")
-    expect(keys).not_to_contain_text("Select the device")
+    expect(keys).not_to_contain_text("Select or deselect the device")
 
 
 def test_a_hostile_name_is_only_a_name(open_as: Open, page: Page, demo: ServiceProcess) -> None:

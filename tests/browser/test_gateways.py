@@ -84,7 +84,7 @@ def test_who_claims_a_gateway_sees_its_password_once_and_then_it_coming(
     )
     for _ in range(3):  # a browser closes a dialog at the second Esc, whatever the first was answered
         page.keyboard.press("Escape")
-    expect(told).to_contain_text("Nobody can show this password again")
+    expect(told).to_contain_text("This password cannot be shown again")
     expect(told).to_contain_text(password)
     told.get_by_role("button", name="I have stored it").click()
 
@@ -112,7 +112,7 @@ def test_nobody_loses_a_password_by_going_back_or_by_a_session_that_ends(
     password = _password(told)
     page.keyboard.press("Enter")  # a key that slips closes nothing
     page.go_back()
-    expect(told).to_contain_text("Nobody can show this password again")
+    expect(told).to_contain_text("This password cannot be shown again")
     expect(page).to_have_url(f"{demo.url}/gateways")
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
     page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
@@ -148,16 +148,16 @@ def test_nobody_leaves_while_a_password_is_made(
     else:
         page.get_by_role("row").filter(has_text=_printed(mac)).get_by_role("link").first.click()
         page.get_by_role("button", name="New password").click()
-        page.get_by_role("button", name="Make a new password").click()
+        page.get_by_role("button", name="Create new password").click()
     wait_until(page, lambda: held)
     address = page.url
     asking = page.get_by_role("dialog")
     page.go_back()
-    expect(asking).to_contain_text("a password is on its way")
+    expect(asking).to_contain_text("the password is being created")
     expect(page).to_have_url(address)
     page.keyboard.press("Escape")
     asking.get_by_role("button", name="Cancel").click()
-    expect(asking).to_contain_text("a password is on its way")
+    expect(asking).to_contain_text("the password is being created")
     # Nor does a session that ends meanwhile, or a page that is loaded anew.
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
     page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
@@ -182,15 +182,17 @@ def test_a_new_password_cuts_the_gateway_off_until_it_has_it(
         page = open_as(f"/gateways/{mac}")
         expect(_state(page)).to_have_text("Online")
         page.get_by_role("button", name="New password").click()
-        asking = page.get_by_role("dialog", name="Give it a new password?")
-        expect(asking).to_contain_text("cut off at once")
+        asking = page.get_by_role("dialog", name="Create a new password?")
+        expect(asking).to_contain_text("disconnected at once")
         # Who hears nothing does not know whether there is one.
         credentials = "**/credentials"
         page.route(credentials, lambda route: route.abort())
-        asking.get_by_role("button", name="Make a new password").click()
-        expect(asking.get_by_role("alert")).to_contain_text("A password may have been made all the same")
+        asking.get_by_role("button", name="Create new password").click()
+        expect(asking.get_by_role("alert")).to_contain_text(
+            "A password may have been created that was not shown"
+        )
         page.unroute(credentials)
-        asking.get_by_role("button", name="Make a new password").click()
+        asking.get_by_role("button", name="Create new password").click()
         told = page.get_by_role("dialog", name=re.compile("Credentials of"))
         second = _password(told)
         assert second != first
@@ -264,9 +266,9 @@ def test_a_gateway_shows_its_devices_and_nobody_knows_another(open_as: Open, wat
     expect(link).to_have_attribute("href", "/devices?Gateway=02005e000001")
     watch.expect(404)
     visit(page, "/gateways/02005e0000ff")
-    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such gateway")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Gateway not found")
     visit(page, "/gateways/no%20mac")
-    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such gateway")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Gateway not found")
 
 
 def test_credentials_are_for_admins(open_as: Open) -> None:

@@ -72,17 +72,17 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         expect(page.get_by_role("heading", level=1)).to_have_text(job["name"])
         expect(state(page)).to_have_text("Not started")
-        expect(page.get_by_text("It waits until somebody starts it.")).to_be_visible()
+        expect(page.get_by_text("It waits until an operator starts it.")).to_be_visible()
         page.evaluate(_SUMS)
         expect(page.get_by_role("region", name="Gateways")).to_be_visible()
         watch_job_page(page)
         press(page, "Start")
         expect(state(page)).to_have_text("Running")
         waves = page.get_by_role("region", name="Waves").get_by_role("listitem")
-        expect(waves.nth(0)).to_contain_text("The next wave begins when 100 % of this one have succeeded")
+        expect(waves.nth(0)).to_contain_text("The next wave starts when 100 % of this one have succeeded")
         expect(state(page)).to_have_text("Done", timeout=90_000)
         expect(page.get_by_role("region", name="Report")).to_contain_text(
-            f"All 3 devices run {home.version}, and each has proved it."
+            f"All 3 devices run {home.version}, each confirmed."
         )
         expect(page.get_by_role("progressbar", name="Progress of the job")).to_have_attribute(
             "aria-valuenow", "100"
@@ -90,7 +90,7 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         expect(waves.nth(0)).to_contain_text("Passed")
         assert page.evaluate("[...window.sums]") == [3]
         assert contradictions(page) == []
-        assert "2 devices: in a wave that has not begun" in compared_texts(page)
+        assert "2 devices: in a wave that has not started" in compared_texts(page)
 
         page.get_by_role("group", name="Filter by state").get_by_role("button", name="Done 3").click()
         expect(page).to_have_url(f"{demo.url}/jobs/{job['id']}?State=SUCCEEDED")
@@ -98,14 +98,14 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         link = rows(page).nth(0).get_by_role("link")
         link.click()
         drawer = page.get_by_role("dialog")
-        expect(drawer).to_contain_text("What proves it")
-        expect(drawer).to_contain_text(f"It answered with version {home.version}")
+        expect(drawer).to_contain_text("Proof")
+        expect(drawer).to_contain_text(f"It reported version {home.version}")
         expect(drawer.get_by_role("listitem").filter(has_text="Confirming → Done")).to_be_visible()
         assert find_violations(page) == []
         drawer.get_by_role("button", name="Next device").click()
         expect(page).to_have_url(re.compile(rf"Device={sorted(home.devices)[1]}$"))
         page.reload()
-        expect(drawer).to_contain_text(f"It answered with version {home.version}")
+        expect(drawer).to_contain_text(f"It reported version {home.version}")
         expect(drawer.get_by_role("button", name="Previous device")).to_be_enabled()  # the list is there
         page.keyboard.press("ArrowLeft")
         expect(page).to_have_url(re.compile(rf"Device={min(home.devices)}$"))
@@ -137,7 +137,7 @@ def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
         expect(rows(page).filter(has_text="Done")).to_have_count(1)
         press(page, "Pause")
         expect(state(page)).to_have_text("Paused")
-        expect(page.get_by_text("Somebody paused it.")).to_be_visible()
+        expect(page.get_by_text("A user paused it.")).to_be_visible()
         queued = rows(page).filter(has_text="Queued")
         expect(queued.filter(has_text="The job is paused.")).to_have_count(2)
         press(page, "Resume")
@@ -146,7 +146,7 @@ def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
 
         press(page, "Cancel job…")
         asking = page.get_by_role("dialog", name="Cancel this job?")
-        expect(asking).to_contain_text("2 devices wait for their turn, and will not get it.")
+        expect(asking).to_contain_text("2 devices are queued, and will not be updated.")
         cancel = asking.get_by_role("button", name="Cancel job")
         asking.get_by_label("Type the name of the job, or job-").fill(job["name"][:-1])
         expect(cancel).to_be_disabled()
@@ -155,7 +155,7 @@ def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
         cancel.click()
         expect(asking).to_have_count(0)
         expect(state(page)).to_have_text("Canceled", timeout=90_000)
-        expect(page.get_by_role("region", name="Report")).to_contain_text("Somebody canceled the job.")
+        expect(page.get_by_role("region", name="Report")).to_contain_text("A user canceled the job.")
         expect(rows(page).filter(has_text="Canceled")).to_have_count(2)
 
 
@@ -169,7 +169,7 @@ def test_failures_are_told_by_reason_and_can_be_tried_again(
         )
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         expect(state(page)).to_have_text("Failed", timeout=120_000)
-        expect(page.get_by_role("region", name="Report")).to_contain_text("No device came to run")
+        expect(page.get_by_role("region", name="Report")).to_contain_text("No device runs")
         failures = page.get_by_role("region", name="Why devices failed")
         expect(failures).to_contain_text("3 in all")
         reasons = failures.get_by_role("link")
@@ -189,7 +189,7 @@ def test_failures_are_told_by_reason_and_can_be_tried_again(
         page.keyboard.press("Escape")
 
         press(page, "Retry 3…")
-        asking = page.get_by_role("dialog", name="Try these devices again?")
+        asking = page.get_by_role("dialog", name="Retry these devices?")
         expect(asking).to_contain_text(f"A new job brings {home.version} to 3 devices")
         asking.get_by_role("button", name="Retry").click()
         expect(page.get_by_role("heading", level=1)).to_have_text(f"{job['name']} (retry)")
@@ -226,4 +226,4 @@ def test_who_may_only_look_is_offered_nothing_else_and_a_long_list_is_read_as_fa
 
     watch.expect(404)
     visit(page, "/jobs/job-999999")
-    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such job")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Job not found")

@@ -51,7 +51,7 @@ def test_a_label_is_made_counted_and_removed_whatever_it_is_called(
     expect(page.get_by_role("status").filter(has_text="1 label found")).to_be_visible()
     row.get_by_role("button", name=f"Remove {label}").click()
     asking = page.get_by_role("dialog", name="Remove this label everywhere?")
-    expect(asking).to_contain_text("It is taken off 1 device.")
+    expect(asking).to_contain_text("It is removed from 1 device.")
     assert find_violations(page) == []
     asking.get_by_role("button", name="Remove label").click()
     expect(page.get_by_text("No label contains this")).to_be_visible()

@@ -141,7 +141,7 @@ def test_a_pause_lasts_until_it_is_ended(open_as: Open, page: Page, demo: Servic
             pass
         assert metric(page, "Gateways").inner_text() == before
         other.close()
-        page.get_by_role("button", name="Show live values again").click()
+        page.get_by_role("button", name="Resume live values").click()
         state(page, "Live")
         expect(metric(page, "Gateways")).to_have_text(str(int(before) + 1))
 

@@ -65,7 +65,7 @@ def _pick(page: Page, label: str, text: str, mac: str) -> None:
     box = page.get_by_role("combobox", name=label, exact=True)
     box.click()
     box.fill(text)
-    found = page.get_by_role("listbox", name=re.compile("that are found")).get_by_role("option")
+    found = page.get_by_role("listbox", name=re.compile("^Matching ")).get_by_role("option")
     expect(found).to_have_count(1)
     expect(found).to_contain_text(_spelt(mac))
     box.press("Enter")
@@ -87,7 +87,7 @@ def test_only_what_is_wanted_is_heard(open_as: Open, demo: ServiceProcess) -> No
         expect(_reports(page).first).to_be_visible()  # of all devices
         _pick(page, "Gateway", mac.upper(), mac)
         expect(page).to_have_url(re.compile(f"Gateway={mac}"))
-        expect(page.get_by_text("Nothing heard yet")).to_be_visible()
+        expect(page.get_by_text("No reports yet")).to_be_visible()
         _beat(gateway, other)
         _happen(gateway, 7)
         expect(_reports(page)).to_have_count(2)
@@ -126,7 +126,7 @@ def test_what_comes_waits_while_somebody_reads(open_as: Open, demo: ServiceProce
         _happen(gateway, 2, 3)
         expect(page.get_by_role("button", name="2 new · Show")).to_be_visible()
         expect(_reports(page)).to_have_count(1)
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Resume").click()
         expect(_reports(page)).to_have_count(3)
         expect(_reports(page).first).to_contain_text("seq 3")
 
@@ -158,7 +158,7 @@ def test_what_comes_waits_while_somebody_reads(open_as: Open, demo: ServiceProce
         expect(page.get_by_role("region", name="Report", exact=True)).to_contain_text('"seq": 5')
 
         page.get_by_role("button", name="Clear", exact=True).click()
-        expect(page.get_by_text("Nothing heard yet")).to_be_visible()
+        expect(page.get_by_text("No reports yet")).to_be_visible()
 
 
 def test_all_is_counted_and_little_is_drawn(open_as: Open, demo: ServiceProcess) -> None:
@@ -260,7 +260,7 @@ def test_what_changes_something_is_asked_about_first(open_as: Open, demo: Servic
         _choose_property(page, "tx-power")
         send = page.get_by_role("button", name="Send…")
         send.click()
-        expect(page.get_by_text("Say what to write.")).to_be_visible()
+        expect(page.get_by_text("Enter a value.")).to_be_visible()
         page.get_by_label("Write no value (NULL)").check()
         send.click()
         dialog = page.get_by_role("dialog", name="Write tx-power?")
@@ -285,7 +285,7 @@ def test_what_changes_something_is_asked_about_first(open_as: Open, demo: Servic
             "button", name="Acknowledge"
         ).click()
         outcome = page.get_by_role("region", name="Outcome")
-        expect(outcome).to_contain_text("Nobody answers an ack.")
+        expect(outcome).to_contain_text("An ack has no response.")
         wait_until(page, lambda: len(_asked(gateway)) == 2)
         assert _asked(gateway)[-1]["time"] == "2026-11-16T12:00:00.000Z"
         page.get_by_text("Read", exact=True).click()
@@ -293,7 +293,7 @@ def test_what_changes_something_is_asked_about_first(open_as: Open, demo: Servic
         page.get_by_text("Advanced").click()
         page.get_by_label("Seconds to wait").fill("2")
         page.get_by_role("button", name="Send", exact=True).click()
-        expect(outcome).to_contain_text("No answer came in time.")
+        expect(outcome).to_contain_text("No response arrived in time.")
 
 
 def _asked(gateway: ScriptedGateway) -> list[dict[str, object]]:

@@ -101,9 +101,9 @@ def test_a_label_becomes_one_job_that_begins_with_a_canary(
     assert find_violations(page) == []
     _next(page)
 
-    _heading(page, "How carefully?")
+    _heading(page, "Rollout plan")
     page.get_by_label("Name", exact=True).fill(job_name)
-    page.get_by_label("How many go first").fill("1")
+    page.get_by_label("Size of the canary").fill("1")
     page.get_by_label("Counted in").select_option("devices")
     page.get_by_text("More options").click()
     assert find_violations(page) == []
@@ -137,7 +137,7 @@ def test_nothing_starts_without_a_device_that_can_take_it(open_as: Open, firmwar
     expect(page.get_by_text("of another model")).to_have_count(0)
 
     page.goto(f"/jobs/new?Firmware={firmware['id']}&Device={TRACKER}&Step=review")
-    expect(page.get_by_role("alert")).to_contain_text("No device can take this firmware")
+    expect(page.get_by_role("alert")).to_contain_text("No device can be updated with this firmware")
     expect(page.get_by_role("row").filter(has_text="The firmware is for another model")).to_be_visible()
     expect(page.get_by_role("button", name="Start job")).to_be_disabled()
     page.get_by_role("button", name="Change: Devices").click()
@@ -177,7 +177,7 @@ def test_who_may_only_look_is_not_offered_it(open_as: Open) -> None:
     expect(page.get_by_role("tab", name="Live").or_(page.get_by_role("link", name="Live"))).to_be_visible()
     expect(page.get_by_role("link", name="Update…")).to_have_count(0)
     visit(page, "/jobs/new")
-    expect(page.get_by_role("heading", level=1)).to_have_text("This page is not for you")
+    expect(page.get_by_role("heading", level=1)).to_have_text("No access to this page")
 
 
 def test_all_of_it_can_be_done_by_keyboard(
@@ -190,10 +190,10 @@ def test_all_of_it_can_be_done_by_keyboard(
     _heading(page, "Which devices?")
     _tab_to(page, page.get_by_role("button", name="Next", exact=True))
     page.keyboard.press("Enter")
-    _heading(page, "How carefully?")
-    _tab_to(page, page.get_by_role("radio", name="At once", exact=True))
-    page.keyboard.press("ArrowUp")  # around the corner: when somebody says so
-    expect(page.get_by_role("radio", name="When somebody says so")).to_be_checked()
+    _heading(page, "Rollout plan")
+    _tab_to(page, page.get_by_role("radio", name="Immediately", exact=True))
+    page.keyboard.press("ArrowUp")  # wraps around to the last option, Manually
+    expect(page.get_by_role("radio", name="Manually")).to_be_checked()
     name = page.get_by_label("Name", exact=True)
     for _ in range(_FAR):
         if name.evaluate("element => element === document.activeElement"):
@@ -202,7 +202,7 @@ def test_all_of_it_can_be_done_by_keyboard(
     page.keyboard.type(job_name)
     page.keyboard.press("Enter")
     _heading(page, "Review and start")
-    make = page.get_by_role("button", name="Make job")
+    make = page.get_by_role("button", name="Create job")
     expect(make).to_be_enabled()
     _tab_to(page, make)
     page.keyboard.press("Enter")
@@ -214,22 +214,22 @@ def test_what_is_wrong_is_said_by_its_field_and_what_was_typed_is_not_lost(
     open_as: Open, label: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}", Role.OPERATOR)
-    share = page.get_by_label("How many go first")
+    share = page.get_by_label("Size of the canary")
     share.fill("0")
     page.get_by_text("More options").click()
-    page.get_by_label("Tries after a failure").fill("eleven")
+    page.get_by_label("Automatic retries").fill("eleven")
     page.get_by_text("More options").click()
-    page.get_by_role("radio", name="At a time").check()
+    page.get_by_role("radio", name="At a set time").check()
     page.get_by_label("Start time").fill("2020-01-01T00:00")
     _next(page)
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("How many go first: A number above 0, up to 100.")
+    expect(alert).to_contain_text("Size of the canary: A number above 0, up to 100.")
     expect(alert).to_contain_text("Start time: This time has passed.")
-    expect(alert).to_contain_text("Tries after a failure: A whole number from 0 to 10.")
+    expect(alert).to_contain_text("Automatic retries: A whole number from 0 to 10.")
     expect(share).to_be_focused()
     expect(page.get_by_role("button", name="Plan (needs attention)")).to_be_visible()
-    alert.get_by_role("button", name="Tries after a failure").click()
-    expect(page.get_by_label("Tries after a failure")).to_be_focused()
+    alert.get_by_role("button", name="Automatic retries").click()
+    expect(page.get_by_label("Automatic retries")).to_be_focused()
     assert find_violations(page) == []
 
     elsewhere = page.get_by_role("navigation", name="Pages").get_by_role("link", name="Labels")
@@ -343,9 +343,9 @@ def test_what_was_planned_outlives_a_reload_and_who_hears_no_answer_makes_one_jo
     firmware, _ = new_firmware(demo)
     page = open_as(f"/jobs/new?Firmware={firmware}&Label={quote(label)}&Step=plan", Role.OPERATOR)
     page.get_by_label("Name", exact=True).fill(job_name)
-    page.get_by_role("radio", name="When somebody says so").check()
+    page.get_by_role("radio", name="Manually").check()
     _next(page)
-    make = page.get_by_role("button", name="Make job")
+    make = page.get_by_role("button", name="Create job")
     expect(make).to_be_enabled()
     page.once("dialog", lambda dialog: dialog.accept())
     page.reload()
@@ -353,13 +353,13 @@ def test_what_was_planned_outlives_a_reload_and_who_hears_no_answer_makes_one_jo
     expect(page.get_by_role("main")).to_contain_text(job_name)
     page.get_by_role("button", name="Change: Plan").click()
     page.get_by_role("button", name="Add rule").click()
-    expect(page.get_by_label(re.compile(r"^Rule \d: what to do$"))).to_have_count(2)
+    expect(page.get_by_label(re.compile(r"^Rule \d: action$"))).to_have_count(2)
 
     # Another tab does not know what was planned in this one.
     other = page.context.new_page()
     other.goto(page.url.replace("Step=plan", "Step=review"))
-    expect(other.get_by_text("The plan of this address was made in another tab")).to_be_visible()
-    expect(other.get_by_role("heading", level=2, name="How carefully?")).to_be_visible()
+    expect(other.get_by_text("The plan of this address was created in another tab")).to_be_visible()
+    expect(other.get_by_role("heading", level=2, name="Rollout plan")).to_be_visible()
     _next(other)
     expect(other.get_by_role("button", name="Start job")).to_be_enabled()
 
@@ -376,7 +376,7 @@ def test_what_was_planned_outlives_a_reload_and_who_hears_no_answer_makes_one_jo
     page.route("**/api/v1/jobs", lose, times=1)
     make.click()
     expect(page.get_by_role("alert")).to_be_in_viewport()
-    expect(page.get_by_role("alert")).to_contain_text("Nobody knows whether the job was made.")
+    expect(page.get_by_role("alert")).to_contain_text("It is not known whether the job was created.")
     assert len(_jobs(demo, job_name)) == 1
     make.click()
     expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))

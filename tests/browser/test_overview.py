@@ -85,7 +85,7 @@ def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
     page = context.new_page()
     sign_in(page, empty, Role.ADMIN)
     page.goto("/")
-    steps = page.get_by_role("region", name="Three steps to a living fleet").get_by_role("listitem")
+    steps = page.get_by_role("region", name="Three steps to your fleet").get_by_role("listitem")
     expect(steps.nth(0)).to_contain_text("Next")
     expect(page.get_by_text("No traffic yet").first).to_be_visible()
     assert find_violations(page) == []

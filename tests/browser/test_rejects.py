@@ -24,7 +24,7 @@ def test_a_rejected_report_is_told_with_its_reason(open_as: Open, demo: ServiceP
     with new_mac(demo) as mac:
         password = demo.claim(mac).password
         page = open_as(f"/rejects?Gateway={mac.upper()}")
-        expect(page.get_by_text("good news")).to_be_visible()
+        expect(page.get_by_text("No rejected reports of this gateway")).to_be_visible()
         with connected_gateway(demo, mac, password) as gateway:
             front = f"mt/gateway/{mac}/device/ca5bda1a0002"
             gateway.publish(OutgoingMessage(f"{front}/heartbeat", _INVALID_REPORT.encode()))

@@ -89,7 +89,7 @@ def test_a_page_that_could_not_be_fetched_is_loaded_anew(
     expect(_state(page)).to_have_text("Live")
     heading = page.get_by_role("heading", level=1)
     _to(page, "Labels")
-    said = page.get_by_text("This page could not be fetched")
+    said = page.get_by_text("This page could not be loaded")
     expect(said).to_be_visible()
     _to(page, "Gateways")
     expect(heading).to_have_text("Gateways")
@@ -149,7 +149,7 @@ def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: BrowserLog)
     expect(health).to_have_text("Service ready")
     for status, words in (
         (503, "Service is not ready"),
-        (500, "Service answers strangely"),
+        (500, "Unexpected response from the service"),
         (502, "Service is not ready"),  # it tells events, so it can be reached
     ):
         page.route("**/readyz", partial(_answer, status))

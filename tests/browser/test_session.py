@@ -91,7 +91,7 @@ def test_a_plan_is_there_again_and_goes_on_but_not_for_somebody_else(
     expect(form).to_contain_text("kept for operator")
     expect(form.get_by_label("User name")).to_have_value("operator")
     expect(form.get_by_label("Password")).to_be_focused()
-    for hidden in (name, page.get_by_role("heading", name="How carefully?"), page.get_by_role("navigation")):
+    for hidden in (name, page.get_by_role("heading", name="Rollout plan"), page.get_by_role("navigation")):
         expect(hidden).to_be_hidden()
     expect(page).to_have_title("Sign in · Meshfleet")
     assert find_violations(page) == []
@@ -116,7 +116,7 @@ def test_a_plan_is_there_again_and_goes_on_but_not_for_somebody_else(
     expect(name).to_have_value(text)
     expect(page).to_have_url(re.compile("Plan="))
     _sign_in(_end(page), other)
-    expect(page.get_by_text("was made in another tab or by somebody else")).to_be_visible()
+    expect(page.get_by_text("was created in another tab or by another user")).to_be_visible()
     expect(name).to_have_value("")
 
 

@@ -91,7 +91,7 @@ def test_a_bare_image_is_called_so_and_one_that_fails_its_check_can_be_insisted_
     image.write_text("my-host")
     page = open_as("/firmware")
     asking = uploading(page)
-    insist = asking.get_by_role("checkbox", name="Upload it all the same")
+    insist = asking.get_by_role("checkbox", name="Upload anyway")
     bare = asking.get_by_role("checkbox", name="Bare image")
     upload = asking.get_by_role("button", name="Upload", exact=True)
     asking.get_by_label("Image", exact=True).set_input_files(image)
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Bro
 
     expect(zone).to_be_visible()
     asking.get_by_role("button", name="Upload", exact=True).click()
-    for wrong in ("Choose the image.", "A model has four hex digits", "A version is such as"):
+    for wrong in ("Choose the image.", "A model has four hex digits", "Enter a version such as"):
         expect(asking).to_contain_text(wrong)
     expect(asking.get_by_label("Image", exact=True)).to_be_focused()
     drop("manual.pdf", 10)
@@ -144,7 +144,7 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Bro
     expect(asking.get_by_role("combobox", name="Kind")).to_have_value("2")
     expect(asking).not_to_contain_text("at most")
     fill(asking, "0018", "3.0.256")
-    asking.get_by_role("textbox", name="From version on").fill("x")
+    asking.get_by_role("textbox", name="Minimum version").fill("x")
     asking.get_by_role("textbox", name="Hardware").fill("1.0.0, 2.0.0-beta.1")
     asking.get_by_role("button", name="Upload", exact=True).click()
     expect(asking).to_contain_text("with numbers up to 255")
@@ -153,8 +153,8 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Bro
     expect(version).to_be_focused()
     expect(version).to_have_accessible_description(re.compile("numbers up to 255"))
     version.fill("3.0.0")
-    expect(version).to_have_accessible_description("As its devices will tell it.")
-    asking.get_by_role("textbox", name="From version on").fill("3.0.1")
+    expect(version).to_have_accessible_description("As its devices will report it.")
+    asking.get_by_role("textbox", name="Minimum version").fill("3.0.1")
     expect(asking).to_contain_text("It is newer than the version itself.")
     assert not [each for each in watch.requests if each.startswith("POST /api/v1/firmware")]
 
@@ -174,7 +174,7 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     watch.expect("net::ERR_FAILED")
     page.route("**/api/v1/firmware", lambda route: route.abort())
     upload.click()
-    expect(asking.get_by_role("alert")).to_contain_text("The upload broke off")
+    expect(asking.get_by_role("alert")).to_contain_text("The upload was interrupted")
     page.unroute("**/api/v1/firmware")
 
     # A line so slow that one can watch, and cancel.
@@ -188,7 +188,7 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     expect(asking.get_by_role("progressbar", name="Upload")).to_be_visible()
     expect(asking).to_contain_text(re.compile(r"MiB of 8[.]0 MiB · \d+ %.*KiB/s"))
     page.keyboard.press("Escape")
-    expect(asking).to_contain_text("The upload is under way.")
+    expect(asking).to_contain_text("The upload is in progress.")
     asking.get_by_role("button", name="Cancel upload").click()
     expect(asking).to_contain_text("The upload was canceled.")
     line.send("Network.emulateNetworkConditions", {**_LINE, "uploadThroughput": -1})
@@ -229,7 +229,7 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
         choose(asking, image)
         fill(asking, model, version)
         asking.get_by_role("button", name="Upload", exact=True).click()
-        expect(asking).to_contain_text("All of it is sent.")
+        expect(asking).to_contain_text("Everything is sent.")
         wait_until(page, lambda: answers)
 
     try:
@@ -237,13 +237,13 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
         send("1.0.0")
         watch.expect("net::ERR_CONNECTION_RESET")
         line.send("Fetch.failRequest", {"requestId": answers.pop(), "errorReason": "ConnectionReset"})
-        expect(asking.get_by_role("alert")).to_contain_text("Look in the list")
-        expect(asking).not_to_contain_text("nothing of it was kept")
+        expect(asking.get_by_role("alert")).to_contain_text("Check the list")
+        expect(asking).not_to_contain_text("nothing was stored")
 
         # Whoever gives up now does not know either.
         send("1.0.1")
         asking.get_by_role("button", name="Cancel upload").click()
-        expect(asking).to_contain_text("Look in the list")
+        expect(asking).to_contain_text("Check the list")
         line.send("Fetch.disable")
         line.detach()
         there = demo.call("GET", f"/api/v1/firmware?ModelNumber={model}")["items"]

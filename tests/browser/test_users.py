@@ -72,7 +72,7 @@ def test_somebody_is_added_and_does_what_they_may_until_they_may_not(
     asking = page.get_by_role("dialog", name="Add a person")
     add = asking.get_by_role("button", name="Add", exact=True)
     asking.get_by_label("User name").fill("-mo")
-    expect(asking).to_contain_text("the first one is no sign")
+    expect(asking).to_contain_text("it must start with a letter or digit")
     expect(add).to_be_disabled()
     asking.get_by_label("User name").fill(name.upper())
     asking.get_by_role("radio", name="Operator").check()
@@ -82,7 +82,7 @@ def test_somebody_is_added_and_does_what_they_may_until_they_may_not(
     first = _fact(told, "Password")
     assert find_violations(page) == []
     page.keyboard.press("Escape")
-    expect(told).to_contain_text("Nobody can show this password again")
+    expect(told).to_contain_text("This password cannot be shown again")
     told.get_by_role("button", name="I have stored it").click()
     expect(_row(page, name)).to_contain_text("Operator")
     expect(_row(page, name)).to_contain_text("never")
@@ -180,7 +180,7 @@ def test_who_gives_their_own_role_away_leaves_the_page(
     page.get_by_role("button", name=f"Change role: {name}").click()
     page.get_by_role("radio", name="Operator").check()
     page.get_by_role("dialog").get_by_role("button", name="Change role").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("This page is not for you")
+    expect(page.get_by_role("heading", level=1)).to_have_text("No access to this page")
     expect(page.get_by_role("navigation", name="Pages").get_by_role("link", name="People")).to_have_count(0)
 
 
@@ -190,12 +190,12 @@ def test_a_key_is_shown_once_opens_the_door_and_does_not_when_it_is_removed(
     page = open_as("/people")
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="API keys").click()
     page.get_by_role("button", name="New API key").click()
-    asking = page.get_by_role("dialog", name="Make an API key")
+    asking = page.get_by_role("dialog", name="Create an API key")
     asking.get_by_label("Name").fill(name)
-    asking.get_by_label("Expires").select_option("On a day…")
+    asking.get_by_label("Expires").select_option("On a date…")
     asking.get_by_label("Last day").fill("2020-02-29")
     expect(asking).to_contain_text("This day has passed.")
-    make = asking.get_by_role("button", name="Make key")
+    make = asking.get_by_role("button", name="Create key")
     expect(make).to_be_disabled()
     asking.get_by_label("Expires").select_option("In 30 days")
     assert find_violations(page) == []
@@ -208,7 +208,7 @@ def test_a_key_is_shown_once_opens_the_door_and_does_not_when_it_is_removed(
     assert find_violations(page) == []
     # Nobody leaves without it by mistake.
     page.go_back()
-    expect(told).to_contain_text("Nobody can show this key again")
+    expect(told).to_contain_text("This key cannot be shown again")
     expect(told).to_contain_text(key)
     told.get_by_role("button", name="I have stored it").click()
     expect(_row(page, name)).to_contain_text("Viewer")
@@ -222,7 +222,7 @@ def test_a_key_is_shown_once_opens_the_door_and_does_not_when_it_is_removed(
     assert status() == 200
     page.get_by_role("button", name=f"Remove {name}").click()
     asking = page.get_by_role("dialog", name="Remove this API key?")
-    expect(asking).to_contain_text("cut off at once")
+    expect(asking).to_contain_text("lose access at once")
     assert find_violations(page) == []
     asking.get_by_role("button", name="Remove key").click()
     expect(_row(page, name)).to_have_count(0)
@@ -234,7 +234,7 @@ def test_people_keys_and_the_audit_log_are_for_admins(open_as: Open, watch: Brow
         page = open_as("/healthz", role)
         for path in paths:
             page.goto(path)
-            expect(page.get_by_role("heading", level=1)).to_have_text("This page is not for you")
+            expect(page.get_by_role("heading", level=1)).to_have_text("No access to this page")
         pages = page.get_by_role("navigation", name="Pages")
         expect(pages.get_by_role("link", name="Gateways")).to_be_visible()
         expect(pages.get_by_role("link", name=re.compile("People|API keys|Audit log"))).to_have_count(0)
@@ -246,7 +246,7 @@ def test_the_bar_of_a_phone_has_four_pages_and_a_menu_with_the_rest(open_as: Ope
     open_as("/people")
     pages = page.get_by_role("navigation", name="Pages")
     expect(pages.get_by_role("link")).to_have_text(["Overview", "Devices", "Gateways", "Update jobs"])
-    more = pages.get_by_role("button", name="More, now at People")
+    more = pages.get_by_role("button", name="More, current page: People")
     more.click()
     menu = pages.get_by_role("link").filter(has_text=re.compile("Labels|Firmware|People|API keys|Audit log"))
     expect(menu).to_have_count(5)

@@ -11,11 +11,11 @@ from tests.node import NODE
 SOURCE = Path(__file__).parents[2] / "console" / "src" / "text" / "percent.ts"
 
 PROGRAM = """
-import { percent, percentText, progressText, reaches } from "SOURCE";
+import { formatPercentage, percentText, progressText, reachesPercent } from "SOURCE";
 const rows = JSON.parse(process.argv[1]);
 const said = rows.map(([part, whole, ...limits]) => [
-  percent(part, whole, ...limits),
-  ...limits.map((limit) => (reaches(part, whole, limit) ? ">= " : "< ") + percentText(limit)),
+  formatPercentage(part, whole, ...limits),
+  ...limits.map((limit) => (reachesPercent(part, whole, limit) ? ">= " : "< ") + percentText(limit)),
 ]);
 const progress = JSON.parse(process.argv[2]).map((row) => progressText(...row));
 console.log(JSON.stringify({ said, progress }));

@@ -30,14 +30,14 @@ export class Problem extends Error {
 const LONGEST = 30_000;
 
 /** What to tell the reader about whatever was thrown. */
-export function textOf(error: unknown): string {
+export function describeError(error: unknown): string {
   if (error instanceof Problem) return error.message;
   console.error(error);
   return en.common.unexpected;
 }
 
 /** The body of an answer that has one: what failed was thrown before. */
-export function bodyOf<Body>(answer: { data?: Body }): Body {
+export function requireBody<Body>(answer: { data?: Body }): Body {
   if (answer.data === undefined) throw new Error("the service answered with nothing");
   return answer.data;
 }
@@ -52,7 +52,7 @@ const signed: Middleware = {
   },
   async onResponse({ request, response }) {
     if (response.ok) return response;
-    throw await refusalOf(response, request.url, request.headers.get("Authorization"));
+    throw await handleErrorResponse(response, request.url, request.headers.get("Authorization"));
   },
   onError({ error }) {
     if (error instanceof DOMException && error.name === "AbortError") return error;
@@ -62,12 +62,12 @@ const signed: Middleware = {
 };
 
 /** What a refusal says; it may end the session, or tell that one may do less than before. */
-export async function refusalOf(response: Response, address: string, authorization: string | null): Promise<Problem> {
+export async function handleErrorResponse(response: Response, address: string, authorization: string | null): Promise<Problem> {
   const problem = await problemOf(response);
   if (response.status === 401 && isOver(address, authorization, problem)) session.expire();
-  if (problem.code === "not-allowed" && isOurs(authorization)) session.doubt();
+  if (problem.code === "not-allowed" && isOurs(authorization)) session.recheckRole();
   // The service tells programs what to come with. Who comes back to a page wants to know what became of it.
-  return problem.code === "not-logged-in" ? new Problem(response.status, problem.code, en.common.ended) : problem;
+  return problem.code === "not-logged-in" ? new Problem(response.status, problem.code, en.common.sessionEnded) : problem;
 }
 
 /** Whether a refusal ends the session: not when a password was wrong, or when a token that still holds cannot be
@@ -108,6 +108,6 @@ async function problemOf(response: Response): Promise<Problem> {
     const retryAfter = Number.isFinite(wait) ? wait : null;
     return new Problem(response.status, said.code ?? "unknown", text, retryAfter, said.errors ?? []);
   } catch {
-    return new Problem(response.status, "unknown", en.common.answered(response.status));
+    return new Problem(response.status, "unknown", en.common.unexpectedStatus(response.status));
   }
 }

@@ -2,13 +2,13 @@
  * it may have been missed. */
 import { SvelteMap, SvelteSet } from "svelte/reactivity";
 
-import { api, bodyOf } from "./client";
-import { address } from "../text/format";
+import { api, requireBody } from "./client";
+import { formatMac } from "../text/format";
 
 /** So many are asked for at once: their ids stand in an address. */
 const AT_ONCE = 50;
 
-class Names {
+class DeviceNames {
   #known = new SvelteMap<string, string>();
   /** Whose name is not older than what is told live; who mentions another asks for it, and shows the old one meanwhile. */
   #fresh = new SvelteSet<string>();
@@ -16,12 +16,12 @@ class Names {
   #isAsked = false;
 
   /** The name of the device with a MAC; its address while nobody knows one. */
-  of(mac: string): string {
-    return this.#known.get(mac) || address(mac);
+  get(mac: string): string {
+    return this.#known.get(mac) || formatMac(mac);
   }
 
   /** Find out how devices are called. */
-  need(macs: Iterable<string>): void {
+  load(macs: Iterable<string>): void {
     for (const mac of macs) if (!this.#fresh.has(mac)) this.#wanted.add(mac);
     if (this.#wanted.size === 0 || this.#isAsked) return;
     this.#isAsked = true;
@@ -29,23 +29,23 @@ class Names {
   }
 
   /** A device was given a name. */
-  learn(mac: string, name: string): void {
+  set(mac: string, name: string): void {
     this.#known.set(mac, name);
     this.#fresh.add(mac);
   }
 
   /** A device is told of, with its name: of those that nobody mentions nothing is kept. */
-  hear(mac: string, name: string): void {
-    if (this.#known.has(mac)) this.learn(mac, name);
+  updateIfLoaded(mac: string, name: string): void {
+    if (this.#known.has(mac)) this.set(mac, name);
   }
 
   /** Something was missed, a new name perhaps. */
-  age(): void {
+  invalidate(): void {
     this.#fresh.clear();
   }
 
   /** Somebody signs out: the next one may be another. */
-  forget(): void {
+  clear(): void {
     this.#known.clear();
     this.#fresh.clear();
     this.#wanted.clear();
@@ -57,25 +57,25 @@ class Names {
     this.#isAsked = macs.length > 0;
     if (!this.#isAsked) return;
     try {
-      const found = await namesOf(macs.map((mac) => `bmac-${mac}`));
+      const found = await fetchDeviceNames(macs.map((mac) => `bmac-${mac}`));
       // Who is not known stays an address, and is not asked for again.
-      for (const mac of macs) this.learn(mac, found.get(`bmac-${mac}`) ?? "");
+      for (const mac of macs) this.set(mac, found.get(`bmac-${mac}`) ?? "");
     } catch {
       // An address will do; the next one who mentions them asks again.
     }
     this.#isAsked = false;
-    if (this.#wanted.size > 0) this.need([]);
+    if (this.#wanted.size > 0) this.load([]);
   }
 }
 
-export const deviceNames = new Names();
+export const deviceNames = new DeviceNames();
 
 /** What people call these devices now, by their ids; those that are not known are left out. */
-export async function namesOf(ids: readonly string[], signal?: AbortSignal): Promise<Map<string, string>> {
+export async function fetchDeviceNames(ids: readonly string[], signal?: AbortSignal): Promise<Map<string, string>> {
   const found = new Map<string, string>();
   for (let start = 0; start < ids.length; start += AT_ONCE) {
     const query = { Ids: ids.slice(start, start + AT_ONCE), MaxResults: AT_ONCE };
-    const { items } = bodyOf(await api.GET("/api/v1/devices", { params: { query }, ...(signal && { signal }) }));
+    const { items } = requireBody(await api.GET("/api/v1/devices", { params: { query }, ...(signal && { signal }) }));
     for (const { id, friendlyName } of items) found.set(id, friendlyName);
   }
   return found;

@@ -1,6 +1,6 @@
 /** A list that is read page by page. What an older question brings is never shown as the answer to a newer one. What
  * failed is asked again when the service is back. */
-import { textOf } from "./client";
+import { describeError } from "./client";
 import { type Change, PendingChanges } from "./pending-changes";
 import { cancelRetry, retryOnReconnect } from "./reconnect-retries";
 
@@ -9,7 +9,7 @@ export interface Page<Item> {
   readonly nextToken: string | null;
 }
 
-export type Fetch<Item> = (token: string | undefined, signal: AbortSignal) => Promise<Page<Item>>;
+export type FetchPage<Item> = (token: string | undefined, signal: AbortSignal) => Promise<Page<Item>>;
 
 export class PagedList<Item> {
   items = $state.raw<readonly Item[]>([]);
@@ -22,14 +22,14 @@ export class PagedList<Item> {
   /** Why the last question was not answered; the items stay. */
   problem = $state<string | null>(null);
 
-  #fetch: Fetch<Item> | null = null;
+  #fetch: FetchPage<Item> | null = null;
   #token: string | undefined;
   #asking: AbortController | null = null;
   readonly #retry = (): void => void this.retry();
   readonly #meanwhile = new PendingChanges<readonly Item[]>();
 
   /** Read a list from its beginning. Older items stay until the first answer is there. */
-  async start(fetch: Fetch<Item>): Promise<void> {
+  async start(fetch: FetchPage<Item>): Promise<void> {
     this.#fetch = fetch;
     this.#token = undefined;
     this.isFresh = false;
@@ -38,12 +38,12 @@ export class PagedList<Item> {
   }
 
   /** The same list anew. */
-  async again(): Promise<void> {
+  async reload(): Promise<void> {
     if (this.#fetch) await this.start(this.#fetch);
   }
 
   /** The next page, if there is one and nobody waits for it already. */
-  async more(): Promise<void> {
+  async loadMore(): Promise<void> {
     if (this.hasMore && !this.isLoading) await this.#read();
   }
 
@@ -67,14 +67,14 @@ export class PagedList<Item> {
   }
 
   /** Show an item no more. */
-  drop(is: (item: Item) => boolean): void {
+  remove(is: (item: Item) => boolean): void {
     this.#lay((items) => items.filter((item) => !is(item)));
   }
 
   /** It holds for what is shown, and for a page that is on its way. */
   #lay(change: Change<readonly Item[]>): void {
     this.items = change(this.items);
-    this.#meanwhile.keep(change);
+    this.#meanwhile.add(change);
   }
 
   async #read(): Promise<void> {
@@ -83,21 +83,21 @@ export class PagedList<Item> {
     cancelRetry(this.#retry);
     const asking = new AbortController();
     this.#asking = asking;
-    this.#meanwhile.begin();
+    this.#meanwhile.start();
     this.isLoading = true;
     this.problem = null;
     const isFirst = this.#token === undefined;
     try {
       const page = await this.#fetch(this.#token, asking.signal);
       if (this.#asking !== asking) return;
-      const items = this.#meanwhile.over(page.items);
+      const items = this.#meanwhile.applyTo(page.items);
       this.items = isFirst ? items : [...this.items, ...items];
       this.#token = page.nextToken ?? undefined;
       this.hasMore = page.nextToken !== null;
       this.isFresh = true;
     } catch (error) {
       if (this.#asking !== asking) return;
-      this.problem = textOf(error);
+      this.problem = describeError(error);
       retryOnReconnect(this.#retry);
     } finally {
       if (this.#asking === asking) {

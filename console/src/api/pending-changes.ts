@@ -5,16 +5,16 @@ export class PendingChanges<Value> {
   #changes: Change<Value>[] | null = null;
 
   /** A question is asked. Whatever was told before is part of its answer. */
-  begin(): void {
+  start(): void {
     this.#changes = [];
   }
 
-  keep(change: Change<Value>): void {
+  add(change: Change<Value>): void {
     this.#changes?.push(change);
   }
 
   /** The answer as it is by now. */
-  over(answer: Value): Value {
+  applyTo(answer: Value): Value {
     return (this.#changes ?? []).reduce((value, change) => change(value), answer);
   }
 

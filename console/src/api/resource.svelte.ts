@@ -1,6 +1,6 @@
 /** One thing that is read, and read again. The newest question wins; what is shown stays while it is asked anew. What
  * failed is asked again when the service is back. */
-import { Problem, textOf } from "./client";
+import { Problem, describeError } from "./client";
 import { type Change, PendingChanges } from "./pending-changes";
 import { cancelRetry, retryOnReconnect } from "./reconnect-retries";
 
@@ -20,17 +20,17 @@ export class Resource<Value> {
     cancelRetry(this.#retry);
     const asking = new AbortController();
     this.#asking = asking;
-    this.#meanwhile.begin();
+    this.#meanwhile.start();
     this.isLoading = true;
     try {
       const value = await fetch(asking.signal);
       if (this.#asking !== asking) return;
-      this.value = this.#meanwhile.over(value);
+      this.value = this.#meanwhile.applyTo(value);
       this.problem = null;
       this.isMissing = false;
     } catch (error) {
       if (this.#asking !== asking) return;
-      this.problem = textOf(error);
+      this.problem = describeError(error);
       this.isMissing = error instanceof Problem && error.status === 404;
       this.#retry = () => void this.load(fetch);
       retryOnReconnect(this.#retry);
@@ -45,10 +45,10 @@ export class Resource<Value> {
 
   /** Something was told: it holds for what is shown, and for an answer that is on its way. Where nothing is shown yet,
    * it begins with `empty`, or waits for the answer. */
-  lay(change: Change<Value>, empty: Value | null = null): void {
+  applyChange(change: Change<Value>, empty: Value | null = null): void {
     const before = this.value ?? empty;
     if (before !== null) this.value = change(before);
-    this.#meanwhile.keep(change);
+    this.#meanwhile.add(change);
   }
 
   /** Let nothing come any more. */

@@ -7,7 +7,7 @@ import { tick } from "svelte";
 import type { components } from "../../generated/schema";
 import { clearNamedItems, tabStorage } from "../storage";
 import { en } from "../text/en";
-import { type Left, shareToken, broadcastToTabs, requestSharedToken } from "./shared-session";
+import { type SignOut, shareToken, broadcastToTabs, requestSharedToken } from "./shared-session";
 import { tokenLogin, tokenOwner } from "./token";
 
 export type Role = components["schemas"]["Role"];
@@ -26,50 +26,50 @@ class Session {
   /** Why somebody has to sign in again. */
   notice = $state<string | null>(null);
   /** How often something was refused that was offered: what one may do must have changed. */
-  doubts = $state(0);
+  roleRechecks = $state(0);
   /** Whether another tab may still say who is signed in. */
-  isAsking = $state(false);
+  isRestoring = $state(false);
   /** For whom the page is kept: their session has ended by itself. */
-  readonly keptFor = $derived(this.token === null && this.me !== null ? this.me.username : null);
+  readonly preservedFor = $derived(this.token === null && this.me !== null ? this.me.username : null);
 
   /** Whose the tab was last. */
   #owner = tabStorage.read(OWNER);
 
   /** Join the other tabs of this browser. One that answers late signs this one in, unless somebody has done so. */
-  async begin(): Promise<void> {
+  async start(): Promise<void> {
     shareToken(
       () => this.token,
       (left) => this.#hear(left),
     );
     if (this.token !== null) return;
-    this.isAsking = true;
-    setTimeout(() => (this.isAsking = false), PATIENCE);
+    this.isRestoring = true;
+    setTimeout(() => (this.isRestoring = false), PATIENCE);
     const token = await requestSharedToken();
-    if (token !== null && tabStorage.read(KEY) === null) this.keep(token);
-    this.isAsking = false;
+    if (token !== null && tabStorage.read(KEY) === null) this.storeToken(token);
+    this.isRestoring = false;
   }
 
-  keep(token: string): void {
+  storeToken(token: string): void {
     const owner = tokenOwner(token);
     if (owner !== this.#owner) clearNamedItems();
     this.#owner = owner;
-    tabStorage.keep(OWNER, owner);
+    tabStorage.write(OWNER, owner);
     this.token = token;
-    tabStorage.keep(KEY, token);
+    tabStorage.write(KEY, token);
   }
 
   /** Somebody has signed in: who comes back finds what was kept, and another a page of their own. */
-  async enter(token: string): Promise<void> {
-    if (this.keptFor !== null && this.keptFor !== tokenOwner(token)) {
+  async signIn(token: string): Promise<void> {
+    if (this.preservedFor !== null && this.preservedFor !== tokenOwner(token)) {
       this.end();
       await tick();
     }
     this.notice = null;
-    this.keep(token);
+    this.storeToken(token);
   }
 
   /** Whoever is signed in wants to be so no more, in no tab of this browser. */
-  leave(): void {
+  signOut(): void {
     if (this.token !== null) broadcastToTabs({ owner: tokenOwner(this.token), login: tokenLogin(this.token) });
     this.end();
   }
@@ -82,24 +82,24 @@ class Session {
 
   /** The token does not hold any more. */
   expire(): void {
-    this.#drop(en.signIn.ended);
+    this.#drop(en.signIn.sessionEnded);
   }
 
   /** Somebody may do less, or more, than we think: ask again. */
-  doubt(): void {
-    this.doubts += 1;
+  recheckRole(): void {
+    this.roleRechecks += 1;
   }
 
   /** Somebody has signed out in another tab: of the same login, or who would come back here. */
-  #hear({ owner, login }: Left): void {
-    const isOurs = this.token === null ? this.keptFor === owner : tokenLogin(this.token) === login;
-    if (isOurs) this.end(en.signIn.ended);
+  #hear({ owner, login }: SignOut): void {
+    const isOurs = this.token === null ? this.preservedFor === owner : tokenLogin(this.token) === login;
+    if (isOurs) this.end(en.signIn.sessionEnded);
   }
 
   #drop(notice: string | null): void {
     this.token = null;
     this.notice = notice;
-    tabStorage.keep(KEY, null);
+    tabStorage.write(KEY, null);
   }
 
   /** Whether one may do what needs a role: what one may not do is not offered. */

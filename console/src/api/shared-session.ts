@@ -7,12 +7,12 @@ const NAME = "meshfleet.session";
 const PATIENCE = 30_000;
 
 /** Who signed out, and of which login. */
-export interface Left {
+export interface SignOut {
   readonly owner: string | null;
   readonly login: string | null;
 }
 
-type Said = { asks: true } | { token: string } | { left: Left };
+type Said = { asks: true } | { token: string } | { left: SignOut };
 
 /** Ask the others once: a token, or null where nobody is signed in. */
 export function requestSharedToken(): Promise<string | null> {
@@ -32,14 +32,14 @@ export function requestSharedToken(): Promise<string | null> {
 }
 
 /** Say that somebody has signed out. */
-export function broadcastToTabs(left: Left): void {
+export function broadcastToTabs(left: SignOut): void {
   const channel = new BroadcastChannel(NAME);
   channel.postMessage({ left } satisfies Said);
   channel.close();
 }
 
 /** Answer tabs that ask, and hear who signs out, for as long as this one is open. */
-export function shareToken(token: () => string | null, onleft: (left: Left) => void): void {
+export function shareToken(token: () => string | null, onleft: (left: SignOut) => void): void {
   const channel = new BroadcastChannel(NAME);
   channel.onmessage = ({ data }: MessageEvent<Said>) => {
     if ("left" in data) return onleft(data.left);

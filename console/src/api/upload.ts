@@ -1,7 +1,7 @@
 /** Sends a form with a file, and tells how far it is: `fetch` does not. Token, problems and the end of a session are
  * those of the client. */
 import { en } from "../text/en";
-import { Problem, refusalOf } from "./client";
+import { Problem, handleErrorResponse } from "./client";
 import { session } from "./session.svelte";
 
 /** Milliseconds in which something must happen: a connection that died without a word brings nothing for ever. */
@@ -9,7 +9,7 @@ const LONGEST = 60_000;
 /** The same when all is sent: the service looks into it and keeps it, and a proxy may pass it on only then. */
 const LONGEST_CHECK = 600_000;
 
-export interface Sent {
+export interface UploadProgress {
   readonly bytes: number;
   readonly total: number;
 }
@@ -19,11 +19,11 @@ export async function upload<Body>(
   address: string,
   form: FormData,
   signal: AbortSignal,
-  onprogress: (sent: Sent) => void,
+  onprogress: (sent: UploadProgress) => void,
 ): Promise<Body> {
   const authorization = session.token === null ? null : `Bearer ${session.token}`;
   const response = answerOf(await send(address, form, authorization, signal, onprogress));
-  if (!response.ok) throw await refusalOf(response, address, authorization);
+  if (!response.ok) throw await handleErrorResponse(response, address, authorization);
   return (await response.json()) as Body;
 }
 
@@ -32,7 +32,7 @@ function send(
   form: FormData,
   authorization: string | null,
   signal: AbortSignal,
-  onprogress: (sent: Sent) => void,
+  onprogress: (sent: UploadProgress) => void,
 ): Promise<XMLHttpRequest> {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();

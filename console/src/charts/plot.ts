@@ -3,16 +3,16 @@ import "uplot/dist/uPlot.min.css";
 
 import uPlot from "uplot";
 
-import { axisTime, decimal } from "../text/format";
+import { formatAxisTime, formatDecimal } from "../text/format";
 import { LINE_COLORS, LINE_DASHES } from "./line-styles";
 import type { Line, Point } from "./points";
 
-export interface Frame {
+export interface TimeRange {
   readonly from: number;
   readonly to: number;
 }
 
-export interface Options extends Frame {
+export interface PlotOptions extends TimeRange {
   readonly lines: readonly Line[];
   readonly width: number;
   readonly height: number;
@@ -36,16 +36,16 @@ const DIGIT = 7;
 
 export class Plot {
   readonly #plot: uPlot;
-  #frame: Frame;
+  #frame: TimeRange;
   #pointed: number | null = null;
   #isOurs = false;
 
-  constructor(target: HTMLElement, options: Options) {
+  constructor(target: HTMLElement, options: PlotOptions) {
     this.#frame = options;
     this.#plot = new uPlot(this.#options(target, options), aligned(options.lines), target);
   }
 
-  show(lines: readonly Line[], frame: Frame): void {
+  show(lines: readonly Line[], frame: TimeRange): void {
     this.#frame = frame;
     this.#quietly(() => this.#plot.setData(aligned(lines)));
     // Times have moved below the cursor, which stands at one of them.
@@ -74,7 +74,7 @@ export class Plot {
     this.#isOurs = false;
   }
 
-  #options(target: HTMLElement, { lines, width, height, onmove, onzoom }: Options): uPlot.Options {
+  #options(target: HTMLElement, { lines, width, height, onmove, onzoom }: PlotOptions): uPlot.Options {
     const style = getComputedStyle(target);
     const colour = (token: string): string => style.getPropertyValue(token).trim();
     const font = `12px ${colour("--font")}`;
@@ -92,14 +92,14 @@ export class Plot {
           grid: { show: false },
           size: 28,
           space: 70,
-          values: (_plot, splits, _axis, _space, step) => splits.map((split) => axisTime(split * 1000, step * 1000)),
+          values: (_plot, splits, _axis, _space, step) => splits.map((split) => formatAxisTime(split * 1000, step * 1000)),
         },
         {
           ...axis,
           grid,
           size: (_plot, values) => roomFor(values ?? []),
           space: 36,
-          values: (_plot, splits) => splits.map(decimal),
+          values: (_plot, splits) => splits.map(formatDecimal),
         },
       ],
       series: [{}, ...lines.flatMap((line, index) => seriesOf(line, index, colour))],

@@ -7,16 +7,16 @@ const FIELD = ":is(input, textarea, select):not(:disabled, [readonly])";
 const SAFE = "footer button:not(:disabled, :last-child)";
 
 /** Show it. What is typed at once goes into its first field, and never to the cross that closes it. */
-export function show(dialog: HTMLDialogElement): void {
+export function showModal(dialog: HTMLDialogElement): void {
   dialog.showModal();
   const first = dialog.querySelector<HTMLElement>(FIELD) ?? dialog.querySelector<HTMLElement>(SAFE);
   (first ?? dialog.querySelector<HTMLElement>("h2"))?.focus();
 }
 
 /** Show it, until the returned function is called. */
-export function showAbove(dialog: HTMLDialogElement): () => void {
+export function openModal(dialog: HTMLDialogElement): () => void {
   const before = document.activeElement;
-  show(dialog);
+  showModal(dialog);
   return () => {
     dialog.close();
     if (before instanceof HTMLElement) before.focus();

@@ -12,17 +12,17 @@ class Toasts {
   shown = $state.raw<readonly Toast[]>([]);
   #next = 1;
 
-  done(text: string): void {
+  showSuccess(text: string): void {
     this.shown = this.shown.filter((toast) => toast.tone === "bad");
     const id = this.#show(text, "ok");
-    setTimeout(() => this.drop(id), FOR);
+    setTimeout(() => this.dismiss(id), FOR);
   }
 
-  failed(text: string): void {
+  showError(text: string): void {
     this.#show(text, "bad");
   }
 
-  drop(id: number): void {
+  dismiss(id: number): void {
     this.shown = this.shown.filter((toast) => toast.id !== id);
   }
 

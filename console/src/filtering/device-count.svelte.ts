@@ -1,5 +1,5 @@
 /** How many devices there are of each sort. An old number is never shown for a new question. */
-import { type Schemas, api, bodyOf } from "../api/client";
+import { type Schemas, api, requireBody } from "../api/client";
 import { Resource } from "../api/resource.svelte";
 import { live } from "../live/socket.svelte";
 import { en } from "../text/en";
@@ -13,21 +13,21 @@ const IDLE = 20;
 const FEW = 10_000;
 
 export async function countDevices(filter: Filter, signal: AbortSignal): Promise<Summary> {
-  return bodyOf(await api.GET("/api/v1/devices/summary", { params: { query: filter }, signal }));
+  return requireBody(await api.GET("/api/v1/devices/summary", { params: { query: filter }, signal }));
 }
 
 /** A number of a summary, with a word of caution where it may be wrong by more than a moment brings. */
-export function cautious(text: string, summary: Summary): string {
-  return summary.exact || summary.total <= FEW ? text : en.devices.about(text);
+export function markApproximate(text: string, summary: Summary): string {
+  return summary.exact || summary.total <= FEW ? text : en.devices.approximately(text);
 }
 
 /** Milliseconds until the next count. A fleet that takes long to count is counted less often: it shall be idle for many
  * times as long. */
-export function idleAfter(took: number, least: number): number {
+export function computeCountDelay(took: number, least: number): number {
   return Math.max(least, IDLE * took);
 }
 
-export class Counts {
+export class DeviceCount {
   readonly loaded = new Resource<Summary>();
   /** How many devices came since the list was read. */
   added = $derived.by(() => Math.max(0, (this.loaded.value?.total ?? 0) - (this.#listed ?? Infinity)));
@@ -42,7 +42,7 @@ export class Counts {
   }
 
   /** Nothing is known: another question is being asked. */
-  forget(): void {
+  reset(): void {
     this.stop();
     this.loaded.value = null;
     this.loaded.problem = null;
@@ -50,7 +50,7 @@ export class Counts {
   }
 
   /** Count what a list was just read of, and go on counting. */
-  async ask(filter: Filter): Promise<void> {
+  async start(filter: Filter): Promise<void> {
     this.#filter = { ...filter };
     this.#listed = null;
     await this.#count();
@@ -75,7 +75,7 @@ export class Counts {
     });
     if (filter !== this.#filter) return;
     if (isAnswered) this.#listed ??= this.loaded.value?.total ?? null;
-    this.#later(idleAfter(performance.now() - began, EVERY));
+    this.#later(computeCountDelay(performance.now() - began, EVERY));
   }
 
   #later(delay: number): void {

@@ -2,9 +2,9 @@
  * and has other things to do; and again after a while, for as long as somebody looks. */
 import { SvelteMap } from "svelte/reactivity";
 
-import { textOf } from "../api/client";
+import { describeError } from "../api/client";
 import { live } from "../live/socket.svelte";
-import { type Summary, countDevices, idleAfter } from "./device-count.svelte";
+import { type Summary, countDevices, computeCountDelay } from "./device-count.svelte";
 import type { Filter } from "./filters";
 
 const EVERY = 15_000;
@@ -21,12 +21,12 @@ export class DeviceCounts {
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   /** null until it is counted. */
-  of(filter: Filter): Summary | null {
+  get(filter: Filter): Summary | null {
     return this.#known.get(keyOf(filter)) ?? null;
   }
 
   /** Count these from now on. What is being counted goes on; of what is known nothing is counted before its time. */
-  need(filters: readonly Filter[]): void {
+  start(filters: readonly Filter[]): void {
     this.#wanted = new Map(filters.map((filter) => [keyOf(filter), filter]));
     void this.count();
   }
@@ -48,10 +48,10 @@ export class DeviceCounts {
       this.problem = null;
     } catch (error) {
       if (this.#counting !== counting) return;
-      this.problem = textOf(error);
+      this.problem = describeError(error);
     }
     this.#counting = null;
-    this.#later(idleAfter(performance.now() - began, EVERY));
+    this.#later(computeCountDelay(performance.now() - began, EVERY));
   }
 
   stop(): void {

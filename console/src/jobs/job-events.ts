@@ -23,16 +23,16 @@ export function collectJobEvents(events: readonly LiveEvent[]): JobEvents {
 }
 
 /** Jobs are numbered as they are made. */
-export function numberOf(job: Pick<Job, "id">): number {
+export function parseJobNumber(job: Pick<Job, "id">): number {
   return Number(job.id.replace(/^job-/, ""));
 }
 
 /** The filters of the list: each stands for states that one looks for together. */
-export const GROUPS = {
+export const STATE_GROUPS = {
   running: ["IN_PROGRESS", "CANCELING"],
   paused: ["PAUSED"],
   waiting: ["CREATED", "PENDING_APPROVAL", "SCHEDULED"],
   over: ["COMPLETED", "CANCELED"],
 } as const satisfies Record<string, readonly JobState[]>;
 
-export type Group = keyof typeof GROUPS;
+export type StateGroup = keyof typeof STATE_GROUPS;

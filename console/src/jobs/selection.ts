@@ -9,13 +9,13 @@ const FEW = 20;
 const selections = new NamedItem<readonly string[]>("meshfleet.selection");
 
 /** What the address of a new job says for these devices; those that are changed keep the name that they have. */
-export function queryFor(ids: readonly string[], name = createIdempotencyKey()): URLSearchParams {
+export function buildSelectionQuery(ids: readonly string[], name = createIdempotencyKey()): URLSearchParams {
   if (ids.length <= FEW) return new URLSearchParams(ids.map((id) => ["Device", id]));
-  selections.keep(name, ids);
+  selections.write(name, ids);
   return new URLSearchParams({ Selection: name });
 }
 
 /** The devices that were kept under a name; null: another tab, or a time that is over, knew them. */
-export function kept(name: string): readonly string[] | null {
+export function loadSelection(name: string): readonly string[] | null {
   return selections.read(name);
 }

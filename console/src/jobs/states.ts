@@ -26,7 +26,7 @@ import Triangle from "@lucide/svelte/icons/triangle-alert";
 import type { Schemas } from "../api/client";
 import type { Icon, Tone } from "../components/StateLabel.svelte";
 import { en } from "../text/en";
-import { percent, progressText } from "../text/percent";
+import { formatPercentage, progressText } from "../text/percent";
 
 export type Job = Schemas["Job"];
 export type JobState = Schemas["JobState"];
@@ -34,7 +34,7 @@ export type ExecutionState = Schemas["ExecutionState"];
 export type WaveState = Schemas["WaveState"];
 
 /** What `Toned` shows. */
-export interface Look {
+export interface StateStyle {
   readonly word: string;
   readonly tone: Tone;
   readonly icon: Icon;
@@ -42,13 +42,13 @@ export interface Look {
 
 export type Texture = "solid" | "upright" | "slanted" | "backward" | "level" | "dotted";
 
-export interface BarLook extends Look {
+export interface BarStyle extends StateStyle {
   readonly texture: Texture;
 }
 
 const words = en.jobs.states;
 
-const JOBS: Record<JobState, Omit<Look, "word">> = {
+const JOBS: Record<JobState, Omit<StateStyle, "word">> = {
   CREATED: { tone: "off", icon: Hand },
   PENDING_APPROVAL: { tone: "off", icon: Hand },
   SCHEDULED: { tone: "off", icon: Calendar },
@@ -60,7 +60,7 @@ const JOBS: Record<JobState, Omit<Look, "word">> = {
   DELETING: { tone: "off", icon: Eraser },
 };
 
-const OUTCOMES: Record<Schemas["Outcome"], Omit<Look, "word">> = {
+const OUTCOMES: Record<Schemas["Outcome"], Omit<StateStyle, "word">> = {
   SUCCEEDED: { tone: "ok", icon: CircleCheck },
   PARTIAL: { tone: "warn", icon: Triangle },
   FAILED: { tone: "bad", icon: OctagonX },
@@ -68,12 +68,12 @@ const OUTCOMES: Record<Schemas["Outcome"], Omit<Look, "word">> = {
 };
 
 /** Where a job is; of one that came to its end by itself, how it went. */
-export function lookOfJob({ state, outcome }: Pick<Job, "state" | "outcome">): Look {
+export function getJobStyle({ state, outcome }: Pick<Job, "state" | "outcome">): StateStyle {
   if (state === "COMPLETED" && outcome !== null) return { word: words.outcome[outcome], ...OUTCOMES[outcome] };
   return { word: words.job[state], ...JOBS[state] };
 }
 
-const EXECUTIONS: Record<ExecutionState, Omit<BarLook, "word">> = {
+const EXECUTIONS: Record<ExecutionState, Omit<BarStyle, "word">> = {
   SUCCEEDED: { tone: "ok", icon: CircleCheck, texture: "solid" },
   CONFIRMING: { tone: "accent", icon: Heart, texture: "dotted" },
   APPLYING: { tone: "accent", icon: Bolt, texture: "upright" },
@@ -112,27 +112,27 @@ export const EXECUTION_STATES: readonly ExecutionState[] = [
 ];
 
 /** What went wrong: these are what abort criteria count. */
-export const FAILURES: readonly ExecutionState[] = ["FAILED", "TIMED_OUT", "REJECTED"];
+export const FAILURE_STATES: readonly ExecutionState[] = ["FAILED", "TIMED_OUT", "REJECTED"];
 
 /** What an abort criterion of a kind counts. */
-export const COUNTED: Record<Schemas["Criterion"]["type"], readonly ExecutionState[]> = {
-  ALL: FAILURES,
+export const COUNTED_STATES: Record<Schemas["Criterion"]["type"], readonly ExecutionState[]> = {
+  ALL: FAILURE_STATES,
   FAILED: ["FAILED"],
   REJECTED: ["REJECTED"],
   TIMED_OUT: ["TIMED_OUT"],
 };
 
 /** What is under way. */
-export const ACTIVE: readonly ExecutionState[] = ["DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING"];
+export const ACTIVE_STATES: readonly ExecutionState[] = ["DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING"];
 
 /** What a retry would try again. */
-export const AGAIN: readonly ExecutionState[] = ["FAILED", "TIMED_OUT", "CANCELED"];
+export const RETRYABLE_STATES: readonly ExecutionState[] = ["FAILED", "TIMED_OUT", "CANCELED"];
 
-export function lookOfExecution(state: ExecutionState): BarLook {
+export function getExecutionStyle(state: ExecutionState): BarStyle {
   return { word: words.execution[state], ...EXECUTIONS[state] };
 }
 
-const WAVES: Record<WaveState, Omit<Look, "word">> = {
+const WAVES: Record<WaveState, Omit<StateStyle, "word">> = {
   WAITING: { tone: "off", icon: Clock },
   RUNNING: { tone: "accent", icon: Refresh },
   SOAKING: { tone: "accent", icon: Hourglass },
@@ -144,54 +144,54 @@ const WAVES: Record<WaveState, Omit<Look, "word">> = {
 
 /** Where a wave is. While the job rests, nothing more of the wave that is on begins; when it is being cancelled, no other
  * wave does. */
-export function lookOfWave(state: WaveState, job: JobState): Look {
+export function getWaveStyle(state: WaveState, job: JobState): StateStyle {
   if (state === "WAITING" && job === "CANCELING") return { word: words.wave.SKIPPED, ...WAVES.SKIPPED };
   if (state === "RUNNING" && job === "PAUSED") return { word: words.job.PAUSED, ...JOBS.PAUSED };
   return { word: words.wave[state], ...WAVES[state] };
 }
 
 /** The states of jobs that can be cancelled: what is over or on its way there cannot. */
-export const CANCELABLE: readonly JobState[] = ["CREATED", "PENDING_APPROVAL", "SCHEDULED", "IN_PROGRESS", "PAUSED"];
+export const CANCELABLE_STATES: readonly JobState[] = ["CREATED", "PENDING_APPROVAL", "SCHEDULED", "IN_PROGRESS", "PAUSED"];
 
 /** Whether a job is over: it never changes any more. */
-export function isOver({ state }: Pick<Job, "state">): boolean {
+export function isFinished({ state }: Pick<Job, "state">): boolean {
   return state === "COMPLETED" || state === "CANCELED";
 }
 
 /** Where a job and its waves are: what devices wait for depends on it. */
-export function phaseOf({ state, appliedAt, waveStates }: Pick<Job, "state" | "appliedAt" | "waveStates">): string {
+export function getPhaseKey({ state, appliedAt, waveStates }: Pick<Job, "state" | "appliedAt" | "waveStates">): string {
   return JSON.stringify([state, appliedAt, waveStates.map((wave) => wave.state)]);
 }
 
 export type Counts = Job["counts"];
 
 /** How many executions are in any of these states. */
-export function countOf(counts: Counts, states: readonly ExecutionState[]): number {
+export function countExecutions(counts: Counts, states: readonly ExecutionState[]): number {
   return states.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
 }
 
-export function totalOf(counts: Counts): number {
-  return countOf(counts, EXECUTION_STATES);
+export function countAll(counts: Counts): number {
+  return countExecutions(counts, EXECUTION_STATES);
 }
 
 /** Those that the job is to update, by state: who cannot take the firmware, or is kept by another job, was left out from
  * the beginning, and is no part of any percentage. */
-export function meantOf({ counts, leftOut }: Pick<Job, "counts" | "leftOut">): Counts {
+export function countTargeted({ counts, leftOut }: Pick<Job, "counts" | "leftOut">): Counts {
   return Object.fromEntries(EXECUTION_STATES.map((state) => [state, (counts[state] ?? 0) - (leftOut[state] ?? 0)]));
 }
 
 /** How far a job is, of all devices together. */
-export function progressOf(job: Job): string {
-  return progressText(job.progress, overOf(meantOf(job)));
+export function formatJobProgress(job: Job): string {
+  return progressText(job.progress, countFinished(countTargeted(job)));
 }
 
 /** How far a job is; of one that is over, how many have come to run its version. */
-export function shareOf(job: Job): string {
-  if (!isOver(job)) return progressOf(job);
-  return percent(countOf(job.counts, ["SUCCEEDED"]), totalOf(meantOf(job)));
+export function formatJobShare(job: Job): string {
+  if (!isFinished(job)) return formatJobProgress(job);
+  return formatPercentage(countExecutions(job.counts, ["SUCCEEDED"]), countAll(countTargeted(job)));
 }
 
 /** How many are over, however it went. */
-export function overOf(counts: Counts): number {
-  return totalOf(counts) - countOf(counts, ["QUEUED", ...ACTIVE]);
+export function countFinished(counts: Counts): number {
+  return countAll(counts) - countExecutions(counts, ["QUEUED", ...ACTIVE_STATES]);
 }

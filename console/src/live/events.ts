@@ -1,6 +1,6 @@
 /** What is told, and what one asks to be told. */
 import { isObject } from "../json";
-import { macOf } from "../text/format";
+import { parseDeviceId } from "../text/format";
 
 export interface LiveEvent {
   readonly id: string;
@@ -9,7 +9,7 @@ export interface LiveEvent {
   readonly data: Record<string, unknown>;
 }
 
-export interface Filter {
+export interface LiveFilter {
   readonly Types: readonly LiveEvent["type"][];
   readonly Ids?: readonly string[];
   readonly Jobs?: readonly string[];
@@ -18,7 +18,7 @@ export interface Filter {
 }
 
 /** Whether an event is what a filter asks for: other listeners of this tab want other ones. */
-export function fits(filter: Filter, event: LiveEvent): boolean {
+export function matchesFilter(filter: LiveFilter, event: LiveEvent): boolean {
   if (!filter.Types.includes(event.type)) return false;
   if (filter.Jobs && !filter.Jobs.includes(jobOf(event))) return false;
   if (filter.Gateway && !filter.Gateway.includes(gatewayOf(event))) return false;
@@ -41,8 +41,8 @@ function deviceOf(event: LiveEvent): string {
 }
 
 /** What a device is called from now on, if an event tells it. */
-export function nameIn({ type, data }: LiveEvent): { mac: string; name: string } | null {
+export function parseDeviceName({ type, data }: LiveEvent): { mac: string; name: string } | null {
   const name = data["friendlyName"];
   if ((type !== "device" && type !== "gateway") || typeof name !== "string") return null;
-  return { mac: type === "gateway" ? String(data["mac"]) : macOf(String(data["id"])), name };
+  return { mac: type === "gateway" ? String(data["mac"]) : parseDeviceId(String(data["id"])), name };
 }

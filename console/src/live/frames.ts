@@ -5,14 +5,14 @@ import type { LiveEvent } from "./socket.svelte";
 /** Who is not seen is not painted: after so long what was gathered is taken all the same. */
 const LONGEST = 1000;
 
-export interface Gatherer {
-  take(event: LiveEvent): void;
+export interface EventBatcher {
+  add(event: LiveEvent): void;
   stop(): void;
 }
 
 /** At once after a silence, and then with a pause in between: for what is more than anybody reads. It says how long, in
  * milliseconds. Who stops has what was gathered up to then. */
-export function perMoment(pause: () => number, apply: (events: readonly LiveEvent[]) => void): Gatherer {
+export function throttleEvents(pause: () => number, apply: (events: readonly LiveEvent[]) => void): EventBatcher {
   let waiting: LiveEvent[] = [];
   let last = -Infinity;
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -24,7 +24,7 @@ export function perMoment(pause: () => number, apply: (events: readonly LiveEven
     if (events.length > 0) apply(events);
   };
   return {
-    take(event) {
+    add(event) {
       waiting.push(event);
       if (waiting.length === 1) timer = setTimeout(empty, Math.max(0, last + pause() - performance.now()));
     },
@@ -32,7 +32,7 @@ export function perMoment(pause: () => number, apply: (events: readonly LiveEven
   };
 }
 
-export function perFrame(apply: (events: readonly LiveEvent[]) => void): Gatherer {
+export function batchPerFrame(apply: (events: readonly LiveEvent[]) => void): EventBatcher {
   let waiting: LiveEvent[] = [];
   let frame = 0;
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -44,7 +44,7 @@ export function perFrame(apply: (events: readonly LiveEvent[]) => void): Gathere
     return events;
   };
   return {
-    take(event) {
+    add(event) {
       waiting.push(event);
       if (waiting.length > 1) return;
       frame = requestAnimationFrame(() => apply(empty()));

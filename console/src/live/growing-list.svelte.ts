@@ -1,15 +1,15 @@
 /** A list that grows at its head while somebody reads it page by page, and no event tells. So its head is looked at again
  * and again: what came since is counted, and waits until somebody wants to see it, since rows do not move. */
-import { textOf } from "../api/client";
-import { type Fetch, PagedList } from "../api/paged-list.svelte";
+import { describeError } from "../api/client";
+import { type FetchPage, PagedList } from "../api/paged-list.svelte";
 import { clock } from "../clock.svelte";
 import { startPolling } from "./polling";
 import { live } from "./socket.svelte";
 
 export interface ListSource<Item> {
-  readonly read: Fetch<Item>;
+  readonly read: FetchPage<Item>;
   /** What stands at its head by now; without one, its first page. */
-  readonly look?: (signal: AbortSignal) => Promise<readonly Item[]>;
+  readonly readHead?: (signal: AbortSignal) => Promise<readonly Item[]>;
   /** The moment after which nothing comes any more, in milliseconds since 1970. */
   readonly until?: number;
 }
@@ -17,9 +17,9 @@ export interface ListSource<Item> {
 export class GrowingList<Item> {
   readonly pages = new PagedList<Item>();
   /** How many came since it was read. */
-  fresh = $state(0);
+  newCount = $state(0);
   /** How often it was read from its beginning. Rows that have no name of their own are others then. */
-  readings = $state(0);
+  readCount = $state(0);
 
   #list: ListSource<Item> | null = null;
   #looking: AbortController | null = null;
@@ -28,7 +28,7 @@ export class GrowingList<Item> {
   #seenAt = -Infinity;
 
   /** `take` shows what changed in what is listed, and says how many of the head are new. */
-  constructor(readonly take: (head: readonly Item[], pages: PagedList<Item>) => number) {}
+  constructor(readonly countNew: (head: readonly Item[], pages: PagedList<Item>) => number) {}
 
   /** Why the last question was not answered. */
   get problem(): string | null {
@@ -40,28 +40,28 @@ export class GrowingList<Item> {
     this.#rest();
     this.#list = list;
     this.#missed = null;
-    this.fresh = 0;
+    this.newCount = 0;
     const askedAt = clock.read();
     await this.pages.start(list.read);
     if (this.#list !== list) return;
-    this.readings += 1;
+    this.readCount += 1;
     if (this.pages.isFresh) this.#seenAt = askedAt;
   }
 
   /** The same list anew, with what came. */
-  async again(): Promise<void> {
+  async reload(): Promise<void> {
     if (this.#list) await this.start(this.#list);
   }
 
   /** After a failure. */
   async retry(): Promise<void> {
-    if (this.pages.problem === null) await this.look();
+    if (this.pages.problem === null) await this.checkHead();
     else await this.pages.retry();
   }
 
   /** Look at the head startPolling, until the returned function is called. */
   watch(every?: number): () => void {
-    const end = startPolling(() => this.look(), every);
+    const end = startPolling(() => this.checkHead(), every);
     return () => {
       end();
       this.#rest();
@@ -69,7 +69,7 @@ export class GrowingList<Item> {
     };
   }
 
-  async look(): Promise<void> {
+  async checkHead(): Promise<void> {
     const list = this.#list;
     if (list === null || !this.pages.isFresh || (list.until ?? Infinity) < this.#seenAt) return;
     this.#rest();
@@ -77,15 +77,15 @@ export class GrowingList<Item> {
     this.#looking = looking;
     const askedAt = clock.read();
     try {
-      const look = list.look ?? (async (signal) => (await list.read(undefined, signal)).items);
+      const look = list.readHead ?? (async (signal) => (await list.read(undefined, signal)).items);
       const head = await look(looking.signal);
       if (this.#looking !== looking) return;
       this.#missed = null;
       if (live.state === "paused") return;
       this.#seenAt = askedAt;
-      this.fresh = this.take(head, this.pages);
+      this.newCount = this.countNew(head, this.pages);
     } catch (error) {
-      if (this.#looking === looking) this.#missed = textOf(error);
+      if (this.#looking === looking) this.#missed = describeError(error);
     }
   }
 

@@ -1,6 +1,6 @@
 /** Reads again whenever something was told, one after the other: who cut off each reading for the next would, on a slow
  * line, never come to the end of one. */
-export function createSerialReader(read: () => Promise<void>): { again(): void; stop(): void } {
+export function createSerialReader(read: () => Promise<void>): { request(): void; stop(): void } {
   let isReading = false;
   let isWanted = false;
 
@@ -14,7 +14,7 @@ export function createSerialReader(read: () => Promise<void>): { again(): void; 
   }
 
   return {
-    again() {
+    request() {
       isWanted = true;
       if (!isReading) void readOn();
     },

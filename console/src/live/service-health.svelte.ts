@@ -11,7 +11,7 @@ import { onUnreachable } from "../api/unreachable";
 import { runRetries } from "../api/reconnect-retries";
 import { clock } from "../clock.svelte";
 import { isObject } from "../json";
-import { sentence } from "../text/format";
+import { toSentence } from "../text/format";
 import { live } from "./socket.svelte";
 
 /** What an answer says; `silent`: there is none, though the live connection holds. */
@@ -62,7 +62,7 @@ class Service {
     const doubt = (): void => {
       if (this.#isDoubted) return;
       this.#isDoubted = true;
-      live.prove();
+      live.ping();
       // Where one request fails again and again, and others do not, the service is not asked with each of them.
       clearTimeout(timer);
       timer = setTimeout(() => void look(), Math.max(0, lookedAt + WHILE_AWAY - performance.now()));
@@ -79,7 +79,7 @@ class Service {
         });
       });
       $effect(() => {
-        if (live.proofs > 0) untrack(() => this.#prove());
+        if (live.pongs > 0) untrack(() => this.#prove());
       });
     });
     return () => {
@@ -96,7 +96,7 @@ class Service {
     this.#said = said;
     this.reasons = reasons;
     this.#isDoubted = false;
-    if (said === "away") live.prove();
+    if (said === "away") live.ping();
     if (said === "ready" && before !== "ready" && before !== "unknown") runRetries();
   }
 
@@ -109,7 +109,7 @@ class Service {
 async function ask(): Promise<Answer> {
   const answer = await answerOf();
   // Who tells events meanwhile is not away.
-  return answer.said === "away" && live.isHeard(LONGEST) ? { ...answer, said: "silent" } : answer;
+  return answer.said === "away" && live.hasReceivedWithin(LONGEST) ? { ...answer, said: "silent" } : answer;
 }
 
 async function answerOf(): Promise<Answer> {
@@ -133,7 +133,7 @@ function reasonsIn(text: string): readonly string[] {
   }
   if (!isObject(body)) return [];
   const said = Array.isArray(body["reasons"]) ? body["reasons"].map((reason: unknown) => isObject(reason) && reason["text"]) : [body["detail"]];
-  return said.filter((each) => typeof each === "string").map(sentence);
+  return said.filter((each) => typeof each === "string").map(toSentence);
 }
 
 export const service = new Service();

@@ -10,19 +10,19 @@ import { deviceNames } from "../api/device-names.svelte";
 import { runRetries } from "../api/reconnect-retries";
 import { session } from "../api/session.svelte";
 import { clock } from "../clock.svelte";
-import { type Filter, type LiveEvent, fits, nameIn } from "./events";
+import { type LiveFilter, type LiveEvent, matchesFilter, parseDeviceName } from "./events";
 import { KeepAlive } from "./keep-alive";
 import { Subscriptions } from "./subscriptions";
 
-export type { Filter, LiveEvent } from "./events";
+export type { LiveFilter, LiveEvent } from "./events";
 
-export type State = "connecting" | "live" | "reconnecting" | "paused" | "off";
+export type LiveState = "connecting" | "live" | "reconnecting" | "paused" | "off";
 
-export interface Listener {
-  readonly filter: Filter;
-  event(event: LiveEvent): void;
+export interface Subscriber {
+  readonly filter: LiveFilter;
+  onEvent(event: LiveEvent): void;
   /** Something was missed: read anew. */
-  resync(): void;
+  onResync(): void;
 }
 
 const PATH = "/api/v1/live";
@@ -48,25 +48,25 @@ const NOT_SIGNED_IN = 4401;
 const BUSY: readonly number[] = [4429, 4503];
 
 class Live {
-  state = $state<State>("off");
+  state = $state<LiveState>("off");
   /** When the next try is made. */
   retryAt = $state<number | null>(null);
   /** Whether somebody waits for news of devices, and none has come for a while. */
   isQuiet = $state(false);
 
   /** How often the service has answered whether it is still there. */
-  proofs = $state(0);
+  pongs = $state(0);
 
   /** Whether any event came since the connection is there. */
   #hasNews = false;
   #socket: WebSocket | null = null;
   #token: string | null = null;
   #isHeld = false;
-  #listeners = new Set<Listener>();
+  #listeners = new Set<Subscriber>();
   #subscriptions = new Subscriptions((frame) => this.#send(frame));
   #pulse = new KeepAlive(
     () => this.#send({ ping: "still there?" }),
-    () => this.doubt(),
+    () => this.reconnect(),
   );
   /** The last event that came. */
   #lastId: string | null = null;
@@ -85,7 +85,7 @@ class Live {
   constructor() {
     document.addEventListener("visibilitychange", () => this.#look());
     addEventListener("online", () => this.retry());
-    addEventListener("offline", () => this.doubt());
+    addEventListener("offline", () => this.reconnect());
   }
 
   /** Connect, when somebody is signed in. */
@@ -122,30 +122,30 @@ class Live {
   }
 
   /** Somebody has reason to think that this connection is none any more: make another. */
-  doubt(): void {
+  reconnect(): void {
     if (this.state !== "live") return;
     this.#drop();
     this.#retry(0);
   }
 
   /** Somebody wonders whether this connection still is one: find out. */
-  prove(): void {
+  ping(): void {
     this.#pulse.prove();
   }
 
   /** Whether anything came within the last so many milliseconds. */
-  isHeard(milliseconds: number): boolean {
+  hasReceivedWithin(milliseconds: number): boolean {
     return this.state === "live" && this.#pulse.isWithin(milliseconds);
   }
 
   /** A new token, so that the connection does not end with the old one. */
-  renew(token: string): void {
+  renewToken(token: string): void {
     this.#token = token;
     this.#send({ token });
   }
 
   /** Hear what fits a filter, until the returned function is called. */
-  listen(listener: Listener): () => void {
+  subscribe(listener: Subscriber): () => void {
     this.#listeners.add(listener);
     this.#subscriptions.add(listener.filter);
     untrack(() => this.#awaitNews());
@@ -219,26 +219,26 @@ class Live {
     if ("error" in event) return; // the close that follows says the rest
     this.#accept();
     this.#pulse.heard();
-    if ("pong" in event) return void (this.proofs += 1);
+    if ("pong" in event) return void (this.pongs += 1);
     this.#lastId = event.id;
     if (event.type === "resync") return void (this.#missing ??= setTimeout(() => this.#resync(), MOMENT));
-    const named = nameIn(event);
-    if (named) deviceNames.hear(named.mac, named.name);
+    const named = parseDeviceName(event);
+    if (named) deviceNames.updateIfLoaded(named.mac, named.name);
     this.#hasNews = true;
     this.isQuiet = false;
     this.#tell((listener) => {
-      if (fits(listener.filter, event)) listener.event(event);
+      if (matchesFilter(listener.filter, event)) listener.onEvent(event);
     });
   }
 
   #resync(): void {
     this.#missing = undefined;
-    deviceNames.age();
-    this.#tell((listener) => listener.resync());
+    deviceNames.invalidate();
+    this.#tell((listener) => listener.onResync());
   }
 
   /** What one listener makes a mistake in is no reason for the others to miss it. */
-  #tell(say: (listener: Listener) => void): void {
+  #tell(say: (listener: Subscriber) => void): void {
     for (const listener of [...this.#listeners]) {
       try {
         say(listener);
@@ -274,7 +274,7 @@ class Live {
     this.#retrying = setTimeout(() => this.#connect(), pause);
   }
 
-  #leave(state: State): void {
+  #leave(state: LiveState): void {
     this.#drop();
     this.state = state;
     this.retryAt = null;

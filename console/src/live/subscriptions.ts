@@ -4,21 +4,21 @@
  * any more is said a moment later, as the next page may want the same. Lists wait until scrolling has come to rest
  * before they want anything, so nobody says more than the service listens to.
  */
-import type { Filter } from "./events";
+import type { LiveFilter } from "./events";
 
 const PAUSE = 150;
 
 export class Subscriptions {
   /** How many listeners want each filter, by its text. */
-  #wanted = new Map<string, { filter: Filter; count: number }>();
+  #wanted = new Map<string, { filter: LiveFilter; count: number }>();
   /** What this connection was asked for. */
-  #asked = new Map<string, Filter>();
+  #asked = new Map<string, LiveFilter>();
   #isOpen = false;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(readonly send: (frame: object) => void) {}
 
-  add(filter: Filter): void {
+  add(filter: LiveFilter): void {
     const text = textOf(filter);
     const wanted = this.#wanted.get(text) ?? { filter, count: 0 };
     wanted.count += 1;
@@ -28,7 +28,7 @@ export class Subscriptions {
     this.#asked.set(text, filter);
   }
 
-  remove(filter: Filter): void {
+  remove(filter: LiveFilter): void {
     const text = textOf(filter);
     const wanted = this.#wanted.get(text);
     if (!wanted) return;
@@ -68,7 +68,7 @@ export class Subscriptions {
 
 /** What tells filters apart. To the service their lists are sets: one that names the same things in another order is the
  * same one, and whoever ended it would end both. */
-function textOf(filter: Filter): string {
+function textOf(filter: LiveFilter): string {
   const lists = Object.entries<readonly string[]>({ ...filter });
   return JSON.stringify(lists.map(([name, values]) => [name, [...new Set(values)].sort()]).sort());
 }

@@ -6,7 +6,7 @@
 import { browserStorage } from "../storage";
 import { isCovered } from "../components/modal";
 
-export interface Key {
+export interface Shortcut {
   /** The keys as the browser calls them, with a blank between two. */
   readonly keys: string;
   readonly act: () => void;
@@ -20,13 +20,13 @@ const OFF = "off";
 const PATIENCE = 1500;
 const TYPED_INTO = "input:not([type=checkbox]), textarea, select, [contenteditable], [role=textbox], [role=combobox], [role=listbox]";
 
-class Keys {
+class Shortcuts {
   isOn = $state(browserStorage.read(KEPT) !== OFF);
   /** What is to be had here, the newest last. */
-  known = $state.raw<readonly Key[]>([]);
+  active = $state.raw<readonly Shortcut[]>([]);
 
   /** The same. Who ends while others begin must not read what is shown: Svelte shows them what was before. */
-  #known: readonly Key[] = [];
+  #known: readonly Shortcut[] = [];
   #first: { key: string; at: number } | null = null;
 
   constructor() {
@@ -34,20 +34,20 @@ class Keys {
   }
 
   /** Do something when a key is pressed, until the returned function is called. The newest wins. */
-  on(keys: string, act: () => void, text?: string): () => void {
-    const key: Key = { keys, act, text };
+  add(keys: string, act: () => void, text?: string): () => void {
+    const key: Shortcut = { keys, act, text };
     this.#know([...this.#known, key]);
     return () => this.#know(this.#known.filter((each) => each !== key));
   }
 
   switch(isOn: boolean): void {
     this.isOn = isOn;
-    browserStorage.keep(KEPT, isOn ? null : OFF);
+    browserStorage.write(KEPT, isOn ? null : OFF);
   }
 
-  #know(known: readonly Key[]): void {
+  #know(known: readonly Shortcut[]): void {
     this.#known = known;
-    this.known = known;
+    this.active = known;
   }
 
   #press(event: KeyboardEvent): void {
@@ -67,9 +67,9 @@ class Keys {
     }
   }
 
-  #find(keys: string): Key | undefined {
+  #find(keys: string): Shortcut | undefined {
     return this.#known.findLast((key) => key.keys === keys);
   }
 }
 
-export const keys = new Keys();
+export const shortcuts = new Shortcuts();

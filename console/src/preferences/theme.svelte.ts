@@ -17,7 +17,7 @@ class Appearance {
 
   switch(): void {
     const other = this.theme === "dark" ? "light" : "dark";
-    browserStorage.keep(KEY, other);
+    browserStorage.write(KEY, other);
     this.#show(other);
   }
 

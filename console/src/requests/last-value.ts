@@ -7,5 +7,5 @@ export interface LastValue {
   readonly raw: string | null;
   readonly ext: Schemas["Sample"]["ext"];
   readonly time: string;
-  readonly how: "reported" | "read";
+  readonly origin: "reported" | "read";
 }

@@ -12,7 +12,7 @@ export interface RequestedProperty {
   readonly canWrite: boolean;
   readonly isCommand: boolean;
   /** What it is called in a request of some form. */
-  readonly called: Readonly<Record<Form, string>>;
+  readonly identifiers: Readonly<Record<Form, string>>;
 }
 
 const HEX = /^(?:[0-9a-f]{2}){1,4}$/;
@@ -23,18 +23,18 @@ function isIdentifier(text: string): boolean {
 }
 
 /** Under what the same property is known, whether somebody calls it by its name or by its identifier. */
-export function keyOf(text: string): string {
-  return catalogue.entry(text)?.identifier ?? text;
+export function getPropertyKey(text: string): string {
+  return catalogue.find(text)?.identifier ?? text;
 }
 
 /** What somebody typed or picked; null: nothing. As on the command line, a name is decoded and hex is raw. */
 export function parseProperty(typed: string): RequestedProperty | null {
   const text = isIdentifier(typed.trim().toLowerCase()) ? typed.trim().toLowerCase() : typed.trim();
   if (text === "") return null;
-  const entry = catalogue.entry(text);
+  const entry = catalogue.find(text);
   if (entry === null) {
     const forms: readonly Form[] = isIdentifier(text) ? ["raw"] : ["decoded"];
-    return { entry, forms, canRead: true, canWrite: true, isCommand: false, called: { decoded: text, raw: text } };
+    return { entry, forms, canRead: true, canWrite: true, isCommand: false, identifiers: { decoded: text, raw: text } };
   }
   return {
     entry,
@@ -42,7 +42,7 @@ export function parseProperty(typed: string): RequestedProperty | null {
     canRead: entry.access?.includes("r") ?? false,
     canWrite: entry.access?.includes("w") ?? false,
     isCommand: entry.kinds.includes("command"),
-    called: { decoded: entry.name, raw: entry.identifier },
+    identifiers: { decoded: entry.name, raw: entry.identifier },
   };
 }
 

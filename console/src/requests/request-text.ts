@@ -4,7 +4,7 @@ import { en } from "../text/en";
 import { valueText } from "../text/format";
 import type { RequestRecord } from "./request.svelte";
 
-const words = en.asking;
+const words = en.requests;
 
 /** Problems after which nobody knows whether something happened. */
 const MAYBE: ReadonlySet<string> = new Set(["gateway-timeout", "gateway-lost", "interrupted", "malformed-response"]);
@@ -20,13 +20,13 @@ export function problemText(problem: { readonly code: string; readonly detail: s
 }
 
 /** Whether something may have happened although no response came. */
-export function isUnsure(problem: { readonly code: string }): boolean {
+export function isUncertain(problem: { readonly code: string }): boolean {
   return MAYBE.has(problem.code);
 }
 
 /** A value with its unit, if the catalogue knows one; raw values have none. */
-export function measured(identifier: string, value: unknown, isRaw: boolean): string {
-  const unit = isRaw || value === null || value === undefined ? null : catalogue.unitOf(identifier);
+export function formatValueWithUnit(identifier: string, value: unknown, isRaw: boolean): string {
+  const unit = isRaw || value === null || value === undefined ? null : catalogue.getUnit(identifier);
   return unit === null || unit === "" ? valueText(value) : `${valueText(value)} ${unit}`;
 }
 

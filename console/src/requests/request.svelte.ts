@@ -1,6 +1,6 @@
 /** One request on its way. The service is asked not to wait: so it tells at once through which gateway it goes, and
  * whoever leaves finds the outcome in the history. */
-import { type Schemas, Problem, api, bodyOf, textOf } from "../api/client";
+import { type Schemas, Problem, api, requireBody, describeError } from "../api/client";
 import { createIdempotencyKey } from "../api/idempotency-key";
 import { clock } from "../clock.svelte";
 
@@ -21,7 +21,7 @@ export class SentRequest {
   /** Whether somebody waits for it. */
   isWaiting = $state(false);
   /** Whether who waited went away. */
-  isLeft = $state(false);
+  isAbandoned = $state(false);
 
   readonly startedAt = clock.read();
   /** With a key of its own nothing is carried out twice, however often it is sent. */
@@ -48,7 +48,7 @@ export class SentRequest {
         if (record.state !== "PENDING") return record;
       }
     } catch (error) {
-      if (!this.#leaving.signal.aborted) this.problem = error instanceof Problem ? error : new Problem(0, "unexpected", textOf(error));
+      if (!this.#leaving.signal.aborted) this.problem = error instanceof Problem ? error : new Problem(0, "unexpected", describeError(error));
       return null;
     } finally {
       this.isWaiting = false;
@@ -56,9 +56,9 @@ export class SentRequest {
   }
 
   /** Wait no longer. What was sent is not called back. */
-  leave(): void {
+  stopWaiting(): void {
     if (!this.isWaiting) return;
-    this.isLeft = true;
+    this.isAbandoned = true;
     this.isWaiting = false;
     this.#leaving.abort();
   }
@@ -81,14 +81,14 @@ export class SentRequest {
   async #send(): Promise<string> {
     const header = { Prefer: "respond-async", "Idempotency-Key": this.#key };
     const params = { path: { device_id: this.device }, header };
-    return bodyOf(await api.POST("/api/v1/devices/{device_id}/requests", { params, body: this.body })).id;
+    return requireBody(await api.POST("/api/v1/devices/{device_id}/requests", { params, body: this.body })).id;
   }
 
   /** What became of it; null: this look was lost, and there is time for another. */
   async #look(id: string, hasTime: boolean): Promise<RequestRecord | null> {
     const params = { path: { request_id: id } };
     try {
-      return bodyOf(await api.GET("/api/v1/requests/{request_id}", { params, signal: this.#leaving.signal }));
+      return requireBody(await api.GET("/api/v1/requests/{request_id}", { params, signal: this.#leaving.signal }));
     } catch (error) {
       if (hasTime && (isLost(error) || isBusy(error))) return null;
       throw error;

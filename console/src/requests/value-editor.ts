@@ -1,6 +1,6 @@
 /** How a value is typed in: what fits the type that the catalogue tells, in the notation of its table. */
 import { en } from "../text/en";
-import { decimal } from "../text/format";
+import { formatDecimal } from "../text/format";
 import type { Form, RequestedProperty } from "./property";
 
 export type Editor =
@@ -13,16 +13,16 @@ export type Editor =
   | { readonly kind: "hex" };
 
 /** A value to write, or why there is none. */
-export type Typed = { readonly value: unknown } | { readonly wrong: string };
+export type ParsedValue = { readonly value: unknown } | { readonly wrong: string };
 
 const NUMBER = /^([us])(8|16|32|48)(?:\/(\d+))?(?: (-?\d+)\.\.(-?\d+))?$/;
 const WORDS = /^[us]\d+\((.+)\)$/;
 const TEXT = /^(?:text|mac|version4?|hex\(\d+\)|dotted\(\d+\))$/;
 const BYTES = /^(?:[0-9a-f]{2})*$/;
 const FLOAT = { kind: "number", min: -Infinity, max: Infinity, step: 0 } as const;
-const wrong = en.asking.value.wrong;
+const wrong = en.requests.value.wrong;
 
-export function editorOf(subject: RequestedProperty, form: Form): Editor {
+export function selectEditor(subject: RequestedProperty, form: Form): Editor {
   const type = subject.entry?.type ?? null;
   if (type === "void") return { kind: "none" };
   if (form === "raw") return { kind: "hex" };
@@ -52,7 +52,7 @@ function numberOf(type: string): Editor | null {
 }
 
 /** What is typed in, as the value that is written. */
-export function valueOf(editor: Editor, text: string): Typed {
+export function parseValue(editor: Editor, text: string): ParsedValue {
   if (editor.kind === "none") return { value: null };
   if (editor.kind === "text") return { value: text };
   const given = text.trim();
@@ -67,15 +67,15 @@ export function valueOf(editor: Editor, text: string): Typed {
   return numberIn(editor, Number(given));
 }
 
-function numberIn({ min, max, step }: Extract<Editor, { kind: "number" }>, value: number): Typed {
+function numberIn({ min, max, step }: Extract<Editor, { kind: "number" }>, value: number): ParsedValue {
   if (!Number.isFinite(value)) return { wrong: wrong.number };
-  if (value < min || value > max) return { wrong: wrong.limits(decimal(min), decimal(max)) };
+  if (value < min || value > max) return { wrong: wrong.limits(formatDecimal(min), formatDecimal(max)) };
   const steps = step === 0 ? 0 : value / step;
-  if (Math.abs(steps - Math.round(steps)) > 1e-6) return { wrong: wrong.step(decimal(step)) };
+  if (Math.abs(steps - Math.round(steps)) > 1e-6) return { wrong: wrong.step(formatDecimal(step)) };
   return { value };
 }
 
-function jsonOf(text: string): Typed {
+function jsonOf(text: string): ParsedValue {
   try {
     return { value: JSON.parse(text) };
   } catch {
@@ -84,7 +84,7 @@ function jsonOf(text: string): Typed {
 }
 
 /** A known value as somebody would have typed it, to begin with. */
-export function textFor(editor: Editor, value: unknown, raw: string | null): string {
+export function formatForEditor(editor: Editor, value: unknown, raw: string | null): string {
   if (editor.kind === "none") return "";
   if (editor.kind === "hex") return raw ?? "";
   if (value === null || value === undefined) return "";

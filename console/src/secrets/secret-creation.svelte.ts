@@ -1,7 +1,7 @@
 /** A secret on its way. It is told once: from the moment it is asked for until it is seen, nobody leaves. */
 import { tick } from "svelte";
 
-import { Problem, textOf } from "../api/client";
+import { Problem, describeError } from "../api/client";
 import { router } from "../router.svelte";
 
 export class SecretCreation {
@@ -12,8 +12,8 @@ export class SecretCreation {
 
   /** `unheard` is what to do when nobody knows whether there is one now; `told` knows better words for a refusal. */
   constructor(
-    readonly unheard: string,
-    readonly told: (error: unknown) => string = textOf,
+    readonly noResponseHint: string,
+    readonly describe: (error: unknown) => string = describeError,
   ) {}
 
   /** Have one made, and show it. */
@@ -28,7 +28,7 @@ export class SecretCreation {
       await tick();
     } catch (error) {
       const isUnheard = error instanceof Problem && error.status === 0;
-      this.problem = isUnheard ? `${textOf(error)} ${this.unheard}` : this.told(error);
+      this.problem = isUnheard ? `${describeError(error)} ${this.noResponseHint}` : this.describe(error);
     } finally {
       unguard();
       this.isBusy = false;

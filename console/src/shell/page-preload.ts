@@ -31,7 +31,7 @@ export function preloadPages(): () => void {
  * function ends it. */
 export function reloadOnReconnect(): () => void {
   const reload = (): void => {
-    tabStorage.keep(KEY, "yes");
+    tabStorage.write(KEY, "yes");
     location.reload();
   };
   if (tabStorage.read(KEY) === null) retryOnReconnect(reload);
@@ -40,5 +40,5 @@ export function reloadOnReconnect(): () => void {
 
 /** A page is there: the next one that is not may try it again. */
 export function clearReloadMark(): void {
-  tabStorage.keep(KEY, null);
+  tabStorage.write(KEY, null);
 }

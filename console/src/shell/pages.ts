@@ -105,19 +105,19 @@ const groups: readonly Group[] = [
 ];
 
 /** What the navigation offers to who may do this much. */
-export function navigation(may: (role: Role) => boolean): readonly Group[] {
+export function buildNavigation(may: (role: Role) => boolean): readonly Group[] {
   return groups
     .map(({ name, entries }) => ({ name, entries: entries.filter(({ role }) => role === undefined || may(role)) }))
     .filter(({ entries }) => entries.length > 0);
 }
 
-export interface Found {
+export interface MatchedPage {
   readonly page: Page;
   readonly params: Params;
 }
 
 /** The page at a path, and what the path names. */
-export function pageAt(path: string): Found | null {
+export function findPage(path: string): MatchedPage | null {
   const given = path.split("/");
   for (const page of pages) {
     const params = match(page.path.split("/"), given);

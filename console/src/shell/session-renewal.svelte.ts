@@ -1,6 +1,6 @@
 /** Keeps who is at work signed in: a new token in the middle of the old one's life. A login can be renewed for 12 hours;
  * who is told before the last token ends can sign in again without losing what is typed. */
-import { Problem, api, bodyOf } from "../api/client";
+import { Problem, api, requireBody } from "../api/client";
 import { session } from "../api/session.svelte";
 import { tokenLifetime } from "../api/token";
 import { clock } from "../clock.svelte";
@@ -37,10 +37,10 @@ class Renewal {
 
   async #renew(token: string, endsAt: number): Promise<void> {
     try {
-      const { authToken } = bodyOf(await api.POST("/api/v1/auth/refresh"));
+      const { authToken } = requireBody(await api.POST("/api/v1/auth/refresh"));
       if (session.token !== token) return;
-      session.keep(authToken);
-      live.renew(authToken);
+      session.storeToken(authToken);
+      live.renewToken(authToken);
     } catch (error) {
       // A service that is away may be back in time; one that says no means it.
       if (session.token === token && error instanceof Problem && error.status === 401) this.endsAt = endsAt;

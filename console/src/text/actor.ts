@@ -1,10 +1,10 @@
 /** Who did something, as the service names them: people by their names, all others with what they are. */
 import { en } from "./en";
 
-export type Kind = "user" | "api-key" | "gateway" | "program";
+export type ActorKind = "user" | "api-key" | "gateway" | "program";
 
 export interface Actor {
-  readonly kind: Kind;
+  readonly kind: ActorKind;
   readonly name: string;
 }
 
@@ -17,7 +17,7 @@ const PROGRAMS: ReadonlyMap<string, string> = new Map([
 ]);
 
 /** Names of people have no colon. */
-export function actorIn(title: string): Actor {
+export function parseActor(title: string): Actor {
   const [, kind, name] = OTHERS.exec(title) ?? [];
   if (name !== undefined && (kind === "api-key" || kind === "gateway" || kind === "program")) return { kind, name };
   return { kind: "user", name: title };
@@ -30,7 +30,7 @@ export function programText(name: string): string {
 
 /** Who did something, as part of a sentence or in a column. */
 export function actorText(title: string): string {
-  const { kind, name } = actorIn(title);
+  const { kind, name } = parseActor(title);
   if (kind === "user") return name;
   return kind === "program" ? programText(name) : `${words[kind]} ${name}`;
 }

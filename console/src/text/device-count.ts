@@ -1,6 +1,6 @@
-import { count } from "./format";
+import { formatCount } from "./format";
 
 /** So many devices. */
 export function deviceCountText(number: number): string {
-  return `${count(number)} ${number === 1 ? "device" : "devices"}`;
+  return `${formatCount(number)} ${number === 1 ? "device" : "devices"}`;
 }

@@ -27,49 +27,49 @@ const STEPS: readonly [Intl.RelativeTimeFormatUnit, number][] = [
   ["second", 1000],
 ];
 
-export function count(value: number): string {
+export function formatCount(value: number): string {
   return numbers.format(value);
 }
 
 /** A measured number, without digits that nobody reads. */
-export function decimal(value: number): string {
+export function formatDecimal(value: number): string {
   return decimals.format(value);
 }
 
 /** How large something is; small numbers with a digit behind the point, so that one sees them grow. */
-export function bytes(value: number): string {
+export function formatBytes(value: number): string {
   const power = Math.min(SIZES.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
   const size = value / 1024 ** power;
-  return `${power === 0 || size >= 100 ? count(Math.round(size)) : size.toFixed(1)} ${SIZES[power]}`;
+  return `${power === 0 || size >= 100 ? formatCount(Math.round(size)) : size.toFixed(1)} ${SIZES[power]}`;
 }
 
 /** A moment in the reader's own time zone. */
-export function moment(time: string): string {
+export function formatDateTime(time: string): string {
   return moments.format(new Date(time));
 }
 
 /** The time of a day, of milliseconds since 1970. */
-export function timeOfDay(time: number): string {
+export function formatTime(time: number): string {
   return minutes.format(time);
 }
 
 /** The time of a day to the second, of milliseconds since 1970. */
-export function secondOfDay(time: number): string {
+export function formatTimeToSecond(time: number): string {
   return seconds.format(time);
 }
 
 /** The time of a day to the millisecond, where things happen close to each other. */
-export function instant(time: string): string {
+export function formatTimeToMillisecond(time: string): string {
   return instants.format(new Date(time));
 }
 
 /** In how many seconds or minutes something is to be expected. */
-export function soon(seconds: number): string {
+export function formatDelay(seconds: number): string {
   return seconds < 60 ? spans.format(seconds, "second") : spans.format(Math.ceil(seconds / 60), "minute");
 }
 
 /** How long something took, or will take, in milliseconds: seconds only where they matter. */
-export function lasting(time: number): string {
+export function formatDuration(time: number): string {
   const whole = Math.max(0, Math.round(time / 1000));
   if (whole < 60) return `${whole} s`;
   const [inHours, inMinutes] = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60)];
@@ -79,13 +79,13 @@ export function lasting(time: number): string {
 }
 
 /** A moment below a chart, as finely as its marks are apart; both in milliseconds. */
-export function axisTime(time: number, step: number): string {
+export function formatAxisTime(time: number, step: number): string {
   const style = step >= DAY ? days : step >= MINUTE ? minutes : seconds;
   return style.format(time);
 }
 
 /** How long ago a moment was; the future counts as now, since clocks differ. */
-export function ago(time: string, now: number, justNow: string): string {
+export function formatAge(time: string, now: number, justNow: string): string {
   const past = now - Date.parse(time);
   for (const [unit, length] of STEPS) {
     if (past >= length) return agos.format(-Math.floor(past / length), unit);
@@ -94,23 +94,23 @@ export function ago(time: string, now: number, justNow: string): string {
 }
 
 /** A MAC as it is printed on devices. */
-export function address(mac: string): string {
+export function formatMac(mac: string): string {
   return (mac.toUpperCase().match(/../g) ?? []).join(":");
 }
 
 /** The MAC inside a device id. */
-export function macOf(deviceId: string): string {
+export function parseDeviceId(deviceId: string): string {
   return deviceId.replace(/^bmac-/, "");
 }
 
 /** The name of an identifier as people write it: `light-intensity` is "Light intensity". */
-export function humanised(name: string): string {
+export function humanizeName(name: string): string {
   const words = name.replaceAll(/[-_]+/g, " ").trim();
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 /** A remark as a sentence of its own; an id in front, such as job-7, stays as it is. */
-export function sentence(text: string): string {
+export function toSentence(text: string): string {
   const words = text.trim();
   if (words === "") return "";
   const isWord = /^\p{L}+(?![\p{L}\p{N}_-])/u.test(words);
@@ -120,13 +120,13 @@ export function sentence(text: string): string {
 /** Whatever a device said, on one line. */
 export function valueText(value: unknown): string {
   if (value === null || value === undefined) return "–";
-  if (typeof value === "number") return decimal(value);
+  if (typeof value === "number") return formatDecimal(value);
   if (typeof value === "string") return value;
   return JSON.stringify(value);
 }
 
 /** Two letters that stand for a name. */
-export function initials(name: string): string {
+export function getInitials(name: string): string {
   const parts = name.split(/[\s._@-]+/u).filter((part) => part !== "");
   const [first = "", second] = parts;
   const letters = second === undefined ? [...first].slice(0, 2) : [[...first][0], [...second][0]];

@@ -3,20 +3,20 @@ const DIGITS = 12;
 const PREFIX = /^\s*bmac-/i;
 const BETWEEN = /[\s:.-]/g;
 
-export type Reading =
+export type MacCheck =
   | { readonly state: "empty" }
   | { readonly state: "good"; readonly mac: string }
   | { readonly state: "wrong"; readonly sign: string }
   | { readonly state: "short" | "long"; readonly digits: number };
 
 /** The MAC that a text is; null: it is none. */
-export function macIn(text: string): string | null {
-  const read = readMac(text);
+export function parseMac(text: string): string | null {
+  const read = checkMac(text);
   return read.state === "good" ? read.mac : null;
 }
 
 /** What somebody has typed so far, and what is still wrong with it. */
-export function readMac(text: string): Reading {
+export function checkMac(text: string): MacCheck {
   const digits = text.replace(PREFIX, "").replace(BETWEEN, "").toLowerCase();
   if (digits === "") return { state: "empty" };
   const sign = [...digits].find((each) => !/[0-9a-f]/.test(each));

@@ -14,13 +14,13 @@ export function percentText(percent: number): string {
 }
 
 /** Whether a count is at least so many percent of all. */
-export function reaches(part: number, whole: number, percent: number): boolean {
+export function reachesPercent(part: number, whole: number, percent: number): boolean {
   return compare(part, whole, percent) >= 0;
 }
 
 /** A share in whole percent, but never 0 or 100 for what only comes near it. Beside limits it has as many digits as it
  * takes to be on the same side of each of them as the counts are. */
-export function percent(part: number, whole: number, ...limits: readonly number[]): string {
+export function formatPercentage(part: number, whole: number, ...limits: readonly number[]): string {
   const share = whole === 0 ? 0 : (part / whole) * 100;
   if (whole === 0 || limits.length === 0) return rough(share);
   const sides = [0, ...limits, 100].map((limit) => ({ limit, side: compare(part, whole, limit) }));

@@ -1,5 +1,5 @@
 /** What an update says of itself, for people. */
-import { moment, sentence } from "./format";
+import { formatDateTime, toSentence } from "./format";
 
 /** A time as the service writes it. */
 const TIME = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g;
@@ -8,5 +8,5 @@ const TIME = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g;
  * empty: there is nothing to say. */
 export function updateReason(execution: { readonly waitingFor: string | null; readonly reason: string | null }): string {
   const said = execution.waitingFor ?? execution.reason ?? "";
-  return sentence(said.replace(/^[a-z-]+: /, "").replace(TIME, (time) => moment(time)));
+  return toSentence(said.replace(/^[a-z-]+: /, "").replace(TIME, (time) => formatDateTime(time)));
 }

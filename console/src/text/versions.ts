@@ -16,7 +16,7 @@ export function versionText(value: string): string {
 
 /** A model by the name of its product and its number, or by its number alone. */
 export function modelText(model: string): string {
-  const product = isKnown(model) ? catalogue.product(model) : null;
+  const product = isKnown(model) ? catalogue.getProductName(model) : null;
   return product === null ? versionText(model) : en.common.product(product, model);
 }
 
@@ -27,7 +27,7 @@ const VERSION = /^(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5})(?:-beta\.(\d{1,3}))?)?$/;
 const RELEASE = 256;
 
 /** A version such as `3.4.2`, `3.4.2-beta.1` or `3.4`, read as the service reads it; null: it is none. */
-export function readVersion(text: string): Version | null {
+export function parseVersion(text: string): Version | null {
   const found = VERSION.exec(text);
   if (found === null) return null;
   const beta = found[4] === undefined ? RELEASE : Number(found[4]);

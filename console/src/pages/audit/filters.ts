@@ -1,5 +1,5 @@
 /** Which rows are wanted, as the address of the page says it, in the words of the interface for programs. */
-import { macIn } from "../../text/mac";
+import { parseMac } from "../../text/mac";
 
 const MINUTE = 60_000;
 /** So long is the text of a time up to its minute. */
@@ -21,7 +21,7 @@ export function wantedIn(query: URLSearchParams): Wanted {
 /** What somebody typed, as the log names it: devices and gateways are found by their MAC in any spelling. */
 export function targetOf(typed: string): string {
   const text = typed.trim();
-  const mac = macIn(text);
+  const mac = parseMac(text);
   return mac === null ? text : `bmac-${mac}`;
 }
 

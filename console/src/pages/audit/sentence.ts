@@ -10,7 +10,7 @@ const DEVICE = /^bmac-([0-9a-f]{12})$/;
 
 /** What stands before the name of the thing, and behind it; what nobody knows is shown as it is. */
 export function told(row: Row): readonly [string, string] {
-  return ACTIONS.get(row.action)?.told(row.detail) ?? [row.action, ""];
+  return ACTIONS.get(row.action)?.describe(row.detail) ?? [row.action, ""];
 }
 
 /** What a kind of change is called. */

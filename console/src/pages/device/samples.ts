@@ -1,5 +1,5 @@
 /** Samples: page by page, as they come live, and how one is told from another. */
-import { type Schemas, api, bodyOf } from "../../api/client";
+import { type Schemas, api, requireBody } from "../../api/client";
 import type { LiveEvent } from "../../live/socket.svelte";
 
 export type Sample = Schemas["Sample"];
@@ -16,7 +16,7 @@ export async function readSamples(
 ): Promise<Schemas["SamplePage"]> {
   const query = { Kind: [...kinds], MaxResults: size, ...(token === undefined ? {} : { NextToken: token }) };
   const params = { path: { device_id: deviceId }, query };
-  const page = bodyOf(await api.GET("/api/v1/devices/{device_id}/samples", { params, signal }));
+  const page = requireBody(await api.GET("/api/v1/devices/{device_id}/samples", { params, signal }));
   // The same address also speaks CSV, to those who ask for it.
   if (typeof page === "string") throw new Error("the service answered with CSV");
   return page;

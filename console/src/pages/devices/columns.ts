@@ -1,6 +1,6 @@
 /** The columns of the table: which there are, how wide each is, and which are shown where there is little room. */
 import type { Sort } from "../../filtering/filters";
-import { without } from "../../query";
+import { withoutParams } from "../../query";
 import { en } from "../../text/en";
 
 export type Name = Exclude<keyof typeof en.devices.columns, "label" | "reset">;
@@ -69,7 +69,7 @@ export function withColumn(query: URLSearchParams, shown: readonly Column[], nam
 
 /** The same query with the usual columns. */
 export function withUsual(query: URLSearchParams): URLSearchParams {
-  return without(query, KEY);
+  return withoutParams(query, KEY);
 }
 
 /** How a click on a head changes the order: up, down, and as it was. */

@@ -1,6 +1,6 @@
 /** Puts a label on many devices, or takes it off: a few at a time, with news of how far it is. */
-import { Problem, type Schemas, api, bodyOf, textOf } from "../../api/client";
-import type { Asked, Filter } from "../../filtering/filters";
+import { Problem, type Schemas, api, requireBody, describeError } from "../../api/client";
+import type { DeviceQuery, Filter } from "../../filtering/filters";
 import { en } from "../../text/en";
 
 export type Deed = "add" | "remove";
@@ -45,7 +45,7 @@ export class Labelling {
       if (deed === "add") await this.#add(label, ids);
       else await this.#each(ids, (id) => this.#detach(label, id));
     } catch (error) {
-      this.#problem = this.#control.signal.aborted ? en.devices.bulk.stopped : textOf(error);
+      this.#problem = this.#control.signal.aborted ? en.devices.bulk.stopped : describeError(error);
     } finally {
       this.isRunning = false;
       this.isGathering = false;
@@ -66,8 +66,8 @@ export class Labelling {
     const ids: string[] = [];
     let token: string | null = null;
     do {
-      const query: Asked = { ...wanted, MaxResults: PAGE, ...(token === null ? {} : { NextToken: token }) };
-      const page: Schemas["DevicePage"] = bodyOf(
+      const query: DeviceQuery = { ...wanted, MaxResults: PAGE, ...(token === null ? {} : { NextToken: token }) };
+      const page: Schemas["DevicePage"] = requireBody(
         await api.GET("/api/v1/devices", { params: { query }, signal: this.#control.signal }),
       );
       ids.push(...page.items.map((device) => device.id));
@@ -100,7 +100,7 @@ export class Labelling {
       this.#isDone(id);
     } catch (error) {
       if (!isMissing(error)) throw error;
-      this.#problem ??= textOf(error);
+      this.#problem ??= describeError(error);
     }
   }
 

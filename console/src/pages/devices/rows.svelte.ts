@@ -1,8 +1,8 @@
 /** The rows of the list: read page by page, and kept up to date where somebody looks. */
-import { type Schemas, api, bodyOf } from "../../api/client";
+import { type Schemas, api, requireBody } from "../../api/client";
 import { PagedList } from "../../api/paged-list.svelte";
 import type { Filter, Sort } from "../../filtering/filters";
-import { perFrame } from "../../live/frames";
+import { batchPerFrame } from "../../live/frames";
 import { type LiveEvent, live } from "../../live/socket.svelte";
 
 export type Device = Schemas["Device"];
@@ -28,7 +28,7 @@ export class Rows {
   /** What was told while rows were read again: it is newer than what was read. */
   #told = new Set<string>();
   #reading: AbortController | null = null;
-  #gatherer = perFrame((events) => this.#apply(events));
+  #gatherer = batchPerFrame((events) => this.#apply(events));
   #unlisten = (): void => undefined;
 
   /** Read the list from its beginning: so many rows, or a page. */
@@ -50,7 +50,7 @@ export class Rows {
           MaxResults: Math.min(left, MOST_AT_ONCE),
           Include: "live" as const,
         };
-        const page: Schemas["DevicePage"] = bodyOf(await api.GET("/api/v1/devices", { params: { query }, signal }));
+        const page: Schemas["DevicePage"] = requireBody(await api.GET("/api/v1/devices", { params: { query }, signal }));
         for (const device of page.items) {
           if (!seen.has(device.id)) items.push({ device, isForgotten: false });
           seen.add(device.id);
@@ -65,7 +65,7 @@ export class Rows {
   /** The next page, unless there are enough. */
   async more(): Promise<void> {
     // What failed is tried again when the reader says so, not with every turn of the wheel.
-    if (this.pages.items.length < ENOUGH && this.pages.problem === null) await this.pages.more();
+    if (this.pages.items.length < ENOUGH && this.pages.problem === null) await this.pages.loadMore();
   }
 
   /** Hear of these devices, and of no others. */
@@ -77,10 +77,10 @@ export class Rows {
     this.#unlisten =
       ids.length === 0
         ? () => undefined
-        : live.listen({
+        : live.subscribe({
             filter: { Types: ["device"], Ids: ids },
-            event: (event) => this.#gatherer.take(event),
-            resync: () => {
+            onEvent: (event) => this.#gatherer.add(event),
+            onResync: () => {
               this.#unread = new Set(this.#watched);
               void this.catchUp();
             },
@@ -100,7 +100,7 @@ export class Rows {
     this.#told.clear();
     try {
       const query = { Ids: ids, MaxResults: ids.length, Include: "live" as const };
-      const page = bodyOf(await api.GET("/api/v1/devices", { params: { query }, signal: reading.signal }));
+      const page = requireBody(await api.GET("/api/v1/devices", { params: { query }, signal: reading.signal }));
       if (this.#reading !== reading) return;
       const found = new Map(page.items.map((device) => [device.id, device]));
       const asked = new Set(ids.filter((id) => !this.#told.has(id)));

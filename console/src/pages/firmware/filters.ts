@@ -1,6 +1,6 @@
 /** Filters of the firmware catalogue: the query of the page address has the same parameters as the REST request. */
 import type { operations } from "../../../generated/schema";
-import { readVersion } from "../../text/versions";
+import { parseVersion } from "../../text/versions";
 import type { Firmware } from "./records";
 
 type ListQuery = NonNullable<operations["listFirmware"]["parameters"]["query"]>;
@@ -20,7 +20,7 @@ export function parseFilter(query: URLSearchParams): Filter {
   const model = query.get("ModelNumber");
   if (model !== null && isModelNumber(model)) filter.ModelNumber = model.toUpperCase();
   const version = query.get("Version");
-  if (version !== null && readVersion(version) !== null) filter.Version = version;
+  if (version !== null && parseVersion(version) !== null) filter.Version = version;
   const state = STATES.find((each) => each === query.get("State"));
   if (state !== undefined) filter.State = state;
   return filter;

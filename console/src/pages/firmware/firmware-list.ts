@@ -1,7 +1,7 @@
 /** Firmware in the catalogue. There are no live events for firmware, so the list is polled: a withdrawn firmware must not
  * be shown as released. */
-import { Problem, type Schemas, api, bodyOf } from "../../api/client";
-import type { Fetch, PagedList } from "../../api/paged-list.svelte";
+import { Problem, type Schemas, api, requireBody } from "../../api/client";
+import type { FetchPage, PagedList } from "../../api/paged-list.svelte";
 import type { Filter } from "./filters";
 import type { Firmware } from "./records";
 
@@ -15,7 +15,7 @@ const MIN_PAGE_SIZE = 100;
 const MAX_PAGE_SIZE = 1000;
 
 /** Return a function that loads one page of the list. */
-export function createFetch(filter: Filter): Fetch<ListedFirmware> {
+export function createFetch(filter: Filter): FetchPage<ListedFirmware> {
   return async (token, signal) => fetchPage({ ...filter, ...(token && { NextToken: token }) }, signal);
 }
 
@@ -43,7 +43,7 @@ async function fetchPage(
   query: Filter & { NextToken?: string; MaxResults?: number },
   signal: AbortSignal,
 ): Promise<Schemas["FirmwarePage"]> {
-  return bodyOf(await api.GET("/api/v1/firmware", { params: { query }, signal }));
+  return requireBody(await api.GET("/api/v1/firmware", { params: { query }, signal }));
 }
 
 /** Load listed firmware again, marked as deleted if it no longer exists. */
@@ -51,7 +51,7 @@ async function refetchFirmware(listed: ListedFirmware, signal: AbortSignal): Pro
   if (listed.isDeleted) return listed;
   try {
     const params = { path: { firmware_id: listed.id } };
-    return bodyOf(await api.GET("/api/v1/firmware/{firmware_id}", { params, signal }));
+    return requireBody(await api.GET("/api/v1/firmware/{firmware_id}", { params, signal }));
   } catch (error) {
     if (error instanceof Problem && error.status === 404) return { ...listed, isDeleted: true };
     throw error;

@@ -16,5 +16,5 @@ export function buildDevicesPath(modelNumber: string, version: string): string {
 
 /** Return the product and version of a firmware as its display name. */
 export function formatFirmwareName({ modelNumber, version }: Firmware): string {
-  return en.firmware.one.title(catalogue.product(modelNumber) ?? en.firmware.model(modelNumber), version);
+  return en.firmware.detail.title(catalogue.getProductName(modelNumber) ?? en.firmware.model(modelNumber), version);
 }

@@ -1,6 +1,6 @@
 /** Number of devices that run a firmware, and of devices that could be updated to it. The device summary has versions
  * without their betas, so a beta is counted separately; elsewhere a beta counts as its final version. */
-import { type Version, isBeta, isOlder, readVersion } from "../../text/versions";
+import { type Version, isBeta, isOlder, parseVersion } from "../../text/versions";
 import type { Summary } from "../../filtering/device-count.svelte";
 import type { Filter } from "../../filtering/filters";
 import type { DeviceCounts } from "../../filtering/device-counts.svelte";
@@ -21,10 +21,10 @@ export function listCountFilters(firmware: Firmware): readonly Filter[] {
 }
 
 /** Return the usage of a firmware; null until all its filters are counted. */
-export function computeUsage(firmware: Firmware, deviceCounts: Pick<DeviceCounts, "of">): Usage | null {
-  const model = deviceCounts.of({ ModelNumber: firmware.modelNumber });
-  const betaSummaries = buildBetaFilters(firmware).map((filter) => deviceCounts.of(filter));
-  const hardwareSummaries = buildHardwareFilters(firmware).map((filter) => deviceCounts.of(filter));
+export function computeUsage(firmware: Firmware, deviceCounts: Pick<DeviceCounts, "get">): Usage | null {
+  const model = deviceCounts.get({ ModelNumber: firmware.modelNumber });
+  const betaSummaries = buildBetaFilters(firmware).map((filter) => deviceCounts.get(filter));
+  const hardwareSummaries = buildHardwareFilters(firmware).map((filter) => deviceCounts.get(filter));
   const loaded = [...betaSummaries, ...hardwareSummaries].filter((summary) => summary !== null);
   if (model === null || loaded.length < betaSummaries.length + hardwareSummaries.length) return null;
   const [beta] = betaSummaries;
@@ -35,7 +35,7 @@ export function computeUsage(firmware: Firmware, deviceCounts: Pick<DeviceCounts
 
 /** Return the filter that counts a beta; empty: the version is not a beta. */
 function buildBetaFilters({ modelNumber: ModelNumber, version: FirmwareVersion }: Firmware): readonly Filter[] {
-  const version = readVersion(FirmwareVersion);
+  const version = parseVersion(FirmwareVersion);
   return version !== null && isBeta(version) ? [{ ModelNumber, FirmwareVersion }] : [];
 }
 
@@ -46,11 +46,11 @@ function buildHardwareFilters({ modelNumber: ModelNumber, hardwareVersions }: Fi
 
 /** Count the devices whose version is older than the firmware, but not older than its minimum version. */
 function countOlder(summary: Summary, firmware: Firmware): number {
-  const version = readVersion(firmware.version);
-  const minVersion: Version | null = firmware.minVersion === null ? null : readVersion(firmware.minVersion);
+  const version = parseVersion(firmware.version);
+  const minVersion: Version | null = firmware.minVersion === null ? null : parseVersion(firmware.minVersion);
   if (version === null) return 0;
   const shares = summary.firmware.filter(({ value }) => {
-    const running = readVersion(value);
+    const running = parseVersion(value);
     return running !== null && isOlder(running, version) && (minVersion === null || !isOlder(running, minVersion));
   });
   return shares.reduce((sum, { count }) => sum + count, 0);

@@ -1,7 +1,7 @@
 /** Credentials as texts for those who need them: the installer, and a shell. */
 import type { Schemas } from "../../api/client";
 import { en } from "../../text/en";
-import { address } from "../../text/format";
+import { formatMac } from "../../text/format";
 
 type Claim = Schemas["GatewayClaim"];
 
@@ -9,8 +9,8 @@ const words = en.gateways;
 
 /** All that is to be set at the gateway, to be sent or printed. */
 export function installerText(claim: Claim, name: string | null): string {
-  const { credentials, handover } = words;
-  const called = name === null ? address(claim.mac) : `${name} (${address(claim.mac)})`;
+  const { credentials, installerText: handover } = words;
+  const called = name === null ? formatMac(claim.mac) : `${name} (${formatMac(claim.mac)})`;
   return [
     `${handover.gateway}: ${called}`,
     `${handover.host}: ${claim.broker.host}`,

@@ -2,15 +2,15 @@
  * list was loaded, or have entered a state of the filter, are only counted until the user reloads the list. */
 import { SvelteSet } from "svelte/reactivity";
 
-import { api, bodyOf } from "../../api/client";
-import { type Fetch, PagedList } from "../../api/paged-list.svelte";
-import { GROUPS, type Group, collectJobEvents, numberOf } from "../../jobs/job-events";
-import { type Job, type JobState, isOver } from "../../jobs/states";
-import { perFrame } from "../../live/frames";
+import { api, requireBody } from "../../api/client";
+import { type FetchPage, PagedList } from "../../api/paged-list.svelte";
+import { STATE_GROUPS, type StateGroup, collectJobEvents, parseJobNumber } from "../../jobs/job-events";
+import { type Job, type JobState, isFinished } from "../../jobs/states";
+import { batchPerFrame } from "../../live/frames";
 import { type LiveEvent, live } from "../../live/socket.svelte";
 
 async function fetchJob(id: string, signal: AbortSignal): Promise<Job> {
-  return bodyOf(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: id } }, signal }));
+  return requireBody(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: id } }, signal }));
 }
 
 export class JobList {
@@ -25,19 +25,19 @@ export class JobList {
   #changedIds = new Set<string>();
 
   /** Load the first page of the jobs in a group of states; null: of all jobs. */
-  async load(group: Group | null): Promise<void> {
-    this.#states = group === null ? [] : GROUPS[group];
+  async load(group: StateGroup | null): Promise<void> {
+    this.#states = group === null ? [] : STATE_GROUPS[group];
     this.added.clear();
     await this.pages.start(this.#createFetch());
   }
 
   /** Subscribe to live events of jobs. Return a function that ends the subscription and all requests. */
   subscribe(): () => void {
-    const eventBuffer = perFrame((events) => this.#applyEvents(events));
-    const unlisten = live.listen({
+    const eventBuffer = batchPerFrame((events) => this.#applyEvents(events));
+    const unlisten = live.subscribe({
       filter: { Types: ["job"] },
-      event: (event) => eventBuffer.take(event),
-      resync: () => void this.#refresh(),
+      onEvent: (event) => eventBuffer.add(event),
+      onResync: () => void this.#refresh(),
     });
     return () => {
       unlisten();
@@ -47,11 +47,11 @@ export class JobList {
     };
   }
 
-  #createFetch(): Fetch<Job> {
+  #createFetch(): FetchPage<Job> {
     const State = [...this.#states];
     return async (token, signal) => {
       const query = { ...(State.length > 0 && { State }), ...(token && { NextToken: token }) };
-      return bodyOf(await api.GET("/api/v1/jobs", { params: { query }, signal }));
+      return requireBody(await api.GET("/api/v1/jobs", { params: { query }, signal }));
     };
   }
 
@@ -64,7 +64,7 @@ export class JobList {
 
   #removeJobs(deleted: ReadonlySet<string>): void {
     if (deleted.size === 0) return;
-    this.pages.drop(({ id }) => deleted.has(id));
+    this.pages.remove(({ id }) => deleted.has(id));
     for (const id of deleted) this.added.delete(id);
   }
 
@@ -77,15 +77,15 @@ export class JobList {
     this.#changedIds.clear();
     const { signal } = refreshing;
     try {
-      const { items, nextToken } = bodyOf(await api.GET("/api/v1/jobs", { signal }));
+      const { items, nextToken } = requireBody(await api.GET("/api/v1/jobs", { signal }));
       const changed = new Map(items.map((job) => [job.id, job]));
       const deleted = new Set<string>();
-      const oldest = nextToken === null ? 0 : Math.min(...items.map(numberOf));
+      const oldest = nextToken === null ? 0 : Math.min(...items.map(parseJobNumber));
       for (const job of this.pages.items) {
         if (changed.has(job.id)) continue;
         // A listed job within the range of the newest jobs that is not among them was deleted.
-        if (numberOf(job) > oldest) deleted.add(job.id);
-        else if (!isOver(job)) changed.set(job.id, await fetchJob(job.id, signal));
+        if (parseJobNumber(job) > oldest) deleted.add(job.id);
+        else if (!isFinished(job)) changed.set(job.id, await fetchJob(job.id, signal));
       }
       for (const id of this.#changedIds) {
         changed.delete(id);
@@ -105,10 +105,10 @@ export class JobList {
     if (!this.pages.isFresh) return;
     const listed = new Set(this.pages.items.map(({ id }) => id));
     const last = this.pages.items.at(-1);
-    const oldest = this.pages.hasMore && last ? numberOf(last) : 0;
+    const oldest = this.pages.hasMore && last ? parseJobNumber(last) : 0;
     for (const job of changed.values()) {
       const isMatch = this.#states.length === 0 || this.#states.includes(job.state);
-      if (isMatch && !listed.has(job.id) && numberOf(job) > oldest) this.added.add(job.id);
+      if (isMatch && !listed.has(job.id) && parseJobNumber(job) > oldest) this.added.add(job.id);
       else this.added.delete(job.id);
     }
   }

@@ -1,7 +1,7 @@
 /** Data of the overview page. Only one refresh runs at a time: each loads the device summary, the lists less often. After
  * an error the older data stay. */
-import { type Schemas, api, bodyOf, textOf } from "../../api/client";
-import { GROUPS, type JobEvents } from "../../jobs/job-events";
+import { type Schemas, api, requireBody, describeError } from "../../api/client";
+import { STATE_GROUPS, type JobEvents } from "../../jobs/job-events";
 import type { Job, JobState } from "../../jobs/states";
 
 export type Summary = Schemas["Summary"];
@@ -30,7 +30,7 @@ const LIST_SIZE = 5;
 /** Number of devices up to which a changed total reloads the lists at once: a new device may be the first. */
 const SMALL_FLEET = 1000;
 /** States of jobs that are running, or wait for an action of a user. */
-const ACTIVE_STATES: readonly JobState[] = [...GROUPS.running, ...GROUPS.paused, "CREATED", "PENDING_APPROVAL"];
+const ACTIVE_STATES: readonly JobState[] = [...STATE_GROUPS.running, ...STATE_GROUPS.paused, "CREATED", "PENDING_APPROVAL"];
 /** Number of offline devices that are loaded to find the lost ones: devices that never reported do not count as lost. */
 const MAX_OFFLINE = 50;
 
@@ -79,7 +79,7 @@ export class Fleet {
       await this.#load(request.signal, isInUse);
       if (this.#request === request) this.problem = null;
     } catch (error) {
-      if (this.#request === request) this.problem = textOf(error);
+      if (this.#request === request) this.problem = describeError(error);
     } finally {
       if (this.#request === request) this.#request = null;
     }
@@ -91,7 +91,7 @@ export class Fleet {
   }
 
   async #load(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
-    const summary = bodyOf(await api.GET("/api/v1/devices/summary", { signal }));
+    const summary = requireBody(await api.GET("/api/v1/devices/summary", { signal }));
     const areListsFresh = performance.now() - this.#listsLoadedAt < LIST_INTERVAL && !this.#hasSizeChanged(summary);
     if (areListsFresh) return this.#showSummary(summary);
     // Set before the requests: a change during them expires the lists again.
@@ -120,11 +120,11 @@ export class Fleet {
 
   async #loadLists(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
     const lost = { Connected: false, Sort: "-connectivity", MaxResults: MAX_OFFLINE, Include: "live" } as const;
-    const offline = bodyOf(await api.GET("/api/v1/devices", { params: { query: lost }, signal })).items;
+    const offline = requireBody(await api.GET("/api/v1/devices", { params: { query: lost }, signal })).items;
     const active = { State: [...ACTIVE_STATES], MaxResults: LIST_SIZE };
-    const jobs = bodyOf(await api.GET("/api/v1/jobs", { params: { query: active }, signal })).items;
+    const jobs = requireBody(await api.GET("/api/v1/jobs", { params: { query: active }, signal })).items;
     const newest = { MaxResults: LIST_SIZE };
-    const rejects = bodyOf(await api.GET("/api/v1/rejects", { params: { query: newest }, signal })).items;
+    const rejects = requireBody(await api.GET("/api/v1/rejects", { params: { query: newest }, signal })).items;
     if (this.lost !== null && isInUse()) return;
     this.lost = offline.filter((device) => device.live?.lastReportAt).slice(0, LIST_SIZE);
     this.rejects = rejects;
@@ -141,7 +141,7 @@ async function countGateways(signal: AbortSignal): Promise<Gateways> {
   for (let page = 0; page < MAX_PAGES; page += 1) {
     const query: { MaxResults: number; NextToken?: string } = { MaxResults: PAGE_SIZE };
     if (token !== null) query.NextToken = token;
-    const body: Schemas["GatewayPage"] = bodyOf(await api.GET("/api/v1/gateways", { params: { query }, signal }));
+    const body: Schemas["GatewayPage"] = requireBody(await api.GET("/api/v1/gateways", { params: { query }, signal }));
     total += body.items.length;
     const disconnected = body.items.filter((gateway) => !gateway.connected);
     offline += disconnected.length;

@@ -1,18 +1,18 @@
 /** What was found and opened last, as long as this tab is open and the same person looks. */
 import { session } from "../../api/session.svelte";
-import type { Choice } from "./sources";
+import type { SearchResult } from "./sources";
 
 const KEPT = 5;
 
 class Recent {
   #owner: string | null = null;
-  #choices: readonly Choice[] = [];
+  #choices: readonly SearchResult[] = [];
 
-  get choices(): readonly Choice[] {
+  get choices(): readonly SearchResult[] {
     return this.#owner === (session.me?.username ?? null) ? this.#choices : [];
   }
 
-  add(choice: Choice): void {
+  add(choice: SearchResult): void {
     const others = this.choices.filter((each) => each.href !== choice.href);
     this.#owner = session.me?.username ?? null;
     this.#choices = [choice, ...others].slice(0, KEPT);

@@ -1,8 +1,8 @@
 /** Finds what somebody types: pages at once, all else as the service answers. Only the newest question counts. */
-import { textOf } from "../../api/client";
+import { describeError } from "../../api/client";
 import { en } from "../../text/en";
 import {
-  type Choice,
+  type SearchResult,
   searchDevices,
   searchFirmware,
   searchGateways,
@@ -16,16 +16,16 @@ import {
 } from "./sources";
 import { recent } from "./recent-pages.svelte";
 
-export interface Group {
+export interface ResultGroup {
   readonly name: string;
-  readonly choices: readonly Choice[];
+  readonly choices: readonly SearchResult[];
 }
 
 const DEBOUNCE = 150;
 const AT_MOST = 6;
 
-export class Finder {
-  groups = $state.raw<readonly Group[]>(idle());
+export class ConsoleSearch {
+  groups = $state.raw<readonly ResultGroup[]>(idle());
   /** Whether more may come. */
   isSearching = $state(false);
   /** Why something could not be searched; what was found otherwise is shown all the same. */
@@ -39,7 +39,7 @@ export class Finder {
   #asking: AbortController | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
-  ask(typed: string): void {
+  start(typed: string): void {
     this.stop();
     const text = typed.trim();
     this.problem = null;
@@ -73,7 +73,7 @@ export class Finder {
     const found = answers.map((answer) => (answer.status === "fulfilled" ? answer.value : []));
     const failed = answers.find((answer) => answer.status === "rejected");
     this.groups = grouped(text, found);
-    this.problem = failed ? textOf(failed.reason) : null;
+    this.problem = failed ? describeError(failed.reason) : null;
     this.isSearching = false;
   }
 }
@@ -90,17 +90,17 @@ function once<Answer>(read: () => Promise<Answer>): () => Promise<Answer> {
   };
 }
 
-function idle(): readonly Group[] {
-  const { groups } = en.shell.find;
+function idle(): readonly ResultGroup[] {
+  const { groups } = en.shell.search;
   return named([
     [groups.recent, recent.choices],
     [groups.pages, searchPages("")],
   ]);
 }
 
-function grouped(text: string, found: readonly (readonly Choice[])[]): readonly Group[] {
+function grouped(text: string, found: readonly (readonly SearchResult[])[]): readonly ResultGroup[] {
   const [devices = [], gateways = [], labels = [], jobs = [], firmware = []] = found;
-  const { groups } = en.shell.find;
+  const { groups } = en.shell.search;
   return named([
     [groups.devices, devices],
     [groups.gateways, gateways.slice(0, AT_MOST)],
@@ -111,6 +111,6 @@ function grouped(text: string, found: readonly (readonly Choice[])[]): readonly 
   ]);
 }
 
-function named(groups: readonly [string, readonly Choice[]][]): readonly Group[] {
+function named(groups: readonly [string, readonly SearchResult[]][]): readonly ResultGroup[] {
   return groups.filter(([, choices]) => choices.length > 0).map(([name, choices]) => ({ name, choices }));
 }

@@ -7,16 +7,16 @@ import Antenna from "@lucide/svelte/icons/router";
 import Search from "@lucide/svelte/icons/search";
 import Tag from "@lucide/svelte/icons/tag";
 
-import { type Schemas, api, bodyOf } from "../../api/client";
+import { type Schemas, api, requireBody } from "../../api/client";
 import { findDevicesByName } from "../../api/device-search";
 import { session } from "../../api/session.svelte";
 import { en } from "../../text/en";
-import { address, macOf } from "../../text/format";
-import { macIn } from "../../text/mac";
+import { formatMac, parseDeviceId } from "../../text/format";
+import { parseMac } from "../../text/mac";
 import { modelText } from "../../text/versions";
-import { type Entry, navigation } from "../pages";
+import { type Entry, buildNavigation } from "../pages";
 
-export interface Choice {
+export interface SearchResult {
   readonly name: string;
   /** What tells it from others of the same name. */
   readonly detail: string;
@@ -30,42 +30,42 @@ const MOST = 1000;
 /** Those that are sought for are mostly new. */
 const RECENT = 200;
 
-export async function searchDevices(text: string, signal: AbortSignal): Promise<readonly Choice[]> {
+export async function searchDevices(text: string, signal: AbortSignal): Promise<readonly SearchResult[]> {
   const { items, nextToken } = await findDevicesByName(text, DEVICES, signal);
   const found = items.map((device) => ({
-    name: device.friendlyName || address(macOf(device.id)),
-    detail: address(macOf(device.id)),
+    name: device.friendlyName || formatMac(parseDeviceId(device.id)),
+    detail: formatMac(parseDeviceId(device.id)),
     isMono: true,
     href: `/devices/${encodeURIComponent(device.id)}`,
     icon: Chip,
   }));
   if (nextToken === null) return found;
   const href = `/devices?FriendlyName=${encodeURIComponent(text)}`;
-  return [...found, { name: en.shell.find.more(text), detail: "", isMono: false, href, icon: Search }];
+  return [...found, { name: en.shell.search.more(text), detail: "", isMono: false, href, icon: Search }];
 }
 
 export async function readGateways(): Promise<readonly Schemas["Gateway"][]> {
-  return bodyOf(await api.GET("/api/v1/gateways", { params: { query: { MaxResults: MOST } } })).items;
+  return requireBody(await api.GET("/api/v1/gateways", { params: { query: { MaxResults: MOST } } })).items;
 }
 
 export async function readLabels(): Promise<readonly Schemas["Label"][]> {
-  return bodyOf(await api.GET("/api/v1/labels", { params: { query: { MaxResults: MOST } } })).items;
+  return requireBody(await api.GET("/api/v1/labels", { params: { query: { MaxResults: MOST } } })).items;
 }
 
-export function searchGateways(text: string, gateways: readonly Schemas["Gateway"][]): readonly Choice[] {
-  const mac = macIn(text);
+export function searchGateways(text: string, gateways: readonly Schemas["Gateway"][]): readonly SearchResult[] {
+  const mac = parseMac(text);
   return gateways
     .filter((gateway) => (mac === null ? has(gateway.friendlyName, text) : gateway.mac === mac))
     .map((gateway) => ({
-      name: gateway.friendlyName || address(gateway.mac),
-      detail: address(gateway.mac),
+      name: gateway.friendlyName || formatMac(gateway.mac),
+      detail: formatMac(gateway.mac),
       isMono: true,
       href: `/gateways/${encodeURIComponent(gateway.mac)}`,
       icon: Antenna,
     }));
 }
 
-export function searchLabels(text: string, labels: readonly Schemas["Label"][]): readonly Choice[] {
+export function searchLabels(text: string, labels: readonly Schemas["Label"][]): readonly SearchResult[] {
   return labels
     .filter(({ label }) => has(label, text))
     .map(({ label, deviceCount }) => ({
@@ -79,20 +79,20 @@ export function searchLabels(text: string, labels: readonly Schemas["Label"][]):
 
 /** The newest jobs, and the newest firmware: what people speak of. */
 export async function readJobs(): Promise<readonly Schemas["Job"][]> {
-  return bodyOf(await api.GET("/api/v1/jobs", { params: { query: { MaxResults: RECENT } } })).items;
+  return requireBody(await api.GET("/api/v1/jobs", { params: { query: { MaxResults: RECENT } } })).items;
 }
 
 export async function readFirmware(): Promise<readonly Schemas["Firmware"][]> {
-  return bodyOf(await api.GET("/api/v1/firmware", { params: { query: { MaxResults: RECENT } } })).items;
+  return requireBody(await api.GET("/api/v1/firmware", { params: { query: { MaxResults: RECENT } } })).items;
 }
 
-export function searchJobs(text: string, jobs: readonly Schemas["Job"][]): readonly Choice[] {
+export function searchJobs(text: string, jobs: readonly Schemas["Job"][]): readonly SearchResult[] {
   return jobs
     .filter(({ id, name }) => has(name, text) || id === text.toLowerCase())
     .map(({ id, name }) => ({ name, detail: id, isMono: true, href: `/jobs/${encodeURIComponent(id)}`, icon: Rollout }));
 }
 
-export function searchFirmware(text: string, firmware: readonly Schemas["Firmware"][]): readonly Choice[] {
+export function searchFirmware(text: string, firmware: readonly Schemas["Firmware"][]): readonly SearchResult[] {
   return firmware
     .filter(({ id, version }) => version.startsWith(text) || id === text.toLowerCase())
     .map(({ id, version, modelNumber }) => ({
@@ -104,8 +104,8 @@ export function searchFirmware(text: string, firmware: readonly Schemas["Firmwar
     }));
 }
 
-export function searchPages(text: string): readonly Choice[] {
-  return navigation((role) => session.may(role))
+export function searchPages(text: string): readonly SearchResult[] {
+  return buildNavigation((role) => session.may(role))
     .flatMap((group) => group.entries)
     .filter((entry) => has(entry.name, text))
     .map(({ name, path, icon }) => ({ name, detail: "", isMono: false, href: path, icon }));

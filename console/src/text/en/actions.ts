@@ -12,10 +12,10 @@ export interface Action {
   /** In a list of kinds. */
   readonly name: string;
   /** As a sentence. */
-  readonly told: (detail: Detail) => Told;
+  readonly describe: (detail: Detail) => Told;
 }
 
-const plain = (name: string, before: string, behind = ""): Action => ({ name, told: () => [before, behind] });
+const plain = (name: string, before: string, behind = ""): Action => ({ name, describe: () => [before, behind] });
 
 /** A name that was given; one that was never given is told as none. */
 const quoted = (value: unknown): string => (typeof value === "string" && value !== "" ? `“${isolateBidi(value)}”` : "no name");
@@ -25,7 +25,7 @@ const some = (value: unknown): string => (typeof value === "number" ? deviceCoun
 /** Why a job did something by itself; a person needs no reason. */
 const CAUSES: Readonly<Record<string, string>> = {
   ABORT_CRITERIA: "because too many updates failed",
-  GATE: "after a wave, so that somebody looks",
+  GATE: "after a wave, for a check",
   GATE_FAILED: "because too few devices of a wave succeeded",
   DEADLINE: "because its deadline had passed",
   RELEASE_WITHDRAWN: "because its firmware was withdrawn",
@@ -44,10 +44,10 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
   {
     name: "People",
     actions: {
-      "user.create": { name: "Person added", told: ({ role }) => ["Added", `as ${text(role)}`] },
+      "user.create": { name: "Person added", describe: ({ role }) => ["Added", `as ${text(role)}`] },
       "user.change-role": {
         name: "Role changed",
-        told: ({ before, after }) => ["Made", `${text(after)} instead of ${text(before)}`],
+        describe: ({ before, after }) => ["Changed the role of", `from ${text(before)} to ${text(after)}`],
       },
       "user.change-password": plain("Password changed", "Changed the password of"),
       "user.remove": plain("Person removed", "Removed", "from the people who may sign in"),
@@ -56,7 +56,7 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
   {
     name: "API keys",
     actions: {
-      "api-key.create": { name: "API key made", told: ({ role }) => ["Made the API key", `as ${text(role)}`] },
+      "api-key.create": { name: "API key created", describe: ({ role }) => ["Created the API key", `as ${text(role)}`] },
       "api-key.revoke": plain("API key removed", "Removed the API key"),
     },
   },
@@ -65,10 +65,10 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
     actions: {
       "device.rename": {
         name: "Device renamed",
-        told: ({ before, after }) => ["Renamed", `from ${quoted(before)} to ${quoted(after)}`],
+        describe: ({ before, after }) => ["Renamed", `from ${quoted(before)} to ${quoted(after)}`],
       },
-      "device.label": { name: "Label added", told: ({ label }) => [`Put the label ${quoted(label)} on`, ""] },
-      "device.unlabel": { name: "Label taken off", told: ({ label }) => [`Took the label ${quoted(label)} off`, ""] },
+      "device.label": { name: "Label added", describe: ({ label }) => [`Added the label ${quoted(label)} to`, ""] },
+      "device.unlabel": { name: "Label removed", describe: ({ label }) => [`Removed the label ${quoted(label)} from`, ""] },
       "device.forget": plain("Device forgotten", "Forgot the device"),
     },
   },
@@ -78,7 +78,7 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
       "label.create": plain("Label created", "Created the label"),
       "label.remove": {
         name: "Label removed",
-        told: ({ devices }) => ["Removed the label", `from ${some(devices)}`],
+        describe: ({ devices }) => ["Removed the label", `from ${some(devices)}`],
       },
     },
   },
@@ -87,25 +87,25 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
     actions: {
       "gateway.claim": {
         name: "Gateway claimed",
-        told: ({ after }) => ["Claimed the gateway", after === undefined ? "" : `and named it ${quoted(after)}`],
+        describe: ({ after }) => ["Claimed the gateway", after === undefined ? "" : `and named it ${quoted(after)}`],
       },
-      "gateway.register": plain("Gateway claimed by itself", "Claimed the gateway", "when it was first heard"),
-      "gateway.rotate": plain("New password for a gateway", "Gave the gateway", "a new password"),
+      "gateway.register": plain("Gateway claimed automatically", "Claimed the gateway", "when it first connected"),
+      "gateway.rotate": plain("New password for a gateway", "Created a new password for the gateway"),
       "gateway.release": plain("Gateway released", "Released the gateway"),
     },
   },
   {
     name: "Requests",
     actions: {
-      "request.write": { name: "Write, raw", told: ({ identifier }) => [`Wrote ${text(identifier)} of`, "as a raw value"] },
-      "request.write-decoded": { name: "Write", told: ({ identifier }) => [`Wrote ${text(identifier)} of`, ""] },
+      "request.write": { name: "Write, raw", describe: ({ identifier }) => [`Wrote ${text(identifier)} of`, "as a raw value"] },
+      "request.write-decoded": { name: "Write", describe: ({ identifier }) => [`Wrote ${text(identifier)} of`, ""] },
       "request.ack": {
         name: "Acknowledgement, raw",
-        told: ({ identifier }) => [`Acknowledged raw samples ${text(identifier)} of`, ""],
+        describe: ({ identifier }) => [`Acknowledged raw samples ${text(identifier)} of`, ""],
       },
       "request.ack-decoded": {
         name: "Acknowledgement",
-        told: ({ identifier }) => [`Acknowledged samples ${text(identifier)} of`, ""],
+        describe: ({ identifier }) => [`Acknowledged samples ${text(identifier)} of`, ""],
       },
     },
   },
@@ -113,17 +113,17 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
     name: "Update jobs",
     actions: {
       "job.create": {
-        name: "Job made",
-        told: ({ name, devices }) => ["Made", `${quoted(name)} for ${some(devices)}`],
+        name: "Job created",
+        describe: ({ name, devices }) => ["Created", `${quoted(name)} for ${some(devices)}`],
       },
-      "job.apply": plain("Job started", "Let", "begin, or install what was loaded"),
-      "job.pause": { name: "Job paused", told: ({ cause }) => ["Paused", because(cause)] },
+      "job.apply": plain("Job started", "Started", "or installed its staged firmware"),
+      "job.pause": { name: "Job paused", describe: ({ cause }) => ["Paused", because(cause)] },
       "job.resume": plain("Job resumed", "Resumed"),
       "job.cancel": {
         name: "Job canceled",
-        told: ({ cause }) => ["Canceled", because(cause)],
+        describe: ({ cause }) => ["Canceled", because(cause)],
       },
-      "job.delete": { name: "Job deleted", told: ({ name }) => ["Deleted", quoted(name)] },
+      "job.delete": { name: "Job deleted", describe: ({ name }) => ["Deleted", quoted(name)] },
     },
   },
   {
@@ -140,7 +140,7 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
     actions: {
       "mqtt.forbidden-publish": plain("Forbidden message", "Was not allowed to publish to"),
       "mqtt.forbidden-subscribe": plain("Forbidden subscription", "Was not allowed to subscribe to"),
-      "mqtt.forbidden-will": plain("Forbidden last will", "Was not allowed to leave a last will for"),
+      "mqtt.forbidden-will": plain("Forbidden last will", "Was not allowed to set a last will for"),
     },
   },
 ];

@@ -3,7 +3,7 @@ import { groups } from "./actions";
 
 export const audit = {
   title: "Audit log",
-  lead: "Every change of the fleet and of who may change it, the newest first",
+  lead: "Changes to the fleet and to access rights, newest first",
   table: "Audit log",
   columns: { time: "Time", who: "Who", what: "What", address: "Address" },
   groups,
@@ -43,16 +43,16 @@ export const audit = {
       modelNumber: "Model",
       version: "Version",
       bare: "Bare image",
-      override: "Accepted all the same",
+      override: "Accepted anyway",
       sha256: "SHA-256",
       identifier: "Identifier",
       request: "Request",
       cause: "Cause",
     },
-    unsaid: "Times before that were not written down",
+    unsaid: "Earlier times were not recorded",
   },
   empty: {
     title: "Nothing was changed yet",
-    filtered: "Nothing fits these filters",
+    filtered: "Nothing matches these filters",
   },
 } as const;

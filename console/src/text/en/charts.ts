@@ -7,9 +7,9 @@ export const charts = {
   last: "Last",
   count: "Samples",
   newest: (shown: string, all: string) => `the newest ${shown} of ${all}`,
-  empty: "Nothing was reported in this time.",
-  lost: "The chart could not be fetched. The table has the same numbers.",
+  empty: "No reports in this time.",
+  loadFailed: "The chart could not be loaded. The table has the same numbers.",
   noValue: "–",
   noCursor: "no time chosen; the arrow keys choose one",
-  cursorOf: (name: string) => `Time in the chart of ${name}`,
+  cursorLabel: (name: string) => `Time in the chart of ${name}`,
 } as const;

@@ -1,6 +1,6 @@
 /** Words that several pages say. */
 export const common = {
-  where: "Where this page is",
+  breadcrumb: "Breadcrumb",
   loading: "Loading…",
   retry: "Try again",
   close: "Close",
@@ -8,10 +8,10 @@ export const common = {
   remove: "Remove",
   copy: "Copy",
   copied: "Copied",
-  notCopied: "Not copied: the browser does not allow it",
+  copyFailed: "Copy failed: the browser does not allow it",
   more: "Show more",
-  fresh: (many: string) => `${many} new · Show`,
-  others: (number: string) => `and ${number} more`,
+  newRows: (many: string) => `${many} new · Show`,
+  andMore: (number: string) => `and ${number} more`,
   nothing: "Nothing yet",
   unknown: "unknown",
   product: (name: string, model: string) => `${name} · ${model}`,
@@ -22,7 +22,7 @@ export const common = {
   battery: { low: "Low" },
   actors: { "api-key": "API key", gateway: "gateway", service: "the service itself", commandLine: "the command line" },
   unreachable: "The service did not answer.",
-  ended: "The session had ended, so this was not done. Please try again.",
-  answered: (status: number) => `The service answered with ${status}.`,
-  unexpected: "Something went wrong in the console. Reload the page to go on.",
+  sessionEnded: "The session had ended, so this was not done. Please try again.",
+  unexpectedStatus: (status: number) => `The service returned status ${status}.`,
+  unexpected: "Something went wrong in the console. Reload the page to continue.",
 } as const;

@@ -1,19 +1,19 @@
 /** The page of devices. */
 import { deviceCountText } from "../device-count";
-import { count } from "../format";
+import { formatCount } from "../format";
 import { isolateBidi } from "../bidi";
 
 export const devices = {
   title: "Devices",
   table: "Devices",
-  about: (text: string) => `about ${text}`,
+  approximately: (text: string) => `about ${text}`,
   counted: deviceCountText,
   matching: (number: number) => `${deviceCountText(number)} ${number === 1 ? "matches" : "match"}`,
-  connected: (number: number) => `${count(number)} online`,
-  disconnected: (number: number) => `${count(number)} offline`,
+  connected: (number: number) => `${formatCount(number)} online`,
+  disconnected: (number: number) => `${formatCount(number)} offline`,
   counting: "Counting…",
-  uncounted: "The devices could not be counted.",
-  added: (number: number) => `${count(number)} new, refresh`,
+  countFailed: "The devices could not be counted.",
+  added: (number: number) => `${formatCount(number)} new, refresh`,
   search: {
     label: "Search by name, MAC or device id",
     hint: "Name, MAC or device id",
@@ -38,7 +38,7 @@ export const devices = {
   },
   columns: {
     label: "Columns",
-    reset: "Usual columns",
+    reset: "Default columns",
     device: "Device",
     id: "Device id",
     status: "Status",
@@ -55,22 +55,22 @@ export const devices = {
   forgotten: "Forgotten",
   empty: {
     match: "No device matches",
-    matchHint: "Take a filter away, or look for something else.",
-    fleet: "There are no devices yet",
-    fleetHint: "Devices appear by themselves when a gateway hears them.",
+    matchHint: "Remove a filter, or search for something else.",
+    fleet: "No devices yet",
+    fleetHint: "Devices appear automatically when a gateway reports them.",
     gateways: "Go to the gateways",
   },
-  foot: {
-    rows: (first: number, last: number) => `Rows ${count(first)}–${count(last)}`,
+  footer: {
+    rows: (first: number, last: number) => `Rows ${formatCount(first)}–${formatCount(last)}`,
     of: (total: string) => `of ${total}`,
-    loaded: (number: number) => `${count(number)} loaded`,
+    loaded: (number: number) => `${formatCount(number)} loaded`,
     enough: "To see others, narrow the filter.",
   },
   select: {
     one: (name: string) => `Select ${name}`,
     all: "Select all on this list",
     region: "Selected devices",
-    chosen: (number: number) => `${count(number)} selected`,
+    chosen: (number: number) => `${formatCount(number)} selected`,
     chosenAll: (total: string) => `All ${total} that match are selected`,
     matching: (total: string) => `Select all ${total} that match`,
     clear: "Clear the selection",
@@ -87,15 +87,15 @@ export const devices = {
     doAdd: "Add label",
     doRemove: "Remove label",
     stop: "Stop",
-    running: "It is still going on. Stop it before you leave, or wait until it is done.",
-    gathering: "Looking up the devices…",
-    progress: (done: number, total: number) => `${count(done)} of ${count(total)}`,
-    added: (label: string, number: number) => `Label “${isolateBidi(label)}” is on ${deviceCountText(number)}.`,
-    removed: (label: string, number: number) => `Label “${isolateBidi(label)}” is taken off ${deviceCountText(number)}.`,
-    partly: (done: number, total: number) => `Done for ${count(done)} of ${deviceCountText(total)}; the others stay selected.`,
+    running: "Labels are still being changed. Stop it before you leave, or wait until it is done.",
+    loading: "Loading the devices…",
+    progress: (done: number, total: number) => `${formatCount(done)} of ${formatCount(total)}`,
+    added: (label: string, number: number) => `Label “${isolateBidi(label)}” was added to ${deviceCountText(number)}.`,
+    removed: (label: string, number: number) => `Label “${isolateBidi(label)}” was removed from ${deviceCountText(number)}.`,
+    partly: (done: number, total: number) => `Done for ${formatCount(done)} of ${deviceCountText(total)}; the others stay selected.`,
     stopped: "You stopped it.",
     everything: "all that match",
-    tooMany: (most: number) => `No more than ${deviceCountText(most)} can be labelled at once: narrow the filter, and go step by step.`,
+    tooMany: (most: number) => `No more than ${deviceCountText(most)} can be labeled at once: narrow the filter, and go step by step.`,
   },
-  keys: { next: "Next device", previous: "Previous device", select: "Select the device, or not" },
+  keys: { next: "Next device", previous: "Previous device", select: "Select or deselect the device" },
 } as const;

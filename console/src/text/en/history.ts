@@ -29,6 +29,6 @@ export const history = {
   request: "Request",
   response: "Response",
   problem: "Problem",
-  none: "Nothing was asked of this device yet",
-  noneHint: "Whatever is read from it or written to it is listed here, with who asked and what came of it.",
+  none: "No requests to this device yet",
+  noneHint: "Reads and writes are listed here, with the user and the outcome.",
 } as const;

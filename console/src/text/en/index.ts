@@ -1,6 +1,6 @@
 /** Every word of the console, in English, page by page. Other languages have the same keys. */
 import { api } from "./api";
-import { asking } from "./requests";
+import { apiKeys } from "./api-keys";
 import { audit } from "./audit";
 import { charts } from "./charts";
 import { common } from "./common";
@@ -12,21 +12,21 @@ import { gateways } from "./gateways";
 import { history } from "./history";
 import { job } from "./job";
 import { jobs } from "./jobs";
-import { keys } from "./keys";
 import { labels } from "./labels";
 import { messages } from "./messages";
 import { newJob } from "./new-job";
-import { once } from "./secrets";
 import { overview } from "./overview";
 import { people } from "./people";
 import { properties } from "./properties";
 import { rejects } from "./rejects";
+import { requests } from "./requests";
+import { secrets } from "./secrets";
 import { shell } from "./shell";
-import { signIn } from "./signin";
+import { signIn } from "./sign-in";
 
 export const en = {
   api,
-  asking,
+  apiKeys,
   audit,
   charts,
   common,
@@ -38,15 +38,15 @@ export const en = {
   history,
   job,
   jobs,
-  keys,
   labels,
   messages,
   newJob,
-  once,
   overview,
   people,
   properties,
   rejects,
+  requests,
+  secrets,
   shell,
   signIn,
 } as const;

@@ -1,20 +1,20 @@
 /** The list of update jobs, and what all pages of jobs say. */
 import { deviceCountText } from "../device-count";
-import { count } from "../format";
+import { formatCount } from "../format";
 
 export const jobs = {
   title: "Update jobs",
-  lead: "The newest first.",
-  make: "New update job",
+  lead: "Newest first.",
+  newJob: "New update job",
   table: "Update jobs",
-  columns: { job: "Job", state: "State", progress: "Progress", firmware: "Firmware", by: "Made by", made: "Made" },
+  columns: { job: "Job", state: "State", progress: "Progress", firmware: "Firmware", by: "Created by", made: "Created" },
   devices: deviceCountText,
   failed: (number: string) => `${number} failed`,
-  added: (number: number) => `${count(number)} new, refresh`,
-  groups: { label: "Jobs by state", all: "All", running: "Running", paused: "Paused", waiting: "Not started", over: "Over" },
+  added: (number: number) => `${formatCount(number)} new, refresh`,
+  groups: { label: "Jobs by state", all: "All", running: "Running", paused: "Paused", waiting: "Not started", over: "Finished" },
   empty: {
     title: "No update jobs yet",
-    lead: "A job brings one firmware to many devices: a few first, then the others, and it stops by itself when too many fail. First there must be released firmware.",
+    lead: "A job brings one firmware to many devices: a few first, then the others, and it stops automatically when too many fail. First there must be released firmware.",
     firmware: "Go to the firmware",
     filtered: "No job is in this state",
     all: "Show all jobs",

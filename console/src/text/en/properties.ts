@@ -11,12 +11,12 @@ export const properties = {
   },
   shown: (shown: string, all: string) => `${shown} of ${all} properties`,
   none: "This device has not reported any property yet",
-  noneHint: "Devices report what they hold from time to time. A property can also be read on request.",
+  noneHint: "Devices report their properties from time to time. A property can also be read on request.",
   noMatch: "No property matches",
   clear: "Clear the search",
   read: "read on request",
   raw: "raw",
-  wish: {
+  lastWrite: {
     open: (value: string) => `${value} is written, not reported yet`,
     met: "As written",
     unmet: (value: string) => `${value} was written; the device holds another value`,

@@ -1,4 +1,4 @@
 /** What is shown once. */
-export const once = {
-  kept: "I have stored it",
+export const secrets = {
+  stored: "I have stored it",
 } as const;

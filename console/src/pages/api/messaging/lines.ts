@@ -22,7 +22,7 @@ export interface Place {
   readonly gateway: string;
 }
 
-const words = en.api.messaging.lines;
+const words = en.api.messaging.examples;
 /** What is written is never guessed: nobody shall copy a line that changes what they did not choose. */
 const WRITABLE = /^writable/;
 const VALUE = "VALUE";

@@ -1,8 +1,8 @@
 /** The lines of measurements: one for each identifier, read for the time that is shown, and going on with what comes. */
-import { api, bodyOf } from "../../../api/client";
+import { api, requireBody } from "../../../api/client";
 import { Resource } from "../../../api/resource.svelte";
 import { Curve } from "../../../charts/curve";
-import { pointsOf } from "../../../charts/points";
+import { parsePoints } from "../../../charts/points";
 import { keyOf } from "./measurements.svelte";
 import type { Span } from "./span.svelte";
 import type { Sample } from "../samples";
@@ -33,7 +33,7 @@ class Measurement {
       const query = { Identifier: this.key, From: isoOf(from), To: isoOf(to), Points };
       const path = { device_id: this.deviceId };
       const answer = await api.GET("/api/v1/devices/{device_id}/series", { params: { path, query }, signal });
-      return new Curve(pointsOf(bodyOf(answer).items), (to - from) / Points, to);
+      return new Curve(parsePoints(requireBody(answer).items), (to - from) / Points, to);
     });
   }
 
@@ -42,7 +42,7 @@ class Measurement {
     const time = Date.parse(sample.time);
     if (typeof value !== "number" || sample.clock !== null) return;
     if (this.span.piece && time >= this.span.piece.to) return;
-    this.answer.lay((curve) => curve.with(time, value, this.span.from) ?? this.#unchanged(curve));
+    this.answer.applyChange((curve) => curve.append(time, value, this.span.from) ?? this.#unchanged(curve));
   }
 
   stop(): void {

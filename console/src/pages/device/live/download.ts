@@ -1,5 +1,5 @@
 /** Samples as a file. */
-import { api, bodyOf } from "../../../api/client";
+import { api, requireBody } from "../../../api/client";
 import { downloadFile } from "../../../file-download";
 
 export interface Wanted {
@@ -21,5 +21,5 @@ export async function saveCsv({ deviceId, identifier, from, to }: Wanted): Promi
     headers: { Accept: "text/csv" },
     parseAs: "blob",
   });
-  downloadFile(bodyOf(answer), `${deviceId}-${identifier}.csv`);
+  downloadFile(requireBody(answer), `${deviceId}-${identifier}.csv`);
 }

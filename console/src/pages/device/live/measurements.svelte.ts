@@ -1,6 +1,6 @@
 /** What a device measures: of each identifier the newest values, and whether the last attempt failed. */
 import { Resource } from "../../../api/resource.svelte";
-import { usualGap } from "../../../charts/points";
+import { computeUsualInterval } from "../../../charts/points";
 import { type Sample, readSamples } from "../samples";
 
 export interface Measured {
@@ -37,7 +37,7 @@ export class Measurements {
   /** New samples, in the order in which they came. Tiles stay where they are; new ones come behind them. */
   take(samples: readonly Sample[]): void {
     const fresh = samples.filter(isBelieved);
-    if (fresh.length > 0) this.answer.lay((items) => gathered(items, fresh), []);
+    if (fresh.length > 0) this.answer.applyChange((items) => gathered(items, fresh), []);
   }
 }
 
@@ -83,7 +83,7 @@ function withSample(item: Measured, sample: Sample): Measured {
   const value = sample.value;
   const point = [Date.parse(sample.time), typeof value === "number" ? value : 0] as const;
   const recent = typeof value === "number" ? [...item.recent, point].slice(-KEPT) : item.recent;
-  const usual = usualGap(recent.slice(-9).map(([time]) => time));
+  const usual = computeUsualInterval(recent.slice(-9).map(([time]) => time));
   const isOver = timeOf(item.failure) <= Date.parse(sample.time);
   return { ...item, name, latest: sample, failure: isOver ? null : item.failure, recent, usual };
 }

@@ -18,7 +18,7 @@ export class Recent {
 
   take(samples: readonly Sample[]): void {
     const events = samples.filter((sample) => sample.kind === "event").toReversed();
-    if (events.length > 0) this.answer.lay((items) => newest([...events, ...items]), []);
+    if (events.length > 0) this.answer.applyChange((items) => newest([...events, ...items]), []);
   }
 }
 

@@ -1,8 +1,8 @@
 /** How well each parent hears a device: read for the time that is shown, and going on with what comes. */
-import { api, bodyOf } from "../../../api/client";
+import { api, requireBody } from "../../../api/client";
 import { Resource } from "../../../api/resource.svelte";
 import { Curve } from "../../../charts/curve";
-import { pointsOf } from "../../../charts/points";
+import { parsePoints } from "../../../charts/points";
 import type { Resolution } from "./curves.svelte";
 import type { Span } from "./span.svelte";
 import type { Heard } from "../told";
@@ -27,19 +27,19 @@ export class Signals {
     await this.answer.load(async (signal) => {
       const query = { From: new Date(from).toISOString(), To: new Date(to).toISOString(), Points };
       const params = { path: { device_id: this.deviceId }, query };
-      const { items } = bodyOf(await api.GET("/api/v1/devices/{device_id}/links", { params, signal }));
+      const { items } = requireBody(await api.GET("/api/v1/devices/{device_id}/links", { params, signal }));
       const width = (to - from) / Points;
-      return new Map(items.map((link) => [link.parent, new Curve(pointsOf(link.series), width, to)]));
+      return new Map(items.map((link) => [link.parent, new Curve(parsePoints(link.series), width, to)]));
     });
   }
 
   take(heard: readonly Heard[]): void {
     if (heard.length === 0 || this.span.piece !== null) return;
-    this.answer.lay((parents) => {
+    this.answer.applyChange((parents) => {
       const now = new Map(parents);
       for (const { parent, rssi, time } of heard) {
         const curve = now.get(parent) ?? this.#begun();
-        now.set(parent, curve.with(Date.parse(time), rssi, this.span.from) ?? curve);
+        now.set(parent, curve.append(Date.parse(time), rssi, this.span.from) ?? curve);
       }
       return now;
     });

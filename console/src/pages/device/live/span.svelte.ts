@@ -3,7 +3,7 @@
 import { clock } from "../../../clock.svelte";
 import { live } from "../../../live/socket.svelte";
 import { pageAddress } from "../../../page-address.svelte";
-import { stated } from "../../../query";
+import { withParam } from "../../../query";
 
 export const RANGES = ["15m", "1h", "24h", "7d", "30d"] as const;
 export type Range = (typeof RANGES)[number];
@@ -90,7 +90,7 @@ export class Span {
   move(direction: -1 | 1): void {
     const half = (this.to - this.from) / 2;
     const step = direction < 0 ? -half : Math.min(half, Math.max(this.#end - this.to, 0));
-    this.#page.restate(this.#with(piece(this.from + step, this.to + step)));
+    this.#page.replaceQuery(this.#with(piece(this.from + step, this.to + step)));
   }
 
   /** The range up to now again. */
@@ -99,11 +99,11 @@ export class Span {
   }
 
   #go(changes: Record<string, string | null>): void {
-    this.#page.go(this.#with(changes));
+    this.#page.navigate(this.#with(changes));
   }
 
   #with(changes: Record<string, string | null>): URLSearchParams {
-    return Object.entries(changes).reduce((query, [name, value]) => stated(query, name, value), this.#page.query);
+    return Object.entries(changes).reduce((query, [name, value]) => withParam(query, name, value), this.#page.query);
   }
 }
 

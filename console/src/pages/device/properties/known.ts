@@ -2,7 +2,7 @@
 import type { Schemas } from "../../../api/client";
 import type { RequestRecord } from "../../../requests/request.svelte";
 import type { LastValue } from "../../../requests/last-value";
-import { type Form, keyOf, parseProperty } from "../../../requests/property";
+import { type Form, getPropertyKey, parseProperty } from "../../../requests/property";
 import { isRaw, isRead, isWrite } from "../../../requests/request-text";
 import { isObject } from "../../../json";
 
@@ -51,7 +51,7 @@ export function withSamples(known: ReadonlyMap<string, Sample>, more: Iterable<S
 function newest(records: readonly RequestRecord[]): ReadonlyMap<string, RequestRecord> {
   const found = new Map<string, RequestRecord>();
   for (const record of records) {
-    const key = keyOf(record.request.identifier ?? "");
+    const key = getPropertyKey(record.request.identifier ?? "");
     if (record.response?.status === 0 && !found.has(key)) found.set(key, record);
   }
   return found;
@@ -64,14 +64,14 @@ function isReadable(record: RequestRecord): boolean {
 }
 
 function reported(sample: Sample): LastValue {
-  return { value: sample.value, raw: sample.raw, ext: sample.ext, time: sample.time, how: "reported" };
+  return { value: sample.value, raw: sample.raw, ext: sample.ext, time: sample.time, origin: "reported" };
 }
 
 function readBy(record: RequestRecord | undefined): LastValue | null {
   const response = record?.response;
   if (!record || !response) return null;
   const raw = isRaw(record) && typeof response.value === "string" ? response.value : null;
-  return { value: raw === null ? response.value : null, raw, ext: response.ext ?? null, time: response.time, how: "read" };
+  return { value: raw === null ? response.value : null, raw, ext: response.ext ?? null, time: response.time, origin: "read" };
 }
 
 function later(one: LastValue | null, other: LastValue | null): LastValue | null {

@@ -1,6 +1,6 @@
 /** Upload of a firmware: its progress and speed, and a guard against leaving the page meanwhile. */
 import type { Schemas } from "../../../api/client";
-import { type Sent, upload } from "../../../api/upload";
+import { type UploadProgress, upload } from "../../../api/upload";
 import { router } from "../../../router.svelte";
 
 /** Milliseconds over which the speed is measured, and the shortest span that gives a speed. */
@@ -9,7 +9,7 @@ const MIN_SPEED_SPAN = 400;
 
 export class FirmwareUpload {
   isBusy = $state(false);
-  sent = $state.raw<Sent | null>(null);
+  sent = $state.raw<UploadProgress | null>(null);
   /** Bytes per second; null until it is measured. */
   speed = $state<number | null>(null);
   /** Whether the user tried to leave during the upload. */
@@ -52,7 +52,7 @@ export class FirmwareUpload {
     return !this.isBusy;
   }
 
-  #updateProgress(sent: Sent): void {
+  #updateProgress(sent: UploadProgress): void {
     const now = performance.now();
     this.sent = sent;
     this.#samples = [...this.#samples.filter(({ at }) => now - at <= SPEED_WINDOW), { at: now, bytes: sent.bytes }];

@@ -2,8 +2,8 @@
 import { Problem } from "../../../api/client";
 import { MAX_NOTES_LENGTH } from "../../../api/limits";
 import { en } from "../../../text/en";
-import { bytes, count, sentence } from "../../../text/format";
-import { type Version, isBeta, isOlder, readVersion } from "../../../text/versions";
+import { formatBytes, formatCount, toSentence } from "../../../text/format";
+import { type Version, isBeta, isOlder, parseVersion } from "../../../text/versions";
 import { isModelNumber } from "../filters";
 import { type ImageType, MAX_PACKAGE_SIZE } from "./image";
 
@@ -35,28 +35,28 @@ function splitVersions(text: string): string[] {
 
 export function validateForm(values: FormValues): Faults {
   const faults: Faults = {};
-  const version = parseVersion(values.version);
-  const minVersion = parseVersion(values.minVersion);
+  const version = parseTypedVersion(values.version);
+  const minVersion = parseTypedVersion(values.minVersion);
   const invalid = splitVersions(values.hardwareVersions).find((each) => !isHardwareVersion(each));
   const length = [...values.notes].length;
-  if (!isModelNumber(values.modelNumber.trim())) faults.modelNumber = words.faults.model;
-  if (version === null) faults.version = words.faults.version;
-  if (invalid !== undefined) faults.hardwareVersions = words.faults.hardware(invalid);
-  if (values.minVersion.trim() !== "" && minVersion === null) faults.minVersion = words.faults.version;
-  if (version !== null && minVersion !== null && isOlder(version, minVersion)) faults.minVersion = words.faults.min;
-  if (length > MAX_NOTES_LENGTH) faults.notes = words.faults.notes(count(length), count(MAX_NOTES_LENGTH));
+  if (!isModelNumber(values.modelNumber.trim())) faults.modelNumber = words.errors.model;
+  if (version === null) faults.version = words.errors.version;
+  if (invalid !== undefined) faults.hardwareVersions = words.errors.hardware(invalid);
+  if (values.minVersion.trim() !== "" && minVersion === null) faults.minVersion = words.errors.version;
+  if (version !== null && minVersion !== null && isOlder(version, minVersion)) faults.minVersion = words.errors.min;
+  if (length > MAX_NOTES_LENGTH) faults.notes = words.errors.notes(formatCount(length), formatCount(MAX_NOTES_LENGTH));
   return faults;
 }
 
 export function validateSize(size: number, type: ImageType): string | null {
   if (type !== "1" || size <= MAX_PACKAGE_SIZE) return null;
-  return words.faults.large(bytes(size), bytes(MAX_PACKAGE_SIZE));
+  return words.errors.large(formatBytes(size), formatBytes(MAX_PACKAGE_SIZE));
 }
 
 /** Return a fault if the file does not match the choice of a bare image or a package. `isZip` is null while unknown. */
 export function validateKind(isZip: boolean | null, { type, bare }: FormValues): string | null {
   if (type !== "1" || isZip === null || isZip !== bare) return null;
-  return bare ? words.faults.package : words.faults.bare;
+  return bare ? words.errors.package : words.errors.bare;
 }
 
 /** Return whether an admin can make the service accept the image despite this error. */
@@ -67,15 +67,15 @@ export function isOverridable(error: unknown): boolean {
 /** Return the faults of an error response by field; null: the error is about no field of the form. */
 export function parseServerFaults(error: unknown): Faults | null {
   if (!(error instanceof Problem)) return null;
-  if (error.code === "already-exists") return { version: sentence(error.message) };
-  if (error.status === TOO_LARGE) return { image: sentence(error.message) };
+  if (error.code === "already-exists") return { version: toSentence(error.message) };
+  if (error.status === TOO_LARGE) return { image: toSentence(error.message) };
   const faults: Faults = {};
   for (const { field, message } of error.faults) {
     const name = field.replace(/\[\d+\]$/, "");
     // The override has its own checkbox.
     if (name === "override" && isOverridable(error)) continue;
     if (!isRefusalField(name)) return null;
-    faults[name === "sha256" ? "image" : name] = sentence(`${words.refusal[name]} ${message}`);
+    faults[name === "sha256" ? "image" : name] = toSentence(`${words.refusal[name]} ${message}`);
   }
   return Object.keys(faults).length > 0 ? faults : null;
 }
@@ -101,12 +101,12 @@ function isRefusalField(name: string): name is keyof typeof words.refusal {
   return Object.hasOwn(words.refusal, name);
 }
 
-function parseVersion(text: string): Version | null {
-  const version = readVersion(text.trim());
+function parseTypedVersion(text: string): Version | null {
+  const version = parseVersion(text.trim());
   return version !== null && version.slice(0, 3).every((part) => part <= MAX_VERSION_PART) ? version : null;
 }
 
 function isHardwareVersion(text: string): boolean {
-  const version = parseVersion(text);
+  const version = parseTypedVersion(text);
   return version !== null && !isBeta(version);
 }

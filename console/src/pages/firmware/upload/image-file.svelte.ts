@@ -3,7 +3,7 @@ import { en } from "../../../text/en";
 import { computeSha256, detectType, isReadable } from "./image";
 import { type PackageInfo, isZip, readPackage } from "./nordic-package";
 
-const words = en.firmware.upload.faults;
+const words = en.firmware.upload.errors;
 
 export class ImageFile {
   file = $state.raw<File | null>(null);

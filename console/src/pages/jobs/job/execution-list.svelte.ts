@@ -1,8 +1,8 @@
 /** List of the executions of a job: loaded page by page, with live updates for the visible rows. Rows keep their places,
  * whatever their state becomes. */
-import { type Schemas, api, bodyOf } from "../../../api/client";
+import { type Schemas, api, requireBody } from "../../../api/client";
 import { PagedList } from "../../../api/paged-list.svelte";
-import { perFrame } from "../../../live/frames";
+import { batchPerFrame } from "../../../live/frames";
 import { type LiveEvent, live } from "../../../live/socket.svelte";
 import type { Filter } from "./filters";
 
@@ -19,7 +19,7 @@ export class ExecutionList {
   /** Ids of devices with a live event since the current refresh started: the event is newer than the refresh. */
   #changedIds = new Set<string>();
   #refreshing: AbortController | null = null;
-  #eventBuffer = perFrame((events) => this.#applyEvents(events));
+  #eventBuffer = batchPerFrame((events) => this.#applyEvents(events));
   #unlisten = (): void => undefined;
 
   /** `queueUpdate` applies a change of rows together with the summary of the job of the same moment. */
@@ -32,7 +32,7 @@ export class ExecutionList {
     const path = { job_id: this.job };
     await this.pages.start(async (token, signal) => {
       const query = { ...filter, MaxResults: PAGE_SIZE, ...(token && { NextToken: token }) };
-      return bodyOf(await api.GET("/api/v1/jobs/{job_id}/executions", { params: { path, query }, signal }));
+      return requireBody(await api.GET("/api/v1/jobs/{job_id}/executions", { params: { path, query }, signal }));
     });
   }
 
@@ -48,10 +48,10 @@ export class ExecutionList {
     this.#unlisten =
       ids.length === 0
         ? () => undefined
-        : live.listen({
+        : live.subscribe({
             filter: { Types: ["execution"], Jobs: [this.job], Ids: ids },
-            event: (event) => this.#eventBuffer.take(event),
-            resync: () => void this.refreshVisible(),
+            onEvent: (event) => this.#eventBuffer.add(event),
+            onResync: () => void this.refreshVisible(),
           });
     // The new subscription starts before the old one ends, so no event is missed for devices in both.
     unlisten();
@@ -69,7 +69,7 @@ export class ExecutionList {
     this.#changedIds.clear();
     try {
       const params = { path: { job_id: this.job }, query: { Ids, MaxResults: Ids.length } };
-      const page = bodyOf(await api.GET("/api/v1/jobs/{job_id}/executions", { params, signal: refreshing.signal }));
+      const page = requireBody(await api.GET("/api/v1/jobs/{job_id}/executions", { params, signal: refreshing.signal }));
       if (this.#refreshing !== refreshing) return;
       this.queueUpdate(() => this.#updateRows(page.items.filter((each) => !this.#changedIds.has(each.deviceId))));
     } catch {

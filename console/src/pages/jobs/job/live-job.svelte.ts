@@ -4,12 +4,12 @@
  * The page shows a consistent state: live updates wait until the service has counted again, and the summary contains the
  * job of the same moment. A large job takes long to count, so its updates do not wait: the page then says when the
  * summary was counted. */
-import { type Schemas, api, bodyOf } from "../../../api/client";
+import { type Schemas, api, requireBody } from "../../../api/client";
 import { Resource } from "../../../api/resource.svelte";
 import { clock } from "../../../clock.svelte";
 import { collectJobEvents } from "../../../jobs/job-events";
-import { type Job, isOver, meantOf, overOf, phaseOf, totalOf } from "../../../jobs/states";
-import { perFrame } from "../../../live/frames";
+import { type Job, isFinished, countTargeted, countFinished, getPhaseKey, countAll } from "../../../jobs/states";
+import { batchPerFrame } from "../../../live/frames";
 import { startPolling } from "../../../live/polling";
 import { live } from "../../../live/socket.svelte";
 
@@ -51,7 +51,7 @@ export class LiveJob {
   /** Whether job and summary agree on the state of the job and of its waves: what devices wait for depends on these. */
   readonly isSamePhase = $derived.by(() => {
     const [job, counted] = [this.job.value, this.summary.value?.job];
-    return job !== null && counted !== undefined && phaseOf(job) === phaseOf(counted);
+    return job !== null && counted !== undefined && getPhaseKey(job) === getPhaseKey(counted);
   });
   /** Whether the summary is older than the job and will stay so for a while. */
   readonly isSummaryStale = $derived.by(() => {
@@ -65,7 +65,7 @@ export class LiveJob {
   #countDuration = 0;
   /** Time of the last update that was shown without a new summary. */
   #uncountedUpdateAt = Number.NEGATIVE_INFINITY;
-  #isLarge = $derived(this.job.value !== null && totalOf(this.job.value.counts) > SMALL_JOB);
+  #isLarge = $derived(this.job.value !== null && countAll(this.job.value.counts) > SMALL_JOB);
   #pendingUpdates: (() => void)[] = [];
   #isFlushing = false;
   #flushTimer: ReturnType<typeof setTimeout> | undefined;
@@ -74,22 +74,22 @@ export class LiveJob {
 
   /** Load the job and keep it current until the returned function is called. */
   start(): () => void {
-    const eventBuffer = perFrame((events) => {
+    const eventBuffer = batchPerFrame((events) => {
       const { changed, deleted } = collectJobEvents(events);
       if (deleted.has(this.id)) return this.#markDeleted();
       for (const job of changed.values()) this.update(job);
     });
-    const unlisten = live.listen({
+    const unlisten = live.subscribe({
       filter: { Types: ["job"], Jobs: [this.id] },
-      event: (event) => eventBuffer.take(event),
-      resync: () => void this.load(),
+      onEvent: (event) => eventBuffer.add(event),
+      onResync: () => void this.load(),
     });
     void this.load();
     const stopPolling = [
       startPolling(() => this.#poll(), RATE_INTERVAL),
       // The remaining time is the only field that changes without a live event.
       startPolling(async () => {
-        if (this.job.value && !isOver(this.job.value)) await this.load();
+        if (this.job.value && !isFinished(this.job.value)) await this.load();
       }, RELOAD_INTERVAL),
     ];
     return () => {
@@ -103,14 +103,14 @@ export class LiveJob {
   async load(): Promise<void> {
     if (this.isDeleted) return;
     await this.job.load(async (signal) =>
-      bodyOf(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: this.id } }, signal })),
+      requireBody(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: this.id } }, signal })),
     );
     if (this.job.value) await this.#recountIfDue();
   }
 
   /** Show a newer version of the job, from a live event or a response. */
   update(job: Job): void {
-    this.queueUpdate(() => this.job.lay(() => job));
+    this.queueUpdate(() => this.job.applyChange(() => job));
   }
 
   /** Apply an update of the job or its executions together with a summary of the same moment or a later one. */
@@ -130,9 +130,9 @@ export class LiveJob {
     };
     await this.summary.load(async (signal) => {
       const params = { path: { job_id: this.id } };
-      const summary = bodyOf(await api.GET("/api/v1/jobs/{job_id}/summary", { params, signal }));
+      const summary = requireBody(await api.GET("/api/v1/jobs/{job_id}/summary", { params, signal }));
       applyUpdates();
-      if (this.#uncountedUpdateAt < startedAt) this.job.lay(() => summary.job);
+      if (this.#uncountedUpdateAt < startedAt) this.job.applyChange(() => summary.job);
       this.countedAt = clock.read();
       return summary;
     });
@@ -180,8 +180,8 @@ export class LiveJob {
     this.#measureRate(job);
     const counted = this.summary.value?.job;
     const isSame =
-      counted !== undefined && serializeCounts(counted) === serializeCounts(job) && phaseOf(counted) === phaseOf(job);
-    const isDue = !isOver(job) && performance.now() - this.#countStartedAt >= RELOAD_INTERVAL;
+      counted !== undefined && serializeCounts(counted) === serializeCounts(job) && getPhaseKey(counted) === getPhaseKey(job);
+    const isDue = !isFinished(job) && performance.now() - this.#countStartedAt >= RELOAD_INTERVAL;
     if (!isSame || isDue) await this.#recountIfDue();
   }
 
@@ -193,7 +193,7 @@ export class LiveJob {
 
   #measureRate(job: Job): void {
     const at = performance.now();
-    if (job.state === "IN_PROGRESS") this.#samples.push({ at, finished: overOf(meantOf(job)) });
+    if (job.state === "IN_PROGRESS") this.#samples.push({ at, finished: countFinished(countTargeted(job)) });
     else this.#samples = [];
     if (this.#samples.length <= 1) this.rates = [];
     this.#samples = this.#samples.filter((sample) => at - sample.at <= RATE_WINDOW);

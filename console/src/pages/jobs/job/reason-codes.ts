@@ -12,7 +12,7 @@ export interface Reason {
 /** Return the texts for a reason code; for an unknown code the code itself. */
 export function describeReason(code: string | null): Reason {
   if (code !== null && isKnownCode(code)) return words[code];
-  return { short: code ?? en.job.endings.unknown, help: null };
+  return { short: code ?? en.job.failures.unknown, help: null };
 }
 
 function isKnownCode(code: string): code is keyof typeof words {

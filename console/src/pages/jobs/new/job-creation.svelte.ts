@@ -1,8 +1,8 @@
 /** Dry run and creation of a job. Repeated clicks create only one job: equal requests have the same idempotency key. */
-import { Problem, type Schemas, api, bodyOf, textOf } from "../../../api/client";
+import { Problem, type Schemas, api, requireBody, describeError } from "../../../api/client";
 import { createIdempotencyKey } from "../../../api/idempotency-key";
 import { en } from "../../../text/en";
-import { address, macOf } from "../../../text/format";
+import { formatMac, parseDeviceId } from "../../../text/format";
 
 const words = en.newJob.review;
 
@@ -39,7 +39,7 @@ export class JobCreation {
       return job;
     } catch (error) {
       const isUnanswered = error instanceof Problem && error.status === 0;
-      this.problem = isUnanswered ? `${textOf(error)} ${words.unsure}` : textOf(error);
+      this.problem = isUnanswered ? `${describeError(error)} ${words.uncertain}` : describeError(error);
       return null;
     } finally {
       this.isBusy = false;
@@ -50,7 +50,7 @@ export class JobCreation {
 /** Return the body of a response. Errors about the target devices get texts that name the devices. */
 async function unwrapResponse<Body>(request: NewJob, response: Promise<{ data?: Body }>): Promise<Body> {
   try {
-    return bodyOf(await response);
+    return requireBody(await response);
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     const missingIds = error.faults.flatMap(({ field }) => {
@@ -58,8 +58,8 @@ async function unwrapResponse<Body>(request: NewJob, response: Promise<{ data?: 
       return index === undefined ? [] : [request.targets.deviceIds?.[Number(index)] ?? ""];
     });
     const hasNoTargets = error.faults.some(({ field }) => field === "targets");
-    const missing = missingIds.length > 0 ? words.gone(missingIds.map((id) => address(macOf(id)))) : null;
-    const text = missing ?? (hasNoTargets ? words.nobodyChosen : null);
+    const missing = missingIds.length > 0 ? words.gone(missingIds.map((id) => formatMac(parseDeviceId(id)))) : null;
+    const text = missing ?? (hasNoTargets ? words.noMatch : null);
     throw text === null ? error : new Problem(error.status, error.code, text);
   }
 }

@@ -1,13 +1,13 @@
 /** Draft of a new job: the parameters of the page address, the plan that was typed, and what is still missing. */
 import { catalogue } from "../../../api/catalogue.svelte";
-import { type Schemas, api, bodyOf } from "../../../api/client";
+import { type Schemas, api, requireBody } from "../../../api/client";
 import { createIdempotencyKey } from "../../../api/idempotency-key";
 import { Resource } from "../../../api/resource.svelte";
-import { Counts } from "../../../filtering/device-count.svelte";
+import { DeviceCount } from "../../../filtering/device-count.svelte";
 import { clock } from "../../../clock.svelte";
 import { NamedItem } from "../../../storage";
 import type { PageAddress } from "../../../page-address.svelte";
-import { stated } from "../../../query";
+import { withParam } from "../../../query";
 import { en } from "../../../text/en";
 import { isKnown, versionText } from "../../../text/versions";
 import { type DryRun, type NewJob, runDryRun } from "./job-creation.svelte";
@@ -28,7 +28,7 @@ export class JobDraft {
   /** Whether the address names a plan that is no longer stored: the default plan replaces it, for the user to check. */
   isPlanLost = $state(false);
   /** Number of target devices. */
-  readonly counts = new Counts();
+  readonly counts = new DeviceCount();
   /** Record of the chosen firmware. */
   readonly record = new Resource<Schemas["Firmware"]>();
   /** Result of the dry run. */
@@ -82,8 +82,8 @@ export class JobDraft {
     const name = this.#page.query.get(PLAN_PARAMETER) ?? this.#planName ?? newName();
     if (name === null || this.isPlanLost) return;
     this.#planName = name;
-    storedPlans.keep(name, this.plan.serialized);
-    if (!this.#page.query.has(PLAN_PARAMETER)) this.#page.restate(stated(this.#page.query, PLAN_PARAMETER, [name]));
+    storedPlans.write(name, this.plan.serialized);
+    if (!this.#page.query.has(PLAN_PARAMETER)) this.#page.replaceQuery(withParam(this.#page.query, PLAN_PARAMETER, [name]));
   }
 
   /** Return the faults that prevent the user from continuing after a step. */
@@ -97,7 +97,7 @@ export class JobDraft {
   chooseFirmware(firmware: Schemas["Firmware"]): void {
     const query = withFirmware(this.#page.query, firmware, this.firmware);
     this.record.value = firmware;
-    this.#page.restate(withStep(query, "firmware"));
+    this.#page.replaceQuery(withStep(query, "firmware"));
   }
 
   /** Load the record of the chosen firmware, unless it is loaded. */
@@ -110,7 +110,7 @@ export class JobDraft {
     }
     const path = { firmware_id: id };
     void this.record.load(async (signal) =>
-      bodyOf(await api.GET("/api/v1/firmware/{firmware_id}", { params: { path }, signal })),
+      requireBody(await api.GET("/api/v1/firmware/{firmware_id}", { params: { path }, signal })),
     );
   }
 
@@ -142,12 +142,12 @@ export class JobDraft {
 
   #findDeviceFault(): Pick<Fault, "id" | "text"> | null {
     if (this.targets.kind === "none") return { id: "devices-all", text: words.devices.choose };
-    if (this.targets.kind === "lost") return { id: "step-title", text: words.devices.lost };
-    return this.counts.value?.total === 0 ? { id: "step-title", text: words.devices.nobody } : null;
+    if (this.targets.kind === "lost") return { id: "step-title", text: words.devices.selectionLost };
+    return this.counts.value?.total === 0 ? { id: "step-title", text: words.devices.noMatch } : null;
   }
 }
 
 function suggestName({ modelNumber, version }: Schemas["Firmware"]): string {
-  const product = isKnown(modelNumber) ? catalogue.product(modelNumber) : null;
+  const product = isKnown(modelNumber) ? catalogue.getProductName(modelNumber) : null;
   return words.plan.suggested(product ?? versionText(modelNumber), version);
 }

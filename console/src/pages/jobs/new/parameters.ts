@@ -1,9 +1,9 @@
 /** Parameters of a new job in the page address: firmware, devices, and the current step. A link can open the form partly
  * filled in, and the Back button of the browser returns to the previous step. */
 import type { Schemas } from "../../../api/client";
-import { type Filter, cleared, filterIn, isFiltered } from "../../../filtering/filters";
-import { kept, queryFor } from "../../../jobs/selection";
-import { stated, without } from "../../../query";
+import { type Filter, clearFilters, parseFilter, isFiltered } from "../../../filtering/filters";
+import { loadSelection, buildSelectionQuery } from "../../../jobs/selection";
+import { withParam, withoutParams } from "../../../query";
 
 export const STEPS = ["firmware", "devices", "plan", "review"] as const;
 export type Step = (typeof STEPS)[number];
@@ -35,16 +35,16 @@ export function parseParameters(query: URLSearchParams): JobParameters {
 
 function parseTargets(query: URLSearchParams): Targets {
   const name = query.get("Selection");
-  const ids = name === null ? [...new Set(query.getAll("Device"))] : kept(name);
+  const ids = name === null ? [...new Set(query.getAll("Device"))] : loadSelection(name);
   if (ids === null) return { kind: "lost" };
   if (ids.length > 0) return { kind: "list", ids };
-  const filter = filterIn(query);
+  const filter = parseFilter(query);
   if (isFiltered(filter)) return { kind: "filter", filter };
   return { kind: query.get("All") === "true" ? "all" : "none" };
 }
 
 export function withStep(query: URLSearchParams, step: Step): URLSearchParams {
-  return stated(query, "Step", step);
+  return withParam(query, "Step", step);
 }
 
 /** Return the query with another firmware. A filter by the model of the previous firmware changes to the new model. */
@@ -53,15 +53,15 @@ export function withFirmware(
   firmware: Schemas["Firmware"],
   previous: Schemas["Firmware"] | null,
 ): URLSearchParams {
-  const next = stated(query, "Firmware", firmware.id);
+  const next = withParam(query, "Firmware", firmware.id);
   const targets = parseTargets(query);
   const isByModel = previous !== null && targets.kind === "filter" && targets.filter.ModelNumber === previous.modelNumber;
-  return isByModel ? stated(next, "ModelNumber", firmware.modelNumber) : next;
+  return isByModel ? withParam(next, "ModelNumber", firmware.modelNumber) : next;
 }
 
 /** Return the query with the devices of the firmware's model, if no devices are chosen. */
 export function withDefaultTargets(query: URLSearchParams, firmware: Schemas["Firmware"]): URLSearchParams {
-  return parseTargets(query).kind === "none" ? stated(query, "ModelNumber", firmware.modelNumber) : query;
+  return parseTargets(query).kind === "none" ? withParam(query, "ModelNumber", firmware.modelNumber) : query;
 }
 
 /** Return the filter that finds these devices; null: there are too many ids for one request. */
@@ -70,11 +70,11 @@ export function buildTargetFilter(targets: Targets): Filter | null {
   return targets.kind === "filter" ? targets.filter : {};
 }
 
-/** Return the query with exactly these devices; empty: without devices and filters, so that filters can be chosen. */
+/** Return the query with exactly these devices; empty: withoutParams devices and filters, so that filters can be chosen. */
 export function withDevices(query: URLSearchParams, ids: readonly string[]): URLSearchParams {
-  const next = without(cleared(query), "Device", "Selection", "All");
+  const next = withoutParams(clearFilters(query), "Device", "Selection", "All");
   const selection = query.get("Selection") ?? undefined;
-  for (const [name, value] of queryFor(ids, selection)) next.append(name, value);
+  for (const [name, value] of buildSelectionQuery(ids, selection)) next.append(name, value);
   return next;
 }
 

@@ -1,10 +1,10 @@
 /** A request by hand: what somebody has chosen and typed, and the body that it makes. */
 import type { Schemas } from "../../../api/client";
-import { editorOf, valueOf } from "../../../requests/value-editor";
-import { type Body, type Options, USUAL, common, extOf, buildReadBody, buildWriteBody } from "../../../requests/request-body";
+import { selectEditor, parseValue } from "../../../requests/value-editor";
+import { type RequestBody, type RequestOptions, DEFAULT_OPTIONS, buildCommonFields, parseExtension, buildReadBody, buildWriteBody } from "../../../requests/request-body";
 import { type Form, type RequestedProperty, parseProperty } from "../../../requests/property";
 import { en } from "../../../text/en";
-import { macIn } from "../../../text/mac";
+import { parseMac } from "../../../text/mac";
 
 export const VERBS = ["read", "write", "apiversion", "ack"] as const;
 
@@ -30,7 +30,7 @@ export interface Draft {
   time: string;
   /** The type of an ack. */
   type: string;
-  options: Options;
+  options: RequestOptions;
   access: Access;
 }
 
@@ -40,16 +40,16 @@ export interface Wrong {
   readonly why: string;
 }
 
-export type Made = { readonly body: Body } | { readonly wrong: Wrong };
+export type Made = { readonly body: RequestBody } | { readonly wrong: Wrong };
 
 const HEX = /^(?:[0-9a-f]{2})+$/i;
 const DATED = /^\d{4}-\d\d-\d\dT/i;
 const ZONED = /(?:z|[+-]\d\d:?\d\d)$/i;
-const wrongs = en.messages.ask.wrong;
+const wrongs = en.messages.send.wrong;
 
 export function emptyDraft(): Draft {
   const access: Access = { extender: "", type: "", publicKey: "", key: "" };
-  const options = { ...USUAL };
+  const options = { ...DEFAULT_OPTIONS };
   return { verb: "read", typed: "", form: null, text: "", isNull: false, time: "", type: "0", options, access };
 }
 
@@ -59,7 +59,7 @@ export function formIn(draft: Draft, subject: RequestedProperty | null): Form {
 
 /** The body of what is chosen so far, or what keeps it from being one. */
 export function made(draft: Draft): Made {
-  if (draft.verb === "apiversion") return { body: { operation: "apiversion", ...common(draft.options) } };
+  if (draft.verb === "apiversion") return { body: { operation: "apiversion", ...buildCommonFields(draft.options) } };
   const subject = parseProperty(draft.typed);
   if (subject === null) return { wrong: { at: "typed", why: wrongs.identifier } };
   const form = formIn(draft, subject);
@@ -69,11 +69,11 @@ export function made(draft: Draft): Made {
 }
 
 function writeOf(draft: Draft, subject: RequestedProperty, form: Form): Made {
-  if (form === "decoded" && extOf(draft.options.ext) === null) {
-    return { wrong: { at: "ext", why: en.asking.value.wrong.ext } };
+  if (form === "decoded" && parseExtension(draft.options.ext) === null) {
+    return { wrong: { at: "ext", why: en.requests.value.wrong.ext } };
   }
   // Of raw values nothing is typed for NULL, and a command has none.
-  const given = draft.isNull && form === "decoded" ? { value: null } : valueOf(editorOf(subject, form), draft.text);
+  const given = draft.isNull && form === "decoded" ? { value: null } : parseValue(selectEditor(subject, form), draft.text);
   if ("wrong" in given) return { wrong: { at: "text", why: given.wrong } };
   return { body: buildWriteBody(subject, form, given.value, draft.options) };
 }
@@ -86,16 +86,16 @@ function ackOf(draft: Draft, subject: RequestedProperty, form: Form): Made {
   return {
     body: {
       operation: form === "raw" ? "ack" : "ack-decoded",
-      identifier: subject.called[form],
+      identifier: subject.identifiers[form],
       time: time.toISOString(),
       type: Number(draft.type),
-      ...common(draft.options),
+      ...buildCommonFields(draft.options),
     },
   };
 }
 
-function accessed(body: Body, { extender, type, publicKey, key }: Access): Made {
-  const mac = macIn(extender);
+function accessed(body: RequestBody, { extender, type, publicKey, key }: Access): Made {
+  const mac = parseMac(extender);
   if (extender.trim() !== "" && mac === null) return { wrong: { at: "extender", why: wrongs.extender } };
   const keys = { publicKey: publicKey.trim(), key: key.trim() };
   if (Object.values(keys).some((each) => each !== "" && !HEX.test(each))) return { wrong: { at: "key", why: wrongs.key } };
@@ -111,7 +111,7 @@ function accessed(body: Body, { extender, type, publicKey, key }: Access): Made 
 }
 
 /** A body as it may be shown: keys are for the gateway alone. */
-export function shownBody(body: Body): string {
+export function shownBody(body: RequestBody): string {
   const hidden = { ...(body.publicKey && { publicKey: "…" }), ...(body.key && { key: "…" }) };
   return JSON.stringify({ ...body, ...hidden }, null, 2);
 }

@@ -1,10 +1,10 @@
 /** A report as it is told live, and what a row says of it. */
 import { catalogue } from "../../../api/catalogue.svelte";
 import { deviceNames } from "../../../api/device-names.svelte";
-import { measured, statusText } from "../../../requests/request-text";
+import { formatValueWithUnit, statusText } from "../../../requests/request-text";
 import type { LiveEvent } from "../../../live/socket.svelte";
 import { en } from "../../../text/en";
-import { decimal, macOf } from "../../../text/format";
+import { formatDecimal, parseDeviceId } from "../../../text/format";
 
 export const KINDS = ["heartbeat", "rssi", "dfu", "property", "measurement", "measurement-error", "event"] as const;
 
@@ -31,7 +31,7 @@ export function reportIn({ time, data }: LiveEvent, number: number): Report | nu
   const kind = KINDS.find((each) => each === data["kind"]);
   if (kind === undefined) return null;
   const said = (name: string): string => String(data[name] ?? "");
-  return { number, toldAt: time, kind, device: macOf(said("device")), gateway: said("gateway"), time: said("time"), data };
+  return { number, toldAt: time, kind, device: parseDeviceId(said("device")), gateway: said("gateway"), time: said("time"), data };
 }
 
 /** Whom a report mentions. */
@@ -41,9 +41,9 @@ export function mentioned({ device, gateway, data: { parent } }: Report): readon
 
 /** What it is about: a name, and what machines call it. */
 export function subjectIn({ data: { identifier, name, parent } }: Report): { name: string; detail: string } {
-  if (typeof parent === "string") return { name: words.heardBy(deviceNames.of(parent)), detail: "" };
+  if (typeof parent === "string") return { name: words.heardBy(deviceNames.get(parent)), detail: "" };
   const hex = typeof identifier === "string" ? identifier : "";
-  const called = typeof name === "string" ? name : (catalogue.entry(hex)?.name ?? "");
+  const called = typeof name === "string" ? name : (catalogue.find(hex)?.name ?? "");
   return called === "" ? { name: hex, detail: "" } : { name: called, detail: hex };
 }
 
@@ -51,9 +51,9 @@ export function subjectIn({ data: { identifier, name, parent } }: Report): { nam
 export function valueIn({ kind, data }: Report): string {
   const { value, raw, error, identifier, name, status, rssi } = data;
   if (kind === "heartbeat") return words.status(String(status));
-  if (typeof rssi === "number") return `${decimal(rssi)} ${en.common.signal.unit}`;
+  if (typeof rssi === "number") return `${formatDecimal(rssi)} ${en.common.signal.unit}`;
   if (typeof error === "number") return statusText(error);
-  if (value !== null && value !== undefined) return measured(String(identifier ?? name ?? ""), value, false);
+  if (value !== null && value !== undefined) return formatValueWithUnit(String(identifier ?? name ?? ""), value, false);
   return typeof raw === "string" && raw !== "" ? raw : "–";
 }
 

@@ -1,7 +1,7 @@
 /** Which reports are wanted, as the address of the page says it. */
-import type { Filter } from "../../../live/socket.svelte";
-import { without } from "../../../query";
-import { macIn } from "../../../text/mac";
+import type { LiveFilter } from "../../../live/socket.svelte";
+import { withoutParams } from "../../../query";
+import { parseMac } from "../../../text/mac";
 import { KINDS, type Kind, type Report } from "./report";
 
 export interface Wanted {
@@ -25,7 +25,7 @@ export function wantedIn(query: URLSearchParams): Wanted {
 
 /** The same address with something else wanted. */
 export function restated(query: URLSearchParams, wanted: Wanted): URLSearchParams {
-  const changed = without(query, "Kind", "Ids", "Gateway");
+  const changed = withoutParams(query, "Kind", "Ids", "Gateway");
   for (const kind of wanted.kinds) changed.append("Kind", kind);
   for (const mac of wanted.devices) changed.append("Ids", `bmac-${mac}`);
   for (const mac of wanted.gateways) changed.append("Gateway", mac);
@@ -33,7 +33,7 @@ export function restated(query: URLSearchParams, wanted: Wanted): URLSearchParam
 }
 
 /** What the service is asked to tell. It knows no kinds of reports: those are told apart here. */
-export function filterOf({ devices, gateways }: Wanted): Filter {
+export function filterOf({ devices, gateways }: Wanted): LiveFilter {
   return {
     Types: ["report"],
     ...(devices.length > 0 && { Ids: devices.map((mac) => `bmac-${mac}`) }),
@@ -50,6 +50,6 @@ export function fits({ kinds, devices, gateways }: Wanted, report: Report): bool
 }
 
 function macsIn(texts: readonly string[]): readonly string[] {
-  const macs = texts.map(macIn).filter((mac) => mac !== null);
+  const macs = texts.map(parseMac).filter((mac) => mac !== null);
   return [...new Set(macs)].slice(0, MOST);
 }

@@ -1,6 +1,6 @@
 /** Actions that a user can run on a job, and when each is available. */
-import { api, bodyOf } from "../../../../api/client";
-import { AGAIN, CANCELABLE, type Job, countOf, isOver } from "../../../../jobs/states";
+import { api, requireBody } from "../../../../api/client";
+import { RETRYABLE_STATES, CANCELABLE_STATES, type Job, countExecutions, isFinished } from "../../../../jobs/states";
 
 /** Actions that the service answers with a job. */
 export type JobCommand = "start" | "pause" | "resume" | "apply" | "cancel" | "retry";
@@ -14,11 +14,11 @@ export function listActions(job: Job): readonly JobAction[] {
   if (state === "CREATED") actions.push("start");
   if (state === "PAUSED") actions.push("resume");
   const isUnderWay = state === "IN_PROGRESS" || state === "PAUSED";
-  if (job.stage && job.appliedAt === null && isUnderWay && countOf(job.counts, ["STAGED"]) > 0) actions.push("apply");
+  if (job.stage && job.appliedAt === null && isUnderWay && countExecutions(job.counts, ["STAGED"]) > 0) actions.push("apply");
   if (state === "IN_PROGRESS" || state === "SCHEDULED") actions.push("pause");
-  if (CANCELABLE.includes(state)) actions.push("cancel");
-  if (isOver(job) && countOf(job.counts, AGAIN) > 0) actions.push("retry");
-  if (isOver(job) || state === "CREATED") actions.push("delete");
+  if (CANCELABLE_STATES.includes(state)) actions.push("cancel");
+  if (isFinished(job) && countExecutions(job.counts, RETRYABLE_STATES) > 0) actions.push("retry");
+  if (isFinished(job) || state === "CREATED") actions.push("delete");
   return actions;
 }
 
@@ -29,15 +29,15 @@ export async function runCommand(command: JobCommand, id: string, key: string): 
   switch (command) {
     case "start":
     case "apply":
-      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/apply", { params }));
+      return requireBody(await api.POST("/api/v1/jobs/{job_id}/apply", { params }));
     case "pause":
-      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/pause", { params }));
+      return requireBody(await api.POST("/api/v1/jobs/{job_id}/pause", { params }));
     case "resume":
-      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/resume", { params }));
+      return requireBody(await api.POST("/api/v1/jobs/{job_id}/resume", { params }));
     case "cancel":
-      return bodyOf(await api.POST("/api/v1/jobs/{job_id}/cancel", { params }));
+      return requireBody(await api.POST("/api/v1/jobs/{job_id}/cancel", { params }));
     case "retry":
-      return bodyOf(
+      return requireBody(
         await api.POST("/api/v1/jobs/{job_id}/retry", { params: { ...params, header: { "Idempotency-Key": key } } }),
       );
   }

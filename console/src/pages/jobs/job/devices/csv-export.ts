@@ -1,7 +1,7 @@
 /** CSV export of the devices of a job. Pages are converted to text as they are loaded, so a list of any length is never
  * rendered. */
-import { type Schemas, api, bodyOf } from "../../../../api/client";
-import { namesOf } from "../../../../api/device-names.svelte";
+import { type Schemas, api, requireBody } from "../../../../api/client";
+import { fetchDeviceNames } from "../../../../api/device-names.svelte";
 import { downloadFile } from "../../../../file-download";
 import { type Cells, csvFile, csvLine } from "../../../../text/csv";
 import { en } from "../../../../text/en";
@@ -34,8 +34,8 @@ export async function exportCsv(id: string, onprogress: (loaded: number) => void
   do {
     const query = { MaxResults: PAGE_SIZE, ...(token !== null && { NextToken: token }) };
     const params = { path: { job_id: id }, query };
-    const page: Schemas["ExecutionPage"] = bodyOf(await api.GET("/api/v1/jobs/{job_id}/executions", { params, signal }));
-    const names = await namesOf(page.items.map(({ deviceId }) => deviceId), signal);
+    const page: Schemas["ExecutionPage"] = requireBody(await api.GET("/api/v1/jobs/{job_id}/executions", { params, signal }));
+    const names = await fetchDeviceNames(page.items.map(({ deviceId }) => deviceId), signal);
     const cells = (item: Execution): Cells => [names.get(item.deviceId) ?? "", ...COLUMNS.map((column) => item[column])];
     lines.push(page.items.map((item) => csvLine(cells(item))).join(""));
     loaded += page.items.length;

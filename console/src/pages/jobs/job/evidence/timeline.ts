@@ -1,9 +1,9 @@
 /** Timeline of one execution: state transitions with their causes, and other evidence, in order of time. */
 import type { Schemas } from "../../../../api/client";
 import { deviceNames } from "../../../../api/device-names.svelte";
-import { type ExecutionState, lookOfExecution } from "../../../../jobs/states";
+import { type ExecutionState, getExecutionStyle } from "../../../../jobs/states";
 import { en } from "../../../../text/en";
-import { count, humanised, moment, sentence, valueText } from "../../../../text/format";
+import { formatCount, humanizeName, formatDateTime, toSentence, valueText } from "../../../../text/format";
 import { describeReason } from "../reason-codes";
 
 export type Detail = Schemas["ExecutionDetail"];
@@ -41,13 +41,13 @@ const SERVICE = "meshfleet";
 
 export function buildTimeline(detail: Detail): readonly TimelineEntry[] {
   const steps = detail.transitions.map((step): TimelineEntry => {
-    const to = lookOfExecution(step.to).word;
+    const to = getExecutionStyle(step.to).word;
     return {
       time: step.time,
       attempt: step.attempt,
       state: step.to,
-      title: step.from === null ? to : words.step(lookOfExecution(step.from).word, to),
-      text: [sentence(step.cause), step.evidence ? formatEvidence(step.evidence) : ""].filter((part) => part !== "").join(" "),
+      title: step.from === null ? to : words.step(getExecutionStyle(step.from).word, to),
+      text: [toSentence(step.cause), step.evidence ? formatEvidence(step.evidence) : ""].filter((part) => part !== "").join(" "),
       actor: step.actor === SERVICE ? null : step.actor,
       isLater: false,
     };
@@ -87,40 +87,40 @@ export function collectProof(detail: Detail): readonly string[] {
   const last = reads.toSorted((one, other) => one.time.localeCompare(other.time)).at(-1);
   const heartbeats = evidence.filter((each) => each.kind === "heartbeat" && toRecord(each.content)["status"] === 0).length;
   const proof: string[] = [];
-  if (last) proof.push(words.proven.version(detail.toVersion, moment(last.time)), words.proven.read(count(reads.length)));
-  if (heartbeats > 0) proof.push(words.proven.beats(count(heartbeats)));
+  if (last) proof.push(words.proven.version(detail.toVersion, formatDateTime(last.time)), words.proven.read(formatCount(reads.length)));
+  if (heartbeats > 0) proof.push(words.proven.beats(formatCount(heartbeats)));
   return proof;
 }
 
-/** Format a report or a response as a sentence. */
+/** Format a report or a response as a toSentence. */
 function formatEvidence({ kind, content }: Evidence): string {
   const fields = toRecord(content);
   const step = formatStep(fields["step"]);
   switch (kind) {
     case "response":
-      return words.said.response(step, formatResponse(fields));
+      return words.messages.response(step, formatResponse(fields));
     case "no-response":
-      return typeof fields["reason"] === "string" ? words.said.silenceWhy(step, fields["reason"]) : words.said.silence(step);
+      return typeof fields["reason"] === "string" ? words.messages.silenceWhy(step, fields["reason"]) : words.messages.silence(step);
     case "heartbeat":
-      return fields["status"] === 0 ? words.said.heartbeat : words.said.sick(valueText(fields["status"]));
+      return fields["status"] === 0 ? words.messages.heartbeat : words.messages.sick(valueText(fields["status"]));
     case "dfu":
       return typeof fields["parent"] === "string"
-        ? words.said.dfu(deviceNames.of(fields["parent"]), valueText(fields["rssi"]))
-        : words.said.dfuUnheard;
+        ? words.messages.dfu(deviceNames.get(fields["parent"]), valueText(fields["rssi"]))
+        : words.messages.dfuUnheard;
     default:
-      return words.said.other(kind, valueText(content));
+      return words.messages.other(kind, valueText(content));
   }
 }
 
 function formatResponse(fields: Record<string, unknown>): string {
   const { status, value } = fields;
   if (status !== 0) return formatStatus(status);
-  if (value === null || value === undefined) return words.said.fine;
-  if (typeof value === "string") return words.said.version(decodeVersion(value) ?? value);
+  if (value === null || value === undefined) return words.messages.fine;
+  if (typeof value === "string") return words.messages.version(decodeVersion(value) ?? value);
   const { state, percent, error } = toRecord(value);
   if (state === undefined) return valueText(value);
-  const text = words.said.state(humanised(String(state)), valueText(percent));
-  return error === 0 || error === undefined ? text : words.said.error(text, formatError(error));
+  const text = words.messages.state(humanizeName(String(state)), valueText(percent));
+  return error === 0 || error === undefined ? text : words.messages.error(text, formatError(error));
 }
 
 /** Format the error number that a device reports for a failed update. */
@@ -131,8 +131,8 @@ function formatError(error: unknown): string {
 
 /** Format a response status with the texts of the request pages. */
 function formatStatus(status: unknown): string {
-  const texts: Readonly<Record<string, string>> = en.asking.status;
-  return texts[String(status)] ?? words.said.status(valueText(status));
+  const texts: Readonly<Record<string, string>> = en.requests.status;
+  return texts[String(status)] ?? words.messages.status(valueText(status));
 }
 
 /** Return the version in a successful read response; null: it is another kind of evidence. */

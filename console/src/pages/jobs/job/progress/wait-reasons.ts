@@ -1,10 +1,10 @@
 /** Texts for what a job waits for, and for what its queued devices wait for, with their number. */
-import { ACTIVE, type Job, countOf } from "../../../../jobs/states";
+import { ACTIVE_STATES, type Job, countExecutions } from "../../../../jobs/states";
 import { en } from "../../../../text/en";
-import { count, moment } from "../../../../text/format";
+import { formatCount, formatDateTime } from "../../../../text/format";
 import type { Summary } from "../live-job.svelte";
 
-const words = en.job.waits;
+const words = en.job.waitingFor;
 
 export interface JobWait {
   readonly text: string;
@@ -20,11 +20,11 @@ export function describeJobWait(job: Job): JobWait | null {
     case "PENDING_APPROVAL":
       return { text: words.approval, isUrgent: true };
     case "SCHEDULED":
-      return { text: job.startAt === null ? words.scheduledSoon : words.scheduled(moment(job.startAt)), isUrgent: false };
+      return { text: job.startAt === null ? words.scheduledSoon : words.scheduled(formatDateTime(job.startAt)), isUrgent: false };
     case "PAUSED":
       return { text: words.paused[job.pauseReason ?? "USER"], isUrgent: true };
     case "CANCELING":
-      return { text: words.canceling(count(countOf(job.counts, [...ACTIVE, "QUEUED"]))), isUrgent: false };
+      return { text: words.canceling(formatCount(countExecutions(job.counts, [...ACTIVE_STATES, "QUEUED"]))), isUrgent: false };
     case "IN_PROGRESS":
       return describeRunningWait(job);
     default:
@@ -33,14 +33,14 @@ export function describeJobWait(job: Job): JobWait | null {
 }
 
 function describeRunningWait(job: Job): JobWait | null {
-  const staged = countOf(job.counts, ["STAGED"]);
-  if (job.stage && job.appliedAt === null && staged > 0) return { text: words.staged(count(staged)), isUrgent: true };
+  const staged = countExecutions(job.counts, ["STAGED"]);
+  if (job.stage && job.appliedAt === null && staged > 0) return { text: words.staged(formatCount(staged)), isUrgent: true };
   const index = job.waveStates.findIndex((wave) => wave.soaksUntil);
   const soaking = job.waveStates[index];
   if (soaking?.soaksUntil) {
-    return { text: words.soaking(soaking.name ?? en.job.waves.name(count(index + 1)), moment(soaking.soaksUntil)), isUrgent: false };
+    return { text: words.soaking(soaking.name ?? en.job.waves.name(formatCount(index + 1)), formatDateTime(soaking.soaksUntil)), isUrgent: false };
   }
-  const isStuck = countOf(job.counts, ACTIVE) === 0 && countOf(job.counts, ["QUEUED"]) > 0;
+  const isStuck = countExecutions(job.counts, ACTIVE_STATES) === 0 && countExecutions(job.counts, ["QUEUED"]) > 0;
   return isStuck ? { text: words.stuck, isUrgent: false } : null;
 }
 
@@ -49,10 +49,10 @@ function describeRunningWait(job: Job): JobWait | null {
 export function describeQueueWaits(job: Job, summary: Summary | null): readonly string[] {
   if (job.state !== "IN_PROGRESS") return [];
   return Object.entries(summary?.waiting ?? {}).map(([keyword, devices]) =>
-    isKnownKeyword(keyword) ? words.words[keyword](count(devices)) : words.other(count(devices), keyword),
+    isKnownKeyword(keyword) ? words.reasons[keyword](formatCount(devices)) : words.other(formatCount(devices), keyword),
   );
 }
 
-function isKnownKeyword(keyword: string): keyword is keyof typeof words.words {
-  return Object.hasOwn(words.words, keyword);
+function isKnownKeyword(keyword: string): keyword is keyof typeof words.reasons {
+  return Object.hasOwn(words.reasons, keyword);
 }

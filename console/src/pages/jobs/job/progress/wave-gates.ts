@@ -1,8 +1,8 @@
 /** Texts for the gate after each wave: what it waits for, or its result. */
 import type { Job } from "../../../../jobs/states";
 import { en } from "../../../../text/en";
-import { decimal, moment } from "../../../../text/format";
-import { percent, percentText, reaches } from "../../../../text/percent";
+import { formatDecimal, formatDateTime } from "../../../../text/format";
+import { formatPercentage, percentText, reachesPercent } from "../../../../text/percent";
 
 const words = en.job.waves;
 
@@ -19,7 +19,7 @@ export function formatGate(job: Job, index: number): string {
   if (job.state === "CANCELING" && (wave.state === "WAITING" || wave.state === "RUNNING")) return "";
   const { successPercent: required } = job.gate;
   const finished = wave.succeeded + wave.failed;
-  const share = percent(wave.succeeded, finished, required);
+  const share = formatPercentage(wave.succeeded, finished, required);
   switch (wave.state) {
     case "WAITING":
       if (index === 0) return words.waitingFirst;
@@ -27,7 +27,7 @@ export function formatGate(job: Job, index: number): string {
     case "RUNNING":
       return index === job.waveStates.length - 1 ? "" : formatUpcomingGate(job);
     case "SOAKING":
-      return wave.soaksUntil ? words.soaking(moment(wave.soaksUntil)) : "";
+      return wave.soaksUntil ? words.soaking(formatDateTime(wave.soaksUntil)) : "";
     case "HELD":
       return words.held;
     case "PASSED":
@@ -35,7 +35,7 @@ export function formatGate(job: Job, index: number): string {
       if (required === 0) return "";
       return finished === wave.size ? words.passed(share, percentText(required)) : words.enough(percentText(required));
     case "FAILED":
-      return reaches(wave.succeeded, finished, required) ? words.broken : words.short(share, percentText(required));
+      return reachesPercent(wave.succeeded, finished, required) ? words.broken : words.short(share, percentText(required));
     case "SKIPPED":
       return "";
   }
@@ -49,7 +49,7 @@ function isPausedBefore({ state, pauseReason, waveStates }: Job, index: number):
 
 function formatUpcomingGate({ gate }: Job): string {
   const parts = [gate.successPercent > 0 ? words.needs(percentText(gate.successPercent)) : words.ungated];
-  if (gate.soakMinutes > 0) parts.push(words.soak(decimal(gate.soakMinutes)));
+  if (gate.soakMinutes > 0) parts.push(words.soak(formatDecimal(gate.soakMinutes)));
   if (gate.pause) parts.push(words.look);
   return parts.join(" ");
 }

@@ -14,7 +14,7 @@ export const FIELDS = {
   addWave: { id: "plan-add-wave", name: words.waves },
   success: { id: "plan-success", name: words.success },
   soak: { id: "plan-soak", name: words.soak },
-  addStop: { id: "plan-add-stop", name: words.stops },
+  addStop: { id: "plan-add-stop", name: words.stopRules },
   startAt: { id: "plan-start-at", name: words.startAt },
 } as const;
 
@@ -47,7 +47,7 @@ export function buildWaveFields(key: number, position: number): { amount: Field;
 /** Return the fields of the abort rule at a position, counted from 1. */
 export function buildStopFields(key: number, position: number): { percent: Field; least: Field } {
   return {
-    percent: { id: `plan-stop-${key}`, name: words.stop.percent(position) },
-    least: { id: `plan-stop-least-${key}`, name: words.stop.least(position) },
+    percent: { id: `plan-stop-${key}`, name: words.stopRule.percent(position) },
+    least: { id: `plan-stop-least-${key}`, name: words.stopRule.least(position) },
   };
 }

@@ -1,6 +1,6 @@
 /** Parser of form values that collects the faults of all fields. */
 import { en } from "../../../../text/en";
-import { decimal } from "../../../../text/format";
+import { formatDecimal } from "../../../../text/format";
 import type { Field } from "./fields";
 
 export interface Fault extends Field {
@@ -19,7 +19,7 @@ export interface Limits {
 /** Invisible characters: controls, direction marks, lone surrogates, line and paragraph separators. */
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/u;
 
-const words = en.newJob.faults;
+const words = en.newJob.errors;
 
 export class FormParser {
   readonly faults: Fault[] = [];
@@ -60,7 +60,7 @@ export class FormParser {
     const isNumber = text.trim() !== "" && Number.isFinite(value);
     const isWithin = value <= max && (isMinExclusive ? value > min : value >= min);
     if (isNumber && isWithin && (!isInteger || Number.isInteger(value))) return value;
-    const range = isMinExclusive ? words.above(decimal(min), decimal(max)) : words.between(decimal(min), decimal(max));
+    const range = isMinExclusive ? words.above(formatDecimal(min), formatDecimal(max)) : words.between(formatDecimal(min), formatDecimal(max));
     this.addFault(field, isInteger ? words.whole(range) : words.number(range));
     return null;
   }

@@ -2,7 +2,7 @@
  * can correct them before the request is sent. */
 import type { Schemas } from "../../../../api/client";
 import { en } from "../../../../text/en";
-import { decimal } from "../../../../text/format";
+import { formatDecimal } from "../../../../text/format";
 import { ADVANCED, FIELDS, buildStopFields, buildWaveFields } from "./fields";
 import { type Fault, FormParser, type Limits } from "./form-parser";
 import { MAX_STOPS, MAX_WAVES, type Plan } from "./plan.svelte";
@@ -21,7 +21,7 @@ const YEAR = 525_600;
 
 const COUNT: Limits = { min: 1, max: 1_000_000, isInteger: true };
 const SHARE: Limits = { min: 0, max: 100, isMinExclusive: true };
-const words = en.newJob.faults;
+const words = en.newJob.errors;
 
 /** Return the settings and all faults of a plan; with faults the settings are incomplete and must not be sent. */
 export function buildJobSettings(
@@ -99,7 +99,7 @@ function parseWaves(plan: Plan, parser: FormParser): Schemas["Wave"][] {
     const faultCount = parser.faults.length;
     const size = parser.parseNumber(fields.amount, amount, unit === "count" ? COUNT : SHARE);
     if (unit === "percent" && parser.faults.length === faultCount) {
-      if (size <= previousPercent) parser.addFault(fields.amount, words.reached(decimal(previousPercent)));
+      if (size <= previousPercent) parser.addFault(fields.amount, words.reached(formatDecimal(previousPercent)));
       previousPercent = Math.max(previousPercent, size);
     }
     return { name: parser.parseName(fields.name, name, MAX_WAVE_NAME_LENGTH) || null, ...buildSize(unit, size) };

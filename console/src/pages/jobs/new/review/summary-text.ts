@@ -1,8 +1,8 @@
 /** Texts of the review: a sentence that says what the job will do, warnings, and a list of all settings. */
 import type { Schemas } from "../../../../api/client";
-import { chipsOf } from "../../../../filtering/filters";
+import { buildChips } from "../../../../filtering/filters";
 import { en } from "../../../../text/en";
-import { count, decimal, moment } from "../../../../text/format";
+import { formatCount, formatDecimal, formatDateTime } from "../../../../text/format";
 import { percentText } from "../../../../text/percent";
 import { modelText } from "../../../../text/versions";
 import type { DryRun } from "../job-creation.svelte";
@@ -35,7 +35,7 @@ function formatRollout({ gate }: JobSettings, waves: DryRun["waves"]): readonly 
 function formatStart({ startAt, autoApply }: JobSettings, now: number): string {
   if (!autoApply) return words.sentence.hand;
   const isScheduled = startAt !== null && startAt !== undefined && Date.parse(startAt) > now;
-  return isScheduled ? words.sentence.later(moment(startAt)) : words.sentence.now;
+  return isScheduled ? words.sentence.later(formatDateTime(startAt)) : words.sentence.now;
 }
 
 /** Return warnings about what the user should know before starting the job. */
@@ -52,7 +52,7 @@ export function listWarnings(settings: JobSettings, dryRun: DryRun, now: number)
   if (settings.deadline) {
     const start = Math.max(now, settings.startAt ? Date.parse(settings.startAt) : now);
     const isTight = start + dryRun.estimatedMinutes * 60_000 > Date.parse(settings.deadline);
-    if (isTight) warnings.push(texts.deadline(moment(settings.deadline)));
+    if (isTight) warnings.push(texts.deadline(formatDateTime(settings.deadline)));
   }
   return warnings;
 }
@@ -67,7 +67,7 @@ export function buildDevicesFact(targets: Targets, gatewayName: (mac: string) =>
   if (targets.kind === "list") return { name, text: words.values.selected(targets.ids.length) };
   if (targets.kind !== "filter") return { name, text: words.values.all };
   const { FriendlyName, Ids } = targets.filter;
-  const parts = chipsOf(targets.filter, gatewayName).map((chip) => chip.text);
+  const parts = buildChips(targets.filter, gatewayName).map((chip) => chip.text);
   if (FriendlyName !== undefined) parts.push(`${en.devices.filter.FriendlyName}: ${FriendlyName}`);
   else if (Ids?.length === 1) parts.push(`${en.devices.filter.Ids}: ${Ids[0]}`);
   return { name, text: parts.join(" · ") };
@@ -84,11 +84,11 @@ export function buildPlanFacts(settings: JobSettings, now: number): readonly Fac
     ...fact(facts.order, ...formatWaves(settings)),
     ...fact(facts.stops, ...(settings.abort.length === 0 ? [values.never] : settings.abort.map(formatStop))),
     { name: facts.start, text: formatStart(settings, now) },
-    ...fact(facts.deadline, settings.deadline && moment(settings.deadline)),
+    ...fact(facts.deadline, settings.deadline && formatDateTime(settings.deadline)),
     ...fact(facts.method, en.newJob.plan.methods[settings.method ?? "usual"]),
     ...fact(facts.limits, ...formatLimits(settings)),
     ...fact(facts.retry, formatRetry(settings)),
-    ...fact(facts.offline, settings.timeouts && values.days(decimal(settings.timeouts.queueMinutes / DAY))),
+    ...fact(facts.offline, settings.timeouts && values.days(formatDecimal(settings.timeouts.queueMinutes / DAY))),
     ...fact(facts.other, settings.stage && values.stage, settings.allowDowngrade && values.downgrade),
   ];
 }
@@ -102,26 +102,26 @@ function formatWaves({ waves, gate }: JobSettings): (string | false)[] {
   return [
     [...sizes, words.rest.toLowerCase()].join(" → "),
     gate.successPercent > 0 && values.gate(percentText(gate.successPercent)),
-    gate.soakMinutes > 0 && values.soak(decimal(gate.soakMinutes)),
+    gate.soakMinutes > 0 && values.soak(formatDecimal(gate.soakMinutes)),
     gate.pause && values.pause,
   ];
 }
 
 function formatStop({ type, percent, minExecuted, action }: Schemas["Criterion"]): string {
-  const { types, actions } = en.newJob.plan.stop;
-  return words.values.stop(types[type], percentText(percent), count(minExecuted), actions[action]);
+  const { types, actions } = en.newJob.plan.stopRule;
+  return words.values.stop(types[type], percentText(percent), formatCount(minExecuted), actions[action]);
 }
 
 function formatLimits({ concurrency, rate }: JobSettings): string[] {
   const { values } = words;
   const parts: string[] = [];
-  if (concurrency?.perGateway) parts.push(values.perGateway(count(concurrency.perGateway)));
-  if (concurrency?.perJob) parts.push(values.perJob(count(concurrency.perJob)));
-  if (rate?.perMinute) parts.push(values.perMinute(count(rate.perMinute)));
+  if (concurrency?.perGateway) parts.push(values.perGateway(formatCount(concurrency.perGateway)));
+  if (concurrency?.perJob) parts.push(values.perJob(formatCount(concurrency.perJob)));
+  if (rate?.perMinute) parts.push(values.perMinute(formatCount(rate.perMinute)));
   return parts.length === 0 ? [values.unlimited] : parts;
 }
 
 function formatRetry({ retry }: JobSettings): string {
   if (!retry?.max) return words.values.noRetry;
-  return words.values.retry(count(retry.max), decimal(retry.backoffSeconds));
+  return words.values.retry(formatCount(retry.max), formatDecimal(retry.backoffSeconds));
 }

@@ -1,0 +1,52 @@
+/** Keys for programs. */
+import { isolateBidi } from "../bidi";
+
+export const apiKeys = {
+  title: "API keys",
+  table: "API keys",
+  lead: "A program signs in with a key instead of a person’s password. A key is valid until it expires or is removed, even after the person who created it was removed.",
+  columns: { name: "Name", id: "Id", role: "Role", by: "Created by", created: "Created", expires: "Expires", actions: "Actions" },
+  auditTrail: (name: string) => `What programs did with ${isolateBidi(name)}`,
+  never: "never",
+  expired: "Expired",
+  empty: {
+    title: "No API keys yet",
+    lead: "Create one for each program that reads or changes the fleet by itself: a dashboard, a script, a monitoring system. Each key has a role of its own, and can be removed without touching the others.",
+  },
+  creating: "Wait a moment: the key is being created and cannot be shown later.",
+  create: {
+    open: "New API key",
+    title: "Create an API key",
+    name: "Name",
+    nameHint: "What it is for, such as “dashboard” or “nightly export”.",
+    nameLong: (many: number) => `${many} characters are too many: 64 at most.`,
+    expires: "Expires",
+    spans: { never: "Never", month: "In 30 days", quarter: "In 90 days", year: "In a year", day: "On a date…" },
+    day: "Last day",
+    past: "This day has passed.",
+    exists: (name: string) => `There is a key named “${isolateBidi(name)}” already.`,
+    submit: "Create key",
+    busy: "Creating…",
+    noResponse: "A key may have been created that was not shown: check the list, remove it there and create another.",
+  },
+  shown: {
+    title: (name: string) => `API key “${isolateBidi(name)}”`,
+    shownOnce: "The key is shown only once. Store it now where the program finds it, and nowhere else.",
+    notStored: "This key cannot be shown again. If you did not store it, close with “I have stored it” anyway, remove the key and create another.",
+    key: "Key",
+    role: "Role",
+    expires: "Expires",
+    example: "Example",
+    exampleHint: "For a shell that has the key in MESHFLEET_TOKEN, which the meshfleet command reads too.",
+  },
+  remove: {
+    open: "Remove",
+    title: "Remove this API key?",
+    lead: (name: string) => `Programs that use “${isolateBidi(name)}” lose access at once, to the API and to the broker.`,
+    stays: "It cannot be restored: they need another key. Its entries in the audit log remain.",
+    submit: "Remove key",
+    busy: "Removing…",
+    done: (name: string) => `API key “${isolateBidi(name)}” was removed.`,
+    gone: "It was removed already.",
+  },
+} as const;
