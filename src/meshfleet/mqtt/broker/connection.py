@@ -27,6 +27,7 @@ from meshfleet.mqtt.codec.packets import (
     Subscribe,
     Unsubscribe,
     Will,
+    packet_name,
 )
 from meshfleet.mqtt.codec.parser import PacketParser
 
@@ -340,7 +341,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         first, *rest = packets
         if not isinstance(first, Connect):
-            self.close(f"the first packet is {type(first).__name__.upper()}, not CONNECT")
+            self.close(f"the first packet is {packet_name(first)}, not CONNECT")
             return
         self._early_packets = rest
         self.hold_reading()
@@ -388,7 +389,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.will = None  # [MQTT-3.14.4-3]
                 self.close("DISCONNECT received")
             case _:  # a second CONNECT [MQTT-3.1.0-2], or PUBREC or PUBCOMP: the broker never sends at QoS 2
-                self.close(f"unexpected {type(packet).__name__.upper()}")
+                self.close(f"unexpected {packet_name(packet)}")
 
     def _throttle(self) -> None:
         """Stop reading from a client that sends too fast, until its packet budget is refilled."""

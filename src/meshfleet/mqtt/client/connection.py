@@ -29,6 +29,7 @@ from meshfleet.mqtt.codec.packets import (
     Subscribe,
     Unsuback,
     Unsubscribe,
+    packet_name,
 )
 from meshfleet.mqtt.codec.parser import PacketParser
 from meshfleet.mqtt.network_errors import describe_network_error
@@ -341,7 +342,7 @@ class ClientConnection(asyncio.Protocol):
             # Packets after a refusal are ignored.
             self._is_closing = packet.code != ConnectReturnCode.ACCEPTED
         else:
-            self.fail(f"the broker sent {_packet_name(packet)} instead of CONNACK")
+            self.fail(f"the broker sent {packet_name(packet)} instead of CONNACK")
 
     def _handle_packet(self, packet: Packet) -> None:
         match packet:
@@ -357,7 +358,7 @@ class ClientConnection(asyncio.Protocol):
                 if not waiting.done():
                     waiting.set_result(packet)
             case _:
-                self.fail(f"the broker sent an unexpected {_packet_name(packet)}")
+                self.fail(f"the broker sent an unexpected {packet_name(packet)}")
 
     async def _request(self, packet: Subscribe | Unsubscribe) -> Any:
         self.check_open()
@@ -431,7 +432,3 @@ class ClientConnection(asyncio.Protocol):
                 waiting.set_exception(reason)
         self._pending_requests.clear()
         self._listener.on_connection_lost(self, reason)
-
-
-def _packet_name(packet: Packet) -> str:
-    return type(packet).__name__.upper()

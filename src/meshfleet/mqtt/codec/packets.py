@@ -145,3 +145,8 @@ class Pingresp(Packet, frozen=True, gc=False):
 
 class Disconnect(Packet, frozen=True, gc=False):
     """Regular end of a connection: the will message is not published."""
+
+
+def packet_name(packet: Packet) -> str:
+    """Return the name of a packet as the MQTT standard writes it: CONNECT, PUBLISH."""
+    return "PUBLISH" if isinstance(packet, Publish) else type(packet).__name__.upper()
