@@ -1,7 +1,7 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig, loadEnv } from "vite";
 
-/** For work on the console: the service that runs beside it, and that it asks. */
+/** Return the address of the service that the development server forwards requests to. */
 function service(mode: string): string {
   return loadEnv(mode, ".", "MESHFLEET_URL")["MESHFLEET_URL"] ?? "http://127.0.0.1:8080";
 }
@@ -13,14 +13,14 @@ export default defineConfig(({ mode }) => ({
     outDir: "../src/meshfleet/service/console/site",
     emptyOutDir: true,
     target: "es2022",
-    // A strict policy lets no page bring its own styles or pictures inside an address.
+    // The content security policy allows no data URLs for styles and images.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
-    // What pages share is one file, and each page one more: in many small ones a page comes later, and is larger.
+    // One chunk for shared code and one per page: many small chunks would be slower and larger.
     rolldownOptions: { output: { codeSplitting: { groups: [{ name: "common", minShareCount: 2 }] } } },
-    // In kB. The reference of the REST interface is as large; it is fetched by who opens it, and in one piece.
+    // In kB: the size of the REST reference, which is loaded in one piece when its page is opened.
     chunkSizeWarningLimit: 1600,
-    // What others wrote goes along with their licences.
+    // Ships the licenses of the dependencies.
     license: { fileName: "licenses.md" },
   },
 }));

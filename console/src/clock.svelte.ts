@@ -1,16 +1,15 @@
-/** What time it is where the service is. The clock of a browser may be wrong by any amount, so it alone is compared with
- * times that the service tells. It is told once a second to all who show how long ago something was; a hidden tab needs
- * no time. */
+/** Clock of the service. The clock of a browser may be wrong by any amount, so only this one is compared with times of
+ * the service. It ticks once per second for relative times, and stops in hidden tabs. */
 import { tabStorage } from "./storage";
 
 const EVERY = 1000;
 const KEY = "meshfleet.clock";
-/** Answers bear whole seconds, which may be those of a moment before. */
+/** Milliseconds by which the Date header of a response may lag: it has whole seconds, slightly old. */
 const COARSE = 3000;
 
 class Clock {
-  /** By how many milliseconds the service's clock is ahead of the browser's; null: it has not told its time yet. A page
-   * that is loaded anew in its tab knows it from the beginning. */
+  /** Milliseconds by which the clock of the service is ahead of the browser; null until the first response. Kept in the
+   * tab, so that a reload knows it at once. */
   #ahead = kept();
   now = $state(this.read());
 
@@ -19,12 +18,12 @@ class Clock {
     document.addEventListener("visibilitychange", () => this.#tell());
   }
 
-  /** The time at this very moment, in milliseconds since 1970. */
+  /** Return the current time of the service in milliseconds since 1970. */
   read(): number {
     return Date.now() + (this.#ahead ?? 0);
   }
 
-  /** As `fetch`, of the service: each of its answers says when it was given. */
+  /** Call `fetch` and set the clock from the Date header of the response. */
   readonly fetch = async (input: RequestInfo | URL, init?: RequestInit): Promise<Response> => {
     const askedAt = Date.now();
     const answer = await fetch(input, init);
@@ -33,8 +32,8 @@ class Clock {
     return answer;
   };
 
-  /** It is never earlier there than an answer says, so the latest that one said is believed, and small differences are
-   * none; unless a clock was set. So it may lag a little, and never runs ahead of what the service has told. */
+  /** Correct the offset if it is out of bounds. The service is never earlier than its response says, so the clock may
+   * lag a little but never runs ahead, unless a clock was set. */
   #learn(least: number, most: number): void {
     if (this.#ahead !== null && this.#ahead >= least && this.#ahead <= most) return;
     this.#ahead = least;

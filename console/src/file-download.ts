@@ -1,6 +1,6 @@
-/** Hands a file to the browser, which saves it. */
+/** Download of a file through the browser. */
 
-/** How long the browser may take to begin with it. */
+/** Milliseconds until the object URL is revoked: the browser must have started by then. */
 const FOR = 60_000;
 
 export function downloadFile(file: Blob, name: string): void {

@@ -1,5 +1,5 @@
-/** The address of one page. It is shown until the next one is there, and while the reader is elsewhere already its query
- * stays as it was: what the next page is asked for is none of its business, and it says nothing in its place. */
+/** Address of one page. A page is shown until the next one has loaded; meanwhile its query stays unchanged and it
+ * cannot change the address of the next page. */
 import { createContext } from "svelte";
 
 import { router } from "./router.svelte";
@@ -13,17 +13,17 @@ export class PageAddress {
 
   constructor(readonly path: string) {}
 
-  /** Look at something else on the same page, if one still is there; one can come back from it. */
+  /** Navigate to another query of the same page, with a history entry. Ignored after the page was left. */
   navigate(query: URLSearchParams): void {
     const text = query.toString();
     if (router.location.path === this.path) router.navigate(text ? `${this.path}?${text}` : this.path, { stays: true });
   }
 
-  /** Say with other words where one is, if one still is there. */
+  /** Replace the query of the page without a history entry. Ignored after the page was left. */
   replaceQuery(query: URLSearchParams): void {
     if (router.location.path === this.path) router.replaceQuery(query);
   }
 }
 
-/** What a page and its parts ask for their address, and what says it to them. */
+/** Getter and setter of the address in the context of a page. */
 export const [pageAddress, setPageAddress] = createContext<PageAddress>();

@@ -1,6 +1,6 @@
-/** Queries of addresses that say something else. The one that is given stays as it is. */
+/** Changed copies of address queries. */
 
-/** A name has this value or these and no others; null and nothing: none. */
+/** Return a query in which a parameter has exactly these values; null or empty removes it. */
 export function withParam(
   query: URLSearchParams,
   name: string,

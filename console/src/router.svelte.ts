@@ -1,4 +1,4 @@
-/** Where the reader is: the path and the query of the address, and how to get to another. */
+/** Router: path and query of the address, navigation, and guards that can prevent leaving. */
 import { SvelteMap } from "svelte/reactivity";
 
 export interface PageLocation {
@@ -6,13 +6,14 @@ export interface PageLocation {
   readonly query: URLSearchParams;
 }
 
-/** Whether one may leave for an address of the console, or altogether (null); who says no tells the reader why. */
+/** Return whether the user may leave for an address of the console, or close the page (null). If not, the guard shows
+ * why. */
 type MayLeave = (to: string | null) => boolean;
 
 class Router {
   location = $state.raw<PageLocation>(here());
 
-  /** Those who want to be asked, and whether they guard what is shown once. */
+  /** Active guards, and whether each protects a secret that is shown once. */
   #guards = new SvelteMap<MayLeave, boolean>();
 
   constructor() {
@@ -20,17 +21,17 @@ class Router {
     document.addEventListener("click", (event) => this.#follow(event));
   }
 
-  /** Whether somebody wants to be asked before the reader leaves. */
+  /** Whether a guard is active. */
   get isGuarded(): boolean {
     return this.#guards.size > 0;
   }
 
-  /** Whether something is seen, or on its way, that nobody can show again. */
+  /** Whether a secret is shown or being created that cannot be shown again. */
   get holdsSecret(): boolean {
     return [...this.#guards.values()].includes(true);
   }
 
-  /** Ask before the reader leaves, or loads the page anew, until the returned function is called. */
+  /** Call `mayLeave` before the user leaves or reloads, until the returned function is called. */
   guard(mayLeave: MayLeave, { isSecret = false } = {}): () => void {
     const stay = (event: BeforeUnloadEvent): void => {
       if (!mayLeave(null)) event.preventDefault();
@@ -43,7 +44,7 @@ class Router {
     };
   }
 
-  /** Go to an address of the console: to its top, unless it is more of what one looks at. */
+  /** Navigate to an address of the console, and scroll to its top unless `stays` is set. */
   navigate(address: string, { stays = false } = {}): void {
     if (address === location.pathname + location.search || !this.#mayLeave(address)) return;
     history.pushState(null, "", address);
@@ -51,13 +52,13 @@ class Router {
     if (!stays) scrollTo(0, 0);
   }
 
-  /** Say with other words where one is: nothing to come back to. */
+  /** Replace the query without a history entry. */
   replaceQuery(query: URLSearchParams): void {
     history.replaceState(null, "", addressOf({ path: location.pathname, query }));
     this.location = here();
   }
 
-  /** The browser is elsewhere already: who has to stay is put back. */
+  /** Handle back and forward. The browser has moved already, so a guarded page pushes its address again. */
   #arrive(): void {
     if (this.#mayLeave(addressOf(here()))) this.location = here();
     else history.pushState(null, "", addressOf(this.location));
@@ -67,7 +68,7 @@ class Router {
     return [...this.#guards.keys()].every((mayLeave) => mayLeave(to));
   }
 
-  /** Links are followed here, unless the reader wants them elsewhere. */
+  /** Follow links of the console, unless the user opens them in another tab or downloads them. */
   #follow(event: MouseEvent): void {
     if (event.defaultPrevented || event.button !== 0) return;
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;

@@ -1,7 +1,7 @@
-/** What a browser keeps for us. Where it may keep nothing, as some are told to, nothing is kept, and all else works. */
+/** Storage of the browser. If it is disabled, nothing is stored and everything else works. */
 export interface BrowserStorage {
   read(key: string): string | null;
-  /** Null: keep it no more. */
+  /** Write a value; null deletes it. */
   write(key: string, value: string | null): void;
 }
 
@@ -19,26 +19,26 @@ function shelf(storage: () => Storage): BrowserStorage {
         if (value === null) storage().removeItem(key);
         else storage().setItem(key, value);
       } catch {
-        // It holds for as long as the page is open.
+        // The value is kept only while the page is open.
       }
     },
   };
 }
 
-/** Until the tab is closed. */
+/** Storage of the tab, until it is closed. */
 export const tabStorage = shelf(() => sessionStorage);
-/** For everybody who uses this browser. */
+/** Storage of the browser, shared by all its users. */
 export const browserStorage = shelf(() => localStorage);
 
 const all: { clear(): void }[] = [];
 
-/** Keep nothing under any name any more: somebody else comes. */
+/** Delete all named items, when another user signs in. */
 export function clearNamedItems(): void {
   for (const each of all) each.clear();
 }
 
-/** The newest of a kind of things that would not fit into an address: the address names it, the tab keeps it. Where the
- * browser keeps nothing, it holds for as long as the page is open. */
+/** Newest item of a kind that is too large for an address: the address has its name, the tab storage its value. Without
+ * storage it lasts until the page is closed. */
 export class NamedItem<Value> {
   #newest: { readonly name: string; readonly value: Value } | null = null;
 
@@ -51,9 +51,9 @@ export class NamedItem<Value> {
     tabStorage.write(this.key, JSON.stringify(this.#newest));
   }
 
-  /** Null: another tab, or a time that is over, knew it. */
+  /** Return the value of a name; null if it belongs to another tab or was replaced. */
   read(name: string): Value | null {
-    // We alone write it.
+    // Only this class writes the key.
     this.#newest ??= JSON.parse(tabStorage.read(this.key) ?? "null") as { name: string; value: Value } | null;
     return this.#newest?.name === name ? this.#newest.value : null;
   }

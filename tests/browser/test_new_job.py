@@ -286,7 +286,7 @@ def test_jobs_are_listed_as_they_go_and_no_row_moves(
     assert places == [job_name in text for text in before]
     tab("Running")
     expect(row).to_have_count(0)
-    tab("Over")
+    tab("Finished")
     expect(row).to_contain_text("3 devices")
 
 

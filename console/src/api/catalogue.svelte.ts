@@ -1,4 +1,4 @@
-/** What identifiers mean and products are called, as the service knows it: read once, when it is first needed. */
+/** Catalogue of identifiers and product names, loaded from the service on first use. */
 import { type Schemas, api, requireBody, describeError } from "./client";
 import { retryOnReconnect } from "./reconnect-retries";
 import { session } from "./session.svelte";
@@ -6,39 +6,38 @@ import { session } from "./session.svelte";
 export type CatalogueEntry = Schemas["CatalogueEntry"];
 
 class Catalogue {
-  /** All identifiers in the order of their numbers; none until they are known. */
+  /** Identifiers in numerical order; empty until loaded. */
   entries = $state.raw<readonly CatalogueEntry[]>([]);
-  /** Why it could not be read. Pages work without it: they show identifiers as they are. */
+  /** Error of the last load. Pages work without the catalogue and show plain identifiers. */
   problem = $state<string | null>(null);
 
   #byWord = $derived(
     new Map(this.entries.flatMap((each) => [each.identifier, each.name].map((word) => [word, each]))),
   );
   #products = $state.raw<ReadonlyMap<string, string>>(new Map());
-  /** The models that are a product each. */
+  /** Model numbers that stand for exactly one product. */
   models = $derived([...this.#products.keys()].sort());
   #reading: Promise<void> | null = null;
   readonly #retry = (): void => void this.load();
 
-  /** Have it read, unless it is. Whoever shows identifiers calls this; after a failure the next one tries again, or
-   * the service being back. */
+  /** Load the catalogue unless it is loaded. After a failure the next call or a reconnect tries again. */
   async load(): Promise<void> {
     if (session.token === null) return;
     this.#reading ??= this.#read();
     await this.#reading;
   }
 
-  /** What is known of an identifier, by its hex in either case or its name; null while or where nothing is. */
+  /** Return the entry of an identifier, by hex in either case or by name; null if unknown or not loaded. */
   find(word: string): CatalogueEntry | null {
     return this.#byWord.get(word) ?? this.#byWord.get(word.toLowerCase()) ?? null;
   }
 
-  /** The unit of its values; null while unknown, and where it has none. */
+  /** Return the unit of an identifier; null if it is unknown or has none. */
   getUnit(word: string): string | null {
     return this.find(word)?.unit ?? null;
   }
 
-  /** What a model is called; null where its number stands for several products, or for none that is known. */
+  /** Return the product name of a model; null if the number is unknown or stands for several products. */
   getProductName(modelNumber: string): string | null {
     return this.#products.get(modelNumber) ?? null;
   }

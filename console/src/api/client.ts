@@ -1,4 +1,4 @@
-/** The interface for programs, as everybody has it: typed from its own document, with our token. */
+/** Typed client of the REST interface, generated from its OpenAPI document, with the token of the session. */
 import createClient, { type Middleware } from "openapi-fetch";
 
 import type { components, paths } from "../../generated/schema";
@@ -7,36 +7,36 @@ import { en } from "../text/en";
 import { reportUnreachable } from "./unreachable";
 import { session } from "./session.svelte";
 
-/** Bodies by the names that the document gives them. */
+/** Schemas of the OpenAPI document by name. */
 export type Schemas = components["schemas"];
 
-/** What the service said when it did not do what it was asked. */
+/** Error response of the service, or a request without a response (status 0). */
 export class Problem extends Error {
   constructor(
     readonly status: number,
     readonly code: string,
-    /** A sentence that names every fault. */
+    /** Sentence that names every invalid field. */
     message: string,
-    /** Seconds to wait before the next try, if the service names them. */
+    /** Seconds to wait before a retry; null if the service does not say. */
     readonly retryAfter: number | null = null,
-    /** What is wrong with single fields, by the names that the interface gives them. */
+    /** Problems of single fields, by their names in the interface. */
     readonly faults: readonly Schemas["FieldProblem"][] = [],
   ) {
     super(message);
   }
 }
 
-/** Milliseconds until the beginning of an answer must be there. */
+/** Milliseconds until the headers of a response must arrive. */
 const LONGEST = 30_000;
 
-/** What to tell the reader about whatever was thrown. */
+/** Return the text to show for an error. Unexpected errors are logged. */
 export function describeError(error: unknown): string {
   if (error instanceof Problem) return error.message;
   console.error(error);
   return en.common.unexpected;
 }
 
-/** The body of an answer that has one: what failed was thrown before. */
+/** Return the body of a successful response. Error responses were thrown before. */
 export function requireBody<Body>(answer: { data?: Body }): Body {
   if (answer.data === undefined) throw new Error("the service answered with nothing");
   return answer.data;
@@ -44,7 +44,7 @@ export function requireBody<Body>(answer: { data?: Body }): Body {
 
 const signed: Middleware = {
   onRequest({ request }) {
-    // Who signs out brings the token that is no more.
+    // A sign-out sends the token that the session has dropped already.
     if (session.token !== null && !request.headers.has("Authorization")) {
       request.headers.set("Authorization", `Bearer ${session.token}`);
     }
@@ -61,29 +61,29 @@ const signed: Middleware = {
   },
 };
 
-/** What a refusal says; it may end the session, or tell that one may do less than before. */
+/** Convert an error response to a Problem. Expire the session or recheck the role where the response says so. */
 export async function handleErrorResponse(response: Response, address: string, authorization: string | null): Promise<Problem> {
   const problem = await problemOf(response);
   if (response.status === 401 && isOver(address, authorization, problem)) session.expire();
   if (problem.code === "not-allowed" && isOurs(authorization)) session.recheckRole();
-  // The service tells programs what to come with. Who comes back to a page wants to know what became of it.
+  // The text of the service is for programs. A user needs to know that the action was not done.
   return problem.code === "not-logged-in" ? new Problem(response.status, problem.code, en.common.sessionEnded) : problem;
 }
 
-/** Whether a refusal ends the session: not when a password was wrong, or when a token that still holds cannot be
- * renewed, and not when another token is used by now. */
+/** Return whether a 401 ends the session: not for a wrong password, for a valid token that cannot be renewed, or for a
+ * request with an older token. */
 function isOver(address: string, authorization: string | null, problem: Problem): boolean {
   if (problem.code === "wrong-credentials" || address.endsWith("/auth/refresh")) return false;
   return isOurs(authorization);
 }
 
-/** Whether it was asked with the token of now. */
+/** Return whether a request had the current token. */
 function isOurs(authorization: string | null): boolean {
   return session.token !== null && authorization === `Bearer ${session.token}`;
 }
 
-/** As `fetch`, but nobody waits for ever: a connection that died without a word answers nothing. What is on its way may
- * take its time. The whole answer is here then, so that a connection that ends within it fails as others do. */
+/** Call `fetch` with a time limit for the headers, since a dead connection never answers; the body may take longer. The
+ * body is read completely, so that a connection that ends within it fails here. */
 async function ask(request: Request): Promise<Response> {
   const limit = new AbortController();
   const timer = setTimeout(() => limit.abort(new DOMException("no answer", "TimeoutError")), LONGEST);

@@ -1,26 +1,25 @@
-/** What people call the devices that are mentioned here; each is asked for once, many at a time, and again when news of
- * it may have been missed. */
+/** Names of the devices on the page: loaded in batches, once each, and again after live events were missed. */
 import { SvelteMap, SvelteSet } from "svelte/reactivity";
 
 import { api, requireBody } from "./client";
 import { formatMac } from "../text/format";
 
-/** So many are asked for at once: their ids stand in an address. */
+/** Number of ids per request: they are part of the address. */
 const AT_ONCE = 50;
 
 class DeviceNames {
   #known = new SvelteMap<string, string>();
-  /** Whose name is not older than what is told live; who mentions another asks for it, and shows the old one meanwhile. */
+  /** MACs with an up-to-date name. Other names are loaded again on use and shown meanwhile. */
   #fresh = new SvelteSet<string>();
   #wanted = new Set<string>();
   #isAsked = false;
 
-  /** The name of the device with a MAC; its address while nobody knows one. */
+  /** Return the name of a device, or its MAC while none is loaded. */
   get(mac: string): string {
     return this.#known.get(mac) || formatMac(mac);
   }
 
-  /** Find out how devices are called. */
+  /** Load the names of devices that are not up to date. */
   load(macs: Iterable<string>): void {
     for (const mac of macs) if (!this.#fresh.has(mac)) this.#wanted.add(mac);
     if (this.#wanted.size === 0 || this.#isAsked) return;
@@ -28,23 +27,23 @@ class DeviceNames {
     queueMicrotask(() => void this.#ask());
   }
 
-  /** A device was given a name. */
+  /** Set the name of a device. */
   set(mac: string, name: string): void {
     this.#known.set(mac, name);
     this.#fresh.add(mac);
   }
 
-  /** A device is told of, with its name: of those that nobody mentions nothing is kept. */
+  /** Update the name of a device after a live event, but only if its name was requested. */
   updateIfLoaded(mac: string, name: string): void {
     if (this.#known.has(mac)) this.set(mac, name);
   }
 
-  /** Something was missed, a new name perhaps. */
+  /** Mark all names as outdated, after live events were missed. */
   invalidate(): void {
     this.#fresh.clear();
   }
 
-  /** Somebody signs out: the next one may be another. */
+  /** Delete all names when the user signs out. */
   clear(): void {
     this.#known.clear();
     this.#fresh.clear();
@@ -58,10 +57,10 @@ class DeviceNames {
     if (!this.#isAsked) return;
     try {
       const found = await fetchDeviceNames(macs.map((mac) => `bmac-${mac}`));
-      // Who is not known stays an address, and is not asked for again.
+      // Unknown devices keep their MAC and are not requested again.
       for (const mac of macs) this.set(mac, found.get(`bmac-${mac}`) ?? "");
     } catch {
-      // An address will do; the next one who mentions them asks again.
+      // The MAC is shown; the next use requests the name again.
     }
     this.#isAsked = false;
     if (this.#wanted.size > 0) this.load([]);
@@ -70,7 +69,7 @@ class DeviceNames {
 
 export const deviceNames = new DeviceNames();
 
-/** What people call these devices now, by their ids; those that are not known are left out. */
+/** Fetch the current names of devices by id. Unknown devices are left out. */
 export async function fetchDeviceNames(ids: readonly string[], signal?: AbortSignal): Promise<Map<string, string>> {
   const found = new Map<string, string>();
   for (let start = 0; start < ids.length; start += AT_ONCE) {

@@ -1,8 +1,8 @@
-/** Devices by what people call them: a part of the name, or a MAC in any spelling. Gateways are devices too. */
+/** Device search by a part of the name or by a MAC in any notation. Gateways are devices too. */
 import { parseMac } from "../text/mac";
 import { type Schemas, api, requireBody } from "./client";
 
-/** The first devices of a name; all devices, if nothing is said of it. */
+/** Find the first devices that match; with an empty text, the first of all devices. */
 export async function findDevicesByName(text: string, most: number, signal: AbortSignal): Promise<Schemas["DevicePage"]> {
   const mac = parseMac(text);
   const name = text.trim();

@@ -1,6 +1,6 @@
-/** Keys under which the service does once what it is asked several times. */
+/** Idempotency keys for requests. */
 
-/** A name that nobody else has. Browsers know UUIDs only on pages that came with TLS. */
+/** Create a random key. `crypto.randomUUID` exists only on pages served over TLS. */
 export function createIdempotencyKey(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

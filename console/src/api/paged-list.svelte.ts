@@ -1,5 +1,5 @@
-/** A list that is read page by page. What an older question brings is never shown as the answer to a newer one. What
- * failed is asked again when the service is back. */
+/** List that is loaded page by page. Responses to outdated requests are discarded; failed requests are repeated on
+ * reconnect. */
 import { describeError } from "./client";
 import { type Change, PendingChanges } from "./pending-changes";
 import { cancelRetry, retryOnReconnect } from "./reconnect-retries";
@@ -13,13 +13,13 @@ export type FetchPage<Item> = (token: string | undefined, signal: AbortSignal) =
 
 export class PagedList<Item> {
   items = $state.raw<readonly Item[]>([]);
-  /** Whether an answer is awaited. */
+  /** Whether a request is pending. */
   isLoading = $state(false);
-  /** Whether there is an answer to what was asked last; until then the items are older ones. */
+  /** Whether the items belong to the current list; false while they are those of the previous one. */
   isFresh = $state(false);
-  /** Whether there are more items than these. */
+  /** Whether there are more pages. */
   hasMore = $state(false);
-  /** Why the last question was not answered; the items stay. */
+  /** Error of the last request; the items are unchanged. */
   problem = $state<string | null>(null);
 
   #fetch: FetchPage<Item> | null = null;
@@ -28,7 +28,7 @@ export class PagedList<Item> {
   readonly #retry = (): void => void this.retry();
   readonly #meanwhile = new PendingChanges<readonly Item[]>();
 
-  /** Read a list from its beginning. Older items stay until the first answer is there. */
+  /** Load a list from its first page. The previous items stay until the first response. */
   async start(fetch: FetchPage<Item>): Promise<void> {
     this.#fetch = fetch;
     this.#token = undefined;
@@ -37,22 +37,22 @@ export class PagedList<Item> {
     await this.#read();
   }
 
-  /** The same list anew. */
+  /** Load the same list again from its first page. */
   async reload(): Promise<void> {
     if (this.#fetch) await this.start(this.#fetch);
   }
 
-  /** The next page, if there is one and nobody waits for it already. */
+  /** Load the next page, unless there is none or a request is pending. */
   async loadMore(): Promise<void> {
     if (this.hasMore && !this.isLoading) await this.#read();
   }
 
-  /** After a failure: the page that is missing. */
+  /** Repeat the request that failed. */
   async retry(): Promise<void> {
     if (!this.isLoading) await this.#read();
   }
 
-  /** Let nothing come any more. */
+  /** Cancel the pending request and its retry. */
   stop(): void {
     cancelRetry(this.#retry);
     this.#asking?.abort();
@@ -61,17 +61,17 @@ export class PagedList<Item> {
     this.isLoading = false;
   }
 
-  /** Show items otherwise, such as one that was told to have changed; their order stays. */
+  /** Replace items, such as those that a live event changed. The order is unchanged. */
   update(change: (item: Item) => Item): void {
     this.#lay((items) => items.map(change));
   }
 
-  /** Show an item no more. */
+  /** Remove the items that match. */
   remove(is: (item: Item) => boolean): void {
     this.#lay((items) => items.filter((item) => !is(item)));
   }
 
-  /** It holds for what is shown, and for a page that is on its way. */
+  /** Apply a change to the items, and to the page that is being loaded. */
   #lay(change: Change<readonly Item[]>): void {
     this.items = change(this.items);
     this.#meanwhile.add(change);

@@ -1,10 +1,11 @@
-/** What is told while an answer is on its way. The answer may be older than that: so it is laid over it. */
+/** Live changes that arrive while a response is pending. The response may be older than they are, so they are applied
+ * to it. */
 export type Change<Value> = (value: Value) => Value;
 
 export class PendingChanges<Value> {
   #changes: Change<Value>[] | null = null;
 
-  /** A question is asked. Whatever was told before is part of its answer. */
+  /** Start recording when a request is sent. Its response includes all earlier changes. */
   start(): void {
     this.#changes = [];
   }
@@ -13,12 +14,12 @@ export class PendingChanges<Value> {
     this.#changes?.push(change);
   }
 
-  /** The answer as it is by now. */
+  /** Apply the recorded changes to a response. */
   applyTo(answer: Value): Value {
     return (this.#changes ?? []).reduce((value, change) => change(value), answer);
   }
 
-  /** Nothing is on its way any more. */
+  /** Stop recording. */
   end(): void {
     this.#changes = null;
   }

@@ -1,9 +1,9 @@
-/** What failed, and is tried again as soon as the service is back. Who finds that out says so here. */
+/** Failed requests that are repeated when the service is reachable again. */
 type Retry = () => void;
 
 const waiting = new Set<Retry>();
 
-/** Try again when the service is back: once, unless `cancelRetry` is called before. */
+/** Call `retry` once when the service is back, unless `cancelRetry` is called before. */
 export function retryOnReconnect(retry: Retry): void {
   waiting.add(retry);
 }
@@ -12,7 +12,7 @@ export function cancelRetry(retry: Retry): void {
   waiting.delete(retry);
 }
 
-/** The service is back. What fails again waits for the next time. */
+/** Run all waiting retries, when the service is back. Those that fail again wait for the next reconnect. */
 export function runRetries(): void {
   const all = [...waiting];
   waiting.clear();

@@ -1,5 +1,5 @@
-/** One thing that is read, and read again. The newest question wins; what is shown stays while it is asked anew. What
- * failed is asked again when the service is back. */
+/** A value that is loaded and reloaded. Only the newest request counts, the old value stays meanwhile, and a failed
+ * request is repeated on reconnect. */
 import { Problem, describeError } from "./client";
 import { type Change, PendingChanges } from "./pending-changes";
 import { cancelRetry, retryOnReconnect } from "./reconnect-retries";
@@ -8,7 +8,7 @@ export class Resource<Value> {
   value = $state.raw<Value | null>(null);
   isLoading = $state(false);
   problem = $state<string | null>(null);
-  /** Whether the service says that there is no such thing. */
+  /** Whether the service returned 404. */
   isMissing = $state(false);
 
   #asking: AbortController | null = null;
@@ -43,15 +43,15 @@ export class Resource<Value> {
     }
   }
 
-  /** Something was told: it holds for what is shown, and for an answer that is on its way. Where nothing is shown yet,
-   * it begins with `empty`, or waits for the answer. */
+  /** Apply a live change to the value, and to the response that is pending. Without a value, start from `empty`; if
+   * that is null, wait for the response. */
   applyChange(change: Change<Value>, empty: Value | null = null): void {
     const before = this.value ?? empty;
     if (before !== null) this.value = change(before);
     this.#meanwhile.add(change);
   }
 
-  /** Let nothing come any more. */
+  /** Cancel the pending request and its retry. */
   stop(): void {
     cancelRetry(this.#retry);
     this.#asking?.abort();

@@ -1,7 +1,9 @@
-/** Who is signed in. The token is kept in the tab's session storage, and nowhere else; a new tab has it from the others.
+/** Session of the signed-in user. The token is kept in the session storage of the tab and nowhere else; a new tab gets
+ * it from the other tabs.
  *
- * A session may end by itself while somebody types. Then the page is kept for them, and for nobody else: `me` stays who
- * it was. Whoever signs out leaves nothing behind. */
+ * When a session expires, the page is preserved for the same user: `me` is unchanged until another user signs in. A
+ * sign-out leaves nothing behind.
+ */
 import { tick } from "svelte";
 
 import type { components } from "../../generated/schema";
@@ -15,27 +17,28 @@ export type Me = components["schemas"]["Me"];
 
 const KEY = "meshfleet.token";
 const OWNER = "meshfleet.owner";
-/** Milliseconds until a new tab offers to sign in: long for a tab that answers, short for who has no other. */
+/** Milliseconds until a new tab shows the sign-in page: long enough for another tab to answer, short for a single
+ * tab. */
 const PATIENCE = 250;
 const RANKS: Record<Role, number> = { viewer: 0, operator: 1, admin: 2 };
 
 class Session {
   token = $state<string | null>(tabStorage.read(KEY));
-  /** Who that is; who it was, while the page is kept for them. */
+  /** The user; after an expiry, the user for whom the page is preserved. */
   me = $state<Me | null>(null);
-  /** Why somebody has to sign in again. */
+  /** Why the user has to sign in again. */
   notice = $state<string | null>(null);
-  /** How often something was refused that was offered: what one may do must have changed. */
+  /** Number of refused actions that the console had offered: the role must have changed. */
   roleRechecks = $state(0);
-  /** Whether another tab may still say who is signed in. */
+  /** Whether another tab may still provide a token. */
   isRestoring = $state(false);
-  /** For whom the page is kept: their session has ended by itself. */
+  /** User name for whom the page is preserved after the session expired; null otherwise. */
   readonly preservedFor = $derived(this.token === null && this.me !== null ? this.me.username : null);
 
-  /** Whose the tab was last. */
+  /** Last user of the tab. */
   #owner = tabStorage.read(OWNER);
 
-  /** Join the other tabs of this browser. One that answers late signs this one in, unless somebody has done so. */
+  /** Share the session with other tabs. A late token signs this tab in, unless it is signed in by then. */
   async start(): Promise<void> {
     shareToken(
       () => this.token,
@@ -58,7 +61,7 @@ class Session {
     tabStorage.write(KEY, token);
   }
 
-  /** Somebody has signed in: who comes back finds what was kept, and another a page of their own. */
+  /** Sign in. The same user finds the preserved page, another user a fresh one. */
   async signIn(token: string): Promise<void> {
     if (this.preservedFor !== null && this.preservedFor !== tokenOwner(token)) {
       this.end();
@@ -68,7 +71,7 @@ class Session {
     this.storeToken(token);
   }
 
-  /** Whoever is signed in wants to be so no more, in no tab of this browser. */
+  /** Sign out in all tabs of this browser. */
   signOut(): void {
     if (this.token !== null) broadcastToTabs({ owner: tokenOwner(this.token), login: tokenLogin(this.token) });
     this.end();
@@ -80,17 +83,17 @@ class Session {
     clearNamedItems();
   }
 
-  /** The token does not hold any more. */
+  /** End the session after the token became invalid, and preserve the page. */
   expire(): void {
     this.#drop(en.signIn.sessionEnded);
   }
 
-  /** Somebody may do less, or more, than we think: ask again. */
+  /** Request the role again, since it must have changed. */
   recheckRole(): void {
     this.roleRechecks += 1;
   }
 
-  /** Somebody has signed out in another tab: of the same login, or who would come back here. */
+  /** Handle a sign-out in another tab: of the same login, or of the user for whom this page is preserved. */
   #hear({ owner, login }: SignOut): void {
     const isOurs = this.token === null ? this.preservedFor === owner : tokenLogin(this.token) === login;
     if (isOurs) this.end(en.signIn.sessionEnded);
@@ -102,7 +105,7 @@ class Session {
     tabStorage.write(KEY, null);
   }
 
-  /** Whether one may do what needs a role: what one may not do is not offered. */
+  /** Return whether the user has at least a role. Actions above it are not offered. */
   may(role: Role): boolean {
     return this.me !== null && RANKS[this.me.role] >= RANKS[role];
   }

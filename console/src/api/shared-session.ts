@@ -1,12 +1,12 @@
-/** A new tab asks the other tabs of the browser who is signed in, and whoever signs out is out in all of them. They hear
- * each other and nobody else does: the channel belongs to the address. Nothing is stored for it, so whoever closes the
- * last tab is signed out of the browser. */
+/** Session sharing between the tabs of a browser: a new tab requests the token from the others, and a sign-out ends the
+ * session in all of them. The channel is limited to the origin. Nothing is stored, so closing the last tab ends the
+ * session of the browser. */
 const NAME = "meshfleet.session";
 
-/** Milliseconds after which no answer of the others is expected any more: a tab that is busy answers late. */
+/** Milliseconds to wait for another tab: a busy tab answers late. */
 const PATIENCE = 30_000;
 
-/** Who signed out, and of which login. */
+/** User and login of a sign-out. */
 export interface SignOut {
   readonly owner: string | null;
   readonly login: string | null;
@@ -14,7 +14,7 @@ export interface SignOut {
 
 type Said = { asks: true } | { token: string } | { left: SignOut };
 
-/** Ask the others once: a token, or null where nobody is signed in. */
+/** Request the token from the other tabs. Return null if none of them is signed in. */
 export function requestSharedToken(): Promise<string | null> {
   return new Promise((resolve) => {
     const channel = new BroadcastChannel(NAME);
@@ -31,14 +31,14 @@ export function requestSharedToken(): Promise<string | null> {
   });
 }
 
-/** Say that somebody has signed out. */
+/** Notify the other tabs of a sign-out. */
 export function broadcastToTabs(left: SignOut): void {
   const channel = new BroadcastChannel(NAME);
   channel.postMessage({ left } satisfies Said);
   channel.close();
 }
 
-/** Answer tabs that ask, and hear who signs out, for as long as this one is open. */
+/** Answer token requests of other tabs and report their sign-outs, while this tab is open. */
 export function shareToken(token: () => string | null, onleft: (left: SignOut) => void): void {
   const channel = new BroadcastChannel(NAME);
   channel.onmessage = ({ data }: MessageEvent<Said>) => {

@@ -1,21 +1,21 @@
-/** What a token says of itself. It is ours to read, and the service's to believe. */
+/** Claims of an access token. The console only reads them; the service verifies them. */
 import { isObject } from "../json";
 
 const OVER = { from: 0, to: 0 };
 
-/** From when until when a token holds, in milliseconds since 1970; one that tells nothing is over. */
+/** Return the validity of a token in milliseconds since 1970; zeros if it has no times. */
 export function tokenLifetime(token: string): { from: number; to: number } {
   const { iat, exp } = claimsOf(token);
   return typeof iat === "number" && typeof exp === "number" ? { from: iat * 1000, to: exp * 1000 } : OVER;
 }
 
-/** Whose it is. */
+/** Return the user name of a token. */
 export function tokenOwner(token: string): string | null {
   const { sub } = claimsOf(token);
   return typeof sub === "string" ? sub : null;
 }
 
-/** What it has in common with all tokens of the same login. */
+/** Return the session id that all tokens of one login share. */
 export function tokenLogin(token: string): string | null {
   const { sid } = claimsOf(token);
   return typeof sid === "string" ? sid : null;

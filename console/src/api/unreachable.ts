@@ -1,9 +1,9 @@
-/** Requests that reached nobody. Who watches the service hears of it, and finds out what that means. */
+/** Notification of requests that got no response, for the service health check. */
 type Listener = () => void;
 
 const listeners = new Set<Listener>();
 
-/** Hear of each such request, until the returned function is called. */
+/** Call `listener` for each such request, until the returned function is called. */
 export function onUnreachable(listener: Listener): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);

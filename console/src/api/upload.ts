@@ -1,12 +1,12 @@
-/** Sends a form with a file, and tells how far it is: `fetch` does not. Token, problems and the end of a session are
- * those of the client. */
+/** Upload of a form with a file and progress, which `fetch` does not report. Token, problems and session expiry work as
+ * in the client. */
 import { en } from "../text/en";
 import { Problem, handleErrorResponse } from "./client";
 import { session } from "./session.svelte";
 
-/** Milliseconds in which something must happen: a connection that died without a word brings nothing for ever. */
+/** Milliseconds without progress before the upload fails: a dead connection reports nothing. */
 const LONGEST = 60_000;
-/** The same when all is sent: the service looks into it and keeps it, and a proxy may pass it on only then. */
+/** Milliseconds to wait after the last byte, while the service checks and stores the file or a proxy forwards it. */
 const LONGEST_CHECK = 600_000;
 
 export interface UploadProgress {
@@ -14,7 +14,8 @@ export interface UploadProgress {
   readonly total: number;
 }
 
-/** The body of the answer; what failed is thrown as a `Problem`, and whoever gives up by the signal gets its reason. */
+/** Send a form and return the body of the response. Throw a `Problem` on failure, or the reason of the signal when
+ * aborted. */
 export async function upload<Body>(
   address: string,
   form: FormData,
@@ -69,7 +70,7 @@ function send(
   });
 }
 
-/** The answer as `fetch` gives it. Some statuses have no body, not even an empty one. */
+/** Return the response as `fetch` does. Some statuses must have no body, not even an empty one. */
 function answerOf(request: XMLHttpRequest): Response {
   const headers = new Headers();
   const retryAfter = request.getResponseHeader("Retry-After");

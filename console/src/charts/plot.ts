@@ -1,4 +1,4 @@
-/** One chart on a canvas. This file brings uPlot with it, so it is fetched only when there is something to draw. */
+/** Chart on a canvas. This module imports uPlot, so it is loaded only when there is something to draw. */
 import "uplot/dist/uPlot.min.css";
 
 import uPlot from "uplot";
@@ -16,20 +16,20 @@ export interface PlotOptions extends TimeRange {
   readonly lines: readonly Line[];
   readonly width: number;
   readonly height: number;
-  /** The pointer is at a time, or nowhere. */
+  /** Called with the time at the pointer, or null when it leaves. */
   onmove(time: number | null): void;
-  /** A time was marked by dragging. */
+  /** Called with a range that was selected by dragging. */
   onzoom(from: number, to: number): void;
 }
 
-/** What an aligned line consists of: its own line, and the edges of the band around it. */
+/** Parts of a line: the line itself, and the edges of the band around it. */
 const PARTS = ["mean", "max", "min"] as const;
 const BAND = "26";
-/** Lone points have no line; above this many they would be one anyway. */
+/** Number of points up to which they are drawn as dots, so that single points are visible. */
 const FEW = 60;
 const SHORTEST_DRAG = 6;
 const GAP = 18;
-/** Half of the longest time below the chart, which may stand at its very end. */
+/** Half the width of the longest time label, which may be at the end of the axis. */
 const HALF_TIME = 28;
 const NARROWEST = 52;
 const DIGIT = 7;
@@ -48,11 +48,11 @@ export class Plot {
   show(lines: readonly Line[], frame: TimeRange): void {
     this.#frame = frame;
     this.#quietly(() => this.#plot.setData(aligned(lines)));
-    // Times have moved below the cursor, which stands at one of them.
+    // The times below the cursor have changed.
     this.point(this.#pointed);
   }
 
-  /** Put the cursor at a time, as when it moves over another chart. */
+  /** Move the cursor to a time, as when it moves over another chart. */
   point(time: number | null): void {
     this.#pointed = time;
     const left = time === null ? -10 : this.#plot.valToPos(time / 1000, "x");
@@ -67,7 +67,7 @@ export class Plot {
     this.#plot.destroy();
   }
 
-  /** What we do ourselves is not told as if the reader had moved the pointer. */
+  /** Update the plot without reporting it as a move of the pointer. */
   #quietly(act: () => void): void {
     this.#isOurs = true;
     this.#plot.batch(act);
@@ -134,7 +134,7 @@ export class Plot {
   }
 }
 
-/** How wide the numbers at the side are, about: as wide as the longest. */
+/** Return the approximate width of the longest number on the axis. */
 function roomFor(values: readonly string[]): number {
   return Math.max(NARROWEST, Math.max(...values.map((value) => value.length)) * DIGIT + GAP);
 }
@@ -153,7 +153,7 @@ function seriesOf(line: Line, index: number, colour: (token: string) => string):
   return [mean, edge, edge];
 }
 
-/** All lines over the same times. Where one has no point at a time it goes on; where samples are missing it breaks. */
+/** Align all lines to common times. A line continues where it has no point, and breaks where samples are missing. */
 function aligned(lines: readonly Line[]): uPlot.AlignedData {
   const tables = lines.map((line): uPlot.AlignedData => [
     line.points.map((point) => point.time / 1000),

@@ -1,6 +1,6 @@
-/** Rows that open what they are about, wherever one clicks. Who goes by keyboard has the link in their heading. */
+/** Rows that open their link when clicked anywhere. Keyboard users use the link in the row heading. */
 
-/** Follow the link of the row, if the click meant nothing else: a control, its cell, text to copy, another tab. */
+/** Follow the link of a row, unless the click was on a control or its cell, selected text, or opens another tab. */
 export function openRow(event: MouseEvent): void {
   if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   const { target } = event;

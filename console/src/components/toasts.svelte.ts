@@ -1,5 +1,5 @@
-/** Short words about what was done, or could not be: they go by themselves or with the next deed, failures when somebody
- * has read them. */
+/** Toasts about finished or failed actions. A success disappears after a while or with the next one, a failure when it
+ * is dismissed. */
 interface Toast {
   readonly id: number;
   readonly text: string;
@@ -26,7 +26,7 @@ class Toasts {
     this.shown = this.shown.filter((toast) => toast.id !== id);
   }
 
-  /** Somebody signs in: what others did is none of their business. */
+  /** Remove all toasts when another user signs in. */
   clear(): void {
     this.shown = [];
   }

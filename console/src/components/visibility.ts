@@ -1,7 +1,7 @@
-/** Whether something on a page is in onVisibility. */
+/** Visibility of an element on the page. */
 import type { Attachment } from "svelte/attachments";
 
-/** Tells it at once, and whenever it changes: `<p {@attach onVisibility((isSeen) => …)}>`. */
+/** Report the visibility of an element at once and on each change: `<p {@attach onVisibility((isVisible) => …)}>`. */
 export function onVisibility(tell: (isSeen: boolean) => void): Attachment {
   return (element) => {
     const observer = new IntersectionObserver((changes) => tell(changes.at(-1)?.isIntersecting ?? false));

@@ -1,4 +1,5 @@
-/** How many devices there are of each sort. An old number is never shown for a new question. */
+/** Number of devices that match a filter, counted repeatedly. The count of an old filter is never shown for a new
+ * one. */
 import { type Schemas, api, requireBody } from "../api/client";
 import { Resource } from "../api/resource.svelte";
 import { live } from "../live/socket.svelte";
@@ -9,31 +10,31 @@ export type Summary = Schemas["Summary"];
 
 const EVERY = 5000;
 const IDLE = 20;
-/** Up to so many devices, what changed within the seconds since they were counted is not worth a word. */
+/** Fleet size up to which an inexact count is shown without "about". */
 const FEW = 10_000;
 
 export async function countDevices(filter: Filter, signal: AbortSignal): Promise<Summary> {
   return requireBody(await api.GET("/api/v1/devices/summary", { params: { query: filter }, signal }));
 }
 
-/** A number of a summary, with a word of caution where it may be wrong by more than a moment brings. */
+/** Mark a number of a summary as approximate, if it is inexact and the fleet is large. */
 export function markApproximate(text: string, summary: Summary): string {
   return summary.exact || summary.total <= FEW ? text : en.devices.approximately(text);
 }
 
-/** Milliseconds until the next count. A fleet that takes long to count is counted less often: it shall be idle for many
- * times as long. */
+/** Return the milliseconds until the next count. A fleet that is slow to count is counted less often, so that it is
+ * idle most of the time. */
 export function computeCountDelay(took: number, least: number): number {
   return Math.max(least, IDLE * took);
 }
 
 export class DeviceCount {
   readonly loaded = new Resource<Summary>();
-  /** How many devices came since the list was read. */
+  /** Number of devices added since the list was read. */
   added = $derived.by(() => Math.max(0, (this.loaded.value?.total ?? 0) - (this.#listed ?? Infinity)));
 
   #listed = $state<number | null>(null);
-  /** What is counted, an object of its own for each question; null: nothing, and what comes late changes nothing. */
+  /** Filter being counted, a new object per query; null: late responses are discarded. */
   #filter: Filter | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -41,7 +42,7 @@ export class DeviceCount {
     return this.loaded.value;
   }
 
-  /** Nothing is known: another question is being asked. */
+  /** Discard the counts, when the filter changes. */
   reset(): void {
     this.stop();
     this.loaded.value = null;
@@ -49,7 +50,7 @@ export class DeviceCount {
     this.#listed = null;
   }
 
-  /** Count what a list was just read of, and go on counting. */
+  /** Count the devices of a list that was just read, and repeat it. */
   async start(filter: Filter): Promise<void> {
     this.#filter = { ...filter };
     this.#listed = null;

@@ -1,5 +1,5 @@
-/** How many devices there are of several sorts. They are counted one after the other, since a large fleet takes its time
- * and has other things to do; and again after a while, for as long as somebody looks. */
+/** Numbers of devices for several filters. They are counted one after the other, since a large fleet is slow to count,
+ * and again regularly until `stop` is called. */
 import { SvelteMap } from "svelte/reactivity";
 
 import { describeError } from "../api/client";
@@ -10,28 +10,28 @@ import type { Filter } from "./filters";
 const EVERY = 15_000;
 
 export class DeviceCounts {
-  /** Why the last one was not counted. */
+  /** Error of the last count. */
   problem = $state<string | null>(null);
 
   #known = new SvelteMap<string, Summary>();
   #wanted: ReadonlyMap<string, Filter> = new Map();
-  /** What was counted in this round. */
+  /** Keys of the filters counted in this round. */
   #counted = new Set<string>();
   #counting: AbortController | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
-  /** null until it is counted. */
+  /** Return the summary of a filter; null until it is counted. */
   get(filter: Filter): Summary | null {
     return this.#known.get(keyOf(filter)) ?? null;
   }
 
-  /** Count these from now on. What is being counted goes on; of what is known nothing is counted before its time. */
+  /** Count these filters from now on. A running count continues, and known filters are not counted before their time. */
   start(filters: readonly Filter[]): void {
     this.#wanted = new Map(filters.map((filter) => [keyOf(filter), filter]));
     void this.count();
   }
 
-  /** Count what this round has not counted yet, such as what failed. */
+  /** Count the filters that this round has not counted yet, such as after an error. */
   async count(): Promise<void> {
     if (this.#counting !== null || this.#next() === undefined) return;
     const counting = new AbortController();

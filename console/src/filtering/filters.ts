@@ -1,5 +1,4 @@
-/** Which devices are meant, in the list of devices and wherever some are chosen: the query of the address has the very
- * filters of the REST interface. */
+/** Device filters in addresses: the query has the same parameters as the REST interface. */
 import type { operations } from "../../generated/schema";
 import { withParam, withoutParams } from "../query";
 import { en } from "../text/en";
@@ -7,7 +6,7 @@ import { formatMac, parseDeviceId } from "../text/format";
 import { parseMac } from "../text/mac";
 import { modelText, versionText } from "../text/versions";
 
-/** All that the list of devices can be asked for. */
+/** Query parameters of the device list. */
 export type DeviceQuery = NonNullable<operations["listDevices"]["parameters"]["query"]>;
 
 export type Filter = Omit<DeviceQuery, "Include" | "MaxResults" | "NextToken" | "Sort">;
@@ -18,7 +17,7 @@ const TEXTS = ["ModelNumber", "FirmwareVersion", "HardwareVersion", "FriendlyNam
 const MANY = ["Label", "Ids"] as const;
 const NAMES: readonly (keyof Filter)[] = ["Connected", ...TEXTS, ...MANY];
 
-/** The filters in an address, always in the same order. */
+/** Parse the filters of an address; the keys are always in the same order. */
 export function parseFilter(query: URLSearchParams): Filter {
   const filter: Filter = {};
   const connected = query.get("Connected");
@@ -34,13 +33,13 @@ export function parseFilter(query: URLSearchParams): Filter {
   return filter;
 }
 
-/** The query that says a filter. */
+/** Build the query of a filter. */
 export function buildQuery(filter: Filter): URLSearchParams {
   const pairs = NAMES.flatMap((name) => [filter[name] ?? []].flat().map((value) => [name, String(value)]));
   return new URLSearchParams(pairs);
 }
 
-/** The order in an address: by id, unless it says otherwise. */
+/** Parse the sort order of an address; by id by default. */
 export function parseSort(query: URLSearchParams): Sort {
   return SORTS.find((sort) => sort === query.get("Sort")) ?? "id";
 }
@@ -49,7 +48,7 @@ export function isFiltered(filter: Filter): boolean {
   return Object.keys(filter).length > 0;
 }
 
-/** The same query with a value chosen, or not any more if it was. */
+/** Return a query with a value of a filter added, or removed if it was set. */
 export function toggleFilter(query: URLSearchParams, name: keyof Filter, value: string): URLSearchParams {
   const chosen = query.getAll(name);
   if (chosen.includes(value)) {
@@ -58,12 +57,12 @@ export function toggleFilter(query: URLSearchParams, name: keyof Filter, value: 
   return withParam(query, name, name === "Label" ? [...chosen, value] : [value]);
 }
 
-/** The same query without filters; order and columns stay. */
+/** Return a query without filters; order and columns stay. */
 export function clearFilters(query: URLSearchParams): URLSearchParams {
   return withoutParams(query, ...NAMES);
 }
 
-/** The same query with what somebody types into the search: a device itself, or a part of names. */
+/** Return a query with the text of the search field: a device by MAC, or a part of the name. */
 export function applySearch(query: URLSearchParams, text: string): URLSearchParams {
   const next = withoutParams(query, "FriendlyName", "Ids");
   const mac = parseMac(text);
@@ -72,20 +71,20 @@ export function applySearch(query: URLSearchParams, text: string): URLSearchPara
   return next;
 }
 
-/** What the search says for a filter. */
+/** Return the text of the search field for a filter. */
 export function getSearchText(filter: Filter): string {
   if (filter.FriendlyName !== undefined) return filter.FriendlyName;
   const [id, ...others] = filter.Ids ?? [];
   return id !== undefined && others.length === 0 ? formatMac(parseDeviceId(id)) : "";
 }
 
-/** Whether two texts look for the same. */
+/** Return whether two texts result in the same search. */
 export function isSameSearch(one: string, other: string): boolean {
   const nothing = new URLSearchParams();
   return applySearch(nothing, one).toString() === applySearch(nothing, other).toString();
 }
 
-/** What a value of a filter is called. */
+/** Return the display name of a filter value. */
 export function formatFilterValue(name: keyof Filter, value: string): string {
   if (name === "Connected") return value === "true" ? en.common.status.connected : en.common.status.disconnected;
   if (name === "ModelNumber") return modelText(value);
@@ -94,12 +93,12 @@ export function formatFilterValue(name: keyof Filter, value: string): string {
 
 export interface Chip {
   readonly name: keyof Filter;
-  /** null: all of its values. */
+  /** Value of the filter; null: all its values. */
   readonly value: string | null;
   readonly text: string;
 }
 
-/** The filters that are in force; what the search says stands there already. */
+/** Build the chips of the active filters, except those that the search field shows. */
 export function buildChips(filter: Filter, gatewayName: (mac: string) => string): readonly Chip[] {
   const chips: Chip[] = [];
   const add = (name: keyof Filter, value: string, text = formatFilterValue(name, value)): void => {

@@ -1,11 +1,11 @@
-/** What live events tell of jobs, for whoever lists them. */
+/** Job changes in live events. */
 import type { LiveEvent } from "../live/socket.svelte";
 import type { Job, JobState } from "./states";
 
 export interface JobEvents {
-  /** Each as it was told last, by its id. */
+  /** Latest state of each changed job, by id. */
   readonly changed: ReadonlyMap<string, Job>;
-  /** The ids of those that were deleted: nothing else is told of them. */
+  /** Ids of deleted jobs: their events contain nothing else. */
   readonly deleted: ReadonlySet<string>;
 }
 
@@ -13,7 +13,7 @@ export function collectJobEvents(events: readonly LiveEvent[]): JobEvents {
   const changed = new Map<string, Job>();
   const deleted = new Set<string>();
   for (const { data } of events) {
-    // The service promises that an event holds the job as REST shows it, or its id and that it was deleted.
+    // An event contains the job as in REST, or its id and `deleted`.
     const job = data as unknown as Job;
     if (data["deleted"] === true) deleted.add(job.id);
     else changed.set(job.id, job);
@@ -22,12 +22,12 @@ export function collectJobEvents(events: readonly LiveEvent[]): JobEvents {
   return { changed, deleted };
 }
 
-/** Jobs are numbered as they are made. */
+/** Return the number of a job; numbers ascend with creation. */
 export function parseJobNumber(job: Pick<Job, "id">): number {
   return Number(job.id.replace(/^job-/, ""));
 }
 
-/** The filters of the list: each stands for states that one looks for together. */
+/** Filters of the job list: groups of states. */
 export const STATE_GROUPS = {
   running: ["IN_PROGRESS", "CANCELING"],
   paused: ["PAUSED"],

@@ -1,5 +1,5 @@
-/** The states of jobs, waves and executions as people see them: a word, a tone, an icon; in bars also a texture, so that
- * they can be told apart without colours. */
+/** Appearance of the states of jobs, waves and executions: a word, a tone, an icon, and in bars a texture, so that they
+ * can be distinguished without colors. */
 import ArrowDown from "@lucide/svelte/icons/arrow-down-to-line";
 import Ban from "@lucide/svelte/icons/ban";
 import Bolt from "@lucide/svelte/icons/zap";
@@ -33,7 +33,7 @@ export type JobState = Schemas["JobState"];
 export type ExecutionState = Schemas["ExecutionState"];
 export type WaveState = Schemas["WaveState"];
 
-/** What `Toned` shows. */
+/** Props of `StateLabel`. */
 export interface StateStyle {
   readonly word: string;
   readonly tone: Tone;
@@ -67,7 +67,7 @@ const OUTCOMES: Record<Schemas["Outcome"], Omit<StateStyle, "word">> = {
   NONE: { tone: "off", icon: CircleSlash },
 };
 
-/** Where a job is; of one that came to its end by itself, how it went. */
+/** Return the style of a job by its state, or by its outcome if it is completed. */
 export function getJobStyle({ state, outcome }: Pick<Job, "state" | "outcome">): StateStyle {
   if (state === "COMPLETED" && outcome !== null) return { word: words.outcome[outcome], ...OUTCOMES[outcome] };
   return { word: words.job[state], ...JOBS[state] };
@@ -91,8 +91,7 @@ const EXECUTIONS: Record<ExecutionState, Omit<BarStyle, "word">> = {
   FAILED: { tone: "bad", icon: OctagonX, texture: "solid" },
 };
 
-/** All states of an execution in the order in which bars and legends show them: what is done first, what went wrong
- * last. */
+/** Execution states in the order of bars and legends: succeeded first, failed last. */
 export const EXECUTION_STATES: readonly ExecutionState[] = [
   "SUCCEEDED",
   "CONFIRMING",
@@ -111,10 +110,10 @@ export const EXECUTION_STATES: readonly ExecutionState[] = [
   "FAILED",
 ];
 
-/** What went wrong: these are what abort criteria count. */
+/** Failure states, which abort criteria count. */
 export const FAILURE_STATES: readonly ExecutionState[] = ["FAILED", "TIMED_OUT", "REJECTED"];
 
-/** What an abort criterion of a kind counts. */
+/** States that each type of abort criterion counts. */
 export const COUNTED_STATES: Record<Schemas["Criterion"]["type"], readonly ExecutionState[]> = {
   ALL: FAILURE_STATES,
   FAILED: ["FAILED"],
@@ -122,10 +121,10 @@ export const COUNTED_STATES: Record<Schemas["Criterion"]["type"], readonly Execu
   TIMED_OUT: ["TIMED_OUT"],
 };
 
-/** What is under way. */
+/** States of executions in progress. */
 export const ACTIVE_STATES: readonly ExecutionState[] = ["DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING"];
 
-/** What a retry would try again. */
+/** States that a retry includes. */
 export const RETRYABLE_STATES: readonly ExecutionState[] = ["FAILED", "TIMED_OUT", "CANCELED"];
 
 export function getExecutionStyle(state: ExecutionState): BarStyle {
@@ -142,30 +141,30 @@ const WAVES: Record<WaveState, Omit<StateStyle, "word">> = {
   SKIPPED: { tone: "off", icon: Skip },
 };
 
-/** Where a wave is. While the job rests, nothing more of the wave that is on begins; when it is being cancelled, no other
- * wave does. */
+/** Return the style of a wave. In a paused job the running wave is paused; in a job being canceled the waiting waves
+ * are skipped. */
 export function getWaveStyle(state: WaveState, job: JobState): StateStyle {
   if (state === "WAITING" && job === "CANCELING") return { word: words.wave.SKIPPED, ...WAVES.SKIPPED };
   if (state === "RUNNING" && job === "PAUSED") return { word: words.job.PAUSED, ...JOBS.PAUSED };
   return { word: words.wave[state], ...WAVES[state] };
 }
 
-/** The states of jobs that can be cancelled: what is over or on its way there cannot. */
+/** States of jobs that can be canceled. */
 export const CANCELABLE_STATES: readonly JobState[] = ["CREATED", "PENDING_APPROVAL", "SCHEDULED", "IN_PROGRESS", "PAUSED"];
 
-/** Whether a job is over: it never changes any more. */
+/** Return whether a job has finished and never changes again. */
 export function isFinished({ state }: Pick<Job, "state">): boolean {
   return state === "COMPLETED" || state === "CANCELED";
 }
 
-/** Where a job and its waves are: what devices wait for depends on it. */
+/** Return a key that changes with the state of a job or its waves, on which the reasons for waiting depend. */
 export function getPhaseKey({ state, appliedAt, waveStates }: Pick<Job, "state" | "appliedAt" | "waveStates">): string {
   return JSON.stringify([state, appliedAt, waveStates.map((wave) => wave.state)]);
 }
 
 export type Counts = Job["counts"];
 
-/** How many executions are in any of these states. */
+/** Count the executions in these states. */
 export function countExecutions(counts: Counts, states: readonly ExecutionState[]): number {
   return states.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
 }
@@ -174,24 +173,24 @@ export function countAll(counts: Counts): number {
   return countExecutions(counts, EXECUTION_STATES);
 }
 
-/** Those that the job is to update, by state: who cannot take the firmware, or is kept by another job, was left out from
- * the beginning, and is no part of any percentage. */
+/** Return the counts of the devices to update. Devices left out from the start, as incompatible or in another job, are
+ * not part of percentages. */
 export function countTargeted({ counts, leftOut }: Pick<Job, "counts" | "leftOut">): Counts {
   return Object.fromEntries(EXECUTION_STATES.map((state) => [state, (counts[state] ?? 0) - (leftOut[state] ?? 0)]));
 }
 
-/** How far a job is, of all devices together. */
+/** Format the progress of a job. */
 export function formatJobProgress(job: Job): string {
   return progressText(job.progress, countFinished(countTargeted(job)));
 }
 
-/** How far a job is; of one that is over, how many have come to run its version. */
+/** Format the progress of a job, or its success rate if it has finished. */
 export function formatJobShare(job: Job): string {
   if (!isFinished(job)) return formatJobProgress(job);
   return formatPercentage(countExecutions(job.counts, ["SUCCEEDED"]), countAll(countTargeted(job)));
 }
 
-/** How many are over, however it went. */
+/** Count the executions that have finished, whatever the outcome. */
 export function countFinished(counts: Counts): number {
   return countAll(counts) - countExecutions(counts, ["QUEUED", ...ACTIVE_STATES]);
 }

@@ -1,4 +1,4 @@
-/** What is told, and what one asks to be told. */
+/** Live events and their filters. */
 import { isObject } from "../json";
 import { parseDeviceId } from "../text/format";
 
@@ -13,11 +13,11 @@ export interface LiveFilter {
   readonly Types: readonly LiveEvent["type"][];
   readonly Ids?: readonly string[];
   readonly Jobs?: readonly string[];
-  /** MACs of the gateways through which it came. */
+  /** MACs of the gateways that delivered the event. */
   readonly Gateway?: readonly string[];
 }
 
-/** Whether an event is what a filter asks for: other listeners of this tab want other ones. */
+/** Return whether an event matches a filter: the connection also delivers events for other subscribers of this tab. */
 export function matchesFilter(filter: LiveFilter, event: LiveEvent): boolean {
   if (!filter.Types.includes(event.type)) return false;
   if (filter.Jobs && !filter.Jobs.includes(jobOf(event))) return false;
@@ -40,7 +40,7 @@ function deviceOf(event: LiveEvent): string {
   return String((type === "gateway" || type === "execution" ? data["deviceId"] : data["id"]) ?? "");
 }
 
-/** What a device is called from now on, if an event tells it. */
+/** Return the new name of a device, if the event contains it. */
 export function parseDeviceName({ type, data }: LiveEvent): { mac: string; name: string } | null {
   const name = data["friendlyName"];
   if ((type !== "device" && type !== "gateway") || typeof name !== "string") return null;

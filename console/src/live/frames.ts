@@ -1,8 +1,7 @@
-/** Gathers what comes until the next frame is painted, or for longer: a hundred events in a moment are one change on the
- * screen. */
+/** Batching of live events until the next frame or longer: a hundred events at once are one change on the screen. */
 import type { LiveEvent } from "./socket.svelte";
 
-/** Who is not seen is not painted: after so long what was gathered is taken all the same. */
+/** Milliseconds after which a batch is applied anyway: hidden tabs get no frames. */
 const LONGEST = 1000;
 
 export interface EventBatcher {
@@ -10,8 +9,8 @@ export interface EventBatcher {
   stop(): void;
 }
 
-/** At once after a silence, and then with a pause in between: for what is more than anybody reads. It says how long, in
- * milliseconds. Who stops has what was gathered up to then. */
+/** Batch events with a pause of `pause()` milliseconds between two batches, for rates that cannot be read. The first
+ * event after a pause is applied at once; `stop` applies what is waiting. */
 export function throttleEvents(pause: () => number, apply: (events: readonly LiveEvent[]) => void): EventBatcher {
   let waiting: LiveEvent[] = [];
   let last = -Infinity;

@@ -1,5 +1,5 @@
-/** A list that grows at its head while somebody reads it page by page, and no event tells. So its head is looked at again
- * and again: what came since is counted, and waits until somebody wants to see it, since rows do not move. */
+/** Paged list that grows at its head without live events. The head is polled; new items are counted and shown on
+ * request, since visible rows must not move. */
 import { describeError } from "../api/client";
 import { type FetchPage, PagedList } from "../api/paged-list.svelte";
 import { clock } from "../clock.svelte";
@@ -8,34 +8,34 @@ import { live } from "./socket.svelte";
 
 export interface ListSource<Item> {
   readonly read: FetchPage<Item>;
-  /** What stands at its head by now; without one, its first page. */
+  /** Read the current head of the list; by default its first page. */
   readonly readHead?: (signal: AbortSignal) => Promise<readonly Item[]>;
-  /** The moment after which nothing comes any more, in milliseconds since 1970. */
+  /** Time after which no items are added, in milliseconds since 1970. */
   readonly until?: number;
 }
 
 export class GrowingList<Item> {
   readonly pages = new PagedList<Item>();
-  /** How many came since it was read. */
+  /** Number of new items since the list was read. */
   newCount = $state(0);
-  /** How often it was read from its beginning. Rows that have no name of their own are others then. */
+  /** Number of times the list was read from its start, a key for rows without an id. */
   readCount = $state(0);
 
   #list: ListSource<Item> | null = null;
   #looking: AbortController | null = null;
   #missed = $state<string | null>(null);
-  /** When the last question was asked that has an answer. */
+  /** Time of the last answered request. */
   #seenAt = -Infinity;
 
-  /** `take` shows what changed in what is listed, and says how many of the head are new. */
+  /** `countNew` applies changes to the listed items and returns the number of new ones in the head. */
   constructor(readonly countNew: (head: readonly Item[], pages: PagedList<Item>) => number) {}
 
-  /** Why the last question was not answered. */
+  /** Error of the last request. */
   get problem(): string | null {
     return this.pages.problem ?? this.#missed;
   }
 
-  /** Read a list from its beginning. */
+  /** Load a list from its first page. */
   async start(list: ListSource<Item>): Promise<void> {
     this.#rest();
     this.#list = list;
@@ -48,18 +48,18 @@ export class GrowingList<Item> {
     if (this.pages.isFresh) this.#seenAt = askedAt;
   }
 
-  /** The same list anew, with what came. */
+  /** Load the same list again, with the new items. */
   async reload(): Promise<void> {
     if (this.#list) await this.start(this.#list);
   }
 
-  /** After a failure. */
+  /** Repeat the request that failed. */
   async retry(): Promise<void> {
     if (this.pages.problem === null) await this.checkHead();
     else await this.pages.retry();
   }
 
-  /** Look at the head startPolling, until the returned function is called. */
+  /** Poll the head every `every` milliseconds, until the returned function is called. */
   watch(every?: number): () => void {
     const end = startPolling(() => this.checkHead(), every);
     return () => {
@@ -89,14 +89,14 @@ export class GrowingList<Item> {
     }
   }
 
-  /** Whoever asks for another list, or leaves, wants no answer about this one. */
+  /** Cancel a pending request for the head, when the list changes or the page is left. */
   #rest(): void {
     this.#looking?.abort();
     this.#looking = null;
   }
 }
 
-/** How many are not listed yet, of items that have an id. */
+/** Count the items of the head whose id is not listed yet. */
 export function countUnlisted(head: readonly { readonly id: unknown }[], listed: readonly { readonly id: unknown }[]): number {
   const known = new Set(listed.map(({ id }) => id));
   return head.filter(({ id }) => !known.has(id)).length;

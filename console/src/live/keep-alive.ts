@@ -1,6 +1,5 @@
-/** Whether the other end is still there. A connection may die without a word, when a network changes perhaps, and
- * browsers neither send pings nor show those of a service to anybody. So where nothing was heard for a while the service
- * is asked for a word; if nothing at all comes then, there is nobody. */
+/** Keep-alive of the live connection. A connection may die silently, and browsers neither send pings nor report those
+ * of the service. After a silence the service is pinged; if nothing arrives then, the connection is lost. */
 const QUIET = 25_000;
 const PATIENCE = 5000;
 
@@ -14,30 +13,30 @@ export class KeepAlive {
     readonly lost: () => void,
   ) {}
 
-  /** A connection is there. */
+  /** Start with a new connection. */
   begin(): void {
     this.heard();
     this.#wait(QUIET);
   }
 
-  /** It is there no more. */
+  /** Stop when the connection is closed. */
   end(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
   }
 
-  /** Something came. */
+  /** Record that a message arrived. */
   heard(): void {
     this.#heardAt = performance.now();
     this.#isAsked = false;
   }
 
-  /** Whether something came within the last so many milliseconds. */
+  /** Return whether a message arrived within the last milliseconds. */
   isWithin(milliseconds: number): boolean {
     return performance.now() - this.#heardAt < milliseconds;
   }
 
-  /** Somebody has doubts: ask now, unless that was done. */
+  /** Ping the service now, unless a ping is pending. */
   prove(): void {
     if (this.#timer === undefined || this.#isAsked) return;
     this.#isAsked = true;
@@ -45,7 +44,7 @@ export class KeepAlive {
     this.#wait(PATIENCE);
   }
 
-  // The timer is not set anew with each event, of which there may be hundreds in a second.
+  // The timer is not reset with each event: there may be hundreds per second.
   #wait(pause: number): void {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#look(), pause);

@@ -1,9 +1,9 @@
-/** Reads again and again what no live event tells, while somebody sees it and nobody has paused. */
+/** Polling of data without live events, while the tab is visible and live values are not paused. */
 import { live } from "./socket.svelte";
 
 const USUAL = 5000;
 
-/** Begin; the returned function ends it. A slow answer is waited for, not asked for twice. */
+/** Call `read` every `every` milliseconds until the returned function is called. Calls do not overlap. */
 export function startPolling(read: () => Promise<void>, every = USUAL): () => void {
   let isReading = false;
   const timer = setInterval(() => {

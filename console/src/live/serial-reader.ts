@@ -1,5 +1,5 @@
-/** Reads again whenever something was told, one after the other: who cut off each reading for the next would, on a slow
- * line, never come to the end of one. */
+/** Create a reader that runs once more for requests that arrive while it is running. Runs are not canceled: on a slow
+ * connection none would ever finish. */
 export function createSerialReader(read: () => Promise<void>): { request(): void; stop(): void } {
   let isReading = false;
   let isWanted = false;

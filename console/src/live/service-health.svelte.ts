@@ -1,10 +1,11 @@
-/** How the service is, for the whole shell: asked now and then, more often while it is away, and at once when the live
- * connection breaks or is there again, or when a page could not reach it.
+/** Health of the service, for the whole shell: checked regularly, more often while it is not ready, and at once when
+ * the live connection breaks or returns or a request of a page got no response.
  *
- * What is said here goes together with the state of the live connection. While that one holds, the service is not away:
- * an answer that does not come is a reason to ask over the live connection, which proves itself or breaks. Until then
- * the connection is being checked. It is not dropped for that: a service that has too much to do answers late, and
- * would have even more to do if every tab came anew. */
+ * The health is consistent with the state of the live connection. While that is open, the service is not shown as
+ * unreachable: a missing response triggers a ping over the live connection, which confirms or breaks it; until then
+ * the connection is being checked. It is not dropped, since a busy service answers late and would suffer more from
+ * reconnecting tabs.
+ */
 import { untrack } from "svelte";
 
 import { onUnreachable } from "../api/unreachable";
@@ -14,34 +15,34 @@ import { isObject } from "../json";
 import { toSentence } from "../text/format";
 import { live } from "./socket.svelte";
 
-/** What an answer says; `silent`: there is none, though the live connection holds. */
+/** Result of a health check; `silent`: no response although the live connection is open. */
 type Said = "unknown" | "ready" | "busy" | "silent" | "strange" | "away";
 export type Health = Said | "checking";
 
 interface Answer {
   readonly said: Said;
-  /** Why it is not ready, as sentences. */
+  /** Reasons why the service is not ready, as sentences. */
   readonly reasons: readonly string[];
 }
 
 const EVERY = 20_000;
 const WHILE_AWAY = 5000;
 const LONGEST = 8000;
-/** The service says 503 while its database or its broker keep it from its work; the others are said in its place. */
+/** The service returns 503 while its database or broker is unavailable; a proxy returns the others in its place. */
 const SAID: Partial<Record<number, Said>> = { 502: "away", 503: "busy", 504: "away" };
 
 class Service {
-  /** Why it is not ready, as sentences; empty: it does not say. */
+  /** Reasons why the service is not ready, as sentences; empty if it gives none. */
   reasons = $state.raw<readonly string[]>([]);
 
   #said = $state<Said>("unknown");
-  /** Whether a page could not reach it, and nobody knows yet what that means. */
+  /** Whether a request of a page got no response and no check has finished since. */
   #isDoubted = $state(false);
-  /** Whether it is not known yet if the live connection still is one. */
+  /** Whether the live connection is open but not confirmed. */
   readonly isChecking = $derived(live.state === "live" && (this.#isDoubted || this.#said === "away"));
   readonly health = $derived<Health>(this.isChecking ? "checking" : this.#said);
 
-  /** Watch it, until the returned function is called. */
+  /** Check the health until the returned function is called. */
   watch(): () => void {
     let timer: ReturnType<typeof setTimeout> | undefined;
     let looks = 0;
@@ -52,7 +53,7 @@ class Service {
       if (!document.hidden) {
         lookedAt = performance.now();
         const answer = await ask();
-        // Who looked later knows better.
+        // A newer check has replaced this one.
         if (mine !== looks) return;
         this.#learn(answer);
       }
@@ -63,7 +64,7 @@ class Service {
       if (this.#isDoubted) return;
       this.#isDoubted = true;
       live.ping();
-      // Where one request fails again and again, and others do not, the service is not asked with each of them.
+      // A request that fails repeatedly while others succeed must not trigger a check each time.
       clearTimeout(timer);
       timer = setTimeout(() => void look(), Math.max(0, lookedAt + WHILE_AWAY - performance.now()));
     };
@@ -73,7 +74,7 @@ class Service {
       $effect(() => {
         if (live.state !== "reconnecting" && live.state !== "live") return;
         untrack(() => {
-          // What it said while there was a connection does not hold for a moment when there is none.
+          // A result from before the interruption is no longer valid.
           if (live.state === "reconnecting") this.#said = "unknown";
           void look();
         });
@@ -100,7 +101,7 @@ class Service {
     if (said === "ready" && before !== "ready" && before !== "unknown") runRetries();
   }
 
-  /** The service has answered over the live connection. */
+  /** Handle a pong on the live connection. */
   #prove(): void {
     if (this.#said === "away" && live.state === "live") this.#said = "silent";
   }
@@ -108,14 +109,14 @@ class Service {
 
 async function ask(): Promise<Answer> {
   const answer = await answerOf();
-  // Who tells events meanwhile is not away.
+  // A service that delivers live events is reachable.
   return answer.said === "away" && live.hasReceivedWithin(LONGEST) ? { ...answer, said: "silent" } : answer;
 }
 
 async function answerOf(): Promise<Answer> {
   try {
     const answer = await clock.fetch("/readyz", { signal: AbortSignal.timeout(LONGEST), cache: "no-store" });
-    const text = await answer.text(); // What nobody reads is under way until its time is over.
+    const text = await answer.text(); // an unread body would stay in progress until the timeout
     if (answer.ok) return { said: "ready", reasons: [] };
     return { said: SAID[answer.status] ?? "strange", reasons: answer.status === 503 ? reasonsIn(text) : [] };
   } catch {
@@ -123,13 +124,13 @@ async function answerOf(): Promise<Answer> {
   }
 }
 
-/** The sentences of `reasons`, or the one of a problem. */
+/** Return the sentences of `reasons`, or the detail of a problem. */
 function reasonsIn(text: string): readonly string[] {
   let body: unknown;
   try {
     body = JSON.parse(text);
   } catch {
-    return []; // A proxy may answer in the service's place.
+    return []; // a proxy may respond in place of the service
   }
   if (!isObject(body)) return [];
   const said = Array.isArray(body["reasons"]) ? body["reasons"].map((reason: unknown) => isObject(reason) && reason["text"]) : [body["detail"]];

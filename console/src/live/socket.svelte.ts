@@ -1,8 +1,8 @@
-/** What happens, as it happens: one WebSocket for the whole tab, which comes back by itself.
+/** Live events: one WebSocket for the whole tab, with automatic reconnect.
  *
- * Pages say what they show and get a function that ends it. The service is asked for the union, each filter as
- * it is; after a break all of them resume, and where something was missed their `resync` is called: they read
- * anew what they show.
+ * Pages subscribe with a filter and get a function that unsubscribes. Each filter is sent to the service once. After
+ * an interruption all subscriptions resume; where events were missed, `onResync` is called and the page reloads its
+ * data.
  */
 import { untrack } from "svelte";
 
@@ -21,27 +21,27 @@ export type LiveState = "connecting" | "live" | "reconnecting" | "paused" | "off
 export interface Subscriber {
   readonly filter: LiveFilter;
   onEvent(event: LiveEvent): void;
-  /** Something was missed: read anew. */
+  /** Handle missed events: reload the data. */
   onResync(): void;
 }
 
 const PATH = "/api/v1/live";
 const FIRST_DELAY = 500;
 const LONGEST_DELAY = 15_000;
-/** A service that has too much to do is left alone for longer. */
+/** Shortest delay after the service closed the connection because it is busy. */
 const BUSY_DELAY = 5000;
-/** For so long a handshake may go unanswered: what swallowed it may let the next one through. */
+/** Milliseconds for the handshake; a new attempt may pass where this one was dropped. */
 const LONGEST_HANDSHAKE = 8000;
-/** A connection that was not refused for so long is one: the service says no word when it lets us in. */
+/** Milliseconds after which an open connection counts as accepted: the service sends no confirmation. */
 const ACCEPTED = 400;
-/** A connection that lasted so long was no failure, and all that was missed has been told. */
+/** Milliseconds after which the connection is stable: the backoff is reset, and all missed events have arrived. */
 const SOUND = 10_000;
-/** For so long a hidden tab stays connected: many only look at another one for a moment. */
+/** Milliseconds until a hidden tab disconnects: users often switch tabs only briefly. */
 const HIDDEN = 10_000;
-/** Until nothing being told is worth a word. */
+/** Milliseconds without events until the connection is shown as quiet. */
 const SILENCE = 5000;
 
-/** Each subscription may learn for itself that something was missed. What comes within so long is one loss. */
+/** Milliseconds in which several resync events count as one: each subscription may send its own. */
 const MOMENT = 100;
 
 const NOT_SIGNED_IN = 4401;
@@ -49,15 +49,15 @@ const BUSY: readonly number[] = [4429, 4503];
 
 class Live {
   state = $state<LiveState>("off");
-  /** When the next try is made. */
+  /** Time of the next connection attempt, in milliseconds since 1970; null if none is scheduled. */
   retryAt = $state<number | null>(null);
-  /** Whether somebody waits for news of devices, and none has come for a while. */
+  /** Whether a subscriber waits for events of devices and none has arrived for a while. */
   isQuiet = $state(false);
 
-  /** How often the service has answered whether it is still there. */
+  /** Number of received pongs. */
   pongs = $state(0);
 
-  /** Whether any event came since the connection is there. */
+  /** Whether an event arrived on this connection. */
   #hasNews = false;
   #socket: WebSocket | null = null;
   #token: string | null = null;
@@ -68,9 +68,9 @@ class Live {
     () => this.#send({ ping: "still there?" }),
     () => this.reconnect(),
   );
-  /** The last event that came. */
+  /** Id of the last event. */
   #lastId: string | null = null;
-  /** The one with which this connection began, until all that was missed since has surely been told. */
+  /** Id of the event after which this connection resumed, until all missed events have arrived. */
   #resumedAt: string | null = null;
   #wasThere = false;
   #delay = FIRST_DELAY;
@@ -88,14 +88,14 @@ class Live {
     addEventListener("offline", () => this.reconnect());
   }
 
-  /** Connect, when somebody is signed in. */
+  /** Connect after sign-in. */
   start(): void {
     if (this.state !== "off") return;
     this.#connect();
     this.#look();
   }
 
-  /** Hear nothing any more. */
+  /** Disconnect and reset the state. */
   stop(): void {
     this.#leave("off");
     clearTimeout(this.#hiding);
@@ -106,7 +106,7 @@ class Live {
     this.#delay = FIRST_DELAY;
   }
 
-  /** Freeze what is shown, or let it go on. */
+  /** Pause or resume the live values. */
   pause(paused: boolean): void {
     if (this.state === "off") return;
     this.#isHeld = paused;
@@ -114,37 +114,37 @@ class Live {
     else if (this.state === "paused") this.#connect();
   }
 
-  /** Wait no longer, be it for the next try or for what came of the last one. */
+  /** Connect now instead of waiting for the next attempt or for a pending handshake. */
   retry(): void {
     if (this.state !== "reconnecting" || this.#socket?.readyState === WebSocket.OPEN) return;
     this.#drop();
     this.#connect();
   }
 
-  /** Somebody has reason to think that this connection is none any more: make another. */
+  /** Replace a connection that is presumably dead. */
   reconnect(): void {
     if (this.state !== "live") return;
     this.#drop();
     this.#retry(0);
   }
 
-  /** Somebody wonders whether this connection still is one: find out. */
+  /** Check whether the connection is alive. */
   ping(): void {
     this.#pulse.prove();
   }
 
-  /** Whether anything came within the last so many milliseconds. */
+  /** Return whether a message arrived within the last milliseconds. */
   hasReceivedWithin(milliseconds: number): boolean {
     return this.state === "live" && this.#pulse.isWithin(milliseconds);
   }
 
-  /** A new token, so that the connection does not end with the old one. */
+  /** Send a renewed token, so that the connection does not end with the old one. */
   renewToken(token: string): void {
     this.#token = token;
     this.#send({ token });
   }
 
-  /** Hear what fits a filter, until the returned function is called. */
+  /** Receive the events that match a filter, until the returned function is called. */
   subscribe(listener: Subscriber): () => void {
     this.#listeners.add(listener);
     this.#subscriptions.add(listener.filter);
@@ -159,7 +159,7 @@ class Live {
   #look(): void {
     clearTimeout(this.#hiding);
     if (this.state === "off" || this.#isHeld) return;
-    // Nobody sees a hidden tab; when it is seen again, it comes back as after any break.
+    // A hidden tab needs no events; when it becomes visible, it resumes as after an interruption.
     if (document.hidden) this.#hiding = setTimeout(() => this.#leave("paused"), HIDDEN);
     else if (this.state === "paused") this.#connect();
     else this.retry();
@@ -190,11 +190,11 @@ class Live {
     clearTimeout(this.#opening);
     this.#token = session.token;
     this.#send({ token: this.#token });
-    // After a break what was missed comes first; an id that nobody knows has everybody read anew.
+    // After an interruption missed events come first; an unknown id makes all subscribers reload.
     const after = this.#wasThere ? (this.#resumedAt ?? this.#lastId ?? "") : null;
     this.#resumedAt = after;
     this.#subscriptions.open(after);
-    // What pages read before the first connection was there may have changed until it was.
+    // Data that pages loaded before the first connection may have changed since.
     if (!this.#wasThere) this.#resync();
     this.#wasThere = true;
     this.#accepting = setTimeout(() => this.#accept(), ACCEPTED);
@@ -216,7 +216,7 @@ class Live {
 
   #take(text: string): void {
     const event = JSON.parse(text) as LiveEvent | { error: unknown } | { pong: unknown };
-    if ("error" in event) return; // the close that follows says the rest
+    if ("error" in event) return; // the close code that follows is handled
     this.#accept();
     this.#pulse.heard();
     if ("pong" in event) return void (this.pongs += 1);
@@ -237,7 +237,7 @@ class Live {
     this.#tell((listener) => listener.onResync());
   }
 
-  /** What one listener makes a mistake in is no reason for the others to miss it. */
+  /** An exception of one subscriber must not affect the others. */
   #tell(say: (listener: Subscriber) => void): void {
     for (const listener of [...this.#listeners]) {
       try {
@@ -248,7 +248,8 @@ class Live {
     }
   }
 
-  /** Silence is news where somebody waits for devices; gateways alone may have nothing to say for days. */
+  /** Restart the timer for `isQuiet`. Only subscriptions to devices and reports count: gateways may have no events for
+   * days. */
   #awaitNews(): void {
     clearTimeout(this.#waiting);
     this.isQuiet = false;
@@ -257,11 +258,11 @@ class Live {
     if (isAwaited) this.#waiting = setTimeout(() => (this.isQuiet = !this.#hasNews), SILENCE);
   }
 
-  /** It is over, or never began. */
+  /** Handle the end of a connection or of a failed handshake. */
   #closed(code?: number): void {
     this.#drop();
     if (session.token === null) return void (this.state = "off");
-    // A token that was renewed meanwhile gets a chance of its own.
+    // A token renewed in the meantime gets its own attempt.
     if (code === NOT_SIGNED_IN && this.#token === session.token) return session.expire();
     if (code !== undefined && BUSY.includes(code)) this.#delay = Math.max(this.#delay, BUSY_DELAY);
     this.#retry(this.#delay * (0.8 + Math.random() * 0.4));
@@ -283,7 +284,7 @@ class Live {
   #drop(): void {
     for (const timer of [this.#retrying, this.#opening, this.#accepting, this.#proving, this.#waiting]) clearTimeout(timer);
     this.#pulse.end();
-    // Who has not been told yet that something was missed is told when we are back.
+    // A pending resync is repeated after the reconnect.
     if (this.#missing !== undefined) this.#lastId = this.#resumedAt = null;
     clearTimeout(this.#missing);
     this.#missing = undefined;

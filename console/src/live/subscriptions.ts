@@ -1,17 +1,17 @@
-/** What the service is asked to tell: the filters of all listeners, each once.
+/** Subscriptions sent to the service: the filters of all subscribers, each once.
  *
- * What somebody wants is said at once: what they read after that is not older than what they are told. What nobody wants
- * any more is said a moment later, as the next page may want the same. Lists wait until scrolling has come to rest
- * before they want anything, so nobody says more than the service listens to.
+ * A new filter is sent at once, so that data loaded afterwards is not older than the events. An unused filter is
+ * removed after a pause, since the next page may use the same. Lists wait until scrolling stops before they subscribe,
+ * which keeps the rate below the limit of the service.
  */
 import type { LiveFilter } from "./events";
 
 const PAUSE = 150;
 
 export class Subscriptions {
-  /** How many listeners want each filter, by its text. */
+  /** Number of subscribers of each filter, by its key. */
   #wanted = new Map<string, { filter: LiveFilter; count: number }>();
-  /** What this connection was asked for. */
+  /** Filters sent on this connection. */
   #asked = new Map<string, LiveFilter>();
   #isOpen = false;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -38,8 +38,8 @@ export class Subscriptions {
     if (this.#isOpen) this.#timer ??= setTimeout(() => this.#tidy(), PAUSE);
   }
 
-  /** A connection is there: ask for everything. With the id of the last event that came before, what was missed is
-   * told; all are given the same one, since what the first is told is not what the next has missed. */
+  /** Subscribe to all filters on a new connection. With the id of the last event, missed events are replayed; all
+   * filters get the same id, since a replay for one filter does not cover the others. */
   open(after: string | null): void {
     this.#isOpen = true;
     for (const [text, { filter }] of this.#wanted) {
@@ -48,7 +48,7 @@ export class Subscriptions {
     }
   }
 
-  /** The connection is gone, and all that was asked with it. */
+  /** Forget the subscriptions of a closed connection. */
   close(): void {
     this.#isOpen = false;
     this.#asked.clear();
@@ -66,8 +66,8 @@ export class Subscriptions {
   }
 }
 
-/** What tells filters apart. To the service their lists are sets: one that names the same things in another order is the
- * same one, and whoever ended it would end both. */
+/** Return the key of a filter. To the service its lists are sets: filters with the same values in another order are
+ * equal, and removing one would remove both. */
 function textOf(filter: LiveFilter): string {
   const lists = Object.entries<readonly string[]>({ ...filter });
   return JSON.stringify(lists.map(([name, values]) => [name, [...new Set(values)].sort()]).sort());

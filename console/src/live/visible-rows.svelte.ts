@@ -1,10 +1,10 @@
-/** Which rows somebody can see: only those are asked for as they change. */
+/** Ids of the visible rows, to subscribe only to those. */
 const PAUSE = 200;
 
 type Attachment = (row: Element) => () => void;
 
 export class VisibleRows {
-  /** Ids of the rows in view, in the order of the alphabet; told when scrolling has come to rest. */
+  /** Ids of the visible rows in alphabetical order; updated when scrolling has stopped. */
   ids = $state.raw<readonly string[]>([]);
 
   #inView = new Set<string>();
@@ -18,8 +18,8 @@ export class VisibleRows {
     }
   });
 
-  /** Watch the row of an id: `<tr {@attach seen.row(id)}>`. Of an id it is always the same one, so that a row
-   * whose values change is not watched anew. */
+  /** Return the attachment that observes the row of an id: `<tr {@attach visible.row(id)}>`. The same id always gets
+   * the same attachment, so that a changed row is not observed again. */
   row(id: string): Attachment {
     const known = this.#attachments.get(id);
     if (known) return known;

@@ -1,31 +1,32 @@
-/** Keys that do something on their own: one letter, or two after each other such as `g d`.
+/** Keyboard shortcuts: a single key, or two in sequence such as `g d`.
  *
- * They are silent while somebody types, in dialogs, and together with Ctrl, Alt or Cmd. Who speaks to the computer, or
- * whose hand slips, switches them off; that is kept for this browser.
+ * They are inactive while the user types, in dialogs, and with Ctrl, Alt or Cmd. Users of speech input, or of unsteady
+ * hands, can switch them off; the browser stores that.
  */
 import { browserStorage } from "../storage";
 import { isCovered } from "../components/modal";
 
 export interface Shortcut {
-  /** The keys as the browser calls them, with a blank between two. */
+  /** Keys as the browser names them, separated by a blank. */
   readonly keys: string;
   readonly act: () => void;
-  /** What the list of keys says about it; without it, the list is silent. */
+  /** Text in the list of shortcuts; undefined: not listed. */
   readonly text: string | undefined;
 }
 
 const KEPT = "meshfleet.keys";
 const OFF = "off";
-/** How long the second of two keys may take. */
+/** Milliseconds within which the second key must follow. */
 const PATIENCE = 1500;
 const TYPED_INTO = "input:not([type=checkbox]), textarea, select, [contenteditable], [role=textbox], [role=combobox], [role=listbox]";
 
 class Shortcuts {
   isOn = $state(browserStorage.read(KEPT) !== OFF);
-  /** What is to be had here, the newest last. */
+  /** Active shortcuts, the newest last. */
   active = $state.raw<readonly Shortcut[]>([]);
 
-  /** The same. Who ends while others begin must not read what is shown: Svelte shows them what was before. */
+  /** Copy of `active` that is not reactive: a component that is destroyed while others are created would read the old
+   * state. */
   #known: readonly Shortcut[] = [];
   #first: { key: string; at: number } | null = null;
 
@@ -33,7 +34,7 @@ class Shortcuts {
     document.addEventListener("keydown", (event) => this.#press(event));
   }
 
-  /** Do something when a key is pressed, until the returned function is called. The newest wins. */
+  /** Call `act` when the keys are pressed, until the returned function is called. The newest shortcut wins. */
   add(keys: string, act: () => void, text?: string): () => void {
     const key: Shortcut = { keys, act, text };
     this.#know([...this.#known, key]);

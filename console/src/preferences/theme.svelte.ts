@@ -1,4 +1,4 @@
-/** Light or dark: as the machine has it, until somebody says otherwise. `theme.js` sets it before the first paint. */
+/** Theme: that of the system until the user chooses one. `theme.js` sets it before the first paint. */
 
 import { browserStorage } from "../storage";
 

@@ -1,7 +1,7 @@
-/** What is known of a property before somebody asks for it. */
+/** Last known value of a property. */
 import type { Schemas } from "../api/client";
 
-/** A value that the device told. */
+/** Value that the device reported or returned. */
 export interface LastValue {
   readonly value: unknown;
   readonly raw: string | null;

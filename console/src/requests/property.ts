@@ -1,33 +1,33 @@
-/** What a request is about: a property by its name or by its hex identifier, and what the catalogue knows of it. */
+/** Property of a request: by name or hex identifier, with its catalogue entry. */
 import { type CatalogueEntry, catalogue } from "../api/catalogue.svelte";
 
-/** Decoded values are JSON and go by the name of a property, raw ones are hex and go by its identifier. */
+/** Format of values: decoded values are JSON and use the name of a property, raw values are hex and use its
+ * identifier. */
 export type Form = "decoded" | "raw";
 
 export interface RequestedProperty {
   readonly entry: CatalogueEntry | null;
-  /** The forms in which it can be asked for, the better one first. */
+  /** Supported formats, the preferred one first. */
   readonly forms: readonly Form[];
   readonly canRead: boolean;
   readonly canWrite: boolean;
   readonly isCommand: boolean;
-  /** What it is called in a request of some form. */
+  /** Identifier to use in a request, by format. */
   readonly identifiers: Readonly<Record<Form, string>>;
 }
 
 const HEX = /^(?:[0-9a-f]{2}){1,4}$/;
 
-/** Tell a raw identifier from a name. */
 function isIdentifier(text: string): boolean {
   return HEX.test(text);
 }
 
-/** Under what the same property is known, whether somebody calls it by its name or by its identifier. */
+/** Return the key of a property, the same for its name and its identifier. */
 export function getPropertyKey(text: string): string {
   return catalogue.find(text)?.identifier ?? text;
 }
 
-/** What somebody typed or picked; null: nothing. As on the command line, a name is decoded and hex is raw. */
+/** Parse a typed or chosen property; null if empty. As on the command line, a name is decoded and hex is raw. */
 export function parseProperty(typed: string): RequestedProperty | null {
   const text = isIdentifier(typed.trim().toLowerCase()) ? typed.trim().toLowerCase() : typed.trim();
   if (text === "") return null;

@@ -1,15 +1,15 @@
-/** A request as somebody wants it: what is gathered, and what is sent. */
+/** Options and bodies of requests. */
 import type { Schemas } from "../api/client";
 import { isObject } from "../json";
 import type { Form, RequestedProperty } from "./property";
 
 export interface RequestOptions {
-  /** The MAC of the gateway; empty: the one that hears the device best. */
+  /** MAC of the gateway; empty: the one that receives the device best. */
   gateway: string;
-  /** From 0 to 4; empty: as the mesh does it. */
+  /** Priority from 0 to 4; empty: the default of the mesh. */
   priority: string;
   seconds: string;
-  /** JSON, or nothing. */
+  /** Extension as JSON; may be empty. */
   ext: string;
 }
 
@@ -20,7 +20,7 @@ const LONGEST = 120_000;
 
 export type RequestBody = Schemas["NewRequest"];
 
-/** The extension that is typed in; null: it is none. */
+/** Parse the extension; undefined if empty, null if invalid. */
 export function parseExtension(text: string): RequestBody["ext"] | null {
   if (text.trim() === "") return undefined;
   try {
@@ -46,7 +46,7 @@ export function buildWriteBody(subject: RequestedProperty, form: Form, value: un
   };
 }
 
-/** What every request has, whatever it asks for. */
+/** Return the fields that all requests have. */
 export function buildCommonFields(options: RequestOptions): Pick<RequestBody, "gateway" | "priority" | "timeoutMs"> {
   const time = Math.round(Number(options.seconds) * 1000);
   return {
@@ -56,12 +56,12 @@ export function buildCommonFields(options: RequestOptions): Pick<RequestBody, "g
   };
 }
 
-/** In which form the values of a request are. */
+/** Return the format of the values of a request. */
 export function getForm({ operation }: Pick<RequestBody, "operation">): Form {
   return operation === "read" || operation === "write" || operation === "ack" ? "raw" : "decoded";
 }
 
-/** Whether a request may change something. */
+/** Return whether a request may change something. */
 export function isChange({ operation }: Pick<RequestBody, "operation">): boolean {
   return operation !== "apiversion" && operation !== "read" && operation !== "read-decoded";
 }

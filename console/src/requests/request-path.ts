@@ -1,19 +1,19 @@
-/** The way of a request, hop by hop, as far as the answer tells it. */
+/** Route of a request, hop by hop, as far as the response contains it. */
 import type { Schemas } from "../api/client";
 
 export interface PathNode {
   readonly mac: string;
   readonly role: "gateway" | "relay" | "extender" | "device";
-  /** Whether it gave no answer. */
+  /** Whether the node did not respond. */
   readonly isSilent: boolean;
 }
 
-/** Who answered, by the number that the answer has. */
+/** Node that produced the response, by its number in the response. */
 export const ORIGIN = { connected: 0, unconnected: 1, extender: 16, gateway: 32 } as const;
 
 const MACS = /^[0-9a-f]{12}(?:-[0-9a-f]{12})*$/;
 
-/** From the gateway to the device; null: the route is spelt in a way of the gateway's own, and shown as it is. */
+/** Return the nodes from the gateway to the device; null if the route has an unknown notation and is shown as it is. */
 export function requestPath(answer: Schemas["RequestAnswer"], device: string): readonly PathNode[] | null {
   const told = (answer.route ?? answer.extenderRoute ?? "").toLowerCase();
   if (told !== "" && !MACS.test(told)) return null;

@@ -1,4 +1,4 @@
-/** What came of a request, in words. */
+/** Texts for outcomes of requests. */
 import { catalogue } from "../api/catalogue.svelte";
 import { en } from "../text/en";
 import { valueText } from "../text/format";
@@ -6,25 +6,25 @@ import type { RequestRecord } from "./request.svelte";
 
 const words = en.requests;
 
-/** Problems after which nobody knows whether something happened. */
+/** Problems after which a request may have been executed. */
 const MAYBE: ReadonlySet<string> = new Set(["gateway-timeout", "gateway-lost", "interrupted", "malformed-response"]);
 
-/** A status of a response; those that nobody here knows are told as they are. */
+/** Return the text of a response status; unknown ones are shown as numbers. */
 export function statusText(status: number): string {
   return has(words.status, status) ? words.status[status] : words.otherStatus(status);
 }
 
-/** Why no response came. What is known here is told in our words, all else in those of the service. */
+/** Return why no response arrived: our text for known codes, otherwise that of the service. */
 export function problemText(problem: { readonly code: string; readonly detail: string }): string {
   return has(words.problem, problem.code) ? words.problem[problem.code] : problem.detail;
 }
 
-/** Whether something may have happened although no response came. */
+/** Return whether the request may have been executed although no response arrived. */
 export function isUncertain(problem: { readonly code: string }): boolean {
   return MAYBE.has(problem.code);
 }
 
-/** A value with its unit, if the catalogue knows one; raw values have none. */
+/** Format a value with the unit of the catalogue; raw values have none. */
 export function formatValueWithUnit(identifier: string, value: unknown, isRaw: boolean): string {
   const unit = isRaw || value === null || value === undefined ? null : catalogue.getUnit(identifier);
   return unit === null || unit === "" ? valueText(value) : `${valueText(value)} ${unit}`;
@@ -38,7 +38,7 @@ export function isWrite(record: RequestRecord): boolean {
   return record.request.operation === "write" || record.request.operation === "write-decoded";
 }
 
-/** Whether its values are hex. */
+/** Return whether the values are hex. */
 export function isRaw(record: RequestRecord): boolean {
   return record.request.operation === "read" || record.request.operation === "write";
 }

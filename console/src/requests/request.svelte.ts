@@ -1,30 +1,30 @@
-/** One request on its way. The service is asked not to wait: so it tells at once through which gateway it goes, and
- * whoever leaves finds the outcome in the history. */
+/** A request in progress. The service responds at once with the chosen gateway, and the result is polled; if the user
+ * leaves, it is in the history. */
 import { type Schemas, Problem, api, requireBody, describeError } from "../api/client";
 import { createIdempotencyKey } from "../api/idempotency-key";
 import { clock } from "../clock.svelte";
 
 export type RequestRecord = Schemas["RequestRecord"];
 
-/** Milliseconds between two looks: most answers are there at once, others may take minutes. */
+/** Milliseconds between two polls: most responses arrive at once, others take minutes. */
 const LOOKS = [0, 60, 120, 250, 500] as const;
-/** Milliseconds before it is sent once more, when nobody knows whether it arrived. */
+/** Milliseconds before a request is sent again after no response. */
 const RESENDS = [250, 1000, 2000] as const;
-/** How much longer than its own time it is looked for while looks are lost: its end is written down a moment later. */
+/** Milliseconds to poll after the timeout of the request while polls fail: its end is recorded a little later. */
 const GRACE = 3000;
 
 export class SentRequest {
-  /** What the service has written down of it, once it is on its way. */
+  /** Record of the service, once the request was accepted. */
   record = $state.raw<RequestRecord | null>(null);
-  /** Why it was not sent, or is not heard of any more. */
+  /** Why the request was not sent, or can no longer be followed. */
   problem = $state.raw<Problem | null>(null);
-  /** Whether somebody waits for it. */
+  /** Whether the result is awaited. */
   isWaiting = $state(false);
-  /** Whether who waited went away. */
+  /** Whether the user stopped waiting. */
   isAbandoned = $state(false);
 
   readonly startedAt = clock.read();
-  /** With a key of its own nothing is carried out twice, however often it is sent. */
+  /** Key that prevents a second execution when the request is sent again. */
   readonly #key = createIdempotencyKey();
   #leaving = new AbortController();
 
@@ -33,7 +33,7 @@ export class SentRequest {
     readonly body: Schemas["NewRequest"],
   ) {}
 
-  /** Send it, and wait for what comes of it; null: nobody knows, or nothing was sent. */
+  /** Send the request and wait for its result; null if it is unknown or nothing was sent. */
   async run(): Promise<RequestRecord | null> {
     this.isWaiting = true;
     try {
@@ -55,7 +55,7 @@ export class SentRequest {
     }
   }
 
-  /** Wait no longer. What was sent is not called back. */
+  /** Stop waiting. The request itself is not canceled. */
   stopWaiting(): void {
     if (!this.isWaiting) return;
     this.isAbandoned = true;
@@ -63,7 +63,7 @@ export class SentRequest {
     this.#leaving.abort();
   }
 
-  /** Send it until it is known to have arrived, or not. */
+  /** Send the request, again if no response arrives. Return its id. */
   async #sendSurely(): Promise<string> {
     for (const wait of RESENDS) {
       try {
@@ -71,7 +71,7 @@ export class SentRequest {
       } catch (error) {
         if (!isLost(error)) throw error;
         await pause(wait);
-        // Whoever left wants nothing more to be sent.
+        // Nothing is sent again after the user stopped waiting.
         if (this.#leaving.signal.aborted) throw error;
       }
     }
@@ -84,7 +84,7 @@ export class SentRequest {
     return requireBody(await api.POST("/api/v1/devices/{device_id}/requests", { params, body: this.body })).id;
   }
 
-  /** What became of it; null: this look was lost, and there is time for another. */
+  /** Poll the record; null if the poll failed and there is time for another. */
   async #look(id: string, hasTime: boolean): Promise<RequestRecord | null> {
     const params = { path: { request_id: id } };
     try {
@@ -96,12 +96,12 @@ export class SentRequest {
   }
 }
 
-/** Whether no answer came: nobody knows whether the question arrived. */
+/** Return whether no response arrived: the request may have been received. */
 function isLost(error: unknown): boolean {
   return error instanceof Problem && error.status === 0;
 }
 
-/** Whether the service could not answer just now. */
+/** Return whether the service could not answer at the moment. */
 function isBusy(error: unknown): boolean {
   return error instanceof Problem && (error.status === 429 || error.status >= 500);
 }

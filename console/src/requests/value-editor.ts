@@ -1,4 +1,4 @@
-/** How a value is typed in: what fits the type that the catalogue tells, in the notation of its table. */
+/** Editors for values, chosen by the type in the notation of the catalogue. */
 import { en } from "../text/en";
 import { formatDecimal } from "../text/format";
 import type { Form, RequestedProperty } from "./property";
@@ -12,7 +12,7 @@ export type Editor =
   | { readonly kind: "json"; readonly type: string | null }
   | { readonly kind: "hex" };
 
-/** A value to write, or why there is none. */
+/** A parsed value, or what is wrong with the input. */
 export type ParsedValue = { readonly value: unknown } | { readonly wrong: string };
 
 const NUMBER = /^([us])(8|16|32|48)(?:\/(\d+))?(?: (-?\d+)\.\.(-?\d+))?$/;
@@ -42,7 +42,7 @@ function numberOf(type: string): Editor | null {
   const scale = Number(divisor ?? 1);
   const values = 2 ** Number(bits);
   const least = sign === "s" ? -values / 2 : 0;
-  // Limits are counted before the division, as the table has them.
+  // The catalogue gives limits before the division.
   return {
     kind: "number",
     min: Number(low ?? least) / scale,
@@ -51,7 +51,7 @@ function numberOf(type: string): Editor | null {
   };
 }
 
-/** What is typed in, as the value that is written. */
+/** Parse the input as the value to write. */
 export function parseValue(editor: Editor, text: string): ParsedValue {
   if (editor.kind === "none") return { value: null };
   if (editor.kind === "text") return { value: text };
@@ -83,7 +83,7 @@ function jsonOf(text: string): ParsedValue {
   }
 }
 
-/** A known value as somebody would have typed it, to begin with. */
+/** Format a known value as initial input of an editor. */
 export function formatForEditor(editor: Editor, value: unknown, raw: string | null): string {
   if (editor.kind === "none") return "";
   if (editor.kind === "hex") return raw ?? "";

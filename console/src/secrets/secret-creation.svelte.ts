@@ -1,4 +1,4 @@
-/** A secret on its way. It is told once: from the moment it is asked for until it is seen, nobody leaves. */
+/** Creation of a secret that is shown once. From the request until it is shown, a guard prevents leaving. */
 import { tick } from "svelte";
 
 import { Problem, describeError } from "../api/client";
@@ -6,17 +6,18 @@ import { router } from "../router.svelte";
 
 export class SecretCreation {
   isBusy = $state(false);
-  /** Whether the reader wanted to leave meanwhile. */
+  /** Whether the user tried to leave meanwhile. */
   isLeaving = $state(false);
   problem = $state<string | null>(null);
 
-  /** `unheard` is what to do when nobody knows whether there is one now; `told` knows better words for a refusal. */
+  /** `noResponseHint` says what to do if it is unknown whether a secret was created; `describe` returns the text for
+   * other errors. */
   constructor(
     readonly noResponseHint: string,
     readonly describe: (error: unknown) => string = describeError,
   ) {}
 
-  /** Have one made, and show it. */
+  /** Create a secret and show it. */
   async run<Made>(make: () => Promise<Made>, show: (made: Made) => void): Promise<void> {
     if (this.isBusy) return;
     this.isBusy = true;
@@ -24,7 +25,7 @@ export class SecretCreation {
     const unguard = router.guard(() => this.mayLeave(), { isSecret: true });
     try {
       show(await make());
-      // What shows it guards it too, as soon as it is drawn.
+      // The dialog has its own guard as soon as it is rendered.
       await tick();
     } catch (error) {
       const isUnheard = error instanceof Problem && error.status === 0;
@@ -36,7 +37,7 @@ export class SecretCreation {
     }
   }
 
-  /** Who may not is told why. */
+  /** Return whether the user may leave; if not, the reason is shown. */
   mayLeave(): boolean {
     this.isLeaving = this.isBusy;
     return !this.isBusy;

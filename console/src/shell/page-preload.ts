@@ -1,14 +1,14 @@
-/** Fetches pages before they are needed, so that they are there when the service is not. A browser never fetches again
- * what once failed: only a page that is loaded anew gets it. */
+/** Preloading of pages, so that they open while the service is unreachable. A browser never repeats a failed import:
+ * only a reload does. */
 import { cancelRetry, retryOnReconnect } from "../api/reconnect-retries";
 import { tabStorage } from "../storage";
 import { pages } from "./pages";
 
 const KEY = "meshfleet.reloaded";
-/** What the first page needs comes first, also on a slow phone. */
+/** Milliseconds of delay: the first page loads first, also on a slow phone. */
 const LATER = 10_000;
 
-/** Fetch all pages soon, one after the other; the returned function ends it. */
+/** Load all pages soon, one after the other, until the returned function is called. */
 export function preloadPages(): () => void {
   let isOver = false;
   const timer = setTimeout(() => void fetchAll(), LATER);
@@ -16,7 +16,7 @@ export function preloadPages(): () => void {
   async function fetchAll(): Promise<void> {
     for (const page of pages) {
       if (isOver) return;
-      // Who opens it is told.
+      // The error is shown when the page is opened.
       await page.load().catch(() => undefined);
     }
   }
@@ -27,8 +27,8 @@ export function preloadPages(): () => void {
   };
 }
 
-/** A page could not be fetched: load everything anew when the service is back, but not again and again. The returned
- * function ends it. */
+/** Reload everything when the service is back, after a page could not be loaded, but only once. The returned function
+ * cancels it. */
 export function reloadOnReconnect(): () => void {
   const reload = (): void => {
     tabStorage.write(KEY, "yes");
@@ -38,7 +38,7 @@ export function reloadOnReconnect(): () => void {
   return () => cancelRetry(reload);
 }
 
-/** A page is there: the next one that is not may try it again. */
+/** Allow the next reload, after a page was loaded. */
 export function clearReloadMark(): void {
   tabStorage.write(KEY, null);
 }

@@ -1,4 +1,4 @@
-/** The pages of the console: where each is, what it is called, and what draws it. */
+/** Pages of the console: paths, components and navigation entries. */
 import Antenna from "@lucide/svelte/icons/router";
 import Braces from "@lucide/svelte/icons/braces";
 import Chip from "@lucide/svelte/icons/cpu";
@@ -18,29 +18,29 @@ import { en } from "../text/en";
 
 export type Params = Readonly<Record<string, string>>;
 
-/** What draws a page. It is given what its path names: `/devices/:id` draws `<Device id=… />`. */
+/** Component of a page. The parameters of its path are its props: `/devices/:id` renders `<Device id=… />`. */
 export type View = Component<never>;
 
 export interface Page {
-  /** Parts that begin with a colon are named, and given to the view as they are called. */
+  /** Path; segments that begin with a colon are parameters. */
   readonly path: string;
-  /** Fetches what draws it: for the first page at once, for the others soon after. */
+  /** Load the component: at once for the first page, soon after for the others. */
   readonly load: () => Promise<{ default: View }>;
-  /** Who may see it; without one, everybody. */
+  /** Required role; undefined: every user. */
   readonly role?: Role;
-  /** Whether it may be seen by who is not signed in. */
+  /** Whether the page is public and needs no sign-in. */
   readonly isOpen?: true;
 }
 
 export interface Entry {
   readonly path: string;
   readonly name: string;
-  /** The letter that leads here after `g`. */
+  /** Key that opens the page after `g`. */
   readonly key: string;
   readonly icon: Component<{ size?: number; "aria-hidden"?: "true" }>;
-  /** Who is offered it; without one, everybody. */
+  /** Required role; undefined: every user. */
   readonly role?: Role;
-  /** Whether a phone has it at hand; the others are a touch further. */
+  /** Whether it is in the bottom bar of a phone; the others are in its menu. */
   readonly isNear?: true;
 }
 
@@ -104,7 +104,7 @@ const groups: readonly Group[] = [
   },
 ];
 
-/** What the navigation offers to who may do this much. */
+/** Return the navigation groups for a role. */
 export function buildNavigation(may: (role: Role) => boolean): readonly Group[] {
   return groups
     .map(({ name, entries }) => ({ name, entries: entries.filter(({ role }) => role === undefined || may(role)) }))
@@ -116,7 +116,7 @@ export interface MatchedPage {
   readonly params: Params;
 }
 
-/** The page at a path, and what the path names. */
+/** Return the page of a path and its parameters; null if there is none. */
 export function findPage(path: string): MatchedPage | null {
   const given = path.split("/");
   for (const page of pages) {
@@ -126,7 +126,7 @@ export function findPage(path: string): MatchedPage | null {
   return null;
 }
 
-/** Whether a path is that of an entry, or below it. */
+/** Return whether a path is that of an entry, or below it. */
 export function isWithin(path: string, entry: string): boolean {
   return path === entry || (entry !== "/" && path.startsWith(`${entry}/`));
 }
@@ -148,6 +148,6 @@ function decoded(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {
-    return part; // a stray percent sign: nothing is called so, and the page says that
+    return part; // a stray percent sign: the page reports that nothing has this id
   }
 }

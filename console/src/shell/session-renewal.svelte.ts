@@ -1,21 +1,21 @@
-/** Keeps who is at work signed in: a new token in the middle of the old one's life. A login can be renewed for 12 hours;
- * who is told before the last token ends can sign in again without losing what is typed. */
+/** Renewal of the session: a new token after half the lifetime of the old one. A login can be renewed for 12 hours; the
+ * user is warned before the last token expires and can sign in again without losing input. */
 import { Problem, api, requireBody } from "../api/client";
 import { session } from "../api/session.svelte";
 import { tokenLifetime } from "../api/token";
 import { clock } from "../clock.svelte";
 import { live } from "../live/socket.svelte";
 
-/** Looked at so often, and not planned for long: clocks are set, and machines sleep. */
+/** Milliseconds between two checks. There is no long timer, since clocks are set and machines sleep. */
 const EVERY = 10_000;
 
 class Renewal {
-  /** When the session ends, once it is known that it cannot be renewed; in milliseconds since 1970. */
+  /** Time at which the session ends, in milliseconds since 1970; null while it can be renewed. */
   endsAt = $state<number | null>(null);
 
   #timer: ReturnType<typeof setTimeout> | undefined;
 
-  /** Look after a token, until the next one is there. */
+  /** Renew a token in time, until the next call. */
   begin(token: string): void {
     this.end();
     void this.#look(token);
@@ -29,7 +29,7 @@ class Renewal {
   async #look(token: string): Promise<void> {
     const { from, to } = tokenLifetime(token);
     if (this.endsAt === null && clock.read() >= (from + to) / 2) await this.#renew(token, to);
-    // Somebody may have signed out, or in again, while this was asked.
+    // The user may have signed out or in again meanwhile.
     if (session.token !== token) return;
     if (this.endsAt !== null && clock.read() >= this.endsAt) return session.expire();
     this.#timer = setTimeout(() => void this.#look(token), EVERY);
@@ -42,7 +42,7 @@ class Renewal {
       session.storeToken(authToken);
       live.renewToken(authToken);
     } catch (error) {
-      // A service that is away may be back in time; one that says no means it.
+      // An unreachable service may be back in time; a refusal is final.
       if (session.token === token && error instanceof Problem && error.status === 401) this.endsAt = endsAt;
     }
   }

@@ -1,14 +1,14 @@
-/** Pages that everybody may read have an address at which one signs in and is there again. */
+/** Address of the sign-in on a public page, which returns to the page. */
 import type { PageLocation } from "../router.svelte";
 
 const KEY = "sign-in";
 
-/** Whether somebody wants to sign in at a page that is open to all. */
+/** Return whether the address requests a sign-in on a public page. */
 export function isSignInRequested({ query }: PageLocation): boolean {
   return query.has(KEY);
 }
 
-/** Where to sign in, to be at a place again afterwards. */
+/** Return the sign-in address that returns to a location. */
 export function signInAddress({ path, query }: PageLocation): string {
   return `${path}?${new URLSearchParams([...query, [KEY, "yes"]])}`;
 }

@@ -1,4 +1,4 @@
-/** Who did something, as the service names them: people by their names, all others with what they are. */
+/** Actors of audited actions: users by name, others with their kind. */
 import { en } from "./en";
 
 export type ActorKind = "user" | "api-key" | "gateway" | "program";
@@ -16,19 +16,19 @@ const PROGRAMS: ReadonlyMap<string, string> = new Map([
   ["command line", words.commandLine],
 ]);
 
-/** Names of people have no colon. */
+/** Parse the title of an actor. User names contain no colon, so a prefix marks the other kinds. */
 export function parseActor(title: string): Actor {
   const [, kind, name] = OTHERS.exec(title) ?? [];
   if (name !== undefined && (kind === "api-key" || kind === "gateway" || kind === "program")) return { kind, name };
   return { kind: "user", name: title };
 }
 
-/** A program of ours in plain words; of another one nobody knows more than its name. */
+/** Return the text for a program. Unknown programs keep their name. */
 export function programText(name: string): string {
   return PROGRAMS.get(name) ?? name;
 }
 
-/** Who did something, as part of a sentence or in a column. */
+/** Return the actor as part of a sentence or a table cell. */
 export function actorText(title: string): string {
   const { kind, name } = parseActor(title);
   if (kind === "user") return name;

@@ -1,6 +1,6 @@
-/** Lines for a spreadsheet. */
+/** CSV output for spreadsheets. */
 
-/** What a spreadsheet would take for a formula: names may be anything. */
+/** Beginnings that a spreadsheet would evaluate as a formula; names may contain anything. */
 const FORMULA = /^[=+\-@\t\r]/;
 
 export type Cells = readonly (string | number | null)[];

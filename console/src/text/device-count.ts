@@ -1,6 +1,6 @@
 import { formatCount } from "./format";
 
-/** So many devices. */
+/** Return "1 device" or "N devices". */
 export function deviceCountText(number: number): string {
   return `${formatCount(number)} ${number === 1 ? "device" : "devices"}`;
 }

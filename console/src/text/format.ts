@@ -1,7 +1,7 @@
-/** Numbers and times as people read them. */
+/** Formats numbers, times and identifiers for display. */
 const numbers = new Intl.NumberFormat("en");
 const decimals = new Intl.NumberFormat("en", { maximumFractionDigits: 3 });
-/** Hours from 0 to 23, everywhere: nobody has to wonder which of two it is. */
+/** Locale with 24-hour times, to avoid ambiguity. */
 const CLOCK = "en-GB";
 const moments = new Intl.DateTimeFormat(CLOCK, { dateStyle: "medium", timeStyle: "medium" });
 const days = new Intl.DateTimeFormat(CLOCK, { day: "numeric", month: "short" });
@@ -31,44 +31,44 @@ export function formatCount(value: number): string {
   return numbers.format(value);
 }
 
-/** A measured number, without digits that nobody reads. */
+/** Format a measured number with at most three decimals. */
 export function formatDecimal(value: number): string {
   return decimals.format(value);
 }
 
-/** How large something is; small numbers with a digit behind the point, so that one sees them grow. */
+/** Format a size in bytes. Small numbers keep one decimal, so that progress is visible. */
 export function formatBytes(value: number): string {
   const power = Math.min(SIZES.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
   const size = value / 1024 ** power;
   return `${power === 0 || size >= 100 ? formatCount(Math.round(size)) : size.toFixed(1)} ${SIZES[power]}`;
 }
 
-/** A moment in the reader's own time zone. */
+/** Format an ISO time as date and time in the time zone of the browser. */
 export function formatDateTime(time: string): string {
   return moments.format(new Date(time));
 }
 
-/** The time of a day, of milliseconds since 1970. */
+/** Format the time of day without seconds, from milliseconds since 1970. */
 export function formatTime(time: number): string {
   return minutes.format(time);
 }
 
-/** The time of a day to the second, of milliseconds since 1970. */
+/** Format the time of day with seconds, from milliseconds since 1970. */
 export function formatTimeToSecond(time: number): string {
   return seconds.format(time);
 }
 
-/** The time of a day to the millisecond, where things happen close to each other. */
+/** Format the time of day with milliseconds, for events that follow each other closely. */
 export function formatTimeToMillisecond(time: string): string {
   return instants.format(new Date(time));
 }
 
-/** In how many seconds or minutes something is to be expected. */
+/** Format a delay in seconds: "in 30 seconds", "in 2 minutes". */
 export function formatDelay(seconds: number): string {
   return seconds < 60 ? spans.format(seconds, "second") : spans.format(Math.ceil(seconds / 60), "minute");
 }
 
-/** How long something took, or will take, in milliseconds: seconds only where they matter. */
+/** Format a duration in milliseconds, with seconds only where they matter. */
 export function formatDuration(time: number): string {
   const whole = Math.max(0, Math.round(time / 1000));
   if (whole < 60) return `${whole} s`;
@@ -78,13 +78,13 @@ export function formatDuration(time: number): string {
   return inHours % 24 > 0 ? `${numbers.format(Math.floor(inHours / 24))} d ${inHours % 24} h` : `${numbers.format(inHours / 24)} d`;
 }
 
-/** A moment below a chart, as finely as its marks are apart; both in milliseconds. */
+/** Format a time of a chart axis as precisely as its ticks are apart; both in milliseconds. */
 export function formatAxisTime(time: number, step: number): string {
   const style = step >= DAY ? days : step >= MINUTE ? minutes : seconds;
   return style.format(time);
 }
 
-/** How long ago a moment was; the future counts as now, since clocks differ. */
+/** Format the age of an ISO time. A time in the future counts as now, since clocks differ. */
 export function formatAge(time: string, now: number, justNow: string): string {
   const past = now - Date.parse(time);
   for (const [unit, length] of STEPS) {
@@ -93,23 +93,23 @@ export function formatAge(time: string, now: number, justNow: string): string {
   return justNow;
 }
 
-/** A MAC as it is printed on devices. */
+/** Format a MAC with colons and capitals, as printed on devices. */
 export function formatMac(mac: string): string {
   return (mac.toUpperCase().match(/../g) ?? []).join(":");
 }
 
-/** The MAC inside a device id. */
+/** Return the MAC of a device id. */
 export function parseDeviceId(deviceId: string): string {
   return deviceId.replace(/^bmac-/, "");
 }
 
-/** The name of an identifier as people write it: `light-intensity` is "Light intensity". */
+/** Format an identifier name for display: `light-intensity` becomes "Light intensity". */
 export function humanizeName(name: string): string {
   const words = name.replaceAll(/[-_]+/g, " ").trim();
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** A remark as a sentence of its own; an id in front, such as job-7, stays as it is. */
+/** Turn a phrase into a sentence. A leading id such as job-7 keeps its case. */
 export function toSentence(text: string): string {
   const words = text.trim();
   if (words === "") return "";
@@ -117,7 +117,7 @@ export function toSentence(text: string): string {
   return (isWord ? words.charAt(0).toUpperCase() + words.slice(1) : words) + (/[.!?]$/.test(words) ? "" : ".");
 }
 
-/** Whatever a device said, on one line. */
+/** Format any value of a device on one line. */
 export function valueText(value: unknown): string {
   if (value === null || value === undefined) return "–";
   if (typeof value === "number") return formatDecimal(value);
@@ -125,7 +125,7 @@ export function valueText(value: unknown): string {
   return JSON.stringify(value);
 }
 
-/** Two letters that stand for a name. */
+/** Return up to two letters for a name. */
 export function getInitials(name: string): string {
   const parts = name.split(/[\s._@-]+/u).filter((part) => part !== "");
   const [first = "", second] = parts;

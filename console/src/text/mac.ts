@@ -1,4 +1,4 @@
-/** MACs as people write them: with colons, dashes, dots or blanks, in either case, or as a device id. */
+/** Parsing of MACs as users type them: with colons, dashes, dots or blanks, in either case, or as a device id. */
 const DIGITS = 12;
 const PREFIX = /^\s*bmac-/i;
 const BETWEEN = /[\s:.-]/g;
@@ -9,13 +9,13 @@ export type MacCheck =
   | { readonly state: "wrong"; readonly sign: string }
   | { readonly state: "short" | "long"; readonly digits: number };
 
-/** The MAC that a text is; null: it is none. */
+/** Parse a MAC. Return null if the text is not one. */
 export function parseMac(text: string): string | null {
   const read = checkMac(text);
   return read.state === "good" ? read.mac : null;
 }
 
-/** What somebody has typed so far, and what is still wrong with it. */
+/** Check a partly typed MAC. Return its state and what is wrong with it. */
 export function checkMac(text: string): MacCheck {
   const digits = text.replace(PREFIX, "").replace(BETWEEN, "").toLowerCase();
   if (digits === "") return { state: "empty" };

@@ -1,6 +1,6 @@
-/** Shares in percent, rounded so that what is said stays true: also beside a limit that a share reaches or misses. */
+/** Percentages, rounded so that they stay on the correct side of a limit. */
 
-/** Limits are read as people typed them, to nine digits behind the point: 2.2 has no exact binary form. */
+/** Fixed-point scale of limits: nine decimals, since 2.2 has no exact binary form. */
 const PARTS = 1_000_000_000;
 const MOST_DIGITS = 9;
 
@@ -8,18 +8,18 @@ const NEARLY_NONE = "< 1 %";
 
 const exact = new Intl.NumberFormat("en", { maximumFractionDigits: MOST_DIGITS });
 
-/** A number of percent in full: 99.9999 is not 100. */
+/** Format a percentage in full: 99.9999 is not 100. */
 export function percentText(percent: number): string {
   return `${exact.format(percent)} %`;
 }
 
-/** Whether a count is at least so many percent of all. */
+/** Return whether a part is at least a percentage of the whole. */
 export function reachesPercent(part: number, whole: number, percent: number): boolean {
   return compare(part, whole, percent) >= 0;
 }
 
-/** A share in whole percent, but never 0 or 100 for what only comes near it. Beside limits it has as many digits as it
- * takes to be on the same side of each of them as the counts are. */
+/** Format a share as a whole percentage, but never as 0 or 100 if it is only close. With limits, use as many decimals
+ * as needed to show the share on its side of each limit. */
 export function formatPercentage(part: number, whole: number, ...limits: readonly number[]): string {
   const share = whole === 0 ? 0 : (part / whole) * 100;
   if (whole === 0 || limits.length === 0) return rough(share);
@@ -31,7 +31,7 @@ export function formatPercentage(part: number, whole: number, ...limits: readonl
   return percentText(share);
 }
 
-/** The progress of a job, which the service rounds down: 0 is not said where something is finished. */
+/** Format the progress of a job, which the service rounds down: 0 is not shown once a device has finished. */
 export function progressText(progress: number, finished: number): string {
   return progress === 0 && finished > 0 ? NEARLY_NONE : `${progress} %`;
 }
@@ -46,7 +46,7 @@ function partsOf(percent: number): number {
   return Math.round(percent * PARTS);
 }
 
-/** Whether a count is less (-1) or more (1) than so many percent of all, without rounding. */
+/** Return -1 or 1 if a part is less or more than a percentage of the whole, 0 if equal. Exact, without rounding. */
 function compare(part: number, whole: number, percent: number): number {
   const [mine, limit] = [BigInt(part) * BigInt(100 * PARTS), BigInt(partsOf(percent)) * BigInt(whole)];
   return mine < limit ? -1 : mine > limit ? 1 : 0;

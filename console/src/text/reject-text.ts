@@ -1,4 +1,4 @@
-/** Why a report was rejected, first in plain words; the service's own sentence, which is exact, comes behind. */
+/** Headline for the reason of a rejected report; the exact sentence of the service is shown after it. */
 import { en } from "./en";
 
 const words = en.rejects.reasons;
@@ -12,7 +12,7 @@ const KNOWN: Readonly<Record<string, string>> = {
   report: words.report,
 };
 
-/** The service names the part that is wrong in front of a colon. */
+/** Return the headline for a reason. The service names the invalid part before a colon. */
 export function rejectHeadline(reason: string): string {
   const part = /^([\w.[\]-]{1,40}): /.exec(reason)?.[1];
   if (part === undefined) return words.other;

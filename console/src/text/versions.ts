@@ -1,11 +1,11 @@
-/** Models and versions as people read them. */
+/** Models and versions as text, and version comparison. */
 import { catalogue } from "../api/catalogue.svelte";
 import { en } from "./en";
 
-/** What is not known of a device yet is told like this. */
+/** Placeholders of the service for an unknown model or version. */
 const UNKNOWN: ReadonlySet<string> = new Set(["0000", "0.0.0"]);
 
-/** Whether a model or a version is known. */
+/** Return whether a model or version is known. */
 export function isKnown(value: string): boolean {
   return value !== "" && !UNKNOWN.has(value);
 }
@@ -14,19 +14,19 @@ export function versionText(value: string): string {
   return isKnown(value) ? value : en.common.unknown;
 }
 
-/** A model by the name of its product and its number, or by its number alone. */
+/** Return the product name and number of a model, or its number alone. */
 export function modelText(model: string): string {
   const product = isKnown(model) ? catalogue.getProductName(model) : null;
   return product === null ? versionText(model) : en.common.product(product, model);
 }
 
-/** Major, minor, patch, and the number of a beta; a release has the highest there, as it comes after all of them. */
+/** Major, minor, patch, and beta number; a release has RELEASE, which is higher than any beta number. */
 export type Version = readonly [number, number, number, number];
 
 const VERSION = /^(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5})(?:-beta\.(\d{1,3}))?)?$/;
 const RELEASE = 256;
 
-/** A version such as `3.4.2`, `3.4.2-beta.1` or `3.4`, read as the service reads it; null: it is none. */
+/** Parse a version such as `3.4.2`, `3.4.2-beta.1` or `3.4`, by the rules of the service. Return null if invalid. */
 export function parseVersion(text: string): Version | null {
   const found = VERSION.exec(text);
   if (found === null) return null;
@@ -35,7 +35,7 @@ export function parseVersion(text: string): Version | null {
   return [Number(found[1]), Number(found[2]), Number(found[3] ?? 0), beta];
 }
 
-/** Whether a version comes before another. */
+/** Return whether a version is older than another. */
 export function isOlder(one: Version, other: Version): boolean {
   const place = one.findIndex((part, index) => part !== other[index]);
   return place !== -1 && (one[place] ?? 0) < (other[place] ?? 0);

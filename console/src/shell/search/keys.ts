@@ -1,4 +1,4 @@
-/** The keys that open it, as they stand on the reader's keyboard. */
+/** Keyboard shortcut of the search, as printed on the keyboard of the user. */
 import { en } from "../../text/en";
 
 const { keys, macKeys: keysOfMac } = en.shell.search;

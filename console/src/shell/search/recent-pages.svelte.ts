@@ -1,4 +1,4 @@
-/** What was found and opened last, as long as this tab is open and the same person looks. */
+/** Search results opened last, for the same user and until the tab is closed. */
 import { session } from "../../api/session.svelte";
 import type { SearchResult } from "./sources";
 

@@ -1,4 +1,4 @@
-/** Finds what somebody types: pages at once, all else as the service answers. Only the newest question counts. */
+/** Search of the console: pages at once, other results when the service responds. Only the newest query counts. */
 import { describeError } from "../../api/client";
 import { en } from "../../text/en";
 import {
@@ -26,12 +26,12 @@ const AT_MOST = 6;
 
 export class ConsoleSearch {
   groups = $state.raw<readonly ResultGroup[]>(idle());
-  /** Whether more may come. */
+  /** Whether more results may arrive. */
   isSearching = $state(false);
-  /** Why something could not be searched; what was found otherwise is shown all the same. */
+  /** Error of a source; results of the other sources are shown. */
   problem = $state<string | null>(null);
 
-  // Each opening has a finder of its own, which reads these once.
+  // Each opened dialog has its own search, which loads these lists once.
   #gateways = once(readGateways);
   #labels = once(readLabels);
   #jobs = once(readJobs);
@@ -78,7 +78,7 @@ export class ConsoleSearch {
   }
 }
 
-/** Reads when it is first needed, and again only after a failure. */
+/** Return a function that calls `read` once and repeats it only after a failure. */
 function once<Answer>(read: () => Promise<Answer>): () => Promise<Answer> {
   let answer: Promise<Answer> | null = null;
   return () => {

@@ -1,5 +1,5 @@
-/** Where things are found by name. The service looks for devices; of all else it is asked once for as many as it tells
- * at a time, and the rest of the work is done here. Gateways beyond that are found as devices, which they are too. */
+/** Search sources. The service searches devices; of the other lists one page is loaded and searched here. Gateways
+ * beyond that page are found as devices. */
 import Chip from "@lucide/svelte/icons/cpu";
 import Package from "@lucide/svelte/icons/package";
 import Rollout from "@lucide/svelte/icons/refresh-cw";
@@ -18,7 +18,7 @@ import { type Entry, buildNavigation } from "../pages";
 
 export interface SearchResult {
   readonly name: string;
-  /** What tells it from others of the same name. */
+  /** Detail that distinguishes results with the same name. */
   readonly detail: string;
   readonly isMono: boolean;
   readonly href: string;
@@ -27,7 +27,7 @@ export interface SearchResult {
 
 const DEVICES = 8;
 const MOST = 1000;
-/** Those that are sought for are mostly new. */
+/** Number of jobs and firmware to search: users mostly look for recent ones. */
 const RECENT = 200;
 
 export async function searchDevices(text: string, signal: AbortSignal): Promise<readonly SearchResult[]> {
@@ -77,7 +77,6 @@ export function searchLabels(text: string, labels: readonly Schemas["Label"][]):
     }));
 }
 
-/** The newest jobs, and the newest firmware: what people speak of. */
 export async function readJobs(): Promise<readonly Schemas["Job"][]> {
   return requireBody(await api.GET("/api/v1/jobs", { params: { query: { MaxResults: RECENT } } })).items;
 }

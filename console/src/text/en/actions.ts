@@ -1,28 +1,28 @@
-/** What the audit log tells, in words. */
+/** Texts of the audit log: a name and a sentence for each action. */
 import { deviceCountText } from "../device-count";
 import { isolateBidi } from "../bidi";
 
-/** What the service wrote down beside the action itself. */
+/** Details that the service records with an action. */
 type Detail = Readonly<Record<string, unknown>>;
 
-/** What stands before the name of the thing, and behind it. */
+/** Parts of a sentence before and after the name of the target. */
 type Told = readonly [before: string, behind: string];
 
 export interface Action {
-  /** In a list of kinds. */
+  /** Name in the filter of actions. */
   readonly name: string;
-  /** As a sentence. */
+  /** Return the two parts of the sentence. */
   readonly describe: (detail: Detail) => Told;
 }
 
 const plain = (name: string, before: string, behind = ""): Action => ({ name, describe: () => [before, behind] });
 
-/** A name that was given; one that was never given is told as none. */
+/** Quote a name. An unset name becomes "no name". */
 const quoted = (value: unknown): string => (typeof value === "string" && value !== "" ? `“${isolateBidi(value)}”` : "no name");
 const text = (value: unknown): string => (value === undefined || value === null ? "" : isolateBidi(String(value)));
 const some = (value: unknown): string => (typeof value === "number" ? deviceCountText(value) : "devices");
 
-/** Why a job did something by itself; a person needs no reason. */
+/** Reasons for actions of the service itself; actions of users have none. */
 const CAUSES: Readonly<Record<string, string>> = {
   ABORT_CRITERIA: "because too many updates failed",
   GATE: "after a wave, for a check",
@@ -32,7 +32,7 @@ const CAUSES: Readonly<Record<string, string>> = {
 };
 const because = (cause: unknown): string => CAUSES[String(cause)] ?? "";
 
-/** Every action that the service writes down, by what it is part of. */
+/** All audited actions, by area. */
 export const groups: readonly { readonly name: string; readonly actions: Readonly<Record<string, Action>> }[] = [
   {
     name: "Signing in",

@@ -1,4 +1,4 @@
-/** Keys for programs. */
+/** Texts of the page of API keys. */
 import { isolateBidi } from "../bidi";
 
 export const apiKeys = {

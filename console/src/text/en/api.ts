@@ -1,4 +1,4 @@
-/** The interfaces for programs, to read and to try. */
+/** Texts of the API reference page. */
 export const api = {
   title: "API",
   lead: (version: string) => `Version ${version}. Both documents are public; using the interfaces requires an account.`,

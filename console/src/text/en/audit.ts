@@ -1,4 +1,4 @@
-/** Who changed what. */
+/** Texts of the audit log page. */
 import { groups } from "./actions";
 
 export const audit = {

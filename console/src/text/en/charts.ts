@@ -1,4 +1,4 @@
-/** What charts say, and the tables that stand for them. */
+/** Texts of charts and of the tables that replace them. */
 export const charts = {
   time: "Time",
   min: "Lowest",

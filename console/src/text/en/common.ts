@@ -1,4 +1,4 @@
-/** Words that several pages say. */
+/** Texts that several pages share. */
 export const common = {
   breadcrumb: "Breadcrumb",
   loading: "Loading…",

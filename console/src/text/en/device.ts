@@ -1,4 +1,4 @@
-/** The page of a device: its head, and what it reports right now. */
+/** Texts of the page of a device: its head and its live tab. */
 import { isolateBidi } from "../bidi";
 
 export const device = {

@@ -1,4 +1,4 @@
-/** The page of devices. */
+/** Texts of the device list. */
 import { deviceCountText } from "../device-count";
 import { formatCount } from "../format";
 import { isolateBidi } from "../bidi";

@@ -1,4 +1,4 @@
-/** The tab with what happened to a device, and with what is missing. */
+/** Texts of the tab with the events and gaps of a device. */
 export const events = {
   title: "Events",
   table: "Events of this device",

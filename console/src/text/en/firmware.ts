@@ -1,4 +1,4 @@
-/** The catalogue of firmware. */
+/** Texts of the pages of firmware. */
 import { isolateBidi } from "../bidi";
 
 export const firmware = {

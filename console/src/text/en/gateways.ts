@@ -1,4 +1,4 @@
-/** The pages of gateways. */
+/** Texts of the pages of gateways. */
 import { isolateBidi } from "../bidi";
 
 export const gateways = {

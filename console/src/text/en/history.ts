@@ -1,4 +1,4 @@
-/** The tab with what was asked of a device. */
+/** Texts of the tab with the request history of a device. */
 export const history = {
   title: "History",
   table: "Requests to this device",

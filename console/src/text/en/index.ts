@@ -1,4 +1,4 @@
-/** Every word of the console, in English, page by page. Other languages have the same keys. */
+/** All texts of the console in English, by page. Another language would have the same keys. */
 import { api } from "./api";
 import { apiKeys } from "./api-keys";
 import { audit } from "./audit";

@@ -1,4 +1,4 @@
-/** The page of one update job. */
+/** Texts of the page of one update job. */
 import { isolateBidi } from "../bidi";
 
 const devices = (many: string): string => (many === "1" ? "1 device" : `${many} devices`);
@@ -265,7 +265,7 @@ export const job = {
       parting: "clean up",
     },
   },
-  /** What a reason means, and what helps. */
+  /** Meaning of each reason code, and what to do. */
   reasons: {
     NO_IMAGE: { short: "The gateway could not get the image", help: "Check whether the gateway reaches the service over HTTP, then retry." },
     WRONG_MODEL: { short: "The firmware is for another model", help: "Nothing to do: this device needs other firmware." },

@@ -1,4 +1,4 @@
-/** The list of update jobs, and what all pages of jobs say. */
+/** Texts of the list of update jobs, and those that all job pages share. */
 import { deviceCountText } from "../device-count";
 import { formatCount } from "../format";
 
@@ -63,7 +63,7 @@ export const jobs = {
       FAILED: "Not passed",
       SKIPPED: "Not run",
     },
-    /** What a bar says to who does not see it. */
+    /** Text alternative of a bar. */
     bar: {
       part: (count: string, word: string) => `${count} ${word.toLowerCase()}`,
       whole: (over: string, total: string, parts: string) => `${over} of ${total} devices finished: ${parts}`,

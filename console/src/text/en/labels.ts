@@ -1,4 +1,4 @@
-/** The page of labels. */
+/** Texts of the page of labels. */
 import { isolateBidi } from "../bidi";
 
 export const labels = {

@@ -1,4 +1,4 @@
-/** What gateways say, and what one asks them. */
+/** Texts of the messages page: incoming reports and manual requests. */
 import { isolateBidi } from "../bidi";
 
 export const messages = {

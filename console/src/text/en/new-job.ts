@@ -1,4 +1,4 @@
-/** Making an update job, step by step. */
+/** Texts of the wizard for a new update job. */
 import { deviceCountText } from "../device-count";
 import { formatCount } from "../format";
 import { isolateBidi } from "../bidi";

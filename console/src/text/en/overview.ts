@@ -1,4 +1,4 @@
-/** The first page. */
+/** Texts of the overview page. */
 export const overview = {
   title: "Overview",
   atLeast: (number: string) => `${number}+`,

@@ -1,4 +1,4 @@
-/** Who may sign in. */
+/** Texts of the page of people. */
 import { isolateBidi } from "../bidi";
 
 export const people = {

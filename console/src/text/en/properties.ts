@@ -1,4 +1,4 @@
-/** The tab with the properties of a device, and the panel that reads and writes them. */
+/** Texts of the tab with the properties of a device. */
 export const properties = {
   title: "Properties",
   table: "Properties of this device",

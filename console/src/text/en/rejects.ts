@@ -1,4 +1,4 @@
-/** The page of rejected reports. */
+/** Texts of the page of rejected reports. */
 export const rejects = {
   title: "Rejected reports",
   table: "Rejected reports",

@@ -1,4 +1,4 @@
-/** The panel that reads and writes properties, and what comes of it. */
+/** Texts of the request panel and of request outcomes. */
 import { isolateBidi } from "../bidi";
 
 export const requests = {

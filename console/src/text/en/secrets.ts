@@ -1,4 +1,4 @@
-/** What is shown once. */
+/** Texts of the dialog that shows a secret once. */
 export const secrets = {
   stored: "I have stored it",
 } as const;

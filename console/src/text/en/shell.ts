@@ -1,4 +1,4 @@
-/** What surrounds every page. */
+/** Texts of the shell around every page. */
 export const shell = {
   product: "Meshfleet",
   skipToContent: "Skip to the content",

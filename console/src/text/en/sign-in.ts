@@ -1,4 +1,4 @@
-/** The page that asks who one is. */
+/** Texts of the sign-in page. */
 import { isolateBidi } from "../bidi";
 
 export const signIn = {
