@@ -29,7 +29,9 @@ def test_the_page_has_commands() -> None:
 
 
 @each_row("line", COMMANDS)
-def test_a_command_can_be_parsed(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_of_the_guide_is_valid(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, *arguments = shlex.split(line.replace("…", "1234567890abcdef"))
     monkeypatch.chdir(tmp_path)
     for image in (argument for argument in arguments if argument.endswith((".zip", ".bin"))):

@@ -45,7 +45,7 @@ NOT_TEXT = "\udcff"
         ["samples", DEVICE, "--to", "999999d"],
     ],
 )
-def test_invalid_text_and_times_are_wrong_usage(admin: Shell, arguments: list[str]) -> None:
+def test_invalid_texts_and_times_exit_with_a_usage_error(admin: Shell, arguments: list[str]) -> None:
     result = admin(*arguments)
     assert (result.exit_code, result.stdout) == (2, ""), result.exception
     assert "Error: " in result.stderr

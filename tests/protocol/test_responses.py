@@ -205,7 +205,7 @@ def test_a_response_time_is_a_number_of_milliseconds(number: float) -> None:
 
 @pytest.mark.rule("response-6", "response-13")
 @given(texts, texts, texts)
-def test_a_route_and_a_message_are_any_text(route: str, extender_route: str, message: str) -> None:
+def test_route_and_message_may_be_any_text(route: str, extender_route: str, message: str) -> None:
     fields = {"route": route, "extenderRoute": extender_route, "errorMessage": message}
     response = _decode(Operation.WRITE, _example_fields(Operation.WRITE) | fields)
     assert (response.route, response.extender_route, response.error_message) == (

@@ -372,7 +372,7 @@ def test_retry_after_is_parsed_as_seconds(text: str, seconds: int) -> None:
 @each_row(
     "text", ["", "-1", "1.5", " 1", "1 ", "\u0661", "soon", "1" * 5000, "Sun, 15 Nov 2026 07:31:40 GMT"]
 )
-def test_other_forms_of_retry_after_are_ignored(text: str) -> None:
+def test_a_retry_after_that_is_not_a_number_of_seconds_is_ignored(text: str) -> None:
     assert parse_retry_after(text) is None
 
 

@@ -195,7 +195,7 @@ def request_options(command: Any) -> Any:
         click.option(
             "--ask-public-key",
             is_flag=True,
-            help="Prompt for the public key (default: MESHFLEET_PUBLIC_KEY).",
+            help="Prompt for the public key instead of reading MESHFLEET_PUBLIC_KEY.",
         ),
         click.option("--ask-key", is_flag=True, help="Prompt for the network key (default: MESHFLEET_KEY)."),
         click.option(

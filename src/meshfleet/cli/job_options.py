@@ -124,7 +124,7 @@ _ROLLOUT_OPTIONS: Final = (
         "soak_minutes",
         type=NumberParamType(0),
         default=0.0,
-        help="Minutes to wait between two waves.",
+        help="Minutes to wait after a wave before the next one starts.",
     ),
     click.option("--gate-pause", is_flag=True, help="Pause the job after each wave."),
     click.option("--per-job", type=LIMIT, default=_NO_LIMIT, help="Maximum concurrent updates, or none."),
@@ -154,7 +154,8 @@ _ROLLOUT_OPTIONS: Final = (
         type=click.Choice(["queue", "supersede", "reject"]),
         default="queue",
         show_default=True,
-        help="For devices of a newer job: it waits, it replaces updates not started, or it skips them.",
+        help="If a newer job has the same devices: queue lets that job wait, supersede lets it take over devices"
+        " whose update has not started, reject makes it skip them.",
     ),
 )
 

@@ -135,7 +135,7 @@ speed_option = click.option(
     type=NumberParamType(0.001, 100_000),
     default=1.0,
     show_default=True,
-    help="Speed of the simulation relative to real time; times in reports stay real.",
+    help="Speed of the simulation relative to real time; timestamps in reports follow the real clock.",
 )
 seed_option = click.option(
     "--seed", default=1, show_default=True, help="Random seed; the same seed gives the same simulation."

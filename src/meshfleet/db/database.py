@@ -138,7 +138,7 @@ class Database:
                         "the database is too busy: the transaction kept conflicting with others"
                     ) from exc
                 raise _unavailable(exc) from exc
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     @contextmanager
     def hold_advisory_lock(self, lock: int) -> Iterator[bool]:

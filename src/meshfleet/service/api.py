@@ -34,7 +34,7 @@ from meshfleet.service.gateways.traffic import GatewayTraffic
 from meshfleet.service.http import access, openapi
 from meshfleet.service.http.dependencies import DependencyMiddleware, build_provider
 from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
-from meshfleet.service.http.middleware import OuterMiddleware
+from meshfleet.service.http.middleware import MetricsAndLimitsMiddleware
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.problems import build_problem_response
 from meshfleet.service.http.query import QueryNameMiddleware, parse_limit
@@ -189,7 +189,7 @@ class RestApi:
             traffic=self.traffic,
             request_facade=self.request_facade,
         )
-        self.app = OuterMiddleware(
+        self.app = MetricsAndLimitsMiddleware(
             ConsoleMiddleware(
                 DependencyMiddleware(build_litestar_app(), shared), static_files.load_static_files()
             ),

@@ -188,7 +188,7 @@ async def test_pages_together_contain_all_samples(harness: StoreHarness, *, newe
     assert await harness.store.read(query, list) == []
 
 
-async def test_the_first_sample_wins_and_a_plausible_one_wins_over_a_stray(harness: StoreHarness) -> None:
+async def test_of_duplicates_the_first_is_kept_unless_its_time_is_implausible(harness: StoreHarness) -> None:
     harness.commit({DEVICE: [build_stray_row(number=1.0), build_stray_row(number=2.0)]})
     assert [sample.number for sample in await harness.read()] == [1.0]
     await harness.maintain()

@@ -114,7 +114,7 @@ async def test_one_sample_ahead_of_the_clock_makes_no_gap(sqlite_harness: AckHar
         assert (sqlite_harness.gaps, sqlite_harness.complete_up_to) == ([], index)
 
 
-async def test_ten_thousand_invented_series_are_acknowledged_and_need_little_memory(
+async def test_ten_thousand_bogus_series_of_a_device_are_acknowledged_with_little_memory(
     harness: AckHarness,
 ) -> None:
     """Check the memory of a series: only the limits of invented devices bound their number."""

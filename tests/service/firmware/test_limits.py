@@ -10,7 +10,7 @@ import pytest
 from meshfleet.errors import TooSlow
 from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.service.http.limits import HTTP_LIMITS
-from meshfleet.service.http.middleware import OuterMiddleware
+from meshfleet.service.http.middleware import MetricsAndLimitsMiddleware
 from meshfleet.service.metrics import Metrics
 from meshfleet.settings import Settings
 from tests.service.firmware.uploads import list_partial_images, list_stored_images, upload
@@ -106,5 +106,5 @@ async def test_only_an_upload_may_take_longer_than_other_requests_while_it_progr
         statuses.append(message["status"])
 
     scope: Any = {"type": "http", "scheme": "http", "method": "POST", "raw_path": path.encode(), "state": {}}
-    await OuterMiddleware(read_all, Metrics(), HTTP_LIMITS)(scope, receive, send)
+    await MetricsAndLimitsMiddleware(read_all, Metrics(), HTTP_LIMITS)(scope, receive, send)
     assert statuses == [status]

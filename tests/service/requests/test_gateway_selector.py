@@ -421,7 +421,7 @@ async def test_after_a_failed_attempt_the_next_best_gateway_is_selected_for_ten_
         st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(-100, -1), st.booleans()), max_size=30
     )
 )
-def test_the_newest_minute_of_each_parent_counts_in_any_order(
+def test_only_the_newest_minute_of_each_parent_counts_whatever_the_order(
     minutes: list[tuple[int, int, int, bool]],
 ) -> None:
     links = [

@@ -169,7 +169,7 @@ def _build_gateway(
         emulator = GatewayEmulator(settings, site, clock, memory=memory)
         _save_state(emulator, state)
     except UnreadableMemory as exc:
-        raise click.ClickException(f"{state} cannot be used: {exc}") from exc
+        raise click.ClickException(f"the state file {state} cannot be used: {exc}") from exc
     except OSError as exc:
         raise click.ClickException(f"{state} cannot be used: {exc.strerror}") from exc
     return emulator

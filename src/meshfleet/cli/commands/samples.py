@@ -50,7 +50,7 @@ _COLUMNS: Final = (
     "--identifier",
     type=IDENTIFIER,
     shell_complete=complete_identifiers,
-    help="Only this identifier (name or hex id).",
+    help="Only this property, measurement or event (name or hex identifier).",
 )
 @click.option(
     "--from",

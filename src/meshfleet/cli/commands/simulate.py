@@ -54,7 +54,7 @@ _Destination = BrokerAddress | _ServiceLogin
 @click.command()
 @broker_option
 @click.option("--service", metavar="URL", help="Meshfleet service at which the gateways are claimed.")
-@click.option("--user", help="User of the service that claims the gateways.")
+@click.option("--user", help="User name with which the gateways are claimed at the service.")
 @click.option(
     "--password",
     envvar="MESHFLEET_PASSWORD",
@@ -87,7 +87,7 @@ _Destination = BrokerAddress | _ServiceLogin
     type=NumberParamType(0.01, 1_000_000),
     help="Total reports per second, instead of --speed: for load tests.",
 )
-@click.option("--seconds", type=NumberParamType(min=0), help="Stop after this many seconds.")
+@click.option("--seconds", type=NumberParamType(min=0), help="Stop after this many seconds of real time.")
 @seed_option
 @speed_option
 @tls_ca_option

@@ -213,9 +213,11 @@ _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
     type=IDENTIFIER,
     multiple=True,
     shell_complete=complete_identifiers,
-    help="Only this identifier (name or hex id); repeatable.",
+    help="Only this property, measurement or event (name or hex identifier); repeatable.",
 )
-@click.option("--seconds", type=NumberParamType(0, min_open=True), help="Stop after this many seconds.")
+@click.option(
+    "--seconds", type=NumberParamType(0, min_open=True), help="Stop after this many seconds of real time."
+)
 @click.option("--count", type=click.IntRange(1), help="Stop after this many reports.")
 @broker_options
 @json_option

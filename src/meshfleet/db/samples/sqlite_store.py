@@ -171,7 +171,7 @@ class SqliteSampleStore:
             except SegmentMissing as exc:
                 if not attempts_left:
                     raise SamplesDamaged(exc.path, exc) from exc
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _scan(
         self, query: SampleQuery, memtable_blocks: Sequence[dict[Day, bytes]]

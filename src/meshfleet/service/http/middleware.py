@@ -48,8 +48,8 @@ _UPLOADS: Final = {("POST", FIRMWARE_PATH)}
 """Operations whose body timeout applies per chunk. Only admins get as far as sending the body."""
 
 
-class OuterMiddleware:
-    """ASGI middleware around the whole application."""
+class MetricsAndLimitsMiddleware:
+    """ASGI middleware around the whole application: metrics, body time limits and security headers."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, limits: HttpLimits) -> None:
         self._app = app

@@ -70,13 +70,13 @@ class LiveEvents:
         """Raise `TooManyListeners` if one more subscriber would exceed a limit."""
         if len(self.hub.subscribers) >= MAX_SUBSCRIBERS:
             raise TooManyListeners(
-                f"the service has the maximum of {MAX_SUBSCRIBERS} subscribers of live events"
+                f"the service already has {MAX_SUBSCRIBERS} subscribers of live events, the maximum"
             )
         accounts = Counter(each.account for each in self.hub.subscribers)
         if accounts[actor.kind, actor.name] >= MAX_SUBSCRIBERS_PER_ACCOUNT:
             raise TooManyListeners(
-                f"{actor.display_name} has the maximum of {MAX_SUBSCRIBERS_PER_ACCOUNT} subscribers"
-                " of live events"
+                f"{actor.display_name} already has {MAX_SUBSCRIBERS_PER_ACCOUNT} subscribers of live events,"
+                " the maximum"
             )
 
     async def add_subscriber(self, subscriber: LiveSubscriber) -> None:

@@ -326,7 +326,7 @@ class RequestDispatcher:
                     raise error from None
                 route = await self._select_again(entry, prepared, error)
                 request_id = RequestId(f"{entry.record.id}.{attempt + 1}")
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _select_again(
         self, entry: HistoryEntry, prepared: PreparedRequest, error: Unanswered
