@@ -154,8 +154,8 @@ _ROLLOUT_OPTIONS: Final = (
         type=click.Choice(["queue", "supersede", "reject"]),
         default="queue",
         show_default=True,
-        help="If a newer job has the same devices: queue lets that job wait, supersede lets it take over devices"
-        " whose update has not started, reject makes it skip them.",
+        help="If a newer job has the same devices: queue lets that job wait, supersede lets it take over"
+        " devices whose update has not started, reject makes it skip them.",
     ),
 )
 
