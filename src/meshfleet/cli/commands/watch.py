@@ -79,7 +79,7 @@ def _to_live_sample(report: Report, body: Any, common: Any) -> LiveSample:
 
 
 def _get_or_none(body: Any, field: str) -> Any:
-    """Return a field of a report, or None if this kind has no such field or the report remaining it out."""
+    """Return a field of a report, or None if this kind has no such field or the report omits it."""
     value = getattr(body, field, UNSET)
     return None if value is UNSET else value
 
