@@ -1,25 +1,27 @@
-/** What live events tell of gateways. */
+/** Live events of gateways, and links to their pages. */
 import type { Schemas } from "../../api/client";
 import type { LiveEvent } from "../../live/socket.svelte";
 
 export type Gateway = Schemas["Gateway"];
 
-export type News =
+/** Change of one gateway. */
+export type GatewayChange =
   | { readonly mac: string; readonly isReleased: true }
   | { readonly mac: string; readonly isReleased: false; readonly gateway: Gateway };
 
-export function newsOf(event: LiveEvent): News {
+export function parseGatewayEvent(event: LiveEvent): GatewayChange {
   const mac = String(event.data["mac"]);
   if (event.data["released"] === true) return { mac, isReleased: true };
-  // The service promises that the event holds the gateway as REST shows it.
+  // The event holds the gateway as in REST.
   return { mac, isReleased: false, gateway: event.data as unknown as Gateway };
 }
 
-/** Where a gateway is in the console, and the devices behind it. */
-export function placeOf(mac: string): string {
+/** Return the path of the page of a gateway. */
+export function buildGatewayHref(mac: string): string {
   return `/gateways/${encodeURIComponent(mac)}`;
 }
 
-export function devicesBehind(mac: string): string {
+/** Return the path of the list of the devices behind a gateway. */
+export function buildDevicesHref(mac: string): string {
   return `/devices?Gateway=${encodeURIComponent(mac)}`;
 }

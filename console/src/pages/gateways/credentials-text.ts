@@ -1,4 +1,4 @@
-/** Credentials as texts for those who need them: the installer, and a shell. */
+/** Credentials of a gateway as text for the installer and for a shell. */
 import type { Schemas } from "../../api/client";
 import { en } from "../../text/en";
 import { address } from "../../text/format";
@@ -7,12 +7,12 @@ type Claim = Schemas["GatewayClaim"];
 
 const words = en.gateways;
 
-/** All that is to be set at the gateway, to be sent or printed. */
-export function installerText(claim: Claim, name: string | null): string {
+/** Return the settings of the gateway as lines, to be sent or printed. */
+export function formatInstallerText(claim: Claim, name: string | null): string {
   const { credentials, handover } = words;
-  const called = name === null ? address(claim.mac) : `${name} (${address(claim.mac)})`;
+  const title = name === null ? address(claim.mac) : `${name} (${address(claim.mac)})`;
   return [
-    `${handover.gateway}: ${called}`,
+    `${handover.gateway}: ${title}`,
     `${handover.host}: ${claim.broker.host}`,
     `${credentials.port}: ${claim.broker.port}`,
     `${credentials.tls}: ${claim.broker.tls ? credentials.yes : credentials.no}`,
@@ -22,11 +22,12 @@ export function installerText(claim: Claim, name: string | null): string {
   ].join("\n");
 }
 
-/** What starts an emulated gateway. The password is no argument: everybody on a machine can see those. */
-export function emulatedCommand(claim: Claim): string {
+/** Return the shell command that starts an emulated gateway. The password is not an argument: all users of a machine
+ * can see arguments. */
+export function formatEmulatorCommand(claim: Claim): string {
   const { host, port, tls } = claim.broker;
   const scheme = tls ? "mqtts" : "mqtt";
   const user = `${encodeURIComponent(claim.username)}:${encodeURIComponent(claim.password)}`;
-  const place = host.includes(":") ? `[${host}]` : host;
-  return `MESHFLEET_BROKER='${scheme}://${user}@${place}:${port}' meshfleet gateway --mac ${claim.mac}`;
+  const hostPart = host.includes(":") ? `[${host}]` : host;
+  return `MESHFLEET_BROKER='${scheme}://${user}@${hostPart}:${port}' meshfleet gateway --mac ${claim.mac}`;
 }
