@@ -1,4 +1,4 @@
-/** A request by hand: what somebody has chosen and typed, and the body that it makes. */
+/** Draft of a request: the chosen and typed values, and the body built from them. */
 import type { Schemas } from "../../../api/client";
 import { editorOf, valueOf } from "../../../requests/value-editor";
 import { type Body, type Options, USUAL, common, extOf, buildReadBody, buildWriteBody } from "../../../requests/request-body";
@@ -10,7 +10,7 @@ export const VERBS = ["read", "write", "apiversion", "ack"] as const;
 
 export type Verb = (typeof VERBS)[number];
 
-/** How a device outside the mesh is reached. */
+/** Fields for a device outside the mesh; empty if not used. */
 export interface Access {
   extender: string;
   type: Schemas["AccessType"] | "";
@@ -20,69 +20,70 @@ export interface Access {
 
 export interface Draft {
   verb: Verb;
-  /** The property or the series, by its name or identifier. */
+  /** Property or series, by name or identifier. */
   typed: string;
-  /** The form that is wanted; null: the better one. */
+  /** Chosen form of the value; null for the default of the property. */
   form: Form | null;
   text: string;
-  /** Whether no value is written. */
+  /** Whether NULL is written. */
   isNull: boolean;
   time: string;
-  /** The type of an ack. */
+  /** Type of an ack. */
   type: string;
   options: Options;
   access: Access;
 }
 
-/** What is wrong, and where. */
-export interface Wrong {
+/** Error of a field. */
+export interface DraftError {
   readonly at: "typed" | "text" | "time" | "ext" | "extender" | "key";
   readonly why: string;
 }
 
-export type Made = { readonly body: Body } | { readonly wrong: Wrong };
+export type BuildResult = { readonly body: Body } | { readonly wrong: DraftError };
 
 const HEX = /^(?:[0-9a-f]{2})+$/i;
-const DATED = /^\d{4}-\d\d-\d\dT/i;
-const ZONED = /(?:z|[+-]\d\d:?\d\d)$/i;
-const wrongs = en.messages.ask.wrong;
+const STARTS_WITH_DATE = /^\d{4}-\d\d-\d\dT/i;
+const HAS_ZONE = /(?:z|[+-]\d\d:?\d\d)$/i;
+const errorTexts = en.messages.ask.wrong;
 
-export function emptyDraft(): Draft {
+export function createDraft(): Draft {
   const access: Access = { extender: "", type: "", publicKey: "", key: "" };
   const options = { ...USUAL };
   return { verb: "read", typed: "", form: null, text: "", isNull: false, time: "", type: "0", options, access };
 }
 
-export function formIn(draft: Draft, subject: RequestedProperty | null): Form {
+/** Return the chosen form if the property has it, otherwise its default. */
+export function selectForm(draft: Draft, subject: RequestedProperty | null): Form {
   return subject?.forms.find((each) => each === draft.form) ?? subject?.forms[0] ?? "decoded";
 }
 
-/** The body of what is chosen so far, or what keeps it from being one. */
-export function made(draft: Draft): Made {
+/** Build the body of a draft, or return its first error. */
+export function buildBody(draft: Draft): BuildResult {
   if (draft.verb === "apiversion") return { body: { operation: "apiversion", ...common(draft.options) } };
   const subject = parseProperty(draft.typed);
-  if (subject === null) return { wrong: { at: "typed", why: wrongs.identifier } };
-  const form = formIn(draft, subject);
-  if (draft.verb === "ack") return ackOf(draft, subject, form);
-  const order = draft.verb === "read" ? { body: buildReadBody(subject, form, draft.options) } : writeOf(draft, subject, form);
-  return "wrong" in order ? order : accessed(order.body, draft.access);
+  if (subject === null) return { wrong: { at: "typed", why: errorTexts.identifier } };
+  const form = selectForm(draft, subject);
+  if (draft.verb === "ack") return buildAck(draft, subject, form);
+  const request = draft.verb === "read" ? { body: buildReadBody(subject, form, draft.options) } : buildWrite(draft, subject, form);
+  return "wrong" in request ? request : withAccess(request.body, draft.access);
 }
 
-function writeOf(draft: Draft, subject: RequestedProperty, form: Form): Made {
+function buildWrite(draft: Draft, subject: RequestedProperty, form: Form): BuildResult {
   if (form === "decoded" && extOf(draft.options.ext) === null) {
     return { wrong: { at: "ext", why: en.asking.value.wrong.ext } };
   }
-  // Of raw values nothing is typed for NULL, and a command has none.
+  // Only decoded values can be NULL.
   const given = draft.isNull && form === "decoded" ? { value: null } : valueOf(editorOf(subject, form), draft.text);
   if ("wrong" in given) return { wrong: { at: "text", why: given.wrong } };
   return { body: buildWriteBody(subject, form, given.value, draft.options) };
 }
 
-function ackOf(draft: Draft, subject: RequestedProperty, form: Form): Made {
+function buildAck(draft: Draft, subject: RequestedProperty, form: Form): BuildResult {
   const text = draft.time.trim();
-  // A time without a zone is one in UTC, as reports have it; browsers would take it for ours.
-  const time = new Date(ZONED.test(text) ? text : `${text}Z`);
-  if (!DATED.test(text) || Number.isNaN(time.getTime())) return { wrong: { at: "time", why: wrongs.time } };
+  // A time without a zone is UTC, as in reports; browsers would read it as local time.
+  const time = new Date(HAS_ZONE.test(text) ? text : `${text}Z`);
+  if (!STARTS_WITH_DATE.test(text) || Number.isNaN(time.getTime())) return { wrong: { at: "time", why: errorTexts.time } };
   return {
     body: {
       operation: form === "raw" ? "ack" : "ack-decoded",
@@ -94,11 +95,11 @@ function ackOf(draft: Draft, subject: RequestedProperty, form: Form): Made {
   };
 }
 
-function accessed(body: Body, { extender, type, publicKey, key }: Access): Made {
+function withAccess(body: Body, { extender, type, publicKey, key }: Access): BuildResult {
   const mac = macIn(extender);
-  if (extender.trim() !== "" && mac === null) return { wrong: { at: "extender", why: wrongs.extender } };
+  if (extender.trim() !== "" && mac === null) return { wrong: { at: "extender", why: errorTexts.extender } };
   const keys = { publicKey: publicKey.trim(), key: key.trim() };
-  if (Object.values(keys).some((each) => each !== "" && !HEX.test(each))) return { wrong: { at: "key", why: wrongs.key } };
+  if (Object.values(keys).some((each) => each !== "" && !HEX.test(each))) return { wrong: { at: "key", why: errorTexts.key } };
   return {
     body: {
       ...body,
@@ -110,8 +111,8 @@ function accessed(body: Body, { extender, type, publicKey, key }: Access): Made 
   };
 }
 
-/** A body as it may be shown: keys are for the gateway alone. */
-export function shownBody(body: Body): string {
+/** Format a body for display. Keys are hidden: only the gateway may see them. */
+export function formatBody(body: Body): string {
   const hidden = { ...(body.publicKey && { publicKey: "…" }), ...(body.key && { key: "…" }) };
   return JSON.stringify({ ...body, ...hidden }, null, 2);
 }

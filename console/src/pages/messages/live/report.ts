@@ -1,4 +1,4 @@
-/** A report as it is told live, and what a row says of it. */
+/** Report of a live event, and the texts of its row. */
 import { catalogue } from "../../../api/catalogue.svelte";
 import { deviceNames } from "../../../api/device-names.svelte";
 import { measured, statusText } from "../../../requests/request-text";
@@ -11,44 +11,44 @@ export const KINDS = ["heartbeat", "rssi", "dfu", "property", "measurement", "me
 export type Kind = (typeof KINDS)[number];
 
 export interface Report {
-  /** Counts what was heard here: the same thing may be told twice. */
+  /** Serial number in this page: a report can arrive twice, so its content is no key. */
   readonly number: number;
-  /** When the service told it. */
-  readonly toldAt: string;
+  /** Time when the service sent the event. */
+  readonly sentAt: string;
   readonly kind: Kind;
   readonly device: string;
   readonly gateway: string;
-  /** When it was measured, or happened. */
+  /** Time of the measurement or event. */
   readonly time: string;
-  /** All of it. */
+  /** Content of the event. */
   readonly data: LiveEvent["data"];
 }
 
 const words = en.messages.listen;
 
-/** A report out of an event; null: it is of a kind that nobody here knows. */
-export function reportIn({ time, data }: LiveEvent, number: number): Report | null {
+/** Parse the report of an event; null if its kind is unknown. */
+export function parseReport({ time, data }: LiveEvent, number: number): Report | null {
   const kind = KINDS.find((each) => each === data["kind"]);
   if (kind === undefined) return null;
-  const said = (name: string): string => String(data[name] ?? "");
-  return { number, toldAt: time, kind, device: macOf(said("device")), gateway: said("gateway"), time: said("time"), data };
+  const readText = (name: string): string => String(data[name] ?? "");
+  return { number, sentAt: time, kind, device: macOf(readText("device")), gateway: readText("gateway"), time: readText("time"), data };
 }
 
-/** Whom a report mentions. */
-export function mentioned({ device, gateway, data: { parent } }: Report): readonly string[] {
+/** Return the MACs that a report contains. */
+export function listMacs({ device, gateway, data: { parent } }: Report): readonly string[] {
   return typeof parent === "string" ? [device, gateway, parent] : [device, gateway];
 }
 
-/** What it is about: a name, and what machines call it. */
-export function subjectIn({ data: { identifier, name, parent } }: Report): { name: string; detail: string } {
+/** Return the name of what a report is about, and its identifier in hex. */
+export function describeSubject({ data: { identifier, name, parent } }: Report): { name: string; detail: string } {
   if (typeof parent === "string") return { name: words.heardBy(deviceNames.of(parent)), detail: "" };
   const hex = typeof identifier === "string" ? identifier : "";
-  const called = typeof name === "string" ? name : (catalogue.entry(hex)?.name ?? "");
-  return called === "" ? { name: hex, detail: "" } : { name: called, detail: hex };
+  const title = typeof name === "string" ? name : (catalogue.entry(hex)?.name ?? "");
+  return title === "" ? { name: hex, detail: "" } : { name: title, detail: hex };
 }
 
-/** What it says, in short. */
-export function valueIn({ kind, data }: Report): string {
+/** Format the value in short. */
+export function formatValue({ kind, data }: Report): string {
   const { value, raw, error, identifier, name, status, rssi } = data;
   if (kind === "heartbeat") return words.status(String(status));
   if (typeof rssi === "number") return `${decimal(rssi)} ${en.common.signal.unit}`;
@@ -57,14 +57,14 @@ export function valueIn({ kind, data }: Report): string {
   return typeof raw === "string" && raw !== "" ? raw : "–";
 }
 
-/** What is to be known beside the value; nothing, most of the time. */
-export function noteIn({ data: { unreachable, ext, clock } }: Report): string {
+/** Return a remark about the value; usually empty. */
+export function formatNote({ data: { unreachable, ext, clock } }: Report): string {
   if (unreachable === true) return words.unreachable;
   if (clock === "future" || clock === "past") return en.events.clock[clock];
   return ext === null || ext === undefined ? "" : JSON.stringify(ext);
 }
 
-/** Its number in the series; null: it has none. */
-export function seqIn({ data: { seq } }: Report): number | null {
+/** Return the number in the series; null if it has none. */
+export function readSeq({ data: { seq } }: Report): number | null {
   return typeof seq === "number" ? seq : null;
 }
