@@ -1,14 +1,15 @@
-/** Why the service did not do what it was asked with a person, in words that say what to do. */
+/** Error texts for requests that change a user account. */
 import { Problem, textOf } from "../../api/client";
 import { en } from "../../text/en";
 
 const words = en.people.refused;
-const TOO_MANY = 429;
+const TOO_MANY_REQUESTS = 429;
 
-export function refusal(error: unknown, username: string): string {
+/** Return why the service refused the request, and what to do. */
+export function explainError(error: unknown, username: string): string {
   if (!(error instanceof Problem)) return textOf(error);
   if (error.code === "last-admin") return words.lastAdmin(username);
   if (error.code === "already-exists") return words.exists(username);
   if (error.status === 404) return words.gone(username);
-  return error.status === TOO_MANY ? words.busy : textOf(error);
+  return error.status === TOO_MANY_REQUESTS ? words.busy : textOf(error);
 }
