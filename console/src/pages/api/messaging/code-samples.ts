@@ -86,8 +86,8 @@ function buildPayload({ levels, messages, operations }: Channel): Readonly<Recor
 }
 
 /** Return the party with the lowest privileges: users before gateways, viewers before admins. */
-function pickLeastPrivileged(party: readonly Party[]): Exclude<Party, "service"> | null {
-  return party.find((each) => each !== "service" && each !== "gateway") ?? (party.includes("gateway") ? "gateway" : null);
+function pickLeastPrivileged(parties: readonly Party[]): Exclude<Party, "service"> | null {
+  return parties.find((each) => each !== "service" && each !== "gateway") ?? (parties.includes("gateway") ? "gateway" : null);
 }
 
 function fillTopic({ topic, levels }: Channel, value: (level: Level) => string): string {
