@@ -45,7 +45,7 @@ _OFF = """chart => {
   const line = chart.querySelector(".u-cursor-x").getBoundingClientRect();
   return Math.abs(line.left - area.left - area.width * (now - from) / (to - from));
 }"""
-"""Pixels between the cursor line and its time label."""
+"""Pixels between the cursor line and the position of the time that it reports."""
 
 WIDTHS = (390, 768, 1440)
 

@@ -129,7 +129,7 @@ def test_live_samples_are_merged_with_history_and_with_charts_loading_meanwhile(
     past = f"/api/v1/devices/{TRACKER}/samples?Kind=measurement&Identifier=temperature"
     wait_until(page, lambda: len(demo.call("GET", past)["items"]) >= 4)
     held: list[Route] = []
-    page.route("**/samples?Kind=measurement*", lambda route: held.append(route))  # noqa: PLW0108 # Playwright cannot inspect a builtin
+    page.route("**/samples?Kind=measurement*", lambda route: held.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     charts = DelayedResponses(page, "**/series?*")
     open_as(f"/devices/{TRACKER}?range=15m")
     wait_until(page, lambda: len(charts.responses) == 3)

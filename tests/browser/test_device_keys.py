@@ -48,7 +48,7 @@ def test_keys_move_select_and_open(open_as: Open) -> None:
 
 def test_keys_work_although_the_user_is_loaded_late(open_as: Open, page: Page) -> None:
     held: list[Route] = []
-    page.route("**/auth/me", lambda route: held.append(route))  # noqa: PLW0108 # Playwright marks what it is given
+    page.route("**/auth/me", lambda route: held.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     open_as("/devices?Label=extenders", Role.OPERATOR)
     expect(rows(page)).to_have_count(12)
     wait_until(page, lambda: held)

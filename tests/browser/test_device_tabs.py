@@ -264,7 +264,7 @@ def test_events_are_listed_by_kind(open_as: Open, browser_log: BrowserLog) -> No
 
 
 @pytest.mark.usefixtures("own_window")
-def test_the_position_far_down_is_kept_when_events_were_missed(
+def test_loaded_events_are_kept_when_a_few_were_missed(
     open_as: Open, page: Page, demo: ServiceProcess
 ) -> None:
     sockets: list[WebSocketRoute] = []

@@ -40,7 +40,7 @@ _TYPE = """(input, texts) => {
     input.dispatchEvent(new Event("input", { bubbles: true }));
   }
 }"""
-"""Scroll within one task, so that no machine is too slow for it."""
+"""Types texts within one task, so that no response arrives between two of them."""
 
 
 def test_a_filter_changes_rows_url_and_count_and_rows_stay_when_loading_fails(
@@ -232,7 +232,7 @@ def test_the_newest_search_wins(open_as: Open, browser_log: BrowserLog) -> None:
 
 
 @pytest.mark.usefixtures("own_window")
-def test_rows_in_another_order_stay_subscribed_and_leaving_aborts_counts(
+def test_rows_in_another_order_stay_subscribed_and_leaving_stops_counting(
     open_as: Open, page: Page, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
     page.clock.install()
@@ -243,7 +243,7 @@ def test_rows_in_another_order_stay_subscribed_and_leaving_aborts_counts(
     page.get_by_role("columnheader", name="Device").get_by_role("button").click()
     wait_until(page, lambda: visible_ids(page) != before)
     device = visible_ids(page)[2]
-    # The new subscription starts once scrolling has stopped, and the old one ends a moment later.
+    # The new subscription starts once the rows have settled, and the old one ends a moment later.
     page.clock.fast_forward(1000)
     page.clock.fast_forward(1000)
     link = page.get_by_role("table").locator(f'a[href="/devices/{device}"]')
@@ -254,7 +254,7 @@ def test_rows_in_another_order_stay_subscribed_and_leaving_aborts_counts(
     finally:
         demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
 
-    # Leaving the page aborts the counts.
+    # Leaving the page during a count stops counting.
     page.get_by_role("navigation").get_by_role("link", name="Labels").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
     wait_for_responses(page, browser_log)

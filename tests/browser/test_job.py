@@ -219,7 +219,7 @@ def test_viewers_are_offered_no_actions_and_a_long_list_is_loaded_on_scrolling(
     def list_requests(*, by_id: bool) -> list[str]:
         return [each for each in browser_log.requests if "/executions?" in each and ("Ids=" in each) is by_id]
 
-    wait_until(page, lambda: list_requests(by_id=True), "a question about the rows in view")
+    wait_until(page, lambda: list_requests(by_id=True), "a request for the visible rows")
     wait_until_loaded(page, browser_log)
     assert len(list_requests(by_id=False)) == 1
     assert all(each.count("Ids=") < 40 for each in list_requests(by_id=True))

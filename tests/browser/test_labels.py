@@ -88,7 +88,7 @@ def test_a_request_without_a_response_times_out(open_as: Open, page: Page) -> No
     page.clock.install()
     open_as("/healthz")
     asked: list[Route] = []
-    page.route("**/api/v1/labels", lambda route: asked.append(route))  # noqa: PLW0108 # Playwright does not accept bound methods of builtins
+    page.route("**/api/v1/labels", lambda route: asked.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     page.goto("/labels")
     wait_until(page, lambda: asked)
     # Failed requests are retried when the connection is established.

@@ -269,7 +269,7 @@ def test_a_handshake_without_a_response_is_retried(
         page.clock.install()
         sockets: list[WebSocket] = []
         sign_in(page, wire, Role.ADMIN)
-        page.on("websocket", lambda socket: sockets.append(socket))  # noqa: PLW0108 # Playwright marks what it is given
+        page.on("websocket", lambda socket: sockets.append(socket))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
         page.goto("/labels")
         wait_until_connected(page)
         wire.freeze_connections()

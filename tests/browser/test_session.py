@@ -95,7 +95,7 @@ def test_a_plan_is_kept_for_the_same_user_but_not_for_another(
         expect(hidden).to_be_hidden()
     expect(page).to_have_title("Sign in · Meshfleet")
     assert find_violations(page) == []
-    # Neither Esc nor a global shortcut opens it, not even right after a second Esc, which closes any dialog.
+    # Neither Esc nor a shortcut closes the form, not even right after a second Esc, which closes any dialog.
     for key in ("Escape", "Escape", "Control+k"):
         page.keyboard.press(key)
     expect(page.get_by_role("dialog")).to_have_count(1)
@@ -158,20 +158,20 @@ def test_signing_out_in_another_tab_leaves_nothing(open_as: Open, page: Page, *,
     name.fill("nurse.jane")
     if is_over:
         _end_session(page)
-    other_user = page.context.new_page()
+    other_tab = page.context.new_page()
     if is_over:
-        open_as("/labels", tab=other_user)
+        open_as("/labels", tab=other_tab)
     else:
         # The second tab is logged in as soon as the first one can respond.
         stalled: list[Route] = []
-        page.route("**/healthz?stalls", lambda route: stalled.append(route))  # noqa: PLW0108 # Playwright does not accept bound methods of builtins
+        page.route("**/healthz?stalls", lambda route: stalled.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
         page.evaluate(_STALL)
-        wait_until(other_user, lambda: stalled)
-        other_user.goto("/labels")
-        expect(other_user.get_by_role("button", name="Sign in")).to_be_visible()
+        wait_until(other_tab, lambda: stalled)
+        other_tab.goto("/labels")
+        expect(other_tab.get_by_role("button", name="Sign in")).to_be_visible()
         stalled[0].fulfill(body="")
-    other_user.get_by_role("button", name="Account: admin").click()
-    other_user.get_by_role("button", name="Sign out").click()
+    other_tab.get_by_role("button", name="Account: admin").click()
+    other_tab.get_by_role("button", name="Sign out").click()
     wait_until(page, lambda: page.evaluate(_TOKEN) is None)
     expect(page.locator("dialog")).to_have_count(0)
     expect(page.get_by_role("main")).to_contain_text("Your session has ended.")

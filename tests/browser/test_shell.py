@@ -55,7 +55,7 @@ def test_signing_out_takes_effect_without_a_response(open_as: Open, page: Page) 
     held: list[Route] = []
     open_as("/labels", Role.OPERATOR)
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
-    page.route("**/auth/logout", lambda route: held.append(route))  # noqa: PLW0108 # Playwright marks what it is given
+    page.route("**/auth/logout", lambda route: held.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     page.get_by_role("button", name="Account: operator").click()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("button", name="Sign in")).to_be_visible()
@@ -285,7 +285,7 @@ def test_a_page_that_was_left_sends_no_requests(open_as: Open, page: Page, brows
     held: list[Route] = []
     open_as("/rejects?Gateway=02005e000001")
     wait_until(page, lambda: "GET /api/v1/rejects?Gateway=02005e000001" in browser_log.requests)
-    page.route(re.compile(r"/assets/Labels-.*\.js$"), lambda route: held.append(route))  # noqa: PLW0108 # Playwright marks what it is given
+    page.route(re.compile(r"/assets/Labels-.*\.js$"), lambda route: held.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     page.get_by_role("link", name="Labels").click()
     wait_until(page, lambda: held)
     assert page.url.endswith("/labels")
