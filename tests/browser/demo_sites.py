@@ -126,7 +126,9 @@ def _wait_for_devices(demo: ServiceProcess, gateway: str, devices: int) -> list[
 
 def _wait_until_disconnected(demo: ServiceProcess, gateway: str) -> None:
     """Wait until the gateway is disconnected: its last reports are stored then and recreate no devices."""
-    eventually(lambda: not demo.call("GET", f"/api/v1/gateways/{gateway}")["connected"], "its end")
+    eventually(
+        lambda: not demo.call("GET", f"/api/v1/gateways/{gateway}")["connected"], "the gateway to disconnect"
+    )
 
 
 def new_version() -> str:

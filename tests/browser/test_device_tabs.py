@@ -224,7 +224,7 @@ def test_a_device_that_does_not_respond_is_reported(open_as: Open) -> None:
         expect(latest).to_contain_text("Asked through Head office, waited for 0.2 s.")
         return "No answer came in time." in latest.inner_text()
 
-    wait_until(page, is_silent, "a request that was sent in vain")
+    wait_until(page, is_silent, "a request without a response")
     _open_tab(page, "History")
     expect(page.get_by_role("row").filter(has_text="No answer came in time.").first).to_be_visible()
 

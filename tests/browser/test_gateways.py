@@ -123,12 +123,12 @@ def test_the_password_stays_shown_after_back_and_after_the_session_ends(
     assert password not in page.evaluate(_STORED_VALUES)
 
 
-@pytest.mark.parametrize("way", ["claimed", "renewed"])
+@pytest.mark.parametrize("action", ["claimed", "renewed"])
 def test_navigation_is_blocked_while_a_password_is_created(
-    open_as: Open, demo: ServiceProcess, mac: str, browser_log: BrowserLog, way: str
+    open_as: Open, demo: ServiceProcess, mac: str, browser_log: BrowserLog, action: str
 ) -> None:
     browser_log.allow(401)
-    if way == "renewed":
+    if action == "renewed":
         demo.claim(mac)
     page = open_as("/labels")
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Gateways").click()
@@ -141,7 +141,7 @@ def test_navigation_is_blocked_while_a_password_is_created(
             route.continue_()
 
     page.route(re.compile("/api/v1/gateways(/.*/credentials)?$"), hold)
-    if way == "claimed":
+    if action == "claimed":
         page.get_by_role("button", name="Claim gateway").click()
         page.keyboard.type(_format_mac(mac))
         page.keyboard.press("Enter")

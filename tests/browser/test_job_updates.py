@@ -171,7 +171,7 @@ def test_a_job_that_changes_often_is_counted_at_most_four_times_per_second(
     for command, word in (("pause", "Paused"), ("resume", "Scheduled")) * 3:
         has_new_event = partial(was_received, len(frames))
         demo.call("POST", f"/api/v1/jobs/{job}/{command}")
-        wait_until(page, has_new_event, "news of the job")
+        wait_until(page, has_new_event, "an event of the job")
         for _ in range(40):
             if find_state(page).text_content() == word:
                 break
