@@ -1,4 +1,4 @@
-"""axe-core looks at a page: what it finds would keep somebody out."""
+"""Accessibility checks of a page with axe-core."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALL_RULES: Final = {
     "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
 }
 _COLOR_RULES: Final = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
-"""What another theme can break: it changes nothing but colours."""
+"""Rules that another theme can break: it changes nothing but colors."""
 
 _THEMES: Final[Mapping[Theme, Mapping[str, object]]] = {"light": _ALL_RULES, "dark": _COLOR_RULES}
 
@@ -40,12 +40,12 @@ def _source() -> str:
 
 
 def find_violations(page: Page) -> list[str]:
-    """What axe objects to, and where: in a dialog alone, if one is open: nobody gets to what is behind it."""
+    """Return the violations that axe finds; of an open dialog only, since it covers the page behind it."""
     return _run_axe(page, _ALL_RULES)
 
 
 def _run_axe(page: Page, rules: Mapping[str, object]) -> list[str]:
-    """Evaluate axe, since the policy of the page lets no script in."""
+    """Run axe. Its source is evaluated, since the content security policy blocks scripts."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(_source())
     found: list[str] = page.evaluate(_RUN, rules)
@@ -53,7 +53,7 @@ def _run_axe(page: Page, rules: Mapping[str, object]) -> list[str]:
 
 
 def find_violations_in_all_themes(page: Page) -> list[str]:
-    """What axe objects to in either theme: a page follows what its browser prefers."""
+    """Return the violations in both themes; the page follows the preference of its browser."""
     found: list[str] = []
     for theme, rules in _THEMES.items():
         page.emulate_media(color_scheme=theme)

@@ -1,4 +1,4 @@
-"""What a browser has to say while somebody looks at the console: nothing, if all is well."""
+"""Log of browser messages and requests; a test fails on messages that it does not expect."""
 
 from __future__ import annotations
 
@@ -8,75 +8,75 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, ConsoleMessage, Request, WebError
 
-_VIOLATIONS = """
+_LOG_POLICY_VIOLATIONS = """
 addEventListener("securitypolicyviolation", (event) => {
   console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`);
 });
 """
 
-_SLOW = "WebSocket is closed before the connection is established"
-"""A page gives a handshake up that takes too long, and tries again: a slow machine may need it."""
+_SLOW_HANDSHAKE = "WebSocket is closed before the connection is established"
+"""Message of a handshake that took too long. The page retries it, and a slow machine may need that."""
 
 
-def _phrase(complaint: int | str) -> str:
-    return complaint if isinstance(complaint, str) else f"the server responded with a status of {complaint} "
+def _message_part(message: int | str) -> str:
+    return message if isinstance(message, str) else f"the server responded with a status of {message} "
 
 
 class BrowserLog:
-    """Complaints of a context's pages, and requests that leave for another host."""
+    """Errors and warnings of the pages of a browser context, and their requests to other hosts."""
 
     def __init__(self, context: BrowserContext, url: str) -> None:
         self._host = urlsplit(url).netloc
         self.reset()
-        context.add_init_script(_VIOLATIONS)
-        context.on("console", self._console)
-        context.on("weberror", self._error)
-        context.on("request", self._request)
-        context.on("requestfinished", self._end)
-        context.on("requestfailed", self._end)
+        context.add_init_script(_LOG_POLICY_VIOLATIONS)
+        context.on("console", self._on_console)
+        context.on("weberror", self._on_error)
+        context.on("request", self._on_request)
+        context.on("requestfinished", self._on_request_end)
+        context.on("requestfailed", self._on_request_end)
 
     def reset(self) -> None:
-        """Forget all that was, for the next test."""
+        """Clear the log for the next test."""
         self._messages: list[str] = []
         self._expected: list[str] = []
-        self._allowed = [_SLOW]
+        self._allowed = [_SLOW_HANDSHAKE]
         self.requests: list[str] = []
-        """Everything that was asked for: the method, a blank, and the path with its query."""
+        """All requests: method, a blank, and the path with its query."""
         self.pending: set[Request] = set()
-        """What nobody has answered yet."""
+        """Requests without a response so far."""
 
-    def expect(self, *complaints: int | str) -> None:
-        """Let a test provoke these: the status of a failed request, or part of a text. Each must come."""
-        self._expected += map(_phrase, complaints)
+    def expect(self, *messages: int | str) -> None:
+        """Expect messages: the status of a failed request, or part of a text. Each must occur."""
+        self._expected += map(_message_part, messages)
 
-    def allow(self, *complaints: int | str) -> None:
-        """Let these come or not: what is said of a service that goes and comes depends on the moment."""
-        self._allowed += map(_phrase, complaints)
+    def allow(self, *messages: int | str) -> None:
+        """Allow messages that may occur depending on timing, such as those about a restarting service."""
+        self._allowed += map(_message_part, messages)
 
     @property
     def unexpected(self) -> list[str]:
-        """What nobody expected."""
+        """Messages that were neither expected nor allowed."""
         known = (*self._expected, *self._allowed)
         return [each for each in self._messages if not any(part in each for part in known)]
 
     @property
     def missing(self) -> list[str]:
-        """What was expected, and never came."""
+        """Expected messages that did not occur."""
         return [part for part in self._expected if not any(part in each for each in self._messages)]
 
-    def _console(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
             self._messages.append(f"{message.type}: {message.text} ({message.location['url']})")
 
-    def _error(self, error: WebError) -> None:
+    def _on_error(self, error: WebError) -> None:
         self._messages.append(f"uncaught: {error.error}")
 
-    def _request(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
         parts = urlsplit(request.url)
         if parts.scheme not in {"data", "blob"} and parts.netloc != self._host:
             self._messages.append(f"to another host: {request.url}")
         self.pending.add(request)
         self.requests.append(f"{request.method} {parts.path}{'?' + parts.query if parts.query else ''}")
 
-    def _end(self, request: Request) -> None:
+    def _on_request_end(self, request: Request) -> None:
         self.pending.discard(request)

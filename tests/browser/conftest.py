@@ -1,4 +1,4 @@
-"""A service with its demo fleet and a browser for each worker, with a window that tests have in turn."""
+"""Fixtures of the browser tests: per worker a service with its demo fleet, a browser, and a shared window."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     Open = Callable[..., Page]
 
 TIMEOUT_MS = 30_000
-"""Milliseconds until something must be seen; reached only when it never is."""
+"""Milliseconds to wait for something to appear; reached only if it never does."""
 
 _PROBE_MS = 50
 
 _CLOCK_LEAD_SECONDS = 4
-"""Seconds that a clock is stopped ahead of itself: it does not stop in the past."""
+"""Seconds ahead of now at which a clock is stopped: it cannot be stopped in the past."""
 
 REMOTE_HOSTNAME = "fleet.test"
-"""Another name of this machine, which browsers trust less than an address of its own."""
+"""Another host name of this machine, which browsers trust less than a loopback address."""
 
-_SWITCHED_OFF = (
+_DISABLED_FEATURES = (
     "AvoidCorsURLLoaderRestartOnRedirect",
     "AvoidUnnecessaryBeforeUnloadCheckSync",
     "DestroyProfileOnBrowserClose",
@@ -49,8 +49,8 @@ _SWITCHED_OFF = (
     "PaintHolding",
     "PreconnectToSearch",
     "ThirdPartyStoragePartitioning",
-    # Up to here what Playwright switches off: a list of our own replaces its list. The others save a seventh
-    # of what it takes to load a page.
+    # Playwright disables the features above itself, but our list replaces its own. Those below save a seventh
+    # of the time to load a page.
     "HistoryClusters",
     "NavigationPredictor",
     "PageContentAnnotations",
@@ -63,15 +63,15 @@ _FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
-    f"--disable-features={','.join(_SWITCHED_OFF)}",
+    f"--disable-features={','.join(_DISABLED_FEATURES)}",
     f"--host-resolver-rules=MAP {REMOTE_HOSTNAME} 127.0.0.1",
 )
-"""Root may start it, and a machine without a screen or with little shared memory too."""
+"""Flags that let Chromium run as root, without a display, and with little shared memory."""
 
-_SIZE: Final[ViewportSize] = {"width": 1440, "height": 900}
+_WINDOW_SIZE: Final[ViewportSize] = {"width": 1440, "height": 900}
 
 _IDLE_PATH = "/healthz"
-"""Of the same origin, and nothing to load: where a tab is while nobody looks at the console."""
+"""Path of the same origin with nothing to load, for tabs between two tests."""
 
 _STORE_LOGIN = "token => sessionStorage.setItem('meshfleet.token', token)"
 _CLEAR_STORAGE = "() => { localStorage.clear(); sessionStorage.clear(); }"
@@ -85,18 +85,18 @@ _FOLLOW_LINK = """address => {
   link.remove();
   return before;
 }"""
-"""Follow a link; gives the heading of the page that one leaves."""
+"""Click a link; returns the heading of the page before."""
 
 _TOKEN_REUSE_SECONDS: Final = 120.0
-"""Seconds for which a token is used again: tests that move a clock count on a session that has just begun."""
+"""Seconds for which a token is reused: tests that move a clock need a new session."""
 
 _tokens: dict[tuple[str, Role], tuple[str, float]] = {}
-"""For each service and role a token, and when it was made."""
+"""Token and its creation time, by service URL and role."""
 
 
 @pytest.fixture(scope="package")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """The demo fleet, and one person of each role; they are called by it."""
+    """Run a service with the demo fleet and a user of each role, named after the role."""
     require(CONSOLE)
     with ServiceProcess(tmp_path_factory.mktemp("demo"), "--demo", *loopback_options("--mqtt")) as service:
         for role in (Role.VIEWER, Role.OPERATOR):
@@ -106,47 +106,50 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 def total(demo: ServiceProcess) -> int:
-    """How many devices there are."""
+    """Return the number of devices."""
     count: int = demo.call("GET", "/api/v1/devices/summary")["total"]
     return count
 
 
 @pytest.fixture(scope="package")
 def running_browser() -> Iterator[Callable[[], Browser]]:
-    """Debian's Chromium. Playwright runs an event loop here: tests of other packages must find none."""
+    """Return a function that starts Chromium if it is not running.
+
+    Package-scoped: Playwright runs an event loop, which tests of other packages must not find.
+    """
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         started: list[Browser] = []
 
-        def running() -> Browser:
+        def launch_if_needed() -> Browser:
             if not started or not started[-1].is_connected():
                 started.append(playwright.chromium.launch(executable_path=require(CHROMIUM), args=_FLAGS))
             return started[-1]
 
-        yield running
+        yield launch_if_needed
         for each in started:
             each.close()
 
 
 @pytest.fixture
 def browser(running_browser: Callable[[], Browser]) -> Browser:
-    """The browser of this worker. After a crash it is another one, so that only one test fails."""
+    """Return the browser of this worker. It is started again after a crash, so that only one test fails."""
     return running_browser()
 
 
 def _open(
     browser: Browser, service: ServiceProcess | FaultyProxy, **options: Any
 ) -> tuple[BrowserContext, BrowserLog]:
-    """Open a window. Nothing moves in it by itself: to paint what does costs more than all the rest."""
-    usual = {"base_url": service.url, "viewport": _SIZE, "reduced_motion": "reduce"}
-    context = browser.new_context(**{**usual, **options})
+    """Open a window with reduced motion: painting animations costs more than all the rest."""
+    defaults = {"base_url": service.url, "viewport": _WINDOW_SIZE, "reduced_motion": "reduce"}
+    context = browser.new_context(**{**defaults, **options})
     context.set_default_timeout(TIMEOUT_MS)
     return context, BrowserLog(context, service.url)
 
 
 @pytest.fixture
 def make_window(browser: Browser) -> Iterator[Callable[..., tuple[BrowserContext, BrowserLog]]]:
-    """Windows on any service, with options as a browser has them, such as `color_scheme`."""
+    """Return a function that opens a window of any service with browser options such as `color_scheme`."""
     opened: list[tuple[BrowserContext, BrowserLog]] = []
 
     def make(service: ServiceProcess | FaultyProxy, **options: Any) -> tuple[BrowserContext, BrowserLog]:
@@ -154,16 +157,16 @@ def make_window(browser: Browser) -> Iterator[Callable[..., tuple[BrowserContext
         return opened[-1]
 
     yield make
-    complaints = [each for _, watch in opened for each in watch.unexpected]
+    unexpected = [each for _, browser_log in opened for each in browser_log.unexpected]
     for context, _ in opened:
         context.close()
-    assert complaints == []
-    assert [each for _, watch in opened for each in watch.missing] == []
+    assert unexpected == []
+    assert [each for _, browser_log in opened for each in browser_log.missing] == []
 
 
 @pytest.fixture(scope="package")
 def shared_windows() -> list[tuple[BrowserContext, BrowserLog]]:
-    """The window that tests use in turn; empty before the first test, and after a test that broke it."""
+    """Return the window that tests share; empty before the first test, and after a test that broke it."""
     return []
 
 
@@ -171,40 +174,40 @@ def shared_windows() -> list[tuple[BrowserContext, BrowserLog]]:
 def shared_window(
     shared_windows: list[tuple[BrowserContext, BrowserLog]], browser: Browser, demo: ServiceProcess
 ) -> Iterator[tuple[BrowserContext, BrowserLog]]:
-    """A window on the demo fleet that has loaded the console before: a new one needs twice as long."""
+    """Return a window that has loaded the console before: a new one needs twice as long."""
     if not shared_windows or shared_windows[0][0].browser is not browser:
         shared_windows[:] = [_open(browser, demo)]
-    context, watch = shared_windows[0]
-    yield context, watch
+    context, browser_log = shared_windows[0]
+    yield context, browser_log
     try:
         _reset_window(context)
-    except Error:  # it crashed, or its browser did: the next test gets another one
+    except Error:  # the page or its browser crashed: the next test gets another window
         shared_windows.clear()
         raise
 
 
 @pytest.fixture
 def own_window() -> None:
-    """For tests that change a window for good: they install a clock or a script, or listen to it."""
+    """Mark tests that change a window for good: they install a clock or a script, or add a listener."""
 
 
 @pytest.fixture
 def window(
     request: pytest.FixtureRequest, demo: ServiceProcess
 ) -> Iterator[tuple[BrowserContext, BrowserLog]]:
-    """A window on the demo fleet, in which nobody is signed in."""
+    """Return a window of the demo service without a logged-in user."""
     if "own_window" in request.fixturenames:
         yield request.getfixturevalue("make_window")(demo)
         return
-    context, watch = request.getfixturevalue("shared_window")
-    watch.reset()
-    yield context, watch
-    assert watch.unexpected == []
-    assert watch.missing == []
+    context, browser_log = request.getfixturevalue("shared_window")
+    browser_log.reset()
+    yield context, browser_log
+    assert browser_log.unexpected == []
+    assert browser_log.missing == []
 
 
 def _reset_window(context: BrowserContext) -> None:
-    """Leave nothing to the next test."""
+    """Restore the initial state of a window for the next test."""
     context.set_offline(False)
     for page in context.pages[1:]:
         page.close()
@@ -213,72 +216,72 @@ def _reset_window(context: BrowserContext) -> None:
         page.goto(_IDLE_PATH)
         page.evaluate(_CLEAR_STORAGE)
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
-        if page.viewport_size != _SIZE:
-            page.set_viewport_size(_SIZE)
+        if page.viewport_size != _WINDOW_SIZE:
+            page.set_viewport_size(_WINDOW_SIZE)
 
 
 @pytest.fixture
-def watch(window: tuple[BrowserContext, BrowserLog]) -> BrowserLog:
-    """What the browser of `page` says, and asks for."""
+def browser_log(window: tuple[BrowserContext, BrowserLog]) -> BrowserLog:
+    """Return the log of the browser of `page`."""
     return window[1]
 
 
 @pytest.fixture
 def page(window: tuple[BrowserContext, BrowserLog]) -> Page:
-    """A tab of that window."""
+    """Return the first tab of the window."""
     context, _ = window
     return context.pages[0] if context.pages else context.new_page()
 
 
 @pytest.fixture
 def open_as(page: Page, demo: ServiceProcess) -> Open:
-    """Open a path of the console as a person with a role, who is signed in already."""
+    """Return a function that opens a path of the console as a logged-in user with a role."""
 
     def go(path: str, role: Role = Role.ADMIN, *, tab: Page | None = None) -> Page:
-        shown = tab or page
-        sign_in(shown, demo, role)
-        shown.goto(path)
-        return shown
+        target = tab or page
+        sign_in(target, demo, role)
+        target.goto(path)
+        return target
 
     return go
 
 
 def sign_in(tab: Page, service: ServiceProcess | FaultyProxy, role: Role) -> None:
-    """Have a token in a tab, as after the form was sent."""
-    token = _token(tab, service, role)
+    """Store a token in a tab, as the login form does."""
+    token = _get_token(tab, service, role)
     if tab.url != f"{service.url}{_IDLE_PATH}":
         tab.goto(f"{service.url}{_IDLE_PATH}")
     tab.evaluate(_STORE_LOGIN, token)
 
 
-def _token(tab: Page, service: ServiceProcess | FaultyProxy, role: Role) -> str:
-    """Take the token that others had a moment ago, unless it has been ended."""
-    token, made = _tokens.get((service.url, role), ("", 0.0))
-    if token and time.monotonic() < made + _TOKEN_REUSE_SECONDS:
+def _get_token(tab: Page, service: ServiceProcess | FaultyProxy, role: Role) -> str:
+    """Return a recently created token if it is still valid, or log in."""
+    token, created_at = _tokens.get((service.url, role), ("", 0.0))
+    if token and time.monotonic() < created_at + _TOKEN_REUSE_SECONDS:
         bearer = {"Authorization": f"Bearer {token}"}
         if tab.request.get(f"{service.url}/api/v1/auth/me", headers=bearer).ok:
             return token
     name = "admin" if role is Role.ADMIN else str(role)
-    begun = time.monotonic()
-    told = tab.request.post("/api/v1/auth/login", data={"username": name, "password": PASSWORD})
-    assert told.ok, told.text()
-    _tokens[service.url, role] = str(told.json()["authToken"]), begun
+    requested_at = time.monotonic()
+    response = tab.request.post("/api/v1/auth/login", data={"username": name, "password": PASSWORD})
+    assert response.ok, response.text()
+    _tokens[service.url, role] = str(response.json()["authToken"]), requested_at
     return _tokens[service.url, role][0]
 
 
 def visit(tab: Page, address: str) -> None:
-    """Go to another page of the console by a link: to load everything anew takes four times as long.
+    """Go to another page of the console by a link, four times as fast as loading it.
 
-    What is seen afterwards is of the new page, as the one before stays until that is there. Pages that are
-    not for somebody share their heading: between two of them it would wait in vain.
+    Waits until the new page has replaced the old one. Do not use it between two pages that the user may not
+    see: they share their heading, so it would wait in vain.
     """
     expect(tab.get_by_role("heading", level=1)).to_be_visible()
-    before = tab.evaluate_handle(_FOLLOW_LINK, address)
-    tab.wait_for_function("before => !before.isConnected", arg=before)
+    heading = tab.evaluate_handle(_FOLLOW_LINK, address)
+    tab.wait_for_function("before => !before.isConnected", arg=heading)
 
 
 def go_to_page_by_key(tab: Page, key: str, name: str) -> None:
-    """Go to a page with `g` and its key, again and again: between both may be a second and a half at most."""
+    """Press `g` and a key until the page appears: a slow machine may exceed the 1.5 s between both keys."""
 
     def go() -> bool:
         tab.keyboard.press("g")
@@ -290,7 +293,7 @@ def go_to_page_by_key(tab: Page, key: str, name: str) -> None:
 
 @contextmanager
 def watching_websockets(page: Page, follow: Callable[[WebSocket], None]) -> Iterator[None]:
-    """Be told of each connection that a tab opens, and leave nobody in it who listens."""
+    """Call a function for each WebSocket that a tab opens, until the block ends."""
     page.on("websocket", follow)
     try:
         yield
@@ -299,39 +302,39 @@ def watching_websockets(page: Page, follow: Callable[[WebSocket], None]) -> Iter
 
 
 def wait_until_connected(page: Page) -> None:
-    """Wait until the bar says that it is connected, whether anything happens or not."""
+    """Wait until the top bar shows a live connection, with or without traffic."""
     expect(page.get_by_role("banner").get_by_role("status")).to_have_text(
         re.compile("^(Live|No traffic yet)$")
     )
 
 
-def wait_until(tab: Page, holds: Callable[[], object], wanted: str = "it") -> None:
-    """Wait for what only the test itself can see, such as what it heard: a browser tells it meanwhile."""
+def wait_until(tab: Page, condition: Callable[[], object], awaited: str = "the condition") -> None:
+    """Wait for a condition that only the test can check, while the browser delivers its events."""
 
-    def look() -> object:
-        found = holds()
-        if not found:
+    def check() -> object:
+        result = condition()
+        if not result:
             tab.wait_for_timeout(_PROBE_MS)
-        return found
+        return result
 
-    eventually(look, wanted)
+    eventually(check, awaited)
 
 
-def wait_for_responses(tab: Page, watch: BrowserLog) -> None:
-    """Wait until nobody waits for an answer, not even to what was asked for a moment ago."""
+def wait_for_responses(tab: Page, browser_log: BrowserLog) -> None:
+    """Wait until no request is pending, including requests started a moment ago."""
     tab.wait_for_timeout(_PROBE_MS)
-    wait_until(tab, lambda: not watch.pending, "an answer to everything")
+    wait_until(tab, lambda: not browser_log.pending, "responses to all requests")
 
 
-def stop_clock(tab: Page, watch: BrowserLog) -> None:
-    """Let an installed clock stand still while nothing is under way: when it jumps, that would end."""
-    wait_for_responses(tab, watch)
+def stop_clock(tab: Page, browser_log: BrowserLog) -> None:
+    """Stop an installed clock while no request is pending: the jump would time it out."""
+    wait_for_responses(tab, browser_log)
     pause_clock(tab)
-    wait_for_responses(tab, watch)
+    wait_for_responses(tab, browser_log)
 
 
 def pause_clock(tab: Page) -> None:
-    """Let an installed clock stand still, a little ahead. Who was too slow for that tries again."""
+    """Stop an installed clock slightly ahead of now. Retries if the machine was too slow for that."""
     for tries_left in reversed(range(10)):
         try:
             tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + _CLOCK_LEAD_SECONDS)
@@ -342,23 +345,23 @@ def pause_clock(tab: Page) -> None:
             return
 
 
-def wait_until_loaded(tab: Page, watch: BrowserLog) -> None:
-    """Wait until a page shows what it asked for."""
+def wait_until_loaded(tab: Page, browser_log: BrowserLog) -> None:
+    """Wait until a page shows its loaded data."""
     expect(tab.get_by_text("Loading…")).to_have_count(0)
-    wait_for_responses(tab, watch)
+    wait_for_responses(tab, browser_log)
     expect(tab.get_by_text("Loading…")).to_have_count(0)
 
 
 def check_fits_width(tab: Page, width: int) -> None:
-    """Make a window so wide and see that its page fits; what a script lays out follows a moment later."""
+    """Set the width of a window and wait until its page fits: layout by script follows a moment later."""
     tab.set_viewport_size({"width": width, "height": 844})
     wait_until(tab, lambda: horizontal_overflow(tab) == 0, f"a page that fits into {width} pixels")
 
 
 def horizontal_overflow(tab: Page) -> int:
-    """Pixels that one would have to scroll the page sideways for; what scrolls by itself does not count."""
-    hidden: int = tab.evaluate("""() => Math.max(...["html", "main"].map((name) => {
+    """Return the pixels by which the page scrolls sideways, without elements that scroll by themselves."""
+    overflow: int = tab.evaluate("""() => Math.max(...["html", "main"].map((name) => {
         const part = document.querySelector(name);
         return part.scrollWidth - part.clientWidth;
     }))""")
-    return hidden
+    return overflow

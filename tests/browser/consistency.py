@@ -1,4 +1,4 @@
-"""Whether what a page shows belongs to the same moment: no part of it denies what another one says."""
+"""Checks that the parts of a page agree with each other at each moment."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OBSERVE_CHANGES: Final = """
   new MutationObserver(soon).observe(document.documentElement, all);
   look();
 """
-"""Calls `look` before the page is painted, if something has changed: frame by frame it takes a whole core."""
+"""Calls `look` before the page is painted, if something has changed: each frame would take a whole core."""
 
-_COMPARE = """() => {
+_COMPARE_JOB_PAGE = """() => {
   const region = (name) => document.querySelector(`section[aria-label="${name}"]`);
   const card = (name) => [...document.querySelectorAll("section")].find(
     (each) => each.querySelector("h2")?.textContent === name);
@@ -54,10 +54,10 @@ _COMPARE = """() => {
   };
   LOOKING
 }"""
-"""Compare the parts whenever the page is painted with something new."""
+"""Compare the parts of a job page each time it is painted with a change."""
 
 
-_CONNECTION = """() => {
+_COMPARE_CONNECTION_STATE = """() => {
   const said = (place) => document.querySelector(`${place} [role=status]`)?.textContent.trim() ?? "";
   window.moments = { faults: new Set(), told: new Set() };
   const look = () => {
@@ -71,26 +71,26 @@ _CONNECTION = """() => {
   };
   LOOKING
 }"""
-"""Compare both whenever the page is painted with something new."""
+"""Compare the top bar with the navigation each time the page is painted with a change."""
 
 
 def watch_job_page(page: Page) -> None:
-    """Compare the parts of a job's page with each other from now on."""
-    page.evaluate(_COMPARE.replace("LOOKING", OBSERVE_CHANGES))
+    """Start comparing the parts of a job page with each other."""
+    page.evaluate(_COMPARE_JOB_PAGE.replace("LOOKING", OBSERVE_CHANGES))
 
 
 def watch_connection_state(page: Page) -> None:
-    """Compare what the bar says of the connection with what the navigation says of the service."""
-    page.evaluate(_CONNECTION.replace("LOOKING", OBSERVE_CHANGES))
+    """Start comparing the connection state in the bar with the service state in the navigation."""
+    page.evaluate(_COMPARE_CONNECTION_STATE.replace("LOOKING", OBSERVE_CHANGES))
 
 
-def contradictions(page: Page) -> list[str]:
-    """What one part said and another one denied, since the comparison began."""
+def list_contradictions(page: Page) -> list[str]:
+    """Return the contradictions found since the comparison started."""
     found: list[str] = page.evaluate("[...window.moments.faults]")
     return found
 
 
-def compared_texts(page: Page) -> list[str]:
-    """All that was compared: lines about what devices wait for, or states of the connection."""
+def list_compared_texts(page: Page) -> list[str]:
+    """Return all compared texts: what devices wait for, or states of the connection."""
     found: list[str] = page.evaluate("[...window.moments.told]")
     return found

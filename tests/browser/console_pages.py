@@ -1,4 +1,4 @@
-"""Every page of the console: where it is, and what its heading says."""
+"""Pages of the console: their paths and headings."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ PAGES: Final = {
     "/keys": "API keys",
     "/audit": "Audit log",
 }
-"""Those that are always there, each with its heading."""
+"""Headings of the pages that always exist, by path."""
 
 _FILTERED_PATHS: Final = {
     "/audit": "/audit?Action=gateway.claim",
     "/messages": f"/messages?Ids={TRACKER}",
 }
-"""Where those are looked at that fill with rows while other tests run: all rows are drawn alike."""
+"""Filtered paths of pages that grow while other tests run: all their rows are rendered alike."""
 
 RECORD_PAGES: Final = ("/firmware/:id", "/jobs/:id")
-"""Those of what a test makes."""
+"""Pages of records that a test creates."""
 
 LONG_WORD: Final = "x" * 100
-"""A word that does not fit anywhere, and has no place to be broken at."""
+"""Word that fits nowhere and cannot be broken."""
 
 
 class ConsolePage(NamedTuple):
-    """A page that is there."""
+    """Page that exists."""
 
     address: str
     heading: str
@@ -57,7 +57,7 @@ class ConsolePage(NamedTuple):
 
 @contextmanager
 def open_console_page(demo: ServiceProcess, path: str) -> Iterator[ConsolePage]:
-    """A page of `PAGES` or `RECORDS`: it is there for as long as this lasts."""
+    """Yield a page of `PAGES` or `RECORD_PAGES`; its record exists until the block ends."""
     if path == "/firmware/:id":
         version = f"9{new_version()}"
         with uploaded_firmware(demo, FLEET_MODEL, version, is_released=True, notes=LONG_WORD) as firmware:

@@ -1,4 +1,4 @@
-"""Firmware of a test's own, in the catalogue of the demo: gone in the end, unless a job has used it."""
+"""Firmware that a test adds to the demo; deleted at its end, unless a job has used it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from tests.scenarios.service_process import ServiceProcess
 
 FLEET_MODEL: Final = "0063"
-"""A model that devices of the demo have, and for which the demo has no firmware."""
+"""Model of devices of the demo, for which it has no firmware."""
 
 
 _models = count()
 
 
 def new_model() -> str:
-    """A model that nobody else has firmware for, and no device is of."""
+    """Return a model number without firmware and without devices."""
     return f"E{next(_models):03X}"
 
 
 def build_test_package(model: str, version: str) -> bytes:
-    """An image as an admin uploads it."""
+    """Build a firmware package for an upload."""
     return build_package(
         f"{model} {version} ".encode() * 500,
         model_number=ModelNumber(model),
@@ -38,31 +38,31 @@ def build_test_package(model: str, version: str) -> bytes:
 
 
 def compress_package(package: bytes) -> bytes:
-    """The same package as tools write it that compress their zips."""
-    packed = BytesIO()
-    with ZipFile(BytesIO(package)) as before, ZipFile(packed, "w", ZIP_DEFLATED) as after:
-        for name in before.namelist():
-            after.writestr(name, before.read(name))
-    return packed.getvalue()
+    """Return a package as a compressed zip file, which other tools create."""
+    buffer = BytesIO()
+    with ZipFile(BytesIO(package)) as source, ZipFile(buffer, "w", ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    return buffer.getvalue()
 
 
 @contextmanager
 def uploaded_firmware(
     demo: ServiceProcess, model: str, version: str, *, is_released: bool = False, **fields: str
 ) -> Iterator[str]:
-    """Firmware that is in the catalogue; its id. `fields` are others of the form."""
-    made = demo.upload(model, version, build_test_package(model, version), **fields)
+    """Upload firmware and yield its id. `fields` are further fields of the form."""
+    firmware = demo.upload(model, version, build_test_package(model, version), **fields)
     try:
         if is_released:
-            demo.call("POST", f"/api/v1/firmware/{made}/release")
-        yield made
+            demo.call("POST", f"/api/v1/firmware/{firmware}/release")
+        yield firmware
     finally:
         listed = demo.call("GET", f"/api/v1/firmware?ModelNumber={model}&Version={version}")["items"]
-        if listed and not demo.call("GET", f"/api/v1/jobs?FirmwareId={made}")["items"]:
-            demo.call("DELETE", f"/api/v1/firmware/{made}")
+        if listed and not demo.call("GET", f"/api/v1/jobs?FirmwareId={firmware}")["items"]:
+            demo.call("DELETE", f"/api/v1/firmware/{firmware}")
 
 
 def delete_firmware(demo: ServiceProcess, model: str) -> None:
-    """Delete whatever there is for a model of a test's own."""
+    """Delete all firmware of a model."""
     for each in demo.call("GET", f"/api/v1/firmware?ModelNumber={model}")["items"]:
         demo.call("DELETE", f"/api/v1/firmware/{each['id']}")

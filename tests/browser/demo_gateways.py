@@ -1,4 +1,4 @@
-"""Gateways of a test's own, in the demo fleet: gone without a trace when it ends."""
+"""Gateways that a test adds to the demo fleet and removes at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def new_mac(demo: ServiceProcess) -> Iterator[str]:
-    """The MAC of a gateway that nobody has claimed yet; if a test claims it, it is released again."""
+    """Yield the MAC of an unclaimed gateway. If the test claims it, it is released and deleted at the end."""
     mac = f"02{uuid4().hex[:10]}"
     try:
         yield mac
@@ -33,10 +33,10 @@ def new_mac(demo: ServiceProcess) -> Iterator[str]:
 def connected_gateway(
     demo: ServiceProcess, mac: str, password: str, responder: Responder = never_respond
 ) -> Iterator[ScriptedGateway]:
-    """A gateway of another make, which is let in with a password."""
-    made = ScriptedGateway(demo.mqtt["mqtt"].port, mac, responder, password=password)
-    made.start()
+    """Run a scripted gateway that logs in with a password."""
+    gateway = ScriptedGateway(demo.mqtt["mqtt"].port, mac, responder, password=password)
+    gateway.start()
     try:
-        yield made
+        yield gateway
     finally:
-        made.stop()
+        gateway.stop()

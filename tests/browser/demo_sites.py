@@ -1,4 +1,4 @@
-"""A house of a test's own, whose devices are to be updated: gone when the test ends, but for its jobs."""
+"""Emulated sites whose devices a test updates; removed at its end, except for its jobs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 MODEL: Final = "0018"
 SPEED: Final = "100"
-"""Heartbeats more than once in a second; an image takes a second or two."""
+"""Simulation speed: more than one heartbeat per second, and an image takes a second or two."""
 
 _versions = count()
 
 
 class UpdateTarget(NamedTuple):
-    """Devices behind a gateway, and firmware that they do not have yet."""
+    """Devices behind a gateway, and firmware that they do not run yet."""
 
     service: ServiceProcess
     gateway: str
@@ -36,9 +36,9 @@ class UpdateTarget(NamedTuple):
     version: str
 
     def create_job(self, **order: Any) -> dict[str, Any]:
-        """Make a job for all of them."""
+        """Create a job for all devices."""
         body = {
-            "name": f"A house {uuid4().hex[:8]}",
+            "name": f"Site {uuid4().hex[:8]}",
             "firmwareId": self.firmware,
             "targets": {"deviceIds": self.devices},
         }
@@ -47,15 +47,15 @@ class UpdateTarget(NamedTuple):
 
 
 class EmulatedSite:
-    """A gateway with devices of one model near to it: emulated, and gone without a trace in the end."""
+    """Emulated gateway with devices of one model near it."""
 
     def __init__(self, demo: ServiceProcess, folder: Path, mac: str, devices: int) -> None:
         folder.mkdir(exist_ok=True)
-        place = folder / "site.json"
-        place.write_text(json.dumps(_site(mac, devices)))
+        site_file = folder / "site.json"
+        site_file.write_text(json.dumps(_build_site(mac, devices)))
         account = demo.claim(mac)
         broker = f"mqtt://{account.user}:{account.password}@127.0.0.1:{demo.mqtt['mqtt'].port}"
-        self._given = ("--broker", broker, "--mac", mac, "--site", str(place), "--speed", SPEED)
+        self._options = ("--broker", broker, "--mac", mac, "--site", str(site_file), "--speed", SPEED)
         self._demo = demo
         self._count = devices
         self.gateway = mac
@@ -63,24 +63,24 @@ class EmulatedSite:
 
     @contextmanager
     def running(self, *faults: str) -> Iterator[None]:
-        """Let it report for as long as this lasts; `faults` as `meshfleet gateway` takes them."""
-        trouble = [word for fault in faults for word in ("--fault", fault)]
-        with Program("gateway", *self._given, *trouble):
+        """Run the emulator until the block ends; `faults` as `meshfleet gateway` accepts them."""
+        fault_options = [option for fault in faults for option in ("--fault", fault)]
+        with Program("gateway", *self._options, *fault_options):
             self.devices = _wait_for_devices(self._demo, self.gateway, self._count)
             yield
 
 
 @contextmanager
 def new_site(demo: ServiceProcess, folder: Path, *, devices: int) -> Iterator[EmulatedSite]:
-    """One that nobody knows yet; when this ends it must be silent, or it would come back."""
+    """Yield a new site and delete it at the end. It must be stopped by then, or it would reappear."""
     with new_mac(demo) as mac:
         try:
             yield EmulatedSite(demo, folder, mac, devices)
         finally:
             _wait_until_disconnected(demo, mac)
-            behind = demo.call("GET", f"/api/v1/devices?Gateway={mac}")["items"]
+            devices_behind = demo.call("GET", f"/api/v1/devices?Gateway={mac}")["items"]
             demo.release(mac)
-            for device in behind:
+            for device in devices_behind:
                 if device["id"] != f"bmac-{mac}":
                     demo.call("DELETE", f"/api/v1/devices/{device['id']}")
 
@@ -89,53 +89,55 @@ def new_site(demo: ServiceProcess, folder: Path, *, devices: int) -> Iterator[Em
 def update_target(
     demo: ServiceProcess, folder: Path, *faults: str, devices: int = 3
 ) -> Iterator[UpdateTarget]:
-    """A site whose devices are to be updated, and the firmware for it."""
+    """Run a site and yield it with released firmware for its devices."""
     with new_site(demo, folder, devices=devices) as site, site.running(*faults):
         yield UpdateTarget(demo, site.gateway, site.devices, *new_firmware(demo))
 
 
 def finish_job(demo: ServiceProcess, job: str) -> None:
-    """Wait until a job is over; one that goes on is cancelled first."""
+    """Wait until a job has finished; cancel it first if it is running."""
 
-    def is_over() -> bool:
-        told = demo.call("GET", f"/api/v1/jobs/{job}")
-        if told["finishedAt"] is None and told["state"] != "CANCELING":
+    def is_finished() -> bool:
+        job_state = demo.call("GET", f"/api/v1/jobs/{job}")
+        if job_state["finishedAt"] is None and job_state["state"] != "CANCELING":
             demo.call("POST", f"/api/v1/jobs/{job}/cancel")
-        return told["finishedAt"] is not None
+        return job_state["finishedAt"] is not None
 
-    eventually(is_over, "the end of the job")
+    eventually(is_finished, "the end of the job")
 
 
-def _site(gateway: str, devices: int) -> dict[str, Any]:
-    front = f"c0{uuid4().hex[:8]}"
+def _build_site(gateway: str, devices: int) -> dict[str, Any]:
+    mac_prefix = f"c0{uuid4().hex[:8]}"
     return {
         "gateway": gateway,
         "devices": [
-            {"mac": f"{front}{2 * place:02x}", "model": MODEL, "x": 1 + place / 10, "y": 1}
-            for place in range(devices)
+            {"mac": f"{mac_prefix}{2 * index:02x}", "model": MODEL, "x": 1 + index / 10, "y": 1}
+            for index in range(devices)
         ],
     }
 
 
 def _wait_for_devices(demo: ServiceProcess, gateway: str, devices: int) -> list[str]:
-    """The devices, as soon as all are there and have told what they are."""
+    """Return the ids of the devices once all are connected and have reported their model."""
     path = f"/api/v1/devices?Gateway={gateway}&ModelNumber={MODEL}&Connected=true"
     eventually(lambda: len(demo.call("GET", path)["items"]) == devices, "the devices")
     return [each["id"] for each in demo.call("GET", path)["items"]]
 
 
 def _wait_until_disconnected(demo: ServiceProcess, gateway: str) -> None:
-    """Until it is known to be gone: what it said before has been taken by then, and brings nobody back."""
-    eventually(lambda: not demo.call("GET", f"/api/v1/gateways/{gateway}")["connected"], "its end")
+    """Wait until the gateway is disconnected: its last reports are stored then and recreate no devices."""
+    eventually(
+        lambda: not demo.call("GET", f"/api/v1/gateways/{gateway}")["connected"], "the gateway to disconnect"
+    )
 
 
 def new_version() -> str:
-    """A version that nobody has used: each worker has a service of its own."""
+    """Return an unused version: each worker has its own service."""
     return "9.{}.{}".format(*divmod(next(_versions), 256))
 
 
 def new_firmware(demo: ServiceProcess) -> tuple[str, str]:
-    """Released firmware of a version that nobody has used; its id, and the version."""
+    """Upload and release firmware of an unused version; return its id and version."""
     version = new_version()
     firmware = demo.upload(MODEL, version, build_test_package(MODEL, version))
     demo.call("POST", f"/api/v1/firmware/{firmware}/release")

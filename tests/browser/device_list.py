@@ -1,4 +1,4 @@
-"""What a test sees of the list of devices."""
+"""Locators and queries of the device list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def rows(page: Page) -> Locator:
-    """The rows that are drawn; what only keeps room for others is none to whoever listens."""
+    """Return the rendered rows, without spacers, which are hidden from the accessibility tree."""
     return page.get_by_role("table").locator("tbody").get_by_role("row")
 
 
@@ -24,19 +24,19 @@ def search_box(page: Page) -> Locator:
     return page.get_by_role("searchbox", name="Search by name")
 
 
-def list_queries(watch: BrowserLog) -> list[dict[str, list[str]]]:
-    """The queries with which devices were listed."""
-    asked = [urlsplit(each.removeprefix("GET ")) for each in watch.requests if each.startswith("GET ")]
-    return [parse_qs(each.query) for each in asked if each.path == "/api/v1/devices"]
+def list_queries(browser_log: BrowserLog) -> list[dict[str, list[str]]]:
+    """Return the query parameters of the requests that listed devices."""
+    urls = [urlsplit(each.removeprefix("GET ")) for each in browser_log.requests if each.startswith("GET ")]
+    return [parse_qs(each.query) for each in urls if each.path == "/api/v1/devices"]
 
 
-def page_queries(watch: BrowserLog) -> list[dict[str, list[str]]]:
-    """Those with which a page of the list was read; others look again at devices that they name."""
-    return [each for each in list_queries(watch) if "Ids" not in each]
+def page_queries(browser_log: BrowserLog) -> list[dict[str, list[str]]]:
+    """Return the queries that loaded a page of the list; other queries name the ids of devices to refresh."""
+    return [each for each in list_queries(browser_log) if "Ids" not in each]
 
 
 def visible_ids(page: Page) -> list[str]:
-    """The devices whose rows can be seen at least in part, from the top."""
+    """Return the ids of the devices whose rows are at least partly visible, from the top."""
     found: list[str] = page.get_by_role("region", name="Devices").evaluate("""region => {
         const head = region.querySelector("thead th").getBoundingClientRect().bottom;
         const end = region.getBoundingClientRect().top + region.clientHeight;

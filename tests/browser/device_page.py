@@ -1,4 +1,4 @@
-"""What a test sees of the page of a device."""
+"""Locators of the device page."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 TRACKER = "bmac-ca5bda1a0006"
-"""Measures temperature, pressure and humidity."""
+"""Device that measures temperature, pressure and humidity."""
 
 
 def measurements(page: Page) -> Locator:
-    """The part of the page with the charts of what is measured."""
+    """Return the card with the charts of measurements."""
     return page.get_by_role("region", name="Measurements")
 
 
 def newest_row(page: Page, name: str) -> Locator:
-    """The newest moment in the table of a chart: when, lowest, mean, highest, last, count."""
+    """Return the cells of the newest row in the table of a chart: time, min, mean, max, last, count."""
     return page.get_by_role("region", name=name, exact=True).locator("tbody tr").first.locator("th, td")

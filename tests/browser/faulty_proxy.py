@@ -1,4 +1,4 @@
-"""The way between a browser and the service, on the loopback interface: it can fall silent without a word."""
+"""TCP proxy between a browser and the service, which can stop forwarding without closing connections."""
 
 from __future__ import annotations
 
@@ -13,91 +13,92 @@ if TYPE_CHECKING:
 
     from tests.scenarios.service_process import ServiceProcess
 
-_PIECE = 0x1_0000
+_CHUNK_SIZE = 0x1_0000
 
 
 class FaultyProxy:
-    """Passes bytes on in both directions.
+    """Proxy that forwards bytes in both directions.
 
-    Connections that are there when it is muted stay, and carry nothing any more; new ones
-    are as good as ever, unless it is deaf.
+    Frozen connections stay open and carry nothing any more. New connections work, unless `ignores_new`.
     """
 
     def __init__(self, service: ServiceProcess) -> None:
-        place = urlsplit(service.url)
-        self._service = (str(place.hostname), int(place.port or 0))
+        address = urlsplit(service.url)
+        self._service = (str(address.hostname), int(address.port or 0))
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        """Where the service seems to be."""
+        """URL for the browser, in place of that of the service."""
         self.ignores_new = False
-        """Whether nothing that new connections say is heard, though nobody refuses them."""
+        """Whether new connections are accepted but not forwarded."""
         self.truncated_request: bytes | None = None
-        """The beginning of a request whose answer ends after its head, with the connection."""
+        """Beginning of a request whose response breaks off after its head; None for no such request."""
         self._frozen = Event()
-        self._ends: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
 
     def __enter__(self) -> Self:
         Thread(target=self._accept, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (self._listener, *self._ends):
-            _end(each)
+        for each in (self._listener, *self._sockets):
+            _close(each)
 
     def freeze_connections(self) -> None:
-        """Let all connections die that are there, and nobody notice."""
+        """Stop forwarding on all existing connections without closing them."""
         self._frozen.set()
         self._frozen = Event()
 
     def _accept(self) -> None:
         while True:
             try:
-                near, _ = self._listener.accept()
+                client, _ = self._listener.accept()
             except OSError:
-                return  # the test is over
+                return  # the listener was closed at the end of the test
             if self.ignores_new:
-                self._ends.append(near)
+                self._sockets.append(client)
                 continue
-            far = socket.create_connection(self._service)
-            self._ends += near, far
-            muted = self._frozen
+            server = socket.create_connection(self._service)
+            self._sockets += client, server
+            frozen = self._frozen
             is_cut = Event()
-            Thread(target=self._forward_requests, args=(near, far, muted, is_cut), daemon=True).start()
-            Thread(target=_forward_responses, args=(far, near, muted, is_cut), daemon=True).start()
+            Thread(target=self._forward_requests, args=(client, server, frozen, is_cut), daemon=True).start()
+            Thread(target=_forward_responses, args=(server, client, frozen, is_cut), daemon=True).start()
 
-    def _forward_requests(self, near: socket.socket, far: socket.socket, muted: Event, is_cut: Event) -> None:
-        for piece in _pieces(near, muted):
-            if self.truncated_request is not None and piece.startswith(self.truncated_request):
+    def _forward_requests(
+        self, client: socket.socket, server: socket.socket, frozen: Event, is_cut: Event
+    ) -> None:
+        for chunk in _read_chunks(client, frozen):
+            if self.truncated_request is not None and chunk.startswith(self.truncated_request):
                 is_cut.set()
-            _send(far, piece)
-        if not muted.is_set():
-            _end(far)
+            _send(server, chunk)
+        if not frozen.is_set():
+            _close(server)
 
 
-def _forward_responses(far: socket.socket, near: socket.socket, muted: Event, is_cut: Event) -> None:
-    for piece in _pieces(far, muted):
-        head, end, _ = piece.partition(b"\r\n\r\n")
+def _forward_responses(server: socket.socket, client: socket.socket, frozen: Event, is_cut: Event) -> None:
+    for chunk in _read_chunks(server, frozen):
+        head, end, _ = chunk.partition(b"\r\n\r\n")
         if is_cut.is_set() and end:
-            _send(near, head + end)
+            _send(client, head + end)
             break
-        _send(near, piece)
-    if not muted.is_set():
-        _end(near)
+        _send(client, chunk)
+    if not frozen.is_set():
+        _close(client)
 
 
-def _pieces(source: socket.socket, muted: Event) -> Iterator[bytes]:
-    with suppress(OSError):  # the other end may go first
-        while piece := source.recv(_PIECE):
-            if not muted.is_set():
-                yield piece
+def _read_chunks(source: socket.socket, frozen: Event) -> Iterator[bytes]:
+    with suppress(OSError):  # the other side may close first
+        while chunk := source.recv(_CHUNK_SIZE):
+            if not frozen.is_set():
+                yield chunk
 
 
-def _send(sink: socket.socket, piece: bytes) -> None:
-    with suppress(OSError):  # the other end is gone
-        sink.sendall(piece)
+def _send(target: socket.socket, chunk: bytes) -> None:
+    with suppress(OSError):  # the other side has closed
+        target.sendall(chunk)
 
 
-def _end(end: socket.socket) -> None:
-    with suppress(OSError):  # it may be over already
+def _close(end: socket.socket) -> None:
+    with suppress(OSError):  # it may be closed already
         end.shutdown(socket.SHUT_RDWR)
     end.close()

@@ -1,4 +1,4 @@
-"""The page about both interfaces: all that they have is there, and can be tried."""
+"""Tests of the API page: both APIs are documented completely, and requests can be tried."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
 
 PAGE = "/api/docs"
 MESSAGING = f"{PAGE}?part=messaging"
-KEPT = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
-"""All that a browser keeps of a page."""
+STORED_DATA = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
+"""Everything that a browser stores for a page."""
 
-TRIED = ("/api/v1/auth/login", "/api/v1/auth/me", "/api/v1/devices/summary")
+TRIED_PATHS = ("/api/v1/auth/login", "/api/v1/auth/me", "/api/v1/devices/summary")
 
 _OPERATIONS = "all => all.map(each => [each.querySelector('.opblock-summary-method').textContent, \
 each.querySelector('[data-path]').dataset.path])"
 
 
-def operation(page: Page, method: str, path: str) -> Locator:
-    """An operation of the reference; the component breaks paths with spaces that nobody sees."""
+def find_operation(page: Page, method: str, path: str) -> Locator:
+    """Return an operation, found by attribute: Swagger UI breaks paths with invisible spaces."""
     return page.locator(".opblock").filter(
         has=page.locator(f'[data-path="{path}"]'), has_text=re.compile(f"^{method}")
     )
 
 
-def attempt(page: Page, method: str, path: str, body: dict[str, str] | None = None) -> Locator:
-    """Try an operation; gives its answer. The others go out of sight, as each takes its time."""
+def execute_operation(page: Page, method: str, path: str, body: dict[str, str] | None = None) -> Locator:
+    """Execute an operation and return its response. The search hides all others, which are slow to render."""
     page.get_by_label("Search operations").fill(path)
-    found = operation(page, method, path)
+    found = find_operation(page, method, path)
     found.locator("button.opblock-summary-control").click()
     found.get_by_role("button", name="Try it out").click()
     if body is not None:
@@ -55,27 +55,27 @@ def attempt(page: Page, method: str, path: str, body: dict[str, str] | None = No
     return found.locator(".live-responses-table .response")
 
 
-def _shortened(document: dict[str, Any]) -> dict[str, Any]:
-    """A document of the few operations that are tried."""
-    return {**document, "paths": {path: document["paths"][path] for path in TRIED}}
+def _keep_tried_paths(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with only the operations that are tried."""
+    return {**document, "paths": {path: document["paths"][path] for path in TRIED_PATHS}}
 
 
-def pass_card(page: Page) -> Locator:
+def token_card(page: Page) -> Locator:
     return page.get_by_role("region", name="Try requests")
 
 
-def line(page: Page, caption: str) -> Locator:
+def code_sample(page: Page, caption: str) -> Locator:
     return page.get_by_role("group", name=caption, exact=True)
 
 
-def component(watch: BrowserLog) -> list[str]:
-    """What was fetched of the component that shows operations."""
-    return [each for each in watch.requests if re.search(r"/assets/reference-[\w-]+[.]js$", each)]
+def swagger_requests(browser_log: BrowserLog) -> list[str]:
+    """Return the requests for the bundle of Swagger UI."""
+    return [each for each in browser_log.requests if re.search(r"/assets/reference-[\w-]+[.]js$", each)]
 
 
 @pytest.mark.rule("auth-31", "rest-163")
-def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alone(
-    page: Page, demo: ServiceProcess, watch: BrowserLog
+def test_every_operation_is_listed_and_tried_with_a_token_kept_in_memory(
+    page: Page, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
     page.goto(PAGE)
     expect(page.get_by_role("heading", level=1)).to_have_text("API")
@@ -86,19 +86,19 @@ def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alon
     assert {tuple(each) for each in shown.evaluate_all(_OPERATIONS)} == wanted
     page.get_by_label("Search operations").fill("/rejects")
     expect(shown).to_have_count(1)
-    assert component(watch)
+    assert swagger_requests(browser_log)
 
-    # All are drawn, which takes seconds; what follows needs few of them.
-    page.route("**/api/v1/openapi.json", lambda route: route.fulfill(json=_shortened(document)))
+    # Rendering all operations takes seconds; the rest of the test needs only a few.
+    page.route("**/api/v1/openapi.json", lambda route: route.fulfill(json=_keep_tried_paths(document)))
     page.goto(PAGE)
-    expect(shown).to_have_count(len(TRIED))
+    expect(shown).to_have_count(len(TRIED_PATHS))
 
-    # Who is not signed in logs in by the operation itself.
+    # Without a session, the login operation provides the token.
     credentials = {"username": "admin", "password": PASSWORD}
-    expect(attempt(page, "POST", "/api/v1/auth/login", credentials)).to_contain_text("200")
-    expect(pass_card(page).get_by_role("status")).to_contain_text("with the token from the login operation")
-    expect(attempt(page, "GET", "/api/v1/auth/me")).to_contain_text('"username": "admin"')
-    assert "meshfleet.token" not in page.evaluate(KEPT)
+    expect(execute_operation(page, "POST", "/api/v1/auth/login", credentials)).to_contain_text("200")
+    expect(token_card(page).get_by_role("status")).to_contain_text("with the token from the login operation")
+    expect(execute_operation(page, "GET", "/api/v1/auth/me")).to_contain_text('"username": "admin"')
+    assert "meshfleet.token" not in page.evaluate(STORED_DATA)
     page.get_by_role("link", name="Sign in").click()
     page.get_by_label("User name").fill("admin")
     page.get_by_label("Password").fill(PASSWORD)
@@ -106,25 +106,25 @@ def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alon
     expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
     expect(page.get_by_role("heading", level=1)).to_have_text("API")
 
-    # A token is in memory alone.
-    watch.expect(401)
-    card = pass_card(page)
+    # A token is kept in memory only.
+    browser_log.expect(401)
+    card = token_card(page)
     expect(card).to_contain_text("after a reload you have to enter it again")
-    card.get_by_label("API key or token").fill("not-a-token-of-anybody")
+    card.get_by_label("API key or token").fill("not-a-valid-token")
     card.get_by_role("button", name="Use token").click()
     expect(card.get_by_role("status")).to_contain_text("with the token that you entered")
-    expect(attempt(page, "GET", "/api/v1/devices/summary")).to_contain_text("401")
-    assert "not-a-token-of-anybody" not in page.evaluate(KEPT) + page.content()
+    expect(execute_operation(page, "GET", "/api/v1/devices/summary")).to_contain_text("401")
+    assert "not-a-valid-token" not in page.evaluate(STORED_DATA) + page.content()
     page.reload()
     expect(card.get_by_role("status")).to_have_text("Requests are sent without a token.")
     expect(card.get_by_label("API key or token")).to_have_value("")
-    # The session is another matter: nobody was signed out by what was tried.
+    # The session of the console is unaffected.
     expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
 
-    # A request is tried with the session.
+    # Use the token of the session.
     card.get_by_role("button", name="Try with my session").click()
     expect(card.get_by_role("status")).to_contain_text("as admin")
-    answer = attempt(page, "GET", "/api/v1/auth/me")
+    answer = execute_operation(page, "GET", "/api/v1/auth/me")
     expect(answer).to_contain_text("200")
     expect(answer).to_contain_text('"username": "admin"')
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
@@ -136,10 +136,10 @@ def test_every_operation_is_listed_and_tried_with_a_token_that_is_in_memory_alon
 
 @pytest.mark.rule("rest-163")
 def test_every_channel_is_described_with_its_messages(
-    page: Page, demo: ServiceProcess, watch: BrowserLog
+    page: Page, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
-    # A document that cannot be read is asked for again.
-    watch.expect("net::ERR_FAILED")
+    # Loading a document can be retried.
+    browser_log.expect("net::ERR_FAILED")
     page.route("**/api/v1/asyncapi.json", lambda route: route.abort())
     page.goto(MESSAGING)
     problem = page.get_by_role("alert")
@@ -164,12 +164,12 @@ def test_every_channel_is_described_with_its_messages(
         for name in channel["messages"]:
             _check_message(page, document, name)
             seen.add(name)
-        _check_lines(page)
+        _check_code_samples(page)
     assert seen == set(document["components"]["messages"])
-    assert page.evaluate("document.scrollingElement.scrollTop") == 0  # what is around it stays in sight
-    # Who reads messaging alone does not fetch what shows operations.
-    wait_for_responses(page, watch)
-    assert component(watch) == []
+    assert page.evaluate("document.scrollingElement.scrollTop") == 0  # the page around it does not scroll
+    # The messaging part does not load Swagger UI.
+    wait_for_responses(page, browser_log)
+    assert swagger_requests(browser_log) == []
 
 
 def _check_message(page: Page, document: dict[str, Any], name: str) -> None:
@@ -185,8 +185,8 @@ def _check_message(page: Page, document: dict[str, Any], name: str) -> None:
         assert json.loads(text or "") == example["payload"]
 
 
-def _check_lines(page: Page) -> None:
-    """A shell and Python understand them."""
+def _check_code_samples(page: Page) -> None:
+    """Check that a shell or Python can parse the code samples."""
     lines = page.get_by_role("region", name="Ready-to-use commands")
     for text in lines.locator("pre").all_text_contents():
         if text.startswith("import "):
@@ -197,22 +197,22 @@ def _check_lines(page: Page) -> None:
             assert "{" not in words[words.index("-t") + 1]
 
 
-def test_lines_have_what_somebody_filled_in(open_as: Open) -> None:
+def test_code_samples_contain_the_filled_in_values(open_as: Open) -> None:
     page = open_as(f"{MESSAGING}&channel=request-read-decoded", Role.OPERATOR)
     page.get_by_label("Value of gateway").fill("02005e000001")
     page.get_by_label("Value of name").fill("it's")
-    published = line(page, "Publish, as an operator").text_content() or ""
+    published = code_sample(page, "Publish, as an operator").text_content() or ""
     words = shlex.split(published.replace("\\\n", " "))
     assert words[words.index("-t") + 1].startswith("mt/gateway/02005e000001/request/")
     assert words[words.index("-t") + 1].endswith("/read-decoded/it's")
     assert words[words.index("-u") + 1] == "operator"
-    expect(line(page, "Python")).to_contain_text('mesh.read("02005e000001"')
-    # Who reads the answers finds the same gateway there.
+    expect(code_sample(page, "Python")).to_contain_text('mesh.read("02005e000001"')
+    # The channel of the responses uses the same gateway.
     page.get_by_role("link", name="Response read decoded").first.click()
-    expect(line(page, "Read, as a viewer")).to_contain_text("mt/gateway/02005e000001/response/+/")
-    # What is written is never guessed.
+    expect(code_sample(page, "Read, as a viewer")).to_contain_text("mt/gateway/02005e000001/response/+/")
+    # There is no example for an identifier or value to write.
     page.get_by_role("navigation", name="Channels").get_by_role(
         "link", name="Request write", exact=True
     ).click()
-    expect(line(page, "Publish, as an operator")).to_contain_text("/write/IDENTIFIER")
-    expect(line(page, "Publish, as an operator")).to_contain_text('"value":"VALUE"')
+    expect(code_sample(page, "Publish, as an operator")).to_contain_text("/write/IDENTIFIER")
+    expect(code_sample(page, "Publish, as an operator")).to_contain_text('"value":"VALUE"')

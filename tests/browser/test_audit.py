@@ -1,4 +1,4 @@
-"""The audit log in the console: what was just done, by whom, in a sentence."""
+"""Tests of the audit log page."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SERVICE = Path(__file__).parents[2] / "src" / "meshfleet" / "service"
 
 
 def _rows(page: Page) -> Locator:
-    """Those of changes, without what was opened below them."""
+    """Return the rows of changes, without opened details."""
     return page.get_by_role("row").filter(has=page.get_by_role("button", name=re.compile("details")))
 
 
-def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, demo: ServiceProcess) -> None:
+def test_changes_are_described_in_sentences_and_new_rows_wait(open_as: Open, demo: ServiceProcess) -> None:
     label = f"wing-{uuid4().hex[:8]}"
     demo.call("PUT", f"/api/v1/devices/{DEVICE}/labels/{label}")
     page = open_as(f"/audit?Target={DEVICE}")
@@ -65,9 +65,9 @@ def test_what_was_done_is_told_in_sentences_and_new_rows_wait(open_as: Open, dem
     demo.call("DELETE", f"/api/v1/labels/{label}")
 
 
-def test_filters_are_in_the_address(open_as: Open) -> None:
+def test_filters_are_in_the_url(open_as: Open) -> None:
     page = open_as("/audit")
-    # So that it is among the newest changes: tests need not sign in each time.
+    # A login among the newest changes: tests reuse tokens, so there may be none.
     assert page.request.post("/api/v1/auth/login", data={"username": "viewer", "password": PASSWORD}).ok
     who, what = page.get_by_label("Who", exact=True), page.get_by_label("What", exact=True)
     who.select_option("the command line")
@@ -91,45 +91,45 @@ def test_filters_are_in_the_address(open_as: Open) -> None:
     page.get_by_role("button", name="Clear filters").click()
     expect(_rows(page).filter(has_text="Signed in").first).to_be_visible()
     assert "?" not in page.url
-    # What nobody knows is asked for all the same.
+    # An unknown actor or action is still sent as a filter.
     page.goto("/audit?Actor=api-key:+gone&Action=fleet.explode")
     expect(page.get_by_text("Nothing matches these filters")).to_be_visible()
     expect(what).to_have_value("fleet.explode")
 
 
 @pytest.mark.usefixtures("own_window")
-def test_nobody_looks_for_news_in_what_is_over(open_as: Open, watch: BrowserLog) -> None:
+def test_a_past_time_range_is_not_polled(open_as: Open, browser_log: BrowserLog) -> None:
     page = open_as("/labels")
     page.clock.install()
 
-    def looks(until: str) -> int:
-        page.goto("/healthz")  # so that what was open before asks no more
-        watch.requests.clear()
+    def count_requests(until: str) -> int:
+        page.goto("/healthz")  # stops requests of the page before
+        browser_log.requests.clear()
         page.goto(f"/audit?Action=auth.login&To={until}")
         expect(page.get_by_label("Until")).not_to_have_value("")
-        wait_until_loaded(page, watch)
+        wait_until_loaded(page, browser_log)
         wait_until_connected(page)
         page.clock.run_for(12_000)
-        wait_until_loaded(page, watch)
-        return len([each for each in watch.requests if each.startswith("GET /api/v1/audit?")])
+        wait_until_loaded(page, browser_log)
+        return len([each for each in browser_log.requests if each.startswith("GET /api/v1/audit?")])
 
-    assert looks("2099-01-01T00:00:00Z") > 1
-    assert looks("2020-01-01T00:00:00Z") == 1
+    assert count_requests("2099-01-01T00:00:00Z") > 1
+    assert count_requests("2020-01-01T00:00:00Z") == 1
 
 
-def test_every_action_of_the_service_has_words() -> None:
-    told = set(re.findall(r'^ {6}"([a-z-]+\.[a-z-]+)":', WORDS.read_text("utf-8"), re.MULTILINE))
+def test_every_audit_action_has_a_text() -> None:
+    described = set(re.findall(r'^ {6}"([a-z-]+\.[a-z-]+)":', WORDS.read_text("utf-8"), re.MULTILINE))
     code = "\n".join(path.read_text("utf-8") for path in SERVICE.rglob("*.py"))
     plain = r'record_changes?\(\s*[\w.]+,\s*[\w.]+,\s*"([a-z-]+\.[a-z-]+)"'
     written = set(re.findall(plain, code))
     assert len(written) > 10
-    assert written <= told
-    deeds = {
+    assert written <= described
+    actions = {
         "job.": set(re.findall(r'command="(\w+)"', code)),
         "firmware.": set(re.findall(r'_record_action\(\s*connection, "(\w+)"', code)),
         "request.": {"write", "write-decoded", "ack", "ack-decoded"},
         "mqtt.forbidden-": {"publish", "subscribe", "will"},
     }
-    for part, names in deeds.items():
+    for part, names in actions.items():
         assert names
-        assert {f"{part}{each}" for each in names} <= told
+        assert {f"{part}{each}" for each in names} <= described

@@ -1,4 +1,4 @@
-"""Labels for many devices at once: done, failed in the middle, stopped in the middle."""
+"""Tests of adding and removing labels on many devices, with failures and a stop halfway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.scenarios.service_process import ServiceProcess
 
 
-def test_ten_devices_get_a_label_and_lose_it(open_as: Open, demo: ServiceProcess) -> None:
+def test_a_label_is_added_to_ten_devices_and_removed(open_as: Open, demo: ServiceProcess) -> None:
     label = f"bulk / {uuid4().hex[:8]}"
     page = open_as("/devices?Sort=friendlyName", Role.OPERATOR)
     boxes = rows(page).get_by_role("checkbox")
@@ -53,15 +53,15 @@ def test_ten_devices_get_a_label_and_lose_it(open_as: Open, demo: ServiceProcess
         demo.call("DELETE", f"/api/v1/labels/{quote(label, safe='')}")
 
 
-def test_a_failure_in_the_middle_is_told_and_can_be_mended(
-    open_as: Open, watch: BrowserLog, demo: ServiceProcess
+def test_a_failure_halfway_is_shown_and_can_be_retried(
+    open_as: Open, browser_log: BrowserLog, demo: ServiceProcess
 ) -> None:
     label = f"half {uuid4().hex[:8]}"
     ids = ["bmac-02005e000001", "bmac-02005e000002"]
     demo.call("POST", "/api/v1/labels", {"label": label, "deviceIds": ids})
     try:
         page = open_as(f"/devices?Label={quote(label)}")
-        watch.expect(503)
+        browser_log.expect(503)
         path = re.compile(f"/devices/{ids[1]}/labels/")
         page.route(path, lambda route: route.fulfill(status=503, json={"detail": "The database is away."}))
         page.get_by_role("checkbox", name="Select all on this list").click()
@@ -78,7 +78,7 @@ def test_a_failure_in_the_middle_is_told_and_can_be_mended(
         demo.call("DELETE", f"/api/v1/labels/{quote(label)}")
 
 
-def test_nobody_leaves_in_the_middle_and_esc_stops_and_says_how_far_it_got(
+def test_navigation_is_blocked_halfway_and_esc_stops_and_shows_the_progress(
     open_as: Open, demo: ServiceProcess
 ) -> None:
     label = f"stopped {uuid4().hex[:8]}"

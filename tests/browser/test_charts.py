@@ -1,4 +1,4 @@
-"""The charts of a device: the time that they show, their cursor, their tables, and what is not known."""
+"""Tests of the charts of a device: time range, cursor, tables, and gaps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DRAWN = """chart => {
   }
   return columns;
 }"""
-"""Of each column of a chart whether there is a line in it: what is only ruled is grey, and areas are pale."""
+"""For each pixel column of a chart, whether it contains a line; grid lines are gray, and areas are pale."""
 
 _OFF = """chart => {
   const [from, to, now] = [chart.ariaValueMin, chart.ariaValueMax, chart.ariaValueNow].map(Number);
@@ -45,13 +45,13 @@ _OFF = """chart => {
   const line = chart.querySelector(".u-cursor-x").getBoundingClientRect();
   return Math.abs(line.left - area.left - area.width * (now - from) / (to - from));
 }"""
-"""Pixels between the line of the cursor and the time that is told."""
+"""Pixels between the cursor line and the position of the time that it reports."""
 
 WIDTHS = (390, 768, 1440)
 
 
-def test_the_range_is_asked_for_part_of_the_address_and_saved(
-    open_as: Open, demo: ServiceProcess, watch: BrowserLog
+def test_the_range_is_requested_stored_in_the_url_and_downloaded(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
     page = open_as(f"/devices/{TRACKER}")
     expect(measurements(page).get_by_role("slider")).to_have_count(3)
@@ -61,23 +61,25 @@ def test_the_range_is_asked_for_part_of_the_address_and_saved(
     expect(measurements(page).get_by_role("button", name="24 h")).to_have_attribute("aria-pressed", "true")
     assert parse_qs(urlsplit(page.url).query) == {"range": ["24h"]}
 
-    asked = next(each for each in reversed(watch.requests) if "/series?Identifier=8802" in each)
+    asked = next(each for each in reversed(browser_log.requests) if "/series?Identifier=8802" in each)
     address = asked.removeprefix("GET ")
     query = parse_qs(urlsplit(address).query)
     start, end = (datetime.fromisoformat(query[key][0]) for key in ("From", "To"))
     assert end - start == timedelta(hours=24)
-    # What is drawn is what the service answered, and the table has it in figures.
+    # The table shows the values that the service returned.
     measurements(page).get_by_role("button", name="Show as table").click()
     last = [bucket for bucket in demo.call("GET", address)["items"] if bucket["count"]][-1]
     texts = newest_row(page, "Humidity").all_inner_texts()
-    told = [float(text.replace(",", "")) for text in texts[1:]]
-    # Three digits are shown; a half may go either way.
-    assert told == pytest.approx([last[key] for key in ("min", "mean", "max", "last", "count")], abs=0.000501)
+    shown_values = [float(text.replace(",", "")) for text in texts[1:]]
+    # Three digits are shown; a half may be rounded either way.
+    assert shown_values == pytest.approx(
+        [last[key] for key in ("min", "mean", "max", "last", "count")], abs=0.000501
+    )
 
     page.reload()
     expect(measurements(page).get_by_role("button", name="24 h")).to_have_attribute("aria-pressed", "true")
 
-    # All samples of it can be saved.
+    # All samples can be downloaded.
     measurements(page).get_by_role("button", name="CSV").click()
     with page.expect_download() as saved:
         page.get_by_role("button", name="Download Pressure as CSV").click()
@@ -88,19 +90,19 @@ def test_the_range_is_asked_for_part_of_the_address_and_saved(
     assert all(",8801," in line for line in lines[1:])
 
 
-def test_a_chart_is_read_and_looked_at_more_closely(open_as: Open) -> None:
+def test_a_chart_is_read_by_keyboard_and_zoomed(open_as: Open) -> None:
     page = open_as(f"/devices/{TRACKER}?range=15m")
     chart = measurements(page).get_by_role("slider", name="Temperature")
     expect(chart.locator("canvas")).to_be_visible()
     wait_until(page, lambda: any(chart.evaluate(_DRAWN)))
 
-    # Without a pointer.
+    # By keyboard.
     chart.focus()
     page.keyboard.press("Home")
     first = chart.get_attribute("aria-valuetext")
     page.keyboard.press("ArrowRight")
     expect(chart).not_to_have_attribute("aria-valuetext", first or "")
-    # The others stand at the same moment.
+    # The other charts show the same time.
     moments = {str(each.get_attribute("aria-valuenow")) for each in page.get_by_role("slider").all()}
     assert len(moments) == 1
     later = measurements(page).get_by_role("button", name="Later")
@@ -123,7 +125,7 @@ def test_a_chart_is_read_and_looked_at_more_closely(open_as: Open) -> None:
     page.wait_for_url("**from=*")
     query = parse_qs(urlsplit(page.url).query)
     assert 0 < int(query["to"][0]) - int(query["from"][0]) < timedelta(minutes=7) / timedelta(milliseconds=1)
-    # Where the pointer rests there is another time now: none is told until it moves.
+    # Another time is now below the resting pointer: none is shown until it moves.
     expect(chart).to_have_attribute("aria-valuetext", re.compile("no time chosen"))
     measurements(page).get_by_role("button", name="Zoom out").click()
     page.wait_for_url(lambda url: f"from={query['from'][0]}" not in url)
@@ -132,7 +134,7 @@ def test_a_chart_is_read_and_looked_at_more_closely(open_as: Open) -> None:
     page.go_back()
     page.wait_for_url("**?range=15m")
 
-    # The cursor stays at its time when the chart shows another one. A resting pointer may take it away.
+    # The cursor keeps its time when the chart shows another range. A resting pointer may remove it.
     page.mouse.move(0, 0)
     wait_until(page, lambda: any(chart.evaluate(_DRAWN)))
     chart.focus()
@@ -149,7 +151,7 @@ def test_a_chart_is_read_and_looked_at_more_closely(open_as: Open) -> None:
     wait_until(page, lambda: chart.evaluate(_OFF) < 3)
 
 
-def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: ServiceProcess) -> None:
+def test_missing_samples_are_a_gap_in_the_line(open_as: Open, demo: ServiceProcess) -> None:
     now = datetime.now(UTC)
     asked = {
         "Identifier": "8800",
@@ -159,7 +161,7 @@ def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: Servic
     }
     address = f"/api/v1/devices/{TRACKER}/series?{urlencode(asked)}"
     buckets = demo.call("GET", address)["items"]
-    # Its gateway was unplugged for a quarter of an hour on the day before it began to live.
+    # The demo history has a gap of a quarter of an hour on its last day: the gateway was unplugged.
     begin, end = next(
         (datetime.fromisoformat(each["time"]), datetime.fromisoformat(after["time"]))
         for each, after in pairwise(buckets)
@@ -179,22 +181,22 @@ def test_a_gap_in_what_is_known_is_a_gap_in_the_line(open_as: Open, demo: Servic
     assert all(after)
 
 
-def test_charts_are_fetched_when_there_is_something_to_draw(open_as: Open, watch: BrowserLog) -> None:
+def test_chart_code_is_loaded_when_there_are_values(open_as: Open, browser_log: BrowserLog) -> None:
     page = open_as(f"/devices?Ids={TRACKER}")
     row = page.get_by_role("row").filter(has_text="CA:5B:DA:1A:00:06")
     expect(row).to_be_visible()
-    assert not [each for each in watch.requests if "/assets/plot" in each]
+    assert not [each for each in browser_log.requests if "/assets/plot" in each]
     row.get_by_role("link").first.click()
     expect(page.get_by_role("slider").first.locator("canvas")).to_be_visible()
-    assert [each for each in watch.requests if "/assets/plot" in each]
+    assert [each for each in browser_log.requests if "/assets/plot" in each]
 
 
-def test_charts_and_tables_keep_nobody_out(open_as: Open, page: Page, watch: BrowserLog) -> None:
-    # Two minutes: what axe looks at for a row it looks at for hundreds.
+def test_charts_and_tables_are_accessible(open_as: Open, page: Page, browser_log: BrowserLog) -> None:
+    # Two minutes only: axe finds the same in one row as in hundreds.
     until_now = int(datetime.now(UTC).timestamp() * 1000)
     open_as(f"/devices/{TRACKER}?from={until_now - 120_000}&to={until_now}")
     expect(page.get_by_role("slider", name="Temperature").locator("canvas")).to_be_visible()
-    wait_until_loaded(page, watch)
+    wait_until_loaded(page, browser_log)
     for button in page.get_by_role("button", name="Show as table").all():
         button.click()
     expect(page.get_by_role("table", name="Temperature")).to_be_visible()

@@ -1,4 +1,4 @@
-"""The page of a device: what it reports as it does, names and labels."""
+"""Tests of the device page: live values, name and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GATEWAY = "bmac-02005e000001"
 SILENT = "bmac-ca5bda1a000e"
-"""Its battery is empty: it never reported anything."""
+"""Device with an empty battery, which never reported."""
 
 UNKNOWN_DEVICE = "bmac-0200000000ff"
 _PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
@@ -37,26 +37,26 @@ _RUNS_RIGHT = """(element, text) => {
   };
   return left(start) < left(start + text.length - 1);
 }"""
-"""Whether a text on one line goes from the left to the right."""
+"""Whether a text on one line runs from left to right."""
 
 
 def tile(page: Page, name: str) -> Locator:
-    """The newest value of a measurement."""
+    """Return the tile with the newest value of a measurement."""
     tiles = page.get_by_role("region", name="Latest values").get_by_role("listitem")
     return tiles.filter(has=page.get_by_role("heading", name=name)).locator("strong")
 
 
-def newest(demo: ServiceProcess, device: str) -> str:
-    """The time of the newest measurement that the service has of a device."""
+def newest_time(demo: ServiceProcess, device: str) -> str:
+    """Return the time of the newest stored measurement of a device."""
     page = demo.call("GET", f"/api/v1/devices/{device}/samples?Kind=measurement&MaxResults=1")
     return str(page["items"][0]["time"])
 
 
 class DelayedResponses:
-    """Answers that the service has given, and the page does not get before they are let go."""
+    """Responses of the service that are held back from the page."""
 
     def __init__(self, page: Page, pattern: str) -> None:
-        self.answers: list[tuple[Route, APIResponse]] = []
+        self.responses: list[tuple[Route, APIResponse]] = []
         self._is_over = False
         page.route(pattern, self._hold)
 
@@ -64,24 +64,22 @@ class DelayedResponses:
         if self._is_over:
             route.continue_()
         else:
-            self.answers.append((route, route.fetch()))
+            self.responses.append((route, route.fetch()))
 
     def release(self) -> None:
-        """Give the page what was held; from now on nothing is."""
+        """Deliver the held responses, and hold no further ones."""
         self._is_over = True
-        for route, answer in self.answers:
+        for route, answer in self.responses:
             route.fulfill(response=answer)
 
 
-def test_what_was_told_is_not_undone_by_an_older_answer(
-    open_as: Open, page: Page, demo: ServiceProcess
-) -> None:
+def test_an_event_is_not_undone_by_an_older_response(open_as: Open, page: Page, demo: ServiceProcess) -> None:
     sent: list[str] = []
-    heard: list[str] = []
+    received: list[str] = []
 
     def follow(socket: WebSocket) -> None:
         socket.on("framesent", lambda frame: sent.append(str(frame)))
-        socket.on("framereceived", lambda frame: heard.append(str(frame)))
+        socket.on("framereceived", lambda frame: received.append(str(frame)))
 
     address = f"/api/v1/devices/{SILENT}"
     before, name = demo.call("GET", address)["friendlyName"], str(uuid4())
@@ -89,11 +87,11 @@ def test_what_was_told_is_not_undone_by_an_older_answer(
     with watching_websockets(page, follow):
         open_as(f"/devices/{SILENT}")
         wait_until(
-            page, lambda: held.answers and any("subscribe" in each and SILENT in each for each in sent)
+            page, lambda: held.responses and any("subscribe" in each and SILENT in each for each in sent)
         )
     demo.call("PUT", f"{address}/friendly-name", {"name": name})
     try:
-        wait_until(page, lambda: any(name in each for each in heard))
+        wait_until(page, lambda: any(name in each for each in received))
         page.evaluate(_PAINTED)
         held.release()
         expect(page.get_by_role("heading", level=1)).to_have_text(name)
@@ -102,7 +100,7 @@ def test_what_was_told_is_not_undone_by_an_older_answer(
     expect(page.get_by_role("heading", level=1)).to_have_text(before)
 
 
-def test_values_go_on_until_somebody_pauses(open_as: Open, demo: ServiceProcess) -> None:
+def test_values_update_until_the_user_pauses(open_as: Open, demo: ServiceProcess) -> None:
     page = open_as(f"/devices/{TRACKER}?range=15m", Role.VIEWER)
     measurements(page).get_by_role("button", name="Show as table").click()
     row = newest_row(page, "Temperature")
@@ -113,28 +111,28 @@ def test_values_go_on_until_somebody_pauses(open_as: Open, demo: ServiceProcess)
 
     page.get_by_role("button", name="Pause live values").click()
     expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Paused")
-    # A chart in buckets of seconds: its newest one holds what the tile shows.
+    # The newest bucket of the chart contains the value of the tile.
     frozen = tile(page, "Temperature").inner_text()
     expect(row.nth(4)).to_have_text(frozen)
     moment = row.first.inner_text()
-    known = newest(demo, TRACKER)
-    wait_until(page, lambda: newest(demo, TRACKER) != known)
+    previous = newest_time(demo, TRACKER)
+    wait_until(page, lambda: newest_time(demo, TRACKER) != previous)
     assert (row.first.inner_text(), tile(page, "Temperature").inner_text()) == (moment, frozen)
 
     page.get_by_role("button", name="Resume live values").click()
     expect(row.first).not_to_have_text(moment)
 
 
-def test_what_comes_live_first_does_not_hide_the_past_and_is_in_charts_that_are_read_meanwhile(
+def test_live_samples_are_merged_with_history_and_with_charts_loading_meanwhile(
     open_as: Open, page: Page, demo: ServiceProcess
 ) -> None:
     past = f"/api/v1/devices/{TRACKER}/samples?Kind=measurement&Identifier=temperature"
     wait_until(page, lambda: len(demo.call("GET", past)["items"]) >= 4)
     held: list[Route] = []
-    page.route("**/samples?Kind=measurement*", lambda route: held.append(route))  # noqa: PLW0108 # no builtin can be given
+    page.route("**/samples?Kind=measurement*", lambda route: held.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     charts = DelayedResponses(page, "**/series?*")
     open_as(f"/devices/{TRACKER}?range=15m")
-    wait_until(page, lambda: len(charts.answers) == 3)
+    wait_until(page, lambda: len(charts.responses) == 3)
     value = tile(page, "Temperature").inner_text()
     expect(tile(page, "Temperature")).not_to_have_text(value)
     page.get_by_role("button", name="Pause live values").click()
@@ -144,23 +142,23 @@ def test_what_comes_live_first_does_not_hide_the_past_and_is_in_charts_that_are_
     tiles = page.get_by_role("region", name="Latest values").get_by_role("listitem")
     line = tiles.filter(has=page.get_by_role("heading", name="Temperature")).locator("path.line").last
     expect(line).to_have_attribute("d", re.compile("L.*L.*L"))
-    # What came while the charts were read is in them.
+    # The charts contain samples received while they were loading.
     charts.release()
     measurements(page).get_by_role("button", name="Show as table").click()
     expect(newest_row(page, "Temperature").nth(4)).to_have_text(tile(page, "Temperature").inner_text())
 
 
-def test_a_device_is_renamed_and_labelled_by_who_may(
-    open_as: Open, demo: ServiceProcess, watch: BrowserLog
+def test_operators_rename_and_label_a_device(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
-    # Who only looks is offered nothing else.
+    # A viewer is offered no changes.
     page = open_as(f"/devices/{SILENT}", Role.VIEWER)
     expect(page.get_by_text("No measurement has been reported yet")).to_be_visible()
     expect(page.get_by_role("list", name="Labels")).to_contain_text("floor 0")
     for name in ("Rename", "Add label", "More actions", "Remove floor 0"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)
 
-    watch.expect(400)
+    browser_log.expect(400)
     open_as(f"/devices/{SILENT}", Role.OPERATOR)
     heading = page.get_by_role("heading", level=1)
     before = demo.call("GET", f"/api/v1/devices/{SILENT}")["friendlyName"]
@@ -195,24 +193,24 @@ def test_a_device_is_renamed_and_labelled_by_who_may(
     assert label not in demo.call("GET", f"/api/v1/devices/{SILENT}")["labels"]
 
 
-def test_a_claimed_gateway_is_not_to_be_forgotten_and_an_unknown_device_is_said_to_be_unknown(
-    open_as: Open, watch: BrowserLog
+def test_a_claimed_gateway_cannot_be_deleted_and_an_unknown_device_is_not_found(
+    open_as: Open, browser_log: BrowserLog
 ) -> None:
     page = open_as(f"/devices/{GATEWAY}")
     expect(page.get_by_role("link", name="Open gateway")).to_have_attribute("href", "/gateways/02005e000001")
     expect(page.get_by_role("button", name="Rename")).to_be_visible()
     expect(page.get_by_role("button", name="More actions")).to_have_count(0)
 
-    watch.expect(404)
+    browser_log.expect(404)
     visit(page, f"/devices/{UNKNOWN_DEVICE}")
     expect(page.get_by_role("heading", level=1)).to_have_text("Device not found")
     page.get_by_role("link", name="Back to the devices").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Devices")
 
 
-def test_a_name_turns_nothing_but_itself(open_as: Open, page: Page) -> None:
+def test_bidi_characters_in_a_name_do_not_affect_other_text(open_as: Open, page: Page) -> None:
     def rename(route: Route) -> None:
-        """Answer as a service does that stored such a name before they were refused."""
+        """Respond like a service that stored such a name before they were refused."""
         answer = route.fetch()
         route.fulfill(response=answer, json=answer.json() | {"friendlyName": "Ward 7 \u2069\u202e pump"})
 
@@ -231,8 +229,8 @@ def test_a_name_turns_nothing_but_itself(open_as: Open, page: Page) -> None:
     assert dialog.evaluate(_RUNS_RIGHT, "will be removed")
 
 
-def test_a_page_that_stumbles_says_so(open_as: Open, page: Page, watch: BrowserLog) -> None:
-    watch.expect("TypeError")
+def test_a_page_with_a_script_error_shows_it(open_as: Open, page: Page, browser_log: BrowserLog) -> None:
+    browser_log.expect("TypeError")
     address = "**/connectivity?*"
     page.route(address, lambda route: route.fulfill(json={"items": [None], "nextToken": None}))
     open_as(f"/devices/{GATEWAY}")

@@ -1,4 +1,4 @@
-"""The list of devices by keyboard."""
+"""Tests of the device list by keyboard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_keys_move_select_and_open(open_as: Open) -> None:
     page = open_as("/devices?Label=extenders")
     expect(rows(page)).to_have_count(12)
-    expect(rows(page).get_by_role("checkbox")).to_have_count(12)  # it is known who may select
+    expect(rows(page).get_by_role("checkbox")).to_have_count(12)  # the role of the user is loaded
     links = rows(page).get_by_role("rowheader").get_by_role("link")
     for key, at in (("j", 0), ("j", 1), ("ArrowDown", 2), ("k", 1)):
         page.keyboard.press(key)
@@ -35,7 +35,7 @@ def test_keys_move_select_and_open(open_as: Open) -> None:
     expect(search_box(page)).to_have_value("x")
     search_box(page).fill("")
     expect(rows(page)).to_have_count(12)
-    # Another list begins at its beginning.
+    # The focus starts at the first row of another list.
     with page.expect_response(re.compile("Sort=friendlyName")):
         page.get_by_role("columnheader", name="Device").get_by_role("button").click()
     expect(page.get_by_role("table")).to_have_attribute("aria-busy", "false")
@@ -46,9 +46,9 @@ def test_keys_move_select_and_open(open_as: Open) -> None:
     expect(page).to_have_url(re.compile("/devices/bmac-"))
 
 
-def test_keys_work_although_it_is_known_late_who_asks(open_as: Open, page: Page) -> None:
+def test_keys_work_although_the_user_is_loaded_late(open_as: Open, page: Page) -> None:
     held: list[Route] = []
-    page.route("**/auth/me", lambda route: held.append(route))  # noqa: PLW0108 # Playwright marks what it is given
+    page.route("**/auth/me", lambda route: held.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     open_as("/devices?Label=extenders", Role.OPERATOR)
     expect(rows(page)).to_have_count(12)
     wait_until(page, lambda: held)

@@ -1,4 +1,4 @@
-"""The page of devices: filters in the address, and rows that live where they are seen."""
+"""Tests of the device list: filters in the URL, and live updates of visible rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Open = Callable[..., Page]
 
 SMALL: ViewportSize = {"width": 1280, "height": 560}
-"""Room for a few rows of the demo fleet, so that there is something to scroll."""
+"""Viewport with few rows of the demo fleet, so that the list scrolls."""
 
 _TYPE = """(input, texts) => {
   for (const text of texts) {
@@ -40,11 +40,11 @@ _TYPE = """(input, texts) => {
     input.dispatchEvent(new Event("input", { bubbles: true }));
   }
 }"""
-"""Faster than any machine is slow: all within one moment."""
+"""Types texts within one task, so that no response arrives between two of them."""
 
 
-def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be_read(
-    open_as: Open, demo: ServiceProcess, watch: BrowserLog, total: int
+def test_a_filter_changes_rows_url_and_count_and_rows_stay_when_loading_fails(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog, total: int
 ) -> None:
     page = open_as("/devices")
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
@@ -59,14 +59,14 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     page.go_back()
     expect(page).to_have_url(re.compile("/devices$"))
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
-    wait_until(page, lambda: names(page) == before)  # rows and their number come one after the other
+    wait_until(page, lambda: names(page) == before)  # rows and their number are loaded one after the other
     page.go_forward()
     expect(rows(page)).to_have_count(offline)
     page.get_by_role("button", name="Remove filter: Label: gateways").click()
     expect(page).to_have_url(re.compile("/devices$"))
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
 
-    # Models go by name and number.
+    # Models are shown by name and number.
     told = demo.call("GET", "/api/v1/catalogue")["products"]
     shares = demo.call("GET", "/api/v1/devices/summary")["models"]
     model = next(each["value"] for each in shares if each["value"] != "0000")
@@ -80,9 +80,9 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     expect(page).to_have_url(re.compile("/devices$"))
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
 
-    # Rows stay when the list cannot be read.
+    # Rows stay when the list cannot be loaded.
     wait_until(page, lambda: names(page) == before)
-    watch.expect("net::ERR_FAILED")
+    browser_log.expect("net::ERR_FAILED")
     failing = re.compile("/api/v1/devices.*Label=extenders")
     page.route(failing, lambda route: route.abort())
     page.get_by_role("button", name="Label", exact=True).click()
@@ -90,7 +90,7 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     page.keyboard.press("Escape")
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("The service did not answer.")
-    kept = names(page)  # perhaps fewer are drawn, as the failure takes some room
+    kept = names(page)  # perhaps fewer are rendered, as the error takes some space
     assert kept == before[: len(kept)]
     assert len(kept) > 10
     expect(page.get_by_text(re.compile(f"devices match|{total} devices"))).to_have_count(0)
@@ -101,10 +101,10 @@ def test_a_filter_changes_rows_address_and_count_and_rows_stay_when_it_cannot_be
     expect(alert).to_have_count(0)
 
 
-def test_rows_change_where_they_are_and_order_and_columns_are_in_the_address(
+def test_rows_change_in_place_and_sort_order_and_columns_are_in_the_url(
     open_as: Open, demo: ServiceProcess
 ) -> None:
-    # A list that comes late hides nothing that was told.
+    # A response that arrives late does not undo an event.
     page = open_as("/devices?Label=extenders")
     expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
     expect(rows(page)).to_have_count(12)
@@ -128,7 +128,7 @@ def test_rows_change_where_they_are_and_order_and_columns_are_in_the_address(
     expect(link).to_have_text(old)
     page.unroute_all()
 
-    # A row changes where it is, though it would belong elsewhere by now.
+    # A row changes in place, although it now belongs elsewhere in the sort order.
     row = page.locator('tr[aria-rowindex="4"]').get_by_role("rowheader").get_by_role("link")
     old, others = row.inner_text(), names(page)
     device, new = visible_ids(page)[2], f"zz {uuid4()}"
@@ -140,11 +140,11 @@ def test_rows_change_where_they_are_and_order_and_columns_are_in_the_address(
     finally:
         demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
     expect(row).to_have_text(old)
-    _change_columns(page)
+    _check_columns(page)
 
 
-def _change_columns(page: Page) -> None:
-    """Order and columns outlive a reload."""
+def _check_columns(page: Page) -> None:
+    """Check that sort order and columns survive a reload."""
     head = page.get_by_role("columnheader", name="Device")
     expect(head).to_have_attribute("aria-sort", "ascending")
     expect(page).to_have_url(re.compile("Sort=friendlyName"))
@@ -157,7 +157,7 @@ def _change_columns(page: Page) -> None:
     expect(page.get_by_role("columnheader", name="Battery")).to_have_count(0)
     expect(page.get_by_role("columnheader", name="Device")).to_have_attribute("aria-sort", "ascending")
 
-    # A row opens wherever one clicks, but beside its box.
+    # A click anywhere in a row opens it, except near its checkbox.
     row = rows(page).first
     expect(row).to_be_visible()
     device = visible_ids(page)[0]
@@ -167,7 +167,7 @@ def _change_columns(page: Page) -> None:
     expect(page).to_have_url(re.compile(f"/devices/{device}$"))
 
 
-def test_reload_and_back_lead_to_where_one_was(open_as: Open, page: Page) -> None:
+def test_reload_and_back_restore_the_position(open_as: Open, page: Page) -> None:
     page.set_viewport_size(SMALL)
     open_as("/devices?Sort=-id&Label=floor+0")
     region = page.get_by_role("region", name="Devices")
@@ -188,7 +188,7 @@ def test_reload_and_back_lead_to_where_one_was(open_as: Open, page: Page) -> Non
     expect(page.get_by_role("button", name="Remove filter: Label: floor 0")).to_be_visible()
 
 
-def test_a_place_beyond_what_is_told_at_once_is_found_again(open_as: Open, page: Page, total: int) -> None:
+def test_a_position_beyond_the_largest_page_is_restored(open_as: Open, page: Page, total: int) -> None:
     page.set_viewport_size(SMALL)
     open_as("/devices?Sort=-id")
     region = page.get_by_role("region", name="Devices")
@@ -204,7 +204,7 @@ def test_a_place_beyond_what_is_told_at_once_is_found_again(open_as: Open, page:
     wait_until(page, lambda: region.evaluate("region => region.scrollTop") == 2000)
 
 
-def test_the_newest_search_wins(open_as: Open, watch: BrowserLog) -> None:
+def test_the_newest_search_wins(open_as: Open, browser_log: BrowserLog) -> None:
     page = open_as("/devices")
     expect(rows(page).first).to_be_visible()
     held: list[Route] = []
@@ -222,9 +222,9 @@ def test_the_newest_search_wins(open_as: Open, watch: BrowserLog) -> None:
         route.continue_()
     expect(page.get_by_text(re.compile("devices match"))).to_be_visible()
     assert all("Wristband" in name for name in names(page))
-    searches = [name for query in list_queries(watch) for name in query.get("FriendlyName", ())]
+    searches = [name for query in list_queries(browser_log) for name in query.get("FriendlyName", ())]
     assert searches == ["Minew", "Wristband"]
-    # A MAC, as it is printed on devices, is the device itself.
+    # A search for a MAC, as printed on devices, finds the device.
     search_box(page).fill("02:00:5E:00:00:01")
     expect(rows(page)).to_have_count(1)
     assert visible_ids(page) == ["bmac-02005e000001"]
@@ -232,8 +232,8 @@ def test_the_newest_search_wins(open_as: Open, watch: BrowserLog) -> None:
 
 
 @pytest.mark.usefixtures("own_window")
-def test_rows_in_another_order_are_told_of_as_before_and_who_leaves_has_nothing_counted_any_more(
-    open_as: Open, page: Page, demo: ServiceProcess, watch: BrowserLog
+def test_rows_in_another_order_stay_subscribed_and_leaving_stops_counting(
+    open_as: Open, page: Page, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
     page.clock.install()
     open_as("/devices?Label=extenders")
@@ -243,7 +243,7 @@ def test_rows_in_another_order_are_told_of_as_before_and_who_leaves_has_nothing_
     page.get_by_role("columnheader", name="Device").get_by_role("button").click()
     wait_until(page, lambda: visible_ids(page) != before)
     device = visible_ids(page)[2]
-    # What is wanted now is said when the rows have come to rest, what is not a moment later.
+    # The new subscription starts once the rows have settled, and the old one ends a moment later.
     page.clock.fast_forward(1000)
     page.clock.fast_forward(1000)
     link = page.get_by_role("table").locator(f'a[href="/devices/{device}"]')
@@ -254,11 +254,11 @@ def test_rows_in_another_order_are_told_of_as_before_and_who_leaves_has_nothing_
     finally:
         demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": old})
 
-    # Whoever leaves while devices are counted has them counted no more.
+    # Leaving the page during a count stops counting.
     page.get_by_role("navigation").get_by_role("link", name="Labels").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
-    wait_for_responses(page, watch)
-    watch.requests.clear()
+    wait_for_responses(page, browser_log)
+    browser_log.requests.clear()
     held: list[Route] = []
 
     def hold(route: Route) -> None:
@@ -272,17 +272,19 @@ def test_rows_in_another_order_are_told_of_as_before_and_who_leaves_has_nothing_
     page.unroute("**/devices/summary*")
     for _ in range(10):
         page.clock.run_for(5000)
-    assert sum("/devices/summary" in each for each in watch.requests) == 1
+    assert sum("/devices/summary" in each for each in browser_log.requests) == 1
 
 
-def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: BrowserLog, total: int) -> None:
+def test_only_visible_rows_are_subscribed_to(
+    open_as: Open, page: Page, browser_log: BrowserLog, total: int
+) -> None:
     told: list[dict[str, Any]] = []
 
     def follow(socket: WebSocket) -> None:
         told.clear()
         socket.on("framesent", lambda frame: told.append(json.loads(frame)))
 
-    def watched() -> list[str]:
+    def list_subscribed() -> list[str]:
         heard = [each["subscribe"] for each in told if "subscribe" in each]
         ended = [each["unsubscribe"] for each in told if "unsubscribe" in each]
         left = [each for each in heard if each not in ended and "Ids" in each]
@@ -294,25 +296,27 @@ def test_only_what_is_seen_is_watched(open_as: Open, page: Page, watch: BrowserL
         open_as("/healthz")
         page.goto("/devices")
         expect(page.get_by_text(f"{total} devices")).to_be_visible()
-        wait_until(page, lambda: watched() == visible_ids(page))
-        assert 0 < len(watched()) < 12
-        assert len(page_queries(watch)) == 1
-        first = watched()
+        wait_until(page, lambda: list_subscribed() == visible_ids(page))
+        assert 0 < len(list_subscribed()) < 12
+        assert len(page_queries(browser_log)) == 1
+        first = list_subscribed()
         page.get_by_role("region", name="Devices").evaluate("region => region.scrollTo(0, 1500)")
-        wait_until(page, lambda: not set(first) & set(watched()) and watched() == visible_ids(page))
+        wait_until(
+            page, lambda: not set(first) & set(list_subscribed()) and list_subscribed() == visible_ids(page)
+        )
         assert rows(page).count() < 40
 
 
-def test_a_list_that_was_never_read_says_so_where_rows_would_be(
-    open_as: Open, page: Page, watch: BrowserLog
+def test_a_list_that_was_never_loaded_shows_the_error_in_place_of_rows(
+    open_as: Open, page: Page, browser_log: BrowserLog
 ) -> None:
-    watch.expect(500)
+    browser_log.expect(500)
     page.route("**/api/v1/devices?*", lambda route: route.fulfill(status=500, json={"detail": "on fire"}))
     open_as("/devices")
     alert = page.get_by_role("alert").filter(has_text="on fire")
-    # It is read once more when the connection is there.
+    # It is loaded again when the connection is established.
     wait_until_connected(page)
-    wait_for_responses(page, watch)
+    wait_for_responses(page, browser_log)
     expect(alert).to_have_count(1)
     head = page.get_by_role("region", name="Devices").locator("thead").bounding_box()
     box = alert.bounding_box()
@@ -324,18 +328,18 @@ def test_a_list_that_was_never_read_says_so_where_rows_would_be(
     expect(rows(page).first).to_be_visible()
 
 
-def test_a_viewer_changes_nothing_and_figures_some_seconds_old_are_no_rough_ones(
+def test_a_viewer_changes_nothing_and_slightly_old_counts_are_not_approximate(
     open_as: Open, page: Page, total: int
 ) -> None:
-    def remembered(route: Route) -> None:
+    def mark_inexact(route: Route) -> None:
         answer = route.fetch()
         route.fulfill(response=answer, json={**answer.json(), "exact": False})
 
-    page.route("**/devices/summary*", remembered)
+    page.route("**/devices/summary*", mark_inexact)
     open_as("/devices", Role.VIEWER)
     expect(page.get_by_text(re.compile(f"^{total} devices · "))).to_be_visible()
 
-    # Who only looks is offered nothing else.
+    # A viewer is offered no changes.
     expect(rows(page).first).to_be_visible()
     expect(page.get_by_text(f"{total} devices")).to_be_visible()
     expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
@@ -349,7 +353,7 @@ def test_a_viewer_changes_nothing_and_figures_some_seconds_old_are_no_rough_ones
     expect(keys).not_to_contain_text("Select or deselect the device")
 
 
-def test_a_hostile_name_is_only_a_name(open_as: Open, page: Page, demo: ServiceProcess) -> None:
+def test_markup_in_a_name_is_shown_as_text(open_as: Open, page: Page, demo: ServiceProcess) -> None:
     device = "bmac-02005e000004"
     old = demo.call("GET", f"/api/v1/devices/{device}")["friendlyName"]
     start = "<img src=x onerror=alert(1)>\u0645\u0631\u062d\u0628\u0627 "

@@ -1,4 +1,4 @@
-"""Dialogs and the keyboard: what is typed goes where it belongs, and nobody is left nowhere."""
+"""Tests of dialogs by keyboard: focus on opening and closing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Open
 
-_COVERED = """(told) => {
+_COVERED_CONTROLS = """(told) => {
   const {left, right, top, bottom} = told.getBoundingClientRect();
   const {top: first} = document.querySelector("main").getBoundingClientRect();
   return [...document.querySelectorAll("main :is(a, button, input), nav a")].filter((control) => {
@@ -22,10 +22,10 @@ _COVERED = """(told) => {
     return isSeen && box.left < right && box.right > left && highest < bottom && box.bottom > top;
   }).map((control) => control.textContent);
 }"""
-"""The controls that a message lies on. What has been scrolled out of sight does not count."""
+"""Controls that a message covers, without those scrolled out of view."""
 
 
-def test_what_is_typed_at_once_is_in_the_field(open_as: Open, page: Page) -> None:
+def test_text_typed_right_after_opening_goes_to_the_field(open_as: Open, page: Page) -> None:
     open_as("/devices/bmac-02005e000002")
     rename = page.get_by_role("button", name="Rename")
     rename.click()
@@ -38,9 +38,7 @@ def test_what_is_typed_at_once_is_in_the_field(open_as: Open, page: Page) -> Non
     expect(rename).to_be_focused()
 
 
-def test_what_was_done_is_told_where_nothing_of_a_page_is_pressed_and_the_safe_button_waits(
-    open_as: Open, page: Page
-) -> None:
+def test_messages_cover_no_controls_and_the_safe_button_has_the_focus(open_as: Open, page: Page) -> None:
     open_as("/labels")
     for width in (390, 1440):
         label = uuid4().hex
@@ -50,11 +48,11 @@ def test_what_was_done_is_told_where_nothing_of_a_page_is_pressed_and_the_safe_b
         page.keyboard.press("Enter")
         told = page.get_by_role("status").get_by_text(label)
         expect(told).to_be_visible()
-        assert told.evaluate(_COVERED) == [], width
+        assert told.evaluate(_COVERED_CONTROLS) == [], width
         told.get_by_role("button", name="Close").click()
         expect(told).to_have_count(0)
 
-        # Where nothing is typed the safe button waits, and the page takes the focus back.
+        # Without a text field the safe button has the focus, and the page gets it back on closing.
         page.get_by_role("button", name=f"Remove {label}").click()
         dialog = page.get_by_role("dialog")
         expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()

@@ -1,4 +1,4 @@
-"""What holds for every page: no barriers in either theme, no scrolling sideways, no secret questions."""
+"""Tests of every page: accessible in both themes, no scrolling sideways, only documented requests."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ WIDTHS: Mapping[Theme, Sequence[int]] = {
     "light": (320, 1440),
     "dark": (768, 390),
 }
-"""A zoom of 200 % leaves half of a width, and one of 400 % leaves 320 of 1280. axe takes its time, so it
-looks at the last of each theme alone."""
+"""Widths: a zoom of 200 % halves the width, and one of 400 % leaves 320 of 1280. axe is slow, so it checks
+only the last width of each theme."""
 
 ALL_WIDTHS: Final = (1440, 768, 720, 390, 320)
 
 DIRECTIONS: Mapping[Theme, str] = {"light": "ltr", "dark": "rtl"}
-"""So that each is looked at, and no page twice."""
+"""Direction of each theme, so that each direction is checked, and no page twice."""
 
 
 GROUPS: Mapping[str, Sequence[str]] = {
@@ -44,38 +44,42 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "updates": ("/jobs", "/jobs/new", "/jobs/:id", "/firmware", "/firmware/:id"),
     "admin": ("/api/docs", "/people", "/keys", "/audit", "/api/docs?part=messaging"),
 }
-"""Pages that are looked at one after the other: who goes on by a link needs half of the time."""
+"""Pages that one test visits in turn: following a link takes half the time of loading a page."""
 
-OPEN_TO_ALL: Final = {"/healthz", "/readyz"}
-"""What is asked for without being part of the interface."""
+UNDOCUMENTED_PATHS: Final = {"/healthz", "/readyz"}
+"""Requested paths that are not part of the documented API."""
 
 _SITE = re.compile(r"/(?:assets/[\w.-]+|icon\.svg|theme\.js)?")
 
 
 @pytest.fixture(scope="package")
-def documented(demo: ServiceProcess) -> re.Pattern[str]:
-    """The paths of the interface."""
+def documented_paths(demo: ServiceProcess) -> re.Pattern[str]:
+    """Return a pattern of the documented paths."""
     paths = demo.call("GET", "/api/v1/openapi.json")["paths"]
     return re.compile("|".join(re.sub(r"\{\w+\}", "[^/]+", each) for each in paths))
 
 
 @pytest.mark.rule("rest-158")
 @pytest.mark.parametrize("group", GROUPS)
-def test_nobody_is_kept_out_and_only_what_is_documented_is_asked_for(
-    open_as: Open, watch: BrowserLog, demo: ServiceProcess, documented: re.Pattern[str], group: str
+def test_pages_are_accessible_and_send_only_documented_requests(
+    open_as: Open,
+    browser_log: BrowserLog,
+    demo: ServiceProcess,
+    documented_paths: re.Pattern[str],
+    group: str,
 ) -> None:
     page = open_as("/healthz")
-    # axe needs a second for every twenty operations of the interface, and all are drawn alike.
-    page.route("**/api/v1/openapi.json", _tell_of_jobs)
+    # axe needs a second for every twenty operations, and all of them are rendered alike.
+    page.route("**/api/v1/openapi.json", _respond_with_job_operations)
     for number, path in enumerate(GROUPS[group]):
-        watch.requests.clear()
+        browser_log.requests.clear()
         with open_console_page(demo, path) as (address, heading):
             if number == 0:
                 page.goto(address)
             else:
                 visit(page, address)
             expect(page.get_by_role("heading", level=1)).to_have_text(heading)
-            wait_until_loaded(page, watch)
+            wait_until_loaded(page, browser_log)
             for theme, widths in WIDTHS.items():
                 page.emulate_media(color_scheme=theme)
                 expect(page.locator("html")).to_have_attribute("data-theme", theme)
@@ -84,15 +88,19 @@ def test_nobody_is_kept_out_and_only_what_is_documented_is_asked_for(
                     check_fits_width(page, width)
                 assert find_violations(page) == [], f"{path}, {theme}"
             if path in RECORD_PAGES:
-                visit(page, "/labels")  # a browser complains of what is read when it is gone
-        asked = {each.split()[1].partition("?")[0] for each in watch.requests}
+                visit(
+                    page, "/labels"
+                )  # the browser logs errors for responses that arrive after the record was deleted
+        asked = {each.split()[1].partition("?")[0] for each in browser_log.requests}
         assert any(each.startswith("/api/v1/") for each in asked), path
-        strange = {each for each in asked if not documented.fullmatch(each) and not _SITE.fullmatch(each)}
-        allowed = OPEN_TO_ALL | {address.partition("?")[0]}
+        strange = {
+            each for each in asked if not documented_paths.fullmatch(each) and not _SITE.fullmatch(each)
+        }
+        allowed = UNDOCUMENTED_PATHS | {address.partition("?")[0]}
         assert strange <= allowed, f"{path} asks for what no document tells of"
 
 
-def _tell_of_jobs(route: Route) -> None:
+def _respond_with_job_operations(route: Route) -> None:
     document = route.fetch().json()
     paths = {path: there for path, there in document["paths"].items() if path.startswith("/api/v1/jobs")}
     assert paths
@@ -102,19 +110,19 @@ def _tell_of_jobs(route: Route) -> None:
 @pytest.mark.part("variants")
 @pytest.mark.parametrize("path", [*PAGES, *RECORD_PAGES])
 def test_a_page_fits_into_any_width_in_both_directions(
-    open_as: Open, watch: BrowserLog, demo: ServiceProcess, path: str
+    open_as: Open, browser_log: BrowserLog, demo: ServiceProcess, path: str
 ) -> None:
     with open_console_page(demo, path) as (address, heading):
         page = open_as(address)
         expect(page.get_by_role("heading", level=1)).to_have_text(heading)
-        wait_until_loaded(page, watch)
+        wait_until_loaded(page, browser_log)
         for direction in ("ltr", "rtl"):
             page.evaluate("direction => document.documentElement.dir = direction", direction)
             for width in ALL_WIDTHS:
                 check_fits_width(page, width)
 
 
-def test_no_page_is_left_out() -> None:
+def test_every_page_of_the_console_is_listed() -> None:
     assert sorted(path for group in GROUPS.values() for path in group) == sorted([*PAGES, *RECORD_PAGES])
     routes = re.findall(r'\{ path: "([^"]+)", load:', ROUTES.read_text("utf-8"))
     assert len(routes) > len(RECORD_PAGES)

@@ -1,4 +1,4 @@
-"""Firmware in the console: looked at, released, withdrawn and deleted."""
+"""Tests of the firmware pages: view, release, withdraw and delete."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_a_draft_is_released_found_and_deleted(open_as: Open, demo: ServiceProce
         delete_firmware(demo, model)
 
 
-def test_withdrawing_says_which_jobs_it_stops_and_wants_the_version_typed(
+def test_withdrawing_lists_the_jobs_it_stops_and_requires_the_version(
     open_as: Open, demo: ServiceProcess
 ) -> None:
     job = f"Slowly <b>& carefully {uuid4().hex[:8]}"
-    # It stays, as a job has used it; so it is one of its own.
+    # The firmware cannot be deleted after a job has used it, so this version is not shared.
     version = f"98.{uuid4().bytes[0]}.{uuid4().bytes[0]}"
     device = demo.call("GET", f"/api/v1/devices?ModelNumber={FLEET_MODEL}&MaxResults=1")["items"][0]["id"]
     with uploaded_firmware(demo, FLEET_MODEL, f"{version}-beta.3", is_released=True) as firmware:
@@ -95,9 +95,11 @@ def test_withdrawing_says_which_jobs_it_stops_and_wants_the_version_typed(
         assert demo.call("GET", f"/api/v1/firmware/{firmware}")["state"] == "withdrawn"
 
 
-def test_one_sees_who_runs_it_and_who_could(open_as: Open, demo: ServiceProcess) -> None:
+def test_the_page_counts_devices_that_run_the_firmware_and_that_could(
+    open_as: Open, demo: ServiceProcess
+) -> None:
     shares = demo.call("GET", f"/api/v1/devices/summary?ModelNumber={FLEET_MODEL}")["firmware"]
-    (runs,) = shares  # all of this model are alike
+    (runs,) = shares  # all devices of this model run the same version
     version, number = runs["value"], runs["count"]
     with (
         uploaded_firmware(demo, FLEET_MODEL, version),
@@ -125,7 +127,7 @@ def test_one_sees_who_runs_it_and_who_could(open_as: Open, demo: ServiceProcess)
 
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
-def test_each_role_is_offered_what_it_may_do(open_as: Open, demo: ServiceProcess, role: Role) -> None:
+def test_each_role_is_offered_only_permitted_actions(open_as: Open, demo: ServiceProcess, role: Role) -> None:
     device = demo.call("GET", f"/api/v1/devices?ModelNumber={FLEET_MODEL}&MaxResults=1")["items"][0]["id"]
     with (
         uploaded_firmware(demo, FLEET_MODEL, "99.0.0", is_released=True) as firmware,

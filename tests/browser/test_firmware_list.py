@@ -1,4 +1,4 @@
-"""The catalogue of firmware while others work with it: what is listed is told as it is by now."""
+"""Tests of the firmware list while other users change firmware."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from tests.browser.conftest import Open
     from tests.scenarios.service_process import ServiceProcess
 
-COULD = 6
-"""The cell that says how many devices could be updated."""
+UPDATABLE_CELL = 6
+"""Index of the cell with the number of devices that could be updated."""
 
 
 def row(page: Page, version: str) -> Locator:
     return page.get_by_role("row").filter(has=page.get_by_role("cell", name=version, exact=True))
 
 
-def test_what_is_withdrawn_or_deleted_elsewhere_is_not_taken_for_released(
-    open_as: Open, demo: ServiceProcess, watch: BrowserLog
+def test_firmware_withdrawn_or_deleted_elsewhere_is_not_shown_as_released(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
     model = new_model()
-    watch.expect(404)
+    browser_log.expect(404)
     with (
         uploaded_firmware(demo, model, "1.0.0", is_released=True) as first,
         uploaded_firmware(demo, model, "1.0.1", is_released=True) as second,
@@ -47,30 +47,30 @@ def test_what_is_withdrawn_or_deleted_elsewhere_is_not_taken_for_released(
         demo.call("POST", f"/api/v1/firmware/{third}/release")
         expect(row(page, "1.0.0")).to_contain_text("Withdrawn")
         expect(row(page, "1.0.1")).to_contain_text("Deleted")
-        # Rows stay where they are until somebody wants others.
+        # New rows are only added on request.
         expect(row(page, "1.0.2")).to_have_count(0)
         page.get_by_role("button", name="1 new · Show").click()
         expect(row(page, "1.0.2")).to_contain_text("Released")
         expect(row(page, "1.0.0")).to_have_count(0)
-        # Who uploaded it is said in words.
+        # The uploader is named.
         page.goto("/firmware?ModelNumber=0043")
         expect(row(page, "4.3.0")).to_contain_text("by the command line")
 
 
-def test_devices_are_counted_again_while_one_looks(
+def test_devices_are_counted_again_while_the_list_is_open(
     open_as: Open, demo: ServiceProcess, tmp_path: Path
 ) -> None:
     version = f"9{new_version()}"
     with uploaded_firmware(demo, MODEL, version):
         page = open_as(f"/firmware?ModelNumber={MODEL}")
         before = demo.call("GET", f"/api/v1/devices/summary?ModelNumber={MODEL}")["total"]
-        could = row(page, version).get_by_role("cell").nth(COULD)
+        could = row(page, version).get_by_role("cell").nth(UPDATABLE_CELL)
         expect(could).to_have_text(str(before))
         with new_site(demo, tmp_path, devices=2) as site, site.running():
             expect(could).to_have_text(str(before + 2))
 
 
-def test_a_fleet_is_counted_one_model_at_a_time(open_as: Open, demo: ServiceProcess) -> None:
+def test_devices_are_counted_one_model_at_a_time(open_as: Open, demo: ServiceProcess) -> None:
     models = [new_model() for _ in range(3)]
     with (
         uploaded_firmware(demo, models[0], "1.0.0", is_released=True),
@@ -82,7 +82,7 @@ def test_a_fleet_is_counted_one_model_at_a_time(open_as: Open, demo: ServiceProc
         under_way: set[str] = set()
         most: list[int] = []
 
-        def slowly(route: Route) -> None:
+        def respond_slowly(route: Route) -> None:
             model = route.request.url.partition("ModelNumber=")[2]
             asked.append(model)
             under_way.add(model)
@@ -91,7 +91,7 @@ def test_a_fleet_is_counted_one_model_at_a_time(open_as: Open, demo: ServiceProc
             under_way.remove(model)
             route.fulfill(response=answer)
 
-        page.route("**/api/v1/devices/summary?ModelNumber=*", slowly)
+        page.route("**/api/v1/devices/summary?ModelNumber=*", respond_slowly)
         for path in ("/firmware", "/jobs/new"):
             asked.clear()
             page.goto(path)
@@ -102,16 +102,16 @@ def test_a_fleet_is_counted_one_model_at_a_time(open_as: Open, demo: ServiceProc
 
 
 @pytest.mark.usefixtures("own_window")
-def test_a_count_goes_on_while_the_list_is_looked_at(
-    open_as: Open, page: Page, demo: ServiceProcess, watch: BrowserLog
+def test_a_count_continues_while_the_list_is_refreshed(
+    open_as: Open, page: Page, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
     model = new_model()
     with uploaded_firmware(demo, model, "1.0.0"):
         page.clock.install()
         open_as("/labels")
         wait_until_connected(page)
-        # What is held back would be given up after half a minute of a clock that goes on by itself.
-        stop_clock(page, watch)
+        # With a running clock the held requests would time out after half a minute.
+        stop_clock(page, browser_log)
         held: list[Route] = []
 
         def hold(route: Route) -> None:
@@ -120,10 +120,12 @@ def test_a_count_goes_on_while_the_list_is_looked_at(
         page.route("**/api/v1/devices/summary?*", hold)
         visit(page, f"/firmware?ModelNumber={model}")
         wait_until(page, lambda: held)
-        watch.requests.clear()
+        browser_log.requests.clear()
         page.clock.run_for(16_000)
-        wait_until(page, lambda: any(each.startswith("GET /api/v1/firmware?") for each in watch.requests))
-        could = row(page, "1.0.0").get_by_role("cell").nth(COULD)
+        wait_until(
+            page, lambda: any(each.startswith("GET /api/v1/firmware?") for each in browser_log.requests)
+        )
+        could = row(page, "1.0.0").get_by_role("cell").nth(UPDATABLE_CELL)
         expect(could).to_have_text("…")
         held[0].continue_()
         expect(could).to_have_text("0")

@@ -1,4 +1,4 @@
-"""Gateways in the console: claiming, credentials that are shown once, and what is seen as it happens."""
+"""Tests of the gateway pages: claiming, credentials that are shown once, and live updates."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ _STORED_VALUES = """
 ])
 """
 
-_MAY_RELOAD = "() => dispatchEvent(new Event('beforeunload', {cancelable: true}))"
-"""Whether a browser would load the page anew without a question."""
+_CAN_RELOAD = "() => dispatchEvent(new Event('beforeunload', {cancelable: true}))"
+"""Whether a browser would reload the page without asking."""
 
 
 @pytest.fixture
 def mac(demo: ServiceProcess) -> Iterator[str]:
-    """A gateway that a test may claim."""
+    """Yield the MAC of a gateway that a test may claim."""
     with new_mac(demo) as made:
         yield made
 
 
-def _printed(mac: str) -> str:
+def _format_mac(mac: str) -> str:
     return ":".join(mac[place : place + 2] for place in range(0, 12, 2)).upper()
 
 
-def _password(dialog: Locator) -> str:
+def _read_password(dialog: Locator) -> str:
     text = dialog.locator("dl > div").filter(has_text="Password").locator(".mono").inner_text()
     assert len(text) > 20
     return text
 
 
-def _state(page: Page) -> Locator:
+def _find_state(page: Page) -> Locator:
     return page.get_by_role("main").locator("header").get_by_role("status").first
 
 
-def test_who_claims_a_gateway_sees_its_password_once_and_then_it_coming(
-    open_as: Open, demo: ServiceProcess, mac: str, watch: BrowserLog
+def test_claiming_shows_the_password_once_and_then_the_connection(
+    open_as: Open, demo: ServiceProcess, mac: str, browser_log: BrowserLog
 ) -> None:
     page = open_as("/gateways")
     page.get_by_role("button", name="Claim gateway").click()
@@ -67,22 +67,22 @@ def test_who_claims_a_gateway_sees_its_password_once_and_then_it_coming(
     asking.get_by_label("MAC").fill("02-00-5g")
     expect(asking).to_contain_text("“g” is not a hex digit")
     expect(claim).to_be_disabled()
-    asking.get_by_label("MAC").fill(_printed(mac))
+    asking.get_by_label("MAC").fill(_format_mac(mac))
     asking.get_by_label("Name").fill(f"Lobby {mac}")
     assert find_violations(page) == []
     claim.click()
 
     told = page.get_by_role("dialog", name=f"Credentials of Lobby {mac}")
-    password = _password(told)
+    password = _read_password(told)
     assert find_violations(page) == []
-    expect(page.locator("tr").filter(has_text=_printed(mac))).to_have_count(1)
+    expect(page.locator("tr").filter(has_text=_format_mac(mac))).to_have_count(1)
     expect(page.get_by_text(re.compile("added"))).to_have_count(0)
     told.get_by_text("Command for an emulated gateway").click()
     command = told.locator("pre").filter(has_text="meshfleet gateway")
     expect(command).to_have_text(
         re.compile(rf"^MESHFLEET_BROKER='mqtt://{mac}:.* meshfleet gateway --mac {mac}$")
     )
-    for _ in range(3):  # a browser closes a dialog at the second Esc, whatever the first was answered
+    for _ in range(3):  # a browser closes a dialog at the second Esc, even if the page prevented the first
         page.keyboard.press("Escape")
     expect(told).to_contain_text("This password cannot be shown again")
     expect(told).to_contain_text(password)
@@ -92,25 +92,25 @@ def test_who_claims_a_gateway_sees_its_password_once_and_then_it_coming(
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Lobby {mac}")
     expect(page.get_by_text("Waiting for it to connect")).to_be_visible()
     assert password not in page.evaluate(_STORED_VALUES)
-    assert not any(password in each for each in watch.requests)
+    assert not any(password in each for each in browser_log.requests)
     with connected_gateway(demo, mac, password):
-        expect(_state(page)).to_have_text("Online")
+        expect(_find_state(page)).to_have_text("Online")
         expect(page.get_by_text("Waiting for it to connect")).to_have_count(0)
-    expect(_state(page)).to_have_text("Offline")
+    expect(_find_state(page)).to_have_text("Offline")
 
 
-def test_nobody_loses_a_password_by_going_back_or_by_a_session_that_ends(
-    open_as: Open, demo: ServiceProcess, mac: str, watch: BrowserLog
+def test_the_password_stays_shown_after_back_and_after_the_session_ends(
+    open_as: Open, demo: ServiceProcess, mac: str, browser_log: BrowserLog
 ) -> None:
-    watch.allow(401)
+    browser_log.allow(401)
     page = open_as("/labels")
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Gateways").click()
     page.get_by_role("button", name="Claim gateway").click()
-    page.keyboard.type(_printed(mac))
+    page.keyboard.type(_format_mac(mac))
     page.keyboard.press("Enter")
     told = page.get_by_role("dialog", name=re.compile("Credentials of"))
-    password = _password(told)
-    page.keyboard.press("Enter")  # a key that slips closes nothing
+    password = _read_password(told)
+    page.keyboard.press("Enter")  # an accidental key does not close it
     page.go_back()
     expect(told).to_contain_text("This password cannot be shown again")
     expect(page).to_have_url(f"{demo.url}/gateways")
@@ -123,12 +123,12 @@ def test_nobody_loses_a_password_by_going_back_or_by_a_session_that_ends(
     assert password not in page.evaluate(_STORED_VALUES)
 
 
-@pytest.mark.parametrize("way", ["claimed", "renewed"])
-def test_nobody_leaves_while_a_password_is_made(
-    open_as: Open, demo: ServiceProcess, mac: str, watch: BrowserLog, way: str
+@pytest.mark.parametrize("action", ["claimed", "renewed"])
+def test_navigation_is_blocked_while_a_password_is_created(
+    open_as: Open, demo: ServiceProcess, mac: str, browser_log: BrowserLog, action: str
 ) -> None:
-    watch.allow(401)
-    if way == "renewed":
+    browser_log.allow(401)
+    if action == "renewed":
         demo.claim(mac)
     page = open_as("/labels")
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Gateways").click()
@@ -141,12 +141,12 @@ def test_nobody_leaves_while_a_password_is_made(
             route.continue_()
 
     page.route(re.compile("/api/v1/gateways(/.*/credentials)?$"), hold)
-    if way == "claimed":
+    if action == "claimed":
         page.get_by_role("button", name="Claim gateway").click()
-        page.keyboard.type(_printed(mac))
+        page.keyboard.type(_format_mac(mac))
         page.keyboard.press("Enter")
     else:
-        page.get_by_role("row").filter(has_text=_printed(mac)).get_by_role("link").first.click()
+        page.get_by_role("row").filter(has_text=_format_mac(mac)).get_by_role("link").first.click()
         page.get_by_role("button", name="New password").click()
         page.get_by_role("button", name="Create new password").click()
     wait_until(page, lambda: held)
@@ -158,33 +158,33 @@ def test_nobody_leaves_while_a_password_is_made(
     page.keyboard.press("Escape")
     asking.get_by_role("button", name="Cancel").click()
     expect(asking).to_contain_text("the password is being created")
-    # Nor does a session that ends meanwhile, or a page that is loaded anew.
+    # A session that ends or a reload does not lose it either.
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
     page.request.post("/api/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
     wait_until(page, lambda: page.evaluate("sessionStorage.getItem('meshfleet.token')") is None)
-    assert page.evaluate(_MAY_RELOAD) is False
+    assert page.evaluate(_CAN_RELOAD) is False
     for route, answer in held:
         route.fulfill(response=answer)
     told = page.get_by_role("dialog", name=re.compile("Credentials of"))
-    assert _password(told) == held[0][1].json()["password"]
-    assert page.evaluate(_MAY_RELOAD) is False
+    assert _read_password(told) == held[0][1].json()["password"]
+    assert page.evaluate(_CAN_RELOAD) is False
     told.get_by_role("button", name="I have stored it").click()
     expect(page.get_by_text("Your session has ended. Please sign in again.")).to_be_visible()
-    assert page.evaluate(_MAY_RELOAD) is True
+    assert page.evaluate(_CAN_RELOAD) is True
 
 
-def test_a_new_password_cuts_the_gateway_off_until_it_has_it(
-    open_as: Open, demo: ServiceProcess, mac: str, watch: BrowserLog
+def test_a_new_password_disconnects_the_gateway_until_it_uses_it(
+    open_as: Open, demo: ServiceProcess, mac: str, browser_log: BrowserLog
 ) -> None:
-    watch.expect("ERR_FAILED")
+    browser_log.expect("ERR_FAILED")
     first = demo.claim(mac).password
     with connected_gateway(demo, mac, first):
         page = open_as(f"/gateways/{mac}")
-        expect(_state(page)).to_have_text("Online")
+        expect(_find_state(page)).to_have_text("Online")
         page.get_by_role("button", name="New password").click()
         asking = page.get_by_role("dialog", name="Create a new password?")
         expect(asking).to_contain_text("disconnected at once")
-        # Who hears nothing does not know whether there is one.
+        # Without a response it is unknown whether there is a new password.
         credentials = "**/credentials"
         page.route(credentials, lambda route: route.abort())
         asking.get_by_role("button", name="Create new password").click()
@@ -194,37 +194,37 @@ def test_a_new_password_cuts_the_gateway_off_until_it_has_it(
         page.unroute(credentials)
         asking.get_by_role("button", name="Create new password").click()
         told = page.get_by_role("dialog", name=re.compile("Credentials of"))
-        second = _password(told)
+        second = _read_password(told)
         assert second != first
-        expect(_state(page)).to_have_text("Offline")
+        expect(_find_state(page)).to_have_text("Offline")
     expect(told).to_contain_text("Waiting for it to connect")
     with connected_gateway(demo, mac, second):
         expect(told).to_contain_text("It is connected.")
         told.get_by_role("button", name="I have stored it").click()
-        expect(_state(page)).to_have_text("Online")
+        expect(_find_state(page)).to_have_text("Online")
         assert second not in page.evaluate(_STORED_VALUES)
 
 
-def test_rows_change_in_place_and_a_gateway_is_released_by_whoever_types_which(
+def test_rows_change_in_place_and_releasing_requires_the_typed_name(
     open_as: Open, demo: ServiceProcess, mac: str
 ) -> None:
     page = open_as("/gateways")
     expect(page.get_by_role("row").filter(has_text="Head office")).to_contain_text("Online")
     password = demo.claim(mac).password
-    row = page.get_by_role("row").filter(has_text=_printed(mac))
+    row = page.get_by_role("row").filter(has_text=_format_mac(mac))
     page.get_by_role("button", name=re.compile("added")).click()
     expect(row).to_contain_text("Offline")
     with connected_gateway(demo, mac, password):
         expect(row).to_contain_text("Online")
 
-    # It is released by whoever types which.
+    # Releasing requires the name or the MAC.
     row.get_by_role("link").first.click()
     page.get_by_role("button", name="Release").click()
     asking = page.get_by_role("dialog", name="Release this gateway?")
     release = asking.get_by_role("button", name="Release gateway")
     asking.get_by_label("Type its name").fill("02:00:5e:00:00:01")
     expect(release).to_be_disabled()
-    asking.get_by_label("Type its name").fill(_printed(mac))
+    asking.get_by_label("Type its name").fill(_format_mac(mac))
     assert find_violations(page) == []
     release.click()
     expect(page).to_have_url(f"{demo.url}/gateways")
@@ -232,7 +232,7 @@ def test_rows_change_in_place_and_a_gateway_is_released_by_whoever_types_which(
     expect(row).to_have_count(0)
     assert mac not in {each["mac"] for each in demo.call("GET", "/api/v1/gateways?MaxResults=1000")["items"]}
 
-    # Who looks on while somebody else does it is told so.
+    # A release by another user is shown.
     demo.claim(mac)
     page.get_by_role("button", name=re.compile("added")).click()
     expect(row).to_contain_text("Offline")
@@ -241,30 +241,30 @@ def test_rows_change_in_place_and_a_gateway_is_released_by_whoever_types_which(
 
 
 @pytest.mark.usefixtures("own_window")
-def test_a_release_that_nobody_told_is_seen_all_the_same(
-    open_as: Open, demo: ServiceProcess, mac: str
-) -> None:
+def test_a_release_without_an_event_is_noticed(open_as: Open, demo: ServiceProcess, mac: str) -> None:
     demo.claim(mac)
     page = open_as("/healthz")
-    # Events go astray: only what is read again can tell.
+    # Without events, only polling can notice it.
     page.route_web_socket(
         "**/api/v1/live", lambda socket: socket.connect_to_server().on_message(lambda _: None)
     )
     page.goto("/gateways")
-    row = page.get_by_role("row").filter(has_text=_printed(mac))
+    row = page.get_by_role("row").filter(has_text=_format_mac(mac))
     expect(row).to_contain_text("Offline")
     demo.release(mac)
     expect(row).to_contain_text("Released")
     expect(page.get_by_role("row").filter(has_text="Head office")).to_contain_text("Online")
 
 
-def test_a_gateway_shows_its_devices_and_nobody_knows_another(open_as: Open, watch: BrowserLog) -> None:
+def test_a_gateway_shows_its_devices_and_an_unknown_one_is_not_found(
+    open_as: Open, browser_log: BrowserLog
+) -> None:
     page = open_as("/gateways/02005e000001")
     devices = page.get_by_role("region", name="Devices behind it").get_by_role("table")
     expect(devices.get_by_role("row").filter(has_text="CA:5B:DA:1A:00:02")).to_contain_text("Online")
     link = page.get_by_role("link", name="Open in the list of devices")
     expect(link).to_have_attribute("href", "/devices?Gateway=02005e000001")
-    watch.expect(404)
+    browser_log.expect(404)
     visit(page, "/gateways/02005e0000ff")
     expect(page.get_by_role("heading", level=1)).to_have_text("Gateway not found")
     visit(page, "/gateways/no%20mac")
@@ -283,17 +283,15 @@ def test_credentials_are_for_admins(open_as: Open) -> None:
 
 
 @pytest.mark.rule("rest-75")
-def test_the_page_of_a_gateway_tells_that_its_clock_is_wrong(
-    open_as: Open, demo: ServiceProcess, mac: str
-) -> None:
-    def late(asked: IncomingRequest) -> list[OutgoingMessage]:
+def test_the_gateway_page_shows_a_wrong_clock(open_as: Open, demo: ServiceProcess, mac: str) -> None:
+    def respond_with_wrong_time(request: IncomingRequest) -> list[OutgoingMessage]:
         six_hours = time.time_ns() // 1_000_000 + (6 * 3600 + 30) * 1000
-        return [asked.build_response(version="2.4.0", time=format_millis(six_hours))]
+        return [request.build_response(version="2.4.0", time=format_millis(six_hours))]
 
     page = open_as(f"/gateways/{demo.call('GET', '/api/v1/gateways')['items'][0]['mac']}")
     expect(page.get_by_text("API version")).to_be_visible()
     expect(page.get_by_text("Clock", exact=True)).to_have_count(0)
-    with connected_gateway(demo, mac, demo.claim(mac).password, late):
+    with connected_gateway(demo, mac, demo.claim(mac).password, respond_with_wrong_time):
         wait_until(page, lambda: demo.call("GET", f"/api/v1/gateways/{mac}")["clockOffset"])
         visit(page, f"/gateways/{mac}")
         expect(page.locator("dl > div").filter(has_text="Clock")).to_contain_text("6 h ahead")

@@ -1,4 +1,4 @@
-"""The page of an update job: how it goes, what it waits for, what failed and why, and what proves it."""
+"""Tests of the job page: progress, what it waits for, failures with reasons, and evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations
 from tests.browser.conftest import visit, wait_until, wait_until_loaded
-from tests.browser.consistency import compared_texts, contradictions, watch_job_page
+from tests.browser.consistency import list_compared_texts, list_contradictions, watch_job_page
 from tests.browser.demo_sites import finish_job, update_target
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ _SUMS = """() => {
   look();
   new MutationObserver(look).observe(progress, {subtree: true, childList: true, characterData: true});
 }"""
-"""Add up what the legend says, whenever anything in it changes."""
+"""Add up the counts of the legend whenever it changes."""
 
 _ACTIONS = re.compile("^(Start|Pause|Resume|Install now|Cancel job…|Delete job…|Retry .*)$")
 
 
 @pytest.fixture
-def waiting(demo: ServiceProcess) -> Iterator[dict[str, Any]]:
-    """A job for the whole demo fleet that nobody starts: most devices are left out."""
+def waiting_job(demo: ServiceProcess) -> Iterator[dict[str, Any]]:
+    """Yield a job for the whole demo fleet that is not started: most devices are excluded."""
     released = [each for each in demo.call("GET", "/api/v1/firmware")["items"] if each["state"] == "released"]
     order = {"targets": {"all": True}, "autoApply": False, "name": f"Waits {uuid4().hex[:8]}"}
     made = demo.call("POST", "/api/v1/jobs", order | {"firmwareId": released[0]["id"]})
@@ -48,8 +48,8 @@ def waiting(demo: ServiceProcess) -> Iterator[dict[str, Any]]:
     finish_job(demo, made["id"])
 
 
-def state(page: Page) -> Locator:
-    """What the head says of the job."""
+def find_state(page: Page) -> Locator:
+    """Return the state in the head of the page."""
     return page.get_by_role("main").get_by_role("status").first
 
 
@@ -57,12 +57,12 @@ def rows(page: Page) -> Locator:
     return page.get_by_role("group", name="Devices of the job").locator("tbody").get_by_role("row")
 
 
-def press(page: Page, name: str) -> None:
+def click_button(page: Page, name: str) -> None:
     page.get_by_role("button", name=name, exact=True).click()
 
 
 @pytest.mark.rule("rest-121", "rest-141", "rest-144")
-def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
+def test_a_job_is_followed_to_its_end_and_shows_its_evidence(
     open_as: Open, demo: ServiceProcess, tmp_path: Path
 ) -> None:
     with update_target(demo, tmp_path) as home:
@@ -71,16 +71,16 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         )
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         expect(page.get_by_role("heading", level=1)).to_have_text(job["name"])
-        expect(state(page)).to_have_text("Not started")
+        expect(find_state(page)).to_have_text("Not started")
         expect(page.get_by_text("It waits until an operator starts it.")).to_be_visible()
         page.evaluate(_SUMS)
         expect(page.get_by_role("region", name="Gateways")).to_be_visible()
         watch_job_page(page)
-        press(page, "Start")
-        expect(state(page)).to_have_text("Running")
+        click_button(page, "Start")
+        expect(find_state(page)).to_have_text("Running")
         waves = page.get_by_role("region", name="Waves").get_by_role("listitem")
         expect(waves.nth(0)).to_contain_text("The next wave starts when 100 % of this one have succeeded")
-        expect(state(page)).to_have_text("Done", timeout=90_000)
+        expect(find_state(page)).to_have_text("Done", timeout=90_000)
         expect(page.get_by_role("region", name="Report")).to_contain_text(
             f"All 3 devices run {home.version}, each confirmed."
         )
@@ -89,8 +89,8 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         )
         expect(waves.nth(0)).to_contain_text("Passed")
         assert page.evaluate("[...window.sums]") == [3]
-        assert contradictions(page) == []
-        assert "2 devices: in a wave that has not started" in compared_texts(page)
+        assert list_contradictions(page) == []
+        assert "2 devices: in a wave that has not started" in list_compared_texts(page)
 
         page.get_by_role("group", name="Filter by state").get_by_role("button", name="Done 3").click()
         expect(page).to_have_url(f"{demo.url}/jobs/{job['id']}?State=SUCCEEDED")
@@ -106,7 +106,7 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         expect(page).to_have_url(re.compile(rf"Device={sorted(home.devices)[1]}$"))
         page.reload()
         expect(drawer).to_contain_text(f"It reported version {home.version}")
-        expect(drawer.get_by_role("button", name="Previous device")).to_be_enabled()  # the list is there
+        expect(drawer.get_by_role("button", name="Previous device")).to_be_enabled()  # the list is loaded
         page.keyboard.press("ArrowLeft")
         expect(page).to_have_url(re.compile(rf"Device={min(home.devices)}$"))
         page.keyboard.press("Escape")
@@ -118,7 +118,7 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
         for device, name in names.items():
             demo.call("PUT", f"/api/v1/devices/{device}/friendly-name", {"name": name})
         with page.expect_download() as saving:
-            press(page, "Save as CSV")
+            click_button(page, "Save as CSV")
         saved = Path(saving.value.path()).read_text("utf-8").splitlines()
         assert [line.split(",")[:3] for line in saved] == [
             ["friendlyName", "deviceId", "state"],
@@ -127,24 +127,24 @@ def test_a_job_is_watched_to_its_end_and_shows_what_proves_it(
 
 
 @pytest.mark.rule("rest-137")
-def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
+def test_a_job_is_paused_resumed_and_canceled_by_its_name(
     open_as: Open, demo: ServiceProcess, tmp_path: Path
 ) -> None:
     with update_target(demo, tmp_path) as home:
         job = home.create_job(waves=[{"count": 1}], gate={"successPercent": 100, "soakMinutes": 1440})
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
-        expect(state(page)).to_have_text("Running")
+        expect(find_state(page)).to_have_text("Running")
         expect(rows(page).filter(has_text="Done")).to_have_count(1)
-        press(page, "Pause")
-        expect(state(page)).to_have_text("Paused")
+        click_button(page, "Pause")
+        expect(find_state(page)).to_have_text("Paused")
         expect(page.get_by_text("A user paused it.")).to_be_visible()
         queued = rows(page).filter(has_text="Queued")
         expect(queued.filter(has_text="The job is paused.")).to_have_count(2)
-        press(page, "Resume")
-        expect(state(page)).to_have_text("Running")
+        click_button(page, "Resume")
+        expect(find_state(page)).to_have_text("Running")
         expect(queued.filter(has_text="Its wave has not started.")).to_have_count(2)
 
-        press(page, "Cancel job…")
+        click_button(page, "Cancel job…")
         asking = page.get_by_role("dialog", name="Cancel this job?")
         expect(asking).to_contain_text("2 devices are queued, and will not be updated.")
         cancel = asking.get_by_role("button", name="Cancel job")
@@ -154,13 +154,13 @@ def test_a_job_is_paused_resumed_and_cancelled_by_its_name(
         asking.get_by_label("Type the name of the job, or job-").fill(job["name"])
         cancel.click()
         expect(asking).to_have_count(0)
-        expect(state(page)).to_have_text("Canceled", timeout=90_000)
+        expect(find_state(page)).to_have_text("Canceled", timeout=90_000)
         expect(page.get_by_role("region", name="Report")).to_contain_text("A user canceled the job.")
         expect(rows(page).filter(has_text="Canceled")).to_have_count(2)
 
 
 @pytest.mark.rule("rest-139", "rest-207")
-def test_failures_are_told_by_reason_and_can_be_tried_again(
+def test_failures_are_grouped_by_reason_and_can_be_retried(
     open_as: Open, demo: ServiceProcess, tmp_path: Path
 ) -> None:
     with update_target(demo, tmp_path, "update-fail=1") as home:
@@ -168,7 +168,7 @@ def test_failures_are_told_by_reason_and_can_be_tried_again(
             timeouts={"stepMinutes": 0.1}, concurrency={"perGateway": None}, retry={"max": 0}
         )
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
-        expect(state(page)).to_have_text("Failed", timeout=120_000)
+        expect(find_state(page)).to_have_text("Failed", timeout=120_000)
         expect(page.get_by_role("region", name="Report")).to_contain_text("No device runs")
         failures = page.get_by_role("region", name="Why devices failed")
         expect(failures).to_contain_text("3 in all")
@@ -181,14 +181,16 @@ def test_failures_are_told_by_reason_and_can_be_tried_again(
         expect(page).to_have_url(re.compile(r"\?State=(FAILED|TIMED_OUT)&ReasonCode=[A-Z_]+$"))
         expect(rows(page)).to_have_count(counts[0])
         one = rows(page).first
-        told = demo.call("GET", f"/api/v1/jobs/{job['id']}/executions/{one.get_attribute('data-device')}")
-        assert told["reasonCode"] in page.url
-        expect(one).to_contain_text(told["reason"][1:])
+        execution = demo.call(
+            "GET", f"/api/v1/jobs/{job['id']}/executions/{one.get_attribute('data-device')}"
+        )
+        assert execution["reasonCode"] in page.url
+        expect(one).to_contain_text(execution["reason"][1:])
         one.get_by_role("link").click()
-        expect(page.get_by_role("dialog")).to_contain_text(told["reasonCode"])
+        expect(page.get_by_role("dialog")).to_contain_text(execution["reasonCode"])
         page.keyboard.press("Escape")
 
-        press(page, "Retry 3…")
+        click_button(page, "Retry 3…")
         asking = page.get_by_role("dialog", name="Retry these devices?")
         expect(asking).to_contain_text(f"A new job brings {home.version} to 3 devices")
         asking.get_by_role("button", name="Retry").click()
@@ -197,33 +199,33 @@ def test_failures_are_told_by_reason_and_can_be_tried_again(
         finish_job(demo, page.url.rsplit("/", 1)[-1])
 
 
-def test_who_may_only_look_is_offered_nothing_else_and_a_long_list_is_read_as_far_as_somebody_looks(
-    open_as: Open, watch: BrowserLog, waiting: dict[str, Any]
+def test_viewers_are_offered_no_actions_and_a_long_list_is_loaded_on_scrolling(
+    open_as: Open, browser_log: BrowserLog, waiting_job: dict[str, Any]
 ) -> None:
-    page = open_as(f"/jobs/{waiting['id']}", Role.VIEWER)
+    page = open_as(f"/jobs/{waiting_job['id']}", Role.VIEWER)
     expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
-    expect(state(page)).to_have_text("Not started")
+    expect(find_state(page)).to_have_text("Not started")
     expect(rows(page).first).to_be_visible()
     expect(page.get_by_role("button", name=_ACTIONS)).to_have_count(0)
-    open_as(f"/jobs/{waiting['id']}", Role.OPERATOR)
+    open_as(f"/jobs/{waiting_job['id']}", Role.OPERATOR)
     expect(page.get_by_role("button", name=_ACTIONS)).to_have_text(["Start", "Cancel job…", "Delete job…"])
 
-    # Its list: those that are left out are more than one page of answers has.
-    page.goto("/healthz")  # so that what was open before asks no more
-    watch.requests.clear()
-    page.goto(f"/jobs/{waiting['id']}?LeftOut=true")
+    # The list of excluded devices is longer than a page of results.
+    page.goto("/healthz")  # stops requests of the page before
+    browser_log.requests.clear()
+    page.goto(f"/jobs/{waiting_job['id']}?LeftOut=true")
     expect(rows(page)).to_have_count(50)
 
-    def asked(*, by_id: bool) -> list[str]:
-        return [each for each in watch.requests if "/executions?" in each and ("Ids=" in each) is by_id]
+    def list_requests(*, by_id: bool) -> list[str]:
+        return [each for each in browser_log.requests if "/executions?" in each and ("Ids=" in each) is by_id]
 
-    wait_until(page, lambda: asked(by_id=True), "a question about the rows in view")
-    wait_until_loaded(page, watch)
-    assert len(asked(by_id=False)) == 1
-    assert all(each.count("Ids=") < 40 for each in asked(by_id=True))
+    wait_until(page, lambda: list_requests(by_id=True), "a request for the visible rows")
+    wait_until_loaded(page, browser_log)
+    assert len(list_requests(by_id=False)) == 1
+    assert all(each.count("Ids=") < 40 for each in list_requests(by_id=True))
     rows(page).last.scroll_into_view_if_needed()
-    expect(rows(page)).to_have_count(sum(waiting["leftOut"].values()))
+    expect(rows(page)).to_have_count(sum(waiting_job["leftOut"].values()))
 
-    watch.expect(404)
+    browser_log.expect(404)
     visit(page, "/jobs/job-999999")
     expect(page.get_by_role("heading", level=1)).to_have_text("Job not found")

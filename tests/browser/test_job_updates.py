@@ -1,4 +1,4 @@
-"""What the page of a job tells, and how often it has to ask for it."""
+"""Tests of updates of the job page: what it shows, and how often it sends requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations
 from tests.browser.conftest import stop_clock, visit, wait_for_responses, wait_until, wait_until_connected
 from tests.browser.demo_sites import MODEL, finish_job, new_firmware, update_target
-from tests.browser.test_job import press, rows, state
+from tests.browser.test_job import click_button, find_state, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,12 +36,12 @@ window.fetch = (request, ...given) => {
   return ask(request, ...given);
 };
 """
-"""Keeps the times at which a page has a job counted."""
+"""Records the times at which a page requests the counts of a job."""
 
 
 @pytest.fixture
-def made(demo: ServiceProcess) -> Iterator[Make]:
-    """Makes a job that nobody starts; it is over when the test is."""
+def create_job(demo: ServiceProcess) -> Iterator[Make]:
+    """Return a function that creates a job that is not started; the jobs are finished at the end."""
     jobs: list[str] = []
 
     def make(**order: Any) -> dict[str, Any]:
@@ -62,12 +62,12 @@ def made(demo: ServiceProcess) -> Iterator[Make]:
 
 
 @pytest.mark.rule("rest-199", "rest-200", "rest-207")
-def test_whom_an_earlier_job_keeps_is_left_out_and_has_not_failed(
-    open_as: Open, demo: ServiceProcess, made: Make
+def test_devices_of_an_earlier_job_are_excluded_and_have_not_failed(
+    open_as: Open, demo: ServiceProcess, create_job: Make
 ) -> None:
     devices = [each["id"] for each in demo.call("GET", f"/api/v1/devices?ModelNumber={MODEL}")["items"]][:3]
-    earlier = made(targets={"deviceIds": devices[:1]}, onNewerJob="reject")
-    job = made(targets={"deviceIds": devices})
+    earlier = create_job(targets={"deviceIds": devices[:1]}, onNewerJob="reject")
+    job = create_job(targets={"deviceIds": devices})
     page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
     progress = page.get_by_role("region", name="Progress")
     expect(progress).to_contain_text("0 of 2 devices finished")
@@ -89,31 +89,29 @@ def test_whom_an_earlier_job_keeps_is_left_out_and_has_not_failed(
 
 
 @pytest.mark.rule("rest-137", "rest-199")
-def test_what_is_staged_is_installed_when_somebody_says_so(
-    open_as: Open, demo: ServiceProcess, tmp_path: Path
-) -> None:
+def test_staged_firmware_is_installed_on_request(open_as: Open, demo: ServiceProcess, tmp_path: Path) -> None:
     with update_target(demo, tmp_path) as home:
         job = home.create_job(stage=True)
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         waits = page.get_by_role("region", name="What it waits for")
         expect(waits).to_contain_text("3 devices keep the image until somebody says", timeout=90_000)
-        press(page, "Install now")
+        click_button(page, "Install now")
         asking = page.get_by_role("dialog", name="Install the new version now?")
         asking.get_by_role("button", name="Install now").click()
         expect(asking).to_have_count(0)
         expect(page.get_by_role("button", name="Install now")).to_have_count(0)
         expect(waits.filter(has_text="keep the image")).to_have_count(0)
-        expect(state(page)).to_have_text("Done", timeout=90_000)
+        expect(find_state(page)).to_have_text("Done", timeout=90_000)
 
 
 @pytest.mark.rule("rest-141", "rest-204")
-def test_the_evidence_of_who_is_done_is_not_read_with_each_step_of_others(
-    open_as: Open, watch: BrowserLog, demo: ServiceProcess, tmp_path: Path
+def test_evidence_of_a_finished_device_is_not_reloaded_for_others(
+    open_as: Open, browser_log: BrowserLog, demo: ServiceProcess, tmp_path: Path
 ) -> None:
     with update_target(demo, tmp_path) as home:
         job = home.create_job(waves=[{"count": 1}], gate={"successPercent": 100, "pause": True})
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
-        expect(state(page)).to_have_text("Paused", timeout=90_000)
+        expect(find_state(page)).to_have_text("Paused", timeout=90_000)
         waves = page.get_by_role("region", name="Waves").get_by_role("listitem")
         expect(waves.nth(1)).to_contain_text("Starts when the job is resumed.")
         rows(page).filter(has_text="Done").get_by_role("link").click()
@@ -121,18 +119,18 @@ def test_the_evidence_of_who_is_done_is_not_read_with_each_step_of_others(
         demo.call("POST", f"/api/v1/jobs/{job['id']}/resume")
         report = page.get_by_role("region", name="Report", include_hidden=True)
         expect(report).to_contain_text("All 3 devices run", timeout=90_000)
-        read = [each for each in watch.requests if f"/jobs/{job['id']}/executions/bmac-" in each]
+        read = [each for each in browser_log.requests if f"/jobs/{job['id']}/executions/bmac-" in each]
         assert len(read) == 1
 
 
 @pytest.mark.usefixtures("own_window")
 @pytest.mark.rule("rest-207")
-def test_a_count_that_failed_can_be_asked_for_again(
-    open_as: Open, page: Page, watch: BrowserLog, demo: ServiceProcess, made: Make
+def test_a_failed_count_can_be_retried(
+    open_as: Open, page: Page, browser_log: BrowserLog, demo: ServiceProcess, create_job: Make
 ) -> None:
-    job = made()["id"]
+    job = create_job()["id"]
     finish_job(demo, job)
-    watch.expect(500)
+    browser_log.expect(500)
     page.clock.install()
     open_as("/healthz")
     page.route("**/summary", lambda route: route.fulfill(status=500))
@@ -140,8 +138,8 @@ def test_a_count_that_failed_can_be_asked_for_again(
     failed = page.get_by_role("alert")
     wait_until_connected(page)
     expect(failed).to_be_visible()
-    # With a clock that stands still it is not counted again by itself.
-    stop_clock(page, watch)
+    # While the clock is stopped, the count is not repeated automatically.
+    stop_clock(page, browser_log)
     expect(failed).to_be_visible()
     page.unroute("**/summary")
     expect(page.get_by_role("region", name="Why devices failed")).to_have_count(0)
@@ -152,47 +150,47 @@ def test_a_count_that_failed_can_be_asked_for_again(
 
 @pytest.mark.usefixtures("own_window")
 @pytest.mark.rule("rest-207")
-def test_a_job_that_changes_often_is_counted_four_times_a_second_at_most(
-    open_as: Open, page: Page, watch: BrowserLog, demo: ServiceProcess, made: Make
+def test_a_job_that_changes_often_is_counted_at_most_four_times_per_second(
+    open_as: Open, page: Page, browser_log: BrowserLog, demo: ServiceProcess, create_job: Make
 ) -> None:
-    job = made(autoApply=True, startAt="2199-01-01T00:00:00.000Z")["id"]
-    told: list[str] = []
+    job = create_job(autoApply=True, startAt="2199-01-01T00:00:00.000Z")["id"]
+    frames: list[str] = []
 
-    def has_come(start: int) -> bool:
-        """Tell whether an event of the job has come since then."""
-        return any(job in each for each in told[start:])
+    def was_received(start: int) -> bool:
+        """Return whether an event of the job was received since the given index."""
+        return any(job in each for each in frames[start:])
 
-    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: told.append(str(frame))))
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(str(frame))))
     page.add_init_script(_COUNTS)
     page.clock.install()
     open_as(f"/jobs/{job}")
     wait_until_connected(page)
     expect(page.get_by_role("region", name="Why devices failed")).to_be_visible()
-    stop_clock(page, watch)
-    asked = page.evaluate("counts.length")
-    for deed, word in (("pause", "Paused"), ("resume", "Scheduled")) * 3:
-        is_told = partial(has_come, len(told))
-        demo.call("POST", f"/api/v1/jobs/{job}/{deed}")
-        wait_until(page, is_told, "news of the job")
+    stop_clock(page, browser_log)
+    previous_counts = page.evaluate("counts.length")
+    for command, word in (("pause", "Paused"), ("resume", "Scheduled")) * 3:
+        has_new_event = partial(was_received, len(frames))
+        demo.call("POST", f"/api/v1/jobs/{job}/{command}")
+        wait_until(page, has_new_event, "an event of the job")
         for _ in range(40):
-            if state(page).text_content() == word:
+            if find_state(page).text_content() == word:
                 break
             page.clock.run_for(50)
-            wait_for_responses(page, watch)
-        expect(state(page)).to_have_text(word)
-    times = page.evaluate("counts")[asked:]
+            wait_for_responses(page, browser_log)
+        expect(find_state(page)).to_have_text(word)
+    times = page.evaluate("counts")[previous_counts:]
     assert len(times) >= 6
     assert [later - time for time, later in pairwise(times) if later - time < 250] == []
 
 
-def test_a_job_that_cannot_be_cancelled_says_why_where_it_was_asked(
-    open_as: Open, watch: BrowserLog, made: Make
+def test_the_dialog_shows_why_a_job_cannot_be_canceled(
+    open_as: Open, browser_log: BrowserLog, create_job: Make
 ) -> None:
-    job = made(name=f"Two  spaces {uuid4().hex[:8]}")
-    watch.expect(500)
+    job = create_job(name=f"Two  spaces {uuid4().hex[:8]}")
+    browser_log.expect(500)
     page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
     page.route("**/cancel", lambda route: route.fulfill(status=500), times=1)
-    press(page, "Cancel job…")
+    click_button(page, "Cancel job…")
     asking = page.get_by_role("dialog", name="Cancel this job?")
     asking.get_by_label("Type the name of the job, or job-").fill(job["name"].replace("  ", " "))
     cancel = asking.get_by_role("button", name="Cancel job")
@@ -200,16 +198,16 @@ def test_a_job_that_cannot_be_cancelled_says_why_where_it_was_asked(
     expect(asking.get_by_role("alert")).to_be_visible()
     cancel.click()
     expect(asking).to_have_count(0)
-    expect(state(page)).to_have_text("Canceled")
+    expect(find_state(page)).to_have_text("Canceled")
 
 
 @pytest.mark.rule("rest-214", "rest-215", "rest-216")
-def test_a_job_is_deleted_for_everybody_and_the_audit_log_keeps_it(
-    open_as: Open, page: Page, watch: BrowserLog, demo: ServiceProcess, made: Make
+def test_a_deleted_job_disappears_in_all_tabs_and_the_audit_log_keeps_it(
+    open_as: Open, page: Page, browser_log: BrowserLog, demo: ServiceProcess, create_job: Make
 ) -> None:
-    job, other = made(), made()
-    watch.expect(409)
-    watch.allow(404)  # what is asked for at the same moment
+    job, other = create_job(), create_job()
+    browser_log.expect(409)
+    browser_log.allow(404)  # requests at the moment of the deletion
     lister, looker = page.context.new_page(), page.context.new_page()
     open_as("/jobs", Role.VIEWER, tab=lister)
     open_as(f"/jobs/{job['id']}", Role.VIEWER, tab=looker)
@@ -218,7 +216,7 @@ def test_a_job_is_deleted_for_everybody_and_the_audit_log_keeps_it(
         wait_until_connected(tab)
     expect(lister.get_by_role("link", name=job["name"])).to_be_visible()
     expect(looker.get_by_role("heading", level=1)).to_have_text(job["name"])
-    press(page, "Delete job…")
+    click_button(page, "Delete job…")
     asking = page.get_by_role("dialog", name="Delete this job?")
     expect(asking).to_contain_text(job["name"])
     expect(asking).to_contain_text("The audit log keeps a row")
@@ -233,11 +231,11 @@ def test_a_job_is_deleted_for_everybody_and_the_audit_log_keeps_it(
     (row, *_) = demo.call("GET", "/api/v1/audit?Action=job.delete")["items"]
     assert (row["target"], row["actor"], row["detail"]["name"]) == (job["id"], "operator", job["name"])
 
-    # Whoever does not hear that a job was started is told so.
+    # A job whose start was missed cannot be deleted, and the page says so.
     page.get_by_role("link", name=other["name"]).click()
-    expect(state(page)).to_have_text("Not started")
-    press(page, "Pause live values")
-    press(page, "Delete job…")
+    expect(find_state(page)).to_have_text("Not started")
+    click_button(page, "Pause live values")
+    click_button(page, "Delete job…")
     demo.call("POST", f"/api/v1/jobs/{other['id']}/apply")
     asking.get_by_role("button", name="Delete job").click()
     expect(asking.get_by_role("alert")).to_contain_text("cancel it before you delete it")

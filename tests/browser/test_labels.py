@@ -1,4 +1,4 @@
-"""Labels in the console: made, counted, found and removed, whatever they are called."""
+"""Tests of the label page: labels are created, counted, found and removed, whatever their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _DEVICE = "bmac-02005e000001"
 
 
-def test_a_label_is_made_counted_and_removed_whatever_it_is_called(
+def test_a_label_is_created_counted_and_removed_whatever_its_name(
     open_as: Open, demo: ServiceProcess
 ) -> None:
     label = f"{uuid4().hex[:24]}/<b>&?#%2F 🐝 שלום"
@@ -58,15 +58,15 @@ def test_a_label_is_made_counted_and_removed_whatever_it_is_called(
     assert label not in demo.call("GET", f"/api/v1/devices/{_DEVICE}")["labels"]
 
 
-def test_a_viewer_only_looks_and_a_list_that_cannot_be_read_is_asked_for_again(
-    open_as: Open, watch: BrowserLog
+def test_viewers_are_offered_no_changes_and_a_failed_list_is_retried(
+    open_as: Open, browser_log: BrowserLog
 ) -> None:
     page = open_as("/labels", Role.VIEWER)
     expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()
     expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
     expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
 
-    watch.expect(503)
+    browser_log.expect(503)
     detail = {"status": 503, "code": "database-unavailable", "detail": "The database does not answer."}
 
     def refuse(route: Route) -> None:
@@ -74,7 +74,7 @@ def test_a_viewer_only_looks_and_a_list_that_cannot_be_read_is_asked_for_again(
 
     page.route("**/api/v1/labels", refuse)
     page.goto("/labels")
-    # With the connection all that could not be read is read again.
+    # Failed requests are retried when the connection is established.
     wait_until_connected(page)
     expect(page.get_by_role("alert")).to_contain_text("The database does not answer.")
     page.unroute("**/api/v1/labels", refuse)
@@ -84,16 +84,16 @@ def test_a_viewer_only_looks_and_a_list_that_cannot_be_read_is_asked_for_again(
 
 
 @pytest.mark.usefixtures("own_window")
-def test_what_is_never_answered_is_not_awaited_for_ever(open_as: Open, page: Page) -> None:
+def test_a_request_without_a_response_times_out(open_as: Open, page: Page) -> None:
     page.clock.install()
     open_as("/healthz")
     asked: list[Route] = []
-    page.route("**/api/v1/labels", lambda route: asked.append(route))  # noqa: PLW0108 # bound methods are no handlers
+    page.route("**/api/v1/labels", lambda route: asked.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     page.goto("/labels")
     wait_until(page, lambda: asked)
-    # With the connection all that could not be read is read again.
+    # Failed requests are retried when the connection is established.
     wait_until_connected(page)
-    # Time stands still then: the console would ask again by itself, and take the button away.
+    # The clock is stopped: otherwise the console would retry and remove the button.
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 31)
     expect(page.get_by_role("alert")).to_contain_text("did not answer")
     page.get_by_role("button", name="Try again").click()
@@ -104,12 +104,12 @@ def test_what_is_never_answered_is_not_awaited_for_ever(open_as: Open, page: Pag
     expect(page.get_by_role("row").filter(has_text="floor 0")).to_be_visible()
 
 
-def test_an_answer_that_breaks_off_is_told_as_one_that_never_came(
+def test_a_truncated_response_is_shown_like_a_missing_one(
     make_window: Callable[..., tuple[BrowserContext, BrowserLog]], demo: ServiceProcess
 ) -> None:
     with FaultyProxy(demo) as wire:
-        context, watch = make_window(wire)
-        watch.expect("net::ERR_")
+        context, browser_log = make_window(wire)
+        browser_log.expect("net::ERR_")
         page = context.new_page()
         sign_in(page, wire, Role.VIEWER)
         wire.truncated_request = b"GET /api/v1/labels"

@@ -1,4 +1,4 @@
-"""Update jobs: made step by step, by mouse and by keyboard, and listed as they go."""
+"""Tests of the wizard for update jobs, by mouse and by keyboard, and of the list of jobs."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from tests.browser.conftest import Open
     from tests.scenarios.service_process import ServiceProcess
 
-_FAR = 200
-"""So many keys lead to everything on a page."""
+_MAX_TABS = 200
+"""Maximum number of Tab keys to reach any element of a page."""
 
 
 @pytest.fixture
 def firmware(demo: ServiceProcess) -> dict[str, Any]:
-    """Released firmware that no device has yet."""
+    """Return released firmware that no device runs yet."""
     found: dict[str, Any] = demo.call("GET", f"/api/v1/firmware/{new_firmware(demo)[0]}")
     return found
 
 
 @pytest.fixture
 def label(demo: ServiceProcess) -> Iterator[str]:
-    """A label on three devices that can take the firmware, and on one that cannot."""
+    """Yield a label of three devices that can run the firmware, and of one that cannot."""
     devices = demo.call("GET", f"/api/v1/devices?ModelNumber={MODEL}&MaxResults=3")["items"]
     name = f"wing {uuid4().hex[:8]}"
     demo.call(
@@ -50,66 +50,66 @@ def label(demo: ServiceProcess) -> Iterator[str]:
 
 @pytest.fixture
 def job_name(demo: ServiceProcess) -> Iterator[str]:
-    """What a test calls its jobs; they are over when it ends."""
+    """Yield the name of the jobs of a test; they are finished at its end."""
     name = f"Job {uuid4().hex[:8]}"
     yield name
-    for job in _jobs(demo, name):
+    for job in _list_jobs(demo, name):
         finish_job(demo, job["id"])
 
 
-def _jobs(demo: ServiceProcess, name: str) -> list[dict[str, Any]]:
+def _list_jobs(demo: ServiceProcess, name: str) -> list[dict[str, Any]]:
     return [each for each in demo.call("GET", "/api/v1/jobs")["items"] if each["name"] == name]
 
 
-def _next(page: Page) -> None:
+def _click_next(page: Page) -> None:
     page.get_by_role("button", name="Next", exact=True).click()
 
 
-def _heading(page: Page, text: str) -> Locator:
-    """The heading of a step: it has the focus as soon as one is there."""
+def _wait_for_heading(page: Page, text: str) -> Locator:
+    """Return the heading of a step once it has the focus."""
     found = page.get_by_role("heading", level=2, name=text)
     expect(found).to_be_focused()
     return found
 
 
-def _tab_to(page: Page, wanted: Locator) -> None:
-    """Go on with the Tab key alone."""
-    for _ in range(_FAR):
-        if wanted.evaluate("element => element === document.activeElement"):
+def _tab_to(page: Page, target: Locator) -> None:
+    """Press Tab until an element has the focus."""
+    for _ in range(_MAX_TABS):
+        if target.evaluate("element => element === document.activeElement"):
             return
         page.keyboard.press("Tab")
     pytest.fail("the focus never gets there")
 
 
-def test_a_label_becomes_one_job_that_begins_with_a_canary(
+def test_a_label_becomes_one_job_that_starts_with_a_canary(
     open_as: Open, demo: ServiceProcess, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as(f"/jobs/new?Label={quote(label)}", Role.OPERATOR)
     fitting = page.get_by_role("group", name="For the devices that you chose")
     expect(page.get_by_role("group", name="For other models")).to_be_visible()
-    _next(page)
+    _click_next(page)
     expect(page.get_by_role("alert")).to_contain_text("Firmware: Choose the firmware")
-    page.route("**/api/v1/firmware/*", lambda route: route.abort())  # The list knew all of it.
+    page.route("**/api/v1/firmware/*", lambda route: route.abort())  # The list has all of its data.
     fitting.get_by_role("radio", name=f"{firmware['version']} MT MotionSensor").check()
     assert find_violations(page) == []
-    _next(page)
+    _click_next(page)
 
-    _heading(page, "Which devices?")
+    _wait_for_heading(page, "Which devices?")
     expect(page.get_by_text("4 devices match")).to_be_visible()
     expect(page.get_by_text("1 device is of another model")).to_be_visible()
     expect(page.get_by_role("group", name="Devices that match").get_by_role("row")).to_have_count(5)
     assert find_violations(page) == []
-    _next(page)
+    _click_next(page)
 
-    _heading(page, "Rollout plan")
+    _wait_for_heading(page, "Rollout plan")
     page.get_by_label("Name", exact=True).fill(job_name)
     page.get_by_label("Size of the canary").fill("1")
     page.get_by_label("Counted in").select_option("devices")
     page.get_by_text("More options").click()
     assert find_violations(page) == []
-    _next(page)
+    _click_next(page)
 
-    _heading(page, "Review and start")
+    _wait_for_heading(page, "Review and start")
     told = page.get_by_role("region", name="What will happen")
     expect(told).to_contain_text(f"3 devices will be updated to {firmware['version']}")
     expect(told).to_contain_text("1 first, the others when 95 % of those have succeeded")
@@ -124,14 +124,14 @@ def test_a_label_becomes_one_job_that_begins_with_a_canary(
     page.get_by_role("button", name="Start job").dblclick()
 
     expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))
-    (job,) = _jobs(demo, job_name)
+    (job,) = _list_jobs(demo, job_name)
     assert job["targets"] == {"filter": {"Label": [label]}, "all": False}
     assert [(wave["name"], wave["size"]) for wave in job["waveStates"]] == [("Canary", 1), (None, 2)]
     assert (job["gate"]["successPercent"], job["createdBy"]) == (95, "operator")
 
 
-def test_nothing_starts_without_a_device_that_can_take_it(open_as: Open, firmware: dict[str, Any]) -> None:
-    # Who comes with firmware alone is asked about devices of its model.
+def test_no_job_starts_without_an_eligible_device(open_as: Open, firmware: dict[str, Any]) -> None:
+    # With firmware in the URL, the wizard offers devices of its model.
     page = open_as(f"/jobs/new?Firmware={firmware['id']}", Role.OPERATOR)
     expect(page).to_have_url(re.compile(rf"ModelNumber={MODEL}"))
     expect(page.get_by_text("of another model")).to_have_count(0)
@@ -141,13 +141,13 @@ def test_nothing_starts_without_a_device_that_can_take_it(open_as: Open, firmwar
     expect(page.get_by_role("row").filter(has_text="The firmware is for another model")).to_be_visible()
     expect(page.get_by_role("button", name="Start job")).to_be_disabled()
     page.get_by_role("button", name="Change: Devices").click()
-    _heading(page, "Which devices?")
+    _wait_for_heading(page, "Which devices?")
     expect(page.get_by_text("1 device that you selected.")).to_be_visible()
     page.go_back()
-    _heading(page, "Review and start")
+    _wait_for_heading(page, "Review and start")
 
 
-def test_what_is_selected_in_the_list_is_what_the_job_is_for(
+def test_devices_selected_in_the_list_are_the_targets_of_the_job(
     open_as: Open, total: int, firmware: dict[str, Any]
 ) -> None:
     page = open_as("/devices", Role.OPERATOR)
@@ -155,7 +155,7 @@ def test_what_is_selected_in_the_list_is_what_the_job_is_for(
     page.get_by_role("button", name="Update…").click()
     expect(page).to_have_url(re.compile(r"/jobs/new\?Selection=\w+$"))
     page.get_by_role("radio", name=f"{firmware['version']} MT MotionSensor").check()
-    _next(page)
+    _click_next(page)
     selected = re.compile(r"^\d+ devices that you selected\.")
     expect(page.get_by_text(selected)).to_contain_text(f"{total} devices")
     page.reload()
@@ -168,7 +168,7 @@ def test_what_is_selected_in_the_list_is_what_the_job_is_for(
     expect(page).to_have_url(re.compile(rf"/jobs/new\?Device={TRACKER}$"))
 
 
-def test_who_may_only_look_is_not_offered_it(open_as: Open) -> None:
+def test_viewers_are_not_offered_new_jobs(open_as: Open) -> None:
     page = open_as("/jobs", Role.VIEWER)
     wait_until_connected(page)
     expect(page.get_by_role("button", name="Account: viewer")).to_be_visible()
@@ -180,37 +180,37 @@ def test_who_may_only_look_is_not_offered_it(open_as: Open) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("No access to this page")
 
 
-def test_all_of_it_can_be_done_by_keyboard(
+def test_a_job_can_be_created_by_keyboard(
     open_as: Open, demo: ServiceProcess, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}&Step=firmware", Role.OPERATOR)
     _tab_to(page, page.get_by_role("radio", name=f"{firmware['version']} MT MotionSensor"))
     _tab_to(page, page.get_by_role("button", name="Next", exact=True))
     page.keyboard.press("Enter")
-    _heading(page, "Which devices?")
+    _wait_for_heading(page, "Which devices?")
     _tab_to(page, page.get_by_role("button", name="Next", exact=True))
     page.keyboard.press("Enter")
-    _heading(page, "Rollout plan")
+    _wait_for_heading(page, "Rollout plan")
     _tab_to(page, page.get_by_role("radio", name="Immediately", exact=True))
-    page.keyboard.press("ArrowUp")  # wraps around to the last option, Manually
+    page.keyboard.press("ArrowUp")  # wraps around to the last option
     expect(page.get_by_role("radio", name="Manually")).to_be_checked()
     name = page.get_by_label("Name", exact=True)
-    for _ in range(_FAR):
+    for _ in range(_MAX_TABS):
         if name.evaluate("element => element === document.activeElement"):
             break
         page.keyboard.press("Shift+Tab")
     page.keyboard.type(job_name)
     page.keyboard.press("Enter")
-    _heading(page, "Review and start")
+    _wait_for_heading(page, "Review and start")
     make = page.get_by_role("button", name="Create job")
     expect(make).to_be_enabled()
     _tab_to(page, make)
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))
-    assert [job["state"] for job in _jobs(demo, job_name)] == ["CREATED"]
+    assert [job["state"] for job in _list_jobs(demo, job_name)] == ["CREATED"]
 
 
-def test_what_is_wrong_is_said_by_its_field_and_what_was_typed_is_not_lost(
+def test_errors_are_shown_at_their_fields_and_typed_text_is_kept(
     open_as: Open, label: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}", Role.OPERATOR)
@@ -221,7 +221,7 @@ def test_what_is_wrong_is_said_by_its_field_and_what_was_typed_is_not_lost(
     page.get_by_text("More options").click()
     page.get_by_role("radio", name="At a set time").check()
     page.get_by_label("Start time").fill("2020-01-01T00:00")
-    _next(page)
+    _click_next(page)
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("Size of the canary: A number above 0, up to 100.")
     expect(alert).to_contain_text("Start time: This time has passed.")
@@ -244,7 +244,7 @@ def test_what_is_wrong_is_said_by_its_field_and_what_was_typed_is_not_lost(
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
 
 
-def test_jobs_are_listed_as_they_go_and_no_row_moves(
+def test_listed_jobs_are_updated_and_no_row_moves(
     open_as: Open, demo: ServiceProcess, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as("/jobs", Role.OPERATOR)
@@ -290,7 +290,7 @@ def test_jobs_are_listed_as_they_go_and_no_row_moves(
     expect(row).to_contain_text("3 devices")
 
 
-def test_a_job_that_comes_into_the_state_is_told_however_old_it_is(
+def test_an_old_job_that_enters_the_filtered_state_is_announced(
     open_as: Open, demo: ServiceProcess, job_name: str, firmware: dict[str, Any]
 ) -> None:
     order = {
@@ -309,42 +309,42 @@ def test_a_job_that_comes_into_the_state_is_told_however_old_it_is(
     expect(rows).to_have_count(2)
 
 
-def test_what_is_reviewed_is_what_would_be_started_wherever_one_comes_from(
+def test_the_review_shows_the_job_that_would_start_after_any_navigation(
     open_as: Open, demo: ServiceProcess, label: str, job_name: str, firmware: dict[str, Any]
 ) -> None:
     page = open_as(f"/jobs/new?Firmware={firmware['id']}&Label={quote(label)}&Step=review", Role.OPERATOR)
     told = page.get_by_role("region", name="What will happen")
     expect(told).to_contain_text("3 devices will be updated")
     page.get_by_role("button", name="Change: Devices").click()
-    _heading(page, "Which devices?")
+    _wait_for_heading(page, "Which devices?")
     (device,) = demo.call("GET", f"/api/v1/devices?Label={quote(label)}&ModelNumber={MODEL}&MaxResults=1")[
         "items"
     ]
     page.get_by_role("searchbox").fill(device["id"].removeprefix("bmac-"))
     expect(page.get_by_text("1 device matches")).to_be_visible()
-    _next(page)
+    _click_next(page)
     page.get_by_label("Name", exact=True).fill(job_name)
     expect(page).to_have_url(re.compile("Plan="))
-    # What was planned is named by the addresses from before, too: each can be loaded anew.
+    # Earlier URLs contain the plan too: each can be reloaded.
     page.go_back()
-    _heading(page, "Which devices?")
+    _wait_for_heading(page, "Which devices?")
     expect(page).to_have_url(re.compile("Plan="))
-    _next(page)
-    _next(page)
+    _click_next(page)
+    _click_next(page)
     expect(told).to_contain_text("1 device will be updated")
     page.evaluate("history.go(-3)")
     expect(told).to_contain_text("3 devices will be updated")
     expect(page.get_by_role("main")).to_contain_text(job_name)
 
 
-def test_what_was_planned_outlives_a_reload_and_who_hears_no_answer_makes_one_job(
-    open_as: Open, watch: BrowserLog, demo: ServiceProcess, job_name: str, label: str
+def test_a_plan_survives_a_reload_and_a_lost_response_creates_one_job(
+    open_as: Open, browser_log: BrowserLog, demo: ServiceProcess, job_name: str, label: str
 ) -> None:
     firmware, _ = new_firmware(demo)
     page = open_as(f"/jobs/new?Firmware={firmware}&Label={quote(label)}&Step=plan", Role.OPERATOR)
     page.get_by_label("Name", exact=True).fill(job_name)
     page.get_by_role("radio", name="Manually").check()
-    _next(page)
+    _click_next(page)
     make = page.get_by_role("button", name="Create job")
     expect(make).to_be_enabled()
     page.once("dialog", lambda dialog: dialog.accept())
@@ -355,29 +355,29 @@ def test_what_was_planned_outlives_a_reload_and_who_hears_no_answer_makes_one_jo
     page.get_by_role("button", name="Add rule").click()
     expect(page.get_by_label(re.compile(r"^Rule \d: action$"))).to_have_count(2)
 
-    # Another tab does not know what was planned in this one.
+    # Another tab does not have the plan of this one.
     other = page.context.new_page()
     other.goto(page.url.replace("Step=plan", "Step=review"))
     expect(other.get_by_text("The plan of this address was created in another tab")).to_be_visible()
     expect(other.get_by_role("heading", level=2, name="Rollout plan")).to_be_visible()
-    _next(other)
+    _click_next(other)
     expect(other.get_by_role("button", name="Start job")).to_be_enabled()
 
-    # Who hears no answer asks again, and makes one job.
+    # A retry after a lost response creates no second job.
     page.get_by_role("button", name=re.compile("^Remove rule")).last.click()
-    _next(page)
+    _click_next(page)
     expect(make).to_be_enabled()
 
-    def lose(route: Route) -> None:
+    def drop_response(route: Route) -> None:
         route.fetch()
         route.abort()
 
-    watch.expect("ERR_FAILED")
-    page.route("**/api/v1/jobs", lose, times=1)
+    browser_log.expect("ERR_FAILED")
+    page.route("**/api/v1/jobs", drop_response, times=1)
     make.click()
     expect(page.get_by_role("alert")).to_be_in_viewport()
     expect(page.get_by_role("alert")).to_contain_text("It is not known whether the job was created.")
-    assert len(_jobs(demo, job_name)) == 1
+    assert len(_list_jobs(demo, job_name)) == 1
     make.click()
     expect(page).to_have_url(re.compile(r"/jobs/job-\d+$"))
-    assert len(_jobs(demo, job_name)) == 1
+    assert len(_list_jobs(demo, job_name)) == 1

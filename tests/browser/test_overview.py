@@ -1,4 +1,4 @@
-"""The first page: numbers that lead somewhere, and what it says to an empty fleet."""
+"""Tests of the overview: numbers with links, and the steps for an empty fleet."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _TICKS = """() => {
   };
   LOOKING
 }"""
-"""Keep which steps were ticked, and in which order, whenever the page is painted."""
+"""Record the ticked steps, in order, each time the page is painted."""
 
 
 @pytest.fixture
-def empty(tmp_path: Path) -> Iterator[ServiceProcess]:
-    """A service with nothing in it."""
+def empty_service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    """Run a service without devices."""
     with ServiceProcess(tmp_path, *loopback_options("--mqtt")) as service:
         yield service
 
 
-def test_every_number_leads_to_those_it_counts(open_as: Open, page: Page, demo: ServiceProcess) -> None:
+def test_every_number_links_to_the_devices_it_counts(open_as: Open, page: Page, demo: ServiceProcess) -> None:
     summary = demo.call("GET", "/api/v1/devices/summary")
     open_as("/", Role.VIEWER)
     figures = page.get_by_role("list", name="The fleet in numbers")
@@ -66,8 +66,10 @@ def test_every_number_leads_to_those_it_counts(open_as: Open, page: Page, demo: 
     expect(page).to_have_url(f"{demo.url}/devices?Connected=false")
 
 
-def test_numbers_that_cannot_be_renewed_stay_and_say_so(open_as: Open, page: Page, watch: BrowserLog) -> None:
-    watch.expect(500)
+def test_numbers_that_cannot_be_refreshed_stay_with_a_warning(
+    open_as: Open, page: Page, browser_log: BrowserLog
+) -> None:
+    browser_log.expect(500)
     open_as("/")
     figures = page.get_by_role("list", name="The fleet in numbers")
     expect(figures).to_be_visible()
@@ -78,12 +80,12 @@ def test_numbers_that_cannot_be_renewed_stay_and_say_so(open_as: Open, page: Pag
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
-    make_window: Callable[..., tuple[BrowserContext, BrowserLog]], empty: ServiceProcess
+def test_an_empty_fleet_shows_the_first_steps_and_ticks_them_off(
+    make_window: Callable[..., tuple[BrowserContext, BrowserLog]], empty_service: ServiceProcess
 ) -> None:
-    context, _ = make_window(empty)
+    context, _ = make_window(empty_service)
     page = context.new_page()
-    sign_in(page, empty, Role.ADMIN)
+    sign_in(page, empty_service, Role.ADMIN)
     page.goto("/")
     steps = page.get_by_role("region", name="Three steps to your fleet").get_by_role("listitem")
     expect(steps.nth(0)).to_contain_text("Next")
@@ -92,31 +94,31 @@ def test_an_empty_fleet_says_what_to_do_and_ticks_it_off(
     steps.nth(0).get_by_role("link", name="Add a gateway").click()
     asking = page.get_by_role("dialog", name="Claim a gateway")
     expect(asking).to_be_visible()
-    expect(page).to_have_url(f"{empty.url}/gateways")
+    expect(page).to_have_url(f"{empty_service.url}/gateways")
     asking.get_by_role("button", name="Cancel").click()
     expect(asking).to_have_count(0)
     page.go_back()
     progress = page.get_by_text("steps done")
     expect(progress).to_have_text("0 of 3 steps done")
     page.evaluate(_TICKS.replace("LOOKING", OBSERVE_CHANGES))
-    claimed = empty.claim(_MAC)
+    claimed = empty_service.claim(_MAC)
     expect(steps.nth(1)).to_contain_text("Waits for the gateway to connect")
     expect(steps.nth(0)).to_contain_text("It has not connected yet.")
     expect(progress).to_have_text("0 of 3 steps done")
     assert page.evaluate("[...window.ticks]") == []
     opening = steps.nth(0).get_by_role("link", name="Open the gateway")
     expect(opening).to_have_attribute("href", f"/gateways/{_MAC}")
-    port = empty.mqtt["mqtt"].port
+    port = empty_service.mqtt["mqtt"].port
     broker = f"mqtt://{claimed.user}:{claimed.password}@127.0.0.1:{port}"
     with Program("gateway", "--broker", broker, "--mac", _MAC, "--speed", "60"):
         expect(steps.nth(0)).to_contain_text("Done")
         expect(steps.nth(1)).to_contain_text("Done")
-        # What is painted is looked at a moment later than a test sees it.
+        # The recording runs a moment after the test sees a change.
         wait_until(page, lambda: page.evaluate("[...window.ticks]"))
         assert page.evaluate("[...window.ticks]")[0] == "Connect a gateway"
         expect(opening).to_have_count(0)
         expect(steps.nth(2)).to_contain_text("Next")
-        empty.call("PUT", f"/api/v1/devices/bmac-{_MAC}/labels/floor-2")
+        empty_service.call("PUT", f"/api/v1/devices/bmac-{_MAC}/labels/floor-2")
         expect(steps.nth(2)).to_contain_text("Done")
     page.get_by_role("button", name="Go to the overview").click()
     expect(page.get_by_role("list", name="The fleet in numbers")).to_be_visible()

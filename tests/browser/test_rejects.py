@@ -1,4 +1,4 @@
-"""Rejected reports in the console: what came, why it was not taken, and what it was."""
+"""Tests of the page of rejected reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INVALID_REPORT = '<img src="x" onerror="alert(1)">\u0007'
 
 
 @pytest.mark.rule("rest-96")
-def test_a_rejected_report_is_told_with_its_reason(open_as: Open, demo: ServiceProcess) -> None:
+def test_a_rejected_report_is_shown_with_its_reason(open_as: Open, demo: ServiceProcess) -> None:
     with new_mac(demo) as mac:
         password = demo.claim(mac).password
         page = open_as(f"/rejects?Gateway={mac.upper()}")
@@ -35,7 +35,7 @@ def test_a_rejected_report_is_told_with_its_reason(open_as: Open, demo: ServiceP
             expect(rows).to_contain_text(f"{front}/heartbeat")
             gateway.publish(OutgoingMessage(f"{front}/gossip", b"{}"))
             expect(page.get_by_role("button", name="1 new")).to_be_visible()
-            expect(rows).to_have_count(1)  # nothing jumps
+            expect(rows).to_have_count(1)  # rows do not move
 
         rows.get_by_role("button", name="Show payload").click()
         expect(page.locator("pre")).to_have_text(_INVALID_REPORT.replace("\u0007", "\u2407"))

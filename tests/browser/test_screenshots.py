@@ -1,4 +1,4 @@
-"""Pictures of the main pages, as documents show them; MESHFLEET_PICTURES names the folder to keep them in."""
+"""Screenshots of the main pages for the documentation; MESHFLEET_PICTURES names the directory for them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from tests.browser.conftest import Open
     from tests.scenarios.service_process import ServiceProcess
 
-LARGEST = 300_000
-"""Bytes: pictures come with every clone."""
+MAX_BYTES = 300_000
+"""Maximum size in bytes: screenshots are part of every clone."""
 
 STORED_PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
 
-class Picture(NamedTuple):
-    """A page in a window, and what is there when it is worth a picture."""
+class Screenshot(NamedTuple):
+    """Screenshot of a page, and the text to wait for."""
 
     path: str
     shows: str
@@ -36,30 +36,30 @@ class Picture(NamedTuple):
     height: int = 900
 
 
-# Of the demo fleet, the office whose names every machine has letters for.
-PICTURES = {
-    "devices": Picture("/devices?Label=Head+office", "24 devices", "light"),
-    "device": Picture("/devices/bmac-ca5bda1a0006?range=1h", "Temperature", "dark"),
-    "properties": Picture("/devices/bmac-ca5bda1a0006?tab=properties", "Read or write", "light"),
-    "gateway": Picture("/gateways/02005e000001", "MT MultiTracker", "dark"),
-    "wizard": Picture(
+# Pages of the head office: fonts on every machine have the letters of its names.
+SCREENSHOTS = {
+    "devices": Screenshot("/devices?Label=Head+office", "24 devices", "light"),
+    "device": Screenshot("/devices/bmac-ca5bda1a0006?range=1h", "Temperature", "dark"),
+    "properties": Screenshot("/devices/bmac-ca5bda1a0006?tab=properties", "Read or write", "light"),
+    "gateway": Screenshot("/gateways/02005e000001", "MT MultiTracker", "dark"),
+    "wizard": Screenshot(
         "/jobs/new?Firmware={firmware}&Label=Head+office&Step=review", "will be updated", "light"
     ),
-    "phone": Picture("/devices/bmac-ca5bda1a0006?range=1h", "Temperature", "light", 390, 844),
+    "phone": Screenshot("/devices/bmac-ca5bda1a0006?range=1h", "Temperature", "light", 390, 844),
 }
 
 
 SILENT = sum(not each.battery for each in build_site(BUILDINGS[0]).devices)
-"""Of the office, the devices whose battery is empty."""
+"""Number of devices of the office with an empty battery."""
 
 
-def test_pictures_are_small(open_as: Open, page: Page, demo: ServiceProcess, tmp_path: Path) -> None:
-    # Devices that have just been put up are not heard yet.
+def test_screenshots_are_small(open_as: Open, page: Page, demo: ServiceProcess, tmp_path: Path) -> None:
+    # Newly added devices have not reported yet.
     office = "/api/v1/devices/summary?Label=Head+office"
     wait_until(page, lambda: demo.call("GET", office)["disconnected"] == SILENT)
     released = f"/api/v1/firmware?ModelNumber={MODEL}&State=released"
     firmware = demo.call("GET", released)["items"][-1]["id"]
-    for name, picture in PICTURES.items():
+    for name, picture in SCREENSHOTS.items():
         page.set_viewport_size({"width": picture.width, "height": picture.height})
         page.emulate_media(color_scheme=picture.theme)
         open_as(picture.path.format(firmware=firmware))
@@ -67,18 +67,18 @@ def test_pictures_are_small(open_as: Open, page: Page, demo: ServiceProcess, tmp
         take_screenshot(page, name, tmp_path)
 
 
-def take_screenshot(page: Page, name: str, spare: Path) -> None:
-    """Keep a picture where it is wanted, as soon as the page has come to rest."""
+def take_screenshot(page: Page, name: str, fallback: Path) -> None:
+    """Save a screenshot once the page is idle."""
     expect(page.get_by_text("Loading")).to_have_count(0)
     page.evaluate("document.fonts.ready")
     wait_until(page, lambda: page.evaluate("document.getAnimations().length") == 0)
-    folder = Path(os.environ.get("MESHFLEET_PICTURES") or spare)
+    folder = Path(os.environ.get("MESHFLEET_PICTURES") or fallback)
     taken = page.screenshot(path=folder / f"{name}.png")
-    assert 10_000 < len(taken) < LARGEST
+    assert 10_000 < len(taken) < MAX_BYTES
 
 
 @pytest.mark.part("long")
-def test_pictures_of_an_update_are_small(open_as: Open, demo: ServiceProcess, tmp_path: Path) -> None:
+def test_screenshots_of_an_update_are_small(open_as: Open, demo: ServiceProcess, tmp_path: Path) -> None:
     with (
         new_site(demo, tmp_path / "well", devices=7) as well,
         new_site(demo, tmp_path / "failing", devices=2) as failing,
@@ -108,7 +108,7 @@ def test_pictures_of_an_update_are_small(open_as: Open, demo: ServiceProcess, tm
         take_screenshot(page, "evidence", tmp_path)
 
 
-def test_the_kept_pictures_are_these() -> None:
+def test_the_stored_screenshots_are_those_of_these_tests() -> None:
     kept = {path.stem: path.stat().st_size for path in STORED_PICTURES.glob("*.png")}
-    assert set(kept) == {*PICTURES, "job", "evidence"}
-    assert max(kept.values()) < LARGEST
+    assert set(kept) == {*SCREENSHOTS, "job", "evidence"}
+    assert max(kept.values()) < MAX_BYTES

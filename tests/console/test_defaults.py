@@ -1,4 +1,4 @@
-"""What the wizard for a new job begins with is what the service takes where an order says nothing."""
+"""Test that the wizard for a new job starts with the defaults of the service."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PLAN = Path(__file__).parents[2] / "console" / "src" / "pages" / "jobs" / "new" 
 
 
 @pytest.mark.rule("rest-128")
-def test_the_wizard_begins_with_the_defaults_of_the_service() -> None:
+def test_the_wizard_starts_with_the_defaults_of_the_service() -> None:
     text = PLAN.read_text("utf-8")
-    found = re.search(r'retry = \$state\(\{ max: "(.+?)", seconds: "(.+?)" \}\)', text)
-    assert found is not None
+    match = re.search(r'retry = \$state\(\{ max: "(.+?)", seconds: "(.+?)" \}\)', text)
+    assert match is not None
     retry = Retry()
-    assert [float(each) for each in found.groups()] == [retry.max, retry.backoff_seconds]
+    assert [float(each) for each in match.groups()] == [retry.max, retry.backoff_seconds]

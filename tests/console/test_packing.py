@@ -1,4 +1,4 @@
-"""Whoever installs the package gets the console, without Node, npm, git or a network."""
+"""Tests that the installed package contains the console, without Node, npm, git or a network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SITE = "meshfleet/service/console/site"
 
 @pytest.fixture(scope="module")
 def site() -> dict[str, bytes]:
-    """Every file that was built."""
+    """Return the built files by path."""
     folder = require(CONSOLE).parent
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
@@ -29,7 +29,7 @@ def site() -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def unpacked(site: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources as they are published."""
+    """Return the unpacked source distribution."""
     assert site
     folder = tmp_path_factory.mktemp("packed")
     _pack(ROOT, "sdist", folder)
@@ -41,18 +41,18 @@ def unpacked(site: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.part("long")
-def test_published_sources_have_the_console_and_what_it_is_built_from(
+def test_the_source_distribution_contains_the_console_and_its_sources(
     unpacked: Path, site: dict[str, bytes]
 ) -> None:
-    assert _inside(unpacked / "src" / SITE) == site
-    there = set(_inside(unpacked / "console"))
-    assert {"package.json", "package-lock.json", ".npmrc", "index.html", "src/main.ts"} <= there
-    assert [name for name in there if name.startswith(("node_modules", "generated"))] == []
+    assert _read_files(unpacked / "src" / SITE) == site
+    files = set(_read_files(unpacked / "console"))
+    assert {"package.json", "package-lock.json", ".npmrc", "index.html", "src/main.ts"} <= files
+    assert [name for name in files if name.startswith(("node_modules", "generated"))] == []
     assert {path.name for path in unpacked.iterdir() if path.is_dir()} == {"console", "scripts", "src"}
 
 
 @pytest.mark.part("long")
-def test_they_are_installed_without_building_the_console_again(
+def test_the_source_distribution_is_installed_without_another_build(
     unpacked: Path, site: dict[str, bytes], tmp_path: Path
 ) -> None:
     _pack(unpacked, "wheel", tmp_path, PATH="", npm_config_registry="http://127.0.0.1:9")
@@ -66,16 +66,16 @@ def test_they_are_installed_without_building_the_console_again(
     assert not (unpacked / "console" / "node_modules").exists()
 
 
-def test_what_others_wrote_comes_with_their_licences(site: dict[str, bytes]) -> None:
+def test_licenses_of_dependencies_are_included(site: dict[str, bytes]) -> None:
     used = json.loads((ROOT / "console" / "package.json").read_text("utf-8"))["dependencies"]
-    told = site["licenses.md"].decode()
-    for name in [*used, "svelte"]:  # which is compiled into every page
+    licenses = site["licenses.md"].decode()
+    for name in [*used, "svelte"]:  # Svelte is compiled into every page
         if name.startswith("@fontsource-variable/"):
             assert b"SIL OPEN FONT LICENSE" in site[f"license-{name.rpartition('/')[2]}.txt"]
         else:
-            _, _, text = told.partition(f"\n## {name} - ")
+            _, _, text = licenses.partition(f"\n## {name} - ")
             assert "copyright" in text.partition("\n## ")[0].lower(), name
-    # The component is a bundle itself: of these nobody else tells.
+    # Swagger UI is a bundle itself: its licenses are listed nowhere else.
     assert b"@license React" in site["license-swagger-ui-bundle.txt"]
 
 
@@ -84,7 +84,7 @@ def _pack(root: Path, target: str, into: Path, **variables: str) -> None:
     subprocess.run(command, cwd=root, env={**os.environ, **variables}, check=True, capture_output=True)
 
 
-def _inside(folder: Path) -> dict[str, bytes]:
+def _read_files(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }

@@ -1,4 +1,4 @@
-"""Percentages as the console writes them: what they say beside a limit is true."""
+"""Tests of the percentages of the console: rounding never moves one across a limit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SOURCE = Path(__file__).parents[2] / "console" / "src" / "text" / "percent.ts"
 PROGRAM = """
 import { formatPercentage, percentText, progressText, reachesPercent } from "SOURCE";
 const rows = JSON.parse(process.argv[1]);
-const said = rows.map(([part, whole, ...limits]) => [
+const shares = rows.map(([part, whole, ...limits]) => [
   formatPercentage(part, whole, ...limits),
   ...limits.map((limit) => (reachesPercent(part, whole, limit) ? ">= " : "< ") + percentText(limit)),
 ]);
 const progress = JSON.parse(process.argv[2]).map((row) => progressText(...row));
-console.log(JSON.stringify({ said, progress }));
+console.log(JSON.stringify({ shares, progress }));
 """
 
 ROWS: list[tuple[list[float], list[str]]] = [
@@ -44,19 +44,26 @@ ROWS: list[tuple[list[float], list[str]]] = [
     ([0, 3], ["0 %"]),
     ([3, 3], ["100 %"]),
 ]
-"""A count, of how many, and limits; the share as it is written, and on which side of each limit it is."""
+"""Part, whole, and limits; the expected text, and the expected side of each limit."""
 
 PROGRESS = {(0, 0): "0 %", (0, 4): "< 1 %", (1, 10): "1 %", (99, 999): "99 %", (100, 1000): "100 %"}
-"""The progress of a job and how many devices are finished, and how that is written."""
+"""Finished devices and all devices of a job, and the expected text of its progress."""
 
 
-def test_a_share_is_written_on_its_own_side_of_every_limit() -> None:
+def test_a_percentage_is_on_the_right_side_of_every_limit() -> None:
     program = PROGRAM.replace("SOURCE", SOURCE.as_uri())
-    asked = [json.dumps([row for row, _ in ROWS]), json.dumps(list(PROGRESS))]
-    told = subprocess.run(
-        [NODE, "--input-type=module", "--eval", program, *asked], check=True, capture_output=True, text=True
+    arguments = [json.dumps([row for row, _ in ROWS]), json.dumps(list(PROGRESS))]
+    result = subprocess.run(
+        [NODE, "--input-type=module", "--eval", program, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
     )
-    found = json.loads(told.stdout)
-    wrong = [(row, said) for (row, wanted), said in zip(ROWS, found["said"], strict=True) if said != wanted]
+    found = json.loads(result.stdout)
+    wrong = [
+        (row, actual)
+        for (row, expected), actual in zip(ROWS, found["shares"], strict=True)
+        if actual != expected
+    ]
     assert wrong == []
     assert dict(zip(PROGRESS, found["progress"], strict=True)) == PROGRESS

@@ -1,4 +1,4 @@
-"""What a browser has to fetch before the first page is seen is little."""
+"""Tests of the size of the first page."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.external_tools import CONSOLE, require
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_SCRIPT = 120_000
-MOST_STYLE = 15_000
-"""Bytes on the wire."""
-MOST_FILES = 8
-"""The start, what all pages share, the overview, and what each of them looks like."""
+MAX_SCRIPT_BYTES = 120_000
+MAX_STYLE_BYTES = 15_000
+"""Maximum compressed size in bytes."""
+MAX_FILES = 8
+"""Maximum number of files: the entry, shared code, the overview, and their styles."""
 
-_CHART = "u-over"
-"""A word that is in the code of every chart, and nowhere else."""
+_CHART_MARKER = "u-over"
+"""Text in the code of every chart, and nowhere else."""
 
-_REFERENCE = "dangerouslySetInnerHTML"
-"""The same of React, which the reference of the REST interface brings along: the largest of all."""
+_REFERENCE_MARKER = "dangerouslySetInnerHTML"
+"""Text in the code of React, which only the REST reference uses, the largest part."""
 
 
 @pytest.fixture(scope="module")
@@ -31,45 +31,46 @@ def site() -> Path:
 
 
 @pytest.fixture(scope="module")
-def first(site: Path) -> set[Path]:
-    """What the start page names, the overview, and all that these import without being asked."""
+def first_files(site: Path) -> set[Path]:
+    """Return the files that the start page loads: its entry, the overview, and their static imports."""
     start = (site / "index.html").read_text()
     named = {site / name[1:] for name in re.findall(r'(?:src|href)="(/[^"]+\.(?:js|css))"', start)}
-    waiting = (
+    pending = (
         named | set((site / "assets").glob("Overview-*.js")) | set((site / "assets").glob("Overview-*.css"))
     )
     found: set[Path] = set()
-    while waiting:
-        path = waiting.pop()
+    while pending:
+        path = pending.pop()
         found.add(path)
         if path.suffix == ".js":
             imports = re.findall(r'(?:from|import)\s*"(\./[^"]+)"', path.read_text())
-            waiting |= {(path.parent / name).resolve() for name in imports} - found
+            pending |= {(path.parent / name).resolve() for name in imports} - found
     return found
 
 
-def test_the_first_page_needs_little(first: set[Path]) -> None:
+def test_the_first_page_is_small(first_files: set[Path]) -> None:
     sizes = {
-        kind: sum(_on_the_wire(path) for path in first if path.suffix == kind) for kind in (".js", ".css")
+        kind: sum(_compressed_size(path) for path in first_files if path.suffix == kind)
+        for kind in (".js", ".css")
     }
-    assert 20_000 < sizes[".js"] <= MOST_SCRIPT
-    assert 1_000 < sizes[".css"] <= MOST_STYLE
+    assert 20_000 < sizes[".js"] <= MAX_SCRIPT_BYTES
+    assert 1_000 < sizes[".css"] <= MAX_STYLE_BYTES
 
 
-def test_the_first_page_comes_in_few_pieces(first: set[Path]) -> None:
-    assert 3 < len(first) <= MOST_FILES
+def test_the_first_page_needs_few_files(first_files: set[Path]) -> None:
+    assert 3 < len(first_files) <= MAX_FILES
 
 
-def test_charts_come_later(first: set[Path]) -> None:
-    assert any(path.name.startswith("Overview-") for path in first)
-    assert [path.name for path in first if _CHART in path.read_text()] == []
+def test_the_first_page_contains_no_charts(first_files: set[Path]) -> None:
+    assert any(path.name.startswith("Overview-") for path in first_files)
+    assert [path.name for path in first_files if _CHART_MARKER in path.read_text()] == []
 
 
-def test_the_reference_comes_when_somebody_opens_it(first: set[Path], site: Path) -> None:
-    having = {path for path in (site / "assets").glob("*.js") if _REFERENCE in path.read_text()}
-    assert len(having) == 1  # in a chunk of its own: pages are fetched soon, it is not
-    assert not having & first
+def test_the_reference_is_loaded_on_demand(first_files: set[Path], site: Path) -> None:
+    chunks = {path for path in (site / "assets").glob("*.js") if _REFERENCE_MARKER in path.read_text()}
+    assert len(chunks) == 1  # a chunk of its own, which is not prefetched like pages
+    assert not chunks & first_files
 
 
-def _on_the_wire(path: Path) -> int:
+def _compressed_size(path: Path) -> int:
     return path.with_name(f"{path.name}.gz").stat().st_size

@@ -1,4 +1,4 @@
-"""What every source of the console holds to."""
+"""Rules for all sources of the console."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LONGEST = 400
-"""Lines; half of it is better."""
+MAX_LINES = 400
+"""Maximum number of lines; half of it is better."""
 
-NAMED = {"http://www.w3.org/2000/svg"}
-"""Addresses that are names: nobody asks for what is there."""
+NAMESPACE_URLS = {"http://www.w3.org/2000/svg"}
+"""URLs that are only names and are never requested."""
 
 FORBIDDEN = {
     "style in an attribute, against the policy": (r"\bstyle=", '<p style="color: red">'),
@@ -28,10 +28,10 @@ FORBIDDEN = {
     "side of a place": (r"(?m)^\s*(?:left|right): .*;$", "p {\n  left: 0;\n}"),
     "side of a text": (r"(?:text-align|float): (?:left|right)", "p { text-align: right }"),
 }
-"""Patterns, and an example of what each must find."""
+"""Forbidden patterns, each with an example that it must match."""
 
 
-def _tracked(*patterns: str) -> list[Path]:
+def _list_tracked_files(*patterns: str) -> list[Path]:
     git = shutil.which("git")
     assert git
     found = subprocess.run(
@@ -40,36 +40,38 @@ def _tracked(*patterns: str) -> list[Path]:
     return [ROOT / name for name in found.stdout.split("\0") if name]
 
 
-def _sources() -> dict[str, str]:
-    paths = _tracked("console/src", "console/public", "console/index.html", "console/*.ts")
+def _read_sources() -> dict[str, str]:
+    paths = _list_tracked_files("console/src", "console/public", "console/index.html", "console/*.ts")
     return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in paths}
 
 
 @pytest.mark.parametrize(("pattern", "example"), list(FORBIDDEN.values()), ids=FORBIDDEN)
-def test_no_source_has_what_we_do_without(pattern: str, example: str) -> None:
+def test_no_source_contains_a_forbidden_pattern(pattern: str, example: str) -> None:
     assert re.search(pattern, example)
-    assert [name for name, text in _sources().items() if re.search(pattern, text)] == []
+    assert [name for name, text in _read_sources().items() if re.search(pattern, text)] == []
 
 
-def test_no_source_names_another_host() -> None:
+def test_no_source_refers_to_another_host() -> None:
     named = {
         (name, address)
-        for name, text in _sources().items()
+        for name, text in _read_sources().items()
         if name != "console/vite.config.ts"  # names the service on this machine
         for address in re.findall(r"(?:https?|wss?)://[^\s\"'`<>)]*", text)
     }
-    assert {each for each in named if each[1] not in NAMED} == set()
+    assert {each for each in named if each[1] not in NAMESPACE_URLS} == set()
 
 
 def test_no_source_is_long() -> None:
-    sources = _sources()
+    sources = _read_sources()
     assert sources
-    assert [name for name, text in sources.items() if text.count("\n") > LONGEST] == []
+    assert [name for name, text in sources.items() if text.count("\n") > MAX_LINES] == []
 
 
-def test_nothing_is_kept_that_was_built_or_is_not_ours() -> None:
-    scripts = _tracked("*.js", "*.mjs", "*.cjs", "*.css", "*.map", "*.gz", "*.woff2", "*.d.ts")
+def test_no_built_or_third_party_files_are_tracked() -> None:
+    scripts = _list_tracked_files("*.js", "*.mjs", "*.cjs", "*.css", "*.map", "*.gz", "*.woff2", "*.d.ts")
     folders = {path.relative_to(ROOT).as_posix() for path in scripts}
     ours = ("console/src/", "console/public/theme.js", "console/svelte.config.js", "tests/node/")
     assert [name for name in folders if not name.startswith(ours)] == []
-    assert _tracked("src/meshfleet/service/console/site", "console/generated", "*node_modules*") == []
+    assert (
+        _list_tracked_files("src/meshfleet/service/console/site", "console/generated", "*node_modules*") == []
+    )

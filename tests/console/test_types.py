@@ -1,4 +1,4 @@
-"""The check of the console's types finds faults: also in what it thinks the interface to be."""
+"""Test that the type check of the console finds errors, also against the generated API types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.node import NODE
 
 CONSOLE = Path(__file__).parents[2] / "console"
 
-SOUND = """<script lang="ts">
+VALID_COMPONENT = """<script lang="ts">
   import type { components } from "./generated/schema";
 
   const { device }: { device: components["schemas"]["Device"] } = $props();
@@ -23,16 +23,16 @@ SOUND = """<script lang="ts">
 
 <p>{device.id}</p>
 """
-PLANTED = {
-    "Sound": SOUND,
-    "WrongField": SOUND.replace("device.id", "device.noSuchField"),
-    "WrongWarning": SOUND.replace("<p>{device.id}</p>", "<img src={device.id}>"),
+COMPONENTS = {
+    "Sound": VALID_COMPONENT,
+    "WrongField": VALID_COMPONENT.replace("device.id", "device.noSuchField"),
+    "WrongWarning": VALID_COMPONENT.replace("<p>{device.id}</p>", "<img src={device.id}>"),
 }
 
 
 @pytest.fixture
-def planted(tmp_path: Path) -> Path:
-    """A folder that is set up like the console, with components of its own."""
+def project(tmp_path: Path) -> Path:
+    """Return a directory set up like the console, with components that contain errors."""
     require(NodePackage("svelte-check", CONSOLE, installer="scripts/build_console.py"))
     for name in ("node_modules", "package.json", "svelte.config.js"):
         (tmp_path / name).symlink_to(CONSOLE / name)
@@ -44,19 +44,19 @@ def planted(tmp_path: Path) -> Path:
     subprocess.run([NODE, generator, document, "--output", types], check=True, capture_output=True)
     settings = json.loads((CONSOLE / "tsconfig.json").read_text())
     (tmp_path / "tsconfig.json").write_text(json.dumps({**settings, "include": ["*.svelte"]}))
-    for name, text in PLANTED.items():
+    for name, text in COMPONENTS.items():
         (tmp_path / f"{name}.svelte").write_text(text)
     return tmp_path
 
 
-@pytest.mark.part("long")  # it has the whole compiler start, and looks at how the check is set up
-def test_planted_faults_are_found_and_nothing_else(planted: Path) -> None:
+@pytest.mark.part("long")  # starts the whole compiler
+def test_planted_errors_are_found_and_nothing_else(project: Path) -> None:
     words = json.loads((CONSOLE / "package.json").read_text())["scripts"]["check"].split()
     assert "--fail-on-warnings" in words
     program = CONSOLE / "node_modules" / words[0] / "bin" / words[0]
     checked = subprocess.run(
         [NODE, program, *words[1:], "--output", "machine"],
-        cwd=planted,
+        cwd=project,
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-/** Samples: page by page, as they come live, and how one is told from another. */
+/** Samples of a device: reading them in pages, finding them in live events, and telling them apart. */
 import { type Schemas, api, requireBody } from "../../api/client";
 import type { LiveEvent } from "../../live/socket.svelte";
 
@@ -6,7 +6,7 @@ export type Sample = Schemas["Sample"];
 
 const KINDS: ReadonlySet<unknown> = new Set<Sample["kind"]>(["property", "measurement", "measurement-error", "event"]);
 
-/** A page of samples of some kinds, the newest first. */
+/** Load a page of samples of some kinds, newest first. */
 export async function readSamples(
   deviceId: string,
   kinds: readonly Sample["kind"][],
@@ -17,17 +17,17 @@ export async function readSamples(
   const query = { Kind: [...kinds], MaxResults: size, ...(token === undefined ? {} : { NextToken: token }) };
   const params = { path: { device_id: deviceId }, query };
   const page = requireBody(await api.GET("/api/v1/devices/{device_id}/samples", { params, signal }));
-  // The same address also speaks CSV, to those who ask for it.
+  // The endpoint also returns CSV, if the request accepts it.
   if (typeof page === "string") throw new Error("the service answered with CSV");
   return page;
 }
 
-/** The samples among reports: others, such as heartbeats, have other kinds. */
-export function samplesTold(events: readonly LiveEvent[]): Sample[] {
+/** Return the samples among events of type `report`. Other reports, such as heartbeats, are left out. */
+export function parseSampleEvents(events: readonly LiveEvent[]): Sample[] {
   return events.map((event) => event.data).filter(isSample);
 }
 
-/** What makes a sample itself: a report that comes twice is one sample. */
+/** Return a key that is equal for two copies of one sample: a report can arrive twice. */
 export function sampleKey(sample: Sample): string {
   return JSON.stringify([sample.time, sample.kind, sample.identifier ?? sample.name, sample.seq]);
 }

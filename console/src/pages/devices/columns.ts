@@ -1,4 +1,4 @@
-/** The columns of the table: which there are, how wide each is, and which are shown where there is little room. */
+/** Columns of the device table: their widths, and which of them fit into narrow windows. */
 import type { Sort } from "../../filtering/filters";
 import { withoutParams } from "../../query";
 import { en } from "../../text/en";
@@ -7,10 +7,10 @@ export type Name = Exclude<keyof typeof en.devices.columns, "label" | "reset">;
 
 export interface Column {
   readonly name: Name;
-  /** In pixels; a column that grows has at least that. */
+  /** Width in pixels; the minimum for a column that grows. */
   readonly width: number;
   readonly grows?: true;
-  /** Numbers stand at the end, one below the other. */
+  /** Whether the cells are aligned to the end, as numbers are. */
   readonly atEnd?: true;
   readonly sort?: "id" | "friendlyName" | "connectivity";
 }
@@ -29,54 +29,55 @@ export const columns: readonly Column[] = [
   { name: "seen", width: 80, atEnd: true },
 ];
 
-/** The usual columns, the most important first: as many as there is room for. */
-const USUAL: readonly Name[] = ["device", "status", "seen", "signal", "battery", "gateway", "firmware", "labels", "model"];
+/** Default columns, most important first; as many are shown as fit. */
+const DEFAULT_COLUMNS: readonly Name[] = ["device", "status", "seen", "signal", "battery", "gateway", "firmware", "labels", "model"];
 
-/** How wide names of devices should be before there is room for anything less important. */
-const ROOM_FOR_NAMES = 60;
-const ALWAYS = 3;
+/** Additional pixels for device names before less important columns get space. */
+const EXTRA_NAME_WIDTH = 60;
+/** Number of default columns that are shown in any width. */
+const MIN_COLUMNS = 3;
 
 export const SELECT_WIDTH = 40;
-const KEY = "Columns";
+const QUERY_KEY = "Columns";
 
-/** The columns to show: those that the address names, or those for which there is room. */
-export function shownIn(query: URLSearchParams, room: number): readonly Column[] {
-  const wanted = query.get(KEY)?.split(",");
-  const names = wanted ? new Set(wanted) : usualIn(room);
-  // Without the device a row says nothing.
+/** Return the columns to show: those that the query names, or the default ones that fit. */
+export function selectColumns(query: URLSearchParams, width: number): readonly Column[] {
+  const chosen = query.get(QUERY_KEY)?.split(",");
+  const names = chosen ? new Set(chosen) : pickDefaultColumns(width);
+  // A row is meaningless withoutParams its device.
   return columns.filter((column) => column.name === "device" || names.has(column.name));
 }
 
-function usualIn(room: number): Set<string> {
+function pickDefaultColumns(width: number): Set<string> {
   const names = new Set<string>();
-  let left = room - SELECT_WIDTH - ROOM_FOR_NAMES;
-  for (const name of USUAL) {
+  let left = width - SELECT_WIDTH - EXTRA_NAME_WIDTH;
+  for (const name of DEFAULT_COLUMNS) {
     left -= columns.find((column) => column.name === name)?.width ?? 0;
-    if (left < 0 && names.size >= ALWAYS) break;
+    if (left < 0 && names.size >= MIN_COLUMNS) break;
     names.add(name);
   }
   return names;
 }
 
-/** The same query with a column shown, or not any more. */
+/** Return the query with a column added, or removed if it is shown. */
 export function withColumn(query: URLSearchParams, shown: readonly Column[], name: Name): URLSearchParams {
   const names = new Set(shown.map((column) => column.name));
   if (!names.delete(name)) names.add(name);
   const next = new URLSearchParams(query);
-  next.set(KEY, columns.filter((column) => names.has(column.name)).map((column) => column.name).join(","));
+  next.set(QUERY_KEY, columns.filter((column) => names.has(column.name)).map((column) => column.name).join(","));
   return next;
 }
 
-/** The same query with the usual columns. */
-export function withUsual(query: URLSearchParams): URLSearchParams {
-  return withoutParams(query, KEY);
+/** Return the query withoutParams chosen columns. */
+export function withDefaultColumns(query: URLSearchParams): URLSearchParams {
+  return withoutParams(query, QUERY_KEY);
 }
 
-/** How a click on a head changes the order: up, down, and as it was. */
+/** Return the sort order after a click on a column head: ascending, descending, then the default. */
 export function nextSort(column: Column, sort: Sort): Sort {
-  const own = column.sort ?? "id";
-  if (sort === own) return `-${own}`;
-  return sort === `-${own}` ? "id" : own;
+  const ascending = column.sort ?? "id";
+  if (sort === ascending) return `-${ascending}`;
+  return sort === `-${ascending}` ? "id" : ascending;
 }
 
 export function ariaSort(column: Column, sort: Sort): "ascending" | "descending" | "none" | undefined {

@@ -1,4 +1,4 @@
-/** The rows of the list: read page by page, and kept up to date where somebody looks. */
+/** Rows of the device list: loaded page by page, and kept up to date while they are visible. */
 import { type Schemas, api, requireBody } from "../../api/client";
 import { PagedList } from "../../api/paged-list.svelte";
 import type { Filter, Sort } from "../../filtering/filters";
@@ -9,129 +9,130 @@ export type Device = Schemas["Device"];
 
 export interface Row {
   readonly device: Device;
-  /** It is not in the fleet any more; its row stays until the list is read anew. */
-  readonly isForgotten: boolean;
+  /** Whether the device was deleted; its row stays until the list is loaded again. */
+  readonly isDeleted: boolean;
 }
 
-const PAGE = 100;
-/** The most that the service tells at once. */
-const MOST_AT_ONCE = 1000;
-/** Who scrolled that far is better served by a filter, and browsers cannot show lists of any height. */
-export const ENOUGH = 20_000;
+const PAGE_SIZE = 100;
+/** Largest page that the service returns. */
+const MAX_PAGE_SIZE = 1000;
+/** Maximum number of rows: beyond it a filter serves better, and browsers limit the height of an element. */
+export const MAX_ROWS = 20_000;
 
+/** Loaded rows of the list, with live updates for the visible ones. */
 export class Rows {
   readonly pages = new PagedList<Row>();
 
-  #watched: ReadonlySet<string> = new Set();
-  /** Watched, and not read since then: something may have happened before. */
-  #unread = new Set<string>();
-  /** What was told while rows were read again: it is newer than what was read. */
-  #told = new Set<string>();
-  #reading: AbortController | null = null;
-  #gatherer = batchPerFrame((events) => this.#apply(events));
-  #unlisten = (): void => undefined;
+  #subscribed: ReadonlySet<string> = new Set();
+  /** Subscribed rows that were not loaded since then: they may have changed before. */
+  #outdated = new Set<string>();
+  /** Devices with an event since rows were requested again: the event is newer than the response. */
+  #changed = new Set<string>();
+  #loading: AbortController | null = null;
+  #frames = batchPerFrame((events) => this.#apply(events));
+  #unsubscribe = (): void => undefined;
 
-  /** Read the list from its beginning: so many rows, or a page. */
-  async ask(filter: Filter, sort: Sort, rows = PAGE): Promise<void> {
-    const first = Math.min(Math.max(Math.ceil(rows / PAGE), 1) * PAGE, ENOUGH);
-    // With other orders than that of ids a device may come twice while things change.
-    let seen = new Set<string>();
+  /** Load the list from its beginning, up to the given number of rows. */
+  async load(filter: Filter, sort: Sort, rows = PAGE_SIZE): Promise<void> {
+    const first = Math.min(Math.max(Math.ceil(rows / PAGE_SIZE), 1) * PAGE_SIZE, MAX_ROWS);
+    // Sorted by another field than the id, a device may appear twice while values change.
+    let loadedIds = new Set<string>();
     await this.pages.start(async (token, signal) => {
-      if (token === undefined) seen = new Set();
-      let left = token === undefined ? first : PAGE;
+      if (token === undefined) loadedIds = new Set();
+      let remaining = token === undefined ? first : PAGE_SIZE;
       const items: Row[] = [];
       let next = token ?? null;
-      // Who comes back to a place far down sees the rows when they are all there: none moves meanwhile.
+      // Load all rows before showing any, so that none moves when the user returns to a position far down.
       do {
         const query = {
           ...filter,
           ...(sort === "id" ? {} : { Sort: sort }),
           ...(next === null ? {} : { NextToken: next }),
-          MaxResults: Math.min(left, MOST_AT_ONCE),
+          MaxResults: Math.min(remaining, MAX_PAGE_SIZE),
           Include: "live" as const,
         };
         const page: Schemas["DevicePage"] = requireBody(await api.GET("/api/v1/devices", { params: { query }, signal }));
         for (const device of page.items) {
-          if (!seen.has(device.id)) items.push({ device, isForgotten: false });
-          seen.add(device.id);
+          if (!loadedIds.has(device.id)) items.push({ device, isDeleted: false });
+          loadedIds.add(device.id);
         }
-        left -= page.items.length;
+        remaining -= page.items.length;
         next = page.nextToken;
-      } while (next !== null && left > 0);
+      } while (next !== null && remaining > 0);
       return { items, nextToken: next };
     });
   }
 
-  /** The next page, unless there are enough. */
-  async more(): Promise<void> {
-    // What failed is tried again when the reader says so, not with every turn of the wheel.
-    if (this.pages.items.length < ENOUGH && this.pages.problem === null) await this.pages.loadMore();
+  /** Load the next page, up to the maximum number of rows. */
+  async loadMore(): Promise<void> {
+    // After a failure the user retries with a button, not with each scroll.
+    if (this.pages.items.length < MAX_ROWS && this.pages.problem === null) await this.pages.loadMore();
   }
 
-  /** Hear of these devices, and of no others. */
+  /** Subscribe to these devices only. */
   watch(ids: readonly string[]): void {
-    const before = this.#watched;
-    const unlisten = this.#unlisten;
-    this.#watched = new Set(ids);
-    this.#unread = new Set(ids.filter((id) => !before.has(id) || this.#unread.has(id)));
-    this.#unlisten =
+    const previous = this.#subscribed;
+    const unsubscribe = this.#unsubscribe;
+    this.#subscribed = new Set(ids);
+    this.#outdated = new Set(ids.filter((id) => !previous.has(id) || this.#outdated.has(id)));
+    this.#unsubscribe =
       ids.length === 0
         ? () => undefined
         : live.subscribe({
             filter: { Types: ["device"], Ids: ids },
-            onEvent: (event) => this.#gatherer.add(event),
+            onEvent: (event) => this.#frames.add(event),
             onResync: () => {
-              this.#unread = new Set(this.#watched);
+              this.#outdated = new Set(this.#subscribed);
               void this.catchUp();
             },
           });
-    // The new ones are heard before the old ones end: of those that are in both nothing is missed.
-    unlisten();
+    // Subscribe before unsubscribing, so that no event of a device in both is missed.
+    unsubscribe();
     void this.catchUp();
   }
 
-  /** Read again what may have changed before it was watched. While the reader wants no changes, it waits. */
+  /** Load subscribed rows that may have changed before. Does nothing while live updates are paused. */
   async catchUp(): Promise<void> {
-    if (live.state !== "live" || this.#unread.size === 0) return;
-    this.#reading?.abort();
-    const reading = new AbortController();
-    this.#reading = reading;
-    const ids = [...this.#unread];
-    this.#told.clear();
+    if (live.state !== "live" || this.#outdated.size === 0) return;
+    this.#loading?.abort();
+    const loading = new AbortController();
+    this.#loading = loading;
+    const ids = [...this.#outdated];
+    this.#changed.clear();
     try {
       const query = { Ids: ids, MaxResults: ids.length, Include: "live" as const };
-      const page = requireBody(await api.GET("/api/v1/devices", { params: { query }, signal: reading.signal }));
-      if (this.#reading !== reading) return;
-      const found = new Map(page.items.map((device) => [device.id, device]));
-      const asked = new Set(ids.filter((id) => !this.#told.has(id)));
-      for (const id of ids) this.#unread.delete(id);
-      this.pages.update((row) => (asked.has(row.device.id) ? renewed(row, found.get(row.device.id)) : row));
+      const page = requireBody(await api.GET("/api/v1/devices", { params: { query }, signal: loading.signal }));
+      if (this.#loading !== loading) return;
+      const byId = new Map(page.items.map((device) => [device.id, device]));
+      const unchanged = new Set(ids.filter((id) => !this.#changed.has(id)));
+      for (const id of ids) this.#outdated.delete(id);
+      this.pages.update((row) => (unchanged.has(row.device.id) ? updateRow(row, byId.get(row.device.id)) : row));
     } catch {
-      // The rows stay as they are; the next event of each, or the next look, brings what is new.
+      // Rows stay unchanged until the next event or the next call.
     } finally {
-      if (this.#reading === reading) this.#reading = null;
+      if (this.#loading === loading) this.#loading = null;
     }
   }
 
   stop(): void {
     this.pages.stop();
-    this.#reading?.abort();
-    this.#gatherer.stop();
-    this.#unlisten();
+    this.#loading?.abort();
+    this.#frames.stop();
+    this.#unsubscribe();
   }
 
   #apply(events: readonly LiveEvent[]): void {
-    // The service tells a device as its list does, or that it was forgotten.
-    const news = new Map(events.map(({ data }) => [String(data["id"]), data as Partial<Device> & { forgotten?: true }]));
-    for (const id of news.keys()) this.#told.add(id);
+    // The event holds a device as in the list, or reports its deletion.
+    const changes = new Map(events.map(({ data }) => [String(data["id"]), data as Partial<Device> & { forgotten?: true }]));
+    for (const id of changes.keys()) this.#changed.add(id);
     this.pages.update((row) => {
-      const told = news.get(row.device.id);
-      if (told === undefined) return row;
-      return renewed(row, told.forgotten ? undefined : { ...row.device, ...told });
+      const change = changes.get(row.device.id);
+      if (change === undefined) return row;
+      return updateRow(row, change.forgotten ? undefined : { ...row.device, ...change });
     });
   }
 }
 
-function renewed(row: Row, device: Device | undefined): Row {
-  return device === undefined ? { ...row, isForgotten: true } : { device, isForgotten: false };
+function updateRow(row: Row, device: Device | undefined): Row {
+  return device === undefined ? { ...row, isDeleted: true } : { device, isDeleted: false };
 }

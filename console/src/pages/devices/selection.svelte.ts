@@ -1,11 +1,11 @@
-/** Which devices are selected: some of those that are listed, or all that match, listed or not. */
+/** Selected devices: some of those listed, or all that match the filter, listed or not. */
 import { SvelteSet } from "svelte/reactivity";
 
 export class Selection {
   readonly ids = new SvelteSet<string>();
-  /** All that match, also those that were never listed. */
+  /** Whether all matching devices are selected, including those not listed. */
   isAll = $state(false);
-  /** Where a range begins. */
+  /** Device at which a range starts. */
   #anchor: string | null = null;
 
   get isEmpty(): boolean {
@@ -16,11 +16,11 @@ export class Selection {
     return this.isAll || this.ids.has(id);
   }
 
-  /** Select a device or not; with `isRange` all from the last one on which that was done. */
+  /** Select or deselect a device; with `isRange` all devices from the one toggled last. */
   toggle(id: string, listed: readonly string[], isRange: boolean): void {
     const isOn = !this.has(id);
     if (this.isAll) this.selectListed(listed);
-    for (const each of isRange ? between(listed, this.#anchor, id) : [id]) {
+    for (const each of isRange ? sliceBetween(listed, this.#anchor, id) : [id]) {
       if (isOn) this.ids.add(each);
       else this.ids.delete(each);
     }
@@ -37,8 +37,8 @@ export class Selection {
     this.isAll = true;
   }
 
-  /** These alone, such as those for which something failed. */
-  keep(ids: readonly string[]): void {
+  /** Select only these devices, for example those for which an action failed. */
+  selectOnly(ids: readonly string[]): void {
     this.clear();
     for (const id of ids) this.ids.add(id);
   }
@@ -50,7 +50,7 @@ export class Selection {
   }
 }
 
-function between(listed: readonly string[], from: string | null, to: string): readonly string[] {
+function sliceBetween(listed: readonly string[], from: string | null, to: string): readonly string[] {
   const ends = [from === null ? -1 : listed.indexOf(from), listed.indexOf(to)];
   if (Math.min(...ends) < 0) return [to];
   return listed.slice(Math.min(...ends), Math.max(...ends) + 1);

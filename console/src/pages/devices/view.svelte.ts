@@ -1,41 +1,42 @@
-/** The part of a long list that can be seen: all rows are equally high, and only those near it are drawn. */
+/** Viewport of a long list: all rows have the same height, and only those near it are rendered. */
 
-/** Pixels, as the style sheet has them. */
-export const ROW = 48;
-export const HEAD = 40;
+/** Heights in pixels, as in the style sheet. */
+export const ROW_HEIGHT = 48;
+export const HEAD_HEIGHT = 40;
 
-/** Rows beyond each edge, so that scrolling shows no holes. */
-const BEYOND = 6;
-/** So many rows before the end the next page is wanted. */
-const NEAR = 30;
+/** Rows rendered beyond each edge, so that scrolling shows no gaps. */
+const OVERSCAN = 6;
+/** Number of rows before the end at which the next page is loaded. */
+const PREFETCH_DISTANCE = 30;
 
 export interface Range {
   readonly first: number;
-  /** Behind the last one. */
+  /** Index after the last row. */
   readonly end: number;
 }
 
+/** Scroll state of the list, in pixels. */
 export class View {
   top = $state(0);
   height = $state(0);
   width = $state(0);
   element: HTMLElement | null = null;
 
-  /** The rows that can be seen, of so many. */
-  seen(length: number): Range {
-    const first = Math.floor(this.top / ROW);
-    const end = Math.ceil((this.top + Math.max(this.height - HEAD, 0)) / ROW);
+  /** Return the visible rows of a list of this length. */
+  visibleRange(length: number): Range {
+    const first = Math.floor(this.top / ROW_HEIGHT);
+    const end = Math.ceil((this.top + Math.max(this.height - HEAD_HEIGHT, 0)) / ROW_HEIGHT);
     return { first: Math.min(first, length), end: Math.min(end, length) };
   }
 
-  /** The rows to draw, of so many. */
-  drawn(length: number): Range {
-    const { first, end } = this.seen(length);
-    return { first: Math.max(first - BEYOND, 0), end: Math.min(end + BEYOND, length) };
+  /** Return the rows to render of a list of this length. */
+  renderedRange(length: number): Range {
+    const { first, end } = this.visibleRange(length);
+    return { first: Math.max(first - OVERSCAN, 0), end: Math.min(end + OVERSCAN, length) };
   }
 
   isNearEnd(length: number): boolean {
-    return this.height > 0 && this.seen(length).end > length - NEAR;
+    return this.height > 0 && this.visibleRange(length).end > length - PREFETCH_DISTANCE;
   }
 
   scroll(top: number): void {
@@ -44,10 +45,10 @@ export class View {
     this.top = this.element.scrollTop;
   }
 
-  /** Scroll just as far as a row needs to be seen. */
+  /** Scroll as little as needed to make a row visible. */
   reveal(index: number): void {
-    const above = index * ROW;
-    const below = above + ROW - (this.height - HEAD);
+    const above = index * ROW_HEIGHT;
+    const below = above + ROW_HEIGHT - (this.height - HEAD_HEIGHT);
     if (above < this.top) this.scroll(above);
     else if (below > this.top) this.scroll(below);
   }

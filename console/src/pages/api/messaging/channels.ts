@@ -1,13 +1,14 @@
-/** The channels of a document, each with all that belongs to it, as people look for them. */
-import { type Document, type Message, type Operation, type Parameter, nameOf, resolved } from "./document";
+/** Channels of an AsyncAPI document, each with its messages, operations and access. */
+import { type Document, type Message, type Operation, type Parameter, parseRefName, resolveReference } from "./document";
 
-/** Who stands at either end: the service, a gateway, or people of a role. */
-export type Who = "service" | "gateway" | "viewer" | "operator" | "admin";
+/** Party that sends or receives: the service, a gateway, or users of a role. */
+export type Party = "service" | "gateway" | "viewer" | "operator" | "admin";
 
+/** Variable level of a topic. */
 export interface Level extends Parameter {
-  /** How it is called in the topic. */
+  /** Name in the topic. */
   readonly level: string;
-  /** How its description is called; levels with the same one have the same values. */
+  /** Name of its description; levels with the same description share their value. */
   readonly name: string;
 }
 
@@ -20,9 +21,10 @@ export interface Channel {
   readonly levels: readonly Level[];
   readonly messages: readonly Message[];
   readonly operations: readonly Operation[];
-  readonly sentBy: readonly Who[];
-  readonly receivedBy: readonly Who[];
-  /** The channels where what is asked here is answered, and those that are answered here. */
+  readonly sentBy: readonly Party[];
+  readonly receivedBy: readonly Party[];
+  /** Channels of the responses to requests on this one; and channels of the requests to which this one has the
+   * responses. */
   readonly answeredAt: readonly string[];
   readonly answers: readonly string[];
 }
@@ -33,33 +35,33 @@ export interface Group {
   readonly channels: readonly Channel[];
 }
 
-const WHO: readonly Who[] = ["service", "gateway", "viewer", "operator", "admin"];
+const PARTIES: readonly Party[] = ["service", "gateway", "viewer", "operator", "admin"];
 
-/** All channels, in the groups that the document has for them. */
-export function groupsOf(document: Document): readonly Group[] {
-  const channels = Object.keys(document.channels).map((name) => ({ tags: tagsOf(document, name), channel: channelOf(document, name) }));
-  const known = document.info.tags;
-  const named = known.map(({ name, description }) => ({
+/** Return all channels in the groups of the document. */
+export function buildGroups(document: Document): readonly Group[] {
+  const channels = Object.keys(document.channels).map((name) => ({ tags: listTags(document, name), channel: buildChannel(document, name) }));
+  const documentTags = document.info.tags;
+  const namedGroups = documentTags.map(({ name, description }) => ({
     name,
     about: description,
     channels: channels.filter(({ tags }) => tags[0] === name).map(({ channel }) => channel),
   }));
-  const rest = channels.filter(({ tags }) => !known.some(({ name }) => name === tags[0])).map(({ channel }) => channel);
-  return [...named, { name: "others", about: "", channels: rest }].filter((group) => group.channels.length > 0);
+  const rest = channels.filter(({ tags }) => !documentTags.some(({ name }) => name === tags[0])).map(({ channel }) => channel);
+  return [...namedGroups, { name: "others", about: "", channels: rest }].filter((group) => group.channels.length > 0);
 }
 
-function tagsOf(document: Document, name: string): readonly string[] {
+function listTags(document: Document, name: string): readonly string[] {
   return document.channels[name]?.tags.map((tag) => tag.name) ?? [];
 }
 
-function channelOf(document: Document, name: string): Channel {
-  const { address, title, description, messages, parameters, "x-access": access } = resolved({ $ref: name }, document.channels);
+function buildChannel(document: Document, name: string): Channel {
+  const { address, title, description, messages, parameters, "x-access": access } = resolveReference({ $ref: name }, document.channels);
   const all = Object.values(document.operations);
-  const here = all.filter((operation) => nameOf(operation.channel) === name);
-  const answered = all.filter(({ reply }) => reply !== undefined && nameOf(reply.channel) === name);
-  // Who asks gets the answer, and the other way round.
-  const isSent = here.some(({ action }) => action === "send") || answered.some(({ action }) => action === "receive");
-  const isReceived = here.some(({ action }) => action === "receive") || answered.some(({ action }) => action === "send");
+  const ownOperations = all.filter((operation) => parseRefName(operation.channel) === name);
+  const replied = all.filter(({ reply }) => reply !== undefined && parseRefName(reply.channel) === name);
+  // The sender of a request receives the response, and its receiver sends it.
+  const isSent = ownOperations.some(({ action }) => action === "send") || replied.some(({ action }) => action === "receive");
+  const isReceived = ownOperations.some(({ action }) => action === "receive") || replied.some(({ action }) => action === "send");
   return {
     name,
     title,
@@ -68,18 +70,18 @@ function channelOf(document: Document, name: string): Channel {
     form: "identifier" in parameters ? "raw" : "name" in parameters ? "decoded" : null,
     levels: Object.entries(parameters).map(([level, reference]) => ({
       level,
-      name: nameOf(reference),
-      ...resolved(reference, document.components.parameters),
+      name: parseRefName(reference),
+      ...resolveReference(reference, document.components.parameters),
     })),
-    messages: Object.values(messages).map((reference) => resolved(reference, document.components.messages)),
-    operations: here,
-    sentBy: known([...(isSent ? ["service"] : []), ...access.publish]),
-    receivedBy: known([...(isReceived ? ["service"] : []), ...access.read]),
-    answeredAt: here.flatMap(({ reply }) => (reply ? [nameOf(reply.channel)] : [])),
-    answers: answered.map(({ channel }) => nameOf(channel)),
+    messages: Object.values(messages).map((reference) => resolveReference(reference, document.components.messages)),
+    operations: ownOperations,
+    sentBy: selectParties([...(isSent ? ["service"] : []), ...access.publish]),
+    receivedBy: selectParties([...(isReceived ? ["service"] : []), ...access.read]),
+    answeredAt: ownOperations.flatMap(({ reply }) => (reply ? [parseRefName(reply.channel)] : [])),
+    answers: replied.map(({ channel }) => parseRefName(channel)),
   };
 }
 
-function known(names: readonly string[]): readonly Who[] {
-  return WHO.filter((who) => names.includes(who));
+function selectParties(names: readonly string[]): readonly Party[] {
+  return PARTIES.filter((party) => names.includes(party));
 }

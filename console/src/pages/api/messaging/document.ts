@@ -1,4 +1,4 @@
-/** An AsyncAPI 3.0 document, as much of it as is shown. */
+/** Types of the parts of an AsyncAPI 3.0 document that are shown. */
 export interface Reference {
   readonly $ref: string;
 }
@@ -87,14 +87,14 @@ export interface Document {
   };
 }
 
-/** The last word of a reference: what it names among its like. */
-export function nameOf({ $ref }: Reference): string {
+/** Return the name at the end of a reference. */
+export function parseRefName({ $ref }: Reference): string {
   return $ref.slice($ref.lastIndexOf("/") + 1);
 }
 
-/** What a reference names; a document that refers to what it does not have is broken. */
-export function resolved<Value>(reference: Reference, among: Readonly<Record<string, Value>>): Value {
-  const found = among[nameOf(reference)];
-  if (found === undefined) throw new Error(`the document lacks ${reference.$ref}`);
-  return found;
+/** Return the object that a reference names. Throws if the document lacks it. */
+export function resolveReference<Value>(reference: Reference, candidates: Readonly<Record<string, Value>>): Value {
+  const value = candidates[parseRefName(reference)];
+  if (value === undefined) throw new Error(`the document lacks ${reference.$ref}`);
+  return value;
 }

@@ -1,18 +1,18 @@
-/** The operations as Swagger UI shows them. This file is fetched when somebody opens the part, and no sooner: it is larger
- * than all else together. */
+/** Operations as Swagger UI shows them. This module is loaded only when the tab is opened: it is larger than the rest
+ * of the console. */
 import "swagger-ui-dist/swagger-ui.css";
 import "./reference.css";
 
 import SwaggerUI, { type Plugin, type System } from "swagger-ui-dist/swagger-ui-es-bundle.js";
 
-import type { Pass } from "./pass.svelte";
-import { prepared } from "./sending";
+import type { TrialToken } from "./trial-token.svelte";
+import { prepareRequest } from "./trial-requests";
 
 const LAYOUT = "WithinOurPage";
 
-/** The operations and what their bodies are made of. Our page has the rest: the head, the token, the search; and there is
- * one server, which is this one. */
-const ours: Plugin = ({ React: { createElement } }) => ({
+/** Plugin that renders only operations and models. The page itself has the head, the token and the search, and there is
+ * only one server. */
+const layoutPlugin: Plugin = ({ React: { createElement } }) => ({
   components: {
     [LAYOUT]: ({ getComponent }) =>
       createElement(
@@ -27,23 +27,23 @@ const ours: Plugin = ({ React: { createElement } }) => ({
   wrapComponents: { authorizeOperationBtn: () => () => null },
 });
 
-/** Show all operations of a document in an element. */
-export function show(element: HTMLElement, document: object, pass: Pass, oncomplete: () => void): System {
+/** Render all operations of a document in an element. */
+export function renderReference(element: HTMLElement, document: object, trialToken: TrialToken, oncomplete: () => void): System {
   return SwaggerUI({
     domNode: element,
     spec: document,
     layout: LAYOUT,
-    // Else it asks another host whether the document is right.
+    // Otherwise Swagger UI sends the document to a validator on another host.
     validatorUrl: null,
     deepLinking: false,
     docExpansion: "list",
     defaultModelsExpandDepth: 0,
     displayRequestDuration: true,
     persistAuthorization: false,
-    // It would colour code by styles of its own, which fit neither theme.
+    // Its highlighting has its own colors, which fit neither theme.
     syntaxHighlight: false,
-    requestInterceptor: (request) => prepared(request, pass),
-    plugins: [ours],
+    requestInterceptor: (request) => prepareRequest(request, trialToken),
+    plugins: [layoutPlugin],
     onComplete: oncomplete,
   });
 }

@@ -1,31 +1,31 @@
-/** As much of Swagger UI as is used here. */
+/** Types of the parts of Swagger UI that are used here. */
 declare module "swagger-ui-dist/swagger-ui-es-bundle.js" {
   export interface TriedRequest {
     url: string;
     method: string;
     headers: Record<string, string>;
     body?: BodyInit;
-    /** What sends it, in place of `fetch`. */
+    /** Function that sends the request, in place of `fetch`. */
     userFetch?: (url: string, request: TriedRequest) => Promise<Response>;
   }
 
-  /** What React draws, and what makes it. */
-  type Drawn = object | null;
-  type Component<Props> = (props: Props) => Drawn;
+  /** React element. */
+  type ReactElement = object | null;
+  type Component<Props> = (props: Props) => ReactElement;
 
   export interface System {
-    readonly React: { createElement(component: string | Component<never>, props: object | null, ...inside: Drawn[]): Drawn };
+    readonly React: { createElement(component: string | Component<never>, props: object | null, ...children: ReactElement[]): ReactElement };
     readonly layoutActions: { updateFilter(text: string | false): void };
   }
 
   export interface LayoutProps {
-    /** A component by its name; with `true` it is connected to what it shows. */
+    /** Return a component by its name; with `true` it is connected to the store. */
     getComponent(name: string, connected?: boolean): Component<never>;
   }
 
   export type Plugin = (system: System) => {
     readonly components: Readonly<Record<string, Component<LayoutProps>>>;
-    /** Takes a component of Swagger UI and gives one in its place. */
+    /** Functions that replace a component of Swagger UI. */
     readonly wrapComponents: Readonly<Record<string, () => Component<never>>>;
   };
 

@@ -1,4 +1,5 @@
-/** The lines of measurements: one for each identifier, read for the time that is shown, and going on with what comes. */
+/** Curves of the measurements of a device, one for each identifier: loaded for the time span shown, continued with live
+ * samples. */
 import { api, requireBody } from "../../../api/client";
 import { Resource } from "../../../api/resource.svelte";
 import { Curve } from "../../../charts/curve";
@@ -7,15 +8,16 @@ import { keyOf } from "./measurements.svelte";
 import type { Span } from "./span.svelte";
 import type { Sample } from "../samples";
 
-/** Late samples are read together with others that are late. */
-const LATE = 2000;
+/** Delay in milliseconds before a curve is loaded again for late samples, so that one request covers several. */
+const LATE_RELOAD_DELAY = 2000;
 
-/** How many points there is room for. */
+/** Returns the number of points that can be drawn. */
 export type Resolution = () => number;
 
-class Measurement {
-  readonly answer = new Resource<Curve>();
-  #late: ReturnType<typeof setTimeout> | undefined;
+/** Curve of one measurement. */
+class MeasurementCurve {
+  readonly resource = new Resource<Curve>();
+  #reload: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
     readonly deviceId: string,
@@ -25,15 +27,15 @@ class Measurement {
   ) {}
 
   async load(): Promise<void> {
-    this.#forgetLate();
-    this.span.settle();
+    this.#cancelReload();
+    this.span.moveToNow();
     const { from, to } = this.span;
     const Points = this.resolution();
-    await this.answer.load(async (signal) => {
-      const query = { Identifier: this.key, From: isoOf(from), To: isoOf(to), Points };
+    await this.resource.load(async (signal) => {
+      const query = { Identifier: this.key, From: toIso(from), To: toIso(to), Points };
       const path = { device_id: this.deviceId };
-      const answer = await api.GET("/api/v1/devices/{device_id}/series", { params: { path, query }, signal });
-      return new Curve(parsePoints(requireBody(answer).items), (to - from) / Points, to);
+      const response = await api.GET("/api/v1/devices/{device_id}/series", { params: { path, query }, signal });
+      return new Curve(parsePoints(requireBody(response).items), (to - from) / Points, to);
     });
   }
 
@@ -41,29 +43,30 @@ class Measurement {
     const { value } = sample;
     const time = Date.parse(sample.time);
     if (typeof value !== "number" || sample.clock !== null) return;
-    if (this.span.piece && time >= this.span.piece.to) return;
-    this.answer.applyChange((curve) => curve.append(time, value, this.span.from) ?? this.#unchanged(curve));
+    if (this.span.interval && time >= this.span.interval.to) return;
+    this.resource.applyChange((curve) => curve.append(time, value, this.span.from) ?? this.#scheduleReload(curve));
   }
 
   stop(): void {
-    this.#forgetLate();
-    this.answer.stop();
+    this.#cancelReload();
+    this.resource.stop();
   }
 
-  /** A line into which a late sample does not fit is read again soon. */
-  #unchanged(curve: Curve): Curve {
-    this.#late ??= setTimeout(() => void this.load(), LATE);
+  /** Schedule a reload for a late sample that cannot be added, and return the curve unchanged. */
+  #scheduleReload(curve: Curve): Curve {
+    this.#reload ??= setTimeout(() => void this.load(), LATE_RELOAD_DELAY);
     return curve;
   }
 
-  #forgetLate(): void {
-    clearTimeout(this.#late);
-    this.#late = undefined;
+  #cancelReload(): void {
+    clearTimeout(this.#reload);
+    this.#reload = undefined;
   }
 }
 
+/** All curves of a device, by identifier. */
 export class Curves {
-  all = $state.raw<ReadonlyMap<string, Measurement>>(new Map());
+  all = $state.raw<ReadonlyMap<string, MeasurementCurve>>(new Map());
 
   constructor(
     readonly deviceId: string,
@@ -71,26 +74,26 @@ export class Curves {
     readonly resolution: Resolution,
   ) {}
 
-  /** Why a line could not be read. */
+  /** Error of the first curve that could not be loaded; null if there is none. */
   get problem(): string | null {
-    return [...this.all.values()].find((each) => each.answer.problem)?.answer.problem ?? null;
+    return [...this.all.values()].find((each) => each.resource.problem)?.resource.problem ?? null;
   }
 
-  /** Have a line for each of these, and read those that are new. */
-  want(keys: readonly string[]): void {
+  /** Load a curve for each key that has none yet. */
+  ensure(keys: readonly string[]): void {
     const missing = keys.filter((key) => !this.all.has(key));
     if (missing.length === 0) return;
-    const made = missing.map((key) => new Measurement(this.deviceId, key, this.span, this.resolution));
-    this.all = new Map([...this.all, ...made.map((each) => [each.key, each] as const)]);
-    for (const each of made) void each.load();
+    const added = missing.map((key) => new MeasurementCurve(this.deviceId, key, this.span, this.resolution));
+    this.all = new Map([...this.all, ...added.map((each) => [each.key, each] as const)]);
+    for (const each of added) void each.load();
   }
 
-  /** All of them anew, as when another time is looked at. */
+  /** Load all curves again, for example for another time span. */
   async load(): Promise<void> {
     await Promise.all([...this.all.values()].map((each) => each.load()));
   }
 
-  take(samples: readonly Sample[]): void {
+  add(samples: readonly Sample[]): void {
     for (const sample of samples) {
       if (sample.kind === "measurement") this.all.get(keyOf(sample))?.add(sample);
     }
@@ -101,6 +104,6 @@ export class Curves {
   }
 }
 
-function isoOf(time: number): string {
+function toIso(time: number): string {
   return new Date(time).toISOString();
 }

@@ -1,5 +1,4 @@
-/** Which time is looked at: one of the ranges up to now, which goes on, or a piece that was chosen, which stands still.
- * Both are part of the address. */
+/** Time span that the charts show: a range up to now, which moves on, or a fixed interval. Both are part of the URL. */
 import { clock } from "../../../clock.svelte";
 import { live } from "../../../live/socket.svelte";
 import { pageAddress } from "../../../page-address.svelte";
@@ -16,57 +15,60 @@ const LENGTHS: Record<Range, number> = {
   "7d": 7 * 24 * 60 * MINUTE,
   "30d": 30 * 24 * 60 * MINUTE,
 };
-const USUAL: Range = "1h";
-/** Nothing shorter can be chosen. */
-const SHORTEST = 10_000;
-const LONGEST = LENGTHS["30d"];
-/** The window goes on by about a pixel at a time, and never lags behind by more than some seconds. */
-const PIXELS = 600;
-const LAG = 5000;
+const DEFAULT_RANGE: Range = "1h";
+/** Shortest interval, in milliseconds. */
+const MIN_LENGTH = 10_000;
+const MAX_LENGTH = LENGTHS["30d"];
+/** The span moves on in steps of about a pixel, and of at most `MAX_LAG` milliseconds. */
+const STEPS_PER_SPAN = 600;
+const MAX_LAG = 5000;
 
+/** Time span shown, backed by the query parameters `range`, `from` and `to`. */
 export class Span {
   #page = pageAddress();
-  /** The present, which stands still while the reader has paused. */
+  /** Current time in milliseconds; frozen while live updates are paused. */
   now = $state(clock.read());
   #end = $state(clock.read());
-  #heard = 0;
+  #latestSample = 0;
 
-  readonly range = $derived(rangeOf(this.#page.query.get("range")));
-  readonly piece = $derived(pieceOf(this.#page.query));
-  readonly from = $derived(this.piece?.from ?? this.#end - LENGTHS[this.range]);
-  readonly to = $derived(this.piece?.to ?? this.#end);
-  /** Changes when other numbers are to be asked for, and not while the window goes on by itself. */
-  readonly key = $derived(this.piece ? `${this.piece.from}-${this.piece.to}` : this.range);
+  readonly range = $derived(parseRange(this.#page.query.get("range")));
+  readonly interval = $derived(parseInterval(this.#page.query));
+  readonly from = $derived(this.interval?.from ?? this.#end - LENGTHS[this.range]);
+  readonly to = $derived(this.interval?.to ?? this.#end);
+  /** Key of the data to load: unchanged while the span only moves on. */
+  readonly key = $derived(this.interval ? `${this.interval.from}-${this.interval.to}` : this.range);
 
-  /** Time goes on. */
+  /** Update the current time, and move the span on if that is visible. */
   tick(now: number): void {
     this.now = now;
-    const end = Math.max(now, this.#heard);
-    if (end - this.#end >= Math.min(LENGTHS[this.range] / PIXELS, LAG)) this.#end = end;
+    const end = Math.max(now, this.#latestSample);
+    if (end - this.#end >= Math.min(LENGTHS[this.range] / STEPS_PER_SPAN, MAX_LAG)) this.#end = end;
   }
 
-  /** Let the window end right now, before it is asked what is in it. */
-  settle(): void {
+  /** Move the end of the span to now, before its data are loaded. */
+  moveToNow(): void {
     if (live.state === "paused") return;
     this.now = clock.read();
-    this.#end = Math.max(this.now, this.#heard);
+    this.#end = Math.max(this.now, this.#latestSample);
   }
 
-  /** There is a sample of this time: clocks differ, and what is newer than our present shall be seen too. */
-  hear(time: number): void {
-    this.#heard = Math.max(this.#heard, time + 1);
+  /** Let the span include a sample of this time: clocks differ, so a sample can be newer than our current time. */
+  include(time: number): void {
+    this.#latestSample = Math.max(this.#latestSample, time + 1);
   }
 
-  choose(range: Range): void {
-    this.#go({ range: range === USUAL ? null : range, from: null, to: null });
+  /** Show a range up to now. */
+  chooseRange(range: Range): void {
+    this.#navigate({ range: range === DEFAULT_RANGE ? null : range, from: null, to: null });
   }
 
+  /** Show a fixed interval. */
   zoom(from: number, to: number): void {
-    this.#go(piece(from, to));
+    this.#navigate(buildIntervalQuery(from, to));
   }
 
-  /** Half of the time, around the cursor or the middle; all of it was in sight, so none lies in the future. */
-  closer(around: number | null): void {
+  /** Halve the span around the cursor or the middle. The result lies within the span, so not in the future. */
+  zoomIn(around: number | null): void {
     const half = (this.to - this.from) / 2;
     const start = (around ?? this.from + half) - half / 2;
     const from = Math.min(Math.max(start, this.from), this.to - half);
@@ -74,51 +76,51 @@ export class Span {
   }
 
   get isWidest(): boolean {
-    return this.to - this.from >= LONGEST;
+    return this.to - this.from >= MAX_LENGTH;
   }
 
-  /** Twice the time, around the middle; nothing of it lies in the future. */
-  wider(): void {
+  /** Double the span around the middle, without reaching into the future. */
+  zoomOut(): void {
     const length = this.to - this.from;
-    const more = Math.min(length, LONGEST - length) / 2;
+    const more = Math.min(length, MAX_LENGTH - length) / 2;
     const end = Math.min(this.to + more, Math.max(this.to, this.#end));
     this.zoom(end - length - 2 * more, end);
   }
 
-  /** As much time, but earlier (-1) or later (1) by half of it, up to now. Many steps are one way, and not as many to
-   * come back. */
+  /** Move the span by half its length to earlier (-1) or later (1) times, up to now. Replaces the history entry: many
+   * steps need one "back", not as many. */
   move(direction: -1 | 1): void {
     const half = (this.to - this.from) / 2;
     const step = direction < 0 ? -half : Math.min(half, Math.max(this.#end - this.to, 0));
-    this.#page.replaceQuery(this.#with(piece(this.from + step, this.to + step)));
+    this.#page.replaceQuery(this.#buildQuery(buildIntervalQuery(this.from + step, this.to + step)));
   }
 
-  /** The range up to now again. */
-  back(): void {
-    this.#go({ from: null, to: null });
+  /** Return to the range up to now. */
+  returnToNow(): void {
+    this.#navigate({ from: null, to: null });
   }
 
-  #go(changes: Record<string, string | null>): void {
-    this.#page.navigate(this.#with(changes));
+  #navigate(changes: Record<string, string | null>): void {
+    this.#page.navigate(this.#buildQuery(changes));
   }
 
-  #with(changes: Record<string, string | null>): URLSearchParams {
+  #buildQuery(changes: Record<string, string | null>): URLSearchParams {
     return Object.entries(changes).reduce((query, [name, value]) => withParam(query, name, value), this.#page.query);
   }
 }
 
-/** A piece of time as the address says it. */
-function piece(from: number, to: number): { from: string; to: string } {
+/** Return the query parameters of an interval. */
+function buildIntervalQuery(from: number, to: number): { from: string; to: string } {
   const middle = (from + to) / 2;
-  const half = Math.max(to - from, SHORTEST) / 2;
+  const half = Math.max(to - from, MIN_LENGTH) / 2;
   return { from: String(Math.round(middle - half)), to: String(Math.round(middle + half)) };
 }
 
-function rangeOf(text: string | null): Range {
-  return RANGES.find((range) => range === text) ?? USUAL;
+function parseRange(text: string | null): Range {
+  return RANGES.find((range) => range === text) ?? DEFAULT_RANGE;
 }
 
-function pieceOf(query: URLSearchParams): { from: number; to: number } | null {
+function parseInterval(query: URLSearchParams): { from: number; to: number } | null {
   const from = Number(query.get("from") ?? Number.NaN);
   const to = Number(query.get("to") ?? Number.NaN);
   return Number.isSafeInteger(from) && Number.isSafeInteger(to) && from > 0 && from < to ? { from, to } : null;

@@ -1,33 +1,34 @@
-/** When a device was online within a time, from the changes that are known. */
+/** Uptime of a device within a time span, from its connectivity changes. */
 import type { Schemas } from "../../../api/client";
 
-export interface Stretch {
+/** Period without a change. */
+export interface UptimePeriod {
   readonly from: number;
   readonly to: number;
-  /** Null: nobody knows. */
+  /** Null if unknown. */
   readonly isUp: boolean | null;
 }
 
-/** Stretches that fill the time; changes come newest first. */
-export function stretches(changes: readonly Schemas["ConnectivityChange"][], from: number, to: number): Stretch[] {
-  const found: Stretch[] = [];
+/** Divide a time span into periods. Changes come newest first. */
+export function buildPeriods(changes: readonly Schemas["ConnectivityChange"][], from: number, to: number): UptimePeriod[] {
+  const periods: UptimePeriod[] = [];
   let end = to;
   for (const { time, connected } of changes) {
     const start = Math.max(Date.parse(time), from);
     if (start < end) {
-      found.unshift({ from: start, to: end, isUp: connected });
+      periods.unshift({ from: start, to: end, isUp: connected });
       end = start;
     }
     if (end <= from) break;
   }
-  if (end > from) found.unshift({ from, to: end, isUp: null });
-  return found;
+  if (end > from) periods.unshift({ from, to: end, isUp: null });
+  return periods;
 }
 
-/** Which part of what is known was online; null when nothing is known. */
-export function shareUp(all: readonly Stretch[]): number | null {
+/** Return the part of the known time that the device was online, from 0 to 1; null if nothing is known. */
+export function computeUptime(periods: readonly UptimePeriod[]): number | null {
   const sum = (isUp: boolean): number =>
-    all.filter((each) => each.isUp === isUp).reduce((total, each) => total + each.to - each.from, 0);
+    periods.filter((each) => each.isUp === isUp).reduce((total, each) => total + each.to - each.from, 0);
   const known = sum(true) + sum(false);
   return known === 0 ? null : sum(true) / known;
 }
