@@ -1,7 +1,7 @@
 /** Download of a file through the browser. */
 
 /** Milliseconds until the object URL is revoked: the browser must have started by then. */
-const FOR = 60_000;
+const REVOKE_DELAY = 60_000;
 
 export function downloadFile(file: Blob, name: string): void {
   const address = URL.createObjectURL(file);
@@ -9,5 +9,5 @@ export function downloadFile(file: Blob, name: string): void {
   link.href = address;
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(address), FOR);
+  setTimeout(() => URL.revokeObjectURL(address), REVOKE_DELAY);
 }

@@ -5,10 +5,10 @@ import { createContext } from "svelte";
 import { router } from "./router.svelte";
 
 export class PageAddress {
-  #last = new URLSearchParams();
+  #lastQuery = new URLSearchParams();
   readonly query = $derived.by(() => {
-    if (router.location.path === this.path) this.#last = router.location.query;
-    return this.#last;
+    if (router.location.path === this.path) this.#lastQuery = router.location.query;
+    return this.#lastQuery;
   });
 
   constructor(readonly path: string) {}

@@ -11,14 +11,14 @@ export interface PageLocation {
 type MayLeave = (to: string | null) => boolean;
 
 class Router {
-  location = $state.raw<PageLocation>(here());
+  location = $state.raw<PageLocation>(readLocation());
 
   /** Active guards, and whether each protects a secret that is shown once. */
   #guards = new SvelteMap<MayLeave, boolean>();
 
   constructor() {
-    addEventListener("popstate", () => this.#arrive());
-    document.addEventListener("click", (event) => this.#follow(event));
+    addEventListener("popstate", () => this.#handlePopState());
+    document.addEventListener("click", (event) => this.#followLink(event));
   }
 
   /** Whether a guard is active. */
@@ -48,20 +48,20 @@ class Router {
   navigate(address: string, { stays = false } = {}): void {
     if (address === location.pathname + location.search || !this.#mayLeave(address)) return;
     history.pushState(null, "", address);
-    this.location = here();
+    this.location = readLocation();
     if (!stays) scrollTo(0, 0);
   }
 
   /** Replace the query without a history entry. */
   replaceQuery(query: URLSearchParams): void {
-    history.replaceState(null, "", addressOf({ path: location.pathname, query }));
-    this.location = here();
+    history.replaceState(null, "", formatAddress({ path: location.pathname, query }));
+    this.location = readLocation();
   }
 
   /** Handle back and forward. The browser has moved already, so a guarded page pushes its address again. */
-  #arrive(): void {
-    if (this.#mayLeave(addressOf(here()))) this.location = here();
-    else history.pushState(null, "", addressOf(this.location));
+  #handlePopState(): void {
+    if (this.#mayLeave(formatAddress(readLocation()))) this.location = readLocation();
+    else history.pushState(null, "", formatAddress(this.location));
   }
 
   #mayLeave(to: string): boolean {
@@ -69,7 +69,7 @@ class Router {
   }
 
   /** Follow links of the console, unless the user opens them in another tab or downloads them. */
-  #follow(event: MouseEvent): void {
+  #followLink(event: MouseEvent): void {
     if (event.defaultPrevented || event.button !== 0) return;
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     const link = (event.target as Element).closest("a");
@@ -80,12 +80,12 @@ class Router {
   }
 }
 
-function addressOf({ path, query }: PageLocation): string {
+function formatAddress({ path, query }: PageLocation): string {
   const text = query.toString();
   return text ? `${path}?${text}` : path;
 }
 
-function here(): PageLocation {
+function readLocation(): PageLocation {
   return { path: location.pathname, query: new URLSearchParams(location.search) };
 }
 

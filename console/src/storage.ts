@@ -5,7 +5,7 @@ export interface BrowserStorage {
   write(key: string, value: string | null): void;
 }
 
-function shelf(storage: () => Storage): BrowserStorage {
+function wrapStorage(storage: () => Storage): BrowserStorage {
   return {
     read(key) {
       try {
@@ -26,15 +26,15 @@ function shelf(storage: () => Storage): BrowserStorage {
 }
 
 /** Storage of the tab, until it is closed. */
-export const tabStorage = shelf(() => sessionStorage);
+export const tabStorage = wrapStorage(() => sessionStorage);
 /** Storage of the browser, shared by all its users. */
-export const browserStorage = shelf(() => localStorage);
+export const browserStorage = wrapStorage(() => localStorage);
 
-const all: { clear(): void }[] = [];
+const namedItems: { clear(): void }[] = [];
 
 /** Delete all named items, when another user signs in. */
 export function clearNamedItems(): void {
-  for (const each of all) each.clear();
+  for (const each of namedItems) each.clear();
 }
 
 /** Newest item of a kind that is too large for an address: the address has its name, the tab storage its value. Without
@@ -43,7 +43,7 @@ export class NamedItem<Value> {
   #newest: { readonly name: string; readonly value: Value } | null = null;
 
   constructor(readonly key: string) {
-    all.push(this);
+    namedItems.push(this);
   }
 
   write(name: string, value: Value): void {

@@ -1,4 +1,4 @@
-"""What tests run in Node.
+"""JavaScript programs that tests run in Node.
 
 package.json        the packages, locked beside it; `scripts/node` installs them
 mqttjs.mjs          a program around one client of mqtt.js, which `tests.mqttjs` drives

@@ -1,4 +1,4 @@
-"""What tests run in Node is installed once, whole, and as its lock says."""
+"""The packages that tests run in Node are installed once, completely, and as their lock says."""
 
 from __future__ import annotations
 

@@ -11,25 +11,25 @@ class Catalogue {
   /** Error of the last load. Pages work without the catalogue and show plain identifiers. */
   problem = $state<string | null>(null);
 
-  #byWord = $derived(
+  #entries = $derived(
     new Map(this.entries.flatMap((each) => [each.identifier, each.name].map((word) => [word, each]))),
   );
   #products = $state.raw<ReadonlyMap<string, string>>(new Map());
   /** Model numbers that stand for exactly one product. */
   models = $derived([...this.#products.keys()].sort());
-  #reading: Promise<void> | null = null;
+  #loading: Promise<void> | null = null;
   readonly #retry = (): void => void this.load();
 
   /** Load the catalogue unless it is loaded. After a failure the next call or a reconnect tries again. */
   async load(): Promise<void> {
     if (session.token === null) return;
-    this.#reading ??= this.#read();
-    await this.#reading;
+    this.#loading ??= this.#fetch();
+    await this.#loading;
   }
 
   /** Return the entry of an identifier, by hex in either case or by name; null if unknown or not loaded. */
   find(word: string): CatalogueEntry | null {
-    return this.#byWord.get(word) ?? this.#byWord.get(word.toLowerCase()) ?? null;
+    return this.#entries.get(word) ?? this.#entries.get(word.toLowerCase()) ?? null;
   }
 
   /** Return the unit of an identifier; null if it is unknown or has none. */
@@ -42,17 +42,17 @@ class Catalogue {
     return this.#products.get(modelNumber) ?? null;
   }
 
-  async #read(): Promise<void> {
+  async #fetch(): Promise<void> {
     try {
-      const told = requireBody(await api.GET("/api/v1/catalogue"));
-      this.entries = told.identifiers;
+      const body = requireBody(await api.GET("/api/v1/catalogue"));
+      this.entries = body.identifiers;
       this.#products = new Map(
-        told.products.filter((each) => each.variant === null).map((each) => [each.modelNumber, each.name]),
+        body.products.filter((each) => each.variant === null).map((each) => [each.modelNumber, each.name]),
       );
       this.problem = null;
     } catch (error) {
       this.problem = describeError(error);
-      this.#reading = null;
+      this.#loading = null;
       retryOnReconnect(this.#retry);
     }
   }

@@ -27,7 +27,7 @@ export class Problem extends Error {
 }
 
 /** Milliseconds until the headers of a response must arrive. */
-const LONGEST = 30_000;
+const HEADER_TIMEOUT = 30_000;
 
 /** Return the text to show for an error. Unexpected errors are logged. */
 export function describeError(error: unknown): string {
@@ -42,7 +42,7 @@ export function requireBody<Body>(answer: { data?: Body }): Body {
   return answer.data;
 }
 
-const signed: Middleware = {
+const authorize: Middleware = {
   onRequest({ request }) {
     // A sign-out sends the token that the session has dropped already.
     if (session.token !== null && !request.headers.has("Authorization")) {
@@ -63,50 +63,50 @@ const signed: Middleware = {
 
 /** Convert an error response to a Problem. Expire the session or recheck the role where the response says so. */
 export async function handleErrorResponse(response: Response, address: string, authorization: string | null): Promise<Problem> {
-  const problem = await problemOf(response);
-  if (response.status === 401 && isOver(address, authorization, problem)) session.expire();
-  if (problem.code === "not-allowed" && isOurs(authorization)) session.recheckRole();
+  const problem = await parseProblem(response);
+  if (response.status === 401 && endsSession(address, authorization, problem)) session.expire();
+  if (problem.code === "not-allowed" && hasCurrentToken(authorization)) session.recheckRole();
   // The text of the service is for programs. A user needs to know that the action was not done.
   return problem.code === "not-logged-in" ? new Problem(response.status, problem.code, en.common.sessionEnded) : problem;
 }
 
 /** Return whether a 401 ends the session: not for a wrong password, for a valid token that cannot be renewed, or for a
  * request with an older token. */
-function isOver(address: string, authorization: string | null, problem: Problem): boolean {
+function endsSession(address: string, authorization: string | null, problem: Problem): boolean {
   if (problem.code === "wrong-credentials" || address.endsWith("/auth/refresh")) return false;
-  return isOurs(authorization);
+  return hasCurrentToken(authorization);
 }
 
 /** Return whether a request had the current token. */
-function isOurs(authorization: string | null): boolean {
+function hasCurrentToken(authorization: string | null): boolean {
   return session.token !== null && authorization === `Bearer ${session.token}`;
 }
 
 /** Call `fetch` with a time limit for the headers, since a dead connection never answers; the body may take longer. The
  * body is read completely, so that a connection that ends within it fails here. */
-async function ask(request: Request): Promise<Response> {
+async function fetchWithTimeout(request: Request): Promise<Response> {
   const limit = new AbortController();
-  const timer = setTimeout(() => limit.abort(new DOMException("no answer", "TimeoutError")), LONGEST);
+  const timer = setTimeout(() => limit.abort(new DOMException("no answer", "TimeoutError")), HEADER_TIMEOUT);
   try {
-    const answer = await clock.fetch(request, { signal: AbortSignal.any([request.signal, limit.signal]) });
+    const response = await clock.fetch(request, { signal: AbortSignal.any([request.signal, limit.signal]) });
     clearTimeout(timer);
-    await answer.clone().arrayBuffer();
-    return answer;
+    await response.clone().arrayBuffer();
+    return response;
   } finally {
     clearTimeout(timer);
   }
 }
 
-export const api = createClient<paths>({ fetch: ask });
-api.use(signed);
+export const api = createClient<paths>({ fetch: fetchWithTimeout });
+api.use(authorize);
 
-async function problemOf(response: Response): Promise<Problem> {
+async function parseProblem(response: Response): Promise<Problem> {
   try {
-    const said = (await response.json()) as Partial<Schemas["Problem"]>;
-    const text = said.detail ?? said.title ?? response.statusText;
+    const body = (await response.json()) as Partial<Schemas["Problem"]>;
+    const text = body.detail ?? body.title ?? response.statusText;
     const wait = Number(response.headers.get("Retry-After") ?? NaN);
     const retryAfter = Number.isFinite(wait) ? wait : null;
-    return new Problem(response.status, said.code ?? "unknown", text, retryAfter, said.errors ?? []);
+    return new Problem(response.status, body.code ?? "unknown", text, retryAfter, body.errors ?? []);
   } catch {
     return new Problem(response.status, "unknown", en.common.unexpectedStatus(response.status));
   }

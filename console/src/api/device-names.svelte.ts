@@ -5,56 +5,56 @@ import { api, requireBody } from "./client";
 import { formatMac } from "../text/format";
 
 /** Number of ids per request: they are part of the address. */
-const AT_ONCE = 50;
+const BATCH_SIZE = 50;
 
 class DeviceNames {
-  #known = new SvelteMap<string, string>();
+  #names = new SvelteMap<string, string>();
   /** MACs with an up-to-date name. Other names are loaded again on use and shown meanwhile. */
-  #fresh = new SvelteSet<string>();
-  #wanted = new Set<string>();
-  #isAsked = false;
+  #upToDate = new SvelteSet<string>();
+  #pending = new Set<string>();
+  #isScheduled = false;
 
   /** Return the name of a device, or its MAC while none is loaded. */
   get(mac: string): string {
-    return this.#known.get(mac) || formatMac(mac);
+    return this.#names.get(mac) || formatMac(mac);
   }
 
   /** Load the names of devices that are not up to date. */
   load(macs: Iterable<string>): void {
-    for (const mac of macs) if (!this.#fresh.has(mac)) this.#wanted.add(mac);
-    if (this.#wanted.size === 0 || this.#isAsked) return;
-    this.#isAsked = true;
-    queueMicrotask(() => void this.#ask());
+    for (const mac of macs) if (!this.#upToDate.has(mac)) this.#pending.add(mac);
+    if (this.#pending.size === 0 || this.#isScheduled) return;
+    this.#isScheduled = true;
+    queueMicrotask(() => void this.#fetchBatch());
   }
 
   /** Set the name of a device. */
   set(mac: string, name: string): void {
-    this.#known.set(mac, name);
-    this.#fresh.add(mac);
+    this.#names.set(mac, name);
+    this.#upToDate.add(mac);
   }
 
   /** Update the name of a device after a live event, but only if its name was requested. */
   updateIfLoaded(mac: string, name: string): void {
-    if (this.#known.has(mac)) this.set(mac, name);
+    if (this.#names.has(mac)) this.set(mac, name);
   }
 
   /** Mark all names as outdated, after live events were missed. */
   invalidate(): void {
-    this.#fresh.clear();
+    this.#upToDate.clear();
   }
 
   /** Delete all names when the user signs out. */
   clear(): void {
-    this.#known.clear();
-    this.#fresh.clear();
-    this.#wanted.clear();
+    this.#names.clear();
+    this.#upToDate.clear();
+    this.#pending.clear();
   }
 
-  async #ask(): Promise<void> {
-    const macs = [...this.#wanted].slice(0, AT_ONCE);
-    for (const mac of macs) this.#wanted.delete(mac);
-    this.#isAsked = macs.length > 0;
-    if (!this.#isAsked) return;
+  async #fetchBatch(): Promise<void> {
+    const macs = [...this.#pending].slice(0, BATCH_SIZE);
+    for (const mac of macs) this.#pending.delete(mac);
+    this.#isScheduled = macs.length > 0;
+    if (!this.#isScheduled) return;
     try {
       const found = await fetchDeviceNames(macs.map((mac) => `bmac-${mac}`));
       // Unknown devices keep their MAC and are not requested again.
@@ -62,8 +62,8 @@ class DeviceNames {
     } catch {
       // The MAC is shown; the next use requests the name again.
     }
-    this.#isAsked = false;
-    if (this.#wanted.size > 0) this.load([]);
+    this.#isScheduled = false;
+    if (this.#pending.size > 0) this.load([]);
   }
 }
 
@@ -72,8 +72,8 @@ export const deviceNames = new DeviceNames();
 /** Fetch the current names of devices by id. Unknown devices are left out. */
 export async function fetchDeviceNames(ids: readonly string[], signal?: AbortSignal): Promise<Map<string, string>> {
   const found = new Map<string, string>();
-  for (let start = 0; start < ids.length; start += AT_ONCE) {
-    const query = { Ids: ids.slice(start, start + AT_ONCE), MaxResults: AT_ONCE };
+  for (let start = 0; start < ids.length; start += BATCH_SIZE) {
+    const query = { Ids: ids.slice(start, start + BATCH_SIZE), MaxResults: BATCH_SIZE };
     const { items } = requireBody(await api.GET("/api/v1/devices", { params: { query }, ...(signal && { signal }) }));
     for (const { id, friendlyName } of items) found.set(id, friendlyName);
   }

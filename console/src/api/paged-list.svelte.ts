@@ -24,9 +24,9 @@ export class PagedList<Item> {
 
   #fetch: FetchPage<Item> | null = null;
   #token: string | undefined;
-  #asking: AbortController | null = null;
+  #pending: AbortController | null = null;
   readonly #retry = (): void => void this.retry();
-  readonly #meanwhile = new PendingChanges<readonly Item[]>();
+  readonly #pendingChanges = new PendingChanges<readonly Item[]>();
 
   /** Load a list from its first page. The previous items stay until the first response. */
   async start(fetch: FetchPage<Item>): Promise<void> {
@@ -34,7 +34,7 @@ export class PagedList<Item> {
     this.#token = undefined;
     this.isFresh = false;
     this.hasMore = false;
-    await this.#read();
+    await this.#loadPage();
   }
 
   /** Load the same list again from its first page. */
@@ -44,65 +44,65 @@ export class PagedList<Item> {
 
   /** Load the next page, unless there is none or a request is pending. */
   async loadMore(): Promise<void> {
-    if (this.hasMore && !this.isLoading) await this.#read();
+    if (this.hasMore && !this.isLoading) await this.#loadPage();
   }
 
   /** Repeat the request that failed. */
   async retry(): Promise<void> {
-    if (!this.isLoading) await this.#read();
+    if (!this.isLoading) await this.#loadPage();
   }
 
   /** Cancel the pending request and its retry. */
   stop(): void {
     cancelRetry(this.#retry);
-    this.#asking?.abort();
-    this.#asking = null;
-    this.#meanwhile.end();
+    this.#pending?.abort();
+    this.#pending = null;
+    this.#pendingChanges.end();
     this.isLoading = false;
   }
 
   /** Replace items, such as those that a live event changed. The order is unchanged. */
   update(change: (item: Item) => Item): void {
-    this.#lay((items) => items.map(change));
+    this.#applyChange((items) => items.map(change));
   }
 
   /** Remove the items that match. */
   remove(is: (item: Item) => boolean): void {
-    this.#lay((items) => items.filter((item) => !is(item)));
+    this.#applyChange((items) => items.filter((item) => !is(item)));
   }
 
   /** Apply a change to the items, and to the page that is being loaded. */
-  #lay(change: Change<readonly Item[]>): void {
+  #applyChange(change: Change<readonly Item[]>): void {
     this.items = change(this.items);
-    this.#meanwhile.add(change);
+    this.#pendingChanges.add(change);
   }
 
-  async #read(): Promise<void> {
+  async #loadPage(): Promise<void> {
     if (!this.#fetch) return;
-    this.#asking?.abort();
+    this.#pending?.abort();
     cancelRetry(this.#retry);
-    const asking = new AbortController();
-    this.#asking = asking;
-    this.#meanwhile.start();
+    const pending = new AbortController();
+    this.#pending = pending;
+    this.#pendingChanges.start();
     this.isLoading = true;
     this.problem = null;
     const isFirst = this.#token === undefined;
     try {
-      const page = await this.#fetch(this.#token, asking.signal);
-      if (this.#asking !== asking) return;
-      const items = this.#meanwhile.applyTo(page.items);
+      const page = await this.#fetch(this.#token, pending.signal);
+      if (this.#pending !== pending) return;
+      const items = this.#pendingChanges.applyTo(page.items);
       this.items = isFirst ? items : [...this.items, ...items];
       this.#token = page.nextToken ?? undefined;
       this.hasMore = page.nextToken !== null;
       this.isFresh = true;
     } catch (error) {
-      if (this.#asking !== asking) return;
+      if (this.#pending !== pending) return;
       this.problem = describeError(error);
       retryOnReconnect(this.#retry);
     } finally {
-      if (this.#asking === asking) {
-        this.#asking = null;
-        this.#meanwhile.end();
+      if (this.#pending === pending) {
+        this.#pending = null;
+        this.#pendingChanges.end();
         this.isLoading = false;
       }
     }

@@ -11,33 +11,33 @@ export class Resource<Value> {
   /** Whether the service returned 404. */
   isMissing = $state(false);
 
-  #asking: AbortController | null = null;
+  #pending: AbortController | null = null;
   #retry = (): void => undefined;
-  readonly #meanwhile = new PendingChanges<Value>();
+  readonly #pendingChanges = new PendingChanges<Value>();
 
   async load(fetch: (signal: AbortSignal) => Promise<Value>): Promise<void> {
-    this.#asking?.abort();
+    this.#pending?.abort();
     cancelRetry(this.#retry);
-    const asking = new AbortController();
-    this.#asking = asking;
-    this.#meanwhile.start();
+    const pending = new AbortController();
+    this.#pending = pending;
+    this.#pendingChanges.start();
     this.isLoading = true;
     try {
-      const value = await fetch(asking.signal);
-      if (this.#asking !== asking) return;
-      this.value = this.#meanwhile.applyTo(value);
+      const value = await fetch(pending.signal);
+      if (this.#pending !== pending) return;
+      this.value = this.#pendingChanges.applyTo(value);
       this.problem = null;
       this.isMissing = false;
     } catch (error) {
-      if (this.#asking !== asking) return;
+      if (this.#pending !== pending) return;
       this.problem = describeError(error);
       this.isMissing = error instanceof Problem && error.status === 404;
       this.#retry = () => void this.load(fetch);
       retryOnReconnect(this.#retry);
     } finally {
-      if (this.#asking === asking) {
-        this.#asking = null;
-        this.#meanwhile.end();
+      if (this.#pending === pending) {
+        this.#pending = null;
+        this.#pendingChanges.end();
         this.isLoading = false;
       }
     }
@@ -48,15 +48,15 @@ export class Resource<Value> {
   applyChange(change: Change<Value>, empty: Value | null = null): void {
     const before = this.value ?? empty;
     if (before !== null) this.value = change(before);
-    this.#meanwhile.add(change);
+    this.#pendingChanges.add(change);
   }
 
   /** Cancel the pending request and its retry. */
   stop(): void {
     cancelRetry(this.#retry);
-    this.#asking?.abort();
-    this.#asking = null;
-    this.#meanwhile.end();
+    this.#pending?.abort();
+    this.#pending = null;
+    this.#pendingChanges.end();
     this.isLoading = false;
   }
 }

@@ -15,15 +15,15 @@ import { tokenLogin, tokenOwner } from "./token";
 export type Role = components["schemas"]["Role"];
 export type Me = components["schemas"]["Me"];
 
-const KEY = "meshfleet.token";
-const OWNER = "meshfleet.owner";
+const TOKEN_KEY = "meshfleet.token";
+const OWNER_KEY = "meshfleet.owner";
 /** Milliseconds until a new tab shows the sign-in page: long enough for another tab to answer, short for a single
  * tab. */
-const PATIENCE = 250;
+const RESTORE_TIMEOUT = 250;
 const RANKS: Record<Role, number> = { viewer: 0, operator: 1, admin: 2 };
 
 class Session {
-  token = $state<string | null>(tabStorage.read(KEY));
+  token = $state<string | null>(tabStorage.read(TOKEN_KEY));
   /** The user; after an expiry, the user for whom the page is preserved. */
   me = $state<Me | null>(null);
   /** Why the user has to sign in again. */
@@ -36,19 +36,19 @@ class Session {
   readonly preservedFor = $derived(this.token === null && this.me !== null ? this.me.username : null);
 
   /** Last user of the tab. */
-  #owner = tabStorage.read(OWNER);
+  #owner = tabStorage.read(OWNER_KEY);
 
   /** Share the session with other tabs. A late token signs this tab in, unless it is signed in by then. */
   async start(): Promise<void> {
     shareToken(
       () => this.token,
-      (left) => this.#hear(left),
+      (left) => this.#handleSignOut(left),
     );
     if (this.token !== null) return;
     this.isRestoring = true;
-    setTimeout(() => (this.isRestoring = false), PATIENCE);
+    setTimeout(() => (this.isRestoring = false), RESTORE_TIMEOUT);
     const token = await requestSharedToken();
-    if (token !== null && tabStorage.read(KEY) === null) this.storeToken(token);
+    if (token !== null && tabStorage.read(TOKEN_KEY) === null) this.storeToken(token);
     this.isRestoring = false;
   }
 
@@ -56,9 +56,9 @@ class Session {
     const owner = tokenOwner(token);
     if (owner !== this.#owner) clearNamedItems();
     this.#owner = owner;
-    tabStorage.write(OWNER, owner);
+    tabStorage.write(OWNER_KEY, owner);
     this.token = token;
-    tabStorage.write(KEY, token);
+    tabStorage.write(TOKEN_KEY, token);
   }
 
   /** Sign in. The same user finds the preserved page, another user a fresh one. */
@@ -78,14 +78,14 @@ class Session {
   }
 
   end(notice: string | null = null): void {
-    this.#drop(notice);
+    this.#clearToken(notice);
     this.me = null;
     clearNamedItems();
   }
 
   /** End the session after the token became invalid, and preserve the page. */
   expire(): void {
-    this.#drop(en.signIn.sessionEnded);
+    this.#clearToken(en.signIn.sessionEnded);
   }
 
   /** Request the role again, since it must have changed. */
@@ -94,15 +94,15 @@ class Session {
   }
 
   /** Handle a sign-out in another tab: of the same login, or of the user for whom this page is preserved. */
-  #hear({ owner, login }: SignOut): void {
+  #handleSignOut({ owner, login }: SignOut): void {
     const isOurs = this.token === null ? this.preservedFor === owner : tokenLogin(this.token) === login;
     if (isOurs) this.end(en.signIn.sessionEnded);
   }
 
-  #drop(notice: string | null): void {
+  #clearToken(notice: string | null): void {
     this.token = null;
     this.notice = notice;
-    tabStorage.write(KEY, null);
+    tabStorage.write(TOKEN_KEY, null);
   }
 
   /** Return whether the user has at least a role. Actions above it are not offered. */

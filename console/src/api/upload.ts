@@ -5,9 +5,9 @@ import { Problem, handleErrorResponse } from "./client";
 import { session } from "./session.svelte";
 
 /** Milliseconds without progress before the upload fails: a dead connection reports nothing. */
-const LONGEST = 60_000;
+const PROGRESS_TIMEOUT = 60_000;
 /** Milliseconds to wait after the last byte, while the service checks and stores the file or a proxy forwards it. */
-const LONGEST_CHECK = 600_000;
+const CHECK_TIMEOUT = 600_000;
 
 export interface UploadProgress {
   readonly bytes: number;
@@ -23,12 +23,12 @@ export async function upload<Body>(
   onprogress: (sent: UploadProgress) => void,
 ): Promise<Body> {
   const authorization = session.token === null ? null : `Bearer ${session.token}`;
-  const response = answerOf(await send(address, form, authorization, signal, onprogress));
+  const response = toResponse(await sendForm(address, form, authorization, signal, onprogress));
   if (!response.ok) throw await handleErrorResponse(response, address, authorization);
   return (await response.json()) as Body;
 }
 
-function send(
+function sendForm(
   address: string,
   form: FormData,
   authorization: string | null,
@@ -57,7 +57,7 @@ function send(
     };
 
     request.upload.onprogress = ({ loaded, total }) => {
-      wait(loaded < total ? LONGEST : LONGEST_CHECK);
+      wait(loaded < total ? PROGRESS_TIMEOUT : CHECK_TIMEOUT);
       onprogress({ bytes: loaded, total });
     };
     request.onerror = fail;
@@ -65,13 +65,13 @@ function send(
     signal.addEventListener("abort", giveUp);
     request.open("POST", address);
     if (authorization !== null) request.setRequestHeader("Authorization", authorization);
-    wait(LONGEST);
+    wait(PROGRESS_TIMEOUT);
     request.send(form);
   });
 }
 
 /** Return the response as `fetch` does. Some statuses must have no body, not even an empty one. */
-function answerOf(request: XMLHttpRequest): Response {
+function toResponse(request: XMLHttpRequest): Response {
   const headers = new Headers();
   const retryAfter = request.getResponseHeader("Retry-After");
   if (retryAfter !== null) headers.set("Retry-After", retryAfter);

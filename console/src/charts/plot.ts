@@ -23,44 +23,44 @@ export interface PlotOptions extends TimeRange {
 }
 
 /** Parts of a line: the line itself, and the edges of the band around it. */
-const PARTS = ["mean", "max", "min"] as const;
-const BAND = "26";
+const SERIES_PARTS = ["mean", "max", "min"] as const;
+const BAND_OPACITY = "26";
 /** Number of points up to which they are drawn as dots, so that single points are visible. */
-const FEW = 60;
-const SHORTEST_DRAG = 6;
-const GAP = 18;
+const MAX_DOTS = 60;
+const MIN_DRAG = 6;
+const AXIS_GAP = 18;
 /** Half the width of the longest time label, which may be at the end of the axis. */
-const HALF_TIME = 28;
-const NARROWEST = 52;
-const DIGIT = 7;
+const HALF_LABEL = 28;
+const MIN_AXIS_WIDTH = 52;
+const DIGIT_WIDTH = 7;
 
 export class Plot {
   readonly #plot: uPlot;
-  #frame: TimeRange;
-  #pointed: number | null = null;
-  #isOurs = false;
+  #range: TimeRange;
+  #cursor: number | null = null;
+  #isUpdating = false;
 
   constructor(target: HTMLElement, options: PlotOptions) {
-    this.#frame = options;
-    this.#plot = new uPlot(this.#options(target, options), aligned(options.lines), target);
+    this.#range = options;
+    this.#plot = new uPlot(this.#options(target, options), alignLines(options.lines), target);
   }
 
   show(lines: readonly Line[], frame: TimeRange): void {
-    this.#frame = frame;
-    this.#quietly(() => this.#plot.setData(aligned(lines)));
+    this.#range = frame;
+    this.#updateSilently(() => this.#plot.setData(alignLines(lines)));
     // The times below the cursor have changed.
-    this.point(this.#pointed);
+    this.point(this.#cursor);
   }
 
   /** Move the cursor to a time, as when it moves over another chart. */
   point(time: number | null): void {
-    this.#pointed = time;
+    this.#cursor = time;
     const left = time === null ? -10 : this.#plot.valToPos(time / 1000, "x");
-    this.#quietly(() => this.#plot.setCursor({ left, top: time === null ? -10 : 0 }, false));
+    this.#updateSilently(() => this.#plot.setCursor({ left, top: time === null ? -10 : 0 }, false));
   }
 
   resize(width: number, height: number): void {
-    this.#quietly(() => this.#plot.setSize({ width, height }));
+    this.#updateSilently(() => this.#plot.setSize({ width, height }));
   }
 
   destroy(): void {
@@ -68,10 +68,10 @@ export class Plot {
   }
 
   /** Update the plot without reporting it as a move of the pointer. */
-  #quietly(act: () => void): void {
-    this.#isOurs = true;
+  #updateSilently(act: () => void): void {
+    this.#isUpdating = true;
     this.#plot.batch(act);
-    this.#isOurs = false;
+    this.#isUpdating = false;
   }
 
   #options(target: HTMLElement, { lines, width, height, onmove, onzoom }: PlotOptions): uPlot.Options {
@@ -84,8 +84,8 @@ export class Plot {
       width,
       height,
       legend: { show: false },
-      padding: [8, HALF_TIME, 0, 0],
-      scales: { x: { time: true, range: () => [this.#frame.from / 1000, this.#frame.to / 1000] } },
+      padding: [8, HALF_LABEL, 0, 0],
+      scales: { x: { time: true, range: () => [this.#range.from / 1000, this.#range.to / 1000] } },
       axes: [
         {
           ...axis,
@@ -97,25 +97,25 @@ export class Plot {
         {
           ...axis,
           grid,
-          size: (_plot, values) => roomFor(values ?? []),
+          size: (_plot, values) => computeAxisWidth(values ?? []),
           space: 36,
           values: (_plot, splits) => splits.map(formatDecimal),
         },
       ],
-      series: [{}, ...lines.flatMap((line, index) => seriesOf(line, index, colour))],
+      series: [{}, ...lines.flatMap((line, index) => buildSeries(line, index, colour))],
       bands: lines.map((line, index) => ({
-        series: [index * PARTS.length + 2, index * PARTS.length + 3],
-        fill: colour(`--${LINE_COLORS[line.tone % LINE_COLORS.length]}`) + BAND,
+        series: [index * SERIES_PARTS.length + 2, index * SERIES_PARTS.length + 3],
+        fill: colour(`--${LINE_COLORS[line.tone % LINE_COLORS.length]}`) + BAND_OPACITY,
       })),
       cursor: {
         y: false,
-        drag: { x: true, y: false, setScale: false, dist: SHORTEST_DRAG },
+        drag: { x: true, y: false, setScale: false, dist: MIN_DRAG },
         points: { size: 7 },
       },
       hooks: {
         setCursor: [
           (plot) => {
-            if (this.#isOurs) return;
+            if (this.#isUpdating) return;
             const { left, idx } = plot.cursor;
             const x = idx === null || idx === undefined ? undefined : plot.data[0][idx];
             onmove(left === undefined || left < 0 || x === undefined ? null : x * 1000);
@@ -124,7 +124,7 @@ export class Plot {
         setSelect: [
           (plot) => {
             const { left, width: wide } = plot.select;
-            if (wide < SHORTEST_DRAG) return;
+            if (wide < MIN_DRAG) return;
             plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
             onzoom(plot.posToVal(left, "x") * 1000, plot.posToVal(left + wide, "x") * 1000);
           },
@@ -135,11 +135,11 @@ export class Plot {
 }
 
 /** Return the approximate width of the longest number on the axis. */
-function roomFor(values: readonly string[]): number {
-  return Math.max(NARROWEST, Math.max(...values.map((value) => value.length)) * DIGIT + GAP);
+function computeAxisWidth(values: readonly string[]): number {
+  return Math.max(MIN_AXIS_WIDTH, Math.max(...values.map((value) => value.length)) * DIGIT_WIDTH + AXIS_GAP);
 }
 
-function seriesOf(line: Line, index: number, colour: (token: string) => string): uPlot.Series[] {
+function buildSeries(line: Line, index: number, colour: (token: string) => string): uPlot.Series[] {
   const stroke = colour(`--${LINE_COLORS[line.tone % LINE_COLORS.length]}`);
   const edge: uPlot.Series = { width: 0, points: { show: false } };
   const mean: uPlot.Series = {
@@ -148,16 +148,16 @@ function seriesOf(line: Line, index: number, colour: (token: string) => string):
     width: 1.75,
     dash: [...(LINE_DASHES[index % LINE_DASHES.length] ?? [])],
     gaps: (_plot, _series, _first, _last, gaps) => gaps.map(([from, to]) => [from - 1, to + 1]),
-    points: { show: (plot) => plot.data[0].length <= FEW, size: 4, fill: stroke },
+    points: { show: (plot) => plot.data[0].length <= MAX_DOTS, size: 4, fill: stroke },
   };
   return [mean, edge, edge];
 }
 
 /** Align all lines to common times. A line continues where it has no point, and breaks where samples are missing. */
-function aligned(lines: readonly Line[]): uPlot.AlignedData {
+function alignLines(lines: readonly Line[]): uPlot.AlignedData {
   const tables = lines.map((line): uPlot.AlignedData => [
     line.points.map((point) => point.time / 1000),
-    ...PARTS.map((part) => line.points.map((point: Point) => point[part])),
+    ...SERIES_PARTS.map((part) => line.points.map((point: Point) => point[part])),
   ]);
   return tables.length === 0 ? [[]] : uPlot.join(tables);
 }

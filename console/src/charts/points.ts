@@ -22,9 +22,9 @@ export interface Line {
 }
 
 /** Number of usual intervals without a value that make a gap, as in the service. */
-const MISSED = 3;
+const GAP_INTERVALS = 3;
 /** Number of intervals needed to compute the usual one. */
-const ENOUGH = 3;
+const MIN_INTERVALS = 3;
 
 export function parsePoints(buckets: readonly Schemas["Bucket"][]): Point[] {
   return buckets.map((bucket) => ({ ...bucket, time: Date.parse(bucket.time) }));
@@ -33,28 +33,28 @@ export function parsePoints(buckets: readonly Schemas["Bucket"][]): Point[] {
 /** Return the median interval of ascending times; null if there are too few. */
 export function computeUsualInterval(times: readonly number[]): number | null {
   const gaps = times.slice(1).map((time, index) => time - (times[index] ?? time));
-  if (gaps.length < ENOUGH) return null;
+  if (gaps.length < MIN_INTERVALS) return null;
   return gaps.sort((a, b) => a - b)[Math.floor(gaps.length / 2)] ?? null;
 }
 
 /** Return whether a silence is longer than expected for the usual interval. */
 export function isOverdue(silence: number, usual: number | null): boolean {
-  return usual !== null && silence > MISSED * usual;
+  return usual !== null && silence > GAP_INTERVALS * usual;
 }
 
 /** Append a value to points, in buckets of the same width. */
 export function appendValue(points: readonly Point[], time: number, value: number, width: number): readonly Point[] {
-  const before = points.at(-1);
-  if (before && before.count > 0 && time < before.time + width) {
-    return [...points.slice(0, -1), merged(before, value)];
+  const last = points.at(-1);
+  if (last && last.count > 0 && time < last.time + width) {
+    return [...points.slice(0, -1), addToPoint(last, value)];
   }
-  const start = before ? before.time + Math.floor((time - before.time) / width) * width : time;
+  const start = last ? last.time + Math.floor((time - last.time) / width) * width : time;
   const fresh = { time: start, min: value, mean: value, max: value, last: value, count: 1 };
-  const known = points.filter((point) => point.count > 0).slice(-20);
+  const recent = points.filter((point) => point.count > 0).slice(-20);
   // A bucket may contain many samples: a distance below one bucket is never a gap.
-  const usual = computeUsualInterval(known.map((point) => point.time));
-  if (before && before.count > 0 && isOverdue(start - before.time, usual)) {
-    return [...points, emptyAt(before.time + width), fresh];
+  const usual = computeUsualInterval(recent.map((point) => point.time));
+  if (last && last.count > 0 && isOverdue(start - last.time, usual)) {
+    return [...points, createGap(last.time + width), fresh];
   }
   return [...points, fresh];
 }
@@ -70,13 +70,13 @@ export function findPoint(points: readonly Point[], time: number): Point | null 
   return points.findLast((point) => point.time <= time) ?? null;
 }
 
-function merged(point: Point, value: number): Point {
+function addToPoint(point: Point, value: number): Point {
   const mean = ((point.mean ?? 0) * point.count + value) / (point.count + 1);
   const min = Math.min(point.min ?? value, value);
   const max = Math.max(point.max ?? value, value);
   return { time: point.time, min, mean, max, last: value, count: point.count + 1 };
 }
 
-function emptyAt(time: number): Point {
+function createGap(time: number): Point {
   return { time, min: null, mean: null, max: null, last: null, count: 0 };
 }

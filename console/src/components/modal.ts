@@ -15,11 +15,11 @@ export function showModal(dialog: HTMLDialogElement): void {
 
 /** Show a dialog until the returned function is called. */
 export function openModal(dialog: HTMLDialogElement): () => void {
-  const before = document.activeElement;
+  const focused = document.activeElement;
   showModal(dialog);
   return () => {
     dialog.close();
-    if (before instanceof HTMLElement) before.focus();
+    if (focused instanceof HTMLElement) focused.focus();
     // The element that had the focus may be removed together with the dialog.
     void tick().then(() => {
       if (document.activeElement === document.body) document.querySelector("main")?.focus({ preventScroll: true });

@@ -6,16 +6,16 @@ interface Toast {
   readonly tone: "ok" | "bad";
 }
 
-const FOR = 6000;
+const SUCCESS_DURATION = 6000;
 
 class Toasts {
   shown = $state.raw<readonly Toast[]>([]);
-  #next = 1;
+  #nextId = 1;
 
   showSuccess(text: string): void {
     this.shown = this.shown.filter((toast) => toast.tone === "bad");
     const id = this.#show(text, "ok");
-    setTimeout(() => this.dismiss(id), FOR);
+    setTimeout(() => this.dismiss(id), SUCCESS_DURATION);
   }
 
   showError(text: string): void {
@@ -32,7 +32,7 @@ class Toasts {
   }
 
   #show(text: string, tone: Toast["tone"]): number {
-    const id = this.#next++;
+    const id = this.#nextId++;
     this.shown = [...this.shown, { id, text, tone }];
     return id;
   }

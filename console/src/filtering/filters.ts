@@ -13,20 +13,20 @@ export type Filter = Omit<DeviceQuery, "Include" | "MaxResults" | "NextToken" | 
 export type Sort = NonNullable<DeviceQuery["Sort"]>;
 
 const SORTS: readonly Sort[] = ["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"];
-const TEXTS = ["ModelNumber", "FirmwareVersion", "HardwareVersion", "FriendlyName", "Gateway"] as const;
-const MANY = ["Label", "Ids"] as const;
-const NAMES: readonly (keyof Filter)[] = ["Connected", ...TEXTS, ...MANY];
+const SINGLE_VALUES = ["ModelNumber", "FirmwareVersion", "HardwareVersion", "FriendlyName", "Gateway"] as const;
+const MULTIPLE_VALUES = ["Label", "Ids"] as const;
+const FILTER_NAMES: readonly (keyof Filter)[] = ["Connected", ...SINGLE_VALUES, ...MULTIPLE_VALUES];
 
 /** Parse the filters of an address; the keys are always in the same order. */
 export function parseFilter(query: URLSearchParams): Filter {
   const filter: Filter = {};
   const connected = query.get("Connected");
   if (connected === "true" || connected === "false") filter.Connected = connected === "true";
-  for (const name of TEXTS) {
+  for (const name of SINGLE_VALUES) {
     const text = query.get(name);
     if (text) filter[name] = text;
   }
-  for (const name of MANY) {
+  for (const name of MULTIPLE_VALUES) {
     const texts = [...new Set(query.getAll(name))].filter((text) => text !== "");
     if (texts.length > 0) filter[name] = texts;
   }
@@ -35,7 +35,7 @@ export function parseFilter(query: URLSearchParams): Filter {
 
 /** Build the query of a filter. */
 export function buildQuery(filter: Filter): URLSearchParams {
-  const pairs = NAMES.flatMap((name) => [filter[name] ?? []].flat().map((value) => [name, String(value)]));
+  const pairs = FILTER_NAMES.flatMap((name) => [filter[name] ?? []].flat().map((value) => [name, String(value)]));
   return new URLSearchParams(pairs);
 }
 
@@ -59,7 +59,7 @@ export function toggleFilter(query: URLSearchParams, name: keyof Filter, value: 
 
 /** Return a query without filters; order and columns stay. */
 export function clearFilters(query: URLSearchParams): URLSearchParams {
-  return withoutParams(query, ...NAMES);
+  return withoutParams(query, ...FILTER_NAMES);
 }
 
 /** Return a query with the text of the search field: a device by MAC, or a part of the name. */

@@ -4,13 +4,13 @@ import { createIdempotencyKey } from "../api/idempotency-key";
 import { NamedItem } from "../storage";
 
 /** Number of ids that fit into an address. */
-const FEW = 20;
+const MAX_IN_ADDRESS = 20;
 
 const selections = new NamedItem<readonly string[]>("meshfleet.selection");
 
 /** Build the query of a new job for these devices; a changed selection keeps its name. */
 export function buildSelectionQuery(ids: readonly string[], name = createIdempotencyKey()): URLSearchParams {
-  if (ids.length <= FEW) return new URLSearchParams(ids.map((id) => ["Device", id]));
+  if (ids.length <= MAX_IN_ADDRESS) return new URLSearchParams(ids.map((id) => ["Device", id]));
   selections.write(name, ids);
   return new URLSearchParams({ Selection: name });
 }

@@ -20,21 +20,21 @@ export interface LiveFilter {
 /** Return whether an event matches a filter: the connection also delivers events for other subscribers of this tab. */
 export function matchesFilter(filter: LiveFilter, event: LiveEvent): boolean {
   if (!filter.Types.includes(event.type)) return false;
-  if (filter.Jobs && !filter.Jobs.includes(jobOf(event))) return false;
-  if (filter.Gateway && !filter.Gateway.includes(gatewayOf(event))) return false;
-  return !filter.Ids || filter.Ids.includes(deviceOf(event));
+  if (filter.Jobs && !filter.Jobs.includes(getJob(event))) return false;
+  if (filter.Gateway && !filter.Gateway.includes(getGateway(event))) return false;
+  return !filter.Ids || filter.Ids.includes(getDevice(event));
 }
 
-function jobOf({ type, data }: LiveEvent): string {
+function getJob({ type, data }: LiveEvent): string {
   return String((type === "job" ? data["id"] : data["jobId"]) ?? "");
 }
 
-function gatewayOf({ type, data }: LiveEvent): string {
+function getGateway({ type, data }: LiveEvent): string {
   if (type === "device") return String((isObject(data["live"]) && data["live"]["gateway"]) || "");
   return String((type === "gateway" ? data["mac"] : data["gateway"]) ?? "");
 }
 
-function deviceOf(event: LiveEvent): string {
+function getDevice(event: LiveEvent): string {
   const { type, data } = event;
   if (type === "report") return String(data["device"] ?? "");
   return String((type === "gateway" || type === "execution" ? data["deviceId"] : data["id"]) ?? "");

@@ -2,7 +2,7 @@
 import type { LiveEvent } from "./socket.svelte";
 
 /** Milliseconds after which a batch is applied anyway: hidden tabs get no frames. */
-const LONGEST = 1000;
+const MAX_DELAY = 1000;
 
 export interface EventBatcher {
   add(event: LiveEvent): void;
@@ -47,7 +47,7 @@ export function batchPerFrame(apply: (events: readonly LiveEvent[]) => void): Ev
       waiting.push(event);
       if (waiting.length > 1) return;
       frame = requestAnimationFrame(() => apply(empty()));
-      timer = setTimeout(() => apply(empty()), LONGEST);
+      timer = setTimeout(() => apply(empty()), MAX_DELAY);
     },
     stop() {
       empty();

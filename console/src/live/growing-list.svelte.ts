@@ -21,36 +21,36 @@ export class GrowingList<Item> {
   /** Number of times the list was read from its start, a key for rows without an id. */
   readCount = $state(0);
 
-  #list: ListSource<Item> | null = null;
-  #looking: AbortController | null = null;
-  #missed = $state<string | null>(null);
+  #source: ListSource<Item> | null = null;
+  #pending: AbortController | null = null;
+  #headProblem = $state<string | null>(null);
   /** Time of the last answered request. */
-  #seenAt = -Infinity;
+  #checkedAt = -Infinity;
 
   /** `countNew` applies changes to the listed items and returns the number of new ones in the head. */
   constructor(readonly countNew: (head: readonly Item[], pages: PagedList<Item>) => number) {}
 
   /** Error of the last request. */
   get problem(): string | null {
-    return this.pages.problem ?? this.#missed;
+    return this.pages.problem ?? this.#headProblem;
   }
 
   /** Load a list from its first page. */
   async start(list: ListSource<Item>): Promise<void> {
-    this.#rest();
-    this.#list = list;
-    this.#missed = null;
+    this.#cancelPending();
+    this.#source = list;
+    this.#headProblem = null;
     this.newCount = 0;
     const askedAt = clock.read();
     await this.pages.start(list.read);
-    if (this.#list !== list) return;
+    if (this.#source !== list) return;
     this.readCount += 1;
-    if (this.pages.isFresh) this.#seenAt = askedAt;
+    if (this.pages.isFresh) this.#checkedAt = askedAt;
   }
 
   /** Load the same list again, with the new items. */
   async reload(): Promise<void> {
-    if (this.#list) await this.start(this.#list);
+    if (this.#source) await this.start(this.#source);
   }
 
   /** Repeat the request that failed. */
@@ -64,40 +64,40 @@ export class GrowingList<Item> {
     const end = startPolling(() => this.checkHead(), every);
     return () => {
       end();
-      this.#rest();
+      this.#cancelPending();
       this.pages.stop();
     };
   }
 
   async checkHead(): Promise<void> {
-    const list = this.#list;
-    if (list === null || !this.pages.isFresh || (list.until ?? Infinity) < this.#seenAt) return;
-    this.#rest();
-    const looking = new AbortController();
-    this.#looking = looking;
+    const list = this.#source;
+    if (list === null || !this.pages.isFresh || (list.until ?? Infinity) < this.#checkedAt) return;
+    this.#cancelPending();
+    const pending = new AbortController();
+    this.#pending = pending;
     const askedAt = clock.read();
     try {
-      const look = list.readHead ?? (async (signal) => (await list.read(undefined, signal)).items);
-      const head = await look(looking.signal);
-      if (this.#looking !== looking) return;
-      this.#missed = null;
+      const readHead = list.readHead ?? (async (signal) => (await list.read(undefined, signal)).items);
+      const head = await readHead(pending.signal);
+      if (this.#pending !== pending) return;
+      this.#headProblem = null;
       if (live.state === "paused") return;
-      this.#seenAt = askedAt;
+      this.#checkedAt = askedAt;
       this.newCount = this.countNew(head, this.pages);
     } catch (error) {
-      if (this.#looking === looking) this.#missed = describeError(error);
+      if (this.#pending === pending) this.#headProblem = describeError(error);
     }
   }
 
   /** Cancel a pending request for the head, when the list changes or the page is left. */
-  #rest(): void {
-    this.#looking?.abort();
-    this.#looking = null;
+  #cancelPending(): void {
+    this.#pending?.abort();
+    this.#pending = null;
   }
 }
 
 /** Count the items of the head whose id is not listed yet. */
 export function countUnlisted(head: readonly { readonly id: unknown }[], listed: readonly { readonly id: unknown }[]): number {
-  const known = new Set(listed.map(({ id }) => id));
-  return head.filter(({ id }) => !known.has(id)).length;
+  const listedIds = new Set(listed.map(({ id }) => id));
+  return head.filter(({ id }) => !listedIds.has(id)).length;
 }

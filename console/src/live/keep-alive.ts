@@ -1,12 +1,12 @@
 /** Keep-alive of the live connection. A connection may die silently, and browsers neither send pings nor report those
  * of the service. After a silence the service is pinged; if nothing arrives then, the connection is lost. */
-const QUIET = 25_000;
-const PATIENCE = 5000;
+const PING_INTERVAL = 25_000;
+const PONG_TIMEOUT = 5000;
 
 export class KeepAlive {
-  #heardAt = 0;
+  #receivedAt = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  #isAsked = false;
+  #isPingPending = false;
 
   constructor(
     readonly ask: () => void,
@@ -16,7 +16,7 @@ export class KeepAlive {
   /** Start with a new connection. */
   begin(): void {
     this.heard();
-    this.#wait(QUIET);
+    this.#schedule(PING_INTERVAL);
   }
 
   /** Stop when the connection is closed. */
@@ -27,33 +27,33 @@ export class KeepAlive {
 
   /** Record that a message arrived. */
   heard(): void {
-    this.#heardAt = performance.now();
-    this.#isAsked = false;
+    this.#receivedAt = performance.now();
+    this.#isPingPending = false;
   }
 
   /** Return whether a message arrived within the last milliseconds. */
   isWithin(milliseconds: number): boolean {
-    return performance.now() - this.#heardAt < milliseconds;
+    return performance.now() - this.#receivedAt < milliseconds;
   }
 
   /** Ping the service now, unless a ping is pending. */
   prove(): void {
-    if (this.#timer === undefined || this.#isAsked) return;
-    this.#isAsked = true;
+    if (this.#timer === undefined || this.#isPingPending) return;
+    this.#isPingPending = true;
     this.ask();
-    this.#wait(PATIENCE);
+    this.#schedule(PONG_TIMEOUT);
   }
 
   // The timer is not reset with each event: there may be hundreds per second.
-  #wait(pause: number): void {
+  #schedule(pause: number): void {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#look(), pause);
+    this.#timer = setTimeout(() => this.#check(), pause);
   }
 
-  #look(): void {
-    if (this.#isAsked) return this.lost();
-    const left = QUIET - (performance.now() - this.#heardAt);
-    if (left > 0) this.#wait(left);
+  #check(): void {
+    if (this.#isPingPending) return this.lost();
+    const left = PING_INTERVAL - (performance.now() - this.#receivedAt);
+    if (left > 0) this.#schedule(left);
     else this.prove();
   }
 }

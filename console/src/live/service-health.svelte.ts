@@ -16,116 +16,116 @@ import { toSentence } from "../text/format";
 import { live } from "./socket.svelte";
 
 /** Result of a health check; `silent`: no response although the live connection is open. */
-type Said = "unknown" | "ready" | "busy" | "silent" | "strange" | "away";
-export type Health = Said | "checking";
+type CheckResult = "unknown" | "ready" | "busy" | "silent" | "strange" | "away";
+export type Health = CheckResult | "checking";
 
-interface Answer {
-  readonly said: Said;
+interface HealthReport {
+  readonly result: CheckResult;
   /** Reasons why the service is not ready, as sentences. */
   readonly reasons: readonly string[];
 }
 
-const EVERY = 20_000;
-const WHILE_AWAY = 5000;
-const LONGEST = 8000;
+const CHECK_INTERVAL = 20_000;
+const RETRY_INTERVAL = 5000;
+const TIMEOUT = 8000;
 /** The service returns 503 while its database or broker is unavailable; a proxy returns the others in its place. */
-const SAID: Partial<Record<number, Said>> = { 502: "away", 503: "busy", 504: "away" };
+const RESULT_BY_STATUS: Partial<Record<number, CheckResult>> = { 502: "away", 503: "busy", 504: "away" };
 
 class Service {
   /** Reasons why the service is not ready, as sentences; empty if it gives none. */
   reasons = $state.raw<readonly string[]>([]);
 
-  #said = $state<Said>("unknown");
+  #result = $state<CheckResult>("unknown");
   /** Whether a request of a page got no response and no check has finished since. */
-  #isDoubted = $state(false);
+  #isUnconfirmed = $state(false);
   /** Whether the live connection is open but not confirmed. */
-  readonly isChecking = $derived(live.state === "live" && (this.#isDoubted || this.#said === "away"));
-  readonly health = $derived<Health>(this.isChecking ? "checking" : this.#said);
+  readonly isChecking = $derived(live.state === "live" && (this.#isUnconfirmed || this.#result === "away"));
+  readonly health = $derived<Health>(this.isChecking ? "checking" : this.#result);
 
   /** Check the health until the returned function is called. */
   watch(): () => void {
     let timer: ReturnType<typeof setTimeout> | undefined;
-    let looks = 0;
-    let lookedAt = -Infinity;
-    const look = async (): Promise<void> => {
+    let checks = 0;
+    let checkedAt = -Infinity;
+    const check = async (): Promise<void> => {
       clearTimeout(timer);
-      const mine = ++looks;
+      const number = ++checks;
       if (!document.hidden) {
-        lookedAt = performance.now();
-        const answer = await ask();
+        checkedAt = performance.now();
+        const answer = await checkHealth();
         // A newer check has replaced this one.
-        if (mine !== looks) return;
-        this.#learn(answer);
+        if (number !== checks) return;
+        this.#applyResult(answer);
       }
       clearTimeout(timer);
-      timer = setTimeout(() => void look(), this.#said === "ready" ? EVERY : WHILE_AWAY);
+      timer = setTimeout(() => void check(), this.#result === "ready" ? CHECK_INTERVAL : RETRY_INTERVAL);
     };
-    const doubt = (): void => {
-      if (this.#isDoubted) return;
-      this.#isDoubted = true;
+    const handleUnreachable = (): void => {
+      if (this.#isUnconfirmed) return;
+      this.#isUnconfirmed = true;
       live.ping();
       // A request that fails repeatedly while others succeed must not trigger a check each time.
       clearTimeout(timer);
-      timer = setTimeout(() => void look(), Math.max(0, lookedAt + WHILE_AWAY - performance.now()));
+      timer = setTimeout(() => void check(), Math.max(0, checkedAt + RETRY_INTERVAL - performance.now()));
     };
-    void look();
-    const forget = onUnreachable(doubt);
-    const unfollow = $effect.root(() => {
+    void check();
+    const unsubscribe = onUnreachable(handleUnreachable);
+    const stopEffects = $effect.root(() => {
       $effect(() => {
         if (live.state !== "reconnecting" && live.state !== "live") return;
         untrack(() => {
           // A result from before the interruption is no longer valid.
-          if (live.state === "reconnecting") this.#said = "unknown";
-          void look();
+          if (live.state === "reconnecting") this.#result = "unknown";
+          void check();
         });
       });
       $effect(() => {
-        if (live.pongs > 0) untrack(() => this.#prove());
+        if (live.pongs > 0) untrack(() => this.#handlePong());
       });
     });
     return () => {
-      forget();
-      unfollow();
-      looks += 1;
+      unsubscribe();
+      stopEffects();
+      checks += 1;
       clearTimeout(timer);
-      this.#isDoubted = false;
+      this.#isUnconfirmed = false;
     };
   }
 
-  #learn({ said, reasons }: Answer): void {
-    const before = this.#said;
-    this.#said = said;
+  #applyResult({ result: said, reasons }: HealthReport): void {
+    const previous = this.#result;
+    this.#result = said;
     this.reasons = reasons;
-    this.#isDoubted = false;
+    this.#isUnconfirmed = false;
     if (said === "away") live.ping();
-    if (said === "ready" && before !== "ready" && before !== "unknown") runRetries();
+    if (said === "ready" && previous !== "ready" && previous !== "unknown") runRetries();
   }
 
   /** Handle a pong on the live connection. */
-  #prove(): void {
-    if (this.#said === "away" && live.state === "live") this.#said = "silent";
+  #handlePong(): void {
+    if (this.#result === "away" && live.state === "live") this.#result = "silent";
   }
 }
 
-async function ask(): Promise<Answer> {
-  const answer = await answerOf();
+async function checkHealth(): Promise<HealthReport> {
+  const report = await requestHealth();
   // A service that delivers live events is reachable.
-  return answer.said === "away" && live.hasReceivedWithin(LONGEST) ? { ...answer, said: "silent" } : answer;
+  return report.result === "away" && live.hasReceivedWithin(TIMEOUT) ? { ...report, result: "silent" } : report;
 }
 
-async function answerOf(): Promise<Answer> {
+async function requestHealth(): Promise<HealthReport> {
   try {
-    const answer = await clock.fetch("/readyz", { signal: AbortSignal.timeout(LONGEST), cache: "no-store" });
-    const text = await answer.text(); // an unread body would stay in progress until the timeout
-    if (answer.ok) return { said: "ready", reasons: [] };
-    return { said: SAID[answer.status] ?? "strange", reasons: answer.status === 503 ? reasonsIn(text) : [] };
+    const response = await clock.fetch("/readyz", { signal: AbortSignal.timeout(TIMEOUT), cache: "no-store" });
+    const text = await response.text(); // an unread body would stay in progress until the timeout
+    if (response.ok) return { result: "ready", reasons: [] };
+    return { result: RESULT_BY_STATUS[response.status] ?? "strange", reasons: response.status === 503 ? parseReasons(text) : [] };
   } catch {
-    return { said: "away", reasons: [] };
+    return { result: "away", reasons: [] };
   }
 }
 
 /** Return the sentences of `reasons`, or the detail of a problem. */
-function reasonsIn(text: string): readonly string[] {
+function parseReasons(text: string): readonly string[] {
   let body: unknown;
   try {
     body = JSON.parse(text);
@@ -133,8 +133,8 @@ function reasonsIn(text: string): readonly string[] {
     return []; // a proxy may respond in place of the service
   }
   if (!isObject(body)) return [];
-  const said = Array.isArray(body["reasons"]) ? body["reasons"].map((reason: unknown) => isObject(reason) && reason["text"]) : [body["detail"]];
-  return said.filter((each) => typeof each === "string").map(toSentence);
+  const texts = Array.isArray(body["reasons"]) ? body["reasons"].map((reason: unknown) => isObject(reason) && reason["text"]) : [body["detail"]];
+  return texts.filter((each) => typeof each === "string").map(toSentence);
 }
 
 export const service = new Service();

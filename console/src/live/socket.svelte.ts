@@ -27,25 +27,25 @@ export interface Subscriber {
 
 const PATH = "/api/v1/live";
 const FIRST_DELAY = 500;
-const LONGEST_DELAY = 15_000;
+const MAX_DELAY = 15_000;
 /** Shortest delay after the service closed the connection because it is busy. */
 const BUSY_DELAY = 5000;
 /** Milliseconds for the handshake; a new attempt may pass where this one was dropped. */
-const LONGEST_HANDSHAKE = 8000;
+const HANDSHAKE_TIMEOUT = 8000;
 /** Milliseconds after which an open connection counts as accepted: the service sends no confirmation. */
-const ACCEPTED = 400;
+const ACCEPT_DELAY = 400;
 /** Milliseconds after which the connection is stable: the backoff is reset, and all missed events have arrived. */
-const SOUND = 10_000;
+const STABLE_AFTER = 10_000;
 /** Milliseconds until a hidden tab disconnects: users often switch tabs only briefly. */
-const HIDDEN = 10_000;
+const HIDE_DELAY = 10_000;
 /** Milliseconds without events until the connection is shown as quiet. */
-const SILENCE = 5000;
+const QUIET_AFTER = 5000;
 
 /** Milliseconds in which several resync events count as one: each subscription may send its own. */
-const MOMENT = 100;
+const RESYNC_WINDOW = 100;
 
-const NOT_SIGNED_IN = 4401;
-const BUSY: readonly number[] = [4429, 4503];
+const UNAUTHENTICATED = 4401;
+const BUSY_CODES: readonly number[] = [4429, 4503];
 
 class Live {
   state = $state<LiveState>("off");
@@ -58,13 +58,13 @@ class Live {
   pongs = $state(0);
 
   /** Whether an event arrived on this connection. */
-  #hasNews = false;
+  #hasEvents = false;
   #socket: WebSocket | null = null;
   #token: string | null = null;
-  #isHeld = false;
-  #listeners = new Set<Subscriber>();
+  #isPaused = false;
+  #subscribers = new Set<Subscriber>();
   #subscriptions = new Subscriptions((frame) => this.#send(frame));
-  #pulse = new KeepAlive(
+  #keepAlive = new KeepAlive(
     () => this.#send({ ping: "still there?" }),
     () => this.reconnect(),
   );
@@ -72,18 +72,18 @@ class Live {
   #lastId: string | null = null;
   /** Id of the event after which this connection resumed, until all missed events have arrived. */
   #resumedAt: string | null = null;
-  #wasThere = false;
+  #wasConnected = false;
   #delay = FIRST_DELAY;
-  #retrying: ReturnType<typeof setTimeout> | undefined;
-  #opening: ReturnType<typeof setTimeout> | undefined;
-  #accepting: ReturnType<typeof setTimeout> | undefined;
-  #proving: ReturnType<typeof setTimeout> | undefined;
-  #hiding: ReturnType<typeof setTimeout> | undefined;
-  #waiting: ReturnType<typeof setTimeout> | undefined;
-  #missing: ReturnType<typeof setTimeout> | undefined;
+  #retryTimer: ReturnType<typeof setTimeout> | undefined;
+  #handshakeTimer: ReturnType<typeof setTimeout> | undefined;
+  #acceptTimer: ReturnType<typeof setTimeout> | undefined;
+  #stableTimer: ReturnType<typeof setTimeout> | undefined;
+  #hideTimer: ReturnType<typeof setTimeout> | undefined;
+  #quietTimer: ReturnType<typeof setTimeout> | undefined;
+  #resyncTimer: ReturnType<typeof setTimeout> | undefined;
 
   constructor() {
-    document.addEventListener("visibilitychange", () => this.#look());
+    document.addEventListener("visibilitychange", () => this.#handleVisibility());
     addEventListener("online", () => this.retry());
     addEventListener("offline", () => this.reconnect());
   }
@@ -92,15 +92,15 @@ class Live {
   start(): void {
     if (this.state !== "off") return;
     this.#connect();
-    this.#look();
+    this.#handleVisibility();
   }
 
   /** Disconnect and reset the state. */
   stop(): void {
-    this.#leave("off");
-    clearTimeout(this.#hiding);
-    this.#isHeld = false;
-    this.#wasThere = false;
+    this.#disconnect("off");
+    clearTimeout(this.#hideTimer);
+    this.#isPaused = false;
+    this.#wasConnected = false;
     this.#lastId = null;
     this.#resumedAt = null;
     this.#delay = FIRST_DELAY;
@@ -109,8 +109,8 @@ class Live {
   /** Pause or resume the live values. */
   pause(paused: boolean): void {
     if (this.state === "off") return;
-    this.#isHeld = paused;
-    if (paused) this.#leave("paused");
+    this.#isPaused = paused;
+    if (paused) this.#disconnect("paused");
     else if (this.state === "paused") this.#connect();
   }
 
@@ -125,17 +125,17 @@ class Live {
   reconnect(): void {
     if (this.state !== "live") return;
     this.#drop();
-    this.#retry(0);
+    this.#scheduleRetry(0);
   }
 
   /** Check whether the connection is alive. */
   ping(): void {
-    this.#pulse.prove();
+    this.#keepAlive.prove();
   }
 
   /** Return whether a message arrived within the last milliseconds. */
   hasReceivedWithin(milliseconds: number): boolean {
-    return this.state === "live" && this.#pulse.isWithin(milliseconds);
+    return this.state === "live" && this.#keepAlive.isWithin(milliseconds);
   }
 
   /** Send a renewed token, so that the connection does not end with the old one. */
@@ -146,100 +146,100 @@ class Live {
 
   /** Receive the events that match a filter, until the returned function is called. */
   subscribe(listener: Subscriber): () => void {
-    this.#listeners.add(listener);
+    this.#subscribers.add(listener);
     this.#subscriptions.add(listener.filter);
-    untrack(() => this.#awaitNews());
+    untrack(() => this.#watchQuiet());
     return () => {
-      if (!this.#listeners.delete(listener)) return;
+      if (!this.#subscribers.delete(listener)) return;
       this.#subscriptions.remove(listener.filter);
-      untrack(() => this.#awaitNews());
+      untrack(() => this.#watchQuiet());
     };
   }
 
-  #look(): void {
-    clearTimeout(this.#hiding);
-    if (this.state === "off" || this.#isHeld) return;
+  #handleVisibility(): void {
+    clearTimeout(this.#hideTimer);
+    if (this.state === "off" || this.#isPaused) return;
     // A hidden tab needs no events; when it becomes visible, it resumes as after an interruption.
-    if (document.hidden) this.#hiding = setTimeout(() => this.#leave("paused"), HIDDEN);
+    if (document.hidden) this.#hideTimer = setTimeout(() => this.#disconnect("paused"), HIDE_DELAY);
     else if (this.state === "paused") this.#connect();
     else this.retry();
   }
 
   #connect(): void {
-    clearTimeout(this.#retrying);
+    clearTimeout(this.#retryTimer);
     this.retryAt = null;
     if (session.token === null) return void (this.state = "off");
-    this.state = this.#wasThere ? "reconnecting" : "connecting";
+    this.state = this.#wasConnected ? "reconnecting" : "connecting";
     const address = new URL(PATH, location.href);
     address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(address);
     this.#socket = socket;
-    this.#opening = setTimeout(() => this.#closed(), LONGEST_HANDSHAKE);
+    this.#handshakeTimer = setTimeout(() => this.#handleClose(), HANDSHAKE_TIMEOUT);
     socket.addEventListener("open", () => {
-      if (this.#socket === socket) this.#greet();
+      if (this.#socket === socket) this.#handleOpen();
     });
     socket.addEventListener("message", (message: MessageEvent<string>) => {
-      if (this.#socket === socket) this.#take(message.data);
+      if (this.#socket === socket) this.#handleMessage(message.data);
     });
     socket.addEventListener("close", (end) => {
-      if (this.#socket === socket) this.#closed(end.code);
+      if (this.#socket === socket) this.#handleClose(end.code);
     });
   }
 
-  #greet(): void {
-    clearTimeout(this.#opening);
+  #handleOpen(): void {
+    clearTimeout(this.#handshakeTimer);
     this.#token = session.token;
     this.#send({ token: this.#token });
     // After an interruption missed events come first; an unknown id makes all subscribers reload.
-    const after = this.#wasThere ? (this.#resumedAt ?? this.#lastId ?? "") : null;
+    const after = this.#wasConnected ? (this.#resumedAt ?? this.#lastId ?? "") : null;
     this.#resumedAt = after;
     this.#subscriptions.open(after);
     // Data that pages loaded before the first connection may have changed since.
-    if (!this.#wasThere) this.#resync();
-    this.#wasThere = true;
-    this.#accepting = setTimeout(() => this.#accept(), ACCEPTED);
-    this.#proving = setTimeout(() => {
+    if (!this.#wasConnected) this.#resync();
+    this.#wasConnected = true;
+    this.#acceptTimer = setTimeout(() => this.#accept(), ACCEPT_DELAY);
+    this.#stableTimer = setTimeout(() => {
       this.#delay = FIRST_DELAY;
       this.#resumedAt = null;
-    }, SOUND);
+    }, STABLE_AFTER);
   }
 
   #accept(): void {
-    clearTimeout(this.#accepting);
+    clearTimeout(this.#acceptTimer);
     if (this.state === "live") return;
     this.state = "live";
-    this.#hasNews = false;
-    this.#pulse.begin();
-    this.#awaitNews();
+    this.#hasEvents = false;
+    this.#keepAlive.begin();
+    this.#watchQuiet();
     runRetries();
   }
 
-  #take(text: string): void {
+  #handleMessage(text: string): void {
     const event = JSON.parse(text) as LiveEvent | { error: unknown } | { pong: unknown };
     if ("error" in event) return; // the close code that follows is handled
     this.#accept();
-    this.#pulse.heard();
+    this.#keepAlive.heard();
     if ("pong" in event) return void (this.pongs += 1);
     this.#lastId = event.id;
-    if (event.type === "resync") return void (this.#missing ??= setTimeout(() => this.#resync(), MOMENT));
-    const named = parseDeviceName(event);
-    if (named) deviceNames.updateIfLoaded(named.mac, named.name);
-    this.#hasNews = true;
+    if (event.type === "resync") return void (this.#resyncTimer ??= setTimeout(() => this.#resync(), RESYNC_WINDOW));
+    const renamed = parseDeviceName(event);
+    if (renamed) deviceNames.updateIfLoaded(renamed.mac, renamed.name);
+    this.#hasEvents = true;
     this.isQuiet = false;
-    this.#tell((listener) => {
+    this.#notify((listener) => {
       if (matchesFilter(listener.filter, event)) listener.onEvent(event);
     });
   }
 
   #resync(): void {
-    this.#missing = undefined;
+    this.#resyncTimer = undefined;
     deviceNames.invalidate();
-    this.#tell((listener) => listener.onResync());
+    this.#notify((listener) => listener.onResync());
   }
 
   /** An exception of one subscriber must not affect the others. */
-  #tell(say: (listener: Subscriber) => void): void {
-    for (const listener of [...this.#listeners]) {
+  #notify(say: (listener: Subscriber) => void): void {
+    for (const listener of [...this.#subscribers]) {
       try {
         say(listener);
       } catch (error) {
@@ -250,44 +250,44 @@ class Live {
 
   /** Restart the timer for `isQuiet`. Only subscriptions to devices and reports count: gateways may have no events for
    * days. */
-  #awaitNews(): void {
-    clearTimeout(this.#waiting);
+  #watchQuiet(): void {
+    clearTimeout(this.#quietTimer);
     this.isQuiet = false;
-    if (this.state !== "live" || this.#hasNews) return;
-    const isAwaited = [...this.#listeners].some(({ filter }) => filter.Types.some((type) => type === "device" || type === "report"));
-    if (isAwaited) this.#waiting = setTimeout(() => (this.isQuiet = !this.#hasNews), SILENCE);
+    if (this.state !== "live" || this.#hasEvents) return;
+    const expectsEvents = [...this.#subscribers].some(({ filter }) => filter.Types.some((type) => type === "device" || type === "report"));
+    if (expectsEvents) this.#quietTimer = setTimeout(() => (this.isQuiet = !this.#hasEvents), QUIET_AFTER);
   }
 
   /** Handle the end of a connection or of a failed handshake. */
-  #closed(code?: number): void {
+  #handleClose(code?: number): void {
     this.#drop();
     if (session.token === null) return void (this.state = "off");
     // A token renewed in the meantime gets its own attempt.
-    if (code === NOT_SIGNED_IN && this.#token === session.token) return session.expire();
-    if (code !== undefined && BUSY.includes(code)) this.#delay = Math.max(this.#delay, BUSY_DELAY);
-    this.#retry(this.#delay * (0.8 + Math.random() * 0.4));
-    this.#delay = Math.min(this.#delay * 2, LONGEST_DELAY);
+    if (code === UNAUTHENTICATED && this.#token === session.token) return session.expire();
+    if (code !== undefined && BUSY_CODES.includes(code)) this.#delay = Math.max(this.#delay, BUSY_DELAY);
+    this.#scheduleRetry(this.#delay * (0.8 + Math.random() * 0.4));
+    this.#delay = Math.min(this.#delay * 2, MAX_DELAY);
   }
 
-  #retry(pause: number): void {
+  #scheduleRetry(pause: number): void {
     this.state = "reconnecting";
     this.retryAt = clock.read() + pause;
-    this.#retrying = setTimeout(() => this.#connect(), pause);
+    this.#retryTimer = setTimeout(() => this.#connect(), pause);
   }
 
-  #leave(state: LiveState): void {
+  #disconnect(state: LiveState): void {
     this.#drop();
     this.state = state;
     this.retryAt = null;
   }
 
   #drop(): void {
-    for (const timer of [this.#retrying, this.#opening, this.#accepting, this.#proving, this.#waiting]) clearTimeout(timer);
-    this.#pulse.end();
+    for (const timer of [this.#retryTimer, this.#handshakeTimer, this.#acceptTimer, this.#stableTimer, this.#quietTimer]) clearTimeout(timer);
+    this.#keepAlive.end();
     // A pending resync is repeated after the reconnect.
-    if (this.#missing !== undefined) this.#lastId = this.#resumedAt = null;
-    clearTimeout(this.#missing);
-    this.#missing = undefined;
+    if (this.#resyncTimer !== undefined) this.#lastId = this.#resumedAt = null;
+    clearTimeout(this.#resyncTimer);
+    this.#resyncTimer = undefined;
     const socket = this.#socket;
     this.#socket = null;
     this.isQuiet = false;

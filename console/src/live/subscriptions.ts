@@ -6,69 +6,69 @@
  */
 import type { LiveFilter } from "./events";
 
-const PAUSE = 150;
+const UNSUBSCRIBE_DELAY = 150;
 
 export class Subscriptions {
   /** Number of subscribers of each filter, by its key. */
-  #wanted = new Map<string, { filter: LiveFilter; count: number }>();
+  #filters = new Map<string, { filter: LiveFilter; count: number }>();
   /** Filters sent on this connection. */
-  #asked = new Map<string, LiveFilter>();
+  #sent = new Map<string, LiveFilter>();
   #isOpen = false;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(readonly send: (frame: object) => void) {}
 
   add(filter: LiveFilter): void {
-    const text = textOf(filter);
-    const wanted = this.#wanted.get(text) ?? { filter, count: 0 };
+    const text = getKey(filter);
+    const wanted = this.#filters.get(text) ?? { filter, count: 0 };
     wanted.count += 1;
-    this.#wanted.set(text, wanted);
-    if (!this.#isOpen || this.#asked.has(text)) return;
+    this.#filters.set(text, wanted);
+    if (!this.#isOpen || this.#sent.has(text)) return;
     this.send({ subscribe: filter });
-    this.#asked.set(text, filter);
+    this.#sent.set(text, filter);
   }
 
   remove(filter: LiveFilter): void {
-    const text = textOf(filter);
-    const wanted = this.#wanted.get(text);
+    const text = getKey(filter);
+    const wanted = this.#filters.get(text);
     if (!wanted) return;
     wanted.count -= 1;
     if (wanted.count > 0) return;
-    this.#wanted.delete(text);
-    if (this.#isOpen) this.#timer ??= setTimeout(() => this.#tidy(), PAUSE);
+    this.#filters.delete(text);
+    if (this.#isOpen) this.#timer ??= setTimeout(() => this.#unsubscribeUnused(), UNSUBSCRIBE_DELAY);
   }
 
   /** Subscribe to all filters on a new connection. With the id of the last event, missed events are replayed; all
    * filters get the same id, since a replay for one filter does not cover the others. */
   open(after: string | null): void {
     this.#isOpen = true;
-    for (const [text, { filter }] of this.#wanted) {
+    for (const [text, { filter }] of this.#filters) {
       this.send(after === null ? { subscribe: filter } : { subscribe: filter, lastEventId: after });
-      this.#asked.set(text, filter);
+      this.#sent.set(text, filter);
     }
   }
 
   /** Forget the subscriptions of a closed connection. */
   close(): void {
     this.#isOpen = false;
-    this.#asked.clear();
+    this.#sent.clear();
     clearTimeout(this.#timer);
     this.#timer = undefined;
   }
 
-  #tidy(): void {
+  #unsubscribeUnused(): void {
     this.#timer = undefined;
-    for (const [text, filter] of this.#asked) {
-      if (this.#wanted.has(text)) continue;
+    for (const [text, filter] of this.#sent) {
+      if (this.#filters.has(text)) continue;
       this.send({ unsubscribe: filter });
-      this.#asked.delete(text);
+      this.#sent.delete(text);
     }
   }
 }
 
 /** Return the key of a filter. To the service its lists are sets: filters with the same values in another order are
  * equal, and removing one would remove both. */
-function textOf(filter: LiveFilter): string {
+function getKey(filter: LiveFilter): string {
   const lists = Object.entries<readonly string[]>({ ...filter });
   return JSON.stringify(lists.map(([name, values]) => [name, [...new Set(values)].sort()]).sort());
 }

@@ -14,62 +14,62 @@ export interface Shortcut {
   readonly text: string | undefined;
 }
 
-const KEPT = "meshfleet.keys";
+const STORAGE_KEY = "meshfleet.keys";
 const OFF = "off";
 /** Milliseconds within which the second key must follow. */
-const PATIENCE = 1500;
-const TYPED_INTO = "input:not([type=checkbox]), textarea, select, [contenteditable], [role=textbox], [role=combobox], [role=listbox]";
+const SEQUENCE_TIMEOUT = 1500;
+const TEXT_INPUTS = "input:not([type=checkbox]), textarea, select, [contenteditable], [role=textbox], [role=combobox], [role=listbox]";
 
 class Shortcuts {
-  isOn = $state(browserStorage.read(KEPT) !== OFF);
+  isOn = $state(browserStorage.read(STORAGE_KEY) !== OFF);
   /** Active shortcuts, the newest last. */
   active = $state.raw<readonly Shortcut[]>([]);
 
   /** Copy of `active` that is not reactive: a component that is destroyed while others are created would read the old
    * state. */
-  #known: readonly Shortcut[] = [];
-  #first: { key: string; at: number } | null = null;
+  #active: readonly Shortcut[] = [];
+  #firstKey: { key: string; at: number } | null = null;
 
   constructor() {
-    document.addEventListener("keydown", (event) => this.#press(event));
+    document.addEventListener("keydown", (event) => this.#handleKey(event));
   }
 
   /** Call `act` when the keys are pressed, until the returned function is called. The newest shortcut wins. */
   add(keys: string, act: () => void, text?: string): () => void {
     const key: Shortcut = { keys, act, text };
-    this.#know([...this.#known, key]);
-    return () => this.#know(this.#known.filter((each) => each !== key));
+    this.#setActive([...this.#active, key]);
+    return () => this.#setActive(this.#active.filter((each) => each !== key));
   }
 
   switch(isOn: boolean): void {
     this.isOn = isOn;
-    browserStorage.write(KEPT, isOn ? null : OFF);
+    browserStorage.write(STORAGE_KEY, isOn ? null : OFF);
   }
 
-  #know(known: readonly Shortcut[]): void {
-    this.#known = known;
+  #setActive(known: readonly Shortcut[]): void {
+    this.#active = known;
     this.active = known;
   }
 
-  #press(event: KeyboardEvent): void {
-    const first = this.#first;
+  #handleKey(event: KeyboardEvent): void {
+    const first = this.#firstKey;
     if (!this.isOn || event.defaultPrevented || event.isComposing) return;
     if (event.ctrlKey || event.metaKey || event.altKey || event.key === "Shift") return;
-    this.#first = null;
-    if (event.target instanceof Element && event.target.closest(TYPED_INTO)) return;
+    this.#firstKey = null;
+    if (event.target instanceof Element && event.target.closest(TEXT_INPUTS)) return;
     if (isCovered()) return;
-    const wasFirst = first !== null && event.timeStamp - first.at < PATIENCE;
+    const wasFirst = first !== null && event.timeStamp - first.at < SEQUENCE_TIMEOUT;
     const found = (wasFirst && this.#find(`${first.key} ${event.key}`)) || this.#find(event.key);
     if (found) {
       event.preventDefault();
       found.act();
-    } else if (this.#known.some((key) => key.keys.startsWith(`${event.key} `))) {
-      this.#first = { key: event.key, at: event.timeStamp };
+    } else if (this.#active.some((key) => key.keys.startsWith(`${event.key} `))) {
+      this.#firstKey = { key: event.key, at: event.timeStamp };
     }
   }
 
   #find(keys: string): Shortcut | undefined {
-    return this.#known.findLast((key) => key.keys === keys);
+    return this.#active.findLast((key) => key.keys === keys);
   }
 }
 

@@ -4,20 +4,20 @@ import { browserStorage } from "../storage";
 
 export type Theme = "light" | "dark";
 
-const KEY = "meshfleet.theme";
+const STORAGE_KEY = "meshfleet.theme";
 
 class Appearance {
   theme = $state<Theme>(document.documentElement.dataset["theme"] === "dark" ? "dark" : "light");
 
   constructor() {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
-      if (browserStorage.read(KEY) === null) this.#show(event.matches ? "dark" : "light");
+      if (browserStorage.read(STORAGE_KEY) === null) this.#show(event.matches ? "dark" : "light");
     });
   }
 
   switch(): void {
     const other = this.theme === "dark" ? "light" : "dark";
-    browserStorage.write(KEY, other);
+    browserStorage.write(STORAGE_KEY, other);
     this.#show(other);
   }
 

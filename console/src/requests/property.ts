@@ -38,7 +38,7 @@ export function parseProperty(typed: string): RequestedProperty | null {
   }
   return {
     entry,
-    forms: formsOf(entry, isIdentifier(text)),
+    forms: selectForms(entry, isIdentifier(text)),
     canRead: entry.access?.includes("r") ?? false,
     canWrite: entry.access?.includes("w") ?? false,
     isCommand: entry.kinds.includes("command"),
@@ -46,7 +46,7 @@ export function parseProperty(typed: string): RequestedProperty | null {
   };
 }
 
-function formsOf(entry: CatalogueEntry, byIdentifier: boolean): readonly Form[] {
+function selectForms(entry: CatalogueEntry, byIdentifier: boolean): readonly Form[] {
   if (entry.type === "raw") return ["raw"];
   return byIdentifier ? ["raw", "decoded"] : ["decoded", "raw"];
 }

@@ -15,8 +15,8 @@ export interface RequestOptions {
 
 export const DEFAULT_OPTIONS: Readonly<RequestOptions> = { gateway: "", priority: "", seconds: "15", ext: "" };
 
-const SHORTEST = 100;
-const LONGEST = 120_000;
+const MIN_TIMEOUT = 100;
+const MAX_TIMEOUT = 120_000;
 
 export type RequestBody = Schemas["NewRequest"];
 
@@ -50,7 +50,7 @@ export function buildWriteBody(subject: RequestedProperty, form: Form, value: un
 export function buildCommonFields(options: RequestOptions): Pick<RequestBody, "gateway" | "priority" | "timeoutMs"> {
   const time = Math.round(Number(options.seconds) * 1000);
   return {
-    timeoutMs: Number.isFinite(time) ? Math.min(Math.max(time, SHORTEST), LONGEST) : Number(DEFAULT_OPTIONS.seconds) * 1000,
+    timeoutMs: Number.isFinite(time) ? Math.min(Math.max(time, MIN_TIMEOUT), MAX_TIMEOUT) : Number(DEFAULT_OPTIONS.seconds) * 1000,
     ...(options.gateway === "" ? {} : { gateway: options.gateway }),
     ...(options.priority === "" ? {} : { priority: Number(options.priority) }),
   };

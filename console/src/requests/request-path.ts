@@ -14,10 +14,10 @@ export const ORIGIN = { connected: 0, unconnected: 1, extender: 16, gateway: 32 
 const MACS = /^[0-9a-f]{12}(?:-[0-9a-f]{12})*$/;
 
 /** Return the nodes from the gateway to the device; null if the route has an unknown notation and is shown as it is. */
-export function requestPath(answer: Schemas["RequestAnswer"], device: string): readonly PathNode[] | null {
-  const told = (answer.route ?? answer.extenderRoute ?? "").toLowerCase();
-  if (told !== "" && !MACS.test(told)) return null;
-  const between = told.split("-").filter((mac) => mac !== "" && mac !== answer.gateway && mac !== device);
+export function buildRequestPath(answer: Schemas["RequestAnswer"], device: string): readonly PathNode[] | null {
+  const route = (answer.route ?? answer.extenderRoute ?? "").toLowerCase();
+  if (route !== "" && !MACS.test(route)) return null;
+  const between = route.split("-").filter((mac) => mac !== "" && mac !== answer.gateway && mac !== device);
   const extender = answer.extenderId?.toLowerCase();
   const isSilent = answer.origin === ORIGIN.extender || answer.origin === ORIGIN.gateway;
   const hops: PathNode[] = [{ mac: answer.gateway, role: "gateway", isSilent: false }];

@@ -7,7 +7,7 @@ import type { RequestRecord } from "./request.svelte";
 const words = en.requests;
 
 /** Problems after which a request may have been executed. */
-const MAYBE: ReadonlySet<string> = new Set(["gateway-timeout", "gateway-lost", "interrupted", "malformed-response"]);
+const UNCERTAIN_CODES: ReadonlySet<string> = new Set(["gateway-timeout", "gateway-lost", "interrupted", "malformed-response"]);
 
 /** Return the text of a response status; unknown ones are shown as numbers. */
 export function statusText(status: number): string {
@@ -21,7 +21,7 @@ export function problemText(problem: { readonly code: string; readonly detail: s
 
 /** Return whether the request may have been executed although no response arrived. */
 export function isUncertain(problem: { readonly code: string }): boolean {
-  return MAYBE.has(problem.code);
+  return UNCERTAIN_CODES.has(problem.code);
 }
 
 /** Format a value with the unit of the catalogue; raw values have none. */

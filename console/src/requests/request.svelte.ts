@@ -7,11 +7,11 @@ import { clock } from "../clock.svelte";
 export type RequestRecord = Schemas["RequestRecord"];
 
 /** Milliseconds between two polls: most responses arrive at once, others take minutes. */
-const LOOKS = [0, 60, 120, 250, 500] as const;
+const POLL_DELAYS = [0, 60, 120, 250, 500] as const;
 /** Milliseconds before a request is sent again after no response. */
-const RESENDS = [250, 1000, 2000] as const;
+const RESEND_DELAYS = [250, 1000, 2000] as const;
 /** Milliseconds to poll after the timeout of the request while polls fail: its end is recorded a little later. */
-const GRACE = 3000;
+const POLL_GRACE = 3000;
 
 export class SentRequest {
   /** Record of the service, once the request was accepted. */
@@ -26,7 +26,7 @@ export class SentRequest {
   readonly startedAt = clock.read();
   /** Key that prevents a second execution when the request is sent again. */
   readonly #key = createIdempotencyKey();
-  #leaving = new AbortController();
+  #abort = new AbortController();
 
   constructor(
     readonly device: string,
@@ -37,18 +37,18 @@ export class SentRequest {
   async run(): Promise<RequestRecord | null> {
     this.isWaiting = true;
     try {
-      const id = await this.#sendSurely();
-      const end = performance.now() + this.body.timeoutMs + GRACE;
-      for (let look = 0; ; look++) {
-        await pause(LOOKS[Math.min(look, LOOKS.length - 1)] ?? 0);
-        const record = await this.#look(id, performance.now() < end);
-        if (this.#leaving.signal.aborted) return null;
+      const id = await this.#sendWithRetries();
+      const end = performance.now() + this.body.timeoutMs + POLL_GRACE;
+      for (let attempt = 0; ; attempt++) {
+        await pause(POLL_DELAYS[Math.min(attempt, POLL_DELAYS.length - 1)] ?? 0);
+        const record = await this.#poll(id, performance.now() < end);
+        if (this.#abort.signal.aborted) return null;
         if (record === null) continue;
         this.record = record;
         if (record.state !== "PENDING") return record;
       }
     } catch (error) {
-      if (!this.#leaving.signal.aborted) this.problem = error instanceof Problem ? error : new Problem(0, "unexpected", describeError(error));
+      if (!this.#abort.signal.aborted) this.problem = error instanceof Problem ? error : new Problem(0, "unexpected", describeError(error));
       return null;
     } finally {
       this.isWaiting = false;
@@ -60,19 +60,19 @@ export class SentRequest {
     if (!this.isWaiting) return;
     this.isAbandoned = true;
     this.isWaiting = false;
-    this.#leaving.abort();
+    this.#abort.abort();
   }
 
   /** Send the request, again if no response arrives. Return its id. */
-  async #sendSurely(): Promise<string> {
-    for (const wait of RESENDS) {
+  async #sendWithRetries(): Promise<string> {
+    for (const wait of RESEND_DELAYS) {
       try {
         return await this.#send();
       } catch (error) {
         if (!isLost(error)) throw error;
         await pause(wait);
         // Nothing is sent again after the user stopped waiting.
-        if (this.#leaving.signal.aborted) throw error;
+        if (this.#abort.signal.aborted) throw error;
       }
     }
     return await this.#send();
@@ -85,10 +85,10 @@ export class SentRequest {
   }
 
   /** Poll the record; null if the poll failed and there is time for another. */
-  async #look(id: string, hasTime: boolean): Promise<RequestRecord | null> {
+  async #poll(id: string, hasTime: boolean): Promise<RequestRecord | null> {
     const params = { path: { request_id: id } };
     try {
-      return requireBody(await api.GET("/api/v1/requests/{request_id}", { params, signal: this.#leaving.signal }));
+      return requireBody(await api.GET("/api/v1/requests/{request_id}", { params, signal: this.#abort.signal }));
     } catch (error) {
       if (hasTime && (isLost(error) || isBusy(error))) return null;
       throw error;

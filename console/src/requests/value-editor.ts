@@ -16,7 +16,7 @@ export type Editor =
 export type ParsedValue = { readonly value: unknown } | { readonly wrong: string };
 
 const NUMBER = /^([us])(8|16|32|48)(?:\/(\d+))?(?: (-?\d+)\.\.(-?\d+))?$/;
-const WORDS = /^[us]\d+\((.+)\)$/;
+const ENUMERATION = /^[us]\d+\((.+)\)$/;
 const TEXT = /^(?:text|mac|version4?|hex\(\d+\)|dotted\(\d+\))$/;
 const BYTES = /^(?:[0-9a-f]{2})*$/;
 const FLOAT = { kind: "number", min: -Infinity, max: Infinity, step: 0 } as const;
@@ -30,12 +30,12 @@ export function selectEditor(subject: RequestedProperty, form: Form): Editor {
   if (type === "bool") return { kind: "flag" };
   if (type === "float") return FLOAT;
   if (TEXT.test(type)) return { kind: "text", type };
-  const words = WORDS.exec(type)?.[1];
+  const words = ENUMERATION.exec(type)?.[1];
   if (words !== undefined) return { kind: "words", words: words.split(",").map((word) => word.split("=")[0]!.trim()) };
-  return numberOf(type) ?? { kind: "json", type };
+  return parseNumberType(type) ?? { kind: "json", type };
 }
 
-function numberOf(type: string): Editor | null {
+function parseNumberType(type: string): Editor | null {
   const found = NUMBER.exec(type);
   if (found === null) return null;
   const [, sign, bits, divisor, low, high] = found;
@@ -55,19 +55,19 @@ function numberOf(type: string): Editor | null {
 export function parseValue(editor: Editor, text: string): ParsedValue {
   if (editor.kind === "none") return { value: null };
   if (editor.kind === "text") return { value: text };
-  const given = text.trim();
+  const input = text.trim();
   if (editor.kind === "hex") {
-    const hex = given.toLowerCase().replaceAll(/\s/g, "");
+    const hex = input.toLowerCase().replaceAll(/\s/g, "");
     return BYTES.test(hex) ? { value: hex === "" ? null : hex } : { wrong: wrong.hex };
   }
-  if (given === "") return { wrong: wrong.missing };
-  if (editor.kind === "flag") return { value: given === "true" };
-  if (editor.kind === "words") return { value: given };
-  if (editor.kind === "json") return jsonOf(given);
-  return numberIn(editor, Number(given));
+  if (input === "") return { wrong: wrong.missing };
+  if (editor.kind === "flag") return { value: input === "true" };
+  if (editor.kind === "words") return { value: input };
+  if (editor.kind === "json") return parseJson(input);
+  return checkNumber(editor, Number(input));
 }
 
-function numberIn({ min, max, step }: Extract<Editor, { kind: "number" }>, value: number): ParsedValue {
+function checkNumber({ min, max, step }: Extract<Editor, { kind: "number" }>, value: number): ParsedValue {
   if (!Number.isFinite(value)) return { wrong: wrong.number };
   if (value < min || value > max) return { wrong: wrong.limits(formatDecimal(min), formatDecimal(max)) };
   const steps = step === 0 ? 0 : value / step;
@@ -75,7 +75,7 @@ function numberIn({ min, max, step }: Extract<Editor, { kind: "number" }>, value
   return { value };
 }
 
-function jsonOf(text: string): ParsedValue {
+function parseJson(text: string): ParsedValue {
   try {
     return { value: JSON.parse(text) };
   } catch {

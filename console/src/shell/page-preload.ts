@@ -4,14 +4,14 @@ import { cancelRetry, retryOnReconnect } from "../api/reconnect-retries";
 import { tabStorage } from "../storage";
 import { pages } from "./pages";
 
-const KEY = "meshfleet.reloaded";
+const STORAGE_KEY = "meshfleet.reloaded";
 /** Milliseconds of delay: the first page loads first, also on a slow phone. */
-const LATER = 10_000;
+const PRELOAD_DELAY = 10_000;
 
 /** Load all pages soon, one after the other, until the returned function is called. */
 export function preloadPages(): () => void {
   let isOver = false;
-  const timer = setTimeout(() => void fetchAll(), LATER);
+  const timer = setTimeout(() => void fetchAll(), PRELOAD_DELAY);
 
   async function fetchAll(): Promise<void> {
     for (const page of pages) {
@@ -31,14 +31,14 @@ export function preloadPages(): () => void {
  * cancels it. */
 export function reloadOnReconnect(): () => void {
   const reload = (): void => {
-    tabStorage.write(KEY, "yes");
+    tabStorage.write(STORAGE_KEY, "yes");
     location.reload();
   };
-  if (tabStorage.read(KEY) === null) retryOnReconnect(reload);
+  if (tabStorage.read(STORAGE_KEY) === null) retryOnReconnect(reload);
   return () => cancelRetry(reload);
 }
 
 /** Allow the next reload, after a page was loaded. */
 export function clearReloadMark(): void {
-  tabStorage.write(KEY, null);
+  tabStorage.write(STORAGE_KEY, null);
 }

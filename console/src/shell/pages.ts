@@ -118,9 +118,9 @@ export interface MatchedPage {
 
 /** Return the page of a path and its parameters; null if there is none. */
 export function findPage(path: string): MatchedPage | null {
-  const given = path.split("/");
+  const segments = path.split("/");
   for (const page of pages) {
-    const params = match(page.path.split("/"), given);
+    const params = matchPath(page.path.split("/"), segments);
     if (params) return { page, params };
   }
   return null;
@@ -131,20 +131,20 @@ export function isWithin(path: string, entry: string): boolean {
   return path === entry || (entry !== "/" && path.startsWith(`${entry}/`));
 }
 
-function match(pattern: readonly string[], given: readonly string[]): Params | null {
+function matchPath(pattern: readonly string[], given: readonly string[]): Params | null {
   if (pattern.length !== given.length) return null;
   const params: Record<string, string> = {};
   for (const [index, part] of pattern.entries()) {
     const found = given[index] ?? "";
     if (part.startsWith(":")) {
       if (found === "") return null;
-      params[part.slice(1)] = decoded(found);
+      params[part.slice(1)] = decodeSegment(found);
     } else if (part !== found) return null;
   }
   return params;
 }
 
-function decoded(part: string): string {
+function decodeSegment(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {

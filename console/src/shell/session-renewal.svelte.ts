@@ -7,32 +7,32 @@ import { clock } from "../clock.svelte";
 import { live } from "../live/socket.svelte";
 
 /** Milliseconds between two checks. There is no long timer, since clocks are set and machines sleep. */
-const EVERY = 10_000;
+const CHECK_INTERVAL = 10_000;
 
-class Renewal {
+class SessionRenewal {
   /** Time at which the session ends, in milliseconds since 1970; null while it can be renewed. */
   endsAt = $state<number | null>(null);
 
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   /** Renew a token in time, until the next call. */
-  begin(token: string): void {
-    this.end();
-    void this.#look(token);
+  start(token: string): void {
+    this.stop();
+    void this.#check(token);
   }
 
-  end(): void {
+  stop(): void {
     clearTimeout(this.#timer);
     this.endsAt = null;
   }
 
-  async #look(token: string): Promise<void> {
+  async #check(token: string): Promise<void> {
     const { from, to } = tokenLifetime(token);
     if (this.endsAt === null && clock.read() >= (from + to) / 2) await this.#renew(token, to);
     // The user may have signed out or in again meanwhile.
     if (session.token !== token) return;
     if (this.endsAt !== null && clock.read() >= this.endsAt) return session.expire();
-    this.#timer = setTimeout(() => void this.#look(token), EVERY);
+    this.#timer = setTimeout(() => void this.#check(token), CHECK_INTERVAL);
   }
 
   async #renew(token: string, endsAt: number): Promise<void> {
@@ -48,4 +48,4 @@ class Renewal {
   }
 }
 
-export const renewal = new Renewal();
+export const sessionRenewal = new SessionRenewal();

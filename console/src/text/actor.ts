@@ -8,7 +8,7 @@ export interface Actor {
   readonly name: string;
 }
 
-const OTHERS = /^(api-key|gateway|program): (.*)$/s;
+const PREFIXED = /^(api-key|gateway|program): (.*)$/s;
 
 const words = en.common.actors;
 const PROGRAMS: ReadonlyMap<string, string> = new Map([
@@ -18,7 +18,7 @@ const PROGRAMS: ReadonlyMap<string, string> = new Map([
 
 /** Parse the title of an actor. User names contain no colon, so a prefix marks the other kinds. */
 export function parseActor(title: string): Actor {
-  const [, kind, name] = OTHERS.exec(title) ?? [];
+  const [, kind, name] = PREFIXED.exec(title) ?? [];
   if (name !== undefined && (kind === "api-key" || kind === "gateway" || kind === "program")) return { kind, name };
   return { kind: "user", name: title };
 }

@@ -2,12 +2,12 @@
 const numbers = new Intl.NumberFormat("en");
 const decimals = new Intl.NumberFormat("en", { maximumFractionDigits: 3 });
 /** Locale with 24-hour times, to avoid ambiguity. */
-const CLOCK = "en-GB";
-const moments = new Intl.DateTimeFormat(CLOCK, { dateStyle: "medium", timeStyle: "medium" });
-const days = new Intl.DateTimeFormat(CLOCK, { day: "numeric", month: "short" });
-const minutes = new Intl.DateTimeFormat(CLOCK, { timeStyle: "short" });
-const seconds = new Intl.DateTimeFormat(CLOCK, { timeStyle: "medium" });
-const instants = new Intl.DateTimeFormat(CLOCK, {
+const TIME_LOCALE = "en-GB";
+const moments = new Intl.DateTimeFormat(TIME_LOCALE, { dateStyle: "medium", timeStyle: "medium" });
+const days = new Intl.DateTimeFormat(TIME_LOCALE, { day: "numeric", month: "short" });
+const minutes = new Intl.DateTimeFormat(TIME_LOCALE, { timeStyle: "short" });
+const seconds = new Intl.DateTimeFormat(TIME_LOCALE, { timeStyle: "medium" });
+const instants = new Intl.DateTimeFormat(TIME_LOCALE, {
   hour: "2-digit",
   minute: "2-digit",
   second: "2-digit",
@@ -16,11 +16,11 @@ const instants = new Intl.DateTimeFormat(CLOCK, {
 const agos = new Intl.RelativeTimeFormat("en", { style: "narrow", numeric: "always" });
 const spans = new Intl.RelativeTimeFormat("en", { numeric: "always" });
 
-const SIZES = ["B", "KiB", "MiB", "GiB"] as const;
+const SIZE_UNITS = ["B", "KiB", "MiB", "GiB"] as const;
 const DAY = 86_400_000;
 const MINUTE = 60_000;
 
-const STEPS: readonly [Intl.RelativeTimeFormatUnit, number][] = [
+const AGE_UNITS: readonly [Intl.RelativeTimeFormatUnit, number][] = [
   ["day", DAY],
   ["hour", 3_600_000],
   ["minute", MINUTE],
@@ -38,9 +38,9 @@ export function formatDecimal(value: number): string {
 
 /** Format a size in bytes. Small numbers keep one decimal, so that progress is visible. */
 export function formatBytes(value: number): string {
-  const power = Math.min(SIZES.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
+  const power = Math.min(SIZE_UNITS.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
   const size = value / 1024 ** power;
-  return `${power === 0 || size >= 100 ? formatCount(Math.round(size)) : size.toFixed(1)} ${SIZES[power]}`;
+  return `${power === 0 || size >= 100 ? formatCount(Math.round(size)) : size.toFixed(1)} ${SIZE_UNITS[power]}`;
 }
 
 /** Format an ISO time as date and time in the time zone of the browser. */
@@ -70,10 +70,10 @@ export function formatDelay(seconds: number): string {
 
 /** Format a duration in milliseconds, with seconds only where they matter. */
 export function formatDuration(time: number): string {
-  const whole = Math.max(0, Math.round(time / 1000));
-  if (whole < 60) return `${whole} s`;
-  const [inHours, inMinutes] = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60)];
-  if (inHours === 0) return whole < 600 && whole % 60 > 0 ? `${inMinutes} min ${whole % 60} s` : `${inMinutes} min`;
+  const seconds = Math.max(0, Math.round(time / 1000));
+  if (seconds < 60) return `${seconds} s`;
+  const [inHours, inMinutes] = [Math.floor(seconds / 3600), Math.floor((seconds % 3600) / 60)];
+  if (inHours === 0) return seconds < 600 && seconds % 60 > 0 ? `${inMinutes} min ${seconds % 60} s` : `${inMinutes} min`;
   if (inHours < 48) return inMinutes > 0 ? `${inHours} h ${inMinutes} min` : `${inHours} h`;
   return inHours % 24 > 0 ? `${numbers.format(Math.floor(inHours / 24))} d ${inHours % 24} h` : `${numbers.format(inHours / 24)} d`;
 }
@@ -87,7 +87,7 @@ export function formatAxisTime(time: number, step: number): string {
 /** Format the age of an ISO time. A time in the future counts as now, since clocks differ. */
 export function formatAge(time: string, now: number, justNow: string): string {
   const past = now - Date.parse(time);
-  for (const [unit, length] of STEPS) {
+  for (const [unit, length] of AGE_UNITS) {
     if (past >= length) return agos.format(-Math.floor(past / length), unit);
   }
   return justNow;

@@ -1,7 +1,7 @@
 /** Parsing of MACs as users type them: with colons, dashes, dots or blanks, in either case, or as a device id. */
-const DIGITS = 12;
+const MAC_DIGITS = 12;
 const PREFIX = /^\s*bmac-/i;
-const BETWEEN = /[\s:.-]/g;
+const SEPARATORS = /[\s:.-]/g;
 
 export type MacCheck =
   | { readonly state: "empty" }
@@ -17,10 +17,10 @@ export function parseMac(text: string): string | null {
 
 /** Check a partly typed MAC. Return its state and what is wrong with it. */
 export function checkMac(text: string): MacCheck {
-  const digits = text.replace(PREFIX, "").replace(BETWEEN, "").toLowerCase();
+  const digits = text.replace(PREFIX, "").replace(SEPARATORS, "").toLowerCase();
   if (digits === "") return { state: "empty" };
   const sign = [...digits].find((each) => !/[0-9a-f]/.test(each));
   if (sign !== undefined) return { state: "wrong", sign };
-  if (digits.length !== DIGITS) return { state: digits.length < DIGITS ? "short" : "long", digits: digits.length };
+  if (digits.length !== MAC_DIGITS) return { state: digits.length < MAC_DIGITS ? "short" : "long", digits: digits.length };
   return { state: "good", mac: digits };
 }

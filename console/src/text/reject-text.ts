@@ -2,7 +2,7 @@
 import { en } from "./en";
 
 const words = en.rejects.reasons;
-const KNOWN: Readonly<Record<string, string>> = {
+const HEADLINES: Readonly<Record<string, string>> = {
   payload: words.payload,
   topic: words.topic,
   kind: words.kind,
@@ -16,5 +16,5 @@ const KNOWN: Readonly<Record<string, string>> = {
 export function rejectHeadline(reason: string): string {
   const part = /^([\w.[\]-]{1,40}): /.exec(reason)?.[1];
   if (part === undefined) return words.other;
-  return Object.hasOwn(KNOWN, part) ? (KNOWN[part] ?? words.other) : words.field(part);
+  return Object.hasOwn(HEADLINES, part) ? (HEADLINES[part] ?? words.other) : words.field(part);
 }

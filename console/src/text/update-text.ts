@@ -6,6 +6,6 @@ const TIME = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g;
 
 /** Return why an execution waits or how it ended, without the leading keyword for programs; empty if unknown. */
 export function updateReason(execution: { readonly waitingFor: string | null; readonly reason: string | null }): string {
-  const said = execution.waitingFor ?? execution.reason ?? "";
-  return toSentence(said.replace(/^[a-z-]+: /, "").replace(TIME, (time) => formatDateTime(time)));
+  const reason = execution.waitingFor ?? execution.reason ?? "";
+  return toSentence(reason.replace(/^[a-z-]+: /, "").replace(TIME, (time) => formatDateTime(time)));
 }

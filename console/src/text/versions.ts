@@ -3,11 +3,11 @@ import { catalogue } from "../api/catalogue.svelte";
 import { en } from "./en";
 
 /** Placeholders of the service for an unknown model or version. */
-const UNKNOWN: ReadonlySet<string> = new Set(["0000", "0.0.0"]);
+const PLACEHOLDERS: ReadonlySet<string> = new Set(["0000", "0.0.0"]);
 
 /** Return whether a model or version is known. */
 export function isKnown(value: string): boolean {
-  return value !== "" && !UNKNOWN.has(value);
+  return value !== "" && !PLACEHOLDERS.has(value);
 }
 
 export function versionText(value: string): string {
@@ -37,8 +37,8 @@ export function parseVersion(text: string): Version | null {
 
 /** Return whether a version is older than another. */
 export function isOlder(one: Version, other: Version): boolean {
-  const place = one.findIndex((part, index) => part !== other[index]);
-  return place !== -1 && (one[place] ?? 0) < (other[place] ?? 0);
+  const index = one.findIndex((part, index) => part !== other[index]);
+  return index !== -1 && (one[index] ?? 0) < (other[index] ?? 0);
 }
 
 export function isBeta(version: Version): boolean {

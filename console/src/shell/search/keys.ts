@@ -3,4 +3,4 @@ import { en } from "../../text/en";
 
 const { keys, macKeys: keysOfMac } = en.shell.search;
 
-export const findKeys = /Mac|iPhone|iPad/.test(navigator.userAgent) ? keysOfMac : keys;
+export const searchKeys = /Mac|iPhone|iPad/.test(navigator.userAgent) ? keysOfMac : keys;

@@ -2,21 +2,21 @@
 import { session } from "../../api/session.svelte";
 import type { SearchResult } from "./sources";
 
-const KEPT = 5;
+const MAX_RESULTS = 5;
 
-class Recent {
+class RecentResults {
   #owner: string | null = null;
-  #choices: readonly SearchResult[] = [];
+  #results: readonly SearchResult[] = [];
 
-  get choices(): readonly SearchResult[] {
-    return this.#owner === (session.me?.username ?? null) ? this.#choices : [];
+  get results(): readonly SearchResult[] {
+    return this.#owner === (session.me?.username ?? null) ? this.#results : [];
   }
 
   add(choice: SearchResult): void {
-    const others = this.choices.filter((each) => each.href !== choice.href);
+    const others = this.results.filter((each) => each.href !== choice.href);
     this.#owner = session.me?.username ?? null;
-    this.#choices = [choice, ...others].slice(0, KEPT);
+    this.#results = [choice, ...others].slice(0, MAX_RESULTS);
   }
 }
 
-export const recent = new Recent();
+export const recentResults = new RecentResults();

@@ -14,29 +14,29 @@ import {
   readJobs,
   readLabels,
 } from "./sources";
-import { recent } from "./recent-pages.svelte";
+import { recentResults } from "./recent-pages.svelte";
 
 export interface ResultGroup {
   readonly name: string;
-  readonly choices: readonly SearchResult[];
+  readonly results: readonly SearchResult[];
 }
 
 const DEBOUNCE = 150;
-const AT_MOST = 6;
+const MAX_RESULTS = 6;
 
 export class ConsoleSearch {
-  groups = $state.raw<readonly ResultGroup[]>(idle());
+  groups = $state.raw<readonly ResultGroup[]>(buildIdleGroups());
   /** Whether more results may arrive. */
   isSearching = $state(false);
   /** Error of a source; results of the other sources are shown. */
   problem = $state<string | null>(null);
 
   // Each opened dialog has its own search, which loads these lists once.
-  #gateways = once(readGateways);
-  #labels = once(readLabels);
-  #jobs = once(readJobs);
-  #firmware = once(readFirmware);
-  #asking: AbortController | null = null;
+  #gateways = createLazyReader(readGateways);
+  #labels = createLazyReader(readLabels);
+  #jobs = createLazyReader(readJobs);
+  #firmware = createLazyReader(readFirmware);
+  #pending: AbortController | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   start(typed: string): void {
@@ -45,19 +45,19 @@ export class ConsoleSearch {
     this.problem = null;
     this.isSearching = text !== "";
     if (text === "") {
-      this.groups = idle();
+      this.groups = buildIdleGroups();
       return;
     }
-    this.groups = grouped(text, []);
-    const asking = new AbortController();
-    this.#asking = asking;
-    this.#timer = setTimeout(() => void this.#search(text, asking), DEBOUNCE);
+    this.groups = groupResults(text, []);
+    const pending = new AbortController();
+    this.#pending = pending;
+    this.#timer = setTimeout(() => void this.#search(text, pending), DEBOUNCE);
   }
 
   stop(): void {
     clearTimeout(this.#timer);
-    this.#asking?.abort();
-    this.#asking = null;
+    this.#pending?.abort();
+    this.#pending = null;
   }
 
   async #search(text: string, asking: AbortController): Promise<void> {
@@ -69,17 +69,17 @@ export class ConsoleSearch {
       this.#jobs().then((all) => searchJobs(text, all)),
       this.#firmware().then((all) => searchFirmware(text, all)),
     ]);
-    if (this.#asking !== asking) return;
+    if (this.#pending !== asking) return;
     const found = answers.map((answer) => (answer.status === "fulfilled" ? answer.value : []));
     const failed = answers.find((answer) => answer.status === "rejected");
-    this.groups = grouped(text, found);
+    this.groups = groupResults(text, found);
     this.problem = failed ? describeError(failed.reason) : null;
     this.isSearching = false;
   }
 }
 
 /** Return a function that calls `read` once and repeats it only after a failure. */
-function once<Answer>(read: () => Promise<Answer>): () => Promise<Answer> {
+function createLazyReader<Answer>(read: () => Promise<Answer>): () => Promise<Answer> {
   let answer: Promise<Answer> | null = null;
   return () => {
     answer ??= read().catch((error: unknown) => {
@@ -90,27 +90,27 @@ function once<Answer>(read: () => Promise<Answer>): () => Promise<Answer> {
   };
 }
 
-function idle(): readonly ResultGroup[] {
+function buildIdleGroups(): readonly ResultGroup[] {
   const { groups } = en.shell.search;
-  return named([
-    [groups.recent, recent.choices],
+  return removeEmpty([
+    [groups.recent, recentResults.results],
     [groups.pages, searchPages("")],
   ]);
 }
 
-function grouped(text: string, found: readonly (readonly SearchResult[])[]): readonly ResultGroup[] {
+function groupResults(text: string, found: readonly (readonly SearchResult[])[]): readonly ResultGroup[] {
   const [devices = [], gateways = [], labels = [], jobs = [], firmware = []] = found;
   const { groups } = en.shell.search;
-  return named([
+  return removeEmpty([
     [groups.devices, devices],
-    [groups.gateways, gateways.slice(0, AT_MOST)],
-    [groups.labels, labels.slice(0, AT_MOST)],
-    [groups.jobs, jobs.slice(0, AT_MOST)],
-    [groups.firmware, firmware.slice(0, AT_MOST)],
+    [groups.gateways, gateways.slice(0, MAX_RESULTS)],
+    [groups.labels, labels.slice(0, MAX_RESULTS)],
+    [groups.jobs, jobs.slice(0, MAX_RESULTS)],
+    [groups.firmware, firmware.slice(0, MAX_RESULTS)],
     [groups.pages, searchPages(text)],
   ]);
 }
 
-function named(groups: readonly [string, readonly SearchResult[]][]): readonly ResultGroup[] {
-  return groups.filter(([, choices]) => choices.length > 0).map(([name, choices]) => ({ name, choices }));
+function removeEmpty(groups: readonly [string, readonly SearchResult[]][]): readonly ResultGroup[] {
+  return groups.filter(([, results]) => results.length > 0).map(([name, results]) => ({ name, results }));
 }

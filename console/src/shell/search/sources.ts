@@ -25,13 +25,13 @@ export interface SearchResult {
   readonly icon: Entry["icon"];
 }
 
-const DEVICES = 8;
-const MOST = 1000;
+const MAX_DEVICES = 8;
+const MAX_ITEMS = 1000;
 /** Number of jobs and firmware to search: users mostly look for recent ones. */
-const RECENT = 200;
+const MAX_RECENT = 200;
 
 export async function searchDevices(text: string, signal: AbortSignal): Promise<readonly SearchResult[]> {
-  const { items, nextToken } = await findDevicesByName(text, DEVICES, signal);
+  const { items, nextToken } = await findDevicesByName(text, MAX_DEVICES, signal);
   const found = items.map((device) => ({
     name: device.friendlyName || formatMac(parseDeviceId(device.id)),
     detail: formatMac(parseDeviceId(device.id)),
@@ -45,11 +45,11 @@ export async function searchDevices(text: string, signal: AbortSignal): Promise<
 }
 
 export async function readGateways(): Promise<readonly Schemas["Gateway"][]> {
-  return requireBody(await api.GET("/api/v1/gateways", { params: { query: { MaxResults: MOST } } })).items;
+  return requireBody(await api.GET("/api/v1/gateways", { params: { query: { MaxResults: MAX_ITEMS } } })).items;
 }
 
 export async function readLabels(): Promise<readonly Schemas["Label"][]> {
-  return requireBody(await api.GET("/api/v1/labels", { params: { query: { MaxResults: MOST } } })).items;
+  return requireBody(await api.GET("/api/v1/labels", { params: { query: { MaxResults: MAX_ITEMS } } })).items;
 }
 
 export function searchGateways(text: string, gateways: readonly Schemas["Gateway"][]): readonly SearchResult[] {
@@ -78,11 +78,11 @@ export function searchLabels(text: string, labels: readonly Schemas["Label"][]):
 }
 
 export async function readJobs(): Promise<readonly Schemas["Job"][]> {
-  return requireBody(await api.GET("/api/v1/jobs", { params: { query: { MaxResults: RECENT } } })).items;
+  return requireBody(await api.GET("/api/v1/jobs", { params: { query: { MaxResults: MAX_RECENT } } })).items;
 }
 
 export async function readFirmware(): Promise<readonly Schemas["Firmware"][]> {
-  return requireBody(await api.GET("/api/v1/firmware", { params: { query: { MaxResults: RECENT } } })).items;
+  return requireBody(await api.GET("/api/v1/firmware", { params: { query: { MaxResults: MAX_RECENT } } })).items;
 }
 
 export function searchJobs(text: string, jobs: readonly Schemas["Job"][]): readonly SearchResult[] {

@@ -10,7 +10,7 @@ export const audit = {
   filters: {
     label: "Filters",
     who: "Who",
-    everybody: "Everybody",
+    everyone: "Everyone",
     people: "People",
     keys: "API keys",
     programs: "Programs",

@@ -146,7 +146,7 @@ export const firmware = {
   usage: {
     title: "Versions in the fleet",
     note: (many: string, total: string) => `${many} of ${total} run this one`,
-    nobody: "No device of this model is in the fleet.",
+    noDevices: "No device of this model is in the fleet.",
     older: (many: string, one: boolean) =>
       one ? "1 device could be updated to it." : `${many} devices could be updated to it.`,
     none: "No device could be updated to it.",

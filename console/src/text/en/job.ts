@@ -82,11 +82,11 @@ export const job = {
     until: (moment: string) => `Likely finished at ${moment}`,
     unknownLeft: "time left not known yet",
     idle: "no estimate while nothing is in progress",
-    resting: "no estimate while it is paused",
+    resting: "no estimate while it is not running",
     rate: "per minute",
     rateNote: "devices finished, while this page is open",
     rateSoon: "devices per minute: being measured",
-    rateResting: "devices per minute: not measured while it is paused",
+    rateResting: "devices per minute: not measured while it is not running",
     failed: (failed: string, begun: string) => `failed: ${failed} of ${begun} in progress or finished`,
     failedOver: (failed: string, begun: string) => `failed: ${failed} of ${begun} that started`,
     abort: {
