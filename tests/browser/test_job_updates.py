@@ -94,7 +94,7 @@ def test_staged_firmware_is_installed_on_request(open_as: Open, demo: ServicePro
         job = home.create_job(stage=True)
         page = open_as(f"/jobs/{job['id']}", Role.OPERATOR)
         waits = page.get_by_role("region", name="What it waits for")
-        expect(waits).to_contain_text("3 devices keep the image until somebody says", timeout=90_000)
+        expect(waits).to_contain_text("3 devices hold the image until an operator presses", timeout=90_000)
         click_button(page, "Install now")
         asking = page.get_by_role("dialog", name="Install the new version now?")
         asking.get_by_role("button", name="Install now").click()
