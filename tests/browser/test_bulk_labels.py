@@ -34,7 +34,7 @@ def test_a_label_is_added_to_ten_devices_and_removed(open_as: Open, demo: Servic
     expect(dialog.get_by_role("textbox", name="Label")).to_be_focused()
     page.keyboard.insert_text(label)
     dialog.get_by_role("button", name="Add label").click()
-    expect(page.get_by_text(f"Label “{label}” is on 10 devices.")).to_be_visible()
+    expect(page.get_by_text(f"Label “{label}” was added to 10 devices.")).to_be_visible()
     expect(selected).to_have_count(0)
     try:
         page.goto(f"/devices?Sort=friendlyName&Label={quote(label)}")

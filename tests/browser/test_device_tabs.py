@@ -178,7 +178,7 @@ def test_a_write_is_confirmed_read_back_and_listed_in_the_history(
         expect(dialog).to_contain_text(f"{wanted} dBm")
         expect(dialog).to_contain_text("CA:5B:DA:1A:00:16")
         dialog.get_by_role("button", name="Write").click()
-        expect(page.get_by_role("region", name="Outcome")).to_contain_text(f"{wanted} dBm is written")
+        expect(page.get_by_role("region", name="Outcome")).to_contain_text(f"{wanted} dBm was written")
         row = page.get_by_role("row", name=PROPERTY)
         expect(row).to_contain_text("As written")
         expect(row).to_contain_text(f"{wanted} dBm")

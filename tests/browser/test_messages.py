@@ -271,7 +271,7 @@ def test_requests_that_change_a_device_are_confirmed_first(open_as: Open, demo: 
         send.click()
         assert _list_changes(gateway) == []
         dialog.get_by_role("button", name="Write").click()
-        expect(page.get_by_role("region", name="Outcome")).to_contain_text("no value (NULL) is written")
+        expect(page.get_by_role("region", name="Outcome")).to_contain_text("no value (NULL) was written")
         assert [body.get("value") for body in _list_changes(gateway)] == [None]
 
         # An ack has no response; a read without one says what may have happened.
