@@ -49,7 +49,7 @@ check: .venv/.ready-dev
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_console.py
-	$(BIN)/pytest -q -n 0 tests/test_imports.py tests/test_repository.py
+	$(BIN)/pytest -q -n 0 tests/test_imports.py tests/test_language.py tests/test_repository.py
 
 format: .venv/.ready-dev
 	$(BIN)/ruff format
