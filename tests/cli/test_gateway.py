@@ -238,7 +238,7 @@ def test_an_invalid_state_file_is_refused_and_unchanged(content: bytes, tmp_path
     state = tmp_path / "state.json"
     state.write_bytes(content)
     result = gateway("--mac", MAC, "--broker", f"mqtt://127.0.0.1:{free_port()}", "--state", str(state))
-    assert_fails(result, rf"^Error: {state} cannot be used: ")
+    assert_fails(result, rf"^Error: the state file {state} cannot be used: ")
     assert state.read_bytes() == content
 
 

@@ -86,25 +86,25 @@ SETTINGS: Final = (
         "http",
         parsers.parse_listen_address,
         "HOST:PORT",
-        "Listen address of HTTP; port 0 selects a free port.",
+        "HTTP listen address; port 0 selects a free port.",
     ),
     Setting(
         "mqtt",
         parsers.parse_listen_address_or_off,
         "HOST:PORT",
-        "Listen address of MQTT, or off; port 0 selects a free port. Always off with an external --broker.",
+        "MQTT listen address, or off; port 0 selects a free port. Always off with an external --broker.",
     ),
     Setting(
         "mqtt-tls",
         parsers.parse_listen_address_or_off,
         "HOST:PORT",
-        "Listen address of MQTT over TLS, or off; needs --tls-cert and --tls-key.",
+        "MQTT over TLS listen address, or off; needs --tls-cert and --tls-key.",
     ),
     Setting(
         "mqtt-ws",
         parsers.parse_listen_address_or_off,
         "HOST:PORT",
-        "Listen address of MQTT over WebSocket, or off; uses TLS with --tls-cert.",
+        "MQTT over WebSocket listen address, or off; uses TLS with --tls-cert.",
     ),
     Setting(
         "broker",
@@ -129,7 +129,8 @@ SETTINGS: Final = (
         "public-mqtt",
         parsers.parse_public_mqtt,
         "URL",
-        "URL mqtt[s]://… at which gateways reach the broker, if not --broker, --mqtt-tls or --mqtt.",
+        "Broker URL given to gateways (mqtt:// or mqtts://)."
+        " Default: --broker, else --mqtt-tls, else --mqtt.",
     ),
     Setting(
         "topic-prefix",
@@ -176,7 +177,8 @@ SETTINGS: Final = (
         "gateways.autoclaim",
         parsers.parse_switch,
         "SWITCH",
-        "on or off: claim gateways at their first message. Default: on with an external broker, else off.",
+        "on or off: claim gateways at their first message. Default: on with an external broker; not available"
+        " with the embedded broker.",
         is_switch=True,
     ),
     Setting(
@@ -190,17 +192,15 @@ SETTINGS: Final = (
     _retention_setting("measurement", "Seconds to keep measurements"),
     _retention_setting("measurement-error", "Seconds to keep failed measurements"),
     _retention_setting("event", "Seconds to keep events"),
-    _retention_setting("link", "Seconds to keep the RSSI of devices per parent and minute"),
-    _retention_setting("heartbeat", "Seconds to keep heartbeats per minute"),
+    _retention_setting("link", "How long to keep per-minute signal strength (RSSI) by parent, in seconds"),
+    _retention_setting("heartbeat", "How long to keep per-minute heartbeat summaries, in seconds"),
     _retention_setting("connectivity", "Seconds to keep connects and disconnects of devices"),
     _retention_setting("request", "Seconds to keep requests to devices"),
     _limit_setting("connections", "NUMBER", "Maximum MQTT connections."),
     _limit_setting("connections-per-address", "NUMBER", "Maximum MQTT connections per IP address."),
     _limit_setting("connections-per-account", "NUMBER", "Maximum MQTT connections per account."),
     _limit_setting(
-        "failed-connections",
-        "NUMBER",
-        "Maximum connections per second without a successful login, per IP address.",
+        "failed-connections", "NUMBER", "Maximum failed connection attempts per second, per IP address."
     ),
     _limit_setting("connect-seconds", "SECONDS", "Seconds in which a client must send CONNECT."),
     _limit_setting("packet-size", "BYTES", "Maximum size of an MQTT packet.", least=1024, most=268_435_455),
@@ -209,9 +209,9 @@ SETTINGS: Final = (
     _limit_setting("queue-bytes", "BYTES", "Maximum queued bytes per client."),
     _limit_setting("queues-bytes", "BYTES", "Maximum queued bytes of all clients together."),
     _limit_setting("publish-rate", "NUMBER", "Maximum packets per second from one client."),
-    _limit_setting("sessions-per-account", "NUMBER", "Maximum persistent sessions per account."),
+    _limit_setting("sessions-per-account", "NUMBER", "Maximum persistent MQTT sessions per account."),
     _limit_setting(
-        "session-age", "SECONDS", "Seconds after which the session of a disconnected client is deleted."
+        "session-age", "SECONDS", "Seconds after which the MQTT session of a disconnected client is deleted."
     ),
     _limit_setting("retained", "NUMBER", "Maximum retained messages."),
 )

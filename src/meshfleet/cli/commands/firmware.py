@@ -86,7 +86,9 @@ def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
 @click.option("--sha256", type=TEXT, help="Expected SHA-256 hash of the image.")
 @click.option("--type", type=click.IntRange(1, 2), help="1: Nordic package or bare image; 2: RAUC bundle.")
 @click.option("--bare", is_flag=True, help="The file is a bare image (.bin), not a package.")
-@click.option("--override", is_flag=True, help="Accept an image that fails its check (audited).")
+@click.option(
+    "--override", is_flag=True, help="Accept an image that fails its check; recorded in the audit log."
+)
 @json_option
 def upload(image: Path, *, as_json: bool, **fields: Any) -> None:
     """Upload a firmware image as a draft, to be released later."""

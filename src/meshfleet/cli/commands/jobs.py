@@ -156,7 +156,7 @@ async def _print_failed(fleet: Fleet, job: Job) -> None:
 @job_argument
 @json_option
 def watch(job: str, *, as_json: bool) -> None:
-    """Print a line for every change of a job until it ends. Exit code 0 if its outcome is SUCCEEDED."""
+    """Print a line for every change of a job until it finishes. Exit code 0 if its outcome is SUCCEEDED."""
     ended = call_service(lambda fleet: _print_changes(fleet, job, as_json=as_json))
     if ended.outcome is not Outcome.SUCCEEDED:
         raise click.ClickException(format_job_sentence(ended))
@@ -235,7 +235,7 @@ def retry(job: str, *, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Delete without confirmation.")
 @json_option
 def delete(job: str, *, yes: bool, as_json: bool) -> None:
-    """Delete a job that has ended or was never started, with all its executions."""
+    """Delete a job that has finished or was never started, with all its executions."""
     if not yes:
         found = call_service(lambda fleet: fleet.jobs.show(job))
         question = (

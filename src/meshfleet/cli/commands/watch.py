@@ -204,7 +204,7 @@ _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
     type=DEVICE,
     multiple=True,
     shell_complete=complete_gateways,
-    help="Only through this gateway; repeatable.",
+    help="Only reports received through this gateway; repeatable.",
 )
 @click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Only this kind; repeatable.")
 @click.option(
