@@ -40,7 +40,7 @@ class NotAdmitted(FleetError):
 
 
 class Authenticator(Protocol):
-    """Authentication of MQTT clients, implemented by the service."""
+    """Authenticates MQTT clients; implemented by the service."""
 
     async def authenticate(self, connect: Connect, address: str) -> Account:
         """Check the credentials of a CONNECT. Return the account, or raise `NotAdmitted`."""
@@ -64,7 +64,7 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
     name: str
     """User name, or name of an API key; the MAC of a gateway."""
     role: Role | None = None
-    """None for gateways."""
+    """Role of a user or API key; None for gateways."""
     credential_digest: bytes = b""
     """Digest that changes with the credentials; it is not secret. Empty if unknown."""
 
@@ -86,11 +86,11 @@ class TopicPermissions:
     def __init__(self, account: Account | None, prefix: str = "") -> None:
         self._publish_rules = () if account is None else _rules_for(_PUBLISH_RULES, account, prefix)
         self.read_rules = () if account is None else _rules_for(_READ_RULES, account, prefix)
-        """Rules for reading. Accounts with equal rules may read the same topics."""
+        """Rules for reading, as topic levels. Accounts with equal rules may read the same topics."""
         self.publish_prefixes = tuple(
             fixed for rule in self._publish_rules if (fixed := _fixed_prefix(rule)) is not None
         )
-        """Topic prefixes below which every topic may be published: a fast check."""
+        """Topic prefixes below which the account may publish to every topic: a fast check."""
         self.widest_filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self.read_rules)
         """The widest filters that the account may subscribe to."""
 
@@ -134,7 +134,7 @@ def _applies(least_role: Role | None, account: Account) -> bool:
 
 
 def _fixed_prefix(rule: _Levels) -> str | None:
-    """Return the topic prefix that decides a rule by itself, or None if the rule has no such prefix."""
+    """Return the prefix of the topics that a rule allows, or None if a prefix check does not suffice."""
     *parent, any_level, rest = rule
     if any_level != "+" or rest != "#" or _ANY_MAC in parent:
         return None

@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_TRACKED_NETWORKS: Final = 10_000
-"""Networks whose failures are tracked; beyond that the oldest are discarded."""
+"""Maximum networks whose failed logins are tracked; beyond that the oldest are discarded."""
 
 
 class _FailureBudget(NamedTuple):
-    """Number of connections of a network that may still fail, at the time `updated_at`."""
+    """Number of connections of a network that may still fail to log in, as of `updated_at`."""
 
     remaining: float
     updated_at: float
 
 
 class FailedLoginLimiter:
-    """Limit on the connections of one network that end without a login.
+    """Limits the connections of one network that end without a login.
 
     A token bucket that only failures empty: any number of clients with valid credentials behind one address
-    can reconnect unhindered, while a flood without them is closed before TLS and MQTT cost anything.
+    can reconnect unhindered, while a flood of clients without them is closed before TLS and MQTT cost
+    anything.
     """
 
     def __init__(self, rate: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +71,7 @@ class FailedLoginLimiter:
 
 
 class ConnectionRegistry:
-    """Connections in total, by address and by account, and the limits on them."""
+    """Holds the client connections, and enforces the limits in total, per address and per account."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
@@ -83,12 +84,12 @@ class ConnectionRegistry:
         self._pending_logins = Counter[str]()
         """Connections of this second that have neither logged in nor failed, by network."""
         self._waiting: dict[str, deque[asyncio.Future[bool]]] = {}
-        """Accepted connections that wait for their login turn, by network."""
-        # One line per network and minute, and few in total: an attacker may use very many networks.
+        """Connections that wait in `wait_for_login_turn`, by network."""
+        # One log line per network and minute, and few in total: an attacker may use very many networks.
         self._network_log_limiter = LogLimiter()
         self._total_log_limiter = LogLimiter(lines=100)
         self.rejected_count = 0
-        """Connections closed unread because a limit was reached."""
+        """Number of connections closed before reading from them, because a limit was reached."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -141,10 +142,10 @@ class ConnectionRegistry:
         self.count_failure(address)
 
     async def wait_for_login_turn(self, address: str) -> bool:
-        """Wait until few logins of a network are pending. Return False if earlier ones failed too often.
+        """Wait until few logins from this network are pending. Return False if too many of them failed.
 
-        So a flood is detected before all of it has cost a login, while clients that log in follow each other
-        as fast as their credentials are checked.
+        So a flood of failing logins is stopped after the first ones, while clients with valid credentials log
+        in as fast as their credentials are checked.
         """
         network = to_network(address)
         if self._pending_logins[network] + 1 <= self.failed_logins.remaining(address):

@@ -1,4 +1,4 @@
-"""CONNECT handling: authentication, opening of sessions, refusals, and the work after a disconnect."""
+"""Handles CONNECT (authenticates clients, opens sessions, refuses) and the end of connections."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _log = logging.getLogger(__name__)
 _MAX_CLIENT_ID_CHARS: Final = 256
 
 _SWEEPS_PER_CLEANUP: Final = 10
-"""Sweeps over the connections between two cleanups of expired sessions."""
+"""Number of checks of all connections after which expired sessions are deleted."""
 
 
 class ConnectHandler:
-    """Handler of CONNECT and of disconnects. It accepts clients while `run` is active."""
+    """Handles CONNECT and disconnects. Clients are accepted while `run` is active."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -63,20 +63,20 @@ class ConnectHandler:
         self.accepting = asyncio.Event()
         """Set once clients are accepted. Earlier connections are closed without a CONNACK."""
         self._last_number = 0
-        """Number of the newest connection that sent CONNECT."""
+        """Sequence number of the latest CONNECT."""
         self.last_connection_numbers: dict[str, int] = {}
-        """Number of the present or last connection of each gateway, by MAC."""
+        """CONNECT sequence number of each gateway's current or last connection, by MAC."""
         self.admitted_count = 0
-        """Clients accepted since the start."""
+        """Number of clients accepted since the start."""
         self.refused_count = 0
-        """Clients refused since the start."""
+        """Number of clients refused since the start."""
         # One line per client and minute, and few per address and in total: a client can send any client id.
         self._client_log_limiter = LogLimiter()
         self._address_log_limiter = LogLimiter(lines=10)
         self._total_log_limiter = LogLimiter(lines=100)
 
     async def run(self) -> None:
-        """Accept clients until canceled, and check the deadlines of all connections every sweep."""
+        """Accept clients until canceled, and check the deadlines of all connections periodically."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self.accepting.set()
@@ -215,7 +215,7 @@ def _check_client_id(connect: Connect) -> None:
 
 
 def _allowed_client_id(connect: Connect, account: Account) -> str:
-    """Return the client id of the session. Raise `NotAdmitted` if the account may not use it."""
+    """Return the client id, or a random one if empty. Raise `NotAdmitted` if the account may not use it."""
     client_id = connect.client_id
     if account.kind is AccountKind.GATEWAY and client_id not in {account.name, account.name.upper()}:
         # broker-5

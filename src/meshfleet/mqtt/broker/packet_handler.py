@@ -1,4 +1,4 @@
-"""Handling of the packets of accepted clients: PUBLISH, PUBREL, SUBSCRIBE and UNSUBSCRIBE."""
+"""Handles the packets of accepted clients: PUBLISH, PUBREL, SUBSCRIBE and UNSUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_FILTER_BYTES: Final = 1024
-"""Longer filters do not fit into an index of every supported database."""
+"""Maximum bytes of a filter: longer ones do not fit into an index of every supported database."""
 _MAX_FILTER_LEVELS: Final = 32
 
 _SMALL_READ_BYTES: Final = 8 * 1024
-"""A read with fewer bytes comes from a client that sends few messages at a time."""
+"""A read with fewer bytes is small: the client sends few messages at a time."""
 
 _MAX_LOGGED_FILTERS: Final = 5
-"""Forbidden filters of one SUBSCRIBE that a log line names."""
+"""Maximum forbidden filters of one SUBSCRIBE that a log line names."""
 
 _RESPONSE_BYTES: Final = 512
 """Approximate bytes of memory that a response takes while it waits for its commit."""
 
 
 class PacketHandler:
-    """Handler of the packets of accepted clients."""
+    """Handles the packets of accepted clients."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -95,7 +95,10 @@ class PacketHandler:
             self._group_commit.release_with_next_batch(connection)
 
     def _count_batch_bytes(self, connection: ServerConnection, size: int) -> None:
-        """Count bytes of the current batch. If it is full, do not read the client until the next batch."""
+        """Add bytes to the current batch.
+
+        If the batch is full, stop reading the client until the next batch.
+        """
         batch = self._group_commit.batch
         batch.received_bytes += size
         if batch.received_bytes > self._max_batch_bytes and connection.is_open:

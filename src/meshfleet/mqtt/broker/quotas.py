@@ -1,4 +1,4 @@
-"""Accounting of the messages queued for clients, and the limits on them."""
+"""Counts the bytes queued for clients, and holds the limits on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _ACCOUNT_SHARE_DIVISOR: Final = 2
-"""The sessions of one account may use the total limit divided by this."""
+"""All sessions of one account together may use the total limit divided by this."""
 
 _ABSENT_SHARE_DIVISOR: Final = 2
 """Sessions of disconnected clients may use each limit divided by this; the rest is for connected clients."""
@@ -83,5 +83,8 @@ class QueueQuotas:
         """Connections closed because their client did not keep up."""
 
     def account_usage(self, account: str) -> AccountUsage:
-        """Return the usage that all sessions of an account share; it exists as long as one of them does."""
+        """Return the usage that all sessions of an account share.
+
+        The object exists as long as a session does.
+        """
         return self._account_usages.setdefault(account, AccountUsage())

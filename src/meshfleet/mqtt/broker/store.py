@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-# Rows to write. Each holds the final state of its key.
+# Rows to write. If a row changes several times before a commit, only its last state is written.
 
 
 class SessionRow(NamedTuple):
@@ -84,11 +84,11 @@ class StoredState(NamedTuple):
 
     sessions: dict[int, SessionRow]
     subscriptions: list[tuple[int, str, int]]
-    """Session, topic filter and QoS."""
+    """Persistent id of the session, topic filter, granted QoS."""
     messages: list[tuple[int, int, OutgoingMessage]]
-    """Session, position and message, ordered by both."""
+    """Persistent id of the session, position in its queue, message; ordered by id and position."""
     unreleased_ids: list[tuple[int, int]]
-    """Session and packet identifier."""
+    """Persistent id of the session, and packet identifier of a received QoS 2 message without PUBREL."""
     retained: dict[str, RetainedRow]
 
 
@@ -104,13 +104,16 @@ def take_ownership(connection: Connection) -> bytes:
 
 
 def check_ownership(connection: Connection, token: bytes) -> None:
-    """Check that this process still owns the tables, and lock that until the transaction ends."""
+    """Raise `UnusableDatabase` if another process owns the tables.
+
+    Lock the owner until the transaction ends.
+    """
     if connection.execute(select(broker_owner.c.token).with_for_update(read=True)).scalar() != token:
         raise UnusableDatabase("another Meshfleet process has taken over this database; stop one of the two")
 
 
 def load_stored_state(connection: Connection) -> StoredState:
-    """Load all persisted state."""
+    """Load the sessions, subscriptions and messages that the broker persisted."""
     in_order = select(broker_message).order_by(broker_message.c.session, broker_message.c.position)
     return StoredState(
         sessions={row.number: SessionRow(*row[1:]) for row in connection.execute(select(broker_session))},

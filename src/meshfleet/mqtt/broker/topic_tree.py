@@ -23,7 +23,7 @@ class _FilterNode(Generic[Item]):
 
 
 class SubscriptionTree(Generic[Item]):
-    """Subscribers by topic filter."""
+    """Stores subscribers by topic filter, and finds the subscribers of a topic."""
 
     def __init__(self) -> None:
         self._root: _FilterNode[Item] = _FilterNode()
@@ -99,7 +99,7 @@ class _TopicNode(Generic[Item]):
 
 
 class TopicTree(Generic[Item]):
-    """Items by topic."""
+    """Stores one item per topic, and finds the items whose topics match a filter."""
 
     def __init__(self) -> None:
         self._root: _TopicNode[Item] = _TopicNode()

@@ -1,4 +1,4 @@
-"""Conversion between the monotonic clock of the process and the wall clock times in the database.
+"""Converts between the monotonic clock of the process and the wall clock times in the database.
 
 The broker measures time with a monotonic clock, which is only valid within one process. Persisted times are
 wall clock times, and are converted to the monotonic clock of this process when they are loaded.
@@ -16,7 +16,7 @@ _MAX_DRIFT_MS: Final = 1000
 
 
 class WallClockConverter:
-    """Converter between monotonic and persisted wall clock times, all in milliseconds."""
+    """Converts between monotonic times and persisted wall clock times, all in milliseconds."""
 
     def __init__(
         self, *, steady_clock: Callable[[], int], wall_clock: Callable[[], int], request_max_age: float

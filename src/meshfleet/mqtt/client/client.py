@@ -37,11 +37,12 @@ _Response = TypeVar("_Response")
 _DEFAULTS: Final = MqttOptions()
 
 _HIGHEST_QOS: Final = 1
-"""QoS 2 costs twice the packets, and an application that must not count twice detects repetitions anyway."""
+"""Highest supported QoS. QoS 2 takes twice the packets, and applications must detect repeated messages
+anyway."""
 
 _AWAITING_BACKLOG_FACTOR: Final = 8
 """Factor by which the backlog may exceed its limit while a response of the broker is expected. A caller that
-waits for one does not fetch messages, and would wait forever if reading stopped."""
+waits for a response does not fetch messages, and would wait forever if reading stopped."""
 
 
 class MqttClient:
@@ -196,9 +197,9 @@ class MqttClient:
         """Send as many of these QoS 1 messages as can be sent at once. Return their number.
 
         For applications that publish a little on each of thousands of clients: it never waits, and
-        acknowledgements are not reported. Sent messages are treated like any others. If it returns 0, there
-        is no connection, the in-flight window or the write buffer is full, or another publish is in progress;
-        `wait_writable` waits for that.
+        acknowledgements are not reported. Sent messages are resent after a reconnect like any others. If it
+        returns 0, there is no connection, the in-flight window or the write buffer is full, or another
+        publish is in progress; `wait_writable` waits until messages can be sent.
         """
         connection, free_slots = self._reconnector.connection, self._in_flight.free_slots
         if (

@@ -37,18 +37,19 @@ from meshfleet.mqtt.network_errors import describe_network_error
 # Short pauses between reads under load, so that one wake-up handles more packets.
 
 READ_PAUSE_SECONDS: Final = 0.005
-"""Seconds of a pause."""
+"""Seconds of one pause between reads under load."""
 
 _BUSY_PACKETS: Final = 32
-"""Packets within `READ_PAUSE_SECONDS` that make a connection busy. Reading fewer one by one costs less than a
-pause."""
+"""Number of packets within `READ_PAUSE_SECONDS` from which a connection is busy. Reading fewer costs less
+than a pause."""
 
 _LARGE_READ_BYTES: Final = 0x1_0000
-"""Bytes of one read that need no pause: waking up is a small part of their cost, and more may be waiting."""
+"""After a read of this many bytes there is no pause: the wake-up was a small part of its cost, and more may
+wait."""
 
 
 class ReadCoalescer:
-    """Decision after every read whether to pause reading."""
+    """Decides after each read whether to pause reading, so that more packets arrive per read."""
 
     __slots__ = ("_packets", "_window_start")
 
@@ -80,7 +81,10 @@ class KeepAliveAction(Enum):
 
 
 class KeepAliveCheck:
-    """Keep alive state of a connection: it sets the flags, and a timer calls `next_action`."""
+    """Decides when to ping or to give up.
+
+    The connection sets the flags, and its timer calls `next_action`.
+    """
 
     __slots__ = ("_pinged", "has_received", "has_sent")
 
@@ -111,7 +115,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class ConnectionListener(Protocol):
-        """Receiver of the events of a connection."""
+        """Receives the events of a connection."""
 
         def on_messages(self, connection: ClientConnection, messages: list[Publish], size: int) -> None:
             """Handle the messages of one read of `size` bytes."""
@@ -129,11 +133,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FLUSH_BYTES: Final = 64 * 1024
-"""Bytes that are collected at most before they are written to the transport, which then may pause writing."""
+"""Maximum bytes of output collected before they are written to the transport, which then may pause
+writing."""
 
 
 class ClientConnection(asyncio.Protocol):
-    """MQTT over a transport: handshake, keep alive, read pauses, and output collected per loop iteration."""
+    """Speaks MQTT over a transport: handshake, keep alive, read pauses, one write per loop iteration."""
 
     __slots__ = (
         "_is_closing",
@@ -216,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
             raise self.fail("the response of the broker does not match the request")
 
     def check_open(self) -> None:
-        """Raise the reason if the connection has ended."""
+        """Raise `ConnectionLost` with the reason if the connection has ended."""
         if self.lost.done():
             raise self.lost.result()
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class ExponentialBackoff(Struct, frozen=True, kw_only=True):
     """Seconds between attempts to connect.
 
-    They grow, so that a broker with problems is not overloaded, and are jittered, so that a thousand gateways
-    do not reconnect at the same moment.
+    The delays grow, so that a broker with problems is not overloaded. They are random, so that a thousand
+    gateways do not reconnect at the same time.
     """
 
     initial: float = 0.5
@@ -31,7 +31,7 @@ class ExponentialBackoff(Struct, frozen=True, kw_only=True):
             raise ValueError("backoff must satisfy 0 < initial <= maximum")
 
     def __iter__(self) -> Iterator[float]:
-        """Yield the delays after one failure and the next: random, up to a limit that doubles."""
+        """Yield the delay after each failed attempt, in seconds: random, up to a limit that doubles."""
         limit = self.initial
         while True:
             yield uniform(limit / 2, limit)  # noqa: S311 # jitter, not cryptography
@@ -49,7 +49,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
     tls: SSLContext | None = None
     """TLS context for mqtts and wss. None: trust the certificate authorities of the system."""
     timeout: float = 10.0
-    """Seconds for each response of the broker: to connect, CONNECT, SUBSCRIBE, and closing."""
+    """Maximum seconds to wait for the broker: to connect, to subscribe or unsubscribe, and to close."""
     retry_first_connect: bool = False
     """Whether to retry if the first connection attempt fails, instead of raising its error."""
     backoff: ExponentialBackoff = ExponentialBackoff()
