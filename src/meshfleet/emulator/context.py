@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 class FetchImage(Struct, frozen=True):
-    """Request to fetch a firmware image. The owner calls `on_image` or `on_image_failed`."""
+    """Asks the owner to fetch a firmware image, then to call `on_image` or `on_image_failed`."""
 
     question: FirmwareQuestion
 
 
 class CloseConnection(Struct, frozen=True):
-    """Request to close the broker connection; after a crash without DISCONNECT."""
+    """Asks the owner to close the broker connection, without DISCONNECT if the gateway crashed."""
 
     crashed: bool
 
 
 class OpenConnection(Struct, frozen=True):
-    """Request to connect to the broker again."""
+    """Asks the owner to connect to the broker again."""
 
 
 IoAction = FetchImage | CloseConnection | OpenConnection

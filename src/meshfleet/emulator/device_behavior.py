@@ -1,4 +1,4 @@
-"""Behavior of devices without requests: periodic reports, motion, buttons, doors and restarts.
+"""Simulates what devices do without a request: periodic reports, motion, buttons, doors and restarts.
 
 Every device has a heartbeat cycle of one minute; the cycles of the devices of one gateway are spread evenly
 over that minute (gateway-23). In every twentieth cycle a device also reports its properties (gateway-24).
@@ -37,7 +37,7 @@ REBOOT_SECONDS: Final = 8.0
 """Seconds that a device needs to restart."""
 
 HOP_SECONDS: Final = 0.025
-"""Seconds of latency per hop: a report that arrives at the cycle time was created that much earlier."""
+"""Seconds of latency per hop: a report was created that much earlier than it arrives at the gateway."""
 
 _PARENT_CHECK_INTERVAL: Final = 5
 """Heartbeats between two checks for a better parent; a device without a parent checks at every heartbeat."""
@@ -62,7 +62,7 @@ _WATCHDOG_EVENT = Identifier("8113")
 
 
 class DeviceBehavior:
-    """Behavior of the devices of one gateway, including the gateway as a device."""
+    """Simulates the devices of one gateway, including the gateway as a device."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
@@ -124,7 +124,7 @@ class DeviceBehavior:
         device.received_copies = copies  # reported as `lastCount` of the next heartbeat
 
     def _count_received_copies(self, device: SimulatedDevice, t: float) -> int:
-        """Return how many copies of a heartbeat arrive: all over a link, randomly fewer by advertising."""
+        """Return how many copies of a heartbeat arrive: all over a mesh link, some or none by advertising."""
         node = device.node
         if device.is_connected:
             return HEARTBEAT_COPIES if node.depth >= 0 else 0
@@ -163,7 +163,10 @@ class DeviceBehavior:
                 reports.publish_measurement_error(device, identifier, error, t)
 
     def _report_storage_mode(self, device: SimulatedDevice, t: float) -> None:
-        """Report a device in storage mode, which the gateway does on its behalf (gateway-33)."""
+        """Report that a device is in storage mode.
+
+        The gateway sends this event for the device (gateway-33).
+        """
         if any(receiver.depth >= 0 for receiver in device.node.receivers):
             value = bytes.fromhex(device.product.model) + bytes((device.product.variant,))
             seq = device.next_seq(Kind.EVENT, _STORAGE_EVENT)
@@ -194,7 +197,10 @@ class DeviceBehavior:
         self._report_event(device, _ALARM, b"\1", t)
 
     def _report_event(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Report an event and the property of the same identifier. An event not received stays buffered."""
+        """Report an event and the property of the same identifier.
+
+        An event that is not received stays buffered.
+        """
         is_received = self._is_received(device, t)
         self._context.reports.publish_event(device, identifier, raw, t, is_received=is_received)
         if is_received:
@@ -242,7 +248,7 @@ class DeviceBehavior:
             self.report_property(device, identifier, t)
 
     def start_property_report(self, device: SimulatedDevice) -> None:
-        """Report all properties one after the other; until the last one the device is busy (gateway-35)."""
+        """Report all properties one after the other. The device is busy until the last one (gateway-35)."""
         device.is_reporting = True
         self._report_next_property(device, 0, device.booted_at, self._context.scheduler.now)
 
@@ -277,7 +283,8 @@ class DeviceBehavior:
     ) -> None:
         """Restart a device: take it offline for some seconds, then report its heartbeat and properties.
 
-        A device that is already restarting is left alone, or with `on_restarted` restarted again afterwards.
+        A device that is already restarting is not restarted again, unless `on_restarted` is set: then it
+        restarts once more afterwards.
         """
         if device.is_offline:
             if on_restarted is not None and device.battery_level(self._context.scheduler.now):

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class GatewayEmulator:
     """A gateway and its mesh. The owner supplies the time, in simulated seconds that never decrease.
 
-    Each call first runs the simulation up to its time. With `memory`, devices resume from their saved state.
+    Each call first runs the simulation up to the time that it is given. With `memory`, devices resume from
+    their saved state.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class GatewayEmulator:
         return self._context.outbox.drain()
 
     def receive(self, topic: str, payload: bytes | None, t: float) -> None:
-        """Handle a message received at this time. A payload of None stands for one that was too long to read.
+        """Handle a message received at time `t`. `payload` is None if it was too long to read.
 
         The response is returned by a later `advance`.
         """
@@ -103,12 +104,12 @@ class GatewayEmulator:
         return actions
 
     def on_image(self, question: FirmwareQuestion, image: ImageInfo, t: float) -> None:
-        """Continue the updates that wait for an image that was fetched."""
+        """Pass a fetched image to the updates that wait for it."""
         self._context.scheduler.run(t)
         self._updates.on_image(question, image)
 
     def on_image_failed(self, question: FirmwareQuestion, error: Error, t: float) -> None:
-        """Fail the updates that wait for an image that could not be fetched."""
+        """Fail the updates that wait for an image, because it could not be fetched."""
         self._context.scheduler.run(t)
         self._updates.on_image_failed(question, error)
 

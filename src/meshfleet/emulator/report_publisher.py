@@ -1,4 +1,4 @@
-"""Publishing of device reports, raw or decoded, with the fields of the gateway's API version."""
+"""Publishes device reports, raw or decoded, with the fields of the gateway's API version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DECODED = {
 
 
 class ReportPublisher:
-    """Publisher of the reports of one gateway: assigns times and sequence numbers, and encodes them."""
+    """Publishes the reports of one gateway: assigns their times and sequence numbers, and encodes them."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ReportPublisher:
     def publish_rssi(
         self, device: SimulatedDevice, parent: Mac, rssi: int, channel: int | None, t: float
     ) -> None:
-        """Publish the RSSI at which a node receives the device. A channel of None means their mesh link."""
+        """Publish the RSSI at which a node receives the device. `channel` is None for their mesh link."""
         report = reports.Rssi(
             time=self._clock.wall_time(t),
             parent=parent,
@@ -182,7 +182,7 @@ class ReportPublisher:
     def publish_measurement_error(
         self, device: SimulatedDevice, identifier: Identifier, error: tuple[Status, int | None], t: float
     ) -> None:
-        """Publish a failed measurement. Both modes have the same payload and differ in the topic."""
+        """Publish a failed measurement. Raw and decoded mode differ only in the topic."""
         code, detail = error
         report = reports.MeasurementError(
             time=self._clock.wall_time(t),
@@ -196,7 +196,7 @@ class ReportPublisher:
         publish(device, Kind.MEASUREMENT_ERROR, report, identifier)
 
     def _decode(self, identifier: Identifier, raw: bytes) -> DecodedValue | None:
-        """Decode a value. Return None in raw mode and if no layout is known: the value is sent raw."""
+        """Decode a value. Return None if it is to be sent raw: in raw mode, or if its layout is unknown."""
         if not self._decodes:
             return None
         try:

@@ -16,7 +16,7 @@ from meshfleet.protocol.ids import Mac, Version
 # Injected faults of the connection to the broker and of the mesh (gateway-38).
 
 _MAX_FAULT_SECONDS: Final = 86_400.0
-"""Maximum of a fault that is given in seconds."""
+"""Maximum of the faults that are given in seconds (`delay`, `crash`)."""
 
 
 class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -86,7 +86,7 @@ class ReportMode(StrEnum):
 
 
 class EmulatorSettings(Struct, frozen=True, kw_only=True):
-    """Settings of one gateway without its site."""
+    """Settings of one emulated gateway. Its devices are in a `Site`."""
 
     mac: Mac
     mode: ReportMode = ReportMode.RAW

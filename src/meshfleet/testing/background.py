@@ -28,7 +28,7 @@ class BackgroundContext(Generic[_Running]):
         self._open_context = open_context
         self._entered: Future[_Running] = Future()
         self._cancel_main: Future[Callable[[], object]] = Future()
-        """Cancels the running context; set as soon as it runs."""
+        """Function that cancels the running context; set as soon as the context runs."""
         self._is_ending = False
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DEFAULT_USER: Final = "anonymous"
 
 _LIMITS: Final = BrokerLimits(connections_per_account=1000, sessions_per_account=1000)
-"""High, because all clients share one account."""
+"""High limits, because all clients may share one account."""
 
 
 class _OpenAuthenticator:

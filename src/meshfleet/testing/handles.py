@@ -15,11 +15,11 @@ class RunningGateway(Struct, frozen=True, kw_only=True):
 
 
 class RunningFleet(Struct, frozen=True, kw_only=True):
-    """Running service."""
+    """Running service with its gateways: URLs and credentials for a test."""
 
     url: str
     user: str
-    """Name of an admin."""
+    """User name of an admin."""
     password: str
     broker: str
     """URL of its broker, with user and password."""

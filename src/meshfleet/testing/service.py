@@ -1,4 +1,4 @@
-"""Service of a running fleet, with gateways connected to its broker."""
+"""Runs the service of a test fleet, and connects emulated gateways to its broker."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> R
 
 @contextmanager
 def _preserve_process_settings() -> Iterator[None]:
-    """Restore the process-wide settings that a service changes (garbage collector, thread switching)."""
+    """Restore on exit the process-wide settings that a service changes (garbage collector, threads)."""
     threshold, interval, frozen = gc.get_threshold(), sys.getswitchinterval(), gc.get_freeze_count()
     try:
         yield

@@ -27,7 +27,7 @@ _RESPONSE_TYPES: Final[dict[Operation, type[responses.Response]]] = {
 
 
 class ActiveRequest:
-    """Request in progress, with what is needed to send exactly one response."""
+    """Request in progress, which sends exactly one response."""
 
     __slots__ = (
         "_context",
@@ -79,7 +79,7 @@ class ActiveRequest:
         self._respond(status, origin, {"error_message": message})
 
     def fail_at_gateway(self, status: Status, message: str) -> None:
-        """Send an error response as the gateway; if the gateway is the target, as the target (response-9)."""
+        """Send an error response with origin GATEWAY, or CONNECTED if the gateway is the target (response-9)."""
         is_gateway_target = self.topic.device == self._context.settings.mac
         self.extender = None
         self._respond(
@@ -128,5 +128,5 @@ class ActiveRequest:
         return {}
 
     def _format_route(self) -> str:
-        """Format the route. The route to the gateway itself is its MAC."""
+        """Format the route as MACs joined by hyphens. The route to the gateway itself is its MAC."""
         return "-".join(hop.mac for hop in self.route or (self._context.mesh.root,))

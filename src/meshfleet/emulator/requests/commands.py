@@ -29,7 +29,7 @@ _MIN_TEST_INTERVAL: Final = 0.010
 
 
 class ThroughputTester:
-    """Throughput tests of one gateway, upstream and downstream."""
+    """Runs throughput tests between one gateway and its devices, upstream and downstream."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
@@ -65,7 +65,7 @@ class ThroughputTester:
             sender.throughput_test = None
 
     def _send_one(self, sender: SimulatedDevice, receiver: SimulatedDevice, priority: int) -> None:
-        """Send one packet, unless the sender is offline or an end is not in the tree."""
+        """Send one packet, unless the sender is offline or there is no route."""
         mesh = self._context.mesh
         route = mesh.find_route((receiver if sender is self._context.gateway_device else sender).node)
         if route is None or sender.is_offline:
@@ -98,7 +98,7 @@ class RequestRejection(NamedTuple):
 
 
 class DeviceCommands:
-    """Commands of the devices of one gateway. Their values have been checked against the layouts."""
+    """Executes writes of command properties. The caller has checked the values against their layouts."""
 
     def __init__(self, context: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
         self._context = context
@@ -154,7 +154,7 @@ class DeviceCommands:
         self._context.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else action(now))
 
     def switch_legacy_mode(self, _gateway: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
-        """Change the mode of a device that cannot be written itself (8111, on the gateway)."""
+        """Change the mode of another device, which may not accept writes itself (8111, on the gateway)."""
         mac, mode = Mac(raw[:_MAC_SIZE].hex()), raw[_MAC_SIZE]
         target = self._context.devices.get(mac)
         if target is None or target is self._context.gateway_device:

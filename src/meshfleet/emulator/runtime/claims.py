@@ -1,4 +1,4 @@
-"""Claims of emulated gateways at a service over REST, which return the credentials for its broker."""
+"""Claims emulated gateways at a service over REST. A claim returns the credentials for its broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 _RESPONSE_TIMEOUT: Final = 60.0
-"""Seconds for one response as a whole; the timeouts of the HTTP client apply to each part of it."""
+"""Maximum seconds for one whole response; the timeouts of the HTTP client apply to each part of it."""
 
 _MAX_RESPONSE_BYTES: Final = 64 * 1024
 """Maximum bytes of a response."""
@@ -205,7 +205,7 @@ class _ClaimClient:
             ) from None
 
     def _quote_problem(self, body: bytes) -> str:
-        """Return the problem description of the service in one line, or nothing if it repeats a secret."""
+        """Return the problem description of the service in one line, or "" if it contains a secret."""
         try:
             problem = decode_body(ProblemSummary, body)
         except WireError:
@@ -232,7 +232,7 @@ class _ClaimClient:
 
 
 async def _run_concurrently(coroutines: Iterable[Coroutine[None, None, None]]) -> None:
-    """Run coroutines concurrently. The first failure cancels the others and is raised itself."""
+    """Run coroutines concurrently. Cancel all at the first failure, and raise it without exception group."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for number, coroutine in enumerate(coroutines):

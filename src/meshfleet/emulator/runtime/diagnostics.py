@@ -33,10 +33,10 @@ _KEEP_ALIVE_SECONDS: Final = 15
 
 
 class DiagnosticsConnection:
-    """Connection that subscribes to firmware answers, shared by all concurrent users.
+    """Connection that receives firmware answers for one gateway, shared by all fetches at the same time.
 
-    `shared` is the main connection of the gateway. If the MAC makes it necessary to use that one, the owner
-    passes on the answers received there.
+    `shared` is the main connection of the gateway, used instead if the MAC has no letters. Its owner then
+    handles the answers received on it; `on_answer` is not called.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class DiagnosticsConnection:
 
     @property
     def problem(self) -> LinkError | None:
-        """Error because of which there is no connection now."""
+        """Error that keeps the connection from being established, or None."""
         return None if self._link is None else self._link.connection_error
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Download of an image over HTTP from a URL that another system supplied and that may be signed.
+"""Downloads a firmware image over HTTP. The URL comes from another system and may be signed.
 
 Only the host of a URL is ever logged or quoted in an error: the rest may be as sensitive as a password.
 """
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _MAX_REDIRECTS: Final = 3
 
 _HEADERS: Final = {"Accept": "*/*", "Accept-Encoding": "identity"}
-"""Requests the unencoded bytes: sizes and hashes refer to them."""
+"""Request headers. They ask for the unencoded bytes, which sizes and hashes refer to."""
 
 
 class _UrlRedactionFilter(logging.Filter):
-    """Filter that reduces URLs in the log of httpx to their hosts: it logs each request with its query."""
+    """Reduces URLs in the log of httpx to scheme and host: httpx logs each URL with its query."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -32,7 +32,7 @@ class _UrlRedactionFilter(logging.Filter):
 
 
 logging.getLogger("httpx").addFilter(_UrlRedactionFilter())
-# At debug level it logs headers, which include redirect targets.
+# At debug level httpcore logs headers, which include redirect targets.
 logging.getLogger("httpcore").setLevel(logging.INFO)
 
 
@@ -68,7 +68,7 @@ async def download_image(
 
 
 async def read_body(response: Response, *, max_bytes: int) -> bytes | None:
-    """Read the body of a response. Return None if it is too long; at most the limit is kept in memory."""
+    """Read the body of a response. If it exceeds `max_bytes`, return None without reading the rest."""
     if int(response.headers.get("Content-Length", 0)) > max_bytes:
         return None
     body = bytearray()

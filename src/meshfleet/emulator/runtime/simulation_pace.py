@@ -1,4 +1,4 @@
-"""Pace of simulated time: bound to the wall clock, or to a rate of reports per second."""
+"""Decides how fast simulated time advances: with the wall clock, or at a rate of reports per second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_LAG_SECONDS: Final = 0.2
 """Seconds of lag after which a simulation stops trying to catch up."""
 
 _CLOCK_JUMP_MS: Final = 10_000.0
-"""Milliseconds between two readings of the wall clock that are treated as a clock change."""
+"""Milliseconds between two readings of the wall clock beyond which it was set or the machine slept."""
 
 
 def read_wall_clock_ms() -> float:
@@ -38,7 +38,7 @@ class StepBudget(NamedTuple):
 
 
 class SimulationPace(Protocol):
-    """Rule by which simulated time advances."""
+    """Decides how fast simulated time advances."""
 
     def start(self) -> None:
         """Start the simulation now."""
@@ -57,7 +57,7 @@ class SimulationPace(Protocol):
 
 
 class RealTimePace:
-    """Pace at which one second of wall-clock time is `clock.speed` simulated seconds.
+    """Advances simulated time by `clock.speed` seconds per second of wall-clock time.
 
     If the wall clock jumps, because it was set or the machine slept, the simulation continues where it was.
     """
@@ -103,7 +103,7 @@ class RealTimePace:
 
 
 class ReportRatePace:
-    """Pace at which a number of reports per second is created, however much simulated time that takes."""
+    """Advances simulated time just fast enough to create `rate` reports per second of wall-clock time."""
 
     def __init__(self, clock: SimulatedClock, rate: float) -> None:
         self._clock = clock
@@ -123,7 +123,7 @@ class ReportRatePace:
         return self._now
 
     def next_step(self, due: float, report_count: int) -> StepBudget:
-        """Return a step with the reports missing up to now. All of them get the current wall-clock time."""
+        """Return a step that creates the reports due by now. All of them get the current wall-clock time."""
         now = read_wall_clock_ms()
         moment, millis = self._speed_base
         if now - millis >= _SPEED_WINDOW_SECONDS * 1000.0 and self._now > moment:

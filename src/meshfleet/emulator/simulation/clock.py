@@ -37,7 +37,7 @@ class SimulationScheduler:
         """Current simulated time; during `run`, the time of the running callback."""
 
     def at(self, t: float, callback: ScheduledCallback) -> None:
-        """Schedule a callback; if the time has passed already, for now."""
+        """Schedule a callback at a simulated time, or now if that time has passed."""
         heappush(self._callbacks, (max(t, self.now), next(self._order), callback))
 
     def after(self, seconds: float, callback: ScheduledCallback) -> None:
@@ -46,7 +46,7 @@ class SimulationScheduler:
 
     @property
     def next_due(self) -> float:
-        """Time of the next callback; infinite if there is none."""
+        """Simulated time of the next callback; infinite if there is none."""
         return self._callbacks[0][0] if self._callbacks else inf
 
     def run(self, until: float) -> None:
@@ -60,7 +60,7 @@ class SimulationScheduler:
 
 
 class SimulatedClock:
-    """Conversion between simulated and wall-clock time.
+    """Converts between simulated and wall-clock time.
 
     `origin` is the wall-clock time, in milliseconds since 1970, at simulated second 0.
     """
@@ -94,6 +94,6 @@ class SimulatedClock:
         return seconds / self.speed
 
     def rebase(self, t: float, millis: float, speed: float) -> None:
-        """Set the wall-clock time of a simulated time, and the speed from then on."""
+        """Let simulated time `t` be wall-clock time `millis`, and set the speed from then on."""
         self._base_time, self._base_millis, self.speed = t, millis, speed
         self._cached_time = (nan, self._cached_time[1])

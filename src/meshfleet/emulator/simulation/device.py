@@ -1,6 +1,6 @@
 """State of one simulated device.
 
-A process may hold hundreds of thousands of them, so that rarely used state is None until it is needed.
+A process may hold hundreds of thousands of devices, so rarely used state is None until it is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOORS_PER_HEARTBEAT: Final = 4
 
 _MEAN_STILL_SECONDS: Final = 600.0
 _MEAN_MOVING_SECONDS: Final = 60.0
-"""Mean seconds between changes of motion."""
+"""Mean seconds without motion and in motion, until the next change."""
 
 _MOTION_TIMEOUT = Identifier("8204")
 
@@ -115,7 +115,7 @@ class SimulatedDevice:
         self.has_sensor_fault = False
         self.is_silent = False
         self.is_offline = False
-        """Whether it is restarting or its battery is empty."""
+        """Whether the device is restarting or its battery is empty."""
         self.is_reporting = False
         self.received_test_packets = 0
         """Number of packets received in throughput tests."""
@@ -228,7 +228,7 @@ class SimulatedDevice:
         return self.value(mode) if mode in self.product.default_values else b"\0\xc8"
 
     def new_door_openings(self) -> int:
-        """Return how often a magnet has left the range since the last heartbeat."""
+        """Return how many door openings the magnet sensor has detected since the last heartbeat."""
         return max(
             0,
             noise_bits(self.noise_key ^ 0xD0, self.heartbeats) % (3 * DOORS_PER_HEARTBEAT)

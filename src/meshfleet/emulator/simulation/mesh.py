@@ -33,11 +33,14 @@ MAX_RECEIVERS: Final = 6
 _HOP_METERS: Final = 12.0
 """Meters that a link spans reliably."""
 _RELIABLE_DBM: Final = -86.0
-"""RSSI of such a link, in dBm."""
+"""Minimum mean RSSI of a reliable link, in dBm."""
 
 
 class ReceiverIndex:
-    """Index of receiving nodes by floor and x coordinate, as most nodes of a large site are too far away."""
+    """Finds the nodes that may receive another node.
+
+    Nodes are indexed by floor and x coordinate, because most nodes of a large site are too far away.
+    """
 
     def __init__(self, nodes: Iterable[MeshNode], walls: Walls) -> None:
         self._walls = walls
@@ -96,7 +99,7 @@ def _by_strength(candidate: tuple[float, MeshNode]) -> float:
 
 
 def _select_receivers(candidates: list[tuple[float, MeshNode]]) -> list[tuple[float, MeshNode]]:
-    """Select the strongest nodes for one half and nodes nearer to the gateway for the other.
+    """Select receivers: one half the strongest, the other half reliable ones near the gateway.
 
     Otherwise the nodes of a dense group would track only each other.
     """
@@ -125,7 +128,7 @@ NO_RSSI: Final = array("f")
 
 
 class MeshNode:
-    """Position of a device in the tree. A process may hold 250,000 of them."""
+    """Gateway or device as a node of the tree. A process may hold 250,000 nodes."""
 
     __slots__ = (
         "capacity",
@@ -152,12 +155,12 @@ class MeshNode:
         self.tx_gain = 0.0
         """Transmit power relative to the default, in dB."""
         self.wants_link = False
-        """Whether it has or seeks a link."""
+        """Whether the node has or seeks a link to a parent."""
         self.parent: MeshNode | None = None
         self.child_count = 0
         self.depth = DISCONNECTED_DEPTH
         self.receivers: tuple[MeshNode, ...] = ()
-        """Nodes that may receive it, the strongest mean RSSI first."""
+        """Nodes that may receive this node, the strongest mean RSSI first."""
         self.mean_rssi: array[float] = NO_RSSI
         """Mean RSSI at each of the receivers in dBm, without the transmit gain."""
 
@@ -172,7 +175,8 @@ SWITCH_MARGIN_DB: Final = 8.0
 """dB by which another parent must be better to replace a usable link."""
 
 FADED_SWITCH_MARGIN_DB: Final = 3.0
-"""dB of advantage that replaces a faded link. A link this far below the usable level breaks."""
+"""dB by which another parent must be better to replace a link that has faded below the usable level. A link
+that is further below that level than this breaks."""
 
 HOP_PENALTY_DB: Final = 3.0
 """dB that a parent must be stronger to make up for one more hop, which adds latency and packet loss."""
@@ -290,7 +294,7 @@ class SimulatedMesh:
         return chosen is not parent
 
     def _select_parent(self, node: MeshNode, parent: MeshNode, t: float) -> MeshNode | None:
-        """Return the parent that a node should have. Margins favor the present one, to avoid flapping."""
+        """Return the parent that a node should have. Margins favor the current parent, to avoid flapping."""
         level = self.link_rssi(node, node.receivers.index(parent), t)
         merit = level - HOP_PENALTY_DB * parent.depth
         if level < MIN_USABLE_DBM:
@@ -313,7 +317,7 @@ class SimulatedMesh:
         return None
 
     def _find_best_parent(self, node: MeshNode, t: float, *, merit: float) -> MeshNode | None:
-        """Return the best new parent with at least this merit that can adopt a node; None if none can."""
+        """Return the new parent of highest merit (RSSI less hop penalty), at least `merit`; None if none."""
         best, height = None, self._get_height(node)
         for i, receiver in enumerate(node.receivers):
             if node.mean_rssi[i] + node.tx_gain + SLOW_FADING_DB < max(merit, MIN_USABLE_DBM):
@@ -328,7 +332,7 @@ class SimulatedMesh:
         return best
 
     def _can_adopt(self, receiver: MeshNode, node: MeshNode, height: int) -> bool:
-        """Return whether the limits of the tree allow a node to become the parent of another."""
+        """Return whether `receiver` may become the parent of `node`: depth, children, no loop."""
         return (
             receiver is not node.parent
             and receiver.depth != DISCONNECTED_DEPTH
@@ -396,7 +400,7 @@ class SimulatedMesh:
             waiting = [node for node in waiting if node.depth == DISCONNECTED_DEPTH]
 
     def _iterate_tiers(self, waiting: list[MeshNode]) -> Iterator[list[MeshNode]]:
-        """Iterate over nodes in join order: preferred parent connected, no preference, all preferences."""
+        """Yield groups of nodes in join order: preferred parent connected, no preference, any preference."""
         preferences = {
             node: self.nodes.get(self._preferred_parents[node.mac])
             for node in waiting
@@ -416,7 +420,7 @@ def _child_depth(parent: MeshNode | None) -> int:
 
 
 def _is_descendant(node: MeshNode, ancestor: MeshNode) -> bool:
-    """Return whether a node is another node or below it."""
+    """Return whether `node` is `ancestor` or below it in the tree."""
     current: MeshNode | None = node
     while current is not None and current is not ancestor:
         current = current.parent

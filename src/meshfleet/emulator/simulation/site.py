@@ -27,7 +27,7 @@ class SitePosition(NamedTuple):
 
 
 class Walls(NamedTuple):
-    """Walls along whole floors, at these x and at these y coordinates, both in ascending order."""
+    """Straight walls through the whole building, at these x and y coordinates in meters, ascending."""
 
     x: tuple[float, ...] = ()
     y: tuple[float, ...] = ()
@@ -45,14 +45,14 @@ DEFAULT_NETWORK_KEY: Final = bytes.fromhex("00112233445566778899aabbccddeeff")
 
 
 class SiteDevice(Struct, frozen=True, kw_only=True, gc=False):
-    """Device as it is installed."""
+    """Device as installed: its product, position and initial state."""
 
     mac: Mac
     product: ProductProfile
     position: SitePosition
     mode: DeviceMode
     access: AccessType | None = None
-    """None for a provisioned device."""
+    """Access type that requests to the device must name; None for a provisioned device."""
     battery: int
     """Initial battery level in percent."""
     parent: Mac | None = None

@@ -1,4 +1,4 @@
-"""Generator of sites from a seed."""
+"""Generates sites from a seed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _SAFE_LINK_DBM: Final = -84.0
 """dBm above which links between extenders do not break by fading."""
 _GOOD_SPACING_METERS: Final = 9.0
 _VERTICAL_FRACTION: Final = 0.15
-"""Fraction of the extenders on other floors that are placed above or below one of the next floor."""
+"""Fraction of the extenders outside floor 0 that are placed above or below an extender of the floor nearer to
+the gateway."""
 
 
 class _RelayPosition(NamedTuple):
@@ -87,7 +88,7 @@ def _select_product(index: int, devices: int) -> ProductProfile:
 
 
 def _derive_first_mac(gateway: Mac, seed: int) -> int:
-    """Return the first MAC of the devices. Gateways with consecutive MACs get no common or equal MACs."""
+    """Return the first MAC of the devices. Gateways with consecutive MACs get devices with different MACs."""
     top = 0xD if gateway.startswith("c") else 0xC
     return top << 44 | ((int(gateway, 16) ^ derive_noise_key(seed)) & 0xFFFFFFF) << 16 | 2
 

@@ -31,7 +31,7 @@ _APPLY_STAGGER_SECONDS: Final = 1.0
 
 
 class MeshBroadcast:
-    """Broadcast of one image. Its state is in 8125 of the gateway, that of each device in its own 8120."""
+    """Broadcast of one image. The gateway reports its state as property 8125, each device as 8120."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class MeshBroadcast:
             update.apply()
 
     def fail(self, error: Error) -> None:
-        """Fail all devices that are not applying the image yet: from then on an update cannot be stopped."""
+        """Fail the updates of all devices that do not apply the image yet. Applying cannot be stopped."""
         if self.is_done:
             return
         self._error = error

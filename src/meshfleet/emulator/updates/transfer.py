@@ -26,7 +26,7 @@ _STALL_TIMEOUT: Final = 60.0
 
 
 class TransferDelegate(Protocol):
-    """Receiver of the progress of a transfer, which also determines its rate."""
+    """Receives the progress of a transfer, and determines its rate."""
 
     def bytes_per_second(self) -> float:
         """Return the current rate in bytes per second; 0 while stalled."""
@@ -42,7 +42,7 @@ class TransferDelegate(Protocol):
 
 
 class ImageTransfer:
-    """Transfer of one image."""
+    """Transfers one image in steps, at the rate that `delegate` returns. It starts at once."""
 
     __slots__ = ("_delegate", "_is_stopped", "_scheduler", "_sent", "_size", "_stalled_seconds")
 

@@ -1,4 +1,4 @@
-"""State of an update: the values of 8120, 8125 and 8130, which have a common beginning (firmware-4)."""
+"""State of an update, encoded at the start of the properties 8120, 8125 and 8130 (firmware-4)."""
 
 from __future__ import annotations
 

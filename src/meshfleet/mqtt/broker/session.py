@@ -410,7 +410,10 @@ class MqttSession:
             )
 
     def _is_slow(self) -> bool:
-        """Return whether the client acknowledged nothing (read nothing, if none is in flight) for too long."""
+        """Return whether the client has acknowledged nothing for too long.
+
+        If no message is in flight: whether the network has accepted nothing for too long.
+        """
         quotas = self._quotas
         since = (
             self._acknowledged_at if self._in_flight else self._drained_at if self._backlog_bytes else None
