@@ -30,7 +30,7 @@ HEARTBEAT_INTERVAL: Final = 60.0
 """Seconds between two heartbeats of a device."""
 
 _MAX_SLOTS: Final = 20
-"""Maximum time slots of a gateway per heartbeat interval. More devices share slots, which saves CPU."""
+"""Maximum time slots of a gateway per heartbeat interval. If there are more devices, they share slots."""
 
 HEARTBEATS_BETWEEN_PROPERTIES: Final = 20
 REBOOT_SECONDS: Final = 8.0
@@ -43,7 +43,7 @@ _PARENT_CHECK_INTERVAL: Final = 5
 """Heartbeats between two checks for a better parent; a device without a parent checks at every heartbeat."""
 
 _REPORTED_RECEIVERS: Final = 4
-"""Maximum nodes that report the RSSI of one device, in addition to its linked nodes."""
+"""Maximum nodes that report the RSSI of one device, besides its parent and children."""
 
 _ALARM_PROBABILITY: Final = 1 / 360
 _MESSAGE_READ_PROBABILITY: Final = 1 / 5
@@ -71,7 +71,7 @@ class DeviceBehavior:
         self._slot_count = -(-len(self._devices) // self._devices_per_slot)
         self._slot = 0
         self.on_restart: Callable[[SimulatedDevice], None] = lambda _: None
-        """Called for every device that is about to restart."""
+        """Called with every device that is about to restart."""
         self._phase = uniform_noise(context.noise_key, 7) * HEARTBEAT_INTERVAL / self._slot_count
         self._schedule_slot()
         for device in self._devices:
@@ -116,7 +116,7 @@ class DeviceBehavior:
             self.report_properties(device, sent)
 
     def _report_heartbeat(self, device: SimulatedDevice, copies: int, t: float) -> None:
-        """Report a heartbeat of which `copies` copies arrived. With none, its sequence number is skipped."""
+        """Report a heartbeat of which `copies` copies arrived. If none arrived, skip its sequence number."""
         if copies:
             self._context.reports.publish_heartbeat(device, t)
         else:
@@ -232,7 +232,7 @@ class DeviceBehavior:
     # Operations for requests and updates
 
     def set_property(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Set and report a property."""
+        """Set the stored value of a property and report it."""
         device.set_value(identifier, raw)
         self.report_property(device, identifier, t)
 
@@ -264,7 +264,7 @@ class DeviceBehavior:
         )
 
     def set_mode(self, device: SimulatedDevice, mode: DeviceMode, t: float) -> None:
-        """Put a device into another mode. The gateway reports the new mode on its behalf (gateway-32)."""
+        """Put a device into another mode. The gateway reports the new mode for the device (gateway-32)."""
         device.mode = mode
         mesh = self._context.mesh
         if mode is DeviceMode.CONNECTED:

@@ -1,4 +1,4 @@
-"""One emulated gateway without a connection: messages and time in, messages and I/O actions out."""
+"""One emulated gateway without a connection: takes messages and time, returns messages and I/O actions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class GatewayEmulator:
 
     @property
     def devices(self) -> Mapping[Mac, SimulatedDevice]:
-        """Devices of the mesh, by MAC, in their true simulated state."""
+        """Devices of the mesh and the gateway itself, by MAC, with their simulated state."""
         return self._context.devices
 
     @property
@@ -80,7 +80,7 @@ class GatewayEmulator:
         return self._context.reports.count
 
     def advance(self, t: float) -> list[Publish]:
-        """Run the simulation up to a time. Return the messages to publish."""
+        """Run the simulation up to simulated time `t`. Return the messages to publish."""
         self._context.scheduler.run(t)
         return self._context.outbox.drain()
 
@@ -95,7 +95,7 @@ class GatewayEmulator:
 
     @property
     def has_actions(self) -> bool:
-        """Whether I/O actions wait for the owner."""
+        """Whether there are I/O actions that the owner must perform."""
         return bool(self._context.actions)
 
     def drain_actions(self) -> list[IoAction]:

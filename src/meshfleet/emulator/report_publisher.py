@@ -76,7 +76,7 @@ class ReportPublisher:
         )
 
     def publish_dfu(self, device: SimulatedDevice, parent: MeshNode, rssi: int, t: float) -> None:
-        """Publish that the device advertises in DFU mode, under the regular MAC of the device."""
+        """Publish that a node (`parent`) receives the device in DFU mode; the topic has its regular MAC."""
         self._put(device, Kind.DFU, reports.Dfu(time=self._clock.wall_time(t), parent=parent.mac, rssi=rssi))
 
     def publish_rssi(
@@ -109,7 +109,7 @@ class ReportPublisher:
     def publish_measurement(
         self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float, *, is_received: bool
     ) -> None:
-        """Buffer a measurement until it is acknowledged, and publish it if it was received."""
+        """Buffer a measurement until it is acknowledged, and publish it if the gateway received it."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.MEASUREMENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.MEASUREMENT, identifier).add(sample)
@@ -126,7 +126,7 @@ class ReportPublisher:
         *,
         is_received: bool = True,
     ) -> None:
-        """Buffer an event until it is acknowledged, and publish it if it was received."""
+        """Buffer an event until it is acknowledged, and publish it if the gateway received it."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.EVENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.EVENT, identifier).add(sample)

@@ -31,7 +31,7 @@ class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
     reorder: float = 0.0
     """Fraction of messages that later messages may overtake."""
     quoted_seq: float = 0.0
-    """Fraction of reports whose `seq` is a string."""
+    """Fraction of reports whose `seq` is sent as a string instead of a number."""
     broken_json: float = 0.0
     """Fraction of messages whose payload is truncated."""
     silent: float = 0.0
@@ -39,7 +39,7 @@ class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
     update_fail: float = 0.0
     """Fraction of firmware updates that fail."""
     crash: float = 0.0
-    """Seconds between two crashes; 0 for none."""
+    """Seconds between two crashes of the gateway; 0 for none."""
 
     @classmethod
     def parse(cls, *texts: str) -> Self:

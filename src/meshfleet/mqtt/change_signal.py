@@ -17,7 +17,7 @@ class ChangeSignal:
         self._waiting: list[Future[None]] = []
 
     async def wait(self) -> None:
-        """Wait until the next `notify`."""
+        """Wait until `notify` is called."""
         waiter = get_running_loop().create_future()
         self._waiting.append(waiter)
         try:

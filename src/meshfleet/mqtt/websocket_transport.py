@@ -34,7 +34,7 @@ if TYPE_CHECKING:
             """Handle received bytes."""
 
         def eof_received(self) -> bool | None:
-            """Handle the end of the received bytes."""
+            """Handle the end of the received stream: the other side has stopped sending."""
 
         def pause_writing(self) -> None:
             """Stop writing."""
@@ -76,7 +76,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
     # Protocol side, called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport of the network."""
+        """Store the transport of the network connection."""
         # uvloop's transport has another base class, but the same methods.
         self._outside = cast("asyncio.Transport", transport)
 
@@ -204,7 +204,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._inside.connection_made(self)
 
     def _flush(self) -> None:
-        """Send the output of the library. An empty chunk, always the last, means end of file."""
+        """Send the output of the `websockets` library. An empty last chunk means: close the sending side."""
         chunks = self._frames.data_to_send()
         if not chunks or self.is_closing():
             return

@@ -1,4 +1,4 @@
-"""Context manager that runs in its own thread, unaffected by a blocked or closed event loop of a test."""
+"""Runs an async context manager in its own thread, where the event loop of a test cannot block it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class BackgroundContext(Generic[_Running]):
 
 
 def _unwrap_group(error: BaseException) -> BaseException:
-    """Return the single error inside nested exception groups."""
+    """Return the error inside nested exception groups if it is the only one, else the group."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -8,7 +8,7 @@ from meshfleet.protocol.ids import Mac
 
 
 class RunningGateway(Struct, frozen=True, kw_only=True):
-    """Claimed and connected gateway."""
+    """Gateway that is claimed and connected, with its devices."""
 
     mac: Mac
     devices: tuple[Mac, ...]

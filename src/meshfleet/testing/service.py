@@ -87,7 +87,7 @@ async def _run_service(settings: Settings, prepare: Callable[[Database], None]) 
 
 
 def _claim_gateways(connection: Connection, sites: Sequence[Site]) -> dict[Mac, str]:
-    """Claim all gateways, and register the devices behind them as if each had reported."""
+    """Claim all gateways, and register their devices as if each had reported. Return the passwords by MAC."""
     now = clock.now()
     passwords = {
         site.gateway: store.claim_gateway(connection, site.gateway, name=None, by=COMMAND_LINE, now=now)

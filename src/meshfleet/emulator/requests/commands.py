@@ -1,4 +1,4 @@
-"""Properties that trigger an action when they are written."""
+"""Executes commands: properties that trigger an action when they are written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ThroughputTester:
         self._context = context
 
     def start(self, sender: SimulatedDevice, test: ThroughputTest, receivers: list[SimulatedDevice]) -> bool:
-        """Start a test, or stop the running one if `test` has no packets. Return False if one is running."""
+        """Start a test, or stop the running one if `test` has 0 packets. Return False if one is running."""
         if not test.remaining:
             sender.throughput_test = None
             return True
@@ -91,7 +91,7 @@ _ALL_DEVICES: Final = Mac("000000000000")
 
 
 class RequestRejection(NamedTuple):
-    """Reason why a write is rejected, with its response status."""
+    """Status and reason of the response to a write that is rejected."""
 
     status: Status
     reason: str
@@ -150,7 +150,7 @@ class DeviceCommands:
         return None
 
     def _run_delayed(self, device: SimulatedDevice, action: Callable[[float], None]) -> None:
-        """Run an action of a device after its response, unless the device is offline by then."""
+        """Run an action shortly after the device has responded, unless the device is offline by then."""
         self._context.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else action(now))
 
     def switch_legacy_mode(self, _gateway: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
@@ -255,4 +255,4 @@ COMMANDS_BY_IDENTIFIER: Final[
     "8304": DeviceCommands.downstream_test,
     "9820": DeviceCommands.send_text,
 }
-"""Command methods by identifier."""
+"""Method that executes each command, by the identifier of its property."""

@@ -123,7 +123,10 @@ class RequestExecutor:
         return True
 
     def can_receive(self, exchange: ActiveRequest) -> bool:
-        """Return whether the device receives the request: in storage mode only a mode write (gateway-32)."""
+        """Return whether the device receives the request.
+
+        In storage mode: only writes of 8110 (gateway-32).
+        """
         device = exchange.device
         if device is None or not device.battery_level(self._context.scheduler.now):
             return False
@@ -211,7 +214,7 @@ class RequestExecutor:
     # Content of the request
 
     def _find_definition(self, exchange: ActiveRequest) -> IdentifierDefinition | None:
-        """Return the definition of a decoded request's identifier, found by name only, or None."""
+        """Return the definition of the identifier that a decoded request names; None if unknown."""
         definition = self._context.catalogue.find(exchange.topic.identifier or "")
         return definition if definition is not None and definition.name == exchange.topic.identifier else None
 
@@ -223,7 +226,7 @@ class RequestExecutor:
         return Identifier(exchange.topic.identifier or "")
 
     def _encode_value(self, exchange: ActiveRequest) -> bytes | None:
-        """Return the raw value to write; None stands for NULL (request-15 to request-17)."""
+        """Return the raw value that a request writes; None for NULL (request-15 to request-17)."""
         match exchange.request:
             case WriteRequest(value=value):
                 return None if value is None else parse_hex(value)

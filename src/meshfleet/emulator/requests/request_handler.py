@@ -113,13 +113,13 @@ DEVICE_TIMEOUT: Final = 10.0
 """Seconds that the gateway waits for the response of a device (gateway-28)."""
 
 MAX_OPEN_REQUESTS: Final = 256
-"""Maximum requests to devices in progress; further ones are rejected as busy."""
+"""Maximum requests to devices in progress; further requests are rejected with status BUSY."""
 
 _PROCESSING_SECONDS: Final = 0.005
 """Seconds that a target needs to execute a request."""
 
 _SESSION_SECONDS: Final = 0.120
-"""Seconds to set up and use a short session with an unconnected device."""
+"""Seconds of the short connection between an extender and an unconnected device."""
 
 
 class GatewayRequestHandler:

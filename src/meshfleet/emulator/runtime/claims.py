@@ -106,7 +106,7 @@ class _ClaimClient:
         self._login_lock = asyncio.Lock()
 
     async def log_in(self, *, expired_token: str | None) -> None:
-        """Get an access token, unless another task has already replaced the expired one."""
+        """Log in and store an access token, unless another task has already replaced `expired_token`."""
         async with self._login_lock:
             if self._token != expired_token:
                 return
@@ -118,7 +118,7 @@ class _ClaimClient:
             self._token = self._decode_response(LoggedIn, response, body).auth_token
 
     async def claim(self, gateway: Mac) -> BrokerAddress:
-        """Claim a gateway, or renew the credentials of one that is already claimed."""
+        """Claim a gateway and return its broker address; if it is claimed already, renew its credentials."""
         response, body = await self._post_authenticated(GATEWAYS_PATH, NewGateway(mac=gateway))
         if response.status_code == httpx.codes.CONFLICT:
             response, body = await self._post_authenticated(credentials_path(gateway))
@@ -130,7 +130,7 @@ class _ClaimClient:
     async def _post_authenticated(
         self, path: str, request_body: RequestBody | None = None
     ) -> tuple[httpx.Response, bytes]:
-        """Post with the access token and log in again if it has expired: many claims may outlast a token."""
+        """Post with the access token. If it has expired during many claims, log in again and repeat."""
         token = self._token
         response, body = await self._post(path, request_body, token)
         if response.status_code == httpx.codes.UNAUTHORIZED:

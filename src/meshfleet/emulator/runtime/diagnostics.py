@@ -68,10 +68,10 @@ class DiagnosticsConnection:
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Future[MqttClient]]:
-        """Open the connection, or share the open one. The future resolves when answers can be received.
+        """Open the connection, or share the open one.
 
-        Await it with `asyncio.shield`: other users wait for the same future. On exit the last user waits
-        until the connection or subscription is closed.
+        Yield a future that resolves when answers can be received. Await it with `asyncio.shield`: other users
+        wait for the same future. On exit the last user waits until the connection or subscription is closed.
         """
         ready = self._ready = self._ready or self._start()
         self._users += 1

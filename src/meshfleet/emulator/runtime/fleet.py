@@ -59,7 +59,7 @@ class EmulatedFleet:
         return self._report_count
 
     async def run(self) -> None:
-        """Run until canceled. Raises if a gateway cannot connect for the first time."""
+        """Run until canceled. Raises if the first connection of a gateway fails."""
         connect_slots = asyncio.Semaphore(_MAX_CONNECTING)
         unconnected_count = len(self.uplinks)
 

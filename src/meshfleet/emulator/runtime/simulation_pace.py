@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.clock import SimulatedClock
 
 _SPEED_WINDOW_SECONDS: Final = 1.0
-"""Seconds over which the speed of a simulation that follows a report rate is measured."""
+"""Seconds over which `ReportRatePace` measures how fast simulated time advances."""
 
 
 _log = logging.getLogger(__name__)
 
 _MAX_LAG_SECONDS: Final = 0.2
-"""Seconds of lag after which a simulation stops trying to catch up."""
+"""Seconds behind the wall clock after which a simulation continues late instead of catching up."""
 
 _CLOCK_JUMP_MS: Final = 10_000.0
 """Milliseconds between two readings of the wall clock beyond which it was set or the machine slept."""
@@ -47,13 +47,13 @@ class SimulationPace(Protocol):
         """Return the current simulated time."""
 
     def next_step(self, due: float, report_count: int) -> StepBudget:
-        """Return the limits of a step, given the time of the next event and the number of reports so far."""
+        """Return the limits of a step. `due` is the simulated time of the next event."""
 
     def advance_to(self, moment: float) -> None:
         """Record that the simulation has reached this time."""
 
     def fall_behind(self, moment: float) -> None:
-        """Record that a step ended at this time because it took too long."""
+        """Record that a step was stopped at simulated time `moment` because it took too long."""
 
 
 class RealTimePace:
@@ -85,14 +85,14 @@ class RealTimePace:
         return self._latest
 
     def next_step(self, _due: float, _report_count: int) -> StepBudget:
-        """Return a step up to now with any number of reports."""
+        """Return a step up to the current time, without a limit on reports."""
         return StepBudget(self.now(), inf)
 
     def advance_to(self, moment: float) -> None:
         """Do nothing: the time follows the wall clock."""
 
     def fall_behind(self, moment: float) -> None:
-        """Continue from this time if the lag is too long, so that work does not pile up. Warn once."""
+        """Continue from `moment` if the lag is too long, so that work does not pile up. Warn once."""
         if self._clock.wall_seconds(self._latest - moment) < _MAX_LAG_SECONDS:
             return
         if not self._is_behind:

@@ -1,6 +1,7 @@
 """Simulated time, its scheduler, and its conversion to wall-clock time.
 
-Reports carry wall-clock time at any speed of the simulation (gateway-42); only `SimulatedClock` converts it.
+Reports carry wall-clock time at any speed of the simulation (gateway-42). Only `SimulatedClock` converts
+between both times.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class SimulationScheduler:
         heappush(self._callbacks, (max(t, self.now), next(self._order), callback))
 
     def after(self, seconds: float, callback: ScheduledCallback) -> None:
-        """Schedule a callback for a number of seconds from now."""
+        """Schedule a callback in this number of simulated seconds from now."""
         self.at(self.now + seconds, callback)
 
     @property
@@ -50,7 +51,7 @@ class SimulationScheduler:
         return self._callbacks[0][0] if self._callbacks else inf
 
     def run(self, until: float) -> None:
-        """Run all callbacks up to a time, including those that they add."""
+        """Run all callbacks up to a simulated time, including callbacks that are added meanwhile."""
         callbacks = self._callbacks
         while callbacks and callbacks[0][0] <= until:
             t, _, callback = heappop(callbacks)

@@ -53,9 +53,9 @@ class ReceiverIndex:
     def find_receivers(
         self, node: MeshNode, *, preferred: Mac | None = None
     ) -> tuple[tuple[MeshNode, ...], array[float]]:
-        """Return the receivers of a node and their mean RSSI, the strongest first.
+        """Return the receivers of a node and the mean RSSI at each in dBm, the strongest first.
 
-        The preferred parent is among them if it receives the node at all.
+        The node with the MAC `preferred` is among them if it receives the node at all.
         """
         candidates = [
             (level, receiver)
@@ -85,7 +85,7 @@ _RANGE_BY_FLOOR: Final = tuple(
     (floor_offset, radio.compute_range(abs(floor_offset) * radio.FLOOR_LOSS_DB))
     for floor_offset in (0, -1, 1)
 )
-"""Range in meters by difference of floors. Nodes two floors away are never received."""
+"""Pairs of floor difference and radio range in meters. Nodes two floors away are never received."""
 
 _EMPTY_FLOOR: Final[tuple[list[MeshNode], list[float]]] = ([], [])
 
@@ -179,14 +179,14 @@ FADED_SWITCH_MARGIN_DB: Final = 3.0
 that is further below that level than this breaks."""
 
 HOP_PENALTY_DB: Final = 3.0
-"""dB that a parent must be stronger to make up for one more hop, which adds latency and packet loss."""
+"""dB by which a parent must be stronger to justify one more hop, which adds latency and packet loss."""
 
 _MIN_READING_DBM, _MAX_READING_DBM = -127, -20
 """Limits of an RSSI reading in dBm."""
 
 
 class SimulatedMesh:
-    """Mesh of a site. Initially, at t = 0, all nodes in connected mode have joined as far as possible."""
+    """Mesh of a site. At t = 0 every node in connected mode has joined, if a parent can adopt it."""
 
     __slots__ = ("_preferred_parents", "nodes", "root")
 
@@ -200,7 +200,7 @@ class SimulatedMesh:
         self.root.wants_link, self.root.depth = True, 0
         self.nodes: dict[Mac, MeshNode] = {site.gateway: self.root}
         self._preferred_parents: dict[Mac, Mac] = {}
-        """Preferred parents of the site, by the MAC of the child."""
+        """MAC of the parent that the site prefers for a node, by the MAC of the node."""
         for site_device in site.devices:
             node = MeshNode(
                 site_device.mac,
@@ -232,7 +232,7 @@ class SimulatedMesh:
         return _MIN_READING_DBM if level < _MIN_READING_DBM else min(level, _MAX_READING_DBM)
 
     def find_route(self, node: MeshNode) -> tuple[MeshNode, ...] | None:
-        """Return the nodes from the first hop below the gateway down to a node; None if it has no route."""
+        """Return the nodes from the first hop below the gateway down to `node`; None if there is no route."""
         if node.depth == DISCONNECTED_DEPTH:
             return None
         hops = []
@@ -243,7 +243,7 @@ class SimulatedMesh:
         return tuple(reversed(hops))
 
     def find_relay(self, node: MeshNode, t: float) -> MeshNode | None:
-        """Return the node of the tree that receives an unconnected node best now; None if none is usable."""
+        """Return the node of the tree that receives an unconnected node best at time `t`, or None."""
         best, strongest = None, MIN_USABLE_DBM
         means, gain = node.mean_rssi, node.tx_gain
         for i, receiver in enumerate(node.receivers):
@@ -254,7 +254,7 @@ class SimulatedMesh:
         return best
 
     def find_relay_by_mac(self, node: MeshNode, mac: Mac, t: float) -> MeshNode | None:
-        """Return the node with this MAC if it is in the tree and receives the other node; otherwise None."""
+        """Return the node with MAC `mac` if it is in the tree and receives `node` now; otherwise None."""
         for i, receiver in enumerate(node.receivers):
             if receiver.mac == mac:
                 is_received = (
@@ -281,7 +281,10 @@ class SimulatedMesh:
             self._set_parent(orphan, None)
 
     def reselect_parent(self, node: MeshNode, t: float) -> bool:
-        """Look for a better parent, or any if there is none. Return whether the parent has changed."""
+        """Look for a better parent, or for any if the node has none.
+
+        Return whether the parent has changed.
+        """
         if node is self.root or not node.wants_link:
             return False
         parent = node.parent
@@ -308,7 +311,7 @@ class SimulatedMesh:
         return self._find_best_parent(node, t, merit=merit + SWITCH_MARGIN_DB) or parent
 
     def _find_preferred_parent(self, node: MeshNode, t: float) -> MeshNode | None:
-        """Return the parent that the site prefers for a node, if it is possible now."""
+        """Return the parent that the site prefers for a node, or None if it cannot be the parent now."""
         preferred_mac = self._preferred_parents.get(node.mac)
         if preferred_mac is not None:
             for i, receiver in enumerate(node.receivers):

@@ -90,7 +90,7 @@ class PacketForwarder:
         )
 
     def clear(self) -> None:
-        """Discard all queued packets without callbacks: the gateway restarts. Their requests time out."""
+        """Discard all queued packets without callbacks when the gateway restarts. Their requests time out."""
         for sender in self._senders.values():
             sender.queue.clear()
             sender.queued_by_priority = [0] * len(Priority)

@@ -81,11 +81,11 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
     own_readable: tuple[Identifier, ...] = ()
     """Product-specific properties that the device sends only in response to a read request."""
     own_commands: tuple[Identifier, ...] = ()
-    """Product-specific commands."""
+    """Product-specific commands: properties that trigger an action when they are written."""
 
     @cached_property
     def name(self) -> str:
-        """Product name, or its code if it has none."""
+        """Product name; if it has none, the code of model number and variant."""
         return find_product_name(self.model, self.variant) or format_product_code(self.model, self.variant)
 
     @cached_property
@@ -130,7 +130,7 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def identifiers(self) -> frozenset[Identifier]:
-        """Identifiers that requests can address."""
+        """Identifiers that requests can read or write."""
         return frozenset(
             (*self.measurements, *self.reported_properties, *self.unreported_properties, *self.commands)
         )

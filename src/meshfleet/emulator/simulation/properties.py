@@ -25,13 +25,13 @@ _PRESS_STEP_MS: Final = 100
 
 
 def accepts_value(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> bool:
-    """Return whether the device accepts a value that its layout allows."""
+    """Return whether the device accepts a value for a property. The layout has been checked before."""
     accepts = _VALUE_CHECKS.get(identifier)
     return accepts is None or accepts(device, raw)
 
 
 def apply_value_effects(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> None:
-    """Apply the effects of a property on the mesh node: capacity and transmit power."""
+    """Apply a written value to the mesh node: 8210 sets its capacity, 9802 its transmit power."""
     if effect := _EFFECTS.get(identifier):
         effect(device, raw)
 

@@ -29,14 +29,14 @@ FLOOR_LOSS_DB: Final = 12.0
 FLOOR_HEIGHT_METERS: Final = 3.0
 
 SLOW_FADING_DB: Final = 6.0
-"""Maximum of the slow fading in dB, in either direction."""
+"""Maximum of the slow fading in dB, positive or negative."""
 FAST_FADING_DB: Final = 4.0
 
 _SLOW_FADING_SECONDS: Final = 1800.0
 _MIN_DISTANCE_METERS: Final = 0.5
 _MIN_DISTANCE_SQUARED: Final = _MIN_DISTANCE_METERS**2
 _FAST_KEY: Final = 0x5BD1E995
-"""Key that makes the fast fading of a pair independent of its slow fading."""
+"""Mask for noise keys, so that the fast fading of two nodes is independent of their slow fading."""
 
 _MIN_PACKET_LOSS: Final = 0.002
 _STEEPNESS: Final = 2.5

@@ -28,7 +28,7 @@ class DeviceSample(NamedTuple):
 
 
 class SampleBuffer:
-    """Samples of one series, from the oldest to the newest."""
+    """Unacknowledged samples of one series, from the oldest to the newest."""
 
     __slots__ = ("_keys", "_values", "is_backfilling")
 
@@ -57,7 +57,7 @@ class SampleBuffer:
         self._values.insert(index, sample.value)
 
     def remove(self, millis: int) -> bool:
-        """Delete the sample with this time. Return whether there was one."""
+        """Delete the oldest sample with this time in milliseconds. Return whether there was one."""
         index = bisect_left(self._keys, millis << _SEQ_BITS)
         if index == len(self._keys) or self._keys[index] >> _SEQ_BITS != millis:
             return False

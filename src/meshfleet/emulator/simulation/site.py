@@ -56,7 +56,7 @@ class SiteDevice(Struct, frozen=True, kw_only=True, gc=False):
     battery: int
     """Initial battery level in percent."""
     parent: Mac | None = None
-    """Preferred parent; None for no preference."""
+    """MAC of the preferred parent in the mesh; None for no preference."""
 
 
 class Site(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Site(Struct, frozen=True, kw_only=True):
     devices: tuple[SiteDevice, ...]
     walls: Walls = Walls()
     network_key: bytes = DEFAULT_NETWORK_KEY
-    """Key of the secure network."""
+    """Key that requests to devices of the secure network may carry."""
 
 
 def derive_public_key(mac: Mac) -> bytes:

@@ -24,7 +24,7 @@ BROADCAST_STATE_ID: Final = Identifier("8125")
 
 _REPORT_STEP_PERCENT: Final = 5
 _VERIFIED_SECONDS: Final = VERIFY_SECONDS + 1.0
-"""Seconds after which all devices have verified the image."""
+"""Seconds after the transfer until all devices have verified the image."""
 
 _APPLY_STAGGER_SECONDS: Final = 1.0
 """Seconds between the restarts of two devices, so that they do not all come back at the same time."""
@@ -47,7 +47,7 @@ class MeshBroadcast:
         self._reported_percent = 0
         self._transfer: ImageTransfer | None = None
         self._error = Error.NONE
-        """Error because of which the whole broadcast failed; NONE otherwise."""
+        """Error that made the whole broadcast fail; NONE otherwise."""
         for update in updates:
             update.on_done = self._on_device_done
         self._report()

@@ -95,7 +95,7 @@ class UpdateSession:
             self._report()
 
     def verify(self) -> None:
-        """Verify the complete image."""
+        """Verify the complete image. Then apply it, or stage it until an apply command."""
         self._enter(State.VERIFYING, percent=FULL_PERCENT)
         self._context.scheduler.after(VERIFY_SECONDS, self._on_verified)
 
@@ -110,7 +110,7 @@ class UpdateSession:
             self.apply()
 
     def apply(self) -> None:
-        """Start the new version. From here on the update cannot be aborted."""
+        """Restart the device with the new version. From here on the update cannot be aborted."""
         self._enter(State.APPLYING, percent=FULL_PERCENT)
         self._context.scheduler.after(_RESTART_DELAY, self._restart)
 
@@ -198,7 +198,7 @@ class MeshDownload:
         )
 
     def on_complete(self) -> None:
-        """Let the device verify the image; the branch is free for other downloads."""
+        """Let the device verify the image. The download no longer uses its branch of the mesh."""
         self._has_arrived = True
         self._session.verify()
 

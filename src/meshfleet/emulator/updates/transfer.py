@@ -11,7 +11,7 @@ STEP_SECONDS: Final = 2.0
 """Seconds between two steps of a transfer."""
 
 MESH_RATE: Final = 300.0
-"""Bytes per second of one branch of the mesh: a typical image takes ten to fifteen minutes."""
+"""Bytes per second in one branch of the mesh: a typical image takes ten to fifteen minutes."""
 
 BROADCAST_RATE: Final = 200.0
 NORDIC_RATE: Final = 2000.0

@@ -47,7 +47,7 @@ class UpdateStateValue(Struct):
     error: Error = Error.NONE
 
     def to_bytes(self) -> bytes:
-        """Encode as the value of 8120; the values of 8125 and 8130 have additional bytes after it."""
+        """Encode as the value of property 8120. Properties 8125 and 8130 have more bytes after these."""
         return _PROGRESS.pack(self.state, self.percent, self.error) + self.image.to_bytes()
 
     @property

@@ -79,7 +79,7 @@ class FirmwareUpdater:
         )
 
     def _count_sharing(self, branch: MeshNode) -> int:
-        """Return how many downloads share a branch of the mesh, at least 1: the caller's own."""
+        """Return how many downloads share a branch of the mesh, at least 1: that of the caller."""
         return max(1, sum(each.branch is branch for each in self._downloads.values()))
 
     def control_download(self, device: SimulatedDevice, *, apply: bool) -> Status:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class NotAdmitted(FleetError):
-    """The broker refuses a CONNECT. `return_code` is sent to the client, `reason` goes to the log."""
+    """Raised when the broker refuses a CONNECT.
+
+    `return_code` is sent to the client, `reason` goes to the log.
+    """
 
     code, http = "not-admitted", 403
 
@@ -50,7 +53,7 @@ class Authenticator(Protocol):
 
 
 class AccountKind(StrEnum):
-    """Kind of an account."""
+    """Kind of an account that MQTT clients log in with."""
 
     GATEWAY = "gateway"
     USER = "user"
@@ -58,7 +61,7 @@ class AccountKind(StrEnum):
 
 
 class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
-    """Account that a client logged in with."""
+    """Account with which an MQTT client logged in."""
 
     kind: AccountKind
     name: str
@@ -92,7 +95,7 @@ class TopicPermissions:
         )
         """Topic prefixes below which the account may publish to every topic: a fast check."""
         self.widest_filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self.read_rules)
-        """The widest filters that the account may subscribe to."""
+        """The widest filters that the account may subscribe to, for log texts."""
 
     def may_publish(self, topic: str) -> bool:
         """Return whether the account may publish to a topic."""
@@ -101,7 +104,7 @@ class TopicPermissions:
         )
 
     def may_read(self, topic_filter: str) -> bool:
-        """Return whether the account may read every topic that a filter matches; a topic is a filter too."""
+        """Return whether the account may read every topic that a filter (or a single topic) matches."""
         levels = topic_filter.split("/")
         return any(_covers(rule, levels) for rule in self.read_rules)
 

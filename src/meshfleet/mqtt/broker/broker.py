@@ -32,7 +32,7 @@ _SERVICE_ACCOUNT: Final = "service"
 """Account name of messages that the service publishes without a connection."""
 
 _READ_BUFFER_BYTES: Final = 64 * 1024
-"""Maximum bytes per read."""
+"""Maximum bytes that one read from a client returns."""
 
 _MAX_RETAINED_BYTES: Final = 2 * 1024 * 1024
 """Maximum bytes of all retained messages together, or half a client queue if that is less: one subscription
@@ -111,7 +111,7 @@ class Broker:
             max_batch_bytes=max_batch_bytes,
         )
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
-        """Buffer that all connections read into, one after the other."""
+        """Buffer that all connections share for reading, one after the other."""
 
     # Used by the service
 
@@ -158,7 +158,7 @@ class Broker:
         )
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish as the service. At QoS 1, return when the message is committed for persistent sessions."""
+        """Publish a message as the service. At QoS 1, return when it is committed for persistent sessions."""
         self._router.route(Publish(topic, payload, qos, retain), _SERVICE_ACCOUNT)
         if qos:
             done = asyncio.get_running_loop().create_future()
@@ -166,7 +166,7 @@ class Broker:
             await done
 
     def send(self, messages: Iterable[Publish]) -> None:
-        """Send messages as the service to connected subscribers; nothing is persisted for others."""
+        """Send messages as the service to connected subscribers. Disconnected ones do not get them later."""
         for message in messages:
             self._router.route_to_connected(message)
 
@@ -176,7 +176,7 @@ class Broker:
 
     @property
     def unavailable_reason(self) -> None:
-        """Always None: no network lies between the service and the broker."""
+        """Always None: the embedded broker is always available, because it runs in the same process."""
         return
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> CallbackSubscriber:

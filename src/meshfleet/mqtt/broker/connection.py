@@ -47,7 +47,7 @@ _FLUSH_BYTES: Final = 64 * 1024
 """Maximum bytes of output collected before they are written to the transport."""
 
 _STUCK_SECONDS: Final = 30.0
-"""Seconds after which a client is cut off that reads none of the bytes sent to it."""
+"""Seconds after which a client that reads none of the bytes sent to it is disconnected."""
 
 _CLOSE_SECONDS: Final = 5.0
 """Seconds to send the last bytes after `close`; then the connection is aborted."""
@@ -116,7 +116,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Packets received after CONNECT and before its CONNACK; None at any other time."""
         self._is_closed = self._is_cut_off = self._is_accepted = False
         self._read_holds = 0
-        """Number of reasons for which reading is paused."""
+        """Number of `hold_reading` calls without `release_reading`; reading is paused while it is above 0."""
         self._deadline = self._loop.time() + limits.connect_seconds
         self._close_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -162,7 +162,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close(f"CONNECT refused with return code {code:d}")
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of this event loop iteration, together with other output of it."""
+        """Send bytes at the end of this event loop iteration, together with its other output."""
         if self._is_closed or self._is_cut_off:
             return
         if not self._pending_output and self._is_accepted:
@@ -398,7 +398,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.hold_reading()
 
     def _handle_fault(self, fault: WireError) -> None:
-        """Close after a protocol violation [MQTT-4.8.0-1]. Another MQTT version gets a CONNACK first."""
+        """Close after a protocol violation [MQTT-4.8.0-1].
+
+        Refuse another MQTT version with a CONNACK first.
+        """
         if isinstance(fault, UnsupportedProtocol) and self._early_packets is None and self.session is None:
             code = ConnectReturnCode.UNACCEPTABLE_PROTOCOL  # [MQTT-3.1.2-2]
             self._connect_handler.refuse(self, code, fault.reason)
@@ -416,7 +419,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.session.update_backlog(len(data), self._transport.get_write_buffer_size())
 
     def _check_progress(self, now: float) -> None:
-        """Cut the client off if it has read nothing for too long."""
+        """Disconnect the client if it has read nothing for too long."""
         session = self.session
         if session is None or self._is_closed or self._transport is None:
             return

@@ -44,11 +44,11 @@ class FailedLoginLimiter:
         self._failures: OrderedDict[str, _FailureBudget] = OrderedDict()
 
     def is_exceeded(self, address: str) -> bool:
-        """Return whether too many connections from the network of an address have failed."""
+        """Return whether too many connections from the network of an address failed to log in."""
         return self.remaining(address) < 1
 
     def remaining(self, address: str) -> float:
-        """Return how many connections from the network of an address may still fail."""
+        """Return how many connections from the network of an address may still fail to log in."""
         return self._remaining(to_network(address), self._clock()) if self._failures else self._capacity
 
     def record_failure(self, address: str) -> None:
@@ -79,10 +79,10 @@ class ConnectionRegistry:
         self._by_address = Counter[str]()
         self._by_account: dict[str, set[ServerConnection]] = {}
         self._reserved = Counter[str]()
-        """Slots reserved for connections before their TLS or WebSocket handshake, by address."""
+        """Number of slots reserved before a TLS or WebSocket handshake, by address."""
         self.failed_logins = FailedLoginLimiter(limits.failed_connections)
         self._pending_logins = Counter[str]()
-        """Connections of this second that have neither logged in nor failed, by network."""
+        """Number of connections of this second that have neither logged in nor failed, by network."""
         self._waiting: dict[str, deque[asyncio.Future[bool]]] = {}
         """Connections that wait in `wait_for_login_turn`, by network."""
         # One log line per network and minute, and few in total: an attacker may use very many networks.
@@ -127,17 +127,17 @@ class ConnectionRegistry:
 
     @property
     def reserved_slots(self) -> int:
-        """Number of reserved slots."""
+        """Number of connection slots reserved before a handshake."""
         return self._reserved.total()
 
     def release_slot(self, address: str) -> None:
-        """Release a reserved slot."""
+        """Release a connection slot that was reserved before a handshake."""
         self._reserved[address] -= 1
         if not self._reserved[address]:
             del self._reserved[address]
 
     def release_failed_slot(self, address: str) -> None:
-        """Release a reserved slot, and count its connection as a failed login."""
+        """Release a slot after a failed handshake, and count its connection as a failed login."""
         self.release_slot(address)
         self.count_failure(address)
 

@@ -45,16 +45,17 @@ BUSY_BATCH_MESSAGES: Final = 256
 """Number of reports in a batch from which the broker counts as busy and reads its clients less often."""
 
 _COMMIT_PAUSES: Final = ((BUSY_BATCH_MESSAGES, 0.02), (2, 0.005), (0, 0.0))
-"""Minimum number of reports in a batch, and the seconds to wait after its commit, so that more reports share
-the next one. Without the second row, 2,000 reports per second caused 1,000 commits and used a whole core. A
-client that sends one message at a time never waits."""
+"""Pairs of a minimum number of reports in a batch, and the seconds to wait after its commit, so that more
+reports share the next commit. Without the second row, 2,000 reports per second caused 1,000 commits and used
+a whole core. A client that sends one message at a time never waits."""
 
 _MAX_COMMIT_WAIT_SECONDS: Final = 1.0
 """Maximum seconds until changes that no client waits for are committed."""
 
 _FIRST_RETRY_SECONDS: Final = 0.1
 _MAX_RETRY_SECONDS: Final = 5.0
-"""Seconds between two attempts while the database is unavailable: the first pause, and the longest one."""
+"""Seconds between two attempts to commit while the database is unavailable: the first pause and the
+longest."""
 
 
 class ReportBatch:
@@ -121,11 +122,11 @@ class CommitBatch:
         self.after_commit: list[Callable[[], None]] = []
         self.changes = PendingChanges()
         self.received_bytes = 0
-        """Bytes received from publishers."""
+        """Bytes received from publishers for this batch."""
         self.is_urgent = False
         """Whether a client or callback waits for the commit."""
         self.urgent_since = 0.0
-        """Monotonic time since when the batch is urgent; 0 while it is not."""
+        """Monotonic time in seconds when the batch became urgent; 0 while it is not."""
 
     def complete(self) -> None:
         """Send the acknowledgements and run the callbacks, after the commit."""
@@ -158,7 +159,7 @@ class GroupCommit:
             self._batch_changed.notify()
 
     def call_after_commit(self, callback: Callable[[], None]) -> None:
-        """Call back as soon as the current batch is committed."""
+        """Call `callback` as soon as the current batch is committed."""
         self.batch.after_commit.append(callback)
         self.request_commit()
 
@@ -184,7 +185,7 @@ class GroupCommit:
         self.batch.changes.messages[persistent_id, position] = row
 
     def delete_message(self, persistent_id: int, position: int) -> None:
-        """Delete a persisted message, or cancel its pending insert. A position is never used twice."""
+        """Delete a persisted message, or its pending insert. A position in a session is never used twice."""
         messages = self.batch.changes.messages
         if messages.pop((persistent_id, position), None) is None:
             messages[persistent_id, position] = None
@@ -251,7 +252,7 @@ class GroupCommit:
                     return
 
     async def _commit_with_retry(self, consumer: ReportConsumer, batch: ReportBatch) -> None:
-        """Retry until the batch is committed. Clients get no acknowledgement before, so nothing is lost."""
+        """Commit a batch, and retry until that succeeds. Until then clients get no acknowledgement."""
         pause = _FIRST_RETRY_SECONDS
         while True:
             try:

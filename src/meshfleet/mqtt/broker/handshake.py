@@ -61,7 +61,7 @@ class ConnectHandler:
         self._sweep_seconds = sweep_seconds
         self._tasks: asyncio.TaskGroup | None = None
         self.accepting = asyncio.Event()
-        """Set once clients are accepted. Earlier connections are closed without a CONNACK."""
+        """Event that is set once clients are accepted. Earlier connections are closed without a CONNACK."""
         self._last_number = 0
         """Sequence number of the latest CONNECT."""
         self.last_connection_numbers: dict[str, int] = {}
@@ -182,7 +182,7 @@ class ConnectHandler:
             self._group_commit.request_commit()
 
     def count_cut_off(self, session: MqttSession) -> None:
-        """Count a client that is cut off, and the messages that are lost if its session is clean."""
+        """Count a client that did not keep up, and the messages that are lost if its session is clean."""
         self._quotas.cut_off_count += 1
         if session.persistent_id is None:
             self._quotas.dropped_counts["cut-off"] += len(session)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         """Receiver of messages: the session of a client, or a callback of the service."""
 
         def deliver(self, message: OutgoingMessage, qos: int) -> None:
-            """Send or queue a message, at most at this QoS."""
+            """Send or queue a message, with its own QoS or `qos` if that is lower."""
 
 
 MESSAGE_OVERHEAD_BYTES: Final = 320

@@ -205,7 +205,7 @@ class PacketHandler:
         self._respond(connection, session, encode_packet(Unsuback(packet.packet_id)))
 
     def _respond(self, connection: ServerConnection, session: MqttSession, data: bytes) -> None:
-        """Send a response at once, or after the commit for a persistent session."""
+        """Send a response: at once for a clean session, after the commit for a persistent one."""
         if session.persistent_id is None:
             connection.send(data)
         else:

@@ -71,16 +71,16 @@ class QueueQuotas:
         """Part of `queued_bytes` that is queued for disconnected clients."""
         self._account_usages: WeakValueDictionary[str, AccountUsage] = WeakValueDictionary()
         self.received_count = 0
-        """Messages received from clients."""
+        """Number of messages received from clients."""
         self.delivered_count = 0
-        """Messages sent to clients."""
+        """Number of messages sent to clients."""
         self.dropped_counts = Counter[str](
             {"absent": 0, "session-full": 0, "account-full": 0, "total-full": 0, "cut-off": 0}
         )
-        """Messages dropped, by reason."""
+        """Number of dropped messages, by reason."""
         self.drop_log_limiter = LogLimiter()
         self.cut_off_count = 0
-        """Connections closed because their client did not keep up."""
+        """Number of connections closed because their client did not keep up."""
 
     def account_usage(self, account: str) -> AccountUsage:
         """Return the usage that all sessions of an account share.

@@ -38,7 +38,7 @@ def contains_key(payload: bytes) -> bool:
 
 
 def _part_contains_key(part: Any) -> bool:
-    """Return whether a JSON value contains a key at any depth."""
+    """Return whether a JSON value has a field for a cryptographic key at any depth."""
     if isinstance(part, dict):
         return not _KEY_FIELDS.isdisjoint(part) or any(map(_part_contains_key, part.values()))
     return isinstance(part, list) and any(map(_part_contains_key, part))

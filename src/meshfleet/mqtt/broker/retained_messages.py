@@ -51,7 +51,7 @@ class RetainedMessageStore:
         return len(self._entries)
 
     def restore(self, rows: Mapping[str, RetainedRow]) -> None:
-        """Load the persisted messages."""
+        """Load the retained messages that were persisted, by topic."""
         for topic, row in rows.items():
             self._insert(topic, row)
 
@@ -107,7 +107,7 @@ class RetainedMessageStore:
         self._adjust_totals(row, 1)
 
     def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
-        """Count one message more (`sign` 1) or less (`sign` -1)."""
+        """Add a message to the totals (`sign` 1), or subtract it (`sign` -1)."""
         size = sign * len(row.payload)
         self._size += size
         self._counts[row.account] += sign

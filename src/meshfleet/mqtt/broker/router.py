@@ -20,17 +20,15 @@ if TYPE_CHECKING:
 _MAX_CACHED_ROUTES: Final = 1 << 17
 """Maximum topics whose route is cached. Gateways publish to the same few topics again and again."""
 _MAX_CACHED_TOPIC_CHARS: Final = 256
-"""Characters of the longest topic whose route is cached."""
+"""Maximum characters of a topic whose route is cached."""
 _MAX_DISTINCT_ROUTES: Final = 4096
 """Maximum different routes in the cache."""
 
 
 DISALLOWED_CHARACTERS: Final = re.compile("[\\x01-\\x1f\\x7f-\\x9f\\ufdd0-\\ufdef\\ufffe\\uffff]")
-"""Characters that topics should not contain [MQTT-1.5.3]. Many clients disconnect when they receive one.
-
-Such messages are delivered to no subscriber. A report with one still reaches the consumer and is
-acknowledged, or its gateway would send it forever.
-"""
+"""Characters that topics should not contain [MQTT-1.5.3]. Many clients disconnect when they receive one, so
+messages on such topics are not delivered to subscribers. A report on such a topic still reaches the consumer
+and is acknowledged, or its gateway would send it forever."""
 
 
 class TopicRoute(NamedTuple):
@@ -76,9 +74,9 @@ class MessageRouter:
         self._consumed_pattern = re.compile("|".join(map(_to_regex, consumed_filters)), re.DOTALL)
         self._routes: dict[str, TopicRoute] = {}
         self._distinct_routes: dict[TopicRoute, TopicRoute] = {}
-        """Shared instances of equal routes: most topics have the same route as many others."""
+        """One shared instance per distinct route, to save memory: many topics have equal routes."""
         self.routes_version = 0
-        """Increases with every change of a subscription."""
+        """Counter that increases with every change of a subscription."""
 
     def subscribe(self, subscriber: Subscriber, topic_filter: str, qos: int) -> int:
         """Add a subscription and deliver the retained messages that it matches [MQTT-3.3.1-6].

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         """Of two connections of one client, the one with the higher number is newer."""
 
         def send(self, data: bytes) -> None:
-            """Send bytes soon."""
+            """Send bytes at the end of this event loop iteration."""
 
         def cut_off(self, reason: str) -> None:
             """Log a warning and close the connection soon, because its client does not keep up."""
@@ -104,11 +104,11 @@ class MqttSession:
         """When the client disconnected, in milliseconds of the monotonic clock; None while it is
         connected."""
         self.read_rules: tuple[tuple[str, ...], ...] | None = None
-        """Read permissions at the last connection; None if that was before the service started."""
+        """Read rules of the account at its last CONNECT; None if that was before the service started."""
         self.subscriptions: dict[str, int] = {}
         """Granted QoS by topic filter."""
         self.unreleased_ids: set[int] = set()
-        """Packet identifiers of received QoS 2 messages without PUBREL."""
+        """Packet identifiers of QoS 2 messages that were received, but not released by PUBREL yet."""
         self.queued_bytes = 0
         """Bytes that wait for the client: queued, in flight, or in the write buffer of its connection."""
         self._quotas = quotas
@@ -120,9 +120,10 @@ class MqttSession:
         """Position and message of every message that was not sent yet."""
         self._last_position = -1
         self._restored_up_to = -1
-        """Messages up to this position may have been sent before the service started."""
+        """Messages up to this position were loaded from the database, and may have been sent before the
+        restart."""
         self._expiring_count = 0
-        """Number of waiting messages that expire."""
+        """Number of waiting messages that have an expiry time."""
         self._volatile_count = 0
         """Number of volatile (never persisted) messages in flight."""
         self._last_volatile_id = MAX_PACKET_ID
@@ -141,7 +142,7 @@ class MqttSession:
     def deliver(self, message: OutgoingMessage, qos: int) -> None:
         """Send a message, or queue it until the client is connected and the in-flight window is open.
 
-        If a limit is reached, drop this message, which is the newest.
+        If a limit is reached, drop this message, not an older one.
         """
         connection, quotas = self.connection, self._quotas
         if connection is None and (self.persistent_id is None or message.volatile):
@@ -277,7 +278,7 @@ class MqttSession:
         self._backlog_bytes = backlog
 
     def stalled_seconds(self, now: float) -> float:
-        """Return for how many seconds the network has accepted none of the backlog; 0 without a backlog."""
+        """Return how many seconds the network has accepted no bytes of the write buffer; 0 if it is empty."""
         return now - self._drained_at if self._backlog_bytes else 0.0
 
     def resume(self, connection: SessionConnection, now: int) -> None:
@@ -384,7 +385,7 @@ class MqttSession:
         )
 
     def _drop(self, message: OutgoingMessage, reason: str) -> None:
-        """Count and log a dropped message, and cut the client off if it is slow."""
+        """Count and log a dropped message, and disconnect the client if it is slow."""
         quotas, connection = self._quotas, self.connection
         quotas.dropped_counts[reason] += 1
         dropped = quotas.drop_log_limiter.count((self.account, self.client_id))

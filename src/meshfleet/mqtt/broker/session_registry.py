@@ -1,4 +1,4 @@
-"""All sessions of the broker.
+"""Registry of all sessions of the broker.
 
 A client is identified by its account and client id together, so that no account can take over a session of
 another.
@@ -36,7 +36,7 @@ that long."""
 
 
 class OpenedSession(NamedTuple):
-    """Session of a client that has just connected."""
+    """Result of opening a session for a client that connects."""
 
     session: MqttSession
     session_present: bool

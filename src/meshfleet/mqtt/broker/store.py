@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SessionRow(NamedTuple):
-    """Row of a persistent session."""
+    """Database row of a persistent session."""
 
     account: str
     client_id: str
@@ -37,17 +37,17 @@ class SessionRow(NamedTuple):
 
 
 class MessageRow(NamedTuple):
-    """Row of a message that waits for an acknowledgement."""
+    """Database row of a message that waits for an acknowledgement."""
 
     topic: str
     payload: bytes
     retain: bool
     until: int | None
-    """Wall clock milliseconds of the expiry, or None."""
+    """Wall clock milliseconds when the message expires; None if it does not."""
 
 
 class RetainedRow(NamedTuple):
-    """Row of a retained message."""
+    """Database row of a retained message."""
 
     payload: bytes
     qos: int
@@ -72,7 +72,7 @@ class PendingChanges:
         )
 
     def delete_session(self, persistent_id: int) -> None:
-        """Delete a session with everything that belongs to it."""
+        """Record that a session is deleted, and discard pending changes of its subscriptions and messages."""
         self.sessions[persistent_id] = None
         for rows in (self.subscriptions, self.messages, self.unreleased_ids):
             for key in [key for key in rows if key[0] == persistent_id]:
@@ -80,7 +80,7 @@ class PendingChanges:
 
 
 class StoredState(NamedTuple):
-    """Everything that the broker persisted."""
+    """State that the broker has persisted, as loaded at the start."""
 
     sessions: dict[int, SessionRow]
     subscriptions: list[tuple[int, str, int]]
@@ -129,7 +129,7 @@ def _build_message(topic: str, payload: bytes, retain: bool, until: int | None) 
 
 
 def write_changes(connection: Connection, changes: PendingChanges) -> None:
-    """Write the pending changes."""
+    """Write pending changes to all tables of the broker."""
     _write_sessions(connection, changes)
     _write_subscriptions(connection, changes)
     _write_messages(connection, changes)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_DRIFT_MS: Final = 1000
-"""Milliseconds by which the two clocks may drift apart before the wall clock counts as having been set."""
+"""Milliseconds that the wall clock may drift against the monotonic clock before it counts as set."""
 
 
 class WallClockConverter:
@@ -32,7 +32,7 @@ class WallClockConverter:
         return None if at is None else at + self._measure_offset()
 
     def disconnect_time_from_wall(self, wall_time: int | None) -> int:
-        """Convert the persisted time of a disconnect to the monotonic clock, at the latest now.
+        """Convert the persisted time of a disconnect to the monotonic clock. The result is never after now.
 
         None means that the client was still connected when the service stopped: return the present time.
         """

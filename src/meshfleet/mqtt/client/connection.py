@@ -69,7 +69,7 @@ class ReadCoalescer:
 # Keep alive: when to send PINGREQ, and when to give the broker up. The caller owns the timer.
 
 CHECKS_PER_KEEP_ALIVE: Final = 3
-"""Checks per keep alive interval, so that a packet is sent before a whole one has passed."""
+"""Number of checks per keep alive interval, so that a packet is sent before the interval has passed."""
 
 
 class KeepAliveAction(Enum):
@@ -190,14 +190,14 @@ class ClientConnection(asyncio.Protocol):
         self.ack_queue = AckQueue(self.send)
         self.is_writable = True
         self.connack: asyncio.Future[Connack] = self._loop.create_future()
-        """Done when CONNACK was received; fails if the connection ends before."""
+        """Future of the CONNACK. It fails if the connection ends before."""
         self.lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
-        """Done when the connection has ended, with the reason."""
+        """Future of the reason for the end of the connection; done when the connection has ended."""
 
     # Called by the client
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of this event loop iteration, together with other output of it."""
+        """Send bytes at the end of this event loop iteration, together with its other output."""
         if self._is_closing:
             return
         if not self._pending_output:
@@ -232,7 +232,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Read again."""
+        """Read again after `hold_reading`."""
         if self._is_held:
             self._is_held = False
             self._keep_alive_check.has_received = True  # packets of the broker may wait in the socket

@@ -59,7 +59,7 @@ class MessageBatch:
         self._slot: AckSlot | None = ack_queue.reserve()
         self.messages: list[Publish] = []
         self.size = 0
-        """Bytes received from the network."""
+        """Bytes that the messages took on the network."""
 
     def acknowledge(self) -> None:
         """Acknowledge these messages, so that the broker does not send them again.
@@ -74,7 +74,10 @@ class MessageBatch:
             self.ack_queue.send_ready()
 
     def seal(self) -> None:
-        """Stop adding messages. A batch without QoS 1 messages needs no acknowledgement."""
+        """Finish the batch: no message is added any more.
+
+        Without QoS 1 messages it needs no acknowledgement.
+        """
         if self._slot is not None and not any(message.qos for message in self.messages):
             self.ack_queue.remove(self._slot)
             self._slot = None
@@ -90,7 +93,7 @@ class Inbox:
         self._single_message_batches = single_message_batches
         self._batches: deque[MessageBatch] = deque()
         self.size = 0
-        """Bytes of all batches, as received from the network."""
+        """Bytes that the messages of all batches took on the network."""
 
     def __len__(self) -> int:
         return len(self._batches)

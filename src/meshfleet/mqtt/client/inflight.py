@@ -1,4 +1,4 @@
-"""Messages published at QoS 1 that are not acknowledged."""
+"""Holds the messages that were published at QoS 1 and are not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_BYTES_AT_ONCE: Final = 256 * 1024
 
 
 class Delivery:
-    """Progress of the messages that one caller published."""
+    """Progress of the messages that one caller published. `done` resolves when all are acknowledged."""
 
     __slots__ = ("done", "remaining")
 

@@ -24,7 +24,7 @@ class ExponentialBackoff(Struct, frozen=True, kw_only=True):
     maximum: float = 60.0
     """Upper limit of all delays, in seconds."""
     reset_after: float = 30.0
-    """Seconds after which a connection counts as stable: the next delays start at `initial` again."""
+    """Seconds after which a connection counts as stable: when it breaks, delays start at `initial` again."""
 
     def __post_init__(self) -> None:
         if not 0 < self.initial <= self.maximum:

@@ -50,7 +50,7 @@ class Reconnector:
         self._connect = connect
         self._backoff = backoff
         self._on_failed = on_failed
-        """Called when reconnecting has ended because of a defect."""
+        """Called if the reconnect task ends with an unexpected exception."""
         self._next_delays = iter(backoff)
         self._connected_at = 0.0
         self._reconnect_task: asyncio.Task[None] | None = None

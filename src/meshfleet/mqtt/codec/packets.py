@@ -10,7 +10,7 @@ MAX_PACKET_ID = 0xFFFF
 """Highest packet identifier; the lowest is 1."""
 
 MAX_REMAINING_LENGTH = 268_435_455
-"""Maximum bytes after the fixed header: the largest remaining length of four bytes."""
+"""Maximum bytes after the fixed header: the largest number that its four length bytes can encode."""
 
 SUBACK_FAILURE = 0x80
 """Return code of a SUBACK for a filter that is not granted."""
@@ -85,7 +85,7 @@ class OversizedPublish(Publish, frozen=True, gc=False):
 
 
 class Puback(Packet, frozen=True, gc=False):
-    """QoS 1: acknowledgement of a message."""
+    """Acknowledgement of a QoS 1 message."""
 
     packet_id: int
 
@@ -97,7 +97,7 @@ class Pubrec(Packet, frozen=True, gc=False):
 
 
 class Pubrel(Packet, frozen=True, gc=False):
-    """QoS 2, from the sender: the packet identifier is released."""
+    """QoS 2, second packet of the sender: releases the packet identifier."""
 
     packet_id: int
 

@@ -245,7 +245,7 @@ class PacketParser:
         return position
 
     def _parse_length(self, data: bytes, position: int) -> tuple[int, int] | None:
-        """Return the remaining length of a packet and the start of its body, or None if incomplete."""
+        """Return the remaining length of a packet and the index of its body, or None if incomplete."""
         if len(data) - position < 2:
             return None
         if data[position] not in self._publish_flags and data[position] not in self._decoders:
