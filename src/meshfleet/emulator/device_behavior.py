@@ -128,7 +128,7 @@ class DeviceBehavior:
         node = device.node
         if device.is_connected:
             return HEARTBEAT_COPIES if node.depth >= 0 else 0
-        # The receiver with the best mean RSSI: the one that is best at this moment makes little difference.
+        # The receiver with the best mean RSSI: choosing the best one at this time makes little difference.
         nearest_index = next((i for i, receiver in enumerate(node.receivers) if receiver.depth >= 0), None)
         if (
             nearest_index is None

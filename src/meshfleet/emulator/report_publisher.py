@@ -89,7 +89,7 @@ class ReportPublisher:
             rssi=rssi,
             channel=UNSET if channel is None else channel,
             seq=device.next_seq(Kind.RSSI),
-            # An established link is a route, however weak this reading is.
+            # Over an established link the device is reachable, however weak this reading is.
             unreachable=(channel is not None and rssi < MIN_USABLE_DBM)
             or (device.is_connected and device.node.depth < 0),
         )

@@ -29,7 +29,7 @@ _LIMITS: Final = BrokerLimits(connections_per_account=1000, sessions_per_account
 class _OpenAuthenticator:
     """Accepts every client: as a gateway if the user name is a MAC, otherwise as an operator."""
 
-    async def authenticate(self, connect: Connect, address: str) -> Account:  # noqa: ARG002 # the signature of the port
+    async def authenticate(self, connect: Connect, address: str) -> Account:  # noqa: ARG002 # signature of Authenticator
         user = connect.user or _DEFAULT_USER
         try:
             return Account(kind=AccountKind.GATEWAY, name=parse_mac(user.lower()))

@@ -105,7 +105,7 @@ def _claim_gateways(connection: Connection, sites: Sequence[Site]) -> dict[Mac, 
 
 
 def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> RunningFleet:
-    # A password in the environment is set for every service, this one included.
+    # If the environment sets the admin password, the service uses it and reports none.
     password = started.admin_password or os.environ["MESHFLEET_ADMIN_PASSWORD"]
     return RunningFleet(
         url=started.url,

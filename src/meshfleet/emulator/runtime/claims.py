@@ -176,7 +176,7 @@ class _ClaimClient:
             if body is None:
                 raise self._build_error("is not a Meshfleet service: its response is too long")
             return response, body
-        # Without the cause: it holds the request with the password or token.
+        # Drop the cause, which holds the request with the password or token.
         raise self._build_error(reason) from None
 
     def _retry_seconds(self, response: httpx.Response) -> int:
@@ -199,7 +199,7 @@ class _ClaimClient:
         try:
             return decode_body(body_type, body)
         except WireError as error:
-            # Only the field name: the rest of the message may repeat the value.
+            # Quote only the field name: the rest of the message may repeat the value.
             raise self._build_error(
                 f"is not a Meshfleet service: its response has no valid {error.field}"
             ) from None

@@ -63,7 +63,7 @@ async def download_image(
         problem = "the URL of the image is invalid"
     except httpx.HTTPError:
         problem = "the image server closed the connection or sent invalid HTTP"
-    # Without the cause: it holds the whole URL.
+    # Drop the cause, which holds the whole URL.
     raise ImageUnavailable(problem) from None
 
 
@@ -82,7 +82,7 @@ async def read_body(response: Response, *, max_bytes: int) -> bytes | None:
 async def _follow_redirects(http: AsyncClient, request: Request, max_bytes: int) -> bytes:
     for _ in range(1 + _MAX_REDIRECTS):
         _check_url(request.url)
-        # The credentials of the client belong to another server.
+        # Send no credentials: those of the HTTP client belong to another server.
         response = await http.send(request, stream=True, auth=None, follow_redirects=False)
         try:
             if response.next_request is None:

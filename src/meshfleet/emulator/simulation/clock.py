@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-# Scheduled callbacks, in simulated seconds. Nothing waits here: the owner of the time runs what is due.
+# Scheduled callbacks, in simulated seconds. Nothing waits here: the owner of the simulation calls `run`.
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -96,7 +96,7 @@ class SimulatedDevice:
         self.mode = site_device.mode
         self.firmware_version: Version = self.product.firmware
         self.battery = site_device.battery
-        # Installed up to two months ago.
+        # The device was started up to two months before the simulation.
         self.booted_at = -float(noise_bits(self.noise_key, 4) % 5_000_000)
         self.reset_cause = ResetCause.POWER_ON
         self.heartbeats = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 
-# Receivers of each node: the few that matter, found without checking all nodes of a large site.
+# Receivers of each node: only the few best ones, found without checking all nodes of a large site.
 
 MAX_RECEIVERS: Final = 6
 """Maximum receivers that are tracked per node; more would not improve the choice of a parent."""
@@ -392,7 +392,7 @@ class SimulatedMesh:
         ]
         self._join_nodes(extenders)
         for node in extenders:
-            self.reselect_parent(node, 0.0)  # the first ones had few parents to choose from
+            self.reselect_parent(node, 0.0)  # the first extenders had few parents to choose from
         self._join_nodes(
             [node for node in self.nodes.values() if node.wants_link and node.role is NodeRole.LEAF]
         )

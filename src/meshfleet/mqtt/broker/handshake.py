@@ -156,7 +156,7 @@ class ConnectHandler:
         connection.keep_alive = float(connect.keep_alive)
         connection.session = opened.session
         opened.session.resume(connection, self._steady_clock())
-        # Another client id of a gateway is the one of its diagnostics (broker-5).
+        # With another client id, this is the diagnostics connection of the gateway (broker-5).
         if account.kind is AccountKind.GATEWAY and client_id == account.name:
             self.last_connection_numbers[account.name] = connection.number
         self._group_commit.save_session(opened.session)
@@ -194,7 +194,7 @@ class ConnectHandler:
             now, sweeps = loop.time(), sweeps + 1
             self._connections.reset_pending_logins()
             for connection in self._connections:
-                # Each in a callback of its own, so that an exception affects one connection only.
+                # Check each connection in its own callback, so that an exception affects only that one.
                 loop.call_soon(connection.check_deadlines, now)
             if sweeps % _SWEEPS_PER_CLEANUP == 0:
                 self._sessions.delete_expired(self._steady_clock())

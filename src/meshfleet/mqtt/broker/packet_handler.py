@@ -90,7 +90,7 @@ class PacketHandler:
             self._group_commit.request_commit()
         self._count_batch_bytes(connection, size)
         if len(batch.reports) >= BUSY_BATCH_MESSAGES and size < _SMALL_READ_BYTES and len(packet_ids) > 1:
-            # A busy broker, and a client that sends several times per batch: read it once per batch.
+            # The broker is busy and the client sends several times per batch: read it once per batch.
             connection.hold_reading()
             self._group_commit.release_with_next_batch(connection)
 
@@ -151,7 +151,7 @@ class PacketHandler:
         """Grant or refuse each filter, then send SUBACK."""
         codes, forbidden = [], []
         for topic_filter, qos in packet.filters:
-            # Each filter may match all retained messages: a client far over its budget gets no more for now.
+            # A filter may match all retained messages: refuse filters of a client far over its packet budget.
             code = (
                 SUBACK_FAILURE
                 if connection.is_over_budget

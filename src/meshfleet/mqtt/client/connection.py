@@ -66,7 +66,7 @@ class ReadCoalescer:
         return self._packets >= _BUSY_PACKETS and size < _LARGE_READ_BYTES
 
 
-# Keep alive: when to send PINGREQ, and when to give the broker up. The caller owns the timer.
+# Keep alive: when to send PINGREQ, and when to give up the connection, which owns the timer.
 
 CHECKS_PER_KEEP_ALIVE: Final = 3
 """Number of checks per keep alive interval, so that a packet is sent before the interval has passed."""

@@ -109,7 +109,7 @@ class PacketParser:
         try:
             position, self._bytes_needed = self._parse(data, packets)
         except WireError as fault:
-            # Without its traceback, which would keep the bytes and the packets of this call alive.
+            # Drop the traceback, which would keep the bytes and the packets of this call alive.
             self.fault = type(fault)(fault.field, fault.reason)
         else:
             if position < len(data):
