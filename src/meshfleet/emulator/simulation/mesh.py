@@ -320,7 +320,7 @@ class SimulatedMesh:
         return None
 
     def _find_best_parent(self, node: MeshNode, t: float, *, merit: float) -> MeshNode | None:
-        """Return the new parent of highest merit (RSSI less hop penalty), at least `merit`; None if none."""
+        """Return the best new parent for a node, or None if none reaches `merit` (RSSI minus hop penalty)."""
         best, height = None, self._get_height(node)
         for i, receiver in enumerate(node.receivers):
             if node.mean_rssi[i] + node.tx_gain + SLOW_FADING_DB < max(merit, MIN_USABLE_DBM):
@@ -403,7 +403,10 @@ class SimulatedMesh:
             waiting = [node for node in waiting if node.depth == DISCONNECTED_DEPTH]
 
     def _iterate_tiers(self, waiting: list[MeshNode]) -> Iterator[list[MeshNode]]:
-        """Yield groups of nodes in join order: preferred parent connected, no preference, any preference."""
+        """Yield the waiting nodes in groups, in the order in which they should join.
+
+        First nodes whose preferred parent has joined, then nodes without a preference, then all others.
+        """
         preferences = {
             node: self.nodes.get(self._preferred_parents[node.mac])
             for node in waiting

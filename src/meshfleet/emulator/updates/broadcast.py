@@ -31,7 +31,10 @@ _APPLY_STAGGER_SECONDS: Final = 1.0
 
 
 class MeshBroadcast:
-    """Broadcast of one image. The gateway reports its state as property 8125, each device as 8120."""
+    """Broadcast of one image.
+
+    The gateway reports the state of the broadcast as property 8125, each device its own state as 8120.
+    """
 
     def __init__(
         self,

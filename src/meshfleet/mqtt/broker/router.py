@@ -196,7 +196,7 @@ def _to_regex(topic_filter: str) -> str:
 
 
 def _covered_prefix(prefix: str, filter_levels: Sequence[str]) -> str | None:
-    """Return a prefix below `prefix` such that a filter matches every topic with it, or None."""
+    """Return a prefix within `prefix` below which the filter matches every topic; None if there is none."""
     *parent, _ = prefix.split("/")
     if len(filter_levels) <= len(parent) or any(
         a not in {"+", b} for a, b in zip(filter_levels, parent, strict=False)

@@ -42,8 +42,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
     """Options that many clients may share; the defaults suit most."""
 
     keep_alive: int = 60
-    """Seconds of the keep alive: the broker closes a connection without packets after one and a half times as
-    long."""
+    """Keep alive in seconds: the broker closes a connection that sends nothing for 1.5 times as long."""
     ping_interval: float | None = None
     """Seconds between two checks whether an idle connection still works. None: a third of `keep_alive`."""
     tls: SSLContext | None = None

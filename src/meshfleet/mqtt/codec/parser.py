@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 _PUBLISH_HEAD: Final = Struct(">BBBH")
-"""Start of a PUBLISH with a remaining length of two bytes: first byte, remaining length, topic length."""
+"""First five bytes of a PUBLISH whose remaining length takes two bytes: first byte, remaining length (2),
+topic length (2)."""
 
 _PUBACK: Final = 0x40
 _PUBLISH_QOS1: Final = 0x32
