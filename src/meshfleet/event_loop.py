@@ -1,4 +1,4 @@
-"""Event loop of the programs."""
+"""Runs the main coroutine of a program on an event loop."""
 
 from __future__ import annotations
 

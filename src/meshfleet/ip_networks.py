@@ -1,4 +1,4 @@
-"""Grouping of IP addresses by network."""
+"""Groups IP addresses by network."""
 
 from __future__ import annotations
 

@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 class FetchImage(Struct, frozen=True):
-    """Request to fetch a firmware image. The owner calls `on_image` or `on_image_failed`."""
+    """Asks the owner to fetch a firmware image, then to call `on_image` or `on_image_failed`."""
 
     question: FirmwareQuestion
 
 
 class CloseConnection(Struct, frozen=True):
-    """Request to close the broker connection; after a crash without DISCONNECT."""
+    """Asks the owner to close the broker connection, without DISCONNECT if the gateway crashed."""
 
     crashed: bool
 
 
 class OpenConnection(Struct, frozen=True):
-    """Request to connect to the broker again."""
+    """Asks the owner to connect to the broker again."""
 
 
 IoAction = FetchImage | CloseConnection | OpenConnection
@@ -54,7 +54,7 @@ def shared_topics(prefix: str) -> TopicCodec:
 
 
 class EmulatorContext:
-    """Shared state of one emulated gateway. It has no behavior of its own."""
+    """State of one emulated gateway that all its parts share, without behavior of its own."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class EmulatorContext:
         self.reports = ReportPublisher(settings, self.topics, catalogue, outbox=self.outbox, clock=clock)
         self.packets = PacketForwarder(self.scheduler, self.mesh, self.noise_key)
         self.actions: list[IoAction] = []
-        """I/O that the emulator requests from its owner."""
+        """I/O actions that the owner of the emulator has to perform."""
         self._silence(settings.faults.silent)
 
     @property
     def is_down(self) -> bool:
-        """Whether the gateway itself is restarting: it then receives no reports of its devices."""
+        """Whether the gateway itself is restarting: meanwhile it receives nothing from its devices."""
         return self.gateway_device.is_offline
 
     def _silence(self, fraction: float) -> None:

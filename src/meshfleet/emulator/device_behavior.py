@@ -1,4 +1,4 @@
-"""Behavior of devices without requests: periodic reports, motion, buttons, doors and restarts.
+"""Simulates what devices do without a request: periodic reports, motion, buttons, doors and restarts.
 
 Every device has a heartbeat cycle of one minute; the cycles of the devices of one gateway are spread evenly
 over that minute (gateway-23). In every twentieth cycle a device also reports its properties (gateway-24).
@@ -30,20 +30,20 @@ HEARTBEAT_INTERVAL: Final = 60.0
 """Seconds between two heartbeats of a device."""
 
 _MAX_SLOTS: Final = 20
-"""Maximum time slots of a gateway per heartbeat interval. More devices share slots, which saves CPU."""
+"""Maximum time slots of a gateway per heartbeat interval. If there are more devices, they share slots."""
 
 HEARTBEATS_BETWEEN_PROPERTIES: Final = 20
 REBOOT_SECONDS: Final = 8.0
 """Seconds that a device needs to restart."""
 
 HOP_SECONDS: Final = 0.025
-"""Seconds of latency per hop: a report that arrives at the cycle time was created that much earlier."""
+"""Seconds of latency per hop: a report was created that much earlier than it arrives at the gateway."""
 
 _PARENT_CHECK_INTERVAL: Final = 5
 """Heartbeats between two checks for a better parent; a device without a parent checks at every heartbeat."""
 
 _REPORTED_RECEIVERS: Final = 4
-"""Maximum nodes that report the RSSI of one device, in addition to its linked nodes."""
+"""Maximum nodes that report the RSSI of one device, besides its parent and children."""
 
 _ALARM_PROBABILITY: Final = 1 / 360
 _MESSAGE_READ_PROBABILITY: Final = 1 / 5
@@ -62,7 +62,7 @@ _WATCHDOG_EVENT = Identifier("8113")
 
 
 class DeviceBehavior:
-    """Behavior of the devices of one gateway, including the gateway as a device."""
+    """Simulates the devices of one gateway, including the gateway as a device."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
@@ -71,7 +71,7 @@ class DeviceBehavior:
         self._slot_count = -(-len(self._devices) // self._devices_per_slot)
         self._slot = 0
         self.on_restart: Callable[[SimulatedDevice], None] = lambda _: None
-        """Called for every device that is about to restart."""
+        """Called with every device that is about to restart."""
         self._phase = uniform_noise(context.noise_key, 7) * HEARTBEAT_INTERVAL / self._slot_count
         self._schedule_slot()
         for device in self._devices:
@@ -116,7 +116,7 @@ class DeviceBehavior:
             self.report_properties(device, sent)
 
     def _report_heartbeat(self, device: SimulatedDevice, copies: int, t: float) -> None:
-        """Report a heartbeat of which `copies` copies arrived. With none, its sequence number is skipped."""
+        """Report a heartbeat of which `copies` copies arrived. If none arrived, skip its sequence number."""
         if copies:
             self._context.reports.publish_heartbeat(device, t)
         else:
@@ -124,11 +124,11 @@ class DeviceBehavior:
         device.received_copies = copies  # reported as `lastCount` of the next heartbeat
 
     def _count_received_copies(self, device: SimulatedDevice, t: float) -> int:
-        """Return how many copies of a heartbeat arrive: all over a link, randomly fewer by advertising."""
+        """Return how many copies of a heartbeat arrive: all over a mesh link, some or none by advertising."""
         node = device.node
         if device.is_connected:
             return HEARTBEAT_COPIES if node.depth >= 0 else 0
-        # The receiver with the best mean RSSI: the one that is best at this moment makes little difference.
+        # The receiver with the best mean RSSI: choosing the best one at this time makes little difference.
         nearest_index = next((i for i, receiver in enumerate(node.receivers) if receiver.depth >= 0), None)
         if (
             nearest_index is None
@@ -163,7 +163,10 @@ class DeviceBehavior:
                 reports.publish_measurement_error(device, identifier, error, t)
 
     def _report_storage_mode(self, device: SimulatedDevice, t: float) -> None:
-        """Report a device in storage mode, which the gateway does on its behalf (gateway-33)."""
+        """Report that a device is in storage mode.
+
+        The gateway sends this event for the device (gateway-33).
+        """
         if any(receiver.depth >= 0 for receiver in device.node.receivers):
             value = bytes.fromhex(device.product.model) + bytes((device.product.variant,))
             seq = device.next_seq(Kind.EVENT, _STORAGE_EVENT)
@@ -194,7 +197,10 @@ class DeviceBehavior:
         self._report_event(device, _ALARM, b"\1", t)
 
     def _report_event(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Report an event and the property of the same identifier. An event not received stays buffered."""
+        """Report an event and the property of the same identifier.
+
+        An event that is not received stays buffered.
+        """
         is_received = self._is_received(device, t)
         self._context.reports.publish_event(device, identifier, raw, t, is_received=is_received)
         if is_received:
@@ -226,7 +232,7 @@ class DeviceBehavior:
     # Operations for requests and updates
 
     def set_property(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Set and report a property."""
+        """Set the stored value of a property and report it."""
         device.set_value(identifier, raw)
         self.report_property(device, identifier, t)
 
@@ -242,7 +248,7 @@ class DeviceBehavior:
             self.report_property(device, identifier, t)
 
     def start_property_report(self, device: SimulatedDevice) -> None:
-        """Report all properties one after the other; until the last one the device is busy (gateway-35)."""
+        """Report all properties one after the other. The device is busy until the last one (gateway-35)."""
         device.is_reporting = True
         self._report_next_property(device, 0, device.booted_at, self._context.scheduler.now)
 
@@ -258,7 +264,7 @@ class DeviceBehavior:
         )
 
     def set_mode(self, device: SimulatedDevice, mode: DeviceMode, t: float) -> None:
-        """Put a device into another mode. The gateway reports the new mode on its behalf (gateway-32)."""
+        """Put a device into another mode. The gateway reports the new mode for the device (gateway-32)."""
         device.mode = mode
         mesh = self._context.mesh
         if mode is DeviceMode.CONNECTED:
@@ -277,7 +283,8 @@ class DeviceBehavior:
     ) -> None:
         """Restart a device: take it offline for some seconds, then report its heartbeat and properties.
 
-        A device that is already restarting is left alone, or with `on_restarted` restarted again afterwards.
+        A device that is already restarting is not restarted again, unless `on_restarted` is set: then it
+        restarts once more afterwards.
         """
         if device.is_offline:
             if on_restarted is not None and device.battery_level(self._context.scheduler.now):

@@ -1,7 +1,7 @@
-"""Flash memory of emulated devices, saved to and restored from a file so that it survives the emulator.
+"""Saves and restores the flash memory of emulated devices, so that it survives a restart of the emulator.
 
-It holds samples that are not acknowledged, sequence numbers, written properties, modes and firmware versions.
-All other state of the simulation starts from its initial values.
+The flash memory holds samples that are not acknowledged, sequence numbers, written properties, modes and
+firmware versions. All other state of the simulation starts from its initial values.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def save_devices(context: EmulatorContext) -> bytes:
 def restore_devices(context: EmulatorContext, data: bytes) -> None:
     """Restore the flash memory of devices from JSON. Devices that are not in it keep their initial state.
 
-    Raises UnreadableMemory if the data is invalid or of another gateway; no device is changed then.
+    Raises UnreadableMemory, before any device is changed, if the data is invalid or of another gateway.
     """
     try:
         memory = get_decoder(_MemoryFile).decode(data)
@@ -153,7 +153,7 @@ def _restore_device(context: EmulatorContext, device: SimulatedDevice, record: _
 
 
 def _restore_mode(context: EmulatorContext, device: SimulatedDevice, mode: DeviceMode) -> None:
-    """Restore the mode of a device. DFU mode is not restored: a bootloader does not wait that long."""
+    """Restore the mode of a device. Do not restore DFU mode: a bootloader does not wait that long."""
     if mode is device.mode or mode is DeviceMode.DFU or mode not in device.product.modes:
         return
     device.mode = mode

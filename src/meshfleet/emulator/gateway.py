@@ -1,4 +1,4 @@
-"""One emulated gateway without a connection: messages and time in, messages and I/O actions out."""
+"""One emulated gateway without a connection: takes messages and time, returns messages and I/O actions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class GatewayEmulator:
     """A gateway and its mesh. The owner supplies the time, in simulated seconds that never decrease.
 
-    Each call first runs the simulation up to its time. With `memory`, devices resume from their saved state.
+    Each call first runs the simulation up to the time that it is given. With `memory`, devices resume from
+    their saved state.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class GatewayEmulator:
 
     @property
     def devices(self) -> Mapping[Mac, SimulatedDevice]:
-        """Devices of the mesh, by MAC, in their true simulated state."""
+        """Devices of the mesh and the gateway itself, by MAC, with their simulated state."""
         return self._context.devices
 
     @property
@@ -79,12 +80,12 @@ class GatewayEmulator:
         return self._context.reports.count
 
     def advance(self, t: float) -> list[Publish]:
-        """Run the simulation up to a time. Return the messages to publish."""
+        """Run the simulation up to simulated time `t`. Return the messages to publish."""
         self._context.scheduler.run(t)
         return self._context.outbox.drain()
 
     def receive(self, topic: str, payload: bytes | None, t: float) -> None:
-        """Handle a message received at this time. A payload of None stands for one that was too long to read.
+        """Handle a message received at time `t`. `payload` is None if it was too long to read.
 
         The response is returned by a later `advance`.
         """
@@ -94,7 +95,7 @@ class GatewayEmulator:
 
     @property
     def has_actions(self) -> bool:
-        """Whether I/O actions wait for the owner."""
+        """Whether there are I/O actions that the owner must perform."""
         return bool(self._context.actions)
 
     def drain_actions(self) -> list[IoAction]:
@@ -103,12 +104,12 @@ class GatewayEmulator:
         return actions
 
     def on_image(self, question: FirmwareQuestion, image: ImageInfo, t: float) -> None:
-        """Continue the updates that wait for an image that was fetched."""
+        """Pass a fetched image to the updates that wait for it."""
         self._context.scheduler.run(t)
         self._updates.on_image(question, image)
 
     def on_image_failed(self, question: FirmwareQuestion, error: Error, t: float) -> None:
-        """Fail the updates that wait for an image that could not be fetched."""
+        """Fail the updates that wait for an image, because it could not be fetched."""
         self._context.scheduler.run(t)
         self._updates.on_image_failed(question, error)
 

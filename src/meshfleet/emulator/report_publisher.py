@@ -1,4 +1,4 @@
-"""Publishing of device reports, raw or decoded, with the fields of the gateway's API version."""
+"""Publishes device reports, raw or decoded, with the fields of the gateway's API version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DECODED = {
 
 
 class ReportPublisher:
-    """Publisher of the reports of one gateway: assigns times and sequence numbers, and encodes them."""
+    """Publishes the reports of one gateway: assigns their times and sequence numbers, and encodes them."""
 
     def __init__(
         self,
@@ -76,20 +76,20 @@ class ReportPublisher:
         )
 
     def publish_dfu(self, device: SimulatedDevice, parent: MeshNode, rssi: int, t: float) -> None:
-        """Publish that the device advertises in DFU mode, under the regular MAC of the device."""
+        """Publish that a node (`parent`) receives the device in DFU mode; the topic has its regular MAC."""
         self._put(device, Kind.DFU, reports.Dfu(time=self._clock.wall_time(t), parent=parent.mac, rssi=rssi))
 
     def publish_rssi(
         self, device: SimulatedDevice, parent: Mac, rssi: int, channel: int | None, t: float
     ) -> None:
-        """Publish the RSSI at which a node receives the device. A channel of None means their mesh link."""
+        """Publish the RSSI at which a node receives the device. `channel` is None for their mesh link."""
         report = reports.Rssi(
             time=self._clock.wall_time(t),
             parent=parent,
             rssi=rssi,
             channel=UNSET if channel is None else channel,
             seq=device.next_seq(Kind.RSSI),
-            # An established link is a route, however weak this reading is.
+            # Over an established link the device is reachable, however weak this reading is.
             unreachable=(channel is not None and rssi < MIN_USABLE_DBM)
             or (device.is_connected and device.node.depth < 0),
         )
@@ -109,7 +109,7 @@ class ReportPublisher:
     def publish_measurement(
         self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float, *, is_received: bool
     ) -> None:
-        """Buffer a measurement until it is acknowledged, and publish it if it was received."""
+        """Buffer a measurement until it is acknowledged, and publish it if the gateway received it."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.MEASUREMENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.MEASUREMENT, identifier).add(sample)
@@ -126,7 +126,7 @@ class ReportPublisher:
         *,
         is_received: bool = True,
     ) -> None:
-        """Buffer an event until it is acknowledged, and publish it if it was received."""
+        """Buffer an event until it is acknowledged, and publish it if the gateway received it."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.EVENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.EVENT, identifier).add(sample)
@@ -182,7 +182,7 @@ class ReportPublisher:
     def publish_measurement_error(
         self, device: SimulatedDevice, identifier: Identifier, error: tuple[Status, int | None], t: float
     ) -> None:
-        """Publish a failed measurement. Both modes have the same payload and differ in the topic."""
+        """Publish a failed measurement. Raw and decoded mode differ only in the topic."""
         code, detail = error
         report = reports.MeasurementError(
             time=self._clock.wall_time(t),
@@ -196,7 +196,7 @@ class ReportPublisher:
         publish(device, Kind.MEASUREMENT_ERROR, report, identifier)
 
     def _decode(self, identifier: Identifier, raw: bytes) -> DecodedValue | None:
-        """Decode a value. Return None in raw mode and if no layout is known: the value is sent raw."""
+        """Decode a value. Return None if it is to be sent raw: in raw mode, or if its layout is unknown."""
         if not self._decodes:
             return None
         try:

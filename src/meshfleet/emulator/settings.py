@@ -16,7 +16,7 @@ from meshfleet.protocol.ids import Mac, Version
 # Injected faults of the connection to the broker and of the mesh (gateway-38).
 
 _MAX_FAULT_SECONDS: Final = 86_400.0
-"""Maximum of a fault that is given in seconds."""
+"""Maximum of the faults that are given in seconds (`delay`, `crash`)."""
 
 
 class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -31,7 +31,7 @@ class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
     reorder: float = 0.0
     """Fraction of messages that later messages may overtake."""
     quoted_seq: float = 0.0
-    """Fraction of reports whose `seq` is a string."""
+    """Fraction of reports whose `seq` is sent as a string instead of a number."""
     broken_json: float = 0.0
     """Fraction of messages whose payload is truncated."""
     silent: float = 0.0
@@ -39,7 +39,7 @@ class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
     update_fail: float = 0.0
     """Fraction of firmware updates that fail."""
     crash: float = 0.0
-    """Seconds between two crashes; 0 for none."""
+    """Seconds between two crashes of the gateway; 0 for none."""
 
     @classmethod
     def parse(cls, *texts: str) -> Self:
@@ -86,7 +86,7 @@ class ReportMode(StrEnum):
 
 
 class EmulatorSettings(Struct, frozen=True, kw_only=True):
-    """Settings of one gateway without its site."""
+    """Settings of one emulated gateway. Its devices are in a `Site`."""
 
     mac: Mac
     mode: ReportMode = ReportMode.RAW

@@ -159,7 +159,7 @@ class NotLoggedIn(Refused):
 
 
 class WrongCredentials(Refused):
-    """Raised when the user does not exist or the password is wrong; both look the same (auth-3)."""
+    """Raised when the user does not exist or the password is wrong; the text does not say which (auth-3)."""
 
     code, http = "wrong-credentials", 401
 
@@ -345,7 +345,8 @@ class SamplesDamaged(FleetError):
     def __init__(self, path: Path, reason: object) -> None:
         super().__init__(path, reason)
         self.path = path
-        """The damaged file; empty if a service reported the error, as the file is on its machine."""
+        """The damaged file; an empty path if a service reported the error, because the file is on its
+        machine."""
         self.reason = reason
 
     @classmethod
@@ -389,7 +390,10 @@ class GatewayOffline(Unanswered):
 
 
 class GatewayBusy(Unanswered):
-    """Raised when earlier requests to this gateway took until the timeout. Nothing was sent; retry later."""
+    """Raised when a request timed out while it waited for earlier requests to the same gateway.
+
+    Nothing was sent; retry later.
+    """
 
     code, http = "gateway-busy", 504
 

@@ -23,7 +23,7 @@ class ImageBroken(FleetError):
 
 
 class MalformedSite(FleetError):
-    """Raised when a site file has mistakes. `mistakes` lists the place and the reason of each."""
+    """Raised when a site file has faults. `mistakes` lists the field and the reason of each."""
 
     code, http = "malformed-site", 400
 

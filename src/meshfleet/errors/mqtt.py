@@ -17,7 +17,7 @@ class LinkError(FleetError):
 
 
 class BrokerUnreachable(LinkError):
-    """Raised when nothing at the broker's address responds, or not as an MQTT broker does."""
+    """Raised when the broker's address does not respond, or does not respond like an MQTT broker."""
 
     code = "broker-unreachable"
 
@@ -29,7 +29,7 @@ class UntrustedBroker(LinkError):
 
 
 class ConnectionRefused(LinkError):
-    """Raised when the broker refuses CONNECT. `return_code` is the one of its CONNACK."""
+    """Raised when the broker refuses CONNECT. `return_code` is that of the CONNACK."""
 
     code = "connection-refused"
 

@@ -1,4 +1,4 @@
-"""Decoding of REST problem responses back into the errors that the service raised (rest-10)."""
+"""Decodes REST problem responses back into the errors that the service raised (rest-10)."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class MalformedText(WireError):
 
 
 class MalformedTopic(WireError):
-    """Raised when an MQTT topic is not one of the protocol."""
+    """Raised when the MT2 protocol does not define an MQTT topic."""
 
     code = "malformed-topic"
 
@@ -140,7 +140,7 @@ class UnencodableValue(WireError):
 
 
 class MalformedImage(WireError):
-    """Raised when a firmware image is empty, damaged, or not of the stated model and version."""
+    """Raised when a firmware image is empty, damaged, or not of the declared model and version."""
 
     code = "malformed-image"
 
@@ -174,8 +174,8 @@ class GatewayTooOld(FleetError):
     def __init__(self, feature: str, since: object = None, version: object = None) -> None:
         super().__init__(feature, since, version)
         self.feature = feature
-        """Operation or parameter; the whole error text if a service reported it (then both versions are
-        None)."""
+        """Operation or parameter that needs a newer version. If a service reported the error, its whole text;
+        then both versions are None."""
         self.since = since
         self.version = version
 
@@ -186,14 +186,14 @@ class GatewayTooOld(FleetError):
 
 
 class Mistake(NamedTuple):
-    """Mistake in one line of an identifier table."""
+    """Fault in one line of an identifier table."""
 
     line: int
     reason: str
 
 
 class MalformedCatalogue(FleetError):
-    """Raised when an identifier table has mistakes. `mistakes` lists all of them."""
+    """Raised when an identifier table has faults. `mistakes` lists all of them."""
 
     code, http = "malformed-catalogue", 400
 

@@ -1,4 +1,4 @@
-"""Limits that protect the embedded broker from its clients, careless or hostile."""
+"""Limits that protect the embedded broker from careless or hostile clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BrokerLimits(Struct, frozen=True, kw_only=True):
     queues_bytes: int = 268_435_456
     """Maximum bytes queued for all clients together."""
     publish_rate: int = 2000
-    """Packets per second read from one client; the rest waits in its socket."""
+    """Maximum packets per second read from one client; further packets wait in its socket."""
     sessions_per_account: int = 20
     """Maximum persistent sessions per account."""
     session_age: int = 604_800

@@ -8,7 +8,7 @@ from asyncio import Future, get_running_loop
 class ChangeSignal:
     """Signal for any number of waiting coroutines; `notify` costs next to nothing while none waits.
 
-    It says that something changed, not what: wait in a loop that checks the condition.
+    The signal does not say what changed: wait in a loop that checks the condition.
     """
 
     __slots__ = ("_waiting",)
@@ -17,7 +17,7 @@ class ChangeSignal:
         self._waiting: list[Future[None]] = []
 
     async def wait(self) -> None:
-        """Wait until the next `notify`."""
+        """Wait until `notify` is called."""
         waiter = get_running_loop().create_future()
         self._waiting.append(waiter)
         try:

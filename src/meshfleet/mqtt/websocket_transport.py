@@ -1,4 +1,4 @@
-"""Common part of both sides of a WebSocket: MQTT in binary frames of any size [MQTT-6.0.0-2].
+"""Base class of the WebSocket transports of client and broker: MQTT in binary frames [MQTT-6.0.0-2].
 
 `WebSocketTransport` stands between the network and an MQTT connection. To asyncio it is a protocol; to the
 MQTT connection it is a transport, which wraps written bytes in frames. The `websockets` library parses and
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
     from websockets.typing import BytesLike
 
     class InnerProtocol(typing.Protocol):
-        """MQTT connection, as a transport sees it."""
+        """Methods of an MQTT connection that its transport calls."""
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            """Start."""
+            """Start the MQTT connection on this transport."""
 
         def data_received(self, data: bytes) -> None:
             """Handle received bytes."""
 
         def eof_received(self) -> bool | None:
-            """Handle the end of the received bytes."""
+            """Handle the end of the received stream: the other side has stopped sending."""
 
         def pause_writing(self) -> None:
             """Stop writing."""
 
         def resume_writing(self) -> None:
-            """Write again."""
+            """Resume writing."""
 
         def connection_lost(self, exc: Exception | None) -> None:
-            """End."""
+            """End the MQTT connection."""
 
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 
 WEBSOCKETS_LOG: Final = logging.getLogger(f"{__name__}.library")
-"""Logger for the library, which otherwise logs every connection, and at debug level passwords."""
+"""Logger of the `websockets` library, which logs every connection at INFO and passwords at DEBUG."""
 WEBSOCKETS_LOG.setLevel(logging.WARNING)
 
 
 class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
-    """Protocol towards the network, transport towards the MQTT connection."""
+    """Wraps MQTT in WebSocket frames: a protocol to asyncio, a transport to the MQTT connection."""
 
     _outside: asyncio.Transport  # set by connection_made, which asyncio calls first
 
@@ -64,7 +64,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._frames = frames
         self._error: ConnectionLost | None = None
         self._is_inner_open = False
-        """Whether the MQTT connection was started and not ended."""
+        """Whether the MQTT connection was started and has not ended."""
         self._is_lost = False
         """Whether the network connection has ended."""
         self._is_write_paused = False
@@ -76,7 +76,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
     # Protocol side, called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport of the network."""
+        """Store the transport of the network connection."""
         # uvloop's transport has another base class, but the same methods.
         self._outside = cast("asyncio.Transport", transport)
 
@@ -94,18 +94,18 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
             self._finish()
 
     def eof_received(self) -> None:
-        """Notify the MQTT connection. The transport closes: a WebSocket cannot be half-closed."""
+        """Notify the MQTT connection. The transport then closes: a WebSocket cannot be half-closed."""
         if self._is_inner_open:
             self._inside.eof_received()
 
     def pause_writing(self) -> None:
-        """Pause writing of the MQTT connection."""
+        """Tell the MQTT connection to stop writing."""
         self._is_write_paused = True
         if self._is_inner_open:
             self._inside.pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume writing of the MQTT connection, and reading if unread pings had paused it."""
+        """Tell the MQTT connection to write again, and resume reading if pings had paused it."""
         self._is_write_paused = self._is_ping_paused = False
         self._resume_reading_if_free()
         if self._is_inner_open:
@@ -119,13 +119,13 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
     # Transport side, called by the MQTT connection
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes in a frame. After a close frame they are discarded, as on any closed transport."""
+        """Send bytes in a frame. After a close frame, bytes are discarded, as on any closed transport."""
         if self._frames.state is State.OPEN:
             self._frames.send_binary(data)
             self._flush()
 
     def can_write_eof(self) -> bool:
-        """Return True: the end of a WebSocket is a close frame."""
+        """Return True: `write_eof` sends a close frame."""
         return True
 
     def write_eof(self) -> None:
@@ -154,7 +154,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._stop_reading()
 
     def resume_reading(self) -> None:
-        """Read again, unless pings pause it."""
+        """Read again, unless reading is also paused because of pings."""
         self._is_read_paused = False
         self._resume_reading_if_free()
 
@@ -204,7 +204,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._inside.connection_made(self)
 
     def _flush(self) -> None:
-        """Send the output of the library. An empty chunk, always the last, means end of file."""
+        """Send the output of the `websockets` library. An empty last chunk means: close the sending side."""
         chunks = self._frames.data_to_send()
         if not chunks or self.is_closing():
             return

@@ -1,4 +1,4 @@
-"""Context manager that runs in its own thread, unaffected by a blocked or closed event loop of a test."""
+"""Runs an async context manager in its own thread, where the event loop of a test cannot block it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BackgroundContext(Generic[_Running]):
         self._open_context = open_context
         self._entered: Future[_Running] = Future()
         self._cancel_main: Future[Callable[[], object]] = Future()
-        """Cancels the running context; set as soon as it runs."""
+        """Function that cancels the running context; set as soon as the context runs."""
         self._is_ending = False
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -90,7 +90,7 @@ class BackgroundContext(Generic[_Running]):
 
 
 def _unwrap_group(error: BaseException) -> BaseException:
-    """Return the single error inside nested exception groups."""
+    """Return the error inside nested exception groups if it is the only one, else the group."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

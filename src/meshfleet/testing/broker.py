@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _DEFAULT_USER: Final = "anonymous"
 
 _LIMITS: Final = BrokerLimits(connections_per_account=1000, sessions_per_account=1000)
-"""High, because all clients share one account."""
+"""High limits, because all clients may share one account."""
 
 
 class _OpenAuthenticator:
-    """Accepts every client: one whose user name is a MAC as that gateway, all others as operators."""
+    """Accepts every client: as a gateway if the user name is a MAC, otherwise as an operator."""
 
-    async def authenticate(self, connect: Connect, address: str) -> Account:  # noqa: ARG002 # the signature of the port
+    async def authenticate(self, connect: Connect, address: str) -> Account:  # noqa: ARG002 # signature of Authenticator
         user = connect.user or _DEFAULT_USER
         try:
             return Account(kind=AccountKind.GATEWAY, name=parse_mac(user.lower()))
@@ -44,7 +44,7 @@ class _DiscardingConsumer:
     """Accepts batches of reports without storing them."""
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Return at once: queues of subscribers are kept in memory only."""
+        """Return at once: messages are acknowledged without being stored."""
 
 
 @asynccontextmanager

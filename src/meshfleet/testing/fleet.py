@@ -1,4 +1,4 @@
-"""Whole service with emulated gateways, in a temporary directory."""
+"""Runs a whole service with emulated gateways, in a temporary directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def running_fleet(  # noqa: PLR0913 # keyword-only, all optional
 
     Works with `with` and `async with`. It is the real service with its own SQLite database. All devices are
     registered from the start, so that requests to them are answered at once. Devices report every minute of
-    simulated time; `speed` is the factor by which that is faster than real time.
+    simulated time; `speed` is the number of simulated seconds per real second.
     """
     if gateways < 1:
         raise ValueError("gateways must be at least 1")

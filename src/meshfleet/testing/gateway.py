@@ -1,4 +1,4 @@
-"""Emulated gateway, on its own broker or on an existing one."""
+"""Runs an emulated gateway, on its own broker or on an existing one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ DEFAULT_GATEWAY_MAC: Final = Mac("02005e000001")
 
 
 class EmulatedGateway(Struct, frozen=True, kw_only=True):
-    """Emulated gateway that is connected."""
+    """Emulated gateway that is connected to a broker."""
 
     broker: str
-    """URL of its broker, to send it requests and to subscribe to its reports."""
+    """URL of the gateway's broker: publish requests and subscribe to reports there."""
     prefix: str
     mac: Mac
     devices: tuple[Mac, ...]
@@ -66,8 +66,8 @@ def emulated_gateway(  # noqa: PLR0913 # keyword-only, all optional
     """Run a gateway with devices while a `with` or `async with` block lasts.
 
     It connects to its own in-memory broker, which accepts every client, or to the one at the URL `broker`.
-    Devices report every minute of simulated time; `speed` is the factor by which that is faster than real
-    time. `faults` are those of `meshfleet gateway`, such as `{"silent": 1}`.
+    Devices report every minute of simulated time; `speed` is the number of simulated seconds per real second.
+    `faults` are those of `meshfleet gateway`, such as `{"silent": 1}`.
     """
     settings = EmulatorSettings(
         mac=parse_mac(mac.lower()),

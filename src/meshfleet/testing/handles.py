@@ -8,18 +8,18 @@ from meshfleet.protocol.ids import Mac
 
 
 class RunningGateway(Struct, frozen=True, kw_only=True):
-    """Claimed and connected gateway."""
+    """Gateway that is claimed and connected, with its devices."""
 
     mac: Mac
     devices: tuple[Mac, ...]
 
 
 class RunningFleet(Struct, frozen=True, kw_only=True):
-    """Running service."""
+    """Running service with its gateways: URLs and credentials for a test."""
 
     url: str
     user: str
-    """Name of an admin."""
+    """User name of an admin."""
     password: str
     broker: str
     """URL of its broker, with user and password."""

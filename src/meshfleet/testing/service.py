@@ -1,4 +1,4 @@
-"""Service of a running fleet, with gateways connected to its broker."""
+"""Runs the service of a test fleet, and connects emulated gateways to its broker."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def _run_service(settings: Settings, prepare: Callable[[Database], None]) 
 
 
 def _claim_gateways(connection: Connection, sites: Sequence[Site]) -> dict[Mac, str]:
-    """Claim all gateways, and register the devices behind them as if each had reported."""
+    """Claim all gateways, and register their devices as if each had reported. Return the passwords by MAC."""
     now = clock.now()
     passwords = {
         site.gateway: store.claim_gateway(connection, site.gateway, name=None, by=COMMAND_LINE, now=now)
@@ -105,7 +105,7 @@ def _claim_gateways(connection: Connection, sites: Sequence[Site]) -> dict[Mac, 
 
 
 def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> RunningFleet:
-    # A password in the environment is set for every service, this one included.
+    # If the environment sets the admin password, the service uses it and reports none.
     password = started.admin_password or os.environ["MESHFLEET_ADMIN_PASSWORD"]
     return RunningFleet(
         url=started.url,
@@ -122,7 +122,7 @@ def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> R
 
 @contextmanager
 def _preserve_process_settings() -> Iterator[None]:
-    """Restore the process-wide settings that a service changes (garbage collector, thread switching)."""
+    """Restore on exit the process-wide settings that a service changes (garbage collector, threads)."""
     threshold, interval, frozen = gc.get_threshold(), sys.getswitchinterval(), gc.get_freeze_count()
     try:
         yield

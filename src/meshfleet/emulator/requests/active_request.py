@@ -27,7 +27,7 @@ _RESPONSE_TYPES: Final[dict[Operation, type[responses.Response]]] = {
 
 
 class ActiveRequest:
-    """Request in progress, with what is needed to send exactly one response."""
+    """Request in progress, which sends exactly one response."""
 
     __slots__ = (
         "_context",
@@ -52,11 +52,11 @@ class ActiveRequest:
         self.request: Request | None = None
         self.device: SimulatedDevice | None = context.devices.get(topic.device)
         self.extender: MeshNode | None = None
-        """Extender that connects to the unconnected target; None for other targets."""
+        """Extender that reaches the target if the target has no mesh link; None for other targets."""
         self.route: tuple[MeshNode, ...] = ()
-        """Hops of the last packet, to the target or to the extender."""
+        """Nodes on the route of the last packet, to the target or to its extender."""
         self.on_done: Callable[[ActiveRequest], None] | None = None
-        """Called before the response is sent."""
+        """Called with this request just before the response is sent."""
         self.is_done = False
 
     @property
@@ -79,7 +79,7 @@ class ActiveRequest:
         self._respond(status, origin, {"error_message": message})
 
     def fail_at_gateway(self, status: Status, message: str) -> None:
-        """Send an error response as the gateway; if the gateway is the target, as the target (response-9)."""
+        """Send an error response, origin GATEWAY, or CONNECTED if the gateway is the target (response-9)."""
         is_gateway_target = self.topic.device == self._context.settings.mac
         self.extender = None
         self._respond(
@@ -116,7 +116,7 @@ class ActiveRequest:
         context.outbox.put(context.topics.format_topic(self.topic.to_response_topic()), payload)
 
     def _route_fields(self, origin: Origin) -> dict[str, Any]:
-        """Return the fields for the route to the target or to its extender (response-11, response-12)."""
+        """Return the response fields for the route to the target or extender (response-11, response-12)."""
         if self.extender is not None:
             return {"extender_id": self.extender.mac, "extender_route": self._format_route()}
         if (
@@ -128,5 +128,5 @@ class ActiveRequest:
         return {}
 
     def _format_route(self) -> str:
-        """Format the route. The route to the gateway itself is its MAC."""
+        """Format the route as MACs joined by hyphens. The route to the gateway itself is its MAC."""
         return "-".join(hop.mac for hop in self.route or (self._context.mesh.root,))

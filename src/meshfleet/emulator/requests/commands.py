@@ -1,4 +1,4 @@
-"""Properties that trigger an action when they are written."""
+"""Executes commands: properties that trigger an action when they are written."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _MIN_TEST_INTERVAL: Final = 0.010
 
 
 class ThroughputTester:
-    """Throughput tests of one gateway, upstream and downstream."""
+    """Runs throughput tests between one gateway and its devices, upstream and downstream."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
 
     def start(self, sender: SimulatedDevice, test: ThroughputTest, receivers: list[SimulatedDevice]) -> bool:
-        """Start a test, or stop the running one if `test` has no packets. Return False if one is running."""
+        """Start a test, or stop the running one if `test` has 0 packets. Return False if one is running."""
         if not test.remaining:
             sender.throughput_test = None
             return True
@@ -65,7 +65,7 @@ class ThroughputTester:
             sender.throughput_test = None
 
     def _send_one(self, sender: SimulatedDevice, receiver: SimulatedDevice, priority: int) -> None:
-        """Send one packet, unless the sender is offline or an end is not in the tree."""
+        """Send one packet, unless the sender is offline or there is no route."""
         mesh = self._context.mesh
         route = mesh.find_route((receiver if sender is self._context.gateway_device else sender).node)
         if route is None or sender.is_offline:
@@ -91,14 +91,14 @@ _ALL_DEVICES: Final = Mac("000000000000")
 
 
 class RequestRejection(NamedTuple):
-    """Reason why a write is rejected, with its response status."""
+    """Status and reason of the response to a write that is rejected."""
 
     status: Status
     reason: str
 
 
 class DeviceCommands:
-    """Commands of the devices of one gateway. Their values have been checked against the layouts."""
+    """Executes writes of command properties. The caller has checked the values against their layouts."""
 
     def __init__(self, context: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
         self._context = context
@@ -150,11 +150,11 @@ class DeviceCommands:
         return None
 
     def _run_delayed(self, device: SimulatedDevice, action: Callable[[float], None]) -> None:
-        """Run an action of a device after its response, unless the device is offline by then."""
+        """Run an action shortly after the device has responded, unless the device is offline by then."""
         self._context.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else action(now))
 
     def switch_legacy_mode(self, _gateway: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
-        """Change the mode of a device that cannot be written itself (8111, on the gateway)."""
+        """Change the mode of another device, which may not accept writes itself (8111, on the gateway)."""
         mac, mode = Mac(raw[:_MAC_SIZE].hex()), raw[_MAC_SIZE]
         target = self._context.devices.get(mac)
         if target is None or target is self._context.gateway_device:
@@ -255,4 +255,4 @@ COMMANDS_BY_IDENTIFIER: Final[
     "8304": DeviceCommands.downstream_test,
     "9820": DeviceCommands.send_text,
 }
-"""Command methods by identifier."""
+"""Method that executes each command, by the identifier of its property."""

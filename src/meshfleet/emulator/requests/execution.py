@@ -1,4 +1,4 @@
-"""Execution of requests by their target: checks, reads and writes."""
+"""Executes requests on their target device: checks, reads and writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COMMANDS_WITHOUT_VALUE: Final = frozenset(("8300", "8301", "8302"))
 
 
 class PropertyWriter:
-    """Writer of the properties of the devices of one gateway."""
+    """Writes properties of the devices of one gateway."""
 
     def __init__(self, context: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
         self._context = context
@@ -47,7 +47,7 @@ class PropertyWriter:
     def write(
         self, device: SimulatedDevice, identifier: Identifier, raw: bytes | None, t: float
     ) -> RequestRejection | None:
-        """Write a property that the device has and that is writable; None stands for NULL.
+        """Write a property that the device has and that is writable. `raw` is None for NULL.
 
         Return None on success, otherwise why the write is rejected.
         """
@@ -65,7 +65,7 @@ class PropertyWriter:
         return None
 
     def _check_layout(self, identifier: Identifier, value: bytes) -> RequestRejection | None:
-        """Check a value against its layout, if one is known. A longer value is rejected."""
+        """Check a value against the layout of its identifier, if there is one. Reject longer values too."""
         definition = self._context.catalogue.find(identifier)
         if definition is None or definition.layout is None:
             return None
@@ -90,7 +90,7 @@ _WRITABLE: Final = (IdentifierAccess.WRITE, IdentifierAccess.READ_WRITE)
 
 
 class RequestExecutor:
-    """Executor of requests on the devices of one gateway, which translates decoded requests to raw ones."""
+    """Executes requests on the devices of one gateway. Decoded requests are translated to raw ones."""
 
     def __init__(self, context: EmulatorContext, writer: PropertyWriter) -> None:
         self._context = context
@@ -100,7 +100,7 @@ class RequestExecutor:
         )
 
     def check_decoded(self, exchange: ActiveRequest) -> bool:
-        """Return whether a request can be sent raw. If not, the gateway responds with an error at once."""
+        """Return whether a decoded request can be translated to raw. If not, send an error response."""
         if not exchange.topic.operation.is_decoded:
             return True
         definition = self._find_definition(exchange)
@@ -123,7 +123,10 @@ class RequestExecutor:
         return True
 
     def can_receive(self, exchange: ActiveRequest) -> bool:
-        """Return whether the device receives the request: in storage mode only a mode write (gateway-32)."""
+        """Return whether the device receives the request.
+
+        In storage mode: only writes of 8110 (gateway-32).
+        """
         device = exchange.device
         if device is None or not device.battery_level(self._context.scheduler.now):
             return False
@@ -137,7 +140,10 @@ class RequestExecutor:
         self.execute(exchange)()
 
     def execute(self, exchange: ActiveRequest) -> Callable[[], None]:
-        """Execute a request. Return a function that sends the response, to be called when it has arrived."""
+        """Execute a request.
+
+        Return a function that publishes the response, to call when it reaches the gateway.
+        """
         device = exchange.device
         assert device is not None  # noqa: S101 # requests to unknown devices are rejected before
         if rejection := self._check_access(device, exchange) or self._check_identifier(device, exchange):
@@ -208,7 +214,7 @@ class RequestExecutor:
     # Content of the request
 
     def _find_definition(self, exchange: ActiveRequest) -> IdentifierDefinition | None:
-        """Return the definition of a decoded request's identifier, found by name only, or None."""
+        """Return the definition of the identifier that a decoded request names; None if unknown."""
         definition = self._context.catalogue.find(exchange.topic.identifier or "")
         return definition if definition is not None and definition.name == exchange.topic.identifier else None
 
@@ -220,7 +226,7 @@ class RequestExecutor:
         return Identifier(exchange.topic.identifier or "")
 
     def _encode_value(self, exchange: ActiveRequest) -> bytes | None:
-        """Return the raw value to write; None stands for NULL (request-15 to request-17)."""
+        """Return the raw value that a request writes; None for NULL (request-15 to request-17)."""
         match exchange.request:
             case WriteRequest(value=value):
                 return None if value is None else parse_hex(value)

@@ -1,4 +1,4 @@
-"""Handling of requests: parsing, checks, transport through the mesh to the target, responses."""
+"""Handles requests: parses and checks them, carries them through the mesh to the target, and responds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.sample_buffer import SampleBuffer
 
 
-# Acks: samples that the client has stored, and requests for older samples (ack-18 to ack-23).
+# Acks: a client confirms the samples that it has stored, or requests older ones (ack-18 to ack-23).
 
 _BACKFILL_PAUSE: Final = 0.05
 """Seconds between two samples of a backfill."""
@@ -44,7 +44,7 @@ class _AckedSeries(NamedTuple):
 
 
 class SampleAckHandler:
-    """Handler of sample acks to the devices of one gateway. Acks have no response (ack-5)."""
+    """Handles sample acks for the devices of one gateway. Acks have no response (ack-5)."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
@@ -113,17 +113,17 @@ DEVICE_TIMEOUT: Final = 10.0
 """Seconds that the gateway waits for the response of a device (gateway-28)."""
 
 MAX_OPEN_REQUESTS: Final = 256
-"""Maximum requests to devices in progress; further ones are rejected as busy."""
+"""Maximum requests to devices in progress; further requests are rejected with status BUSY."""
 
 _PROCESSING_SECONDS: Final = 0.005
 """Seconds that a target needs to execute a request."""
 
 _SESSION_SECONDS: Final = 0.120
-"""Seconds to set up and use a short session with an unconnected device."""
+"""Seconds of the short connection between an extender and an unconnected device."""
 
 
 class GatewayRequestHandler:
-    """Handler of the requests to one gateway."""
+    """Handles the requests to one gateway and its devices."""
 
     def __init__(self, context: EmulatorContext, writer: PropertyWriter) -> None:
         self._context = context
@@ -131,11 +131,11 @@ class GatewayRequestHandler:
         self._acks = SampleAckHandler(context)
         self._open_requests: set[ActiveRequest] = set()
         self._sessions: dict[MeshNode, list[tuple[int, int, ActiveRequest]]] = {}
-        """Requests that wait for an extender which is busy with another unconnected device, by priority."""
+        """Waiting requests of each busy extender, highest priority first; it serves one device at a time."""
         self._queued_count = 0
 
     def handle(self, topic: str, payload: bytes | None) -> None:
-        """Handle a message on a subscribed topic. A payload of None was too long to read.
+        """Handle a message on a subscribed topic. `payload` is None if it was too long to read.
 
         Messages to which no response is possible are ignored.
         """
@@ -269,7 +269,10 @@ class GatewayRequestHandler:
         return self._context.mesh.find_relay_by_mac(device.node, extender_id, self._context.scheduler.now)
 
     def _queue_at_extender(self, exchange: ActiveRequest, t: float) -> None:
-        """Queue a request until its target advertises. An extender serves one at a time (gateway-20)."""
+        """Queue a request until its target advertises.
+
+        An extender serves one device at a time (gateway-20).
+        """
         extender = exchange.extender
         assert extender is not None  # noqa: S101 # set by _send for unconnected targets
         self._queued_count += 1

@@ -1,1 +1,1 @@
-"""Emulated gateways on a broker: the only part of the emulator that opens connections and reads the clock."""
+"""Connects emulated gateways to a broker. No other part of the emulator does I/O or reads the clock."""

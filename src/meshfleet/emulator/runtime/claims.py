@@ -1,4 +1,4 @@
-"""Claims of emulated gateways at a service over REST, which return the credentials for its broker."""
+"""Claims emulated gateways at a service over REST. A claim returns the credentials for its broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 _RESPONSE_TIMEOUT: Final = 60.0
-"""Seconds for one response as a whole; the timeouts of the HTTP client apply to each part of it."""
+"""Maximum seconds for one whole response; the timeouts of the HTTP client apply to each part of it."""
 
 _MAX_RESPONSE_BYTES: Final = 64 * 1024
 """Maximum bytes of a response."""
@@ -106,7 +106,7 @@ class _ClaimClient:
         self._login_lock = asyncio.Lock()
 
     async def log_in(self, *, expired_token: str | None) -> None:
-        """Get an access token, unless another task has already replaced the expired one."""
+        """Log in and store an access token, unless another task has already replaced `expired_token`."""
         async with self._login_lock:
             if self._token != expired_token:
                 return
@@ -118,7 +118,7 @@ class _ClaimClient:
             self._token = self._decode_response(LoggedIn, response, body).auth_token
 
     async def claim(self, gateway: Mac) -> BrokerAddress:
-        """Claim a gateway, or renew the credentials of one that is already claimed."""
+        """Claim a gateway and return its broker address; if it is claimed already, renew its credentials."""
         response, body = await self._post_authenticated(GATEWAYS_PATH, NewGateway(mac=gateway))
         if response.status_code == httpx.codes.CONFLICT:
             response, body = await self._post_authenticated(credentials_path(gateway))
@@ -130,7 +130,7 @@ class _ClaimClient:
     async def _post_authenticated(
         self, path: str, request_body: RequestBody | None = None
     ) -> tuple[httpx.Response, bytes]:
-        """Post with the access token and log in again if it has expired: many claims may outlast a token."""
+        """Post with the access token. If it has expired during many claims, log in again and repeat."""
         token = self._token
         response, body = await self._post(path, request_body, token)
         if response.status_code == httpx.codes.UNAUTHORIZED:
@@ -176,7 +176,7 @@ class _ClaimClient:
             if body is None:
                 raise self._build_error("is not a Meshfleet service: its response is too long")
             return response, body
-        # Without the cause: it holds the request with the password or token.
+        # Drop the cause, which holds the request with the password or token.
         raise self._build_error(reason) from None
 
     def _retry_seconds(self, response: httpx.Response) -> int:
@@ -199,13 +199,13 @@ class _ClaimClient:
         try:
             return decode_body(body_type, body)
         except WireError as error:
-            # Only the field name: the rest of the message may repeat the value.
+            # Quote only the field name: the rest of the message may repeat the value.
             raise self._build_error(
                 f"is not a Meshfleet service: its response has no valid {error.field}"
             ) from None
 
     def _quote_problem(self, body: bytes) -> str:
-        """Return the problem description of the service in one line, or nothing if it repeats a secret."""
+        """Return the problem description of the service in one line, or "" if it contains a secret."""
         try:
             problem = decode_body(ProblemSummary, body)
         except WireError:
@@ -232,7 +232,7 @@ class _ClaimClient:
 
 
 async def _run_concurrently(coroutines: Iterable[Coroutine[None, None, None]]) -> None:
-    """Run coroutines concurrently. The first failure cancels the others and is raised itself."""
+    """Run coroutines concurrently. Cancel all at the first failure, and raise it without exception group."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for number, coroutine in enumerate(coroutines):

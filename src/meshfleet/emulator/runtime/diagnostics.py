@@ -33,10 +33,10 @@ _KEEP_ALIVE_SECONDS: Final = 15
 
 
 class DiagnosticsConnection:
-    """Connection that subscribes to firmware answers, shared by all concurrent users.
+    """Connection that receives firmware answers for one gateway, shared by all fetches at the same time.
 
-    `shared` is the main connection of the gateway. If the MAC makes it necessary to use that one, the owner
-    passes on the answers received there.
+    `shared` is the main connection of the gateway, used instead if the MAC has no letters. Its owner then
+    handles the answers received on it; `on_answer` is not called.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class DiagnosticsConnection:
 
     @property
     def problem(self) -> LinkError | None:
-        """Error because of which there is no connection now."""
+        """Error that keeps the connection from being established, or None."""
         return None if self._link is None else self._link.connection_error
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Future[MqttClient]]:
-        """Open the connection, or share the open one. The future resolves when answers can be received.
+        """Open the connection, or share the open one.
 
-        Await it with `asyncio.shield`: other users wait for the same future. On exit the last user waits
-        until the connection or subscription is closed.
+        Yield a future that resolves when answers can be received. Await it with `asyncio.shield`: other users
+        wait for the same future. On exit the last user waits until the connection or subscription is closed.
         """
         ready = self._ready = self._ready or self._start()
         self._users += 1

@@ -1,4 +1,4 @@
-"""Emulated gateways in one process: one simulated time, and a loop that advances each when due."""
+"""Runs emulated gateways in one process: one simulated time, and a loop that advances each when due."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAX_CONNECTING: Final = 100
 
 
 class EmulatedFleet:
-    """Gateways that share one simulated time."""
+    """Runs gateways that share one simulated time."""
 
     def __init__(self, pace: SimulationPace, *, http: AsyncClient, options: MqttOptions) -> None:
         self._pace = pace
@@ -59,7 +59,7 @@ class EmulatedFleet:
         return self._report_count
 
     async def run(self) -> None:
-        """Run until canceled. Raises if a gateway cannot connect for the first time."""
+        """Run until canceled. Raises if the first connection of a gateway fails."""
         connect_slots = asyncio.Semaphore(_MAX_CONNECTING)
         unconnected_count = len(self.uplinks)
 
@@ -100,7 +100,7 @@ class EmulatedFleet:
                 return
 
     def _on_activity(self, uplink: Uplink) -> None:
-        """Advance a gateway at once that received a message or the result of an action."""
+        """Advance a gateway at once after it received a message or the result of an action."""
         self._advance(uplink, self._pace.now())
 
     def _advance(self, uplink: Uplink, moment: float) -> None:

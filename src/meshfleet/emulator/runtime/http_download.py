@@ -1,4 +1,4 @@
-"""Download of an image over HTTP from a URL that another system supplied and that may be signed.
+"""Downloads a firmware image over HTTP. The URL comes from another system and may be signed.
 
 Only the host of a URL is ever logged or quoted in an error: the rest may be as sensitive as a password.
 """
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _MAX_REDIRECTS: Final = 3
 
 _HEADERS: Final = {"Accept": "*/*", "Accept-Encoding": "identity"}
-"""Requests the unencoded bytes: sizes and hashes refer to them."""
+"""Request headers. They ask for the unencoded bytes, which sizes and hashes refer to."""
 
 
 class _UrlRedactionFilter(logging.Filter):
-    """Filter that reduces URLs in the log of httpx to their hosts: it logs each request with its query."""
+    """Reduces URLs in the log of httpx to scheme and host: httpx logs each URL with its query."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -32,7 +32,7 @@ class _UrlRedactionFilter(logging.Filter):
 
 
 logging.getLogger("httpx").addFilter(_UrlRedactionFilter())
-# At debug level it logs headers, which include redirect targets.
+# At debug level httpcore logs headers, which include redirect targets.
 logging.getLogger("httpcore").setLevel(logging.INFO)
 
 
@@ -63,12 +63,12 @@ async def download_image(
         problem = "the URL of the image is invalid"
     except httpx.HTTPError:
         problem = "the image server closed the connection or sent invalid HTTP"
-    # Without the cause: it holds the whole URL.
+    # Drop the cause, which holds the whole URL.
     raise ImageUnavailable(problem) from None
 
 
 async def read_body(response: Response, *, max_bytes: int) -> bytes | None:
-    """Read the body of a response. Return None if it is too long; at most the limit is kept in memory."""
+    """Read the body of a response. If it exceeds `max_bytes`, return None without reading the rest."""
     if int(response.headers.get("Content-Length", 0)) > max_bytes:
         return None
     body = bytearray()
@@ -82,7 +82,7 @@ async def read_body(response: Response, *, max_bytes: int) -> bytes | None:
 async def _follow_redirects(http: AsyncClient, request: Request, max_bytes: int) -> bytes:
     for _ in range(1 + _MAX_REDIRECTS):
         _check_url(request.url)
-        # The credentials of the client belong to another server.
+        # Send no credentials: those of the HTTP client belong to another server.
         response = await http.send(request, stream=True, auth=None, follow_redirects=False)
         try:
             if response.next_request is None:

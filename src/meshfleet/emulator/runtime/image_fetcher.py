@@ -1,4 +1,4 @@
-"""Fetching of firmware images: ask the service for the URL of an image, then download it (firmware-21)."""
+"""Fetches firmware images: asks the service for the URL of an image, then downloads it (firmware-21)."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class ImageFetchOptions(Struct, frozen=True, kw_only=True):
     """Limits for fetching images; many gateways may share them."""
 
     idle_timeout: float = 10.0
-    """Seconds without an answer of the service or without data of the image server."""
+    """Maximum seconds to wait for an answer of the service, or for data of the image server."""
     total_timeout: float = 300.0
-    """Seconds for the whole download of an image."""
+    """Maximum seconds for the whole download of an image."""
     max_bytes: int = MAX_PACKAGE_BYTES
     """Maximum bytes of an image."""
     tls: SSLContext | None = None
@@ -53,10 +53,10 @@ _DEFAULTS: Final = ImageFetchOptions()
 
 
 class GatewayImageFetcher:
-    """Fetcher of firmware images for one gateway.
+    """Fetches firmware images for one gateway.
 
-    `link` is the main connection of the gateway, used only if its MAC has no letters: see `diagnostics`. Its
-    owner then passes messages on the answer topic to `on_answer`.
+    `link` is the main connection of the gateway, used only if its MAC has no letters: see `diagnostics`. The
+    owner of `link` then passes messages on the answer topic to `on_answer`.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class GatewayImageFetcher:
     async def fetch(self, question: FirmwareQuestion) -> ImageInfo:
         """Ask the service for the URL of an image, download it and check it.
 
-        Raises ImageUnavailable if it cannot be fetched now, and ImageBroken if it is not the announced image.
-        Cancellation closes the connections.
+        Raises ImageUnavailable if the image cannot be fetched now, and ImageBroken if its size, hash or
+        format is wrong. Cancellation closes the connections.
         """
         answer = await self._request_location(question)
         if answer is None:
@@ -137,7 +137,10 @@ class GatewayImageFetcher:
     async def _publish_until_answered(
         self, connection: Future[MqttClient], question: bytes, answer: Future[FirmwareAnswer | None]
     ) -> bool:
-        """Ask up to three times with the same id, so that any answer counts. Return whether one arrived."""
+        """Publish a question up to three times; an answer to any of them counts.
+
+        Return whether one arrived.
+        """
         for _ in range(_MAX_ATTEMPTS):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._fetch_options.idle_timeout):

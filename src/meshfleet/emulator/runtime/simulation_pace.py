@@ -1,4 +1,4 @@
-"""Pace of simulated time: bound to the wall clock, or to a rate of reports per second."""
+"""Decides how fast simulated time advances: with the wall clock, or at a rate of reports per second."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.clock import SimulatedClock
 
 _SPEED_WINDOW_SECONDS: Final = 1.0
-"""Seconds over which the speed of a simulation that follows a report rate is measured."""
+"""Seconds over which `ReportRatePace` measures how fast simulated time advances."""
 
 
 _log = logging.getLogger(__name__)
 
 _MAX_LAG_SECONDS: Final = 0.2
-"""Seconds of lag after which a simulation stops trying to catch up."""
+"""Seconds behind the wall clock after which a simulation continues late instead of catching up."""
 
 _CLOCK_JUMP_MS: Final = 10_000.0
-"""Milliseconds between two readings of the wall clock that are treated as a clock change."""
+"""Milliseconds between two readings of the wall clock beyond which it was set or the machine slept."""
 
 
 def read_wall_clock_ms() -> float:
@@ -38,7 +38,7 @@ class StepBudget(NamedTuple):
 
 
 class SimulationPace(Protocol):
-    """Rule by which simulated time advances."""
+    """Decides how fast simulated time advances."""
 
     def start(self) -> None:
         """Start the simulation now."""
@@ -47,17 +47,17 @@ class SimulationPace(Protocol):
         """Return the current simulated time."""
 
     def next_step(self, due: float, report_count: int) -> StepBudget:
-        """Return the limits of a step, given the time of the next event and the number of reports so far."""
+        """Return the limits of a step. `due` is the simulated time of the next event."""
 
     def advance_to(self, moment: float) -> None:
         """Record that the simulation has reached this time."""
 
     def fall_behind(self, moment: float) -> None:
-        """Record that a step ended at this time because it took too long."""
+        """Record that a step was stopped at simulated time `moment` because it took too long."""
 
 
 class RealTimePace:
-    """Pace at which one second of wall-clock time is `clock.speed` simulated seconds.
+    """Advances simulated time by `clock.speed` seconds per second of wall-clock time.
 
     If the wall clock jumps, because it was set or the machine slept, the simulation continues where it was.
     """
@@ -85,14 +85,14 @@ class RealTimePace:
         return self._latest
 
     def next_step(self, _due: float, _report_count: int) -> StepBudget:
-        """Return a step up to now with any number of reports."""
+        """Return a step up to the current time, without a limit on reports."""
         return StepBudget(self.now(), inf)
 
     def advance_to(self, moment: float) -> None:
         """Do nothing: the time follows the wall clock."""
 
     def fall_behind(self, moment: float) -> None:
-        """Continue from this time if the lag is too long, so that work does not pile up. Warn once."""
+        """Continue from `moment` if the lag is too long, so that work does not pile up. Warn once."""
         if self._clock.wall_seconds(self._latest - moment) < _MAX_LAG_SECONDS:
             return
         if not self._is_behind:
@@ -103,7 +103,7 @@ class RealTimePace:
 
 
 class ReportRatePace:
-    """Pace at which a number of reports per second is created, however much simulated time that takes."""
+    """Advances simulated time just fast enough to create `rate` reports per second of wall-clock time."""
 
     def __init__(self, clock: SimulatedClock, rate: float) -> None:
         self._clock = clock
@@ -123,7 +123,7 @@ class ReportRatePace:
         return self._now
 
     def next_step(self, due: float, report_count: int) -> StepBudget:
-        """Return a step with the reports missing up to now. All of them get the current wall-clock time."""
+        """Return a step that creates the reports due by now. All of them get the current wall-clock time."""
         now = read_wall_clock_ms()
         moment, millis = self._speed_base
         if now - millis >= _SPEED_WINDOW_SECONDS * 1000.0 and self._now > moment:

@@ -1,4 +1,4 @@
-"""Connection of one emulated gateway to its broker, and the transport of messages in both directions."""
+"""Connects one emulated gateway to its broker, and carries its messages in both directions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _log = logging.getLogger(__name__)
 
 
 class _GatewayRestart(Exception):  # ends a task group and is not an error
-    """The gateway restarts."""
+    """Raised to end the tasks of a connection when the gateway restarts."""
 
 
 class Uplink:
-    """Connection of one gateway, reopened after each restart of the gateway."""
+    """Broker connection of one gateway, reopened after each restart of the gateway."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Uplink:
         self.next_due = 0.0
         """Simulated time at which the fleet advances the gateway next."""
         self.counted_reports = gateway.report_count
-        """Reports of the gateway that the fleet has counted."""
+        """Number of reports of the gateway that the fleet's report count already includes."""
         self.on_activity: Callable[[Uplink], None] = lambda _: None
         """Called when the gateway received messages or the result of an action."""
         self.max_queued = 10_000
@@ -126,9 +126,10 @@ class Uplink:
         on_connected: Callable[[], None],
         started: asyncio.Event,
     ) -> None:
-        """Stay connected until canceled. The first connection waits for a slot, and its failure is raised.
+        """Stay connected until canceled. If the first connection fails, raise its error.
 
-        Then wait until the simulation has started: before, there is no simulated time for responses.
+        The first connection waits for one of `connect_slots`. Then wait for `started`, the start of the
+        simulation: before it, there is no simulated time for responses.
         """
         async with connect_slots:
             self._link = link = await self._connect(self._options)
@@ -169,7 +170,7 @@ class Uplink:
             await link.subscribe(topics.request_filter(settings.mac), topics.broadcast_filter())
 
     async def _serve(self, link: MqttClient) -> None:
-        """Transport messages in both directions until the gateway restarts."""
+        """Carry messages in both directions until the gateway restarts."""
         self._link = link
         try:
             async with asyncio.TaskGroup() as tasks:

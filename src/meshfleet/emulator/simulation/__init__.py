@@ -1,1 +1,1 @@
-"""The simulation: sites, radio, mesh, devices and sensors. It is pure; time is an argument."""
+"""The simulation: sites, radio, mesh, devices and sensors. It does no I/O; time is an argument."""

@@ -1,6 +1,7 @@
 """Simulated time, its scheduler, and its conversion to wall-clock time.
 
-Reports carry wall-clock time at any speed of the simulation (gateway-42); only `SimulatedClock` converts it.
+Reports carry wall-clock time at any speed of the simulation (gateway-42). Only `SimulatedClock` converts
+between both times.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
-# Scheduled callbacks, in simulated seconds. Nothing waits here: the owner of the time runs what is due.
+# Scheduled callbacks, in simulated seconds. Nothing waits here: the owner of the simulation calls `run`.
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,20 +38,20 @@ class SimulationScheduler:
         """Current simulated time; during `run`, the time of the running callback."""
 
     def at(self, t: float, callback: ScheduledCallback) -> None:
-        """Schedule a callback; if the time has passed already, for now."""
+        """Schedule a callback at a simulated time, or now if that time has passed."""
         heappush(self._callbacks, (max(t, self.now), next(self._order), callback))
 
     def after(self, seconds: float, callback: ScheduledCallback) -> None:
-        """Schedule a callback for a number of seconds from now."""
+        """Schedule a callback in this number of simulated seconds from now."""
         self.at(self.now + seconds, callback)
 
     @property
     def next_due(self) -> float:
-        """Time of the next callback; infinite if there is none."""
+        """Simulated time of the next callback; infinite if there is none."""
         return self._callbacks[0][0] if self._callbacks else inf
 
     def run(self, until: float) -> None:
-        """Run all callbacks up to a time, including those that they add."""
+        """Run all callbacks up to a simulated time, including callbacks that are added meanwhile."""
         callbacks = self._callbacks
         while callbacks and callbacks[0][0] <= until:
             t, _, callback = heappop(callbacks)
@@ -60,7 +61,7 @@ class SimulationScheduler:
 
 
 class SimulatedClock:
-    """Conversion between simulated and wall-clock time.
+    """Converts between simulated and wall-clock time.
 
     `origin` is the wall-clock time, in milliseconds since 1970, at simulated second 0.
     """
@@ -94,6 +95,6 @@ class SimulatedClock:
         return seconds / self.speed
 
     def rebase(self, t: float, millis: float, speed: float) -> None:
-        """Set the wall-clock time of a simulated time, and the speed from then on."""
+        """Let simulated time `t` be wall-clock time `millis`, and set the speed from then on."""
         self._base_time, self._base_millis, self.speed = t, millis, speed
         self._cached_time = (nan, self._cached_time[1])

@@ -1,6 +1,6 @@
 """State of one simulated device.
 
-A process may hold hundreds of thousands of them, so that rarely used state is None until it is needed.
+A process may hold hundreds of thousands of devices, so rarely used state is None until it is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOORS_PER_HEARTBEAT: Final = 4
 
 _MEAN_STILL_SECONDS: Final = 600.0
 _MEAN_MOVING_SECONDS: Final = 60.0
-"""Mean seconds between changes of motion."""
+"""Mean seconds without motion and in motion, until the next change."""
 
 _MOTION_TIMEOUT = Identifier("8204")
 
@@ -47,7 +47,7 @@ class ResetCause:
 
 
 class ThroughputTest(Struct):
-    """Throughput test in which a device sends packets without content."""
+    """Running throughput test: `remaining` packets, sent in bursts every `interval` seconds."""
 
     remaining: int
     interval: float
@@ -96,7 +96,7 @@ class SimulatedDevice:
         self.mode = site_device.mode
         self.firmware_version: Version = self.product.firmware
         self.battery = site_device.battery
-        # Installed up to two months ago.
+        # The device was started up to two months before the simulation.
         self.booted_at = -float(noise_bits(self.noise_key, 4) % 5_000_000)
         self.reset_cause = ResetCause.POWER_ON
         self.heartbeats = 0
@@ -115,7 +115,7 @@ class SimulatedDevice:
         self.has_sensor_fault = False
         self.is_silent = False
         self.is_offline = False
-        """Whether it is restarting or its battery is empty."""
+        """Whether the device is restarting or its battery is empty."""
         self.is_reporting = False
         self.received_test_packets = 0
         """Number of packets received in throughput tests."""
@@ -125,16 +125,16 @@ class SimulatedDevice:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the device receives requests."""
+        """Whether the device can receive requests: not silent, offline, in storage mode or in DFU mode."""
         return not (self.is_silent or self.is_offline or self.mode in (DeviceMode.STORAGE, DeviceMode.DFU))
 
     @property
     def is_connected(self) -> bool:
-        """Whether the mode of the device requires a mesh link."""
+        """Whether the device is in connected mode: it has or seeks a mesh link."""
         return self.mode is DeviceMode.CONNECTED
 
     def next_seq(self, kind: Kind, identifier: Identifier | None = None) -> int:
-        """Return the next sequence number of a series of reports: 0 to 255, then 0 again."""
+        """Return and advance the sequence number of a series of reports: 0 to 255, then 0 again."""
         index = self.product.series_index[kind, identifier]
         seq = self.seqs[index]
         self.seqs[index] = (seq + 1) & 0xFF
@@ -153,7 +153,7 @@ class SimulatedDevice:
         self.values[identifier] = raw
 
     def sample_buffer(self, kind: Kind, identifier: Identifier) -> SampleBuffer:
-        """Return the buffer of samples of a series that are not acknowledged; create it if there is none."""
+        """Return the buffer for unacknowledged samples of a series; create it if there is none."""
         if self.sample_buffers is None:
             self.sample_buffers = {}
         buffer = self.sample_buffers.get((kind, identifier))
@@ -181,7 +181,7 @@ class SimulatedDevice:
         return self.motion_transitions % 2 == 1
 
     def seconds_in_motion(self, t: float) -> float:
-        """Return the total seconds in motion up to a time, which may be shortly before the last change."""
+        """Return the total seconds in motion up to time `t`, which may lie shortly before the last change."""
         return self.motion_seconds + (max(0.0, t - self.motion_changed_at) if self.is_moving else 0.0)
 
     def next_motion_delay(self) -> float:
@@ -214,7 +214,10 @@ class SimulatedDevice:
         return t - self.motion_changed_at > int.from_bytes(self.value(Identifier("9808")), "big")
 
     def seconds_to_advertisement(self, t: float, n: int) -> float:
-        """Return the seconds until the next advertisement, when a waiting extender can connect."""
+        """Return the seconds until the next advertisement, to which an extender can connect.
+
+        The delay is random, but always the same for the same `n`.
+        """
         interval = int.from_bytes(self._advertisement(t)[:2], "big") / 1000.0
         return interval * uniform_noise(self.noise_key, n)
 
@@ -228,7 +231,7 @@ class SimulatedDevice:
         return self.value(mode) if mode in self.product.default_values else b"\0\xc8"
 
     def new_door_openings(self) -> int:
-        """Return how often a magnet has left the range since the last heartbeat."""
+        """Return how many door openings the magnet sensor has detected since the last heartbeat."""
         return max(
             0,
             noise_bits(self.noise_key ^ 0xD0, self.heartbeats) % (3 * DOORS_PER_HEARTBEAT)

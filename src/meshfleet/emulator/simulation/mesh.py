@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 
-# Receivers of each node: the few that matter, found without checking all nodes of a large site.
+# Receivers of each node: only the few best ones, found without checking all nodes of a large site.
 
 MAX_RECEIVERS: Final = 6
 """Maximum receivers that are tracked per node; more would not improve the choice of a parent."""
@@ -33,11 +33,14 @@ MAX_RECEIVERS: Final = 6
 _HOP_METERS: Final = 12.0
 """Meters that a link spans reliably."""
 _RELIABLE_DBM: Final = -86.0
-"""RSSI of such a link, in dBm."""
+"""Minimum mean RSSI of a reliable link, in dBm."""
 
 
 class ReceiverIndex:
-    """Index of receiving nodes by floor and x coordinate, as most nodes of a large site are too far away."""
+    """Finds the nodes that may receive another node.
+
+    Nodes are indexed by floor and x coordinate, because most nodes of a large site are too far away.
+    """
 
     def __init__(self, nodes: Iterable[MeshNode], walls: Walls) -> None:
         self._walls = walls
@@ -50,9 +53,9 @@ class ReceiverIndex:
     def find_receivers(
         self, node: MeshNode, *, preferred: Mac | None = None
     ) -> tuple[tuple[MeshNode, ...], array[float]]:
-        """Return the receivers of a node and their mean RSSI, the strongest first.
+        """Return the receivers of a node and the mean RSSI at each in dBm, the strongest first.
 
-        The preferred parent is among them if it receives the node at all.
+        The node with the MAC `preferred` is among them if it receives the node at all.
         """
         candidates = [
             (level, receiver)
@@ -82,7 +85,7 @@ _RANGE_BY_FLOOR: Final = tuple(
     (floor_offset, radio.compute_range(abs(floor_offset) * radio.FLOOR_LOSS_DB))
     for floor_offset in (0, -1, 1)
 )
-"""Range in meters by difference of floors. Nodes two floors away are never received."""
+"""Pairs of floor difference and radio range in meters. Nodes two floors away are never received."""
 
 _EMPTY_FLOOR: Final[tuple[list[MeshNode], list[float]]] = ([], [])
 
@@ -96,7 +99,7 @@ def _by_strength(candidate: tuple[float, MeshNode]) -> float:
 
 
 def _select_receivers(candidates: list[tuple[float, MeshNode]]) -> list[tuple[float, MeshNode]]:
-    """Select the strongest nodes for one half and nodes nearer to the gateway for the other.
+    """Select receivers: one half the strongest, the other half reliable ones near the gateway.
 
     Otherwise the nodes of a dense group would track only each other.
     """
@@ -125,7 +128,7 @@ NO_RSSI: Final = array("f")
 
 
 class MeshNode:
-    """Position of a device in the tree. A process may hold 250,000 of them."""
+    """Gateway or device as a node of the tree. A process may hold 250,000 nodes."""
 
     __slots__ = (
         "capacity",
@@ -152,12 +155,12 @@ class MeshNode:
         self.tx_gain = 0.0
         """Transmit power relative to the default, in dB."""
         self.wants_link = False
-        """Whether it has or seeks a link."""
+        """Whether the node has or seeks a link to a parent."""
         self.parent: MeshNode | None = None
         self.child_count = 0
         self.depth = DISCONNECTED_DEPTH
         self.receivers: tuple[MeshNode, ...] = ()
-        """Nodes that may receive it, the strongest mean RSSI first."""
+        """Nodes that may receive this node, the strongest mean RSSI first."""
         self.mean_rssi: array[float] = NO_RSSI
         """Mean RSSI at each of the receivers in dBm, without the transmit gain."""
 
@@ -172,17 +175,18 @@ SWITCH_MARGIN_DB: Final = 8.0
 """dB by which another parent must be better to replace a usable link."""
 
 FADED_SWITCH_MARGIN_DB: Final = 3.0
-"""dB of advantage that replaces a faded link. A link this far below the usable level breaks."""
+"""dB by which another parent must be better to replace a link that has faded below the usable level. A link
+that is further below that level than this breaks."""
 
 HOP_PENALTY_DB: Final = 3.0
-"""dB that a parent must be stronger to make up for one more hop, which adds latency and packet loss."""
+"""dB by which a parent must be stronger to justify one more hop, which adds latency and packet loss."""
 
 _MIN_READING_DBM, _MAX_READING_DBM = -127, -20
 """Limits of an RSSI reading in dBm."""
 
 
 class SimulatedMesh:
-    """Mesh of a site. Initially, at t = 0, all nodes in connected mode have joined as far as possible."""
+    """Mesh of a site. At t = 0 every node in connected mode has joined, if a parent can adopt it."""
 
     __slots__ = ("_preferred_parents", "nodes", "root")
 
@@ -196,7 +200,7 @@ class SimulatedMesh:
         self.root.wants_link, self.root.depth = True, 0
         self.nodes: dict[Mac, MeshNode] = {site.gateway: self.root}
         self._preferred_parents: dict[Mac, Mac] = {}
-        """Preferred parents of the site, by the MAC of the child."""
+        """MAC of the parent that the site prefers for a node, by the MAC of the node."""
         for site_device in site.devices:
             node = MeshNode(
                 site_device.mac,
@@ -228,7 +232,7 @@ class SimulatedMesh:
         return _MIN_READING_DBM if level < _MIN_READING_DBM else min(level, _MAX_READING_DBM)
 
     def find_route(self, node: MeshNode) -> tuple[MeshNode, ...] | None:
-        """Return the nodes from the first hop below the gateway down to a node; None if it has no route."""
+        """Return the nodes from the first hop below the gateway down to `node`; None if there is no route."""
         if node.depth == DISCONNECTED_DEPTH:
             return None
         hops = []
@@ -239,7 +243,7 @@ class SimulatedMesh:
         return tuple(reversed(hops))
 
     def find_relay(self, node: MeshNode, t: float) -> MeshNode | None:
-        """Return the node of the tree that receives an unconnected node best now; None if none is usable."""
+        """Return the node of the tree that receives an unconnected node best at time `t`, or None."""
         best, strongest = None, MIN_USABLE_DBM
         means, gain = node.mean_rssi, node.tx_gain
         for i, receiver in enumerate(node.receivers):
@@ -250,7 +254,7 @@ class SimulatedMesh:
         return best
 
     def find_relay_by_mac(self, node: MeshNode, mac: Mac, t: float) -> MeshNode | None:
-        """Return the node with this MAC if it is in the tree and receives the other node; otherwise None."""
+        """Return the node with MAC `mac` if it is in the tree and receives `node` now; otherwise None."""
         for i, receiver in enumerate(node.receivers):
             if receiver.mac == mac:
                 is_received = (
@@ -277,7 +281,10 @@ class SimulatedMesh:
             self._set_parent(orphan, None)
 
     def reselect_parent(self, node: MeshNode, t: float) -> bool:
-        """Look for a better parent, or any if there is none. Return whether the parent has changed."""
+        """Look for a better parent, or for any if the node has none.
+
+        Return whether the parent has changed.
+        """
         if node is self.root or not node.wants_link:
             return False
         parent = node.parent
@@ -290,7 +297,7 @@ class SimulatedMesh:
         return chosen is not parent
 
     def _select_parent(self, node: MeshNode, parent: MeshNode, t: float) -> MeshNode | None:
-        """Return the parent that a node should have. Margins favor the present one, to avoid flapping."""
+        """Return the parent that a node should have. Margins favor the current parent, to avoid flapping."""
         level = self.link_rssi(node, node.receivers.index(parent), t)
         merit = level - HOP_PENALTY_DB * parent.depth
         if level < MIN_USABLE_DBM:
@@ -304,7 +311,7 @@ class SimulatedMesh:
         return self._find_best_parent(node, t, merit=merit + SWITCH_MARGIN_DB) or parent
 
     def _find_preferred_parent(self, node: MeshNode, t: float) -> MeshNode | None:
-        """Return the parent that the site prefers for a node, if it is possible now."""
+        """Return the parent that the site prefers for a node, or None if it cannot be the parent now."""
         preferred_mac = self._preferred_parents.get(node.mac)
         if preferred_mac is not None:
             for i, receiver in enumerate(node.receivers):
@@ -313,7 +320,7 @@ class SimulatedMesh:
         return None
 
     def _find_best_parent(self, node: MeshNode, t: float, *, merit: float) -> MeshNode | None:
-        """Return the best new parent with at least this merit that can adopt a node; None if none can."""
+        """Return the best new parent for a node, or None if none reaches `merit` (RSSI minus hop penalty)."""
         best, height = None, self._get_height(node)
         for i, receiver in enumerate(node.receivers):
             if node.mean_rssi[i] + node.tx_gain + SLOW_FADING_DB < max(merit, MIN_USABLE_DBM):
@@ -328,7 +335,7 @@ class SimulatedMesh:
         return best
 
     def _can_adopt(self, receiver: MeshNode, node: MeshNode, height: int) -> bool:
-        """Return whether the limits of the tree allow a node to become the parent of another."""
+        """Return whether `receiver` may become the parent of `node`: depth, children, no loop."""
         return (
             receiver is not node.parent
             and receiver.depth != DISCONNECTED_DEPTH
@@ -385,7 +392,7 @@ class SimulatedMesh:
         ]
         self._join_nodes(extenders)
         for node in extenders:
-            self.reselect_parent(node, 0.0)  # the first ones had few parents to choose from
+            self.reselect_parent(node, 0.0)  # the first extenders had few parents to choose from
         self._join_nodes(
             [node for node in self.nodes.values() if node.wants_link and node.role is NodeRole.LEAF]
         )
@@ -396,7 +403,10 @@ class SimulatedMesh:
             waiting = [node for node in waiting if node.depth == DISCONNECTED_DEPTH]
 
     def _iterate_tiers(self, waiting: list[MeshNode]) -> Iterator[list[MeshNode]]:
-        """Iterate over nodes in join order: preferred parent connected, no preference, all preferences."""
+        """Yield the waiting nodes in groups, in the order in which they should join.
+
+        First nodes whose preferred parent has joined, then nodes without a preference, then all others.
+        """
         preferences = {
             node: self.nodes.get(self._preferred_parents[node.mac])
             for node in waiting
@@ -416,7 +426,7 @@ def _child_depth(parent: MeshNode | None) -> int:
 
 
 def _is_descendant(node: MeshNode, ancestor: MeshNode) -> bool:
-    """Return whether a node is another node or below it."""
+    """Return whether `node` is `ancestor` or below it in the tree."""
     current: MeshNode | None = node
     while current is not None and current is not ancestor:
         current = current.parent

@@ -13,7 +13,7 @@ _MASK = 0xFFFFFFFF
 _SPREAD = 0x9E3779B1
 _RANGE = 1 << 32
 _GOLDEN = 1.618034
-"""Ratio of two frequencies whose sum does not repeat."""
+"""Ratio of the frequencies of two sine waves, such that their sum does not repeat."""
 
 
 def derive_noise_key(*parts: object) -> int:
@@ -23,7 +23,7 @@ def derive_noise_key(*parts: object) -> int:
 
 
 def noise_bits(key: int, n: int) -> int:
-    """Return 32 pseudo-random bits for a key and a count."""
+    """Return 32 pseudo-random bits, always the same for the same key and count `n`."""
     bits = (key ^ n * _SPREAD) & _MASK
     bits = (bits >> 16 ^ bits) * 0x7FEB352D & _MASK
     bits = (bits >> 15 ^ bits) * 0x846CA68B & _MASK
@@ -31,12 +31,12 @@ def noise_bits(key: int, n: int) -> int:
 
 
 def uniform_noise(key: int, n: int) -> float:
-    """Return a number from 0 to 1 with uniform distribution."""
+    """Return a repeatable pseudo-random number from 0 to 1 with uniform distribution."""
     return noise_bits(key, n) / _RANGE
 
 
 def triangular_noise(key: int, n: int) -> float:
-    """Return a number from -1 to 1 with triangular distribution around 0."""
+    """Return a repeatable pseudo-random number from -1 to 1 with triangular distribution around 0."""
     bits = noise_bits(key, n)
     return ((bits >> 16) + (bits & 0xFFFF)) / 0xFFFF - 1.0
 
@@ -56,5 +56,5 @@ def drift_noise(key: int, t: float, period: float) -> float:
 
 
 def exponential_delay(key: int, n: int, mean: float) -> float:
-    """Return the n-th delay until an event that happens once in `mean` seconds on average."""
+    """Return the n-th random delay between events that happen every `mean` seconds on average."""
     return -mean * log(1.0 - uniform_noise(key, n)) if mean < inf else inf

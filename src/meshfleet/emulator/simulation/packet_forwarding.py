@@ -1,4 +1,4 @@
-"""Forwarding of packets through the mesh, hop by hop.
+"""Forwards packets through the mesh, hop by hop.
 
 Every node sends one packet at a time and has a queue per priority: packets of higher priority overtake others
 at every hop, which matters as soon as the air time is used up (gateway-21).
@@ -63,7 +63,7 @@ class _Sender:
 
 
 class PacketForwarder:
-    """Forwarder of all packets of one mesh."""
+    """Forwards all packets of one mesh."""
 
     def __init__(self, scheduler: SimulationScheduler, mesh: SimulatedMesh, key: int) -> None:
         self._scheduler = scheduler
@@ -90,7 +90,7 @@ class PacketForwarder:
         )
 
     def clear(self) -> None:
-        """Discard all queued packets without callbacks: the gateway restarts. Their requests time out."""
+        """Discard all queued packets without callbacks when the gateway restarts. Their requests time out."""
         for sender in self._senders.values():
             sender.queue.clear()
             sender.queued_by_priority = [0] * len(Priority)

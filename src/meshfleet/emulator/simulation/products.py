@@ -44,7 +44,7 @@ class DeviceMode(IntEnum):
 
 
 class Chip(Enum):
-    """Chip of a device, with its transmit powers in dBm."""
+    """Chip of a device, with the transmit powers that it supports, in dBm."""
 
     NRF51822 = (-30, -20, -16, -12, -8, -4, 0, 4)
     NRF52832 = (-40, -20, -16, -12, -8, -4, 0, 4)
@@ -52,12 +52,12 @@ class Chip(Enum):
 
     @property
     def is_nrf52(self) -> bool:
-        """Whether it advertises with another MAC in DFU mode (firmware-14)."""
+        """Whether the chip is an nRF52, which advertises with another MAC in DFU mode (firmware-14)."""
         return self is not Chip.NRF51822
 
 
 class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
-    """Properties that all devices of a product share."""
+    """Characteristics that all devices of a product share."""
 
     model: ModelNumber
     variant: int = 0
@@ -70,22 +70,22 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
     hardware: tuple[int, int] = (1, 0)
     has_battery: bool = True
     has_button: bool = False
-    """Whether a user can raise an alarm with it."""
+    """Whether the device has a button that raises an alarm."""
     motion_code: int = 0
     """Value of 8810 while the device moves or detects motion; 0 if it cannot."""
     has_sensor_number: bool = False
-    """Whether a temperature is followed by the number of the sensor."""
+    """Whether the raw value of a temperature (8800) ends with one more byte, the index of the sensor."""
     measurements: tuple[Identifier, ...] = ()
     own_reported: tuple[Identifier, ...] = ()
-    """Product-specific properties that it reports by itself."""
+    """Product-specific properties that the device reports by itself."""
     own_readable: tuple[Identifier, ...] = ()
-    """Product-specific properties that it sends only in response to a read request."""
+    """Product-specific properties that the device sends only in response to a read request."""
     own_commands: tuple[Identifier, ...] = ()
-    """Product-specific commands."""
+    """Product-specific commands: properties that trigger an action when they are written."""
 
     @cached_property
     def name(self) -> str:
-        """Product name, or its code if it has none."""
+        """Product name; if it has none, the code of model number and variant."""
         return find_product_name(self.model, self.variant) or format_product_code(self.model, self.variant)
 
     @cached_property
@@ -130,14 +130,14 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def identifiers(self) -> frozenset[Identifier]:
-        """Identifiers that requests can address."""
+        """Identifiers that requests can read or write."""
         return frozenset(
             (*self.measurements, *self.reported_properties, *self.unreported_properties, *self.commands)
         )
 
     @cached_property
     def series_index(self) -> Mapping[tuple[Kind, Identifier | None], int]:
-        """Index of each series of reports that has its own sequence number."""
+        """Index into `SimulatedDevice.seqs` of each series of reports with its own sequence number."""
         series_list: list[tuple[Kind, Identifier | None]] = [(Kind.HEARTBEAT, None), (Kind.RSSI, None)]
         series_list += (
             (Kind.PROPERTY, identifier)
@@ -188,7 +188,7 @@ _DEFAULT_VALUES: Final = {
         "9821": "00",
     }.items()
 }
-"""Values of new devices."""
+"""Raw values of stored properties in new devices, by identifier."""
 
 _ALL_MODES = frozenset(DeviceMode)
 _UNCONNECTED_MODES = frozenset({DeviceMode.STORAGE, DeviceMode.UNCONNECTED, DeviceMode.DFU})

@@ -1,4 +1,4 @@
-"""Values of the properties of a device: stored ones, and those derived from its state."""
+"""Values of the properties of a device: stored values, and values computed from its state."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PRESS_STEP_MS: Final = 100
 
 
 def accepts_value(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> bool:
-    """Return whether the device accepts a value that its layout allows."""
+    """Return whether the device accepts a value for a property. The layout has been checked before."""
     accepts = _VALUE_CHECKS.get(identifier)
     return accepts is None or accepts(device, raw)
 
 
 def apply_value_effects(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> None:
-    """Apply the effects of a property on the mesh node: capacity and transmit power."""
+    """Apply a written value to the mesh node: 8210 sets its capacity, 9802 its transmit power."""
     if effect := _EFFECTS.get(identifier):
         effect(device, raw)
 
@@ -85,7 +85,7 @@ def read_property(device: SimulatedDevice, identifier: Identifier, t: float) -> 
 
 
 def encode_version(device: SimulatedDevice) -> bytes:
-    """Return the raw firmware version; a release version has no fourth byte."""
+    """Return the raw firmware version: three bytes, and for a beta version a fourth."""
     major, minor, patch, _ = device.firmware_version
     return bytes((major, minor, patch, device.firmware_version.beta))[
         : 4 if device.firmware_version.beta else 3
@@ -108,7 +108,7 @@ def _encode_motion(device: SimulatedDevice, _t: float) -> bytes:
 
 
 def encode_motion_event(device: SimulatedDevice) -> bytes:
-    """Return the raw value of a motion event: the motion state with the flag of a change."""
+    """Return the raw value of a motion event: property 8810 with the change flag set."""
     return _encode_motion(device, 0.0)[:-1] + b"\x01"
 
 
@@ -160,4 +160,4 @@ _STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] =
     "8813": lambda device, t: read_sensor(device, Identifier("8813"), t),
     "8831": lambda device, _: pack(">I", device.door_count & 0xFFFFFFFF),
 }
-"""Properties that are derived from the state of the device."""
+"""Functions that compute property values from the state of the device, by identifier."""

@@ -29,19 +29,19 @@ FLOOR_LOSS_DB: Final = 12.0
 FLOOR_HEIGHT_METERS: Final = 3.0
 
 SLOW_FADING_DB: Final = 6.0
-"""Maximum of the slow fading in dB, in either direction."""
+"""Maximum of the slow fading in dB, positive or negative."""
 FAST_FADING_DB: Final = 4.0
 
 _SLOW_FADING_SECONDS: Final = 1800.0
 _MIN_DISTANCE_METERS: Final = 0.5
 _MIN_DISTANCE_SQUARED: Final = _MIN_DISTANCE_METERS**2
 _FAST_KEY: Final = 0x5BD1E995
-"""Key that makes the fast fading of a pair independent of its slow fading."""
+"""Mask for noise keys, so that the fast fading of two nodes is independent of their slow fading."""
 
 _MIN_PACKET_LOSS: Final = 0.002
 _STEEPNESS: Final = 2.5
 _ODDS: Final = 2.217
-"""Chosen with the steepness so that a tenth of the packets is lost on a link that is just usable."""
+"""Offset of the loss curve, chosen so that a link that is just usable loses a tenth of its packets."""
 
 
 def estimate_mean_rssi(a: SitePosition, b: SitePosition, walls: Walls) -> float:
@@ -59,12 +59,12 @@ def compute_range(lost: float = 0.0) -> float:
 
 
 def slow_fading(pair: int, t: float) -> float:
-    """Return the slow fading between two nodes in dB."""
+    """Return the slow fading between two nodes in dB. `pair` is the XOR of their noise keys."""
     return SLOW_FADING_DB * drift_noise(pair, t, _SLOW_FADING_SECONDS)
 
 
 def fast_fading(pair: int, n: int) -> float:
-    """Return the fast fading of the n-th reading in dB."""
+    """Return the fast fading of the n-th reading in dB. `pair` is the XOR of both nodes' noise keys."""
     return FAST_FADING_DB * fast_noise(pair ^ _FAST_KEY, n)
 
 

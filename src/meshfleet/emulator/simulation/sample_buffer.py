@@ -1,6 +1,6 @@
 """Buffer of the samples that a device keeps until they are acknowledged (ack-18).
 
-It needs only some dozen bytes per sample: thousands of emulated devices share a process.
+The buffer needs only some dozen bytes per sample, because thousands of emulated devices share a process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SEQ_BITS: Final = 8
 
 
 class DeviceSample(NamedTuple):
-    """Measurement or event with its time."""
+    """Measurement or event, with its time in milliseconds since 1970 and its sequence number."""
 
     millis: int
     seq: int
@@ -28,13 +28,13 @@ class DeviceSample(NamedTuple):
 
 
 class SampleBuffer:
-    """Samples of one series, from the oldest to the newest."""
+    """Unacknowledged samples of one series, from the oldest to the newest."""
 
     __slots__ = ("_keys", "_values", "is_backfilling")
 
     def __init__(self) -> None:
         self._keys = array("q")
-        """Time and sequence number in one integer, ascending."""
+        """Time and sequence number of each sample in one integer, ascending."""
         self._values: list[bytes | None] = []
         self.is_backfilling = False
         """Whether a backfill is running: a second request does not start another one (ack-22)."""
@@ -57,7 +57,7 @@ class SampleBuffer:
         self._values.insert(index, sample.value)
 
     def remove(self, millis: int) -> bool:
-        """Delete the sample with this time. Return whether there was one."""
+        """Delete the oldest sample with this time in milliseconds. Return whether there was one."""
         index = bisect_left(self._keys, millis << _SEQ_BITS)
         if index == len(self._keys) or self._keys[index] >> _SEQ_BITS != millis:
             return False
@@ -65,9 +65,9 @@ class SampleBuffer:
         return True
 
     def newest_before(self, millis: int, seq: int = 0) -> DeviceSample | None:
-        """Return the newest sample before a time and sequence number: the next one of a backfill, or None.
+        """Return the newest sample before a time and sequence number, or None: the next one of a backfill.
 
-        In a fast simulation several samples have the same time.
+        The sequence number is needed because several samples of a fast simulation have the same time.
         """
         index = bisect_left(self._keys, millis << _SEQ_BITS | seq)
         return self._sample(index - 1) if index else None

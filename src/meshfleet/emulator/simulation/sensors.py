@@ -19,7 +19,7 @@ _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 
 _START_OF_DAY: Final = 8 * _HOUR
-"""Simulated time 0 is 8 o'clock in the morning."""
+"""Time of day at simulated time 0, in seconds: 8 o'clock in the morning."""
 
 
 def _read_temperature(device: SimulatedDevice, t: float) -> bytes:
@@ -83,12 +83,12 @@ _FAILURES: Final = (Status.FAILED, Status.BUSY, Status.TIMEOUT)
 
 
 def read_sensor(device: SimulatedDevice, identifier: Identifier, t: float) -> bytes:
-    """Return the raw value of a sensor now."""
+    """Return the raw value of a sensor at simulated time `t`."""
     return _SENSORS[identifier](device, t)
 
 
 def find_sensor_failure(device: SimulatedDevice, identifier: Identifier) -> tuple[Status, int | None] | None:
-    """Return the error of this heartbeat's measurement, or None: status and optional detail (gateway-30)."""
+    """Return status and optional detail if this heartbeat's measurement fails, else None (gateway-30)."""
     bits = noise_bits(device.noise_key ^ _SALTS[identifier], device.heartbeats)
     if bits % 1_000_000 >= _FAILURES_IN_A_MILLION:
         return None

@@ -27,7 +27,7 @@ class SitePosition(NamedTuple):
 
 
 class Walls(NamedTuple):
-    """Walls along whole floors, at these x and at these y coordinates, both in ascending order."""
+    """Straight walls through the whole building, at these x and y coordinates in meters, ascending."""
 
     x: tuple[float, ...] = ()
     y: tuple[float, ...] = ()
@@ -45,18 +45,18 @@ DEFAULT_NETWORK_KEY: Final = bytes.fromhex("00112233445566778899aabbccddeeff")
 
 
 class SiteDevice(Struct, frozen=True, kw_only=True, gc=False):
-    """Device as it is installed."""
+    """Device as installed: its product, position and initial state."""
 
     mac: Mac
     product: ProductProfile
     position: SitePosition
     mode: DeviceMode
     access: AccessType | None = None
-    """None for a provisioned device."""
+    """Access type that requests to the device must name; None for a provisioned device."""
     battery: int
     """Initial battery level in percent."""
     parent: Mac | None = None
-    """Preferred parent; None for no preference."""
+    """MAC of the preferred parent in the mesh; None for no preference."""
 
 
 class Site(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Site(Struct, frozen=True, kw_only=True):
     devices: tuple[SiteDevice, ...]
     walls: Walls = Walls()
     network_key: bytes = DEFAULT_NETWORK_KEY
-    """Key of the secure network."""
+    """Key that requests to devices of the secure network may carry."""
 
 
 def derive_public_key(mac: Mac) -> bytes:

@@ -44,7 +44,7 @@ FieldProblems = list[tuple[str, str]]
 
 
 class FieldSpec(NamedTuple):
-    """Reader of a field, which raises `ValueError` or `WireError` with the reason if the value is invalid."""
+    """Rule for one field. `read` returns its value, or raises `ValueError` or `WireError` with the reason."""
 
     read: Callable[[Any], Any]
     required: bool = False
@@ -108,7 +108,7 @@ def array_reader(max_length: int) -> Callable[[Any], list[Any]]:
 
 
 def choice_reader(choices: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return a reader of keywords that returns the meaning of each."""
+    """Return a reader of keywords that returns the entry of `choices` for a keyword."""
 
     def read_choice(value: Any) -> Any:
         if read_text(value) not in choices:
@@ -156,7 +156,7 @@ def hex_reader(length: int) -> Callable[[Any], bytes]:
 
 
 def describe_site(site: Site, mesh: SimulatedMesh) -> dict[str, Any]:
-    """Describe a site as JSON, with the initial tree as parents."""
+    """Describe a site as JSON. The parents of the devices are those of the initial tree."""
     description = {
         "gateway": site.gateway,
         "devices": [_describe_device(each, mesh) for each in site.devices],

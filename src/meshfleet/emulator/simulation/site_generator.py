@@ -1,4 +1,4 @@
-"""Generator of sites from a seed."""
+"""Generates sites from a seed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ _DEVICES_ON_A_FLOOR: Final = 60
 _FLOORS: Final = (0, 1, -1, 2, -2, 3, -3, 4, -4)
 _PLACEMENT_ATTEMPTS: Final = 8
 _MAX_EXTENDER_HOPS: Final = 7
-"""Maximum hops to an extender, so that leaves below it stay within the depth of the tree."""
+"""Maximum hops from the gateway to an extender, so that leaves below it do not exceed the tree's depth."""
 _SAFE_LINK_DBM: Final = -84.0
 """dBm above which links between extenders do not break by fading."""
 _GOOD_SPACING_METERS: Final = 9.0
 _VERTICAL_FRACTION: Final = 0.15
-"""Fraction of the extenders on other floors that are placed above or below one of the next floor."""
+"""Fraction of the extenders outside floor 0 that are placed above or below an extender of the floor nearer to
+the gateway."""
 
 
 class _RelayPosition(NamedTuple):
@@ -87,7 +88,7 @@ def _select_product(index: int, devices: int) -> ProductProfile:
 
 
 def _derive_first_mac(gateway: Mac, seed: int) -> int:
-    """Return the first MAC of the devices. Gateways with consecutive MACs get no common or equal MACs."""
+    """Return the first MAC of the devices. Gateways with consecutive MACs get devices with different MACs."""
     top = 0xD if gateway.startswith("c") else 0xC
     return top << 44 | ((int(gateway, 16) ^ derive_noise_key(seed)) & 0xFFFFFFF) << 16 | 2
 
@@ -122,7 +123,7 @@ def _place_devices(
 def _place_extender(
     relays: Mapping[int, list[_RelayPosition]], floor: int, *, walls: Walls, draw: Callable[[], float]
 ) -> _RelayPosition:
-    """Return a position for the next extender: about 12 m from another one and not near a third."""
+    """Return a position for the next extender: 9.5 to 12.5 m from another relay, and not close to others."""
     floor_relays = relays[floor]
     if not floor_relays or (floor and draw() < _VERTICAL_FRACTION):
         return _place_on_next_floor(relays, floor, draw=draw)

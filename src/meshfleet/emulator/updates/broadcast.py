@@ -24,14 +24,17 @@ BROADCAST_STATE_ID: Final = Identifier("8125")
 
 _REPORT_STEP_PERCENT: Final = 5
 _VERIFIED_SECONDS: Final = VERIFY_SECONDS + 1.0
-"""Seconds after which all devices have verified the image."""
+"""Seconds after the transfer until all devices have verified the image."""
 
 _APPLY_STAGGER_SECONDS: Final = 1.0
 """Seconds between the restarts of two devices, so that they do not all come back at the same time."""
 
 
 class MeshBroadcast:
-    """Broadcast of one image. Its state is in 8125 of the gateway, that of each device in its own 8120."""
+    """Broadcast of one image.
+
+    The gateway reports the state of the broadcast as property 8125, each device its own state as 8120.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class MeshBroadcast:
         self._reported_percent = 0
         self._transfer: ImageTransfer | None = None
         self._error = Error.NONE
-        """Error because of which the whole broadcast failed; NONE otherwise."""
+        """Error that made the whole broadcast fail; NONE otherwise."""
         for update in updates:
             update.on_done = self._on_device_done
         self._report()
@@ -83,7 +86,7 @@ class MeshBroadcast:
             update.apply()
 
     def fail(self, error: Error) -> None:
-        """Fail all devices that are not applying the image yet: from then on an update cannot be stopped."""
+        """Fail the updates of all devices that do not apply the image yet. Applying cannot be stopped."""
         if self.is_done:
             return
         self._error = error

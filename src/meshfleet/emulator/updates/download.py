@@ -29,23 +29,23 @@ APPLY_SECONDS: Final = 15.0
 """Seconds that a device needs to start the new version."""
 
 _RESTART_DELAY: Final = 0.1
-"""Seconds from the apply command to the restart, for the response."""
+"""Seconds from the apply command to the restart, so that the device can respond first."""
 
 _REPORT_STEP_PERCENT: Final = 5
 """Percentage points between two progress reports."""
 
 
 class UpdateSessionPlan(NamedTuple):
-    """Image of an update, whether it is staged, and an injected fault."""
+    """Settings of an update session: image, staging, and an injected fault or None."""
 
     image: ImageKey
     waits_for_apply: bool
-    """Whether it is staged until an apply command."""
+    """Whether the verified image waits for an apply command."""
     fault: UpdateFault | None
 
 
 class UpdateSession:
-    """Update of one device. Every change of its state is reported in 8120."""
+    """Update of one device. Every change of its state is reported as property 8120."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class UpdateSession:
         return self.progress.is_done
 
     def check_image(self, image: ImageInfo | None = None) -> Error:
-        """Return why the device rejects an image. Without one, check what is known before the fetch."""
+        """Return why the device rejects an image, or NONE. Without `image`, check model and battery."""
         expected_model = self.progress.image.model
         if self.device.product.model != expected_model or (
             image and image.model_number not in (None, expected_model)
@@ -95,7 +95,7 @@ class UpdateSession:
             self._report()
 
     def verify(self) -> None:
-        """Verify the complete image."""
+        """Verify the complete image. Then apply it, or stage it until an apply command."""
         self._enter(State.VERIFYING, percent=FULL_PERCENT)
         self._context.scheduler.after(VERIFY_SECONDS, self._on_verified)
 
@@ -110,7 +110,7 @@ class UpdateSession:
             self.apply()
 
     def apply(self) -> None:
-        """Start the new version. From here on the update cannot be aborted."""
+        """Restart the device with the new version. From here on the update cannot be aborted."""
         self._enter(State.APPLYING, percent=FULL_PERCENT)
         self._context.scheduler.after(_RESTART_DELAY, self._restart)
 
@@ -150,7 +150,7 @@ class UpdateSession:
 
 
 class MeshDownload:
-    """Transfer of an image to one device, which shares its branch of the mesh with other downloads."""
+    """Transfers an image to one device. Downloads in the same branch of the mesh share its rate."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class MeshDownload:
 
     @property
     def branch(self) -> MeshNode | None:
-        """First hop of the route of the image; None without a route or when it has arrived."""
+        """First hop of the route to the device; None if there is no route or the image has arrived."""
         device = self._session.device
         mesh, node = self._context.mesh, device.node
         if self._has_arrived or device.is_offline or not device.is_reachable:
@@ -187,7 +187,7 @@ class MeshDownload:
         self._transfer.stop()
 
     def bytes_per_second(self) -> float:
-        """Return the share of this download of the rate of its branch; 0 without a route."""
+        """Return the rate of this download: its share of the rate of its branch; 0 without a route."""
         if self._session.device is self._context.gateway_device:
             return HOST_RATE
         branch = self.branch
@@ -198,7 +198,7 @@ class MeshDownload:
         )
 
     def on_complete(self) -> None:
-        """Let the device verify the image; the branch is free for other downloads."""
+        """Let the device verify the image. The download no longer uses its branch of the mesh."""
         self._has_arrived = True
         self._session.verify()
 
@@ -207,5 +207,5 @@ class MeshDownload:
         self._session.fail(Error.TRANSFER_LOST)
 
     def on_progress(self, percent: int) -> None:
-        """Update the progress of the device. 100 % is only reached by verification."""
+        """Update the progress of the device, up to 99 %: only verification sets 100 %."""
         self._session.set_percent(min(percent, FULL_PERCENT - 1))

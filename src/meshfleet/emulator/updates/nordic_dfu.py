@@ -42,7 +42,7 @@ def dfu_mac_of(device: SimulatedDevice) -> Mac:
 
 
 class DfuModeController:
-    """Controller of the devices in DFU mode."""
+    """Puts devices into DFU mode, lets them advertise, and restarts them in their previous mode."""
 
     def __init__(
         self,

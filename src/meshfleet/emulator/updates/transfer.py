@@ -11,7 +11,7 @@ STEP_SECONDS: Final = 2.0
 """Seconds between two steps of a transfer."""
 
 MESH_RATE: Final = 300.0
-"""Bytes per second of one branch of the mesh: a typical image takes ten to fifteen minutes."""
+"""Bytes per second in one branch of the mesh: a typical image takes ten to fifteen minutes."""
 
 BROADCAST_RATE: Final = 200.0
 NORDIC_RATE: Final = 2000.0
@@ -26,7 +26,7 @@ _STALL_TIMEOUT: Final = 60.0
 
 
 class TransferDelegate(Protocol):
-    """Receiver of the progress of a transfer, which also determines its rate."""
+    """Receives the progress of a transfer, and determines its rate."""
 
     def bytes_per_second(self) -> float:
         """Return the current rate in bytes per second; 0 while stalled."""
@@ -42,7 +42,7 @@ class TransferDelegate(Protocol):
 
 
 class ImageTransfer:
-    """Transfer of one image."""
+    """Transfers one image in steps, at the rate that `delegate` returns. It starts at once."""
 
     __slots__ = ("_delegate", "_is_stopped", "_scheduler", "_sent", "_size", "_stalled_seconds")
 

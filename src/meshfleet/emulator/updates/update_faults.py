@@ -18,7 +18,7 @@ class _FaultKind(Enum):
 
 
 class UpdateFault:
-    """Fault of one update."""
+    """Injected fault of one update: power loss, corrupt image or rollback, selected by `random_bits`."""
 
     __slots__ = ("_kind", "_percent")
 
@@ -42,7 +42,7 @@ class UpdateFault:
 
 
 class UpdateFaultInjector:
-    """Selector of the updates of a gateway that fail."""
+    """Selects which updates of a gateway fail, and how."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._fraction = context.settings.faults.update_fail

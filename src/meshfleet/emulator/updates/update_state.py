@@ -1,4 +1,4 @@
-"""State of an update: the values of 8120, 8125 and 8130, which have a common beginning (firmware-4)."""
+"""State of an update, encoded at the start of the properties 8120, 8125 and 8130 (firmware-4)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class UpdateStateValue(Struct):
     error: Error = Error.NONE
 
     def to_bytes(self) -> bytes:
-        """Encode as the value of 8120; the values of 8125 and 8130 have additional bytes after it."""
+        """Encode as the value of property 8120. Properties 8125 and 8130 have more bytes after these."""
         return _PROGRESS.pack(self.state, self.percent, self.error) + self.image.to_bytes()
 
     @property

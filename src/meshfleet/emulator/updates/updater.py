@@ -1,4 +1,4 @@
-"""Start and control of firmware updates, and distribution of fetched images to them."""
+"""Starts and controls firmware updates, and passes fetched images to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _ImageWaiter:
-    """Update that waits for an image."""
+    """Callbacks of an update that waits for an image."""
 
     __slots__ = ("on_failure", "on_image")
 
@@ -38,7 +38,7 @@ class _ImageWaiter:
 
 
 class FirmwareUpdater:
-    """All firmware updates of one gateway."""
+    """Starts and controls all firmware updates of one gateway and its devices."""
 
     def __init__(self, context: EmulatorContext, behavior: DeviceBehavior) -> None:
         self._context = context
@@ -55,7 +55,7 @@ class FirmwareUpdater:
     # Download
 
     def start_download(self, device: SimulatedDevice, image: ImageKey, *, stage: bool) -> Status:
-        """Start an update of one device. With `stage`, it waits for an apply command."""
+        """Start an update of one device. With `stage`, the update waits for an apply command."""
         if self._is_updating(device):
             return Status.BUSY
         update = self._start_session(device, image, stage=stage)
@@ -79,7 +79,7 @@ class FirmwareUpdater:
         )
 
     def _count_sharing(self, branch: MeshNode) -> int:
-        """Return how many downloads share a branch of the mesh, at least 1: the caller's own."""
+        """Return how many downloads share a branch of the mesh, at least 1: that of the caller."""
         return max(1, sum(each.branch is branch for each in self._downloads.values()))
 
     def control_download(self, device: SimulatedDevice, *, apply: bool) -> Status:
@@ -101,7 +101,7 @@ class FirmwareUpdater:
     # Broadcast
 
     def start_broadcast(self, image: ImageKey, targets: Sequence[Mac], *, stage: bool) -> Status:
-        """Start a broadcast to the targets, or if there are none to all devices of the model (firmware-9)."""
+        """Start a broadcast to `targets`; if empty, to all devices of the image's model (firmware-9)."""
         if self._broadcast is not None and not self._broadcast.is_done:
             return Status.BUSY
         devices = self._select_targets(image, targets)

@@ -1,8 +1,9 @@
 """The embedded MQTT 3.1.1 broker, in the process of the service.
 
 A `ServerConnection` parses packets. `ConnectHandler` authenticates clients and opens sessions;
-`PacketHandler` handles the packets that they send; `MessageRouter` finds subscribers; `GroupCommit` commits
-reports and session changes in batches. The PUBACK of a report means that the database has committed it.
+`PacketHandler` handles the packets of accepted clients; `MessageRouter` finds subscribers; `GroupCommit`
+commits reports and session changes in batches. The PUBACK of a report means that the database has committed
+it.
 
 docs/guides/brokers.md describes how to use the broker, docs/mqtt-conformance.md how it follows the standard.
 """

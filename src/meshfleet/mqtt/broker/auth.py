@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class NotAdmitted(FleetError):
-    """The broker refuses a CONNECT. `return_code` is sent to the client, `reason` goes to the log."""
+    """Raised when the broker refuses a CONNECT.
+
+    `return_code` is sent to the client, `reason` goes to the log.
+    """
 
     code, http = "not-admitted", 403
 
@@ -40,7 +43,7 @@ class NotAdmitted(FleetError):
 
 
 class Authenticator(Protocol):
-    """Authentication of MQTT clients, implemented by the service."""
+    """Authenticates MQTT clients; implemented by the service."""
 
     async def authenticate(self, connect: Connect, address: str) -> Account:
         """Check the credentials of a CONNECT. Return the account, or raise `NotAdmitted`."""
@@ -50,7 +53,7 @@ class Authenticator(Protocol):
 
 
 class AccountKind(StrEnum):
-    """Kind of an account."""
+    """Kind of an account that MQTT clients log in with."""
 
     GATEWAY = "gateway"
     USER = "user"
@@ -58,13 +61,13 @@ class AccountKind(StrEnum):
 
 
 class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
-    """Account that a client logged in with."""
+    """Account with which an MQTT client logged in."""
 
     kind: AccountKind
     name: str
     """User name, or name of an API key; the MAC of a gateway."""
     role: Role | None = None
-    """None for gateways."""
+    """Role of a user or API key; None for gateways."""
     credential_digest: bytes = b""
     """Digest that changes with the credentials; it is not secret. Empty if unknown."""
 
@@ -86,13 +89,13 @@ class TopicPermissions:
     def __init__(self, account: Account | None, prefix: str = "") -> None:
         self._publish_rules = () if account is None else _rules_for(_PUBLISH_RULES, account, prefix)
         self.read_rules = () if account is None else _rules_for(_READ_RULES, account, prefix)
-        """Rules for reading. Accounts with equal rules may read the same topics."""
+        """Rules for reading, as topic levels. Accounts with equal rules may read the same topics."""
         self.publish_prefixes = tuple(
             fixed for rule in self._publish_rules if (fixed := _fixed_prefix(rule)) is not None
         )
-        """Topic prefixes below which every topic may be published: a fast check."""
+        """Topic prefixes below which the account may publish to every topic: a fast check."""
         self.widest_filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self.read_rules)
-        """The widest filters that the account may subscribe to."""
+        """The widest filters that the account may subscribe to, for log texts."""
 
     def may_publish(self, topic: str) -> bool:
         """Return whether the account may publish to a topic."""
@@ -101,7 +104,7 @@ class TopicPermissions:
         )
 
     def may_read(self, topic_filter: str) -> bool:
-        """Return whether the account may read every topic that a filter matches; a topic is a filter too."""
+        """Return whether the account may read every topic that a filter (or a single topic) matches."""
         levels = topic_filter.split("/")
         return any(_covers(rule, levels) for rule in self.read_rules)
 
@@ -134,7 +137,7 @@ def _applies(least_role: Role | None, account: Account) -> bool:
 
 
 def _fixed_prefix(rule: _Levels) -> str | None:
-    """Return the topic prefix that decides a rule by itself, or None if the rule has no such prefix."""
+    """Return the prefix of the topics that a rule allows, or None if a prefix check does not suffice."""
     *parent, any_level, rest = rule
     if any_level != "+" or rest != "#" or _ANY_MAC in parent:
         return None

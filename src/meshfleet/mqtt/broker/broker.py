@@ -1,4 +1,4 @@
-"""The broker as the service uses it."""
+"""The embedded broker: what the service calls to run it, publish, subscribe and find gateways."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _SERVICE_ACCOUNT: Final = "service"
 """Account name of messages that the service publishes without a connection."""
 
 _READ_BUFFER_BYTES: Final = 64 * 1024
-"""Maximum bytes per read."""
+"""Maximum bytes that one read from a client returns."""
 
 _MAX_RETAINED_BYTES: Final = 2 * 1024 * 1024
-"""Maximum bytes of all retained messages, since one subscription may match all; half a client queue if
-less."""
+"""Maximum bytes of all retained messages together, or half a client queue if that is less: one subscription
+may match all of them."""
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Bytes in a commit batch after which publishers are not read until the next batch."""
+"""Bytes in a commit batch beyond which its publishers are not read until the next batch starts."""
 
 _LAST_COMMIT_SECONDS: Final = 10.0
 """Seconds that the last commit may take when the broker stops."""
 
 
 class Broker:
-    """MQTT 3.1.1 broker without listeners: a listener calls `create_connection` for each client."""
+    """MQTT 3.1.1 broker without sockets: a listener of the service calls `create_connection` per client."""
 
     def __init__(  # noqa: PLR0913 # keyword-only; it creates all parts of the broker
         self,
@@ -66,8 +66,8 @@ class Broker:
     ) -> None:
         """`steady_clock` is monotonic and measures all waits; `wall_clock` is for persisted times.
 
-        Both return milliseconds. All connections are checked every `sweep_seconds`. A publisher is not read
-        until the next commit batch once a batch holds more than `max_batch_bytes`.
+        Both return milliseconds. All connections are checked every `sweep_seconds`. Once a commit batch holds
+        more than `max_batch_bytes`, its publishers are not read until the next batch.
         """
         self._limits = limits
         self.quotas = QueueQuotas(limits, slow_seconds)
@@ -111,7 +111,7 @@ class Broker:
             max_batch_bytes=max_batch_bytes,
         )
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
-        """Buffer that all connections read into, one after the other."""
+        """Buffer that all connections share for reading, one after the other."""
 
     # Used by the service
 
@@ -150,15 +150,15 @@ class Broker:
     def create_connection(self, address: str = "") -> ServerConnection:
         """Create the protocol for a client that connects.
 
-        A listener that reserved a slot passes the address of the client: a socket that was reset no longer
-        knows it.
+        A listener that reserved a slot passes the address of the client, because a socket that was reset no
+        longer has it.
         """
         return ServerConnection(
             self.connect_handler, self._packet_handler, self._limits, self.read_buffer, address
         )
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish as the service. At QoS 1, return when the message is committed for persistent sessions."""
+        """Publish a message as the service. At QoS 1, return when it is committed for persistent sessions."""
         self._router.route(Publish(topic, payload, qos, retain), _SERVICE_ACCOUNT)
         if qos:
             done = asyncio.get_running_loop().create_future()
@@ -166,21 +166,21 @@ class Broker:
             await done
 
     def send(self, messages: Iterable[Publish]) -> None:
-        """Send messages as the service to connected subscribers; nothing is persisted for others."""
+        """Send messages as the service to connected subscribers. Disconnected ones do not get them later."""
         for message in messages:
             self._router.route_to_connected(message)
 
     async def send_urgent(self, message: Publish) -> None:
-        """Send one message as `send` does: it is sent at once, or dropped if its gateway is disconnected."""
+        """Send one message as the service at once; drop the message if its gateway is disconnected."""
         self._router.route_to_connected(message)
 
     @property
     def unavailable_reason(self) -> None:
-        """Always None: no network lies between the service and the broker."""
+        """Always None: the embedded broker is always available, because it runs in the same process."""
         return
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> CallbackSubscriber:
-        """Subscribe a callback of the service. It receives retained messages first."""
+        """Subscribe a callback of the service. The callback receives matching retained messages first."""
         subscriber = CallbackSubscriber(callback)
         self._router.subscribe(subscriber, topic_filter, 1)
         return subscriber
@@ -190,7 +190,10 @@ class Broker:
         self._router.unsubscribe(subscriber, topic_filter)
 
     def connected_gateways(self) -> dict[str, int]:
-        """Return the connection number of every connected gateway, by MAC (broker-5)."""
+        """Return the connection number of each connected gateway, by MAC.
+
+        Every CONNECT gets a higher one (broker-5).
+        """
         return {
             connection.account.name: connection.number
             for connection in self.connections
@@ -200,7 +203,7 @@ class Broker:
         }
 
     def connection_number(self, gateway: str) -> int:
-        """Return the number of a gateway's connection, 0 without one. Cheaper than `connected_gateways`."""
+        """Return a gateway's connection number, 0 if disconnected. Cheaper than `connected_gateways`."""
         gateway_connections = filter(
             _is_gateway_connection,
             self.connections.of_account(str(Account(kind=AccountKind.GATEWAY, name=gateway))),
@@ -208,11 +211,14 @@ class Broker:
         return max((connection.number for connection in gateway_connections), default=0)
 
     def last_connection_number(self, gateway: str) -> int:
-        """Return the number of a gateway's present or last connection, 0 if it had none since the start."""
+        """Return the number of a gateway's current or last connection; 0 if none since the start."""
         return self.connect_handler.last_connection_numbers.get(gateway, 0)
 
     def accounts(self) -> list[Account]:
-        """Return the accounts of all connections and sessions; for absent clients only kind and name."""
+        """Return the accounts of all connections and sessions.
+
+        Accounts without a connection have only kind and name.
+        """
         # An account appears once per credential that its connections logged in with.
         connected = {connection.account for connection in self.connections if connection.account is not None}
         absent = {session.account for session in self.sessions} - self.connections.connected_accounts
@@ -221,9 +227,9 @@ class Broker:
     def disconnect_account(self, account: Account, *, delete_sessions: bool = False) -> None:
         """Close the connections of an account whose credentials or role changed, without their will messages.
 
-        Connections that logged in with other credentials or another role than `account` has stay open, unless
-        it has no digest. `delete_sessions` also deletes the sessions of disconnected clients and retained
-        messages.
+        If `account` has a credential digest, only connections with the same credentials and role are closed.
+        `delete_sessions` also deletes the account's retained messages and the sessions of its disconnected
+        clients.
         """
         for connection in self.connections.of_account(str(account)):
             if not account.credential_digest or connection.account == account:
@@ -239,6 +245,6 @@ class Broker:
 
 
 def _is_gateway_connection(connection: ServerConnection) -> bool:
-    """Return whether this is the main connection of a gateway, not the one of its diagnostics (broker-5)."""
+    """Return whether this is the main connection of a gateway, not its diagnostics connection (broker-5)."""
     account, session = connection.account, connection.session
     return account is not None and session is not None and session.client_id == account.name

@@ -44,13 +44,13 @@ _log = logging.getLogger(__name__)
 _ONLY_MESSAGES: Final = {Publish}
 
 _FLUSH_BYTES: Final = 64 * 1024
-"""Bytes that are collected at most before they are written to the transport."""
+"""Maximum bytes of output collected before they are written to the transport."""
 
 _STUCK_SECONDS: Final = 30.0
-"""Seconds after which a client is cut off that reads none of the bytes sent to it."""
+"""Seconds after which a client that reads none of the bytes sent to it is disconnected."""
 
 _CLOSE_SECONDS: Final = 5.0
-"""Seconds that the last bytes have to be sent after the connection was closed."""
+"""Seconds to send the last bytes after `close`; then the connection is aborted."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -116,7 +116,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Packets received after CONNECT and before its CONNACK; None at any other time."""
         self._is_closed = self._is_cut_off = self._is_accepted = False
         self._read_holds = 0
-        """Number of reasons for which reading is paused."""
+        """Number of `hold_reading` calls without `release_reading`; reading is paused while it is above 0."""
         self._deadline = self._loop.time() + limits.connect_seconds
         self._close_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -125,15 +125,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.permissions = NO_PERMISSIONS
         self.routes_version = -1
         self.consumer_only_prefix: str | None = None
-        """Topic prefix of reports that only the consumer receives, valid for `routes_version`."""
+        """Topic prefix below which only the report consumer receives messages; valid for `routes_version`."""
         self.session: MqttSession | None = None
         self.will: Will | None = None
         self.keep_alive = 0.0
         """Seconds of the keep alive; 0 turns it off."""
         self.counts_as_failure = True
-        """Whether it counts as a failed login if it ends without one; False after an error of the service."""
+        """Whether an end without login counts as a failed login; False after an error of the service."""
         self.number = 0
-        """Position of its CONNECT among all connections of the broker; 0 before."""
+        """Sequence number of its CONNECT among all CONNECTs of the broker, from 1; 0 before CONNECT."""
         self.has_received = False
         """Whether a packet was received since the last check of the keep alive."""
         self.is_writable = True
@@ -149,7 +149,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return not self._is_closed and not self._is_cut_off
 
     def accept(self, *, session_present: bool) -> None:
-        """Send CONNACK before anything else [MQTT-3.2.0-1], then handle the early packets."""
+        """Send CONNACK before anything else [MQTT-3.2.0-1], then handle the packets received before it."""
         self._pending_output.insert(0, encode_packet(Connack(session_present)))
         self._is_accepted = self.has_received = True
         self._flush()
@@ -162,7 +162,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close(f"CONNECT refused with return code {code:d}")
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of this event loop iteration, together with other output of it."""
+        """Send bytes at the end of this event loop iteration, together with its other output."""
         if self._is_closed or self._is_cut_off:
             return
         if not self._pending_output and self._is_accepted:
@@ -189,19 +189,19 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Remove one reason to hold reading, and read again if none is left."""
+        """Undo one call of `hold_reading`, and read again if none is left."""
         if self._read_holds:
             self._read_holds -= 1
             if not self._read_holds and not self._is_closed and self._transport is not None:
                 self._transport.resume_reading()
 
     def charge_packets(self, packets: int) -> None:
-        """Charge the client for work that costs as much as this number of packets."""
+        """Reduce the packet budget of the client, for work that costs as much as `packets` packets."""
         self._packet_budget -= packets
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether the client has used more than the budget of two seconds."""
+        """Whether the client has used more packets than it may send in two seconds."""
         return self._packet_budget < -self._limits.publish_rate
 
     def check_deadlines(self, now: float) -> None:
@@ -225,8 +225,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def cut_off(self, reason: str) -> None:
         """Log a warning and close the connection soon, because its client does not keep up.
 
-        Not at once: its will message may reach other slow clients, whose will messages may reach others, and
-        so on.
+        Not at once: the will message of this client may cut off other slow clients, whose will messages may
+        cut off others, and so on.
         """
         if self._is_cut_off or self._is_closed or self.session is None:
             return
@@ -398,7 +398,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.hold_reading()
 
     def _handle_fault(self, fault: WireError) -> None:
-        """Close after a protocol violation [MQTT-4.8.0-1]. Another MQTT version gets a CONNACK first."""
+        """Close after a protocol violation [MQTT-4.8.0-1].
+
+        Refuse another MQTT version with a CONNACK first.
+        """
         if isinstance(fault, UnsupportedProtocol) and self._early_packets is None and self.session is None:
             code = ConnectReturnCode.UNACCEPTABLE_PROTOCOL  # [MQTT-3.1.2-2]
             self._connect_handler.refuse(self, code, fault.reason)
@@ -416,7 +419,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.session.update_backlog(len(data), self._transport.get_write_buffer_size())
 
     def _check_progress(self, now: float) -> None:
-        """Cut the client off if it has read nothing for too long."""
+        """Disconnect the client if it has read nothing for too long."""
         session = self.session
         if session is None or self._is_closed or self._transport is None:
             return

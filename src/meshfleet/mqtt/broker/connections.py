@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_TRACKED_NETWORKS: Final = 10_000
-"""Networks whose failures are tracked; beyond that the oldest are discarded."""
+"""Maximum networks whose failed logins are tracked; beyond that the oldest are discarded."""
 
 
 class _FailureBudget(NamedTuple):
-    """Number of connections of a network that may still fail, at the time `updated_at`."""
+    """Number of connections of a network that may still fail to log in, as of `updated_at`."""
 
     remaining: float
     updated_at: float
 
 
 class FailedLoginLimiter:
-    """Limit on the connections of one network that end without a login.
+    """Limits the connections of one network that end without a login.
 
     A token bucket that only failures empty: any number of clients with valid credentials behind one address
-    can reconnect unhindered, while a flood without them is closed before TLS and MQTT cost anything.
+    can reconnect unhindered, while a flood of clients without them is closed before TLS and MQTT cost
+    anything.
     """
 
     def __init__(self, rate: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,11 +44,11 @@ class FailedLoginLimiter:
         self._failures: OrderedDict[str, _FailureBudget] = OrderedDict()
 
     def is_exceeded(self, address: str) -> bool:
-        """Return whether too many connections from the network of an address have failed."""
+        """Return whether too many connections from the network of an address failed to log in."""
         return self.remaining(address) < 1
 
     def remaining(self, address: str) -> float:
-        """Return how many connections from the network of an address may still fail."""
+        """Return how many connections from the network of an address may still fail to log in."""
         return self._remaining(to_network(address), self._clock()) if self._failures else self._capacity
 
     def record_failure(self, address: str) -> None:
@@ -70,7 +71,7 @@ class FailedLoginLimiter:
 
 
 class ConnectionRegistry:
-    """Connections in total, by address and by account, and the limits on them."""
+    """Holds the client connections, and enforces the limits in total, per address and per account."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
@@ -78,17 +79,17 @@ class ConnectionRegistry:
         self._by_address = Counter[str]()
         self._by_account: dict[str, set[ServerConnection]] = {}
         self._reserved = Counter[str]()
-        """Slots reserved for connections before their TLS or WebSocket handshake, by address."""
+        """Number of slots reserved before a TLS or WebSocket handshake, by address."""
         self.failed_logins = FailedLoginLimiter(limits.failed_connections)
         self._pending_logins = Counter[str]()
-        """Connections of this second that have neither logged in nor failed, by network."""
+        """Number of connections of this second that have neither logged in nor failed, by network."""
         self._waiting: dict[str, deque[asyncio.Future[bool]]] = {}
-        """Accepted connections that wait for their login turn, by network."""
-        # One line per network and minute, and few in total: an attacker may use very many networks.
+        """Connections that wait in `wait_for_login_turn`, by network."""
+        # One log line per network and minute, and few in total: an attacker may use very many networks.
         self._network_log_limiter = LogLimiter()
         self._total_log_limiter = LogLimiter(lines=100)
         self.rejected_count = 0
-        """Connections closed unread because a limit was reached."""
+        """Number of connections closed before reading from them, because a limit was reached."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -126,25 +127,25 @@ class ConnectionRegistry:
 
     @property
     def reserved_slots(self) -> int:
-        """Number of reserved slots."""
+        """Number of connection slots reserved before a handshake."""
         return self._reserved.total()
 
     def release_slot(self, address: str) -> None:
-        """Release a reserved slot."""
+        """Release a connection slot that was reserved before a handshake."""
         self._reserved[address] -= 1
         if not self._reserved[address]:
             del self._reserved[address]
 
     def release_failed_slot(self, address: str) -> None:
-        """Release a reserved slot, and count its connection as a failed login."""
+        """Release a slot after a failed handshake, and count its connection as a failed login."""
         self.release_slot(address)
         self.count_failure(address)
 
     async def wait_for_login_turn(self, address: str) -> bool:
-        """Wait until few logins of a network are pending. Return False if earlier ones failed too often.
+        """Wait until few logins from this network are pending. Return False if too many of them failed.
 
-        So a flood is detected before all of it has cost a login, while clients that log in follow each other
-        as fast as their credentials are checked.
+        So a flood of failing logins is stopped after the first ones, while clients with valid credentials log
+        in as fast as their credentials are checked.
         """
         network = to_network(address)
         if self._pending_logins[network] + 1 <= self.failed_logins.remaining(address):

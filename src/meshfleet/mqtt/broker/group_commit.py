@@ -1,4 +1,4 @@
-"""Group commit: one database transaction for everything that the acknowledgements of many clients promise.
+"""Group commit: one database transaction for the data of many clients, which are acknowledged after it.
 
 A batch collects reports for the consumer, messages queued for persistent sessions, subscriptions and retained
 messages. It is committed in one transaction; then the clients that wait for it get their acknowledgements.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import Publish
 
     class Publisher(Protocol):
-        """Connection that waits for acknowledgements."""
+        """Connection of a client that waits for PUBACKs."""
 
         def send_pubacks(self, packet_ids: list[int]) -> None:
             """Send a PUBACK for each packet identifier."""
@@ -42,19 +42,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BUSY_BATCH_MESSAGES: Final = 256
-"""Reports in a batch from which on the broker reads less often to save work."""
+"""Number of reports in a batch from which the broker counts as busy and reads its clients less often."""
 
 _COMMIT_PAUSES: Final = ((BUSY_BATCH_MESSAGES, 0.02), (2, 0.005), (0, 0.0))
-"""Minimum number of reports in a batch, and the seconds to wait after its commit, so that more reports share
-the next one. Without the second row, 2,000 reports per second caused 1,000 commits and used a whole core. A
-client that sends one message at a time never waits."""
+"""Pairs of a minimum number of reports in a batch, and the seconds to wait after its commit, so that more
+reports share the next commit. Without the second row, 2,000 reports per second caused 1,000 commits and used
+a whole core. A client that sends one message at a time never waits."""
 
 _MAX_COMMIT_WAIT_SECONDS: Final = 1.0
-"""Maximum seconds before changes are committed that no client waits for."""
+"""Maximum seconds until changes that no client waits for are committed."""
 
 _FIRST_RETRY_SECONDS: Final = 0.1
 _MAX_RETRY_SECONDS: Final = 5.0
-"""Seconds between two attempts while the database is unavailable: the first pause, and the longest one."""
+"""Seconds between two attempts to commit while the database is unavailable: the first pause and the
+longest."""
 
 
 class ReportBatch:
@@ -71,7 +72,7 @@ class ReportBatch:
     ) -> None:
         self.messages = messages
         self.received_at = time.monotonic() if received_at is None else received_at
-        """When the first report was received, by the monotonic clock."""
+        """Monotonic time in seconds when the first report was received."""
         self._changes = changes
         self._owner_token = owner_token
 
@@ -91,7 +92,7 @@ class ReportBatch:
 
 
 class ReportConsumer(Protocol):
-    """Consumer of reports, implemented by the service."""
+    """Consumes reports: commits them to the database. Implemented by the service."""
 
     async def commit(self, batch: ReportBatch) -> None:
         """Commit a batch, with `batch.write_changes` in the same transaction.
@@ -117,15 +118,15 @@ class CommitBatch:
     def __init__(self) -> None:
         self.reports: list[Publish] = []
         self.pending_acks: dict[Publisher, list[int]] = {}
-        """Packet identifiers to acknowledge after the commit."""
+        """Packet identifiers to acknowledge after the commit, by connection."""
         self.after_commit: list[Callable[[], None]] = []
         self.changes = PendingChanges()
         self.received_bytes = 0
-        """Bytes received from publishers."""
+        """Bytes received from publishers for this batch."""
         self.is_urgent = False
         """Whether a client or callback waits for the commit."""
         self.urgent_since = 0.0
-        """Monotonic time since when the batch is urgent; 0 while it is not."""
+        """Monotonic time in seconds when the batch became urgent; 0 while it is not."""
 
     def complete(self) -> None:
         """Send the acknowledgements and run the callbacks, after the commit."""
@@ -136,7 +137,7 @@ class CommitBatch:
 
 
 class GroupCommit:
-    """Collector of the next batch while the previous one is committed."""
+    """Commits one batch after the other, and collects the next batch meanwhile."""
 
     def __init__(self, *, owner_token: bytes, wall_clock: WallClockConverter) -> None:
         self.batch = CommitBatch()
@@ -158,7 +159,7 @@ class GroupCommit:
             self._batch_changed.notify()
 
     def call_after_commit(self, callback: Callable[[], None]) -> None:
-        """Call back as soon as the current batch is committed."""
+        """Call `callback` as soon as the current batch is committed."""
         self.batch.after_commit.append(callback)
         self.request_commit()
 
@@ -173,7 +174,7 @@ class GroupCommit:
         return len(self._held_publishers)
 
     def release_with_next_batch(self, publisher: Publisher) -> None:
-        """Release the reading of a publisher when the next batch starts."""
+        """Call `release_reading` of a publisher when the next batch starts."""
         self._held_publishers.append(publisher)
 
     def save_message(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
@@ -184,13 +185,13 @@ class GroupCommit:
         self.batch.changes.messages[persistent_id, position] = row
 
     def delete_message(self, persistent_id: int, position: int) -> None:
-        """Delete a persisted message, or cancel its pending insert. A position is never used twice."""
+        """Delete a persisted message, or its pending insert. A position in a session is never used twice."""
         messages = self.batch.changes.messages
         if messages.pop((persistent_id, position), None) is None:
             messages[persistent_id, position] = None
 
     def save_session(self, session: MqttSession) -> None:
-        """Persist a session, and when its client disconnected. Clean sessions are ignored."""
+        """Persist a session with the time of its client's disconnect. Clean sessions are ignored."""
         if session.persistent_id is not None:
             row = SessionRow(
                 session.account, session.client_id, self._wall_clock.to_wall_time(session.left_at)
@@ -208,7 +209,7 @@ class GroupCommit:
             self.batch.changes.subscriptions[session.persistent_id, topic_filter] = qos
 
     def save_unreleased_id(self, session: MqttSession, packet_id: int, *, is_open: bool) -> None:
-        """Persist the packet identifier of a QoS 2 message until its PUBREL; then delete it."""
+        """Persist the packet identifier of a QoS 2 message; delete it after PUBREL (`is_open` False)."""
         if session.persistent_id is not None:
             self.batch.changes.unreleased_ids[session.persistent_id, packet_id] = is_open
 
@@ -228,7 +229,7 @@ class GroupCommit:
                 await asyncio.sleep(pause)
 
     async def _commit(self, consumer: ReportConsumer) -> None:
-        """Start a new batch, commit the current one, and complete it."""
+        """Start a new batch, commit the previous one, and send its acknowledgements."""
         batch, self.batch = self.batch, CommitBatch()
         held_publishers, self._held_publishers = self._held_publishers, []
         for publisher in held_publishers:
@@ -251,7 +252,7 @@ class GroupCommit:
                     return
 
     async def _commit_with_retry(self, consumer: ReportConsumer, batch: ReportBatch) -> None:
-        """Retry until the batch is committed. Clients get no acknowledgement before, so nothing is lost."""
+        """Commit a batch, and retry until that succeeds. Until then clients get no acknowledgement."""
         pause = _FIRST_RETRY_SECONDS
         while True:
             try:

@@ -1,4 +1,4 @@
-"""CONNECT handling: authentication, opening of sessions, refusals, and the work after a disconnect."""
+"""Handles CONNECT (authenticates clients, opens sessions, refuses) and the end of connections."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _log = logging.getLogger(__name__)
 _MAX_CLIENT_ID_CHARS: Final = 256
 
 _SWEEPS_PER_CLEANUP: Final = 10
-"""Sweeps over the connections between two cleanups of expired sessions."""
+"""Number of checks of all connections after which expired sessions are deleted."""
 
 
 class ConnectHandler:
-    """Handler of CONNECT and of disconnects. It accepts clients while `run` is active."""
+    """Handles CONNECT and disconnects. Clients are accepted while `run` is active."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -61,22 +61,22 @@ class ConnectHandler:
         self._sweep_seconds = sweep_seconds
         self._tasks: asyncio.TaskGroup | None = None
         self.accepting = asyncio.Event()
-        """Set once clients are accepted. Earlier connections are closed without a CONNACK."""
+        """Event that is set once clients are accepted. Earlier connections are closed without a CONNACK."""
         self._last_number = 0
-        """Number of the newest connection that sent CONNECT."""
+        """Sequence number of the latest CONNECT."""
         self.last_connection_numbers: dict[str, int] = {}
-        """Number of the present or last connection of each gateway, by MAC."""
+        """CONNECT sequence number of each gateway's current or last connection, by MAC."""
         self.admitted_count = 0
-        """Clients accepted since the start."""
+        """Number of clients accepted since the start."""
         self.refused_count = 0
-        """Clients refused since the start."""
+        """Number of clients refused since the start."""
         # One line per client and minute, and few per address and in total: a client can send any client id.
         self._client_log_limiter = LogLimiter()
         self._address_log_limiter = LogLimiter(lines=10)
         self._total_log_limiter = LogLimiter(lines=100)
 
     async def run(self) -> None:
-        """Accept clients until canceled, and check the deadlines of all connections every sweep."""
+        """Accept clients until canceled, and check the deadlines of all connections periodically."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self.accepting.set()
@@ -156,7 +156,7 @@ class ConnectHandler:
         connection.keep_alive = float(connect.keep_alive)
         connection.session = opened.session
         opened.session.resume(connection, self._steady_clock())
-        # Another client id of a gateway is the one of its diagnostics (broker-5).
+        # With another client id, this is the diagnostics connection of the gateway (broker-5).
         if account.kind is AccountKind.GATEWAY and client_id == account.name:
             self.last_connection_numbers[account.name] = connection.number
         self._group_commit.save_session(opened.session)
@@ -182,7 +182,7 @@ class ConnectHandler:
             self._group_commit.request_commit()
 
     def count_cut_off(self, session: MqttSession) -> None:
-        """Count a client that is cut off, and the messages that are lost if its session is clean."""
+        """Count a client that did not keep up, and the messages that are lost if its session is clean."""
         self._quotas.cut_off_count += 1
         if session.persistent_id is None:
             self._quotas.dropped_counts["cut-off"] += len(session)
@@ -194,7 +194,7 @@ class ConnectHandler:
             now, sweeps = loop.time(), sweeps + 1
             self._connections.reset_pending_logins()
             for connection in self._connections:
-                # Each in a callback of its own, so that an exception affects one connection only.
+                # Check each connection in its own callback, so that an exception affects only that one.
                 loop.call_soon(connection.check_deadlines, now)
             if sweeps % _SWEEPS_PER_CLEANUP == 0:
                 self._sessions.delete_expired(self._steady_clock())
@@ -215,7 +215,7 @@ def _check_client_id(connect: Connect) -> None:
 
 
 def _allowed_client_id(connect: Connect, account: Account) -> str:
-    """Return the client id of the session. Raise `NotAdmitted` if the account may not use it."""
+    """Return the client id, or a random one if empty. Raise `NotAdmitted` if the account may not use it."""
     client_id = connect.client_id
     if account.kind is AccountKind.GATEWAY and client_id not in {account.name, account.name.upper()}:
         # broker-5

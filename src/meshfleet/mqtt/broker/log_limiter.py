@@ -1,4 +1,4 @@
-"""Limit on repeated log lines, so that no client can fill the log."""
+"""Limits repeated log lines, so that no client can fill the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Window:
 
 
 class LogLimiter:
-    """Limit of `lines` log lines per key and `seconds`, with a count of the events that were not logged."""
+    """Allows `lines` log lines per key within `seconds`, and counts the events that were not logged."""
 
     def __init__(
         self,
@@ -37,7 +37,10 @@ class LogLimiter:
         self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
 
     def count(self, key: Hashable) -> int:
-        """Count an event. Return 0 if it must not be logged, else the events since the last line."""
+        """Count an event.
+
+        Return the number of events since the last log line, or 0 if it must not be logged.
+        """
         now = self._clock()
         window = self._windows.get(key)
         if window is None:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Subscriber(Protocol):
-        """Receiver of messages."""
+        """Receiver of messages: the session of a client, or a callback of the service."""
 
         def deliver(self, message: OutgoingMessage, qos: int) -> None:
-            """Send or queue a message, at most at this QoS."""
+            """Send or queue a message, with its own QoS or `qos` if that is lower."""
 
 
 MESSAGE_OVERHEAD_BYTES: Final = 320
@@ -44,12 +44,12 @@ class OutgoingMessage:
         self.qos = min(message.qos, 1)
         self.retain = retain
         self.expires_at = expires_at
-        """Milliseconds of the monotonic clock after which it is not delivered; None: never. As loaded, wall
-        clock."""
+        """Monotonic milliseconds after which the message is not delivered; None: it never expires. A message
+        just loaded from the database holds wall clock milliseconds, until the session is restored."""
         self.volatile = volatile
-        """Whether it is delivered to connected clients only and never persisted."""
+        """Whether the message is delivered to connected clients only and never persisted."""
         self.size = len(message.topic) + len(message.payload) + MESSAGE_OVERHEAD_BYTES
-        """Bytes that it counts for in the limits."""
+        """Bytes that the message counts for in the queue limits."""
         self._qos0_packet: bytes | None = None
         self._qos1_header: bytes | None = None
 
@@ -66,5 +66,5 @@ class OutgoingMessage:
         return self._qos1_header + packet_id.to_bytes(2) + self.payload
 
     def is_expired(self, now: int) -> bool:
-        """Return whether it must no longer be delivered."""
+        """Return whether the message has expired at `now`, in milliseconds of the monotonic clock."""
         return self.expires_at is not None and self.expires_at <= now

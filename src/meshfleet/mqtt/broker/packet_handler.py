@@ -1,4 +1,4 @@
-"""Handling of the packets of accepted clients: PUBLISH, PUBREL, SUBSCRIBE and UNSUBSCRIBE."""
+"""Handles the packets of accepted clients: PUBLISH, PUBREL, SUBSCRIBE and UNSUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_FILTER_BYTES: Final = 1024
-"""Longer filters do not fit into an index of every supported database."""
+"""Maximum bytes of a filter: longer ones do not fit into an index of every supported database."""
 _MAX_FILTER_LEVELS: Final = 32
 
 _SMALL_READ_BYTES: Final = 8 * 1024
-"""A read with fewer bytes comes from a client that sends few messages at a time."""
+"""A read with fewer bytes is small: the client sends few messages at a time."""
 
 _MAX_LOGGED_FILTERS: Final = 5
-"""Forbidden filters of one SUBSCRIBE that a log line names."""
+"""Maximum forbidden filters of one SUBSCRIBE that a log line names."""
 
 _RESPONSE_BYTES: Final = 512
 """Approximate bytes of memory that a response takes while it waits for its commit."""
 
 
 class PacketHandler:
-    """Handler of the packets of accepted clients."""
+    """Handles the packets of accepted clients."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -90,12 +90,15 @@ class PacketHandler:
             self._group_commit.request_commit()
         self._count_batch_bytes(connection, size)
         if len(batch.reports) >= BUSY_BATCH_MESSAGES and size < _SMALL_READ_BYTES and len(packet_ids) > 1:
-            # A busy broker, and a client that sends several times per batch: read it once per batch.
+            # The broker is busy and the client sends several times per batch: read it once per batch.
             connection.hold_reading()
             self._group_commit.release_with_next_batch(connection)
 
     def _count_batch_bytes(self, connection: ServerConnection, size: int) -> None:
-        """Count bytes of the current batch. If it is full, do not read the client until the next batch."""
+        """Add bytes to the current batch.
+
+        If the batch is full, stop reading the client until the next batch.
+        """
         batch = self._group_commit.batch
         batch.received_bytes += size
         if batch.received_bytes > self._max_batch_bytes and connection.is_open:
@@ -148,7 +151,7 @@ class PacketHandler:
         """Grant or refuse each filter, then send SUBACK."""
         codes, forbidden = [], []
         for topic_filter, qos in packet.filters:
-            # Each filter may match all retained messages: a client far over its budget gets no more for now.
+            # A filter may match all retained messages: refuse filters of a client far over its packet budget.
             code = (
                 SUBACK_FAILURE
                 if connection.is_over_budget
@@ -202,7 +205,7 @@ class PacketHandler:
         self._respond(connection, session, encode_packet(Unsuback(packet.packet_id)))
 
     def _respond(self, connection: ServerConnection, session: MqttSession, data: bytes) -> None:
-        """Send a response at once, or after the commit for a persistent session."""
+        """Send a response: at once for a clean session, after the commit for a persistent one."""
         if session.persistent_id is None:
             connection.send(data)
         else:

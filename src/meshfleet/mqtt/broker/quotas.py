@@ -1,4 +1,4 @@
-"""Accounting of the messages queued for clients, and the limits on them."""
+"""Counts the bytes queued for clients, and holds the limits on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _ACCOUNT_SHARE_DIVISOR: Final = 2
-"""The sessions of one account may use the total limit divided by this."""
+"""All sessions of one account together may use the total limit divided by this."""
 
 _ABSENT_SHARE_DIVISOR: Final = 2
 """Sessions of disconnected clients may use each limit divided by this; the rest is for connected clients."""
@@ -71,17 +71,20 @@ class QueueQuotas:
         """Part of `queued_bytes` that is queued for disconnected clients."""
         self._account_usages: WeakValueDictionary[str, AccountUsage] = WeakValueDictionary()
         self.received_count = 0
-        """Messages received from clients."""
+        """Number of messages received from clients."""
         self.delivered_count = 0
-        """Messages sent to clients."""
+        """Number of messages sent to clients."""
         self.dropped_counts = Counter[str](
             {"absent": 0, "session-full": 0, "account-full": 0, "total-full": 0, "cut-off": 0}
         )
-        """Messages dropped, by reason."""
+        """Number of dropped messages, by reason."""
         self.drop_log_limiter = LogLimiter()
         self.cut_off_count = 0
-        """Connections closed because their client did not keep up."""
+        """Number of connections closed because their client did not keep up."""
 
     def account_usage(self, account: str) -> AccountUsage:
-        """Return the usage that all sessions of an account share; it exists as long as one of them does."""
+        """Return the usage that all sessions of an account share.
+
+        The object exists as long as a session does.
+        """
         return self._account_usages.setdefault(account, AccountUsage())

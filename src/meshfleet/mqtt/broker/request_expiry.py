@@ -1,4 +1,4 @@
-"""Expiry of requests for an absent gateway: no write is carried out hours later (request-30, request-33)."""
+"""Expiry of requests to disconnected gateways: no write is executed hours later (request-30, request-33)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshfleet.protocol.payload import decode_object
 
 
 class RequestTopicRules:
-    """Recognition and expiry time of messages on request topics."""
+    """Recognizes request topics, and computes when a request expires."""
 
     def __init__(self, topic_prefix: str, max_age: float) -> None:
         prefix = re.escape(f"{topic_prefix}/" if topic_prefix else "")
@@ -27,9 +27,9 @@ class RequestTopicRules:
 
 
 def contains_key(payload: bytes) -> bool:
-    """Return whether a request contains a key, and so must not be persisted.
+    """Return whether a request contains a cryptographic key, and so must not be persisted.
 
-    A payload that cannot be decoded may contain one.
+    Return True for a payload that cannot be decoded: it may contain one.
     """
     try:
         return _part_contains_key(decode_object(payload or b"{}"))
@@ -38,7 +38,7 @@ def contains_key(payload: bytes) -> bool:
 
 
 def _part_contains_key(part: Any) -> bool:
-    """Return whether a JSON value contains a key at any depth."""
+    """Return whether a JSON value has a field for a cryptographic key at any depth."""
     if isinstance(part, dict):
         return not _KEY_FIELDS.isdisjoint(part) or any(map(_part_contains_key, part.values()))
     return isinstance(part, list) and any(map(_part_contains_key, part))

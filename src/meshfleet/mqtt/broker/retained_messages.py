@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MAX_TOPIC_BYTES: Final = 1024
-"""Longer topics do not fit into an index of every supported database."""
+"""Maximum bytes of a topic: longer ones do not fit into an index of every supported database."""
 
 _MAX_TOPIC_LEVELS: Final = 64
-"""Each level takes some hundred bytes of memory."""
+"""Maximum levels of a topic: each takes some hundred bytes of memory."""
 
 _MAX_PAYLOAD_BYTES: Final = 0x1_0000
 """Maximum size of a retained payload: no payload of the protocol is longer."""
 
 _ACCOUNT_SHARE_DIVISOR: Final = 10
-"""One account may use each limit divided by this."""
+"""One account may use each limit on retained messages divided by this."""
 
 
 class _Entry(NamedTuple):
@@ -34,7 +34,8 @@ class _Entry(NamedTuple):
 class RetainedMessageStore:
     """Retained messages by topic, limited in number and in total payload bytes.
 
-    A client that subscribes to every topic receives all of them at once, so they must fit into its queue.
+    A client that subscribes to every topic receives all retained messages at once, so they must fit into its
+    queue.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -50,12 +51,12 @@ class RetainedMessageStore:
         return len(self._entries)
 
     def restore(self, rows: Mapping[str, RetainedRow]) -> None:
-        """Load the persisted messages."""
+        """Load the retained messages that were persisted, by topic."""
         for topic, row in rows.items():
             self._insert(topic, row)
 
     def put(self, message: Publish, account: str) -> RetainedRow | None:
-        """Store a message as the retained one of its topic. Return None if a limit is reached."""
+        """Store the retained message of a topic. Return its row, or None if a limit is reached."""
         if not self._fits(message, account):
             return None
         row = RetainedRow(message.payload, min(message.qos, 1), account)
@@ -106,7 +107,7 @@ class RetainedMessageStore:
         self._adjust_totals(row, 1)
 
     def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
-        """Count one message more (`sign` 1) or less (`sign` -1)."""
+        """Add a message to the totals (`sign` 1), or subtract it (`sign` -1)."""
         size = sign * len(row.payload)
         self._size += size
         self._counts[row.account] += sign

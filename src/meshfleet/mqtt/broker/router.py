@@ -1,4 +1,4 @@
-"""Routing of messages from publishers to the report consumer, to sessions and to callbacks of the service."""
+"""Routes messages from publishers to the report consumer, to sessions and to callbacks of the service."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.retained_messages import RetainedMessageStore
 
 _MAX_CACHED_ROUTES: Final = 1 << 17
-"""Topics whose route is cached. Gateways publish to the same few topics again and again."""
+"""Maximum topics whose route is cached. Gateways publish to the same few topics again and again."""
 _MAX_CACHED_TOPIC_CHARS: Final = 256
-"""Characters of the longest topic whose route is cached."""
+"""Maximum characters of a topic whose route is cached."""
 _MAX_DISTINCT_ROUTES: Final = 4096
-"""Different routes that are cached."""
+"""Maximum different routes in the cache."""
 
 
 DISALLOWED_CHARACTERS: Final = re.compile("[\\x01-\\x1f\\x7f-\\x9f\\ufdd0-\\ufdef\\ufffe\\uffff]")
-"""Characters that topics should not contain [MQTT-1.5.3]. Many clients disconnect when they receive one.
-
-Such messages are delivered to no subscriber. A report with one still reaches the consumer and is
-acknowledged, or its gateway would send it forever.
-"""
+"""Characters that topics should not contain [MQTT-1.5.3]. Many clients disconnect when they receive one, so
+messages on such topics are not delivered to subscribers. A report on such a topic still reaches the consumer
+and is acknowledged, or its gateway would send it forever."""
 
 
 class TopicRoute(NamedTuple):
-    """Destinations of the messages on a topic."""
+    """Destinations of the messages on a topic: consumer, retained store, subscribers with their QoS."""
 
     is_consumed: bool
     may_be_retained: bool
@@ -56,7 +54,7 @@ class CallbackSubscriber:
 
 
 class MessageRouter:
-    """Router of messages to subscribers. Permissions were checked before."""
+    """Routes messages to the report consumer and to subscribers. Callers check the permissions."""
 
     def __init__(
         self,
@@ -76,9 +74,9 @@ class MessageRouter:
         self._consumed_pattern = re.compile("|".join(map(_to_regex, consumed_filters)), re.DOTALL)
         self._routes: dict[str, TopicRoute] = {}
         self._distinct_routes: dict[TopicRoute, TopicRoute] = {}
-        """Shared instances of equal routes: most topics have the same route as many others."""
+        """One shared instance per distinct route, to save memory: many topics have equal routes."""
         self.routes_version = 0
-        """Increases with every change of a subscription."""
+        """Counter that increases with every change of a subscription."""
 
     def subscribe(self, subscriber: Subscriber, topic_filter: str, qos: int) -> int:
         """Add a subscription and deliver the retained messages that it matches [MQTT-3.3.1-6].
@@ -108,10 +106,10 @@ class MessageRouter:
             self._group_commit.save_retained(topic, None)
 
     def find_consumer_only_prefix(self, prefixes: Iterable[str]) -> str | None:
-        """Return a topic prefix below one of `prefixes` that only the consumer receives, or None.
+        """Return a prefix below one of `prefixes` whose topics only the report consumer receives, or None.
 
-        Gateways report on very many topics, and usually no subscriber matches them: then this prefix replaces
-        the look-up of each topic. The result is valid until `routes_version` changes.
+        Gateways report on very many topics, and usually no subscriber matches them: then a check of this
+        prefix replaces the look-up of each topic. The result is valid until `routes_version` changes.
         """
         for prefix in prefixes:
             for filter_levels in self._consumed_filters:
@@ -198,7 +196,7 @@ def _to_regex(topic_filter: str) -> str:
 
 
 def _covered_prefix(prefix: str, filter_levels: Sequence[str]) -> str | None:
-    """Return the prefix of the topics below `prefix` that a filter matches completely, or None."""
+    """Return a prefix within `prefix` below which the filter matches every topic; None if there is none."""
     *parent, _ = prefix.split("/")
     if len(filter_levels) <= len(parent) or any(
         a not in {"+", b} for a, b in zip(filter_levels, parent, strict=False)

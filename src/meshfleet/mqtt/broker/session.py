@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.quotas import QueueQuotas
 
     class SessionConnection(Protocol):
-        """Connection of a client to its session."""
+        """Connection of a client, as its session uses it."""
 
         is_writable: bool
         number: int
         """Of two connections of one client, the one with the higher number is newer."""
 
         def send(self, data: bytes) -> None:
-            """Send bytes soon."""
+            """Send bytes at the end of this event loop iteration."""
 
         def cut_off(self, reason: str) -> None:
             """Log a warning and close the connection soon, because its client does not keep up."""
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
             """Close the connection."""
 
     class MessageStore(Protocol):
-        """Store of the messages of persistent sessions."""
+        """Persists the messages that wait in persistent sessions."""
 
         def save_message(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
             """Persist a message that waits for the acknowledgement of the client."""
@@ -104,11 +104,11 @@ class MqttSession:
         """When the client disconnected, in milliseconds of the monotonic clock; None while it is
         connected."""
         self.read_rules: tuple[tuple[str, ...], ...] | None = None
-        """Read permissions at the last connection; None if that was before the service started."""
+        """Read rules of the account at its last CONNECT; None if that was before the service started."""
         self.subscriptions: dict[str, int] = {}
         """Granted QoS by topic filter."""
         self.unreleased_ids: set[int] = set()
-        """Packet identifiers of received QoS 2 messages without PUBREL."""
+        """Packet identifiers of QoS 2 messages that were received, but not released by PUBREL yet."""
         self.queued_bytes = 0
         """Bytes that wait for the client: queued, in flight, or in the write buffer of its connection."""
         self._quotas = quotas
@@ -120,18 +120,20 @@ class MqttSession:
         """Position and message of every message that was not sent yet."""
         self._last_position = -1
         self._restored_up_to = -1
-        """Messages up to this position may have been sent before the service started."""
+        """Messages up to this position were loaded from the database, and may have been sent before the
+        restart."""
         self._expiring_count = 0
-        """Number of waiting messages that expire."""
+        """Number of waiting messages that have an expiry time."""
         self._volatile_count = 0
-        """Number of volatile messages in flight, which are kept only until they are acknowledged."""
+        """Number of volatile (never persisted) messages in flight."""
         self._last_volatile_id = MAX_PACKET_ID
         self._acknowledged_at = 0.0
-        """When the client last acknowledged a message, or was sent the first of those in flight."""
+        """Monotonic seconds when the client last acknowledged a message, or when the first one in flight was
+        sent."""
         self._backlog_bytes = 0
         """Bytes in the write buffer of the connection."""
         self._drained_at = 0.0
-        """When the network last accepted some of the backlog."""
+        """Monotonic seconds when the network last accepted bytes from the write buffer."""
 
     def __len__(self) -> int:
         """Return the number of messages that wait for the client's acknowledgement."""
@@ -140,7 +142,7 @@ class MqttSession:
     def deliver(self, message: OutgoingMessage, qos: int) -> None:
         """Send a message, or queue it until the client is connected and the in-flight window is open.
 
-        If a limit is reached, drop this message, which is the newest.
+        If a limit is reached, drop this message, not an older one.
         """
         connection, quotas = self.connection, self._quotas
         if connection is None and (self.persistent_id is None or message.volatile):
@@ -162,7 +164,10 @@ class MqttSession:
             self._queue.append((self._last_position, message))
 
     def _send_qos0(self, connection: SessionConnection, message: OutgoingMessage) -> None:
-        """Send a message at QoS 0. While the network accepts nothing, it waits in the write buffer."""
+        """Send a message at QoS 0.
+
+        While the network accepts nothing, the message waits in the write buffer.
+        """
         if not connection.is_writable:
             is_full = self.queued_bytes + message.size > self._quotas.max_session_bytes
             if reason := "session-full" if is_full else self._exceeded_shared_limit(message):
@@ -196,7 +201,10 @@ class MqttSession:
         connection.send(message.encode_qos1(packet_id))
 
     def _can_send_next(self, connection: SessionConnection) -> bool:
-        """Return whether the next message can be sent at once. Skip positions whose id is in flight."""
+        """Return whether the next message can be sent at once.
+
+        Skip positions whose packet id is in flight.
+        """
         if self._queue or not self._is_window_open(connection):
             return False
         while (self._last_position + 1) % MAX_PACKET_ID + 1 in self._in_flight:
@@ -261,8 +269,8 @@ class MqttSession:
     def update_backlog(self, size: int, backlog: int) -> None:
         """Record the write buffer size of the connection after `size` more bytes were written to it.
 
-        The buffer counts as waiting for this client, or a client that stops reading could use any amount of
-        memory.
+        Bytes in the write buffer count as waiting for this client. Otherwise a client that stops reading
+        could use any amount of memory.
         """
         if backlog < self._backlog_bytes + size or not self._backlog_bytes:
             self._drained_at = self._quotas.clock()
@@ -270,7 +278,7 @@ class MqttSession:
         self._backlog_bytes = backlog
 
     def stalled_seconds(self, now: float) -> float:
-        """Return for how many seconds the network has accepted none of the backlog; 0 without a backlog."""
+        """Return how many seconds the network has accepted no bytes of the write buffer; 0 if it is empty."""
         return now - self._drained_at if self._backlog_bytes else 0.0
 
     def resume(self, connection: SessionConnection, now: int) -> None:
@@ -298,7 +306,7 @@ class MqttSession:
             self.drop_matching(lambda message: message.volatile)
 
     def drop_matching(self, unwanted: Callable[[OutgoingMessage], bool]) -> None:
-        """Drop the waiting messages for which the predicate is true."""
+        """Drop the waiting messages for which `unwanted` returns True."""
         for packet_id, (position, message) in list(self._in_flight.items()):
             if unwanted(message):
                 del self._in_flight[packet_id]
@@ -341,7 +349,7 @@ class MqttSession:
         self._message_store.delete_message(persistent_id, position)
 
     def _add_queued_bytes(self, size: int) -> None:
-        """Add to the bytes that wait for this client, its account and all clients. May be negative."""
+        """Add `size` (may be negative) to the bytes waiting for this client, its account and all clients."""
         self.queued_bytes += size
         self._account_usage.queued_bytes += size
         self._quotas.queued_bytes += size
@@ -349,7 +357,7 @@ class MqttSession:
             self._add_absent_bytes(size)
 
     def _add_absent_bytes(self, size: int) -> None:
-        """Add to the bytes that wait for disconnected clients. May be negative."""
+        """Add `size` (may be negative) to the bytes that wait for disconnected clients."""
         self._account_usage.absent_bytes += size
         self._quotas.absent_queued_bytes += size
 
@@ -377,7 +385,7 @@ class MqttSession:
         )
 
     def _drop(self, message: OutgoingMessage, reason: str) -> None:
-        """Count and log a dropped message, and cut the client off if it is slow."""
+        """Count and log a dropped message, and disconnect the client if it is slow."""
         quotas, connection = self._quotas, self.connection
         quotas.dropped_counts[reason] += 1
         dropped = quotas.drop_log_limiter.count((self.account, self.client_id))
@@ -403,7 +411,10 @@ class MqttSession:
             )
 
     def _is_slow(self) -> bool:
-        """Return whether the client acknowledged nothing for too long; if none is in flight, read nothing."""
+        """Return whether the client has acknowledged nothing for too long.
+
+        If no message is in flight: whether the network has accepted nothing for too long.
+        """
         quotas = self._quotas
         since = (
             self._acknowledged_at if self._in_flight else self._drained_at if self._backlog_bytes else None

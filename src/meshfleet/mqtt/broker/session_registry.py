@@ -1,4 +1,4 @@
-"""All sessions of the broker.
+"""Registry of all sessions of the broker.
 
 A client is identified by its account and client id together, so that no account can take over a session of
 another.
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_PAUSE_MS: Final = 10 * 60 * 1000
-"""Milliseconds between two cleanups beyond which the clock must have been set: no process pauses that
-long."""
+"""Milliseconds between two cleanups beyond which the monotonic clock must have been set: no process pauses
+that long."""
 
 
 class OpenedSession(NamedTuple):
-    """Session of a client that has just connected."""
+    """Result of opening a session for a client that connects."""
 
     session: MqttSession
     session_present: bool
@@ -46,7 +46,7 @@ class OpenedSession(NamedTuple):
 
 
 class SessionRegistry:
-    """Sessions by account and client id."""
+    """Holds all sessions by account and client id: opens, pauses, expires and deletes them."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators, passed once
         self,
@@ -77,8 +77,8 @@ class SessionRegistry:
     def restore(self, stored_state: StoredState) -> None:
         """Restore the persisted sessions.
 
-        All their clients count as disconnected; those that were connected when the service stopped, since
-        now.
+        All clients count as disconnected. Clients that were connected when the service stopped count as
+        disconnected since now.
         """
         sessions = {}
         for persistent_id, row in stored_state.sessions.items():
@@ -155,7 +155,8 @@ class SessionRegistry:
 
         Called periodically. If far more time has passed since the last call than a pause can take, the
         monotonic clock was set, and the times of disconnects are shifted by the difference. If the wall clock
-        was set, they are persisted again, because the next process compares them with the wall clock.
+        was set, the times of disconnects are persisted again, because the next process compares them with the
+        wall clock.
         """
         is_wall_set = self._wall_clock.detect_clock_change()
         jump = now - self._last_cleanup

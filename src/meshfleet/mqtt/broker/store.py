@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-# Rows to write. Each holds the final state of its key.
+# Rows to write. If a row changes several times before a commit, only its last state is written.
 
 
 class SessionRow(NamedTuple):
-    """Row of a persistent session."""
+    """Database row of a persistent session."""
 
     account: str
     client_id: str
@@ -37,17 +37,17 @@ class SessionRow(NamedTuple):
 
 
 class MessageRow(NamedTuple):
-    """Row of a message that waits for an acknowledgement."""
+    """Database row of a message that waits for an acknowledgement."""
 
     topic: str
     payload: bytes
     retain: bool
     until: int | None
-    """Wall clock milliseconds of the expiry, or None."""
+    """Wall clock milliseconds when the message expires; None if it does not."""
 
 
 class RetainedRow(NamedTuple):
-    """Row of a retained message."""
+    """Database row of a retained message."""
 
     payload: bytes
     qos: int
@@ -72,7 +72,7 @@ class PendingChanges:
         )
 
     def delete_session(self, persistent_id: int) -> None:
-        """Delete a session with everything that belongs to it."""
+        """Record that a session is deleted, and discard pending changes of its subscriptions and messages."""
         self.sessions[persistent_id] = None
         for rows in (self.subscriptions, self.messages, self.unreleased_ids):
             for key in [key for key in rows if key[0] == persistent_id]:
@@ -80,15 +80,15 @@ class PendingChanges:
 
 
 class StoredState(NamedTuple):
-    """Everything that the broker persisted."""
+    """State that the broker has persisted, as loaded at the start."""
 
     sessions: dict[int, SessionRow]
     subscriptions: list[tuple[int, str, int]]
-    """Session, topic filter and QoS."""
+    """Persistent id of the session, topic filter, granted QoS."""
     messages: list[tuple[int, int, OutgoingMessage]]
-    """Session, position and message, ordered by both."""
+    """Persistent id of the session, position in its queue, message; ordered by id and position."""
     unreleased_ids: list[tuple[int, int]]
-    """Session and packet identifier."""
+    """Persistent id of the session, and packet identifier of a received QoS 2 message without PUBREL."""
     retained: dict[str, RetainedRow]
 
 
@@ -104,13 +104,16 @@ def take_ownership(connection: Connection) -> bytes:
 
 
 def check_ownership(connection: Connection, token: bytes) -> None:
-    """Check that this process still owns the tables, and lock that until the transaction ends."""
+    """Raise `UnusableDatabase` if another process owns the tables.
+
+    Lock the owner until the transaction ends.
+    """
     if connection.execute(select(broker_owner.c.token).with_for_update(read=True)).scalar() != token:
         raise UnusableDatabase("another Meshfleet process has taken over this database; stop one of the two")
 
 
 def load_stored_state(connection: Connection) -> StoredState:
-    """Load all persisted state."""
+    """Load the sessions, subscriptions and messages that the broker persisted."""
     in_order = select(broker_message).order_by(broker_message.c.session, broker_message.c.position)
     return StoredState(
         sessions={row.number: SessionRow(*row[1:]) for row in connection.execute(select(broker_session))},
@@ -126,7 +129,7 @@ def _build_message(topic: str, payload: bytes, retain: bool, until: int | None) 
 
 
 def write_changes(connection: Connection, changes: PendingChanges) -> None:
-    """Write the pending changes."""
+    """Write pending changes to all tables of the broker."""
     _write_sessions(connection, changes)
     _write_subscriptions(connection, changes)
     _write_messages(connection, changes)

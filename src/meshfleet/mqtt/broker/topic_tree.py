@@ -23,7 +23,7 @@ class _FilterNode(Generic[Item]):
 
 
 class SubscriptionTree(Generic[Item]):
-    """Subscribers by topic filter."""
+    """Stores subscribers by topic filter, and finds the subscribers of a topic."""
 
     def __init__(self) -> None:
         self._root: _FilterNode[Item] = _FilterNode()
@@ -67,7 +67,7 @@ class SubscriptionTree(Generic[Item]):
         return found
 
     def may_match_below(self, prefix: str) -> bool:
-        """Return whether a filter may match a topic with this prefix, which ends in a slash."""
+        """Return whether any filter may match a topic that starts with `prefix`, which ends in a slash."""
         nodes = [self._root]
         *levels, _ = prefix.split("/")
         for level in levels:
@@ -78,7 +78,7 @@ class SubscriptionTree(Generic[Item]):
 
 
 def _add_multilevel_subscribers(nodes: list[_FilterNode[Item]], found: dict[Item, int]) -> None:
-    """Add the subscribers of filters that end in `#` at one of these nodes."""
+    """Add to `found` the subscribers of filters that have `#` as the level below one of these nodes."""
     for node in nodes:
         if (child := node.children.get("#")) is not None:
             _add_subscribers(child.subscribers, found)
@@ -99,7 +99,7 @@ class _TopicNode(Generic[Item]):
 
 
 class TopicTree(Generic[Item]):
-    """Items by topic."""
+    """Stores one item per topic, and finds the items whose topics match a filter."""
 
     def __init__(self) -> None:
         self._root: _TopicNode[Item] = _TopicNode()

@@ -1,4 +1,4 @@
-"""Conversion between the monotonic clock of the process and the wall clock times in the database.
+"""Converts between the monotonic clock of the process and the wall clock times in the database.
 
 The broker measures time with a monotonic clock, which is only valid within one process. Persisted times are
 wall clock times, and are converted to the monotonic clock of this process when they are loaded.
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_DRIFT_MS: Final = 1000
-"""Milliseconds by which the two clocks may drift apart before the wall clock counts as having been set."""
+"""Milliseconds that the wall clock may drift against the monotonic clock before it counts as set."""
 
 
 class WallClockConverter:
-    """Converter between monotonic and persisted wall clock times, all in milliseconds."""
+    """Converts between monotonic times and persisted wall clock times, all in milliseconds."""
 
     def __init__(
         self, *, steady_clock: Callable[[], int], wall_clock: Callable[[], int], request_max_age: float
@@ -32,7 +32,7 @@ class WallClockConverter:
         return None if at is None else at + self._measure_offset()
 
     def disconnect_time_from_wall(self, wall_time: int | None) -> int:
-        """Convert the persisted time of a disconnect to the monotonic clock, at the latest now.
+        """Convert the persisted time of a disconnect to the monotonic clock. The result is never after now.
 
         None means that the client was still connected when the service stopped: return the present time.
         """

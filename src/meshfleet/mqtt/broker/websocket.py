@@ -32,14 +32,14 @@ _MAX_UPGRADE_BYTES: Final = 32 * 1024
 
 
 _READ_BYTES: Final = 16 * 1024
-"""Maximum bytes per read. They may hold thousands of frames while other connections wait."""
+"""Maximum bytes per read: even these may hold thousands of frames, while other connections wait."""
 
 
 class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
-    """WebSocket frames between a client and its MQTT connection.
+    """Carries the MQTT connection of a client in WebSocket frames.
 
-    `buffer` is read into; connections may share it. `timeout` is in seconds. `on_upgrade_failed` is called
-    when the WebSocket closes before the upgrade is complete.
+    Bytes are read into `buffer`, which connections may share. `timeout`: seconds for the upgrade, and for the
+    close. `on_upgrade_failed` is called when the WebSocket closes before the upgrade is complete.
     """
 
     _frames: ServerProtocol
@@ -84,7 +84,7 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
         self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Parse an upgrade request line by line, so that the response precedes later bytes."""
+        """Parse an upgrade request by lines, so that the response is sent before later bytes are handled."""
         while data and self._frames.state is State.CONNECTING and not self._frames.eof_sent:
             line, end, data = data.partition(b"\n")
             self._request_bytes_left -= len(line) + len(end)

@@ -17,7 +17,7 @@ _DEFAULT_PATH: Final = "/mqtt"
 
 
 class BrokerAddress(Struct, frozen=True, kw_only=True):
-    """Address of a broker with credentials, which its text forms never show."""
+    """Address of a broker with credentials. `str` and `repr` never show the credentials."""
 
     host: str
     port: int

@@ -37,11 +37,12 @@ _Response = TypeVar("_Response")
 _DEFAULTS: Final = MqttOptions()
 
 _HIGHEST_QOS: Final = 1
-"""QoS 2 costs twice the packets, and an application that must not count twice detects repetitions anyway."""
+"""Highest supported QoS. QoS 2 takes twice the packets, and applications must detect repeated messages
+anyway."""
 
 _AWAITING_BACKLOG_FACTOR: Final = 8
 """Factor by which the backlog may exceed its limit while a response of the broker is expected. A caller that
-waits for one does not fetch messages, and would wait forever if reading stopped."""
+waits for a response does not fetch messages, and would wait forever if reading stopped."""
 
 
 class MqttClient:
@@ -82,7 +83,7 @@ class MqttClient:
         options: MqttOptions = _DEFAULTS,
         on_connection_lost: Callable[[ConnectionLost], None] | None = None,
     ) -> None:
-        """`on_connection_lost` is called for every connection that breaks."""
+        """`on_connection_lost` is called with the reason whenever a connection breaks."""
         password = None if address.password is None else address.password.encode()
         self._address = address
         self._connect_packet = Connect(client_id, clean, options.keep_alive, will, address.user, password)
@@ -97,12 +98,12 @@ class MqttClient:
         self._publish_lock = asyncio.Lock()
         self._message_arrived = ChangeSignal()
         self._held_connection: ClientConnection | None = None
-        """Connection whose reading is held until messages are fetched."""
+        """Connection that is not read until the application fetches messages; None if none is held."""
         self._open_requests = 0
         """Number of SUBSCRIBE and UNSUBSCRIBE packets without a response."""
         self._is_session_lost = False
-        """Whether the broker has lost the subscriptions. A later CONNECT may find a session present that
-        still lacks them: only a SUBACK resets this."""
+        """Whether the broker has lost the subscriptions. Reset only after a SUBACK, because the next CONNACK
+        may say "session present" for a session that still lacks them."""
 
     async def __aenter__(self) -> Self:
         await self._reconnector.start(retry_first_connect=self._options.retry_first_connect)
@@ -196,9 +197,9 @@ class MqttClient:
         """Send as many of these QoS 1 messages as can be sent at once. Return their number.
 
         For applications that publish a little on each of thousands of clients: it never waits, and
-        acknowledgements are not reported. Sent messages are treated like any others. If it returns 0, there
-        is no connection, the in-flight window or the write buffer is full, or another publish is in progress;
-        `wait_writable` waits for that.
+        acknowledgements are not reported. Sent messages are resent after a reconnect like any others. If it
+        returns 0, there is no connection, the in-flight window or the write buffer is full, or another
+        publish is in progress; `wait_writable` waits until messages can be sent.
         """
         connection, free_slots = self._reconnector.connection, self._in_flight.free_slots
         if (
@@ -312,7 +313,10 @@ class MqttClient:
         self._message_arrived.notify()
 
     async def _wait_for_slots(self) -> tuple[ClientConnection, int]:
-        """Wait until messages can be sent. Return the connection and the number of free slots."""
+        """Wait until messages can be sent.
+
+        Return the connection and how many messages fit into the window.
+        """
         while True:
             connection = await self._reconnector.wait_connected()
             if connection.is_writable and (free_slots := self._in_flight.free_slots):
@@ -337,7 +341,7 @@ class MqttClient:
     async def _request_with_retry(
         self, request: Callable[[ClientConnection], Awaitable[_Response]]
     ) -> _Response:
-        """Send a request, on the next connections if need be, until the broker has responded."""
+        """Send a request until the broker responds. If the connection breaks, repeat it on the next one."""
         while True:
             connection = await self._reconnector.wait_connected()
             with suppress(ConnectionLost):

@@ -37,18 +37,19 @@ from meshfleet.mqtt.network_errors import describe_network_error
 # Short pauses between reads under load, so that one wake-up handles more packets.
 
 READ_PAUSE_SECONDS: Final = 0.005
-"""Seconds of a pause."""
+"""Seconds of one pause between reads under load."""
 
 _BUSY_PACKETS: Final = 32
-"""Packets within `READ_PAUSE_SECONDS` that make a connection busy. Reading fewer one by one costs less than a
-pause."""
+"""Number of packets within `READ_PAUSE_SECONDS` from which a connection is busy. Reading fewer costs less
+than a pause."""
 
 _LARGE_READ_BYTES: Final = 0x1_0000
-"""Bytes of one read that need no pause: waking up is a small part of their cost, and more may be waiting."""
+"""After a read of this many bytes there is no pause: the wake-up was a small part of its cost, and more may
+wait."""
 
 
 class ReadCoalescer:
-    """Decision after every read whether to pause reading."""
+    """Decides after each read whether to pause reading, so that more packets arrive per read."""
 
     __slots__ = ("_packets", "_window_start")
 
@@ -65,10 +66,10 @@ class ReadCoalescer:
         return self._packets >= _BUSY_PACKETS and size < _LARGE_READ_BYTES
 
 
-# Keep alive: when to send PINGREQ, and when to give the broker up. The caller owns the timer.
+# Keep alive: when to send PINGREQ, and when to give up the connection, which owns the timer.
 
 CHECKS_PER_KEEP_ALIVE: Final = 3
-"""Checks per keep alive interval, so that a packet is sent before a whole one has passed."""
+"""Number of checks per keep alive interval, so that a packet is sent before the interval has passed."""
 
 
 class KeepAliveAction(Enum):
@@ -80,7 +81,10 @@ class KeepAliveAction(Enum):
 
 
 class KeepAliveCheck:
-    """Keep alive state of a connection: it sets the flags, and a timer calls `next_action`."""
+    """Decides when to ping or to give up.
+
+    The connection sets the flags, and its timer calls `next_action`.
+    """
 
     __slots__ = ("_pinged", "has_received", "has_sent")
 
@@ -111,7 +115,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class ConnectionListener(Protocol):
-        """Receiver of the events of a connection."""
+        """Receives the events of a connection."""
 
         def on_messages(self, connection: ClientConnection, messages: list[Publish], size: int) -> None:
             """Handle the messages of one read of `size` bytes."""
@@ -129,11 +133,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FLUSH_BYTES: Final = 64 * 1024
-"""Bytes that are collected at most before they are written to the transport, which then may pause writing."""
+"""Maximum bytes of output collected before they are written to the transport, which then may pause
+writing."""
 
 
 class ClientConnection(asyncio.Protocol):
-    """MQTT over a transport: handshake, keep alive, read pauses, and output collected per loop iteration."""
+    """Speaks MQTT over a transport: handshake, keep alive, read pauses, one write per loop iteration."""
 
     __slots__ = (
         "_is_closing",
@@ -185,14 +190,14 @@ class ClientConnection(asyncio.Protocol):
         self.ack_queue = AckQueue(self.send)
         self.is_writable = True
         self.connack: asyncio.Future[Connack] = self._loop.create_future()
-        """Done when CONNACK was received; fails if the connection ends before."""
+        """Future of the CONNACK. It fails if the connection ends before."""
         self.lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
-        """Done when the connection has ended, with the reason."""
+        """Future of the reason for the end of the connection; done when the connection has ended."""
 
     # Called by the client
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of this event loop iteration, together with other output of it."""
+        """Send bytes at the end of this event loop iteration, together with its other output."""
         if self._is_closing:
             return
         if not self._pending_output:
@@ -216,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
             raise self.fail("the response of the broker does not match the request")
 
     def check_open(self) -> None:
-        """Raise the reason if the connection has ended."""
+        """Raise `ConnectionLost` with the reason if the connection has ended."""
         if self.lost.done():
             raise self.lost.result()
 
@@ -227,7 +232,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Read again."""
+        """Read again after `hold_reading`."""
         if self._is_held:
             self._is_held = False
             self._keep_alive_check.has_received = True  # packets of the broker may wait in the socket

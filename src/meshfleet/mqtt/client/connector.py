@@ -1,4 +1,4 @@
-"""Opening of a connection: network, TLS, WebSocket, CONNECT, and the errors of each step."""
+"""Opens a connection: network, TLS, WebSocket and CONNECT. Errors of all steps become a `LinkError`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 # MQTT inside a WebSocket, client side: sends the upgrade request.
 
 _MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""Maximum bytes of a frame, which is read as a whole. A longer message cannot be skipped."""
+"""Maximum bytes of a received frame, which is buffered as a whole. A longer frame ends the connection."""
 
 
 class ClientWebSocket(WebSocketTransport):
-    """WebSocket frames between a connection and its broker."""
+    """Carries the MQTT connection to a broker in WebSocket frames."""
 
     _frames: ClientProtocol
 

@@ -1,4 +1,4 @@
-"""Received messages in batches, and their acknowledgements."""
+"""Holds received messages in batches, and sends their acknowledgements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AckSlot:
-    """Position of a batch in the order of acknowledgements. It outlives the messages."""
+    """Place of a batch in the order of acknowledgements. The slot remains when the batch is freed."""
 
     __slots__ = ("acks",)
 
@@ -24,7 +24,7 @@ class AckSlot:
 
 
 class AckQueue:
-    """Acknowledgements of one connection, in the order in which its messages were received [MQTT-4.6.0-2]."""
+    """Sends the acknowledgements of one connection in the order of its received messages [MQTT-4.6.0-2]."""
 
     __slots__ = ("_send", "_slots")
 
@@ -33,7 +33,7 @@ class AckQueue:
         self._slots: deque[AckSlot] = deque()
 
     def reserve(self) -> AckSlot:
-        """Append a slot for a new batch."""
+        """Append and return a slot for a new batch."""
         slot = AckSlot()
         self._slots.append(slot)
         return slot
@@ -43,7 +43,7 @@ class AckQueue:
         self._slots.remove(slot)
 
     def send_ready(self) -> None:
-        """Send the acknowledgements up to the first batch that is not acknowledged."""
+        """Send the acknowledgements of all batches before the first one that is not acknowledged."""
         while self._slots and (acks := self._slots[0].acks):
             self._slots.popleft()
             self._send(acks)
@@ -59,14 +59,14 @@ class MessageBatch:
         self._slot: AckSlot | None = ack_queue.reserve()
         self.messages: list[Publish] = []
         self.size = 0
-        """Bytes received from the network."""
+        """Bytes that the messages took on the network."""
 
     def acknowledge(self) -> None:
         """Acknowledge these messages, so that the broker does not send them again.
 
-        Otherwise it does, on the next connection of a session that is not clean; until then the
-        acknowledgements of later batches wait for this one. Has no effect once the connection of the messages
-        is closed: packet identifiers belong to a connection.
+        Without this call, the broker sends them again on the next connection (unless the session is clean),
+        and the acknowledgements of later batches wait. The call has no effect once the connection of the
+        messages is closed: packet identifiers belong to a connection.
         """
         if self._slot is not None:
             self._slot.acks = encode_pubacks([message.packet_id for message in self.messages if message.qos])
@@ -74,14 +74,17 @@ class MessageBatch:
             self.ack_queue.send_ready()
 
     def seal(self) -> None:
-        """Stop adding messages. A batch without QoS 1 messages needs no acknowledgement."""
+        """Finish the batch: no message is added any more.
+
+        Without QoS 1 messages it needs no acknowledgement.
+        """
         if self._slot is not None and not any(message.qos for message in self.messages):
             self.ack_queue.remove(self._slot)
             self._slot = None
 
 
 class Inbox:
-    """Batches that were received and not fetched."""
+    """Holds received batches until the application fetches them."""
 
     __slots__ = ("_batches", "_single_message_batches", "size")
 
@@ -90,13 +93,13 @@ class Inbox:
         self._single_message_batches = single_message_batches
         self._batches: deque[MessageBatch] = deque()
         self.size = 0
-        """Bytes of all batches, as received from the network."""
+        """Bytes that the messages of all batches took on the network."""
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def put(self, messages: list[Publish], size: int, ack_queue: AckQueue) -> None:
-        """Add the messages of one read to the last batch, or to a new one if the connection is another."""
+        """Add the messages of one read to the last batch, or to a new batch after a reconnect."""
         if self._single_message_batches:
             self._put_each(messages, size, ack_queue)
             return

@@ -1,4 +1,4 @@
-"""Messages published at QoS 1 that are not acknowledged."""
+"""Holds the messages that were published at QoS 1 and are not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import Publish
 
 LAST_PUBLISH_ID: Final = 60_000
-"""PUBLISH uses the packet identifiers up to this; SUBSCRIBE and UNSUBSCRIBE those above, so that they never
-collide."""
+"""Highest packet identifier of PUBLISH; SUBSCRIBE and UNSUBSCRIBE use those above, so that none collide."""
 
 _MAX_BYTES_AT_ONCE: Final = 256 * 1024
-"""Bytes that are sent at once before the transport may pause writing."""
+"""Maximum bytes sent at once, before the transport may pause writing."""
 
 
 class Delivery:
-    """Progress of the messages that one caller published."""
+    """Progress of the messages that one caller published. `done` resolves when all are acknowledged."""
 
     __slots__ = ("done", "remaining")
 
@@ -79,7 +78,7 @@ class InFlightWindow:
         return packets
 
     def _next_id(self) -> int:
-        """Return the next free packet identifier. They count up, so those of one `prepare` are distinct."""
+        """Return the next free packet identifier. Identifiers count up, so those of one `prepare` differ."""
         sent = self._sent
         while True:
             self._last_id = self._last_id % LAST_PUBLISH_ID + 1

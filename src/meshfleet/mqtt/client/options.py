@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class ExponentialBackoff(Struct, frozen=True, kw_only=True):
     """Seconds between attempts to connect.
 
-    They grow, so that a broker with problems is not overloaded, and are jittered, so that a thousand gateways
-    do not reconnect at the same moment.
+    The delays grow, so that a broker with problems is not overloaded. They are random, so that a thousand
+    gateways do not reconnect at the same time.
     """
 
     initial: float = 0.5
@@ -24,14 +24,14 @@ class ExponentialBackoff(Struct, frozen=True, kw_only=True):
     maximum: float = 60.0
     """Upper limit of all delays, in seconds."""
     reset_after: float = 30.0
-    """Seconds after which a connection counts as stable: the next delays start at `initial` again."""
+    """Seconds after which a connection counts as stable: when it breaks, delays start at `initial` again."""
 
     def __post_init__(self) -> None:
         if not 0 < self.initial <= self.maximum:
             raise ValueError("backoff must satisfy 0 < initial <= maximum")
 
     def __iter__(self) -> Iterator[float]:
-        """Yield the delays after one failure and the next: random, up to a limit that doubles."""
+        """Yield the delay after each failed attempt, in seconds: random, up to a limit that doubles."""
         limit = self.initial
         while True:
             yield uniform(limit / 2, limit)  # noqa: S311 # jitter, not cryptography
@@ -42,14 +42,13 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
     """Options that many clients may share; the defaults suit most."""
 
     keep_alive: int = 60
-    """Seconds of the keep alive: the broker closes a connection without packets after one and a half times as
-    long."""
+    """Keep alive in seconds: the broker closes a connection that sends nothing for 1.5 times as long."""
     ping_interval: float | None = None
     """Seconds between two checks whether an idle connection still works. None: a third of `keep_alive`."""
     tls: SSLContext | None = None
     """TLS context for mqtts and wss. None: trust the certificate authorities of the system."""
     timeout: float = 10.0
-    """Seconds for each response of the broker: to connect, CONNECT, SUBSCRIBE, and closing."""
+    """Maximum seconds to wait for the broker: to connect, to subscribe or unsubscribe, and to close."""
     retry_first_connect: bool = False
     """Whether to retry if the first connection attempt fails, instead of raising its error."""
     backoff: ExponentialBackoff = ExponentialBackoff()

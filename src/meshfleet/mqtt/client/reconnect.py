@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reconnector:
-    """Owner of the present connection, and of the task that reconnects while there is none.
+    """Holds the current connection, and runs a task that reconnects while there is none.
 
     No task runs while there is a connection: ten thousand idle clients cost memory and nothing else.
     """
@@ -50,7 +50,7 @@ class Reconnector:
         self._connect = connect
         self._backoff = backoff
         self._on_failed = on_failed
-        """Called when reconnecting has ended because of a defect."""
+        """Called if the reconnect task ends with an unexpected exception."""
         self._next_delays = iter(backoff)
         self._connected_at = 0.0
         self._reconnect_task: asyncio.Task[None] | None = None
@@ -96,7 +96,7 @@ class Reconnector:
             raise LinkClosed(*self.connection_error.args)
 
     def on_connection_lost(self, connection: ClientConnection, reason: LinkError) -> None:
-        """Start to reconnect, unless the connection was never established or is already released."""
+        """Start to reconnect if `connection` is the current one: established, and not released by `stop`."""
         if connection is self.connection:
             self.connection = None
             self._start_reconnect(reason)
@@ -112,7 +112,7 @@ class Reconnector:
 
     @property
     def can_reconnect(self) -> bool:
-        """Whether messages in flight can still be acknowledged."""
+        """Whether there is a connection, or a task that reconnects: messages may still be acknowledged."""
         return self.connection is not None or (
             self._reconnect_task is not None and not self._reconnect_task.done()
         )
@@ -132,7 +132,7 @@ class Reconnector:
         self._reconnect_task.add_done_callback(self._on_reconnect_done)
 
     async def _reconnect(self) -> None:
-        """Try until there is a connection."""
+        """Retry with growing delays until there is a connection."""
         while self.connection is None:
             await asyncio.sleep(next(self._next_delays))
             try:

@@ -1,4 +1,4 @@
-"""Strict decoder of single packets. `PacketParser` has a faster path for the most frequent ones."""
+"""Decodes single packets with all checks. `PacketParser` has a faster path for the most frequent types."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _PROTOCOL_LEVEL: Final = 4
 _MAX_FILTERS: Final = 1000
-"""Maximum filters in one packet. No client needs more, and checking them delays other clients."""
+"""Maximum topic filters in one SUBSCRIBE or UNSUBSCRIBE: checking more would delay other clients."""
 _HIGHEST_QOS: Final = 2
 
 
 class _BodyReader:
-    """Reader of the body of a packet, from front to back."""
+    """Reads the fields of a packet body one after the other."""
 
     def __init__(self, raw: bytes, packet: str) -> None:
         self._raw = raw
@@ -183,7 +183,7 @@ def _unsubscribe(body: _BodyReader) -> Unsubscribe:
 
 
 def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> Publish:  # noqa: FBT001 # flags of the fixed header
-    """Decode the body of a PUBLISH. The flags come from its first byte."""
+    """Decode the body of a PUBLISH. `qos`, `retain` and `dup` come from the first byte of the packet."""
     body = _BodyReader(raw, "PUBLISH")
     topic = body.topic("topic")
     packet_id = body.id() if qos else 0
@@ -191,7 +191,7 @@ def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> Publish:  #
 
 
 class PacketDecoder:
-    """Decoder of the packets with one value of the first byte."""
+    """Decodes the bodies of one packet type. The first byte of a packet selects the decoder."""
 
     __slots__ = ("_read", "name")
 
@@ -200,7 +200,7 @@ class PacketDecoder:
         self._read = read
 
     def decode(self, raw: bytes) -> Packet:
-        """Decode a whole body. Raise `MalformedPacket` if bytes are left."""
+        """Decode a whole body. Raise `MalformedPacket` if bytes are left over."""
         body = _BodyReader(raw, self.name)
         packet = self._read(body)
         body.check_end()

@@ -1,4 +1,7 @@
-"""Encoder of packets. It refuses values that violate the standard, so that no peer receives them."""
+"""Encodes packets.
+
+Values that violate the standard raise `MalformedPacket`, so that no peer receives them.
+"""
 
 from __future__ import annotations
 
@@ -83,9 +86,9 @@ def encode_publish(message: Publish, packet_id: int, *, dup: bool = False) -> by
 
 
 def encode_publish_header(topic: str, size: int, *, retain: bool = False) -> bytes:
-    """Encode a QoS 1 PUBLISH with a payload of this size, up to its packet identifier.
+    """Encode the bytes of a QoS 1 PUBLISH that precede its packet identifier. `size`: bytes of the payload.
 
-    For messages to many subscribers: only the packet identifier differs.
+    All subscribers of a message share these bytes; only the packet identifier differs.
     """
     encoded_topic = ENCODED_TOPICS.get(topic) or encode_topic(topic)
     return _fixed_header(0x32 | retain, len(encoded_topic) + 2 + size) + encoded_topic
@@ -107,7 +110,7 @@ def encode_pubacks(packet_ids: Sequence[int]) -> bytes:
 
 @lru_cache(_CACHED_HEADERS)
 def _fixed_header(first: int, remaining: int) -> bytes:
-    """Encode a fixed header."""
+    """Encode a fixed header: first byte and remaining length."""
     if remaining > MAX_REMAINING_LENGTH:
         raise MalformedPacket("packet", f"{remaining} bytes are more than {MAX_REMAINING_LENGTH}")
     header = bytearray((first,))

@@ -7,10 +7,10 @@ from enum import IntEnum
 from msgspec import Struct
 
 MAX_PACKET_ID = 0xFFFF
-"""Packet identifiers are 1 to this."""
+"""Highest packet identifier; the lowest is 1."""
 
 MAX_REMAINING_LENGTH = 268_435_455
-"""Maximum bytes after the fixed header: the largest remaining length of four bytes."""
+"""Maximum bytes after the fixed header: the largest number that its four length bytes can encode."""
 
 SUBACK_FAILURE = 0x80
 """Return code of a SUBACK for a filter that is not granted."""
@@ -41,7 +41,7 @@ class Will(Struct, frozen=True, gc=False):
 
 
 class Connect(Packet, frozen=True, gc=False):
-    """First packet of a client. Its text forms omit the credentials."""
+    """First packet of a client. Its `repr` omits the credentials."""
 
     client_id: str
     clean: bool = True
@@ -67,7 +67,7 @@ class Connack(Packet, frozen=True, gc=False):
 
 
 class Publish(Packet, frozen=True, gc=False):
-    """Message. `packet_id` is 0 at QoS 0, where it is not sent."""
+    """Message. `packet_id` is 0 at QoS 0, which sends no packet identifier."""
 
     topic: str
     payload: bytes
@@ -85,7 +85,7 @@ class OversizedPublish(Publish, frozen=True, gc=False):
 
 
 class Puback(Packet, frozen=True, gc=False):
-    """QoS 1: acknowledgement of a message."""
+    """Acknowledgement of a QoS 1 message."""
 
     packet_id: int
 
@@ -97,7 +97,7 @@ class Pubrec(Packet, frozen=True, gc=False):
 
 
 class Pubrel(Packet, frozen=True, gc=False):
-    """QoS 2, from the sender: the packet identifier is released."""
+    """QoS 2, second packet of the sender: releases the packet identifier."""
 
     packet_id: int
 

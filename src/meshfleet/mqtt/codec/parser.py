@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 _PUBLISH_HEAD: Final = Struct(">BBBH")
-"""Start of a PUBLISH with a remaining length of two bytes: first byte, remaining length, topic length."""
+"""First five bytes of a PUBLISH whose remaining length takes two bytes: first byte, remaining length (2),
+topic length (2)."""
 
 _PUBACK: Final = 0x40
 _PUBLISH_QOS1: Final = 0x32
@@ -42,7 +43,7 @@ _PUBLISH_FLAGS: Final[tuple[_Flags, ...]] = tuple(
     }
     for highest in (0, 1, 2)
 )
-"""Flags by the highest QoS that is accepted."""
+"""Flags of the accepted first bytes; the index is the highest QoS that the parser accepts."""
 
 
 _MAX_PUBLISH_HEADER_BYTES: Final = 2 + 0xFFFF + 2
@@ -50,11 +51,11 @@ _MAX_PUBLISH_HEADER_BYTES: Final = 2 + 0xFFFF + 2
 
 
 class PacketParser:
-    """Parser that buffers bytes until they form packets.
+    """Parses packets from received bytes, and buffers an incomplete packet until its rest arrives.
 
-    It buffers at most one incomplete packet, of at most `limit` bytes after its fixed header. A longer one is
-    a fault as soon as its length is known, before its body arrives. With `skip_oversized` the payload of a
-    long message is skipped instead, and the connection can continue: see `OversizedPublish`.
+    A packet with more than `limit` bytes after its fixed header is a fault, as soon as its length is known.
+    With `skip_oversized`, the payload of such a PUBLISH is skipped instead, and the connection can continue:
+    see `OversizedPublish`.
     """
 
     __slots__ = (
@@ -82,13 +83,13 @@ class PacketParser:
         self._bytes_to_skip = 0
         self._incomplete = bytearray()
         self._bytes_needed = 0
-        """Minimum bytes of `_incomplete` before parsing it can succeed."""
+        """Bytes that `_incomplete` must hold before parsing can succeed; 0 if unknown."""
         self.limit = limit
         self.fault: WireError | None = None
         """Why the stream cannot be parsed any further, or None."""
 
     def feed(self, data: bytes) -> list[Packet]:
-        """Return the packets that are complete now.
+        """Add received bytes, and return the packets that are complete.
 
         Check `fault` afterwards: if it is set, the stream cannot be parsed any further. The valid packets
         before a fault are still returned once; the next call raises the fault.
@@ -109,7 +110,7 @@ class PacketParser:
         try:
             position, self._bytes_needed = self._parse(data, packets)
         except WireError as fault:
-            # Without its traceback, which would keep the bytes and the packets of this call alive.
+            # Drop the traceback, which would keep the bytes and the packets of this call alive.
             self.fault = type(fault)(fault.field, fault.reason)
         else:
             if position < len(data):
@@ -117,9 +118,9 @@ class PacketParser:
         return packets
 
     def parse_pubacks(self, data: bytes) -> Sequence[int] | None:
-        """Return the packet identifiers if `data` holds only PUBACKs; None: call `feed` instead.
+        """Return the packet identifiers if `data` holds only whole PUBACKs, else None: then call `feed`.
 
-        A publisher receives hardly anything else. With this a hundred PUBACKs cost as much as one.
+        A publisher receives hardly anything but PUBACKs. Parsing a hundred together costs as much as one.
         """
         if data[:1] != _PUBACK_BYTE or len(data) % 4 or self._incomplete or self._bytes_to_skip:
             return None
@@ -135,9 +136,9 @@ class PacketParser:
         return packet_ids
 
     def parse_single_publish(self, data: bytes) -> Publish | None:
-        """Return the message if `data` is exactly one QoS 1 PUBLISH; None: call `feed` instead.
+        """Return the message if `data` is exactly one QoS 1 PUBLISH, else None: then call `feed`.
 
-        A broker of many gateways reads hardly anything else: each gateway sends one message at a time.
+        Most reads of a broker hold one PUBLISH, because each gateway sends one message at a time.
         """
         size = len(data)
         if size < _PUBLISH_HEAD.size or self._incomplete or self._bytes_to_skip or self.fault is not None:
@@ -168,9 +169,9 @@ class PacketParser:
         return Publish(topic, data[topic_end + 2 :], qos, retain, dup, packet_id)
 
     def _parse(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:
-        """Append the packets of `data`.
+        """Append the complete packets of `data` to `packets`.
 
-        Return the start of the first incomplete packet, and how many bytes it needs (0 if unknown).
+        Return the index of the first incomplete packet in `data`, and its size in bytes (0 if unknown).
         """
         position = 0
         while True:
@@ -197,7 +198,10 @@ class PacketParser:
             position = min(end, len(data))
 
     def _parse_fast(self, data: bytes, position: int, packets: list[Packet]) -> int:
-        """Append PUBLISH and PUBACK packets. Return the start of the first packet for the strict decoder."""
+        """Append PUBLISH and PUBACK packets.
+
+        Return the index of the first packet that needs the strict decoder.
+        """
         data_end, limit, flags_of, unpack_head = (
             len(data),
             self.limit,
@@ -242,7 +246,7 @@ class PacketParser:
         return position
 
     def _parse_length(self, data: bytes, position: int) -> tuple[int, int] | None:
-        """Return the remaining length of a packet and the start of its body, or None if incomplete."""
+        """Return the remaining length of a packet and the index of its body, or None if incomplete."""
         if len(data) - position < 2:
             return None
         if data[position] not in self._publish_flags and data[position] not in self._decoders:
@@ -261,7 +265,10 @@ class PacketParser:
         return self._decoders[first].decode(body) if flags is None else decode_publish(body, *flags)
 
     def _parse_oversized(self, data: bytes, body: int, end: int, packets: list[Packet]) -> int:
-        """Append a message without its payload. Return 0, or the bytes needed if its header is incomplete."""
+        """Append an oversized message without its payload.
+
+        Return 0, or the bytes needed to read its header.
+        """
         if data[0] not in self._publish_flags or not self._skip_oversized:
             raise PacketTooLarge("packet", f"{end - body} bytes are more than {self.limit}")
         qos, retain, dup = self._publish_flags[data[0]]

@@ -12,15 +12,15 @@ MAX_STRING_BYTES = 0xFFFF
 
 _MAX_CACHED_TOPICS = 16_384
 _MAX_CACHED_TOPIC_BYTES = 256
-"""Longer names are rare and not cached, so that the cache takes some megabytes at most."""
+"""Longer topic names are not cached, so that the cache takes some megabytes at most."""
 
 _CACHE_RESET_MASK = 0xFFFF
-"""One in this number of new names clears a full cache. If there are more names than it holds, the cached ones
-stay for a while: replacing one for each new name would cost more than it saves."""
+"""A full cache is cleared by about one in 65,536 new topic names, chosen by their hash. If there are more
+names than the cache holds, replacing one for each new name would cost more than it saves."""
 
 DECODED_TOPICS: Final[dict[bytes, str]] = {}
 ENCODED_TOPICS: Final[dict[str, bytes]] = {}
-"""Cached topic names, from and to their bytes; the encoded form has the length in front. The same names recur
+"""Caches of topic names: bytes to text, and text to bytes with the length in front. The same topics recur
 again and again. Hot paths check these dicts before they call `decode_topic` or `encode_topic`."""
 
 
