@@ -1,9 +1,9 @@
 """Publishes jobs and executions as live events, in their REST representation.
 
 Code that changes a job marks it as changed here. It is loaded and published a quarter of a second later,
-once, however often it changed. Changes without a new state, such as the percentage of a transfer, are not marked.
-For these, unfinished jobs are polled while there are subscribers, and published if they differ from the last
-published version.
+once, however often it changed. Changes without a new state, such as the percentage of a transfer, are not
+marked. For these, unfinished jobs are polled while there are subscribers, and published if they differ from
+the last published version.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class _CoverageRecord(Struct):
 
 
 class CoverageTracker:
-    """Knows for which filters all events are published: filters in use, and until two minutes ago.
+    """Tracks for which filters all events are published: those used now or in the last two minutes.
 
     Events that match none of these filters are not published, and so cannot be replayed.
     """

@@ -37,7 +37,7 @@ class ActivityDetector:
         self.returned_devices: set[int] = set()
         """Devices that reported although they count as disconnected; the next flush connects them.
 
-        Gateways on an external broker are added with every report.
+        Gateways are added with every report through themselves.
         """
         self.gateways: set[int] = set()
         """All gateways that are or were connected."""

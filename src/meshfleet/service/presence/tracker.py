@@ -173,8 +173,8 @@ class PresenceTracker:
         self._connected_gateways: dict[int, int] = {}
         """Connected gateways, each with its connection number, which differs for every connection.
 
-        0: the gateway was connected before reports were interrupted, and has not reconnected yet. With an
-        external broker, the number is 1.
+        0: the gateway was connected before reports were interrupted, and in no poll since. With an external
+        broker, the number is 1.
         """
         self._polled_gateways: dict[int, int] | None = None
         """Result of the last poll of the embedded broker; None if the last flush has processed it."""
