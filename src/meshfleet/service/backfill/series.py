@@ -2,7 +2,7 @@
 
 The device numbers the samples of a series with `seq`, which starts again at 0 after 255 (report-38). If `seq`
 of two samples is not consecutive, samples are missing between them: a gap. On request, the device sends the
-missing samples in any order, the newest first. So whether a gap is filled is determined from the
+missing samples in any order, such as the newest first. So whether a gap is filled is determined from the
 stored samples, sorted by time.
 """
 
@@ -52,7 +52,7 @@ _IDLE_CHECK_MS: Final = 60_000
 
 
 class Gap(Struct, gc=False):
-    """Range between the times of two stored samples, between which samples are missing."""
+    """Time range between two stored samples in which samples are missing. Times are in milliseconds."""
 
     since: int
     until: int

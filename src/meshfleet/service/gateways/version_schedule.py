@@ -113,7 +113,7 @@ class VersionSchedule:
             plan.due_at = now + self._jitter(_HOUR)
 
     def record_failure(self, gateway: int, now: int) -> None:
-        """Record that a gateway did not respond, and plan a retry: soon, or in an hour after a few failures."""
+        """Record that a gateway did not respond, and plan a retry: soon, or after some failures hourly."""
         plan = self._plans.get(gateway)
         if plan is None:
             return

@@ -80,7 +80,7 @@ class ParsedBatch:
         self.shift = 0
         """Milliseconds to add to the time of the report that is being parsed; 0 if the clock is right."""
         self._unconfirmed_gateway: int | None = None
-        """Gateway whose report is being parsed if its correction is unconfirmed; otherwise None."""
+        """Gateway of the report that is being parsed if its correction is unconfirmed; else None."""
         self.offset_checks: dict[int, bool | None] = {}
         """Result of checking unconfirmed clock corrections against this batch, by gateway.
 
@@ -93,7 +93,7 @@ class ParsedBatch:
         self.readings: list[Reading] = []
         self.rejects: list[RejectedReport] = []
         self.foreign_names: dict[int, str] = {}
-        """Identifier names that are not in the catalogue, by the hash with which samples are stored."""
+        """Identifier names that are not in the catalogue, by the negative hash that their samples store."""
         self.new_gateways: set[int] = set()
         """Unclaimed gateways that are claimed automatically in the transaction of this batch."""
         self.unclaimed_gateways: set[int] = set()
@@ -109,7 +109,7 @@ class ParsedBatch:
         """Correct the times of the following reports by `shift` milliseconds; 0: no correction.
 
         Pass the gateway as `unconfirmed` if no response has confirmed its correction yet. Then the correction
-        applies only to reports that are less than a minute old after it.
+        applies only to reports that are less than a minute old if corrected.
         """
         self.shift, self._unconfirmed_gateway = shift, unconfirmed
         self.trusted_from, self.trusted_to = _EMPTY_RANGE if shift else (self.earliest, self.latest)

@@ -38,7 +38,7 @@ class PendingState(Struct, gc=False):
     """Gateway that reported `parent` and `rssi`."""
     radio_at: int = _NEVER
     dfu_at: int = _NEVER
-    """Time of its last report in DFU mode."""
+    """Time of the last report in DFU mode."""
     has_implausible_sample: bool = False
     """Whether the address sent a sample with an implausible time.
 
@@ -76,7 +76,7 @@ class PendingState(Struct, gc=False):
             self.radio_gateway = gateway
 
     def record_dfu(self, gateway: int, at: int) -> None:
-        """Apply a report in DFU mode."""
+        """Apply the time and gateway of a report in DFU mode."""
         if at >= self.heard_at:
             self.gateway = gateway
         self.dfu_at = max(self.dfu_at, at)

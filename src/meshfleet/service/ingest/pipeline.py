@@ -59,7 +59,7 @@ _MIN_FLUSH_POLLS, _MAX_FLUSH_POLLS = 2, 10
 """Minimum and maximum number of polls between two flushes: more pending states are written less often."""
 
 _STATES_PER_POLL: Final = 4000
-"""Number of pending states for each of which one more poll is waited before a flush."""
+"""Per this many pending states, the interval between two flushes grows by one poll."""
 
 
 _DATABASE_REJECTIONS: Final = (DataError, IntegrityError)
@@ -78,7 +78,7 @@ class _TrialRollback(Exception):
 
 
 class _CommitIds(NamedTuple):
-    """Ids of a committed batch in the sample store and in the journal; None without readings."""
+    """Ids of a committed batch: in the sample store, and in the journal (None if it has no readings)."""
 
     samples: int
     readings: int | None
@@ -192,7 +192,10 @@ class IngestPipeline:
             self._apply_committed(batch, number)
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Commit a batch. Raise DatabaseUnavailable if it must be sent again."""
+        """Parse a batch of messages and write it to the database. Raise DatabaseUnavailable if that fails.
+
+        Then the batch is not stored and must be committed again.
+        """
         await self._wait_for_capacity()
         try:
             await self._commit_storable(batch)

@@ -19,7 +19,7 @@ class ReadingKind(IntEnum):
     DFU = 2
     FACT = 3
     FIRST_SAMPLE = 4
-    """Added for the first sample of a device that is not in the journal yet, so that the device is known."""
+    """Added for a device with samples that is not in the journal yet, so that a crash does not lose it."""
     FIRST_SAMPLE_IMPLAUSIBLE = 5
     """Like FIRST_SAMPLE, but no sample of the device has a plausible time."""
 

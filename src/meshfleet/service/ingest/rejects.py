@@ -40,7 +40,7 @@ class RejectedReport(NamedTuple):
 
 
 def build_reject(message: Publish, error: FleetError, now: int) -> RejectedReport:
-    """Build the reject of a message, with truncated texts and payload."""
+    """Build the record of a rejected message, with topic, reason and payload truncated."""
     match = _GATEWAY_PATTERN.search(message.topic)
     return RejectedReport(
         time=now,

@@ -30,7 +30,7 @@ class StartupClock:
     """Decides when the clock of this machine is trusted. The caller passes the clock's time as `now`."""
 
     def __init__(self, newest: int, now: int) -> None:
-        """Start at the time `now`; `newest` is the time of the newest stored state."""
+        """Create at the local time `now`; `newest` is the time of the newest stored state."""
         self._trusted_from = newest - _PLAUSIBLE_LAG_MS
         self._plausible_from = _RELEASE_TIME if newest >= _RELEASE_TIME else 0
         self._set_at = self._checked_at = now

@@ -141,7 +141,7 @@ def _observe_changes(states: PendingStates, known: Mapping[int, _KnownDevice]) -
 
 
 def _observe_unheard(states: PendingStates, now: int) -> Iterator[DeviceObservation]:
-    """Yield the new devices whose samples all have implausible times, as observed now."""
+    """Yield new devices whose samples all have implausible times; they count as observed now."""
     for device, state in states.items():
         gateway = mac_from_int(state.gateway)
         yield DeviceObservation(device=mac_from_int(device), at=now, heard=False, gateway=gateway)

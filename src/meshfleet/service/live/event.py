@@ -41,7 +41,7 @@ class PublishedEvent(Struct, frozen=True, gc=False, kw_only=True):
     body: bytes
     """Whole event as JSON."""
     at: float
-    """Time of publication, by the event loop's clock."""
+    """Time of publication in seconds, by the event loop's clock."""
 
 
 def escape_line_separators(body: bytes) -> bytes:

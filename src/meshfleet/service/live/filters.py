@@ -38,7 +38,7 @@ class FilterIndex:
         self._by_gateway: dict[int, set[EventFilter]] = {}
         self._by_job: dict[int, set[EventFilter]] = {}
         self._by_type: dict[str, set[EventFilter]] = {about: set() for about in LIVE_EVENT_TYPES}
-        """Filters that name neither devices nor gateways nor jobs."""
+        """Filters that name neither devices nor gateways nor jobs, by event type."""
         self._named_counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:

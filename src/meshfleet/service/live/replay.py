@@ -99,7 +99,7 @@ class ReplayBuffer:
 
 
 class _CoverageRecord(Struct):
-    """Since which event the events that match a filter are published, and how many use the filter."""
+    """Since which event the events that match a filter are published, and by how many it is used."""
 
     number: int
     """Sequence number after which all matching events were published."""
@@ -203,12 +203,15 @@ class Replay:
         self.until = until
         self._scanned_to = after
         self._other_subscriptions: list[tuple[EventFilter, int]] | None = None
-        """Other filters of the subscriber that receive live events, each with the last event before that.
+        """Other filters of the subscriber that need no replay any more, to skip events that they delivered.
 
-        None before the start of the replay.
+        Each has the sequence number after which it delivers events. None before the start of the replay.
         """
         self._found: dict[int, PublishedEvent] = {}
-        """Matching events by sequence number; only the newest state of each device, by `~device`."""
+        """Matching events by sequence number. Of each device only the newest state is kept.
+
+        Its key is `~device`, which is negative and so differs from all sequence numbers.
+        """
         self._size = 0
 
     @property

@@ -50,7 +50,7 @@ class LiveSubscriber:
         self.actor = actor
         self.bearer = bearer
         self.comment = comment
-        """Bytes sent every 15 seconds to keep a connection alive; empty: none are sent."""
+        """Bytes that the hub sends periodically to keep the connection alive; empty: none are sent."""
         self.subscriptions: dict[EventFilter, int] = {}
         """Filters, each with the sequence number of the event after which matching events are sent."""
         self.replays: dict[EventFilter, Replay] = {}

@@ -28,7 +28,10 @@ _MAX_QUEUED: Final = 1000
 _MAX_PER_GATEWAY: Final = 20
 """Maximum number of queued candidates, in total and per gateway. A later scan finds the others again."""
 _MAX_RANDOM: Final = 20
-"""Maximum number of candidates per scan whose own gateway has a full queue, to try another gateway."""
+"""Maximum number of candidates per scan for which another gateway is tried.
+
+The queue of their own gateway is full.
+"""
 
 
 class CandidateQueue:

@@ -57,7 +57,7 @@ class ActivityDetector:
                 self.mark_heard(gateway, gateway, batch.now)
 
     def _detect_by_samples(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
-        """Mark devices that sent samples. Add the gateways of samples less than a minute old to the set."""
+        """Mark devices that sent samples, and collect the gateways of samples less than a minute old."""
         now, devices, suspects = batch.now, self._last_seen.devices, self.clocks.suspects
         for device, rows in batch.rows.items():
             time, _, _, _, gateway, _, _, details = rows[-1]
@@ -94,7 +94,10 @@ class ActivityDetector:
         return fresh_gateways
 
     def _detect_by_readings(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
-        """Mark devices by their readings, whose times are already corrected, like `_detect_by_samples`."""
+        """Mark devices that sent readings, and collect the gateways of readings less than a minute old.
+
+        Times of readings are already corrected.
+        """
         last_link_kind, first_sample_kind, is_external = (
             ReadingKind.LINK,
             ReadingKind.FIRST_SAMPLE,
@@ -144,7 +147,7 @@ class ActivityDetector:
             last_seen.record_heartbeat(gateway, time)
 
     def mark_heard(self, device: int, gateway: int, now: int) -> LastSeen:
-        """Record that a device was received: new, disconnected, or through another gateway than before."""
+        """Record that a device was received through a gateway. Add the device if it is new."""
         last_seen = self._last_seen.devices.get(device)
         if last_seen is None:
             last_seen = self._last_seen.add(device, gateway, now)

@@ -52,7 +52,7 @@ _TRAVEL_TIME_SPREAD_MS: Final = 20_000
 _AGREEMENT_MS: Final = 60_000
 """Milliseconds for which all reports of a gateway that never responds must show the same offset.
 
-A device counts as silent after three times that at the earliest, so not because a clock was set.
+A device counts as silent after three times that at the earliest, so a wrong clock is corrected before.
 """
 
 _SINGLE_DEVICE_AGREEMENT_MS: Final = 30 * 60_000
@@ -188,7 +188,7 @@ class GatewayClocks:
         }
 
     def mark_unresponsive(self, gateway: int) -> None:
-        """Let reports determine the offset of a gateway that did not respond, if it never has."""
+        """Record that a gateway did not respond. If it never has, let its reports determine the offset."""
         if gateway not in self._responsive:
             self._unresponsive.add(gateway)
 

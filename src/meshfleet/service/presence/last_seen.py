@@ -1,4 +1,4 @@
-"""When and through which gateway a report of each device was last received."""
+"""Keeps when and through which gateway a report of each device was last received."""
 
 from __future__ import annotations
 

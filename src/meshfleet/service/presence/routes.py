@@ -1,4 +1,4 @@
-"""`/api/v1/devices/{id}/connectivity`."""
+"""REST route of the connection history of a device: `/api/v1/devices/{id}/connectivity`."""
 
 from typing import NamedTuple
 

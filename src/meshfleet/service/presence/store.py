@@ -40,7 +40,7 @@ class PresenceWriteResult(NamedTuple):
     """Result of storing presence changes."""
 
     written: Sequence[PresenceChange] = ()
-    """Changes that were stored; a change to the stored state is skipped."""
+    """Changes that were stored; changes that match the stored state are skipped."""
     unknown_devices: Collection[int] = ()
     """Devices that are not in the database, so that their changes were not stored."""
 

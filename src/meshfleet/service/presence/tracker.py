@@ -35,7 +35,7 @@ class PendingPresence(NamedTuple):
 
     changes: Sequence[PresenceChange]
     intervals: Mapping[int, int]
-    """New intervals by device, in milliseconds."""
+    """Usual milliseconds between heartbeats to store, by device."""
     dfu_addresses: Mapping[int, int]
     """Addresses received in DFU mode, each with its gateway; the flush looks up their devices."""
     history_cutoff: int | None
@@ -54,7 +54,7 @@ class PresenceFlush:
 
     @property
     def changes(self) -> Sequence[PresenceChange]:
-        """Changes to store."""
+        """Presence changes to store."""
         return self._pending.changes
 
     def write(self, connection: Connection, added: Collection[int]) -> None:

@@ -1,7 +1,7 @@
 """Ranks the gateways that can reach a device (rest-102), without I/O.
 
 A gateway receives a device through one or more parents in the mesh. Its score is that of the best parent, and
- decreases with the age of the RSSI reading:
+decreases with the age of the RSSI reading:
 
     score = mean RSSI of the parent's newest minute - 4 dB per minute of age
 

@@ -110,7 +110,7 @@ def prepare_request(body: NewRequest) -> PreparedRequest:
 
 
 def _reject_foreign_parameters(operation: Operation, parameters: Mapping[str, Any]) -> None:
-    """Raise `InvalidRequest` if the operation does not have one of the parameters."""
+    """Raise `InvalidRequest` if a parameter does not belong to the operation."""
     foreign = [name for name in parameters if name not in _PARAMETERS[operation]]
     if foreign:
         raise InvalidRequest(

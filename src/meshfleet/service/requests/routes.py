@@ -1,4 +1,4 @@
-"""`/api/v1/devices/{id}/requests` and `/api/v1/requests`."""
+"""REST routes of requests: `/api/v1/devices/{id}/requests` and `/api/v1/requests`."""
 
 import asyncio
 from typing import Annotated, Any, Final

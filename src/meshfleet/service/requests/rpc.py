@@ -68,7 +68,7 @@ class RpcResponse(NamedTuple):
 
     response: Response
     sent_at: int
-    """Time when the request was sent, in milliseconds. Unknown and equal to `received_at` if it is late."""
+    """Time when the request was sent, in milliseconds; for a late response, the same as `received_at`."""
     received_at: int
     """Time when the response was received, in milliseconds."""
 
@@ -91,7 +91,10 @@ class _PendingRequest:
     def __init__(self, gateway: Mac, response: asyncio.Future[RpcResponse | Unanswered]) -> None:
         self.gateway = gateway
         self.response = response
-        """Response, or an error as a result: asyncio would log an exception if the caller was canceled."""
+        """Resolves to the response or an error.
+
+        Errors are set as results, because asyncio logs exceptions that a canceled caller does not retrieve.
+        """
         self.progress = SendProgress.WAITING
         self.started_at = 0.0
         """Time when publishing started, by the event loop's clock."""
@@ -180,7 +183,7 @@ class RpcClient:
         timeout: float,  # noqa: ASYNC109 # see request()
         request_id: RequestId,
     ) -> None:
-        """Send a request that has no response at once, without waiting in the gateway's queue.
+        """Send a request without a response. It does not wait in the gateway's queue.
 
         Raise the errors of `check_sendable`, and `BrokerUnavailable` after `timeout` seconds.
         """

@@ -25,7 +25,7 @@ _FIELDS: Final = tuple(
 )
 """Column names. Times are as reported, because the filters `From` and `To` use reported times."""
 _FORMULA_PREFIXES: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 # spreadsheets treat the full-width characters like the others
-"""Characters with which a text begins that a spreadsheet would evaluate as a formula."""
+"""First characters of texts that a spreadsheet would evaluate as formulas."""
 
 
 def build_csv_headers(device: Mac) -> dict[str, str]:

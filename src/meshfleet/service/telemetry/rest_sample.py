@@ -63,7 +63,7 @@ def to_rest_sample(sample: StoredSample, foreign: Mapping[int, str]) -> Sample:
 
 
 def format_number(number: float) -> float | int:
-    """Return a whole number as int, so that JSON shows it without a fraction (rest-180)."""
+    """Return a whole number as int, so that JSON has no fraction, and others as float (rest-180)."""
     return int(number) if abs(number) < _MAX_EXACT_INTEGER and number == int(number) else float(number)
 
 
