@@ -118,9 +118,7 @@ class VersionSchedule:
         if plan is None:
             return
         plan.is_pending, plan.failures = False, plan.failures + 1
-        if (
-            plan.connection is None or plan.due_at is not None
-        ):  # the gateway disconnected or reconnected meanwhile
+        if plan.connection is None or plan.due_at is not None:  # it disconnected, or reconnected meanwhile
             return
         plan.due_at = now + self._jitter(
             _RETRY_DELAYS[plan.failures - 1] if plan.failures <= len(_RETRY_DELAYS) else _HOUR

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SampleNumber: TypeAlias = float | int | None
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""Largest integer that a double stores exactly, as databases and many JSON readers use doubles."""
+"""Integers up to this are exact as a double, which databases and many JSON readers use."""
 
 _encode = msgspec.json.Encoder().encode
 

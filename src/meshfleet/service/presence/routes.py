@@ -22,7 +22,7 @@ from meshfleet.service.http.query import NextToken
 
 
 class ConnectivityListing(Struct, frozen=True, kw_only=True):
-    """Query of a connection history, encoded in its page tokens so that they fit no other query."""
+    """Query of a connection history. Page tokens are signed for it, so that they fit no other query."""
 
     device: int
 

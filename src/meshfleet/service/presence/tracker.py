@@ -233,9 +233,7 @@ class PresenceTracker:
         self._checked_at = now
         changes = []
         for change in chain(self._gateway_changes(now), self._reconnections(now), self._timeouts(now)):
-            self.apply_change(
-                change, now
-            )  # before the next change is computed, so that no device changes twice
+            self.apply_change(change, now)  # before the next is computed, so that no device changes twice
             changes.append(change)
         history_cutoff = None if self._retention_ms is None else now - self._retention_ms
         pending = PendingPresence(

@@ -58,7 +58,7 @@ class _JsonOrCsv(Operation):
 
 
 class SampleListing(Struct, frozen=True, kw_only=True):
-    """Query of a sample list, encoded in its page tokens so that they fit no other query."""
+    """Query of a sample list. Page tokens are signed for it, so that they fit no other query."""
 
     device: Mac
     selection: SampleSelection
