@@ -1,5 +1,6 @@
-"""Acknowledgment of samples and gap detection.
+"""Acknowledges samples and detects missing ones.
 
-Committed samples are acknowledged to their devices. Sequence numbers show which samples are missing; devices
-send unacknowledged samples again, and gaps that are not filled in time are recorded as lost.
+Committed samples are acknowledged to their devices. Gaps in the sequence numbers show that samples are
+missing; then devices are requested to send unacknowledged samples again. Gaps that are not filled in time are
+recorded as lost.
 """

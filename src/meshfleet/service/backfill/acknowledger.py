@@ -1,8 +1,7 @@
-"""End-to-end acknowledgment of samples after their commit (ack-7 to ack-17, ack-21).
+"""Acknowledges samples to their devices after the commit (ack-7 to ack-17, ack-21).
 
 A device keeps its samples until they are acknowledged, and sends them again when an ack requests a backfill.
-So no sample is lost while the device has it, whatever fails: the radio, the gateway, the network, this
-service.
+So a sample is not lost if the radio, the gateway, the network or this service fails.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class SeriesFlush:
-    """Changed series and gaps to write at a flush."""
+    """Flush part that writes changed series and gaps."""
 
     def __init__(
         self,
@@ -55,21 +54,23 @@ class SeriesFlush:
         """Do nothing: no state depends on the commit."""
 
 
-# Series with implausible clocks: missing samples are requested, but gaps are not recorded.
+# Series whose samples have implausible times: missing samples are requested, but gaps are not recorded.
 
 _MAX_IMPLAUSIBLE_SERIES: Final = 20_000
-"""Maximum number of these series; beyond it the one without a sample for the longest time is dropped."""
+"""Maximum number of tracked series; if there are more, the one with the oldest last sample is dropped."""
 
 
 class _ImplausibleSeries(Struct, gc=False):
+    """Last sequence number of a series whose samples have implausible times."""
+
     seq: int
     requested_at: int = 0
-    """Time of the last backfill request; 0: never, so samples from before the first one are requested."""
+    """Time of the last backfill request; 0: never, so the second sample requests one."""
     has_gap: bool = False
 
 
 class ImplausibleClocks:
-    """Last sequence number of each series with an implausible clock."""
+    """Detects missing samples in series whose samples have implausible times, by `seq` only."""
 
     def __init__(self) -> None:
         self._by_series: dict[SeriesKey, _ImplausibleSeries] = {}
@@ -79,12 +80,15 @@ class ImplausibleClocks:
         return len(self._by_series)
 
     def needs_backfill(self, key: SeriesKey, seq: int, outage: int, now: int) -> bool:
-        """Record a sample. Return whether to request the samples missing before it (ack-11, ack-12)."""
+        """Record a sample. Return whether its ack must request missing samples (ack-11, ack-12).
+
+        `outage` is the time when the last outage ended.
+        """
         series = self._by_series.pop(key, None)
         if series is None:
             self._add(key, seq)
             return False
-        self._by_series[key] = series  # moved to the end: it has the newest sample
+        self._by_series[key] = series  # moved to the end, as it has the newest sample
         if not is_seq_ahead(seq, series.seq):
             return False  # part of a backfill, or a duplicate (ack-21)
         series.has_gap = series.has_gap or (seq - series.seq) % SEQ_CYCLE != 1
@@ -97,7 +101,7 @@ class ImplausibleClocks:
         return True
 
     def rewind_clock(self, now: int) -> None:
-        """Limit all times to now: the clock of this machine was set back."""
+        """Limit all times to now, after the clock of this machine was set back."""
         for series in self._by_series.values():
             series.requested_at = min(series.requested_at, now)
 
@@ -109,49 +113,55 @@ class ImplausibleClocks:
 
 _QOS: Final = 1
 _SAMPLES_PER_SLICE: Final = 500
-"""Samples that are acknowledged before other tasks get a turn."""
+"""Number of samples to acknowledge before the event loop runs other tasks."""
 _MAX_BACKLOG: Final = 200
-"""Maximum number of waiting slices; if there are more, the next batch waits."""
-_CONNECT_DELAY_MS: Final = 1_000
-"""Milliseconds until a new connection is noticed. A series that starts within them has missed nothing."""
-_MAX_GATEWAYS: Final = 50_000
-"""Maximum number of gateways whose time of connection is stored.
+"""Maximum number of slices that wait to be acknowledged.
 
-Beyond it the longest connected one is dropped: its series have requested their backfill long ago.
+If there are more, they are acknowledged at once, and the next batch waits.
+"""
+_CONNECT_DELAY_MS: Final = 1_000
+"""Maximum milliseconds from a connection of a gateway until the poll detects it.
+
+A series that starts in this time has missed nothing.
+"""
+_MAX_GATEWAYS: Final = 50_000
+"""Maximum number of gateways whose time of connection is kept.
+
+If there are more, the longest connected one is dropped: its series have requested their backfill long ago.
 """
 _MAX_TIME_TEXTS: Final = 4096
-"""Maximum number of cached timestamps in seconds: most samples are of the last few."""
+"""Maximum number of cached texts of timestamps in seconds; most samples are only seconds old."""
 
 
 class SampleAcknowledger:
-    """Sender of sample acks, and record of the gaps in each series."""
+    """Sends the acks of committed samples, and records the gaps in each series."""
 
     def __init__(self, transport: Transport, *, prefix: str, now: int) -> None:
         self._transport = transport
         self._topic_prefix = f"{prefix}/mt/gateway/" if prefix else "mt/gateway/"
         self._started_at = self._collected_at = now
         self._connected_at: dict[int, int] = {}
-        """Time at which each gateway connected: reports from before may be lost."""
+        """Time when each gateway last connected; reports from before may have been lost."""
         self._time_texts: dict[int, str] = {}
         self.series: dict[SeriesKey, SeriesState] = {}
         self.gap_index = GapIndex()
         self.check_schedule = CheckSchedule()
-        """Times of the next gap checks."""
+        """Schedule of the gap checks."""
         self._implausible_clocks = ImplausibleClocks()
         self._changed_series: set[SeriesKey] = set()
         self._changed_gaps: set[SeriesKey] = set()
         self._removed_series: set[SeriesKey] = set()
-        """Series to write at the next flush: changed, with changed gaps, and removed."""
+        """Series for the next flush to write: those that changed, whose gaps changed, or were removed."""
         self._backlog: deque[tuple[ParsedBatch, int]] = deque()
-        """Slices of committed batches to acknowledge: the batch, and the index of the first sample."""
+        """Slices of committed batches to acknowledge: the batch, and the index of the first sample in it."""
         self._is_sending = False
         self.counts = AckCounters()
 
     def restore(self, stored: Mapping[SeriesKey, SeriesState]) -> None:
-        """Continue with the series stored before a start.
+        """Load the series that the previous process stored.
 
-        Every gap is checked soon, as the sample that filled it may not be recorded. No sample could arrive
-        while the service was down, so each gap gets its full time again.
+        Every gap is checked soon, because it may have been filled just before the service stopped. No sample
+        could arrive while the service was down, so the time until a gap counts as lost starts again.
         """
         self.series.update(stored)
         for key, series in stored.items():
@@ -162,14 +172,14 @@ class SampleAcknowledger:
             self.check_schedule.schedule(key, key[0], series.due_at)
 
     def gateway_reconnected(self, gateway: int, now: int) -> None:
-        """Record that a gateway has a new connection, since a moment ago."""
+        """Record that a gateway has connected up to a second ago."""
         self._connected_at.pop(gateway, None)
         self._connected_at[gateway] = now - _CONNECT_DELAY_MS
         if len(self._connected_at) > _MAX_GATEWAYS:
             del self._connected_at[next(iter(self._connected_at))]
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Acknowledge the samples of a committed batch, in slices."""
+        """Queue the samples of a committed batch to be acknowledged, in slices."""
         if batch.unacked_samples:
             self._backlog.extend(
                 (batch, start) for start in range(0, len(batch.unacked_samples), _SAMPLES_PER_SLICE)
@@ -180,11 +190,11 @@ class SampleAcknowledger:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether committed samples are not acknowledged yet."""
+        """Whether some committed samples are not acknowledged yet."""
         return bool(self._backlog)
 
     def _send_next(self) -> None:
-        """Acknowledge one slice; other tasks get a turn before the next."""
+        """Acknowledge one slice, and schedule the next one after other tasks of the event loop."""
         if self._backlog:
             self._acknowledge(*self._backlog.popleft())
         self._is_sending = bool(self._backlog)
@@ -203,14 +213,14 @@ class SampleAcknowledger:
             time, kind, identifier, seq, gateway, _, _, _ = row
             if earliest <= time <= latest:
                 ack_type = self._record_sample((device, kind, identifier), time, seq, gateway, now)
-            else:  # an implausible time says nothing about the series
+            else:  # a sample with an implausible time cannot be ordered by time
                 ack_type = self._record_implausible((device, kind, identifier), seq, gateway, now)
             messages.append(self._build_ack(device, path, time, gateway, ack_type))
         self.counts.sent += len(messages)
         self._transport.send(messages)
 
     def prepare_flush(self, states: PendingStates, now: int) -> SeriesFlush:  # noqa: ARG002 # states do not affect series
-        """Return the series that changed since the last flush."""
+        """Return the series and gaps that changed since the last flush, to be written."""
         if now < self._collected_at:
             self._rewind_clock(now)
         self._collected_at = now
@@ -228,20 +238,20 @@ class SampleAcknowledger:
         )
 
     def update_gap(self, key: SeriesKey, gap: Gap, remaining: Iterable[tuple[int, int]], at: int) -> None:
-        """Replace a checked gap by the ranges still missing at the time `at`, according to stored samples."""
+        """Replace a gap that was checked at the time `at` by the ranges that are still missing."""
         series = self.series[key]
         if not any(current is gap for current in series.gaps or ()):
-            return  # it was merged into a larger gap
+            return  # the gap was merged into a larger one meanwhile
         series.replace_gap(gap, remaining, at)
         self._mark_gaps_changed(key)
 
     def drop_gap(self, key: SeriesKey, gap: Gap, now: int) -> None:
-        """Drop a gap in a range whose samples have expired."""
+        """Drop a gap in a time range whose samples were deleted, because their retention has ended."""
         self.series[key].drop_gap(gap, now)
         self._mark_gaps_changed(key)
 
     def remove_series(self, key: SeriesKey) -> None:
-        """Remove a series that has ended: its samples have expired, and no new ones arrive."""
+        """Remove a series that has ended: all its samples were deleted, and no new ones arrive."""
         del self.series[key]
         self.gap_index.update(key, None)
         self.check_schedule.remove(key)
@@ -250,13 +260,13 @@ class SampleAcknowledger:
         self._removed_series.add(key)
 
     def _mark_gaps_changed(self, key: SeriesKey) -> None:
-        """Count the changed gaps of a series, and write them at the next flush."""
+        """Update the counts for changed gaps of a series, and let the next flush write them."""
         self.gap_index.update(key, self.series[key])
         self._changed_series.add(key)
         self._changed_gaps.add(key)
 
     def _rewind_clock(self, now: int) -> None:
-        """Limit all times to now: the clock of this machine was set back."""
+        """Limit all times to now, after the clock of this machine was set back."""
         self._started_at = min(self._started_at, now)
         self._connected_at = {gateway: min(at, now) for gateway, at in self._connected_at.items()}
         self._implausible_clocks.rewind_clock(now)
@@ -296,7 +306,7 @@ class SampleAcknowledger:
         return AckType.ACK
 
     def _record_implausible(self, key: SeriesKey, seq: int, gateway: int, now: int) -> AckType:
-        """Return the ack type of a sample with an implausible time."""
+        """Record a sample with an implausible time. Return the type of its ack."""
         outage = max(self._started_at, self._connected_at.get(gateway, 0))
         if self._implausible_clocks.needs_backfill(key, seq, outage, now):
             self.counts.backfills += 1
@@ -310,7 +320,7 @@ class SampleAcknowledger:
         return Publish(topic, f'{{"time":"{text}.{millis:03d}Z","type":{ack_type:d}}}'.encode(), _QOS)
 
     def _format_seconds(self, seconds: int) -> str:
-        """Format a time without its milliseconds, and cache it: the same seconds occur again and again."""
+        """Format a time in seconds, and cache the text, because many samples have the same second."""
         if len(self._time_texts) >= _MAX_TIME_TEXTS:
             self._time_texts.clear()
         text = self._time_texts[seconds] = from_millis(seconds * 1000).isoformat()[:19]

@@ -1,4 +1,4 @@
-"""Checks whether gaps are filled, by reading the stored samples."""
+"""Checks periodically whether gaps are filled, by reading the stored samples."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CHECK_SECONDS: Final = 1.0
-"""Seconds between two checks."""
+"""Seconds between two runs of the gap checks."""
 _CHECKS_PER_EXPIRY: Final = 3600
-"""Checks between two removals of expired gaps."""
+"""Number of runs between two removals of expired gaps."""
 _MAX_GAPS_PER_CHECK: Final = 100
-"""Maximum number of gaps in one check: ingest has priority."""
+"""Maximum number of gaps checked in one run, because ingest has priority."""
 _SERIES_PER_SLICE: Final = 1_000
-"""Series processed before other tasks get a turn, while expired gaps are removed."""
+"""Number of series to search for expired gaps before the event loop runs other tasks."""
 _SILENT_MS: Final = 30 * 86_400_000
-"""Milliseconds without a sample after which a series may have ended: no device keeps samples for longer."""
+"""Milliseconds without a sample after which a series may have ended: no device keeps samples longer."""
 _READ_FAILURES: Final = (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error)
 
 
@@ -54,7 +54,7 @@ async def run_gap_checks(
 
 
 async def check_due_gaps(acknowledger: SampleAcknowledger, samples: SampleStore, now: Now) -> None:
-    """Check a limited number of due gaps, one of each gateway in turn."""
+    """Check a limited number of due gaps. Gateways take turns, with one gap each."""
     acknowledger.check_schedule.advance(now())
     checked_count = 0
     while checked_count < _MAX_GAPS_PER_CHECK and (due := acknowledger.check_schedule.pop_due()) is not None:
@@ -69,7 +69,7 @@ async def check_due_gaps(acknowledger: SampleAcknowledger, samples: SampleStore,
 
 
 async def drop_expired_gaps(acknowledger: SampleAcknowledger, retention: Retention, now: int) -> None:
-    """Drop gaps older than the retention, and remove series that have ended."""
+    """Drop gaps whose samples would have been deleted by now, and remove series that have ended."""
     for count, key in enumerate(list(acknowledger.series), 1):
         retention_ms = retention[key[1]]
         if retention_ms is not None:
@@ -92,7 +92,7 @@ async def _check_gap(
     acknowledger: SampleAcknowledger, samples: SampleStore, target: tuple[SeriesKey, Gap], now: int
 ) -> None:
     key, gap = target
-    arrivals = gap.unchecked_arrivals  # samples that arrive from now on may not be read
+    arrivals = gap.unchecked_arrivals  # the read may miss samples that arrive from now on
     remaining = await samples.read(_build_query(key, gap), partial(_find_remaining, gap))
     gap.unchecked_arrivals -= arrivals
     acknowledger.update_gap(key, gap, remaining, now)
@@ -110,9 +110,9 @@ def _build_query(key: SeriesKey, gap: Gap) -> SampleQuery:
 
 
 def _find_remaining(gap: Gap, samples: Iterator[StoredSample]) -> list[tuple[int, int]]:
-    """Return the ranges still missing in a gap.
+    """Return the ranges of time within a gap in which samples are still missing.
 
-    If a sample at an end is gone, the range up to that end is missing.
+    A gap lies between two samples. If one of these was deleted, the range up to its time is missing, too.
     """
     plausible = [
         (sample.time, sample.seq) for sample in samples if sample.more is None or sample.more.clock is None

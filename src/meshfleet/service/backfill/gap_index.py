@@ -1,4 +1,4 @@
-"""Schedule of gap checks, and counts of the gaps of all series."""
+"""Schedules the checks of gaps, and counts the gaps of all series."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 _MAX_ADVANCED: Final = 2_000
-"""Maximum number of series that become due in one call; the others follow in the next one."""
+"""Maximum number of series that one call of `advance` queues; the next call queues the others."""
 
 
 class CheckSchedule:
-    """Times of the next gap checks. An entry whose series was rescheduled or removed is skipped."""
+    """Schedules gap checks by series, and lets gateways take turns with those that are due."""
 
     def __init__(self) -> None:
         self._due_at: dict[SeriesKey, int] = {}
         self._future: list[tuple[int, SeriesKey, int]] = []
-        """Heap of (time, series, gateway) entries that are not due yet."""
+        """Heap of (time, series, gateway) that are not due yet; outdated entries are skipped later."""
         self._due_by_gateway: dict[int, deque[SeriesKey]] = {}
-        """Due series by gateway; gateways and series in the order of their turns."""
+        """Due series by gateway; the gateway whose turn is next comes first."""
         self._advanced_to = 0
 
     def __len__(self) -> int:
@@ -32,7 +32,10 @@ class CheckSchedule:
         return len(self._due_at)
 
     def schedule(self, key: SeriesKey, gateway: int, at: int | None) -> None:
-        """Schedule the check of a series, unless an earlier one is scheduled; None: do nothing."""
+        """Schedule the check of a series at the time `at`, unless an earlier one is scheduled.
+
+        Do nothing if `at` is None.
+        """
         if at is not None and at < self._due_at.get(key, at + 1):
             self._due_at[key] = at
             if at <= self._advanced_to:
@@ -52,7 +55,7 @@ class CheckSchedule:
         self._advanced_to = 0
 
     def advance(self, now: int) -> None:
-        """Queue the series whose time has come."""
+        """Queue the series whose check is due at `now`."""
         self._advanced_to = now
         for _ in range(_MAX_ADVANCED):
             if not self._future or self._future[0][0] > now:
@@ -62,13 +65,13 @@ class CheckSchedule:
                 self._queue(key, gateway)
 
     def pop_due(self) -> tuple[SeriesKey, int] | None:
-        """Remove the next due series. Return it with its gateway; None if none is due."""
+        """Remove and return the next due series and its gateway. Return None if none is due."""
         while self._due_by_gateway:
             gateway = next(iter(self._due_by_gateway))
             keys = self._due_by_gateway.pop(gateway)
             key = keys.popleft()
             if keys:
-                self._due_by_gateway[gateway] = keys  # after all other gateways
+                self._due_by_gateway[gateway] = keys  # its next turn is after all other gateways
             if self._due_at.pop(key, None) is not None:
                 return key, gateway
         return None
@@ -78,7 +81,7 @@ class CheckSchedule:
 
 
 class GapIndex:
-    """Counts of gaps, and of series without gap checks."""
+    """Counts open gaps, lost gaps, and series that are not checked for gaps."""
 
     def __init__(self) -> None:
         self._counts: dict[SeriesKey, tuple[int, int, bool]] = {}
@@ -91,11 +94,11 @@ class GapIndex:
         return iter(self._counts)
 
     def __len__(self) -> int:
-        """Return the number of these series."""
+        """Return the number of series that have gaps or are not checked."""
         return len(self._counts)
 
     def update(self, key: SeriesKey, series: SeriesState | None) -> None:
-        """Count the changed gaps of a series again; None: the series was removed."""
+        """Update the counts after the gaps of a series changed, or after it was removed (None)."""
         self._add(self._counts.pop(key, (0, 0, False)), -1)
         if series is not None and (series.gaps or not series.is_gap_checked):
             gaps = series.gaps or ()

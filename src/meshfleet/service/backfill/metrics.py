@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AckCounters:
-    """Counters of acknowledgments."""
+    """Number of acks sent, of those that requested a backfill, and of gaps found, since the start."""
 
     def __init__(self) -> None:
         self.sent = 0

@@ -1,8 +1,9 @@
-"""Series: samples of one kind and identifier of one device, numbered by `seq`.
+"""Series: the samples of one kind and identifier of one device, and the gaps in it.
 
-`seq` shows whether a sample is missing between two others: it increases by one, and wraps after 255
-(report-38). Missing samples are a gap. A device sends them on request in any order, the newest first; so
-whether a gap is filled is determined from the stored samples in the order of their times.
+The device numbers the samples of a series with `seq`, which starts again at 0 after 255 (report-38). If `seq`
+of two samples is not consecutive, samples are missing between them: a gap. On request, the device sends the
+missing samples in any order, such as the newest first. So whether a gap is filled is determined from the
+stored samples, sorted by time.
 """
 
 from __future__ import annotations
@@ -19,51 +20,65 @@ SeriesKey: TypeAlias = tuple[int, int, int]
 """Device, kind and identifier of a series."""
 
 SEQ_CYCLE: Final = 256
-"""Number of different values of `seq`."""
+"""Number of different values of `seq`, 0 to 255."""
 _MAX_GAPS: Final = 32
-"""Maximum number of gaps of a series; beyond it the oldest are merged into one."""
+"""Maximum number of gaps of a series; if there are more, the oldest are merged into one."""
 
 _MAX_UNFILLED: Final = 3
-"""Number of consecutive gaps never filled after which `seq` is assumed not to count samples (ack-16)."""
+"""Number of successive lost gaps after which a series is no longer checked for gaps (ack-16).
+
+Then the device seems to use `seq` for something else than counting samples.
+"""
 
 BACKFILL_INTERVAL_MS: Final = 60_000
-"""Milliseconds between two acks with backfill (ack-12). It doubles after each one that fills nothing."""
+"""Minimum milliseconds between two acks of a series that request a backfill (ack-12).
+
+The interval doubles with each request while there are gaps.
+"""
 _MAX_BACKFILL_INTERVAL_MS: Final = 3_600_000
 
 _GAP_EXPIRY_MS: Final = 3_600_000
-"""Milliseconds without a sample for a gap after which it is given up."""
+"""Milliseconds without a sample for a gap after which the gap counts as lost."""
 
 _MAX_RESET_AGE_MS: Final = 60_000
-"""Maximum age in milliseconds of a sample that can reveal a clock that was set back."""
+"""Maximum age in milliseconds of a sample by which a clock that was set back is detected."""
 
 _CHECK_AFTER_LAST_MS: Final = 2_000
+"""Milliseconds from the last arrival of a missing sample until its gap is checked."""
 _CHECK_AFTER_FIRST_MS: Final = 10_000
+"""Maximum milliseconds until the first check of a gap, and between two checks while samples arrive."""
 _IDLE_CHECK_MS: Final = 60_000
-"""Milliseconds until a gap is checked: after its last arrival, after its first, and without any."""
+"""Milliseconds between two checks of a gap while no missing sample arrives."""
 
 
 class Gap(Struct, gc=False):
-    """Range between the times of two stored samples in which samples are missing."""
+    """Time range between two stored samples in which samples are missing. Times are in milliseconds."""
 
     since: int
     until: int
     found_at: int
     last_arrival_at: int = 0
-    """Time of the last arrival of a sample for this gap."""
+    """Time when a sample of this gap last arrived; 0: none has."""
     checked_at: int = 0
-    """Time of the last check of the stored samples."""
+    """Time when this gap was last checked by reading the stored samples; 0: never."""
     lost_at: int | None = None
-    """Time at which the gap was given up; None: samples are expected. If they still arrive, it is filled."""
+    """Time since when the gap counts as lost; None: samples are still expected.
+
+    Samples that arrive later still fill the gap.
+    """
     unchecked_arrivals: int = 0
-    """Number of arrivals for this gap since its last check."""
+    """Number of samples of this gap that arrived since its last check."""
 
     def is_expired(self, now: int) -> bool:
-        """Return whether no more samples are to be expected."""
+        """Return whether no sample of this gap has arrived for an hour, so that no more are expected."""
         return now - max(self.found_at, self.last_arrival_at) >= _GAP_EXPIRY_MS
 
     @property
     def due_at(self) -> int | None:
-        """Time of the next check: soon after an arrival, otherwise now and then; None: no check."""
+        """Time of the next check: soon after a sample arrived, otherwise every minute.
+
+        None: the gap is lost and need not be checked.
+        """
         last_check = self.checked_at or self.found_at
         if self.unchecked_arrivals:
             return min(self.last_arrival_at + _CHECK_AFTER_LAST_MS, last_check + _CHECK_AFTER_FIRST_MS)
@@ -72,7 +87,7 @@ class Gap(Struct, gc=False):
         return last_check + (_IDLE_CHECK_MS if self.checked_at else _CHECK_AFTER_FIRST_MS)
 
     def is_due(self, now: int) -> bool:
-        """Return whether a check is due."""
+        """Return whether this gap must be checked now."""
         due_at = self.due_at
         return due_at is not None and due_at <= now
 
@@ -84,18 +99,18 @@ class SeriesState(Struct, gc=False):
     """Time of the newest sample in milliseconds."""
     seq: int
     requested_at: int = 0
-    """Time of the last backfill request, or of the first sample since the service started."""
+    """Time of the last backfill request, or when the series started; 0: neither since a restart."""
     backfill_interval: int = BACKFILL_INTERVAL_MS
-    """Milliseconds until the next request for the same gap; 0: none was sent yet."""
+    """Minimum milliseconds from the last backfill request to the next; 0: the series is new."""
     unfilled: int = 0
-    """Number of consecutive gaps that were never filled."""
+    """Number of successive lost gaps, without one that was filled in between."""
     gaps: list[Gap] | None = None
     trusted_time: int = 0
-    """Time of the first sample, or of the newest one that is not ahead of the service's clock."""
+    """Time of the newest sample that was not ahead of the service's clock; at first, of the first sample."""
     future_time: int = 0
-    """Time of a sample ahead of the service's clock; it becomes `trusted_time` once that time is reached."""
+    """Time of a sample that is ahead of the service's clock; it can become `trusted_time` when it is past."""
     consecutive: int = 0
-    """Number of samples with consecutive `seq` while gaps are not checked."""
+    """Number of successive samples with consecutive `seq`, counted while gaps are not checked."""
 
     def __post_init__(self) -> None:
         """Initialize `trusted_time` with the time of the newest sample."""
@@ -103,11 +118,11 @@ class SeriesState(Struct, gc=False):
 
     @property
     def is_gap_checked(self) -> bool:
-        """Whether gaps are checked: `seq` counts the samples (ack-16)."""
+        """Whether the series is checked for gaps: not if its gaps are never filled (ack-16)."""
         return self.unfilled < _MAX_UNFILLED
 
     def append(self, time: int, seq: int, now: int) -> bool:
-        """Add a newest sample. Return whether a sample before it is missing."""
+        """Add a sample that is newer than all others. Return whether samples before it are missing."""
         has_gap = (seq - self.seq) % SEQ_CYCLE != 1 and self.is_gap_checked
         if has_gap:
             self._add_gap(self.time, time, now)
@@ -115,13 +130,14 @@ class SeriesState(Struct, gc=False):
         return has_gap
 
     def is_clock_reset(self, time: int, seq: int, now: int) -> bool:
-        """Return whether a sample with an older time is newer: the device's clock was set back."""
+        """Return whether a sample is older by time but newer by `seq`: the device's clock was set back."""
         return self.time > now and time > now - _MAX_RESET_AGE_MS and is_seq_ahead(seq, self.seq)
 
     def append_after_reset(self, time: int, seq: int, now: int) -> bool:
-        """Add a newest sample of a clock that was set back. Return whether a sample before it is missing.
+        """Add the newest sample after the device's clock was set back. Return whether samples are missing.
 
-        The real times of samples missing in the future are unknown: the gap starts at the last trusted time.
+        The times of samples before the reset were in the future, so the real times of missing ones are
+        unknown. Their gap starts at the last trusted time.
         """
         start_limit = min(self.trusted_time, time)
         affected = [gap for gap in self.gaps or () if gap.until > start_limit]
@@ -137,9 +153,10 @@ class SeriesState(Struct, gc=False):
         return has_gap
 
     def regain_trust(self, seq: int, now: int) -> bool:
-        """Count a sample with consecutive `seq`. Return whether gaps are checked again from now on (ack-26).
+        """Count a sample if its `seq` is consecutive; after 256 of them, check for gaps again (ack-26).
 
-        The samples of the unchecked time may be incomplete: they are recorded as a lost gap.
+        Return whether gaps are checked again. Samples may be missing in the time without checks, so that time
+        is recorded as a lost gap.
         """
         self.consecutive = self.consecutive + 1 if (seq - self.seq) % SEQ_CYCLE == 1 else 0
         if self.consecutive < SEQ_CYCLE:
@@ -162,7 +179,7 @@ class SeriesState(Struct, gc=False):
             self.trusted_time, self.future_time = max(self.trusted_time, self.future_time), time
 
     def record_arrival(self, time: int, now: int) -> bool:
-        """Record an older sample. Return whether it belongs to a gap."""
+        """Record the arrival of an older sample. Return whether the sample belongs to a gap."""
         for gap in self.gaps or ():
             if gap.since < time < gap.until:
                 gap.last_arrival_at = now
@@ -171,21 +188,24 @@ class SeriesState(Struct, gc=False):
         return False
 
     def needs_backfill(self, outage: int, now: int) -> bool:
-        """Return whether to request missing samples: once after an outage, repeatedly for a gap (ack-11)."""
+        """Return whether to request missing samples (ack-11): once after an outage, repeatedly for gaps.
+
+        `outage` is the time when the last outage ended.
+        """
         elapsed = now - self.requested_at
         if self.requested_at < outage and elapsed >= min(self.backfill_interval, BACKFILL_INTERVAL_MS):
             return True
         return elapsed >= self.backfill_interval and self.is_gap_checked and self.expects_samples
 
     def rewind_clock(self, now: int) -> None:
-        """Limit all times to now: the clock of this machine was set back."""
+        """Limit all times to now, after the clock of this machine was set back."""
         self.requested_at = min(self.requested_at, now)
         for gap in self.gaps or ():
             gap.found_at, gap.last_arrival_at = min(gap.found_at, now), min(gap.last_arrival_at, now)
             gap.checked_at = min(gap.checked_at, now)
 
     def record_request(self, now: int) -> None:
-        """Record that a backfill was requested, and double the interval if there are gaps."""
+        """Record that a backfill was requested; double the interval to the next one if there are gaps."""
         self.backfill_interval = (
             min(max(2 * self.backfill_interval, BACKFILL_INTERVAL_MS), _MAX_BACKFILL_INTERVAL_MS)
             if self.gaps
@@ -195,21 +215,24 @@ class SeriesState(Struct, gc=False):
 
     @property
     def expects_samples(self) -> bool:
-        """Whether a gap is still expected to be filled."""
+        """Whether samples of a gap are still expected: not all gaps are lost."""
         return any(gap.lost_at is None for gap in self.gaps or ())
 
     @property
     def due_at(self) -> int | None:
-        """Time of the next check of a gap; None: no gap is to be checked."""
+        """Time when the next gap must be checked; None: no gap needs a check."""
         return min((at for gap in self.gaps or () if (at := gap.due_at) is not None), default=None)
 
     def next_due_gap(self, now: int) -> Gap | None:
-        """Return the due gap with the oldest check; None if none is due."""
+        """Return the gap that is due and was checked longest ago; None if none is due."""
         due_gaps = (gap for gap in self.gaps or () if gap.is_due(now))
         return min(due_gaps, key=_checked_at, default=None)
 
     def replace_gap(self, gap: Gap, remaining: Iterable[tuple[int, int]], now: int) -> None:
-        """Replace a checked gap by its remaining ranges, according to the samples stored at `now`."""
+        """Replace a checked gap by the ranges in which samples are still missing.
+
+        If there are none, the gap is filled. If it is not filled in time, it counts as lost.
+        """
         remaining_gaps = [
             Gap(since, until, gap.found_at, gap.last_arrival_at, now, gap.lost_at, gap.unchecked_arrivals)
             for since, until in remaining
@@ -225,14 +248,17 @@ class SeriesState(Struct, gc=False):
         self.gaps = _limit_gaps([*others, *remaining_gaps]) or None
 
     def drop_gap(self, gap: Gap, now: int) -> None:
-        """Drop an expired gap. A series without gaps is checked again (ack-26)."""
+        """Drop an expired gap. If it was the last one, check the series for gaps again (ack-26)."""
         self.gaps = [other for other in self.gaps or () if other is not gap] or None
         if not self.gaps:
             self.gaps = self._unchecked_range([gap], now, lost_at=now) or None
             self.unfilled = self.consecutive = 0
 
     def _unchecked_range(self, gaps: Iterable[Gap], now: int, *, lost_at: int | None = None) -> list[Gap]:
-        """Return a gap for the time in which gaps were not checked: its samples may be incomplete."""
+        """Return a gap for the time in which the series was not checked, as samples may be missing there.
+
+        Return an empty list if there was no such time. `gaps` are the gaps found before it.
+        """
         since = max((gap.until for gap in gaps), default=self.time)
         if self.is_gap_checked or since >= self.time:
             return []
@@ -240,9 +266,9 @@ class SeriesState(Struct, gc=False):
 
 
 def complete_up_to(series: Iterable[SeriesState], now: int) -> int | None:
-    """Return the time up to which no sample of the series is missing; None: unknown (ack-15, ack-16).
+    """Return the time up to which no sample is missing in any of the series; None: unknown (ack-15, ack-16).
 
-    A series without gaps is complete: its newest sample does not limit the result, however old it is.
+    A series without gaps does not limit the result, even if its newest sample is old.
     """
     states = list(series)
     if not states or not all(state.is_gap_checked for state in states):
@@ -252,12 +278,12 @@ def complete_up_to(series: Iterable[SeriesState], now: int) -> int | None:
 
 
 def is_seq_ahead(seq: int, other: int) -> bool:
-    """Return whether a sample comes after another by `seq`, as far as a cycle of numbers can tell."""
+    """Return whether `seq` comes after `other`: by less than half of the cycle of 256."""
     return 0 < (seq - other) % SEQ_CYCLE < SEQ_CYCLE // 2
 
 
 def find_gaps(samples: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the gaps between samples, given as (time, seq) in the order of time."""
+    """Yield the gaps (since, until) between samples (time, seq) that are sorted by time."""
     previous: tuple[int, int] | None = None
     for time, seq in samples:
         if previous is not None and (seq - previous[1]) % SEQ_CYCLE != 1:

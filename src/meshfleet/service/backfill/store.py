@@ -1,4 +1,4 @@
-"""Queries of series and their gaps."""
+"""SQL of series and their gaps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_series(connection: Connection) -> dict[SeriesKey, SeriesState]:
 
 
 def list_series(connection: Connection, device: int, identifier: int) -> list[SeriesState]:
-    """Load the series of an identifier of a device, of all kinds."""
+    """Load the series of one identifier of a device: one for each kind."""
     series_filter = series.c.device == device, series.c.identifier == identifier
     gap_filter = hole.c.device == device, hole.c.identifier == identifier
     return list(_select_series(connection, series_filter, gap_filter).values())

@@ -1,4 +1,4 @@
-"""Password hashes of gateways in the format of an external broker."""
+"""Hashes passwords of gateways in the format of mosquitto, for an external broker."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import secrets
 from typing import Final
 
 _ROUNDS: Final = 101
-"""Iterations; the number that mosquitto_passwd uses.
+"""Number of PBKDF2 iterations, as in mosquitto_passwd.
 
-Few are enough: the passwords are 256 random bits and cannot be guessed, and thousands of gateways that
-reconnect at once must not wait for each other.
+Few are enough, because the passwords are 256 random bits and cannot be guessed. More would slow down the
+broker when thousands of gateways reconnect at once.
 """
 _SALT_BYTES: Final = 12
 _HASH_BYTES: Final = 64
-"""Bytes of salt and hash."""
+"""Number of bytes of the salt, and of the hash."""
 
 
 def hash_mosquitto_password(password: str) -> str:

@@ -93,15 +93,16 @@ async def release_gateway(
 
 
 def _with_rate(gateway: Gateway, traffic: GatewayTraffic) -> Gateway:
-    """Add the report rate, which only this process knows, to a stored gateway."""
+    """Add the report rate, which is only in the memory of this process, to a gateway from the database."""
     reports_per_minute = traffic.reports_per_minute(mac_to_int(Mac(gateway.mac)))
     return msgspec.structs.replace(gateway, reports_per_minute=reports_per_minute)
 
 
 def _resolve_broker(broker: BrokerPlace | None, request: ApiRequest) -> BrokerPlace:
-    """Return the broker address for gateways.
+    """Return the address to which gateways connect.
 
-    If the broker listens on all addresses, use the host of the request.
+    If the broker listens on all addresses, use the host name of the HTTP request. Raise `NoBroker` if no MQTT
+    listener is enabled.
     """
     if broker is None:
         raise NoBroker("no MQTT listener is enabled; set mqtt, mqtt-tls or public-mqtt")

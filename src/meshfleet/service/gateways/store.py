@@ -1,4 +1,4 @@
-"""Claimed gateways in the database."""
+"""SQL of claimed gateways: credentials, API versions, clock offsets and modes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
     """Claim a gateway and return its new password (rest-69 to rest-72).
 
-    Raise `AlreadyExists` if it is claimed.
+    Raise `AlreadyExists` if the gateway is already claimed.
     """
     registry.record_observations(connection, [DeviceObservation(device=mac, at=now, heard=False)])
     name_before = connection.execute(select(device.c.name).where(device.c.id == mac_to_int(mac))).scalar()
@@ -53,7 +53,7 @@ def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Act
 
 
 def rotate_password(connection: Connection, mac: Mac, *, by: Actor, now: int) -> str:
-    """Set and return a new password of a gateway; the old one becomes invalid (rest-73)."""
+    """Set a new password for a gateway and return it; the old password becomes invalid (rest-73)."""
     password = _new_password()
     is_gateway = gateway.c.device == mac_to_int(mac)
     if not connection.execute(update(gateway).where(is_gateway).values(_password_columns(password))).rowcount:
@@ -63,21 +63,21 @@ def rotate_password(connection: Connection, mac: Mac, *, by: Actor, now: int) ->
 
 
 def release_gateway(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
-    """Release a gateway. It stays a device with its history (rest-74)."""
+    """Release a gateway, so that it is no longer claimed. Its device and history remain (rest-74)."""
     if not connection.execute(delete(gateway).where(gateway.c.device == mac_to_int(mac))).rowcount:
         raise _gateway_not_claimed(mac)
     audit.record_change(connection, by, "gateway.release", to_device_id(mac), now=now)
 
 
 def load_password_digests(connection: Connection, macs: Iterable[Mac]) -> dict[Mac, bytes]:
-    """Load the password digests of the claimed gateways among `macs`."""
+    """Load the password digests of those gateways among `macs` that are claimed with a password."""
     query = "SELECT device, password FROM gateway WHERE password IS NOT NULL AND device IN numbers"
     rows = bulk.query_in(connection, query, [mac_to_int(mac) for mac in macs])
     return {mac_from_int(number): password for number, password in rows}
 
 
 def load_broker_hashes(connection: Connection) -> dict[Mac, str | None]:
-    """Load the password hashes for an external broker of all claimed gateways; None if there is none yet."""
+    """Load the password hashes of all claimed gateways, for an external broker; None: no hash yet."""
     query = select(gateway.c.device, gateway.c.broker_hash).order_by(gateway.c.device)
     return {mac_from_int(number): broker_hash for number, broker_hash in connection.execute(query)}
 
@@ -87,43 +87,43 @@ class GatewayFacts(NamedTuple):
 
     api_version: str | None
     clock_offset: int | None
-    """Milliseconds by which its clock is ahead of the local one."""
+    """Milliseconds by which the gateway's clock is ahead of the local clock; negative if behind."""
 
 
 def load_gateway_facts(connection: Connection) -> dict[int, GatewayFacts]:
-    """Load the versions and clock offsets of all claimed gateways, by number."""
+    """Load API versions and clock offsets of all claimed gateways, by MAC as an integer."""
     query = select(gateway.c.device, gateway.c.api_version, gateway.c.clock_offset)
     return {number: GatewayFacts(*each) for number, *each in connection.execute(query)}
 
 
 def update_api_versions(connection: Connection, versions: Mapping[int, str]) -> None:
-    """Store API versions. Gateways that are not claimed are ignored."""
+    """Store API versions by gateway. Ignore gateways that are not claimed."""
     rows = [(version, number) for number, version in sorted(versions.items())]
     bulk.execute_many(connection, "UPDATE gateway SET api_version = ? WHERE device = ?", rows)
 
 
 def update_clock_offsets(connection: Connection, offsets: Mapping[int, int]) -> None:
-    """Store clock offsets in milliseconds. Gateways that are not claimed are ignored."""
+    """Store clock offsets in milliseconds by gateway. Ignore gateways that are not claimed."""
     rows = [(ahead, number) for number, ahead in sorted(offsets.items())]
     bulk.execute_many(connection, "UPDATE gateway SET clock_offset = ? WHERE device = ?", rows)
 
 
 def load_modes(connection: Connection) -> dict[int, str]:
-    """Load the known modes of claimed gateways."""
+    """Load the modes (raw or decoded) of claimed gateways, as far as they are known."""
     query = select(gateway.c.device, gateway.c.mode).where(gateway.c.mode.is_not(None))
     modes: dict[int, str] = dict(connection.execute(query).all())
     return modes
 
 
 def update_modes(connection: Connection, modes: Mapping[int, str]) -> None:
-    """Store modes that changed. Gateways that are not claimed are ignored."""
+    """Store modes that changed, by gateway. Ignore gateways that are not claimed."""
     rows = [(mode, number, mode) for number, mode in sorted(modes.items())]
     statement = "UPDATE gateway SET mode = ? WHERE device = ? AND (mode IS NULL OR mode <> ?)"
     bulk.execute_many(connection, statement, rows)
 
 
 def list_gateways(connection: Connection, *, after: int, limit: int) -> list[Gateway]:
-    """List claimed gateways by MAC, after the one with number `after`."""
+    """List claimed gateways sorted by MAC, starting after `after`, a MAC as an integer."""
     query = _SELECT_GATEWAYS.where(gateway.c.device > after).order_by(gateway.c.device).limit(limit)
     return [_to_gateway(row) for row in connection.execute(query)]
 
@@ -157,7 +157,7 @@ def _to_gateway(row: Row[Any]) -> Gateway:
         api_version=row.api_version,
         mode=row.mode,
         device_count=row.device_count,
-        reports_per_minute=0.0,  # added by the caller, which knows the traffic
+        reports_per_minute=0.0,  # set by the caller, which knows the traffic
         clock_offset=None if row.clock_offset is None else _to_seconds(row.clock_offset),
     )
 
@@ -171,7 +171,7 @@ def _new_password() -> str:
 
 
 def _password_columns(password: str) -> dict[str, Any]:
-    """Return the stored hashes of a password: for the embedded broker, and for an external one."""
+    """Return the hashes of a password to store: for the embedded broker, and for an external broker."""
     return {"password": hash_credential(password), "broker_hash": hash_mosquitto_password(password)}
 
 

@@ -1,4 +1,4 @@
-"""Current report rate and mode of gateways, in memory: no history is kept."""
+"""Measures the report rate of gateways, and detects their mode (raw or decoded), from committed reports."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.pending_state import PendingStates
 
 
-# Detection of the mode, raw or decoded, from the reports of a gateway.
+# Detection of the mode: a gateway sends values raw (hex) or decoded.
 
 _INSPECTED_REPORTS: Final = 8
-"""Number of reports inspected per batch: a gateway reports often and rarely changes its mode."""
+"""Number of reports inspected per batch; few are enough, as gateways report often."""
 
 _DECODED_FOR_MS: Final = 3_600_000
-"""Milliseconds after a decoded report in which raw reports are ignored."""
+"""Milliseconds for which a gateway stays in decoded mode after a decoded report, despite raw ones."""
 
 _RESET_MS: Final = 600_000
-"""Milliseconds after which modes are detected again: a gateway may be released and claimed meanwhile."""
+"""Milliseconds after which all modes are stored again.
+
+If a gateway was released and claimed in between, its stored mode was lost.
+"""
 
 _RAW, _DECODED = "raw", "decoded"
 
@@ -35,40 +38,40 @@ _MODE_BY_KIND: Final[Mapping[str, str]] = {
     **{str(kind): _DECODED for kind in Kind if kind.is_decoded},
     **dict.fromkeys((str(Kind.PROPERTY), str(Kind.MEASUREMENT), str(Kind.EVENT)), _RAW),
 }
-"""Mode by report kind. Other kinds are the same in both modes."""
+"""Mode by report kind; kinds that are the same in both modes are missing."""
 
 
 class ModeChanges:
-    """Flush part that stores detected modes."""
+    """Flush part that stores the detected modes of gateways."""
 
     def __init__(self, modes: Mapping[int, str]) -> None:
         self._modes = modes
 
     def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # new devices have no mode
-        """Store the modes."""
+        """Store the modes in the transaction of the flush."""
         store.update_modes(connection, self._modes)
 
     def on_flushed(self) -> None:
-        """Do nothing."""
+        """Do nothing: no state depends on the commit."""
 
 
 class ModeDetector:
-    """Detector of the modes of gateways."""
+    """Detects from the kinds of their reports whether gateways are in raw or decoded mode."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
         self._decoded_at: dict[int, int] = {}
-        """Time of the last decoded report by gateway."""
+        """Time of the last decoded report in milliseconds, by gateway."""
         self._new: dict[int, str] = {}
         self._reset_at: int | None = None
 
     def restore(self, modes: Mapping[int, str], now: int) -> None:
-        """Load the stored modes at the start."""
+        """Set the stored modes at the start."""
         self._known |= modes
         self._decoded_at |= {gateway: now for gateway, mode in modes.items() if mode == _DECODED}
 
     def inspect_reports(self, batch: ParsedBatch) -> None:
-        """Inspect some reports of a batch, spread over it."""
+        """Detect modes from some reports of a batch, spread evenly over it."""
         kinds, gateways = batch.report_kinds, batch.report_gateways
         step = len(kinds) // _INSPECTED_REPORTS + 1
         for kind, gateway in zip(kinds[::step], gateways[::step], strict=False):
@@ -77,7 +80,7 @@ class ModeDetector:
                 self._record_mode(gateway, mode, batch.now)
 
     def pop_changes(self, now: int) -> ModeChanges:
-        """Return and reset the newly detected modes."""
+        """Return the modes that changed since the last call, to be stored."""
         if self._reset_at is None:
             self._reset_at = now
         elif not 0 <= now - self._reset_at < _RESET_MS:
@@ -101,11 +104,11 @@ class ModeDetector:
 _MINUTE: Final = 60_000
 
 _RECENT_MINUTES: Final = 15
-"""Minutes for which a gateway counts as active after a report."""
+"""Number of minutes for which a gateway counts as active after a report."""
 
 
 class GatewayTraffic:
-    """`CommitSubscriber` that counts reports per gateway and minute."""
+    """Counts reports per gateway and minute. A `CommitSubscriber` of ingest."""
 
     def __init__(self, steady: Now) -> None:
         """Create counters. `steady` is a monotonic clock."""
@@ -114,11 +117,11 @@ class GatewayTraffic:
         self._started_at = steady()
         self._minute = self._started_at // _MINUTE
         self._counts: Counter[int] = Counter()
-        """Reports of the current minute."""
+        """Number of reports per gateway in the current minute."""
         self._previous_counts: Counter[int] = Counter()
-        """Reports of the previous minute."""
+        """Number of reports per gateway in the previous minute."""
         self._last_minutes: dict[int, int] = {}
-        """Last minute before the current one in which each gateway reported."""
+        """Last minute in which each gateway reported, apart from the current one."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Count the reports of a committed batch."""
@@ -127,11 +130,11 @@ class GatewayTraffic:
         self.modes.inspect_reports(batch)
 
     def prepare_flush(self, states: PendingStates, now: int) -> ModeChanges:  # noqa: ARG002 # states of devices do not affect gateways
-        """Return the newly detected modes, to be stored."""
+        """Return the modes of gateways that changed since the last flush, to be stored."""
         return self.modes.pop_changes(now)
 
     def reports_per_minute(self, gateway: int) -> float:
-        """Return the reports per minute of a gateway, over the current and the previous minute."""
+        """Return a gateway's reports per minute, averaged over the current and the previous minute."""
         now = self._monotonic()
         self._roll_over(now // _MINUTE)
         since = max(self._started_at, (self._minute - 1) * _MINUTE)
@@ -139,7 +142,7 @@ class GatewayTraffic:
         return round(count * _MINUTE / max(now - since, _MINUTE), 1)
 
     def recent_gateways(self) -> set[int]:
-        """Return the gateways that reported in the last minutes."""
+        """Return the gateways that reported in the last 15 minutes."""
         self._roll_over(self._monotonic() // _MINUTE)
         return {*self._last_minutes, *self._counts}
 

@@ -1,8 +1,8 @@
-"""Schedule of API version requests to gateways (version-10), which also measure their clocks (report-48).
+"""Schedules API version requests to gateways (version-10), which also measure their clocks (report-48).
 
-A gateway that has just connected is sent a request, with a few retries if it does not respond. After that it
-gets one every hour, whether it responded or not, because clocks drift. A gateway with a suspect clock gets
-one at once. Requests to thousands of gateways that connect together are spread over time.
+A gateway gets a request after it has connected, with a few retries if it does not respond. After that it gets
+one every hour, because clocks drift. A gateway whose clock may be wrong gets a request at once. If thousands
+of gateways connect together, their requests are spread over time.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
 
 _SPACING_MS: Final = 20
-"""Milliseconds per gateway that connects at the same time: 5,000 of them are spread over 100 s."""
+"""Average milliseconds between the requests to gateways that connect together: 100 s for 5,000."""
 
 _RETRY_DELAYS: Final = (15 * _SECOND, _MINUTE, 5 * _MINUTE)
-"""Milliseconds before each retry; a gateway may still be starting."""
+"""Milliseconds before the first, second and third retry, as a gateway may still be starting."""
 
 _MIN_INTERVAL: Final = _MINUTE
 """Minimum milliseconds between two requests to a gateway that reconnects often."""
 
 _CLOCK_CHECK_INTERVAL: Final = 30 * _SECOND
-"""Minimum milliseconds between two requests to measure a suspect clock, doubled after each failure.
+"""Minimum milliseconds between two requests that measure a suspect clock, doubled after each failure.
 
-A device is silent after three minutes at the earliest, so none seems silent because a clock was set.
+A device counts as silent after three minutes at the earliest. So the clock is measured before that.
 """
 
 _MAX_DOUBLINGS: Final = 7
-"""Maximum number of doublings: the delay is an hour then."""
+"""Maximum number of doublings, after which the delay is an hour."""
 
 
 class _PlannedRequest(Struct):
-    """Request planned for a gateway."""
+    """Next version request to a gateway. Times are in milliseconds by a monotonic clock."""
 
     connection: int | None
-    """Number of its connection; None if it is not connected."""
+    """Connection number, which differs for every connection; None if the gateway is not connected."""
     due_at: int | None
     """Time of the next request; None if none is planned."""
     failures: int = 0
@@ -53,14 +53,17 @@ class _PlannedRequest(Struct):
 
 
 class VersionSchedule:
-    """Times of the next requests by gateway. The caller passes the time."""
+    """Decides when each gateway gets the next request. Callers pass a monotonic time in milliseconds."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._plans: dict[int, _PlannedRequest] = {}
 
     def update_connections(self, connections: Mapping[int, int], now: int) -> None:
-        """Set the gateways that are connected now, each with the number of its connection."""
+        """Set the gateways that are connected now, each with its connection number.
+
+        Plan requests to gateways with a new connection, and cancel those to disconnected ones.
+        """
         plans = self._plans
         new = [
             each
@@ -75,7 +78,7 @@ class VersionSchedule:
             self._remove_connection(gateway, now)
 
     def expedite(self, gateways: Collection[int], now: int) -> None:
-        """Plan requests now to gateways whose clocks must be measured."""
+        """Plan requests for now to gateways whose clocks must be measured, unless they got one recently."""
         for gateway in gateways:
             plan = self._plans.get(gateway)
             if plan is None or plan.connection is None or plan.is_pending:
@@ -86,7 +89,10 @@ class VersionSchedule:
                 plan.due_at = now if plan.due_at is None else min(plan.due_at, now)
 
     def pop_due(self, now: int, limit: int) -> list[int]:
-        """Return at most `limit` due gateways and mark them as pending, those without failures first."""
+        """Return at most `limit` gateways whose request is due, those with the fewest failures first.
+
+        Their requests count as pending until `record_response` or `record_failure` is called.
+        """
         due = (
             (plan.failures, plan.due_at, gateway)
             for gateway, plan in self._plans.items()
@@ -99,7 +105,7 @@ class VersionSchedule:
         return gateways
 
     def record_response(self, gateway: int, now: int) -> None:
-        """Record that a gateway responded. The next request follows in an hour, because clocks drift."""
+        """Record that a gateway responded, and plan the next request in an hour, because clocks drift."""
         if (plan := self._plans.get(gateway)) is None:
             return
         plan.is_pending, plan.failures = False, 0
@@ -107,7 +113,7 @@ class VersionSchedule:
             plan.due_at = now + self._jitter(_HOUR)
 
     def record_failure(self, gateway: int, now: int) -> None:
-        """Record that a gateway did not respond. A retry follows soon, or in an hour after a few failures."""
+        """Record that a gateway did not respond, and plan a retry: soon, or after some failures hourly."""
         plan = self._plans.get(gateway)
         if plan is None:
             return
@@ -124,12 +130,12 @@ class VersionSchedule:
         plan.due_at = due_at if plan.sent_at is None else max(due_at, plan.sent_at + _MIN_INTERVAL)
 
     def _remove_connection(self, gateway: int, now: int) -> None:
-        """Cancel the request, and discard the plan when the gateway stays disconnected."""
+        """Cancel the request to a disconnected gateway. Discard its plan a minute after the last request."""
         plan = self._plans[gateway]
         plan.connection = plan.due_at = None
         if not plan.is_pending and (plan.sent_at is None or now - plan.sent_at >= _MIN_INTERVAL):
             del self._plans[gateway]
 
     def _jitter(self, delay: int) -> int:
-        """Vary a delay by 10 %, so that gateways are not all due at the same time."""
+        """Vary a delay randomly by up to 10 %, so that gateways are not all due at the same time."""
         return round(delay * self._random.uniform(0.9, 1.1))

@@ -1,8 +1,8 @@
-"""API versions of gateways, requested from the gateways themselves.
+"""Requests API versions from gateways and stores them.
 
-The table of gateways stores the versions, and `GatewayVersions` follows it. Until a gateway responds, it is
-treated as the oldest version (version-11). Responses also measure the gateway's clock; the offsets are stored
-in the table here.
+Versions are stored in the table `gateway`; `GatewayVersions` is a copy in memory. Until a gateway responds,
+the oldest version is assumed (version-11). Responses also measure the offset of the gateway's clock, which is
+stored in the same table.
 """
 
 from __future__ import annotations
@@ -39,22 +39,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_CONCURRENT: Final = 20
-"""Maximum number of concurrent requests."""
+"""Maximum number of concurrent version requests, to all gateways together."""
 
 _TIMEOUT_SECONDS: Final = 10.0
 """Seconds to wait for the response of a gateway."""
 
 _CLOCK_JUMP_MS: Final = 2_000
-"""Milliseconds of change between two polls beyond which the local clock must have been set."""
+"""If the local clock changes by more than this many milliseconds between two polls, it was set.
+
+The change is measured against the monotonic clock.
+"""
 
 _MIN_OFFSET_CHANGE_MS: Final = 500
-"""Milliseconds by which an offset must change to be stored again."""
+"""Minimum change of a clock offset, in milliseconds, that is stored."""
 
 _RELOAD_MS: Final = 5_000
-"""Milliseconds between two reloads of the table, because gateways are claimed and released."""
+"""Milliseconds between two reloads of the table `gateway`, as users claim and release gateways."""
 
 _MIN_VERSION, _MAX_VERSION = Version(1, 0, 0), Version(100, 0, 0)
-"""Range of plausible versions; others are rejected."""
+"""Range of plausible API versions, without its end; others are rejected."""
 
 _FIRST_VERSION_WITH_ACKS: Final = (
     api_versions.find_first_version("request", Operation.ACK, None) or api_versions.LATEST_VERSION
@@ -62,24 +65,24 @@ _FIRST_VERSION_WITH_ACKS: Final = (
 
 
 class GatewayVersions:
-    """API versions of gateways as last loaded: read by all requests, updated by `VersionTracker`."""
+    """API versions of gateways in memory. Requests read them, `VersionTracker` updates them."""
 
     def __init__(self, *, acks_enabled: bool) -> None:
-        """Create an empty table. Without `acks_enabled`, samples are not acknowledged to any gateway."""
+        """Create without versions. Unless `acks_enabled`, no gateway counts as able to accept acks."""
         self._acks_enabled = acks_enabled
         self._versions: Mapping[int, Version] = {}
         self.ack_capable: set[int] = set()
         """Gateways that support acknowledgements of samples.
 
-        The set object never changes, only its content.
+        Ingest uses this set too, so it is modified but never replaced.
         """
 
     def get(self, gateway: int) -> Version:
-        """Return the API version of a gateway, or the oldest one if it is unknown."""
+        """Return the API version of a gateway, or the oldest version if it is unknown."""
         return self._versions.get(gateway, api_versions.ASSUMED_VERSION)
 
     def replace_all(self, versions: Mapping[int, Version]) -> None:
-        """Replace all versions by those of the table of gateways."""
+        """Replace all versions by those loaded from the table `gateway`."""
         self._versions = versions
         ack_capable = {
             gateway
@@ -91,7 +94,7 @@ class GatewayVersions:
 
 
 class VersionTracker:
-    """Task that requests API versions from gateways, stores them, and updates `GatewayVersions`."""
+    """Requests API versions from gateways, stores them, and updates `GatewayVersions`."""
 
     def __init__(  # noqa: PLR0913 # keyword-only except the first three
         self,
@@ -120,12 +123,12 @@ class VersionTracker:
         self._timeout = timeout
         self._schedule = VersionSchedule(Random())  # noqa: S311 # timing, not cryptography
         self._stored_offsets: dict[int, int | None] = {}
-        """Stored clock offsets of all claimed gateways; None if unknown."""
+        """Clock offsets of all claimed gateways as stored, in milliseconds; None if unknown."""
         self._unsaved_versions: dict[int, Version] = {}
-        """Versions that are not stored yet."""
+        """Versions by gateway that are not stored yet."""
         self._loaded_at: int | None = None
         self._pending = 0
-        """Number of requests waiting for a response."""
+        """Number of version requests that wait for a response."""
         self._is_failing = False
 
     async def restore(self) -> None:
@@ -144,7 +147,7 @@ class VersionTracker:
                 await asyncio.sleep(pause)
 
     async def poll(self, tasks: asyncio.TaskGroup) -> None:
-        """Synchronize with the table, and send the requests that are due."""
+        """Store new values, reload the table if necessary, and send the version requests that are due."""
         self._detect_clock_change()
         await self._synchronize()
         now = self._monotonic()
@@ -157,7 +160,7 @@ class VersionTracker:
     # Internals
 
     def _detect_clock_change(self) -> None:
-        """Detect that the local clock was set, and correct the gateways' offsets."""
+        """Detect whether the local clock was set; if so, correct the clock offsets of all gateways."""
         lead, lead_before = self._now() - self._monotonic(), self._wall_clock_lead
         self._wall_clock_lead = lead
         if abs(lead - lead_before) > _CLOCK_JUMP_MS:
@@ -170,7 +173,10 @@ class VersionTracker:
             self._clocks.adjust_local_clock(lead - lead_before)
 
     def _connections(self) -> Mapping[int, int]:
-        """Return the connected gateways, or on an external broker those that reported recently."""
+        """Return the connected gateways, each with its connection number.
+
+        With an external broker, return those that reported recently, with 0.
+        """
         connected = self._transport.connected_gateways()
         if connected is None:
             return dict.fromkeys(self._traffic.recent_gateways(), 0)
@@ -195,7 +201,7 @@ class VersionTracker:
             self._pending -= 1
 
     def _record_version(self, gateway: int, reply: RpcResponse) -> None:
-        """Record the version in a response. Its time was recorded when it was received."""
+        """Record the version in a response. Raise `MalformedVersion` if it is missing or implausible."""
         response = reply.response
         version = response.version if isinstance(response, ApiVersionResponse) else UNSET
         if response.status or version is UNSET:
@@ -205,7 +211,7 @@ class VersionTracker:
         self._unsaved_versions[gateway] = version
 
     async def _synchronize(self) -> None:
-        """Store new values and reload the table. If the database is unavailable, the next poll does it."""
+        """Store new values and reload the table. If the database is unavailable, the next poll retries."""
         now = self._monotonic()
         is_current = self._loaded_at is not None and now - self._loaded_at < _RELOAD_MS
         if is_current and not self._unsaved_versions and not self._unsaved_offsets():
@@ -237,7 +243,7 @@ class VersionTracker:
                 del self._unsaved_versions[gateway]
 
     def _unsaved_offsets(self) -> dict[int, int]:
-        """Return the clock offsets that differ from the stored ones."""
+        """Return the clock offsets of claimed gateways that differ from the stored ones."""
         stored_offsets = self._stored_offsets
         return {
             gateway: ahead

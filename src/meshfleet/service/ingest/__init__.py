@@ -1,5 +1,5 @@
-"""Ingest: stores published reports without losing one or storing one twice.
+"""Ingest: stores published reports, each exactly once.
 
-`IngestPipeline.commit` parses a batch and writes it in one transaction, then passes it to subscribers. The
-current state of devices is collected in memory and written about every second.
+`IngestPipeline.commit` parses a batch, writes it in one transaction and then passes it to subscribers. The
+current state of devices is collected in memory and written every few seconds.
 """

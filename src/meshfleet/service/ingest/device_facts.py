@@ -37,7 +37,7 @@ FACT_VALIDATORS: Final[Mapping[int, Callable[[Any], bool]]] = {
     HARDWARE: _is_version,
     BATTERY: _is_integer_up_to(100),  # percent; 255 means unknown
 }
-"""Check of the values of each property.
+"""Functions that return whether a property value is valid, by identifier of the property.
 
 Invalid values are stored as samples, but not applied to the device.
 """
@@ -48,4 +48,4 @@ FACT_SIGHTINGS: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
     FIRMWARE: lambda value: {"firmware": Version.parse(value)},
     HARDWARE: lambda value: {"hardware": Version.parse(value)},
 }
-"""Conversion of each property to fields of a `DeviceObservation`."""
+"""Functions that convert a property value to fields of `DeviceObservation`, by identifier of the property."""

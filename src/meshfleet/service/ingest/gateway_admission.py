@@ -1,4 +1,7 @@
-"""Admission of gateways on an external broker, which the service does not authenticate."""
+"""Decides whether to accept reports of gateways on an external broker.
+
+The service cannot authenticate these gateways itself.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ if TYPE_CHECKING:
 
 
 def list_claimed_gateways(connection: Connection) -> set[int]:
-    """Return the numbers of all claimed gateways."""
+    """Return all claimed gateways, with their MACs as integers."""
     return set(connection.execute(select(gateway.c.device)).scalars())
 
 
 def register_gateways(connection: Connection, gateways: AbstractSet[int], now: int) -> None:
-    """Claim these gateways without a password. Claimed gateways are unchanged.
+    """Claim these gateways without a password. Leave already claimed ones unchanged.
 
-    The address that means "all gateways" is ignored.
+    Ignore the address that means "all gateways".
     """
     rows = bulk.query_in(connection, "SELECT device FROM gateway WHERE device IN numbers", sorted(gateways))
     new_gateways = sorted(gateways - {number for (number,) in rows} - {mac_to_int(EVERY_GATEWAY)})
@@ -53,11 +56,11 @@ def register_gateways(connection: Connection, gateways: AbstractSet[int], now: i
 
 
 class GatewayAdmission:
-    """Policy that decides from which gateways reports are accepted."""
+    """Decides from which gateways reports are accepted."""
 
     def __init__(self, *, autoclaim: bool) -> None:
         self.autoclaim = autoclaim
-        """Whether unclaimed gateways are registered; otherwise their reports are rejected (rest-79)."""
+        """Whether unclaimed gateways are claimed automatically; else their reports are rejected (rest-79)."""
         self.claimed: set[int] = set()
         self.rejected: set[int] = set()
         """Gateways that were still unclaimed at the last check."""
@@ -67,9 +70,9 @@ class GatewayAdmission:
         self.claimed, self.rejected = await database.read(list_claimed_gateways), set()
 
     async def recheck(self, unclaimed: set[int], database: Database) -> bool:
-        """Reload the claims if one of these gateways was not checked yet.
+        """Reload the claimed gateways if one of `unclaimed` was not checked since the last reload.
 
-        Return whether one is claimed now.
+        Return whether one of them is claimed now.
         """
         if unclaimed <= self.rejected:
             return False

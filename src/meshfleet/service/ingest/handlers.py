@@ -1,7 +1,6 @@
-"""Handlers of reports, one for each distinct ending of a topic (kind and identifier).
+"""Handlers that decode report payloads, one for each topic ending (kind and identifier).
 
-They are the hottest functions of the service, from bytes to a row: each is written out for its kind, without
-avoidable calls.
+They are the hottest functions of the service. So each repeats its code, instead of calling shared functions.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ _MIN_TIME, _MAX_TIME = (
     to_millis(datetime.min.replace(tzinfo=UTC)),
     to_millis(datetime.max.replace(tzinfo=UTC)),
 )
-"""Range of times that can be formatted."""
+"""Range of times, in milliseconds since 1970, that `datetime` can format (years 1 to 9999)."""
 
 _MAX_STATUS, _MAX_RSSI = 2**31 - 1, 2**15 - 1
-"""Limits of the columns for a status and an RSSI; real values are far below them."""
+"""Largest values that fit into the database columns of status and RSSI; real values are far smaller."""
 
 _NO_EXTRAS: Final = SampleExtras()
 
 
 class ReportHandler(NamedTuple):
-    """Handler for one kind and identifier."""
+    """Handler of the reports with one kind and identifier."""
 
     kind: str
-    """Kind as in topics."""
+    """Kind as written in topics."""
     handle: HandlePayload
 
 
@@ -138,9 +137,9 @@ def _build_error_handler(topic: ReportTopic) -> HandlePayload:
 
 
 def _build_ack_path(topic: ReportTopic) -> str | None:
-    """Return the ending of the topic that acknowledges such a sample; None: it is not acknowledged.
+    """Return the ending of the topic on which samples of `topic` are acknowledged (ack-1, ack-7).
 
-    (ack-1, ack-7)
+    None: such samples are not acknowledged.
     """
     if topic.kind.raw_kind not in {Kind.MEASUREMENT, Kind.EVENT}:
         return None
@@ -167,12 +166,12 @@ def _to_millis(time: datetime) -> int:
 
 
 def _special_append(kind: int, identifier: int) -> Callable[[ParsedBatch, int, SampleRow], None] | None:
-    """Return the function that appends rows of this kind; None: they need no special treatment."""
+    """Return the function that must append rows of this kind; None if the handler may append them itself."""
     return _append_fact if kind == SampleKind.PROPERTY and identifier in FACT_VALIDATORS else None
 
 
 def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
-    """Append a sample, with the correction of a wrong clock; flag it if its time is implausible."""
+    """Append a sample, flagged if its time is implausible, and with the correction if the clock is wrong."""
     time, extras = row[0], row[7]
     if not batch.trusted_from <= time <= batch.trusted_to:
         # A UTC offset can move a time out of the years that can be formatted.
@@ -186,7 +185,7 @@ def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
 
 
 def _check_time(batch: ParsedBatch, time: int) -> tuple[ClockFlag | None, int | None]:
-    """Return why a reported time is implausible, and its correction in milliseconds; None: neither."""
+    """Return the flag of an implausible time or None, and the correction in milliseconds or None."""
     shift: int | None = batch.find_shift(time)
     corrected = time + (shift or 0)
     if not shift or not _MIN_TIME <= corrected <= _MAX_TIME:
@@ -198,7 +197,7 @@ def _check_time(batch: ParsedBatch, time: int) -> tuple[ClockFlag | None, int | 
 
 
 def _append_fact(batch: ParsedBatch, device: int, row: SampleRow) -> None:
-    """Append a sample that describes a device, and a reading that updates the device."""
+    """Append a sample of a property that describes a device, and a reading that updates the device."""
     _append_row(batch, device, row)
     time, _, identifier, _, gateway, number, _, extras = row
     at = batch.correct_time(time)

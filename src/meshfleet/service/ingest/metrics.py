@@ -20,7 +20,7 @@ _LAG_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 
 
 
 class IngestCounters:
-    """Counters of ingest."""
+    """Counters of ingest since the start: reports by kind, rejects by error code, and totals."""
 
     def __init__(self) -> None:
         self.reports: Counter[str] = Counter()

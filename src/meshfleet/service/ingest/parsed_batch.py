@@ -1,4 +1,4 @@
-"""Parsed batch of messages: everything to be written for it in one transaction."""
+"""Parsed batch of messages: samples, readings and rejects to write in one transaction."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _MAX_AHEAD_MS: Final = 600_000
 """Milliseconds that a reported time may be ahead of the service's clock."""
 
 _MAX_BEHIND_MS: Final = 30 * 86_400_000
-"""Milliseconds that a reported time may be behind: no device keeps samples for longer."""
+"""Milliseconds that a reported time may be behind the service's clock: no device keeps samples longer."""
 
 FRESH_MS: Final = 60_000
-"""Milliseconds after which a report is no longer a sign of life."""
+"""Maximum age in milliseconds of a report that proves that its device is connected."""
 
 _EMPTY_RANGE: Final = (1, 0)
-"""Empty range of times."""
+"""Range that contains no time: its end is before its start."""
 
 UnackedSample: TypeAlias = tuple[int, str, "SampleRow"]
-"""Device, ending of the ack topic (such as `ack/0401`), and the sample."""
+"""Sample to acknowledge: its device, the ending of the ack topic (such as `ack/0401`), and its row."""
 
 
 class ParsedBatch:
-    """Result of parsing a batch.
+    """Everything that parsing a batch of messages has produced.
 
-    It has no effect until it is committed: it can be discarded and parsed again.
+    Parsing changes nothing else, so a batch can be discarded and parsed again before it is committed.
     """
 
     __slots__ = (
@@ -72,49 +72,50 @@ class ParsedBatch:
         """Samples to acknowledge after the commit."""
         self.earliest = now - _MAX_BEHIND_MS
         self.latest = now + _MAX_AHEAD_MS
-        """Limits of plausible times. Samples outside are stored, but flagged."""
+        """Limits of plausible times. Samples with a time outside of them are stored, but flagged."""
         self.clock_shifts = clock_shifts
         """Corrections in milliseconds for gateways with wrong clocks."""
         self.is_shift_confirmed = is_shift_confirmed
         """Function that returns whether the correction of a gateway is valid for all its reports."""
         self.shift = 0
-        """Correction for the gateway whose report is being parsed."""
+        """Milliseconds to add to the time of the report that is being parsed; 0 if the clock is right."""
         self._unconfirmed_gateway: int | None = None
-        """Gateway of `shift`, if that correction is unconfirmed; otherwise None."""
+        """Gateway of the report that is being parsed if its correction is unconfirmed; else None."""
         self.offset_checks: dict[int, bool | None] = {}
-        """Whether unconfirmed corrections are valid according to fresh reports, by gateway.
+        """Result of checking unconfirmed clock corrections against this batch, by gateway.
 
-        None: the reports contradict each other.
+        True: with the correction, reports are less than a minute old. False: without it. None: some reports
+        say True and others False. Gateways without such reports have no entry.
         """
         self.trusted_from, self.trusted_to = self.earliest, self.latest
-        """Range of reported times that need no check; empty while the gateway's clock is wrong."""
+        """Range of times that are stored unchanged; empty while the parsed report needs a correction."""
         self.rows: dict[int, list[SampleRow]] = {}
         self.readings: list[Reading] = []
         self.rejects: list[RejectedReport] = []
         self.foreign_names: dict[int, str] = {}
-        """Names that are not in the catalogue, by number."""
+        """Identifier names that are not in the catalogue, by the negative hash that their samples store."""
         self.new_gateways: set[int] = set()
-        """Gateways to register with this batch."""
+        """Unclaimed gateways that are claimed automatically in the transaction of this batch."""
         self.unclaimed_gateways: set[int] = set()
-        """Unclaimed gateways that may not register themselves."""
+        """Unclaimed gateways whose reports were rejected."""
         self.implausible_count = 0
-        """Number of implausible times."""
+        """Number of samples with an implausible time, even after correction."""
         self.report_kinds: list[str] = []
-        """Kind of each report."""
+        """Kind of each accepted report."""
         self.report_gateways: list[int] = []
-        """Gateway of each report."""
+        """Gateway of each accepted report, in the same order."""
 
     def set_shift(self, shift: int, *, unconfirmed: int | None = None) -> None:
         """Correct the times of the following reports by `shift` milliseconds; 0: no correction.
 
-        `unconfirmed` is the gateway if its correction is unconfirmed: then it applies only to reports that
-        are fresh after correction.
+        Pass the gateway as `unconfirmed` if no response has confirmed its correction yet. Then the correction
+        applies only to reports that are less than a minute old if corrected.
         """
         self.shift, self._unconfirmed_gateway = shift, unconfirmed
         self.trusted_from, self.trusted_to = _EMPTY_RANGE if shift else (self.earliest, self.latest)
 
     def find_shift(self, time: int) -> int:
-        """Return the milliseconds that correct a report of this time."""
+        """Return the milliseconds to add to a reported time, and check an unconfirmed correction."""
         if self._unconfirmed_gateway is None:
             return self.shift
         age = self.now - time
@@ -126,6 +127,6 @@ class ParsedBatch:
         return self.shift if is_fresh_if_shifted else 0
 
     def correct_time(self, time: int) -> int | None:
-        """Return the time of a report by the service's clock, or None if it is implausible."""
+        """Convert a reported time to the service's clock. Return None if the result is implausible."""
         corrected = time + self.find_shift(time)
         return corrected if self.earliest <= corrected <= self.latest else None

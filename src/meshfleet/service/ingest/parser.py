@@ -1,4 +1,4 @@
-"""Parser of report messages: the start of the hot path from the network to the database."""
+"""Parses MQTT messages into reports: the start of the hot path from the network to the database."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 _MAX_ENDPOINTS: Final = 1 << 18
 _MAX_HANDLERS: Final = 1 << 13
-"""Maximum sizes of the caches."""
+"""Maximum number of entries in the caches of endpoints and of handlers; a full cache is cleared."""
 
 ReportEndpoint: TypeAlias = tuple[int, int]
 """Device of a report, and the gateway that sent it."""
 
 
 class TopicCache:
-    """Cache of report topics: endpoints by the start of a topic, handlers by its ending."""
+    """Caches parsed topics: device and gateway by the start of a topic, the handler by its ending."""
 
     def __init__(self, prefix: str) -> None:
         self._topics = TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
@@ -42,10 +42,10 @@ class TopicCache:
         self.prefix_length = len(self._topics.format_topic(ReportTopic(any_mac, any_mac, Kind.DFU))) - len(
             f"/{Kind.DFU}"
         )
-        """Length of the start of a topic, up to the kind."""
+        """Length of the start of a topic, up to the slash before the kind; the same for all topics."""
         self.endpoints: dict[str, ReportEndpoint] = {}
         self._gateways: dict[int, int] = {}
-        """Shared int objects of gateways, to store each only once for all its devices."""
+        """One int object per gateway, shared by the endpoints of all its devices to save memory."""
         self.handlers: dict[str, ReportHandler] = {}
 
     def parse_topic(self, text: str) -> tuple[ReportEndpoint, ReportHandler]:
@@ -71,9 +71,9 @@ _EVERY_GATEWAY: Final = mac_to_int(EVERY_GATEWAY)
 
 
 class ReportParser:
-    """Parser of messages into a batch.
+    """Parses messages into a batch.
 
-    An invalid message is recorded as a reject, and the others go on (report-30).
+    An invalid message is recorded as a reject and does not affect the others (report-30).
     """
 
     def __init__(self, prefix: str, admission: GatewayAdmission | None) -> None:
@@ -81,7 +81,7 @@ class ReportParser:
         self._admission = admission
 
     def parse(self, messages: Sequence[Publish], batch: ParsedBatch) -> None:
-        """Add the content of the messages to a batch."""
+        """Parse the messages and add their reports and rejects to a batch."""
         prefix_length, endpoints, handlers = (
             self._topic_cache.prefix_length,
             self._topic_cache.endpoints,
@@ -123,7 +123,10 @@ class ReportParser:
                 report_gateways.append(gateway)
 
     def _admit_gateway(self, admission: GatewayAdmission, gateway: int, batch: ParsedBatch) -> None:
-        """Register an unclaimed gateway with the batch, or raise `UnclaimedGateway` (rest-79)."""
+        """Register an unclaimed gateway together with the batch if autoclaim is on (rest-79).
+
+        Otherwise raise `UnclaimedGateway`.
+        """
         if not admission.autoclaim or gateway == _EVERY_GATEWAY:
             batch.unclaimed_gateways.add(gateway)
             raise UnclaimedGateway("gateway", f"{mac_from_int(gateway)} is not claimed")

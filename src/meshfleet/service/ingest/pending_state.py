@@ -1,7 +1,7 @@
-"""Current state of devices according to reports, until it is written to the database.
+"""Device states from committed reports that wait in memory for the next flush to the database.
 
-Devices report more often than the state is needed: updates of a device are combined, and the newest value
-wins in whatever order reports arrive (report-50).
+Devices report more often than states are written, so the updates of a device are combined. The value with
+the newest time wins, in whatever order reports arrive (report-50).
 """
 
 from __future__ import annotations
@@ -21,32 +21,35 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.readings import Reading
 
 _NEVER: Final = -(2**62)
-"""Time before that of any report."""
+"""Placeholder for a time that was never set, earlier than any report."""
 
 
 class PendingState(Struct, gc=False):
-    """Newest known state of a device."""
+    """Newest reported state of a device (or DFU address) since the last flush. Times are in milliseconds."""
 
     gateway: int
-    """Gateway of its newest report."""
+    """Gateway that sent the device's newest report."""
     reported_at: int = _NEVER
     status: int = 0
     status_at: int = _NEVER
     parent: int = 0
     rssi: int = 0
     radio_gateway: int = 0
-    """Gateway of this radio reading."""
+    """Gateway that reported `parent` and `rssi`."""
     radio_at: int = _NEVER
     dfu_at: int = _NEVER
-    """Time of its last report in DFU mode."""
+    """Time of the last report in DFU mode."""
     has_implausible_sample: bool = False
-    """Whether it sent a sample with an implausible time, and so is a device, not the DFU address of one."""
+    """Whether the address sent a sample with an implausible time.
+
+    Only a device sends samples, so the address is not the DFU address of another device.
+    """
     facts: dict[int, tuple[int, Any]] | None = None
-    """Values of the properties that describe it, by identifier, each with its time."""
+    """Properties that describe the device, such as its model: time and value by identifier."""
 
     @property
     def heard_at(self) -> int:
-        """Time of its last report in any mode."""
+        """Time of the device's last report, in DFU mode or not."""
         return max(self.reported_at, self.dfu_at)
 
     def record_report(self, gateway: int, at: int) -> None:
@@ -62,9 +65,9 @@ class PendingState(Struct, gc=False):
             self.status, self.status_at = status, at
 
     def update_radio(self, gateway: int, parent: int, rssi: int, at: int) -> None:
-        """Apply all parts of a radio reading.
+        """Apply parent and RSSI of a radio reading.
 
-        The parent with the strongest signal is kept as long as it keeps reporting.
+        The parent with the strongest signal is kept as long as readings of it arrive.
         """
         if at >= self.radio_at and (
             parent == self.parent or rssi >= self.rssi or self.radio_at < at - BEST_PARENT_MS
@@ -73,20 +76,20 @@ class PendingState(Struct, gc=False):
             self.radio_gateway = gateway
 
     def record_dfu(self, gateway: int, at: int) -> None:
-        """Apply a report in DFU mode."""
+        """Apply the time and gateway of a report in DFU mode."""
         if at >= self.heard_at:
             self.gateway = gateway
         self.dfu_at = max(self.dfu_at, at)
 
     def merge_dfu(self, other: PendingState) -> PendingState:
-        """Return a copy of this state merged with that of the same device in DFU mode."""
+        """Return a copy of this state, merged with `other`, the state of the same device in DFU mode."""
         merged = replace(self)
         merged.record_dfu(other.gateway, other.dfu_at)
         merged.update_radio(other.radio_gateway, other.parent, other.rssi, other.radio_at)
         return merged
 
     def update_fact(self, identifier: int, at: int, value: Any) -> None:
-        """Apply the value of a property."""
+        """Apply the value of a property that describes the device."""
         if self.facts is None:
             self.facts = {}
         if identifier not in self.facts or at >= self.facts[identifier][0]:
@@ -94,7 +97,7 @@ class PendingState(Struct, gc=False):
 
 
 def time_or_none(time: int) -> int | None:
-    """Return a time of a pending state; None if it was never set."""
+    """Return `time`, a time of a pending state, or None if it was never set."""
     return None if time == _NEVER else time
 
 
@@ -103,7 +106,7 @@ PendingStates = dict[int, PendingState]
 
 
 def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int) -> None:
-    """Apply readings to the pending states. A time in the future counts as now."""
+    """Apply readings to the pending states. Times in the future count as now."""
     for kind, device, gateway, time, value, other, unreachable in readings:
         at = min(time, now)
         state = states.get(device)
@@ -126,7 +129,7 @@ def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int)
 
 
 def apply_samples(states: PendingStates, rows: SampleRows, now: int) -> None:
-    """Apply samples to the pending states: their devices have reported."""
+    """Update the last report time of devices that sent samples, except by samples with implausible times."""
     for device, samples in rows.items():
         for time, _, _, _, gateway, _, _, extras in samples:
             if extras is None or extras.has_plausible_time:

@@ -1,8 +1,9 @@
 """Ingest pipeline: commits batches of messages.
 
-A batch is parsed and written in one transaction; after the commit it is acknowledged. Memory is changed only
-then: a batch that could not be written is simply retried. Device states and minute roll-ups are collected in
-memory and written every few seconds; until then they are in a journal.
+A batch is parsed and written in one transaction, and acknowledged after the commit. State in memory changes
+only after the commit, so a batch that could not be written is simply retried. Device states and minute
+roll-ups are collected in memory and written every few seconds. Until then their readings are in a journal,
+from which they are restored after a crash.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MESSAGES_PER_SLICE: Final = 500
-"""Messages to parse before other tasks get a turn."""
+"""Number of messages to parse before the event loop runs other tasks."""
 
 _MIN_FLUSH_POLLS, _MAX_FLUSH_POLLS = 2, 10
-"""Number of polls between two flushes: the more states are pending, the less often they are written."""
+"""Minimum and maximum number of polls between two flushes: more pending states are written less often."""
 
 _STATES_PER_POLL: Final = 4000
-"""Pending states for which one poll is waited."""
+"""Per this many pending states, the interval between two flushes grows by one poll."""
 
 
 _DATABASE_REJECTIONS: Final = (DataError, IntegrityError)
@@ -66,18 +67,18 @@ _DATABASE_REJECTIONS: Final = (DataError, IntegrityError)
 
 
 _CLOCK_SET_BACK_MS: Final = 1000
-"""Milliseconds by which the clock must be behind the last flush to count as set back."""
+"""The clock counts as set back if it shows a time this many milliseconds before that of the last flush."""
 
 _MAX_JOURNALED_DEVICES: Final = 1 << 18
-"""Maximum number of journaled devices that are remembered."""
+"""Maximum size of `_journaled_devices`; when it is exceeded, the set is cleared to limit memory."""
 
 
 class _TrialRollback(Exception):
-    """Signal that rolls back a transaction that was only tried."""
+    """Raised to roll back a transaction that only tests whether the database accepts the rows."""
 
 
 class _CommitIds(NamedTuple):
-    """Numbers of a committed batch: of its samples, and of its readings if it has any."""
+    """Ids of a committed batch: in the sample store, and in the journal (None if it has no readings)."""
 
     samples: int
     readings: int | None
@@ -89,29 +90,29 @@ class _Flush(NamedTuple):
     states: PendingStates
     rows: SampleRows
     journal_before: int
-    """Number of the first journal entry that is still needed."""
+    """Id of the first journal entry that is still needed; older ones are deleted."""
     parts: Sequence[FlushPart]
     """Data of subscribers to write in the same transaction."""
     must_cap_times: bool
-    """Whether states may be later than the clock of this machine and must be limited to it."""
+    """Whether stored times may be later than the clock of this machine and must be limited to its time."""
 
 
 class IngestTimings(NamedTuple):
     """Intervals and timeouts of ingest in seconds."""
 
     poll_seconds: float = 1.0
-    """Interval between two polls."""
+    """Interval between two checks whether a flush is due, and between two maintenance runs."""
     max_backoff_seconds: float = 60.0
-    """Maximum interval while a failure persists that an operator must fix, such as a full disk."""
+    """Maximum interval between retries of maintenance after a failure such as a full disk."""
     capacity_timeout_seconds: float = 5.0
-    """Time that a batch waits for capacity of the sample store."""
+    """Maximum time that a batch waits while the sample store is full."""
 
 
 DEFAULT_TIMINGS: Final = IngestTimings()
 
 
 class IngestPipeline:
-    """Pipeline that commits reports from any MQTT transport."""
+    """Parses and commits the reports of either MQTT transport, embedded or external broker."""
 
     def __init__(  # noqa: PLR0913 # keyword-only
         self,
@@ -128,11 +129,12 @@ class IngestPipeline:
         timings: IngestTimings = DEFAULT_TIMINGS,
         now: Now,
     ) -> None:
-        """Create the pipeline. `owner` is the token of this process, where several could write reports.
+        """Create the pipeline. `owner` is the token that proves that no other process writes to the database.
 
-        `rollups` are the open minutes, if others read them too. `acking_gateways` accept acknowledgments of
-        samples, `clock_shifts` are corrections for gateways with wrong clocks; their owners keep both up to
-        date. `is_shift_confirmed` returns whether a correction is valid for all reports of a gateway.
+        `owner` is None if there can be no other process. `rollups` are the open minutes, passed in if other
+        objects read them too. Samples of `acking_gateways` are acknowledged. `clock_shifts` contains the
+        milliseconds to add to the times of gateways with wrong clocks. The caller keeps both up to date.
+        `is_shift_confirmed` returns whether a correction is valid for all reports of a gateway.
         """
         self._database = database
         self._samples = samples
@@ -148,26 +150,26 @@ class IngestPipeline:
         self._pending_states: PendingStates = {}
         self._rollups = Rollups() if rollups is None else rollups
         self._journaled_devices: set[int] = set()
-        """Devices that are in the journal or the database."""
+        """Devices known to be in the journal or the database; cleared when it exceeds its maximum size."""
         self._last_journal_id = 0
-        """Number of the last journal entry whose readings are in memory."""
+        """Id of the last journal entry whose readings are in the pending states and roll-ups."""
         self._unfinished_flush: _Flush | None = None
         self._flushed_at = now()
         self._startup_clock: StartupClock | None = None
-        """Set while the clock is not trusted, as it was far behind stored states at the start."""
+        """Set while this machine's clock is not trusted: it was days behind stored states at the start."""
         self._write_lock = asyncio.Lock()
-        """Held from a write until it is published, so that readers see writes in order."""
+        """Held from a write until readers of samples can see it, so that they see writes in order."""
         self._problems: dict[str, ReadinessProblem] = {}
-        """Current failures by the name of the failed work."""
+        """Current failures by the name of the background task that failed."""
         self.counters = IngestCounters()
         self._subscribers = SubscriberList(self.counters)
 
     def subscribe(self, subscriber: CommitSubscriber) -> None:
-        """Register a subscriber for everything that is committed from now on."""
+        """Register a subscriber for all batches that are committed from now on."""
         self._subscribers.add(subscriber)
 
     async def restore(self) -> None:
-        """Load the journal of the previous process, and check the clock."""
+        """Load the journal that the previous process left, and check this machine's clock."""
         now = self._now()
         newest_state_time = await self._database.read(states.find_newest_state_time) or now
         startup_clock = StartupClock(newest_state_time, now)
@@ -190,7 +192,10 @@ class IngestPipeline:
             self._apply_committed(batch, number)
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Commit a batch. Raise DatabaseUnavailable if it must be sent again."""
+        """Parse a batch of messages and write it to the database. Raise DatabaseUnavailable if that fails.
+
+        Then the batch is not stored and must be committed again.
+        """
         await self._wait_for_capacity()
         try:
             await self._commit_storable(batch)
@@ -201,7 +206,7 @@ class IngestPipeline:
 
     @property
     def trouble(self) -> ReadinessProblem | None:
-        """Current failure besides those of batches, which `commit` raises; None if all is well."""
+        """Current failure of a background task, or None. Failures to write a batch are raised by `commit`."""
         return next((self._problems[name] for name in sorted(self._problems)), None)
 
     async def run(self) -> None:
@@ -214,8 +219,8 @@ class IngestPipeline:
             tasks.create_task(self._run_maintenance(self._samples.maintain), name="ingest.maintain")
 
     async def flush(self) -> None:
-        """Write the pending states and the minutes that are over, after retrying an unfinished flush."""
-        # While no batch is being written, everything in the journal is also in memory.
+        """Retry an unfinished flush, then write the pending states and the roll-ups of finished minutes."""
+        # The lock excludes writes of batches: everything in the journal is also in memory meanwhile.
         async with self._write_lock:
             if self._unfinished_flush is not None:
                 await self._commit_flush(self._unfinished_flush)
@@ -274,7 +279,7 @@ class IngestPipeline:
     # Internals
 
     async def _wait_for_capacity(self) -> None:
-        """Wait for capacity of the sample store; after a timeout raise DatabaseUnavailable."""
+        """Wait while the sample store is full. Raise DatabaseUnavailable after a timeout."""
         try:
             async with asyncio.timeout(self._timings.capacity_timeout_seconds):
                 await self._samples.wait_for_capacity()
@@ -298,7 +303,7 @@ class IngestPipeline:
         return parsed
 
     async def _commit_storable(self, batch: ReportBatch) -> None:
-        """Commit a batch without the reports that the database will never accept."""
+        """Commit a batch. Record reports that the database will never accept as rejects instead."""
         try:
             await self._commit(await self._parse(batch.messages), batch)
         except _DATABASE_REJECTIONS as exc:
@@ -311,9 +316,9 @@ class IngestPipeline:
             await self._commit(parsed, batch)
 
     async def _find_unstorable(self, messages: Sequence[Publish]) -> dict[int, RejectedReport]:
-        """Find the reports that the database refuses by bisection, so that the others can be stored.
+        """Find by bisection the reports that the database refuses. Return their rejects by `id(message)`.
 
-        Nothing is written. Messages are identified by `id`, as two of them may be equal.
+        Every trial is rolled back, so nothing is written. Keys are object ids, as two messages may be equal.
         """
         parsed = await self._parse(messages)
         try:
@@ -363,10 +368,10 @@ class IngestPipeline:
         raise _TrialRollback
 
     def _journal_new_devices(self, parsed: ParsedBatch) -> set[int]:
-        """Add readings for the devices that are not in the journal yet. Return these devices.
+        """Add a reading for each device that is not in the journal yet. Return these devices.
 
-        The effect of samples on a device is only in memory until it is flushed. After a crash a new device
-        would be unknown, and its samples could not be queried.
+        A new device is only in memory until the next flush. After a crash, without the reading, the device
+        would be missing in the database, and its samples could not be queried.
         """
         new_devices = parsed.rows.keys() - self._journaled_devices
         for device in new_devices:
@@ -390,7 +395,7 @@ class IngestPipeline:
             self._rollups.add(journal_id, parsed.readings, parsed.now)
 
     def _check_ownership(self, connection: Connection) -> None:
-        """Raise if another process has taken over, as may happen after the restart of a server."""
+        """Raise UnusableDatabase if another Meshfleet process has taken over the database."""
         if self._owner is not None:
             check_ownership(connection, self._owner)
 
@@ -402,7 +407,10 @@ class IngestPipeline:
         self._subscribers.on_flushed(flush.parts)
 
     def _must_cap_times(self, now: int) -> bool:
-        """Return whether the clock was set back since the last flush, or has just become trusted."""
+        """Return whether stored times may be in the future now.
+
+        This is so if the clock was set back since the last flush, or has just become trusted.
+        """
         if self._startup_clock is None:
             return now < self._flushed_at - _CLOCK_SET_BACK_MS
         if not self._startup_clock.is_trusted(now):
@@ -427,5 +435,5 @@ class IngestPipeline:
 
 
 def _describe_error(exc: Exception) -> str:
-    """Return the error without the statement and its values."""
+    """Describe an error without the SQL statement and its parameters."""
     return type(exc.orig).__name__ if isinstance(exc, DBAPIError) else str(exc)

@@ -1,4 +1,7 @@
-"""Readings: reports that are not samples, journaled until they are in device states and roll-ups."""
+"""Readings: heartbeats and other reports that change only device states and minute roll-ups.
+
+They are kept in a journal until the changed states and roll-ups are written.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,18 @@ class ReadingKind(IntEnum):
     DFU = 2
     FACT = 3
     FIRST_SAMPLE = 4
-    """Sample of a device that is not in the journal yet."""
+    """Added for a device with samples that is not in the journal yet, so that a crash does not lose it."""
     FIRST_SAMPLE_IMPLAUSIBLE = 5
-    """Sample with an implausible time of a device that is not in the journal yet."""
+    """Like FIRST_SAMPLE, but no sample of the device has a plausible time."""
 
 
 Reading: TypeAlias = tuple[int, int, int, int, Any, int, bool]
-"""Kind, device, gateway and time, followed by three values that depend on the kind:
+"""Kind, device, gateway and time in milliseconds, followed by three values that depend on the kind:
 
-    heartbeat    the status
+    heartbeat    the status, 0, False
     link, dfu    RSSI, parent, and whether the device is unreachable through that parent
-    fact         the value of a property, and its identifier
+    fact         the value of a property, its identifier, False
+    others       None, 0, False
 """
 
 encode_readings = msgspec.msgpack.Encoder().encode

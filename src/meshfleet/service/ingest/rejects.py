@@ -18,10 +18,10 @@ MAX_REJECTS: Final = 10_000
 """Maximum number of stored rejects."""
 
 _MAX_PAYLOAD_BYTES, _MAX_TEXT_LENGTH = 1024, 1024
-"""Stored bytes of a payload, and characters of a topic and reason."""
+"""Maximum number of stored bytes of a payload, and of characters of a topic or a reason."""
 
 _MAX_REJECTS_PER_MINUTE: Final = 30
-"""Rejects of one gateway stored in a minute: a faulty gateway must not fill the list."""
+"""Maximum number of rejects stored per gateway and minute: a faulty gateway must not fill the list."""
 
 _MINUTE_MS: Final = 60_000
 
@@ -40,7 +40,7 @@ class RejectedReport(NamedTuple):
 
 
 def build_reject(message: Publish, error: FleetError, now: int) -> RejectedReport:
-    """Build the reject of a message, with truncated texts and payload."""
+    """Build the record of a rejected message, with topic, reason and payload truncated."""
     match = _GATEWAY_PATTERN.search(message.topic)
     return RejectedReport(
         time=now,
@@ -58,7 +58,7 @@ def build_oversize_error(message: OversizedPublish) -> PayloadTooLarge:
 
 
 class RejectQuota:
-    """Quota of stored rejects for each gateway. Rejects above it are only counted."""
+    """Limits the rejects stored per gateway and minute. Further rejects are only counted."""
 
     def __init__(self) -> None:
         self._minute = 0
@@ -75,7 +75,7 @@ class RejectQuota:
         return kept
 
     def charge(self, kept: Sequence[RejectedReport], now: int) -> None:
-        """Count written rejects."""
+        """Charge the quota for rejects that were written."""
         if now // _MINUTE_MS != self._minute:
             self._minute, self._used = now // _MINUTE_MS, Counter()
         self._used.update(reject.gateway for reject in kept)

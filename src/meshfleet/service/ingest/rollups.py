@@ -1,8 +1,8 @@
 """Roll-ups of heartbeats and radio readings by minute (report-51).
 
-A minute is closed some seconds after its end, or after its last reading if that came late; then it becomes
-one sample. Later readings are not counted, so that nothing counts twice. Until that sample is committed,
-`Rollups.list_open_minutes` returns the minute as far as it is known.
+A minute is closed some seconds after its end, or some seconds after its last reading if that came late. Then
+its readings become one sample. Readings that arrive after that are not counted, so that none counts twice.
+Until its sample is committed, `Rollups.list_open_minutes` returns the readings of a minute so far.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _GRACE_MS: Final = 5_000
 """Milliseconds to wait for late readings before a minute is closed."""
 
 _MAX_TIME_SET: Final = 64
-"""Maximum number of times in a set; more take less memory as a bitmap."""
+"""Maximum size of a set of times; more times are kept in a bitmap, which needs less memory."""
 
 MAX_CLOSED_PER_FLUSH: Final = 50_000
-"""Maximum number of minutes closed in one transaction."""
+"""Maximum number of minute roll-ups closed in one transaction."""
 
 _MAX_CHAIN_LENGTH: Final = 64
-"""Open minutes of one device that can be read.
+"""Maximum number of open minutes of one device that `list_open_minutes` returns.
 
-A device has a dozen parents at most, with two minutes each; the limit stops gateways that report invented
-parents.
+A device has a dozen parents at most, with two open minutes each. The limit protects against gateways that
+report invented parents.
 """
 
 _MinuteKey: TypeAlias = tuple[int, int, int, int]
-"""Device, sample kind, identifier (for a link: the parent) and start of the minute."""
+"""Device, sample kind, identifier (parent for a link, 0 for a heartbeat) and start of the minute."""
 
 
 class MinuteRollup(Struct, gc=False):
-    """Readings of one minute."""
+    """Roll-up of the readings with one key in one minute. Times are in milliseconds."""
 
     oldest_batch: int
-    """Number of the oldest journal batch in it."""
+    """Id of the oldest journal entry that contains readings of this minute."""
     opened_at: int
     updated_at: int
     gateway: int
@@ -59,15 +59,18 @@ class MinuteRollup(Struct, gc=False):
     last_at: int = -(2**62)
     unreachable: bool = False
     times: set[int] | bytearray | None = None
-    """Times of its readings, if there are several; a bitmap of milliseconds if there are many."""
+    """Times of all readings to detect duplicates: None for at most one, a set for several.
+
+    More than 64 times are a bitmap with one bit per millisecond of the minute.
+    """
     key: _MinuteKey | None = None
     previous: MinuteRollup | None = None
-    """Previously opened minute of the same device: a linked list needs less memory than a list."""
+    """Previously opened minute of the same device: the minutes of a device form a linked list."""
     chain_length: int = 1
-    """Number of minutes in the chain, valid for its first minute; 0: the minute is closed."""
+    """Length of the linked list, valid only in its first minute; 0 in any minute means that it is closed."""
 
     def has(self, time: int) -> bool:
-        """Return whether a reading of this time is in it already: then it is a duplicate (report-36)."""
+        """Return whether a reading with this time was added already; another is a duplicate (report-36)."""
         if time == self.last_at or self.times is None:
             return time == self.last_at
         if isinstance(self.times, set):
@@ -76,7 +79,7 @@ class MinuteRollup(Struct, gc=False):
         return self.times[offset >> 3] >> (offset & 7) & 1 == 1
 
     def add(self, time: int, value: int, *, unreachable: bool) -> None:
-        """Count a reading."""
+        """Add a reading to the statistics of the minute."""
         if self.count:
             self._record_time(time)
         self.count += 1
@@ -102,7 +105,7 @@ class MinuteRollup(Struct, gc=False):
 
 
 class MinuteSummary(Struct, frozen=True, gc=False, rename="camel"):
-    """Statistics of a minute that are stored with its mean."""
+    """Statistics of a minute that are stored as JSON in its sample, whose value is the mean."""
 
     count: int
     min: int
@@ -113,17 +116,17 @@ class MinuteSummary(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Rollups:
-    """Minutes that are open, or closed and not committed yet."""
+    """Minute roll-ups of all devices that are open, or closed and not committed yet."""
 
     def __init__(self, *, max_per_flush: int = MAX_CLOSED_PER_FLUSH) -> None:
-        """Create without any minutes. At most `max_per_flush` are closed in one transaction."""
+        """Create without any minutes. `close_due` closes at most `max_per_flush` at once."""
         self._max_per_flush = max_per_flush
         self._open: dict[_MinuteKey, MinuteRollup] = {}
         self._chains: dict[int, MinuteRollup] = {}
-        """Most recently opened minute of each device: the first of its chain."""
+        """Most recently opened minute of each device, the first in the linked list of its minutes."""
 
     def add(self, batch: int, readings: Sequence[Reading], now: int) -> None:
-        """Count the readings of a batch."""
+        """Add the heartbeats and radio readings of the journal entry with the id `batch`."""
         chains = self._chains
         for kind, device, gateway, time, value, identifier, unreachable in readings:
             if kind not in _ROLLED_KINDS:
@@ -147,8 +150,8 @@ class Rollups:
     def list_open_minutes(self, device: int, kinds: Collection[int]) -> list[StoredSample]:
         """Return the uncommitted minutes of a device as samples, the oldest first.
 
-        They are the samples that these minutes would become now. Read them before the sample store: a minute
-        that is committed meanwhile is then read twice instead of missed.
+        Each sample is the one that the minute would become if it were closed now. Call this before reading
+        the sample store: then a minute that is committed in between is read twice instead of missed.
         """
         samples = [
             StoredSample(*_to_row(minute.key[3], minute.key[1], minute.key[2], minute))
@@ -158,9 +161,9 @@ class Rollups:
         return sorted(samples, key=lambda sample: sample.identity)
 
     def close_due(self, now: int) -> dict[int, list[SampleRow]]:
-        """Close the minutes that are over, at most `max_per_flush`. Return them as samples by device.
+        """Close the finished minutes, at most `max_per_flush`. Return them as samples by device.
 
-        They can still be read until `drop_closed` is called.
+        `list_open_minutes` still returns them until `drop_closed` is called.
         """
         due = [key for key, minute in self._open.items() if _is_over(key[3], minute, now)]
         rows: dict[int, list[SampleRow]] = {}
@@ -172,7 +175,7 @@ class Rollups:
         return rows
 
     def drop_closed(self, devices: Iterable[int]) -> None:
-        """Drop the closed minutes of devices after their commit: the sample store has them now."""
+        """Drop the closed minutes of these devices after their samples were committed."""
         chains = self._chains
         for device in devices:
             first, last, count = None, None, 0
@@ -190,12 +193,12 @@ class Rollups:
                 chains[device] = first
 
     def oldest_batch(self, default: int) -> int:
-        """Return the oldest journal batch needed to count the open minutes again."""
+        """Return the id of the oldest journal entry that open minutes need after a crash, else `default`."""
         return min((minute.oldest_batch for minute in self._open.values()), default=default)
 
 
 def _walk_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
-    """Return the minutes of a chain, the most recently opened first."""
+    """Return a minute and the minutes opened before it for the same device, the newest first."""
     minutes = []
     while minute is not None:
         minutes.append(minute)
@@ -204,10 +207,10 @@ def _walk_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
 
 
 def _is_over(start: int, minute: MinuteRollup, now: int) -> bool:
-    """Return whether a minute is to be closed.
+    """Return whether a minute is finished and must be closed.
 
-    Late readings cannot delay that forever: an open minute keeps its journal entries. A minute that was
-    opened later than now is closed too: the clock of this machine was set back.
+    Late readings delay this by about a minute at most, because the journal keeps the entries of open
+    minutes. A minute that was opened in the future is closed too: the clock of this machine was set back.
     """
     if minute.opened_at > now:
         return True
@@ -225,7 +228,10 @@ _decode = msgspec.json.Decoder(MinuteSummary).decode
 
 
 def decode_minute(sample: StoredSample) -> MinuteSummary | None:
-    """Return the statistics of a minute; None for a single reading with an implausible time."""
+    """Decode the statistics of a minute from its sample.
+
+    Return None for a single reading, which is stored as a sample if its time is implausible.
+    """
     extras = sample.more
     return None if extras is None or extras.ext is None else _decode(extras.ext)
 

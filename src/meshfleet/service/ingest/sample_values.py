@@ -1,4 +1,4 @@
-"""Conversion of values to their stored form: a number where possible, otherwise JSON."""
+"""Converts reported values to their stored form: a number if possible, otherwise JSON."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 SampleNumber: TypeAlias = float | int | None
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""Whole numbers up to this are exact in every JSON reader and as floating point in a database."""
+"""Integers up to this are exact as a double, which databases and many JSON readers use."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def to_sample_value(value: Json, ext: dict[str, Json] | None) -> tuple[SampleNumber, SampleExtras | None]:
-    """Convert the value of a decoded report."""
+    """Convert the value and extension fields of a decoded report to a number and, if needed, extras."""
     if type(value) is float and ext is None and isfinite(value):
         return value, None
     number, text = _split_value(value)
@@ -37,11 +37,14 @@ def to_sample_value(value: Json, ext: dict[str, Json] | None) -> tuple[SampleNum
 
 
 RawDecoder: TypeAlias = Callable[[str], tuple[SampleNumber, bytes, SampleExtras | None]]
-"""Function that decodes the hex of a raw value, and also returns its bytes."""
+"""Function that decodes a raw value in hex and returns its number, its bytes and its extras."""
 
 
 def build_raw_decoder(identifier: str) -> RawDecoder:
-    """Build the decoder of an identifier's raw values; undecodable ones are stored as bytes (report-45)."""
+    """Build the decoder for raw values of an identifier.
+
+    Of a value that cannot be decoded, the decoder returns only the bytes (report-45).
+    """
     entry = BUILTIN_CATALOGUE.find(identifier)
     if entry is None or entry.layout is None:
         return lambda value: (None, bytes.fromhex(value), None)
@@ -85,14 +88,14 @@ def _build_number_decoder(entry: IdentifierDefinition, layout: NumberLayout) -> 
 
 
 def from_sample_value(number: SampleNumber, more: SampleExtras | None) -> Any:
-    """Return the original value of a sample."""
+    """Return the value of a sample as it was reported."""
     if more is not None and more.text is not None:
         return msgspec.json.decode(more.text)
     return number
 
 
 def _split_value(value: Json) -> tuple[SampleNumber, str | None]:
-    """Return the value as a number, and as JSON unless the number says it all."""
+    """Return the value as a number, if possible, and as JSON, if the number does not fully represent it."""
     if isinstance(value, bool):
         return int(value), _encode_text(value)
     if isinstance(value, int) and abs(value) <= _MAX_EXACT_INTEGER:

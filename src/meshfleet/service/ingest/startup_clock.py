@@ -1,9 +1,9 @@
-"""Check of this machine's clock after a start at which it was days behind the newest stored state.
+"""Decides when to trust this machine's clock if it was days behind the newest stored state at the start.
 
-Either it is not set yet, as on a machine that starts in 1970, or the states were stored by a clock that was
-ahead and has been corrected since. A clock before the release of this program is not set, unless the states
-are from such a time as well: then this machine never has the right time. A later clock is trusted after some
-minutes without a jump: if it were not set yet, it would have been set by then.
+Either the clock is not set yet, as on a machine that starts in 1970. Or it was ahead when the states were
+stored, and has been corrected since. A clock that shows a time before the release of this program is not set
+yet, unless the states are from such a time as well: then this machine never has the right time. A clock that
+shows a later time is trusted after some minutes without a jump, because NTP would have set it by then.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from __future__ import annotations
 from typing import Final
 
 _PLAUSIBLE_LAG_MS: Final = 7 * 86_400_000
-"""Milliseconds that a clock may be behind the newest state and still be trusted at once: it was set back."""
+"""Milliseconds that the clock may be behind the newest stored state and still be trusted at once."""
 
 _SETTLE_MS: Final = 600_000
-"""Milliseconds after which a clock is trusted, however far behind it is."""
+"""Milliseconds without a jump after which a clock is trusted, however far behind the states it is."""
 
 _RELEASE_TIME: Final = 1_793_491_200_000
-"""Start of November 2026: before that this program did not exist."""
+"""Start of November 2026 in milliseconds: a clock that shows an earlier time is not set."""
 
 _JUMP_MS: Final = 60_000
-"""Milliseconds by which the clock must differ between two checks, seconds apart, to have been set."""
+"""The clock has been set if it changes by more than this many milliseconds between two checks.
+
+Checks are seconds apart.
+"""
 
 
 class StartupClock:
-    """Rule that decides when the clock of this machine is trusted. Every call passes its time."""
+    """Decides when the clock of this machine is trusted. The caller passes the clock's time as `now`."""
 
     def __init__(self, newest: int, now: int) -> None:
-        """Start at the time `now`; `newest` is the time of the newest stored state."""
+        """Create at the local time `now`; `newest` is the time of the newest stored state."""
         self._trusted_from = newest - _PLAUSIBLE_LAG_MS
         self._plausible_from = _RELEASE_TIME if newest >= _RELEASE_TIME else 0
         self._set_at = self._checked_at = now

@@ -1,4 +1,4 @@
-"""Queries of ingest: parsed batches, the journal of readings, and device states."""
+"""SQL of ingest: writes parsed batches, the journal of readings, and device states."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ _SELECT_DEVICES: Final = (
 _INSERT_REJECT: Final = "INSERT INTO reject (time, gateway, topic, reason, payload) VALUES (?, ?, ?, ?, ?)"
 
 _GATEWAY_STICKINESS_MS: Final = 150_000
-"""Milliseconds for which a device stays with a gateway after its last report through it.
+"""Milliseconds for which a device keeps its gateway after its last report through that gateway.
 
-Other gateways may receive the device too. Most devices report every minute.
+Meanwhile reports through other gateways, which may receive the device too, do not change its gateway. Most
+devices report every minute.
 """
 
 
 def insert_batch(connection: Connection, batch: ParsedBatch, rejects: Sequence[RejectedReport]) -> int | None:
     """Write a parsed batch except its samples.
 
-    Return the number of its journal entry; None without readings.
+    Return the id of its journal entry, or None if the batch has no readings.
     """
     if batch.new_gateways:
         gateway_admission.register_gateways(connection, batch.new_gateways, batch.now)
@@ -64,23 +65,23 @@ def insert_batch(connection: Connection, batch: ParsedBatch, rejects: Sequence[R
 
 
 def load_readings(connection: Connection) -> list[tuple[int, list[Reading]]]:
-    """Load the journal entries, which are not in device states and roll-ups yet."""
+    """Load all journal entries, each with its id, oldest first."""
     rows = connection.exec_driver_sql("SELECT id, readings FROM reading_journal ORDER BY id")
     return [(journal_id, readings.decode_readings(data)) for journal_id, data in rows]
 
 
 def delete_readings(connection: Connection, before: int) -> None:
-    """Delete the journal entries before this number."""
+    """Delete the journal entries with an id below `before`."""
     bulk.execute_many(connection, "DELETE FROM reading_journal WHERE id < ?", [(before,)])
 
 
 def delete_old_rejects(connection: Connection) -> None:
-    """Delete all but the newest rejects."""
+    """Delete all but the newest `MAX_REJECTS` rejects."""
     connection.exec_driver_sql(f"DELETE FROM reject WHERE id <= (SELECT max(id) FROM reject) - {MAX_REJECTS}")  # noqa: S608 # a constant number
 
 
 def upsert_devices(connection: Connection, states: PendingStates, now: int) -> Collection[int]:
-    """Apply the pending states to devices and add unknown devices. Return the added ones."""
+    """Write the pending states, and add devices that are not in the database. Return the added devices."""
     candidates = {
         candidate for device, state in states.items() for candidate in _candidate_devices(device, state)
     }
@@ -117,7 +118,7 @@ class _KnownDevice(NamedTuple):
     has_state: bool
 
     def belongs_to_other_gateway(self, state: PendingState) -> bool:
-        """Return whether a state came through a gateway to which the device does not belong."""
+        """Return whether a state came through another gateway, too early to change the device's gateway."""
         if self.gateway in {None, state.gateway}:
             return False
         return state.heard_at - (self.gateway_at or 0) < _GATEWAY_STICKINESS_MS
@@ -127,7 +128,7 @@ _UNKNOWN_DEVICE: Final = _KnownDevice(None, None, has_state=False)
 
 
 def _observe_changes(states: PendingStates, known: Mapping[int, _KnownDevice]) -> Iterator[DeviceObservation]:
-    """Yield the rare changes: new devices, their gateways and descriptions."""
+    """Yield the rarely needed updates: new devices, changed gateways, and properties such as the model."""
     for device, state in states.items():
         stored = known.get(device, _UNKNOWN_DEVICE)
         if stored.gateway != state.gateway and not stored.belongs_to_other_gateway(state):
@@ -140,14 +141,14 @@ def _observe_changes(states: PendingStates, known: Mapping[int, _KnownDevice]) -
 
 
 def _observe_unheard(states: PendingStates, now: int) -> Iterator[DeviceObservation]:
-    """Yield new devices that have sent only samples with implausible times."""
+    """Yield new devices whose samples all have implausible times; they count as observed now."""
     for device, state in states.items():
         gateway = mac_from_int(state.gateway)
         yield DeviceObservation(device=mac_from_int(device), at=now, heard=False, gateway=gateway)
 
 
 def _write_states(connection: Connection, pending: PendingStates, known: Mapping[int, _KnownDevice]) -> None:
-    """Write the frequent changes, part by part."""
+    """Write the frequent changes to `device_state`, one statement for each group of columns."""
     usual, others, gateway_times, statuses, radios, batteries = [], [], [], [], [], []
     for device, state in pending.items():
         at = state.heard_at
@@ -174,12 +175,15 @@ def _write_states(connection: Connection, pending: PendingStates, known: Mapping
 
 
 def _candidate_devices(device: int, state: PendingState) -> tuple[int, ...]:
-    """Return the devices to which a pending state may belong."""
+    """Return the devices to which the state of an address may belong: in DFU mode, address or address - 1."""
     return (device,) if time_or_none(state.reported_at) is not None else (device, device - 1)
 
 
 def _merge_by_device(states: PendingStates, known: Mapping[int, object]) -> PendingStates:
-    """Return the pending states by their device, without changing them: a retry needs them."""
+    """Merge the state of a device's DFU address into that of the device. Return the result by device.
+
+    The passed states are not changed, because a retry needs them.
+    """
     by_device: PendingStates = {}
     for address, state in sorted(states.items()):
         device = _find_owner(address, state, known)
@@ -189,9 +193,9 @@ def _merge_by_device(states: PendingStates, known: Mapping[int, object]) -> Pend
 
 
 def _find_owner(address: int, state: PendingState, known: Mapping[int, object]) -> int | None:
-    """Return the device of a reporting address; None if unknown.
+    """Return the device that reports with an address, or None if it is not in the database.
 
-    A device in DFU mode may use the address after its own (report-46, report-47).
+    In DFU mode a device may use its own address + 1 (report-46, report-47).
     """
     if address in known or state.has_implausible_sample or time_or_none(state.reported_at) is not None:
         return address
@@ -199,7 +203,7 @@ def _find_owner(address: int, state: PendingState, known: Mapping[int, object]) 
 
 
 def _observe_facts(device: int, facts: Mapping[int, tuple[int, Any]]) -> Iterator[DeviceObservation]:
-    """Yield the changes from properties that describe a device."""
+    """Yield the updates that follow from the properties that describe a device, such as its model."""
     for identifier, (at, value) in facts.items():
         if identifier in FACT_SIGHTINGS:
             yield DeviceObservation(

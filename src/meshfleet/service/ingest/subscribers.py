@@ -1,4 +1,4 @@
-"""Subscribers of committed reports, such as presence, acknowledgments and live events."""
+"""Subscribers to committed reports, such as presence, acknowledgments and live events."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ class FlushPart(Protocol):
     """Data of a subscriber to write in the transaction of a flush."""
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Write the data after the device states, which added some devices, in the same transaction.
+        """Write the data in the transaction of a flush, after its device states.
 
-        It may be called again if the transaction fails.
+        `added` are the devices that this transaction has added. If the transaction fails, it is retried and
+        this method is called again.
         """
 
     def on_flushed(self) -> None:
-        """Update the subscriber after the commit."""
+        """Update the subscriber after the flush was committed."""
 
 
 class CommitSubscriber(Protocol):
-    """Receiver of everything that is committed. The next batch waits for it, so it must be quick."""
+    """Receiver of committed batches and flushes. Its methods must be quick: the next batch waits for them."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Process a committed batch."""
 
     def prepare_flush(self, states: PendingStates, now: int) -> FlushPart:
-        """Return the data to write with these states; called at every flush."""
+        """Return the subscriber's data to write together with these states. Called before every flush."""
 
 
 class SubscriberList:
-    """Subscribers in order. An exception in one of them affects neither the commit nor the others."""
+    """Calls the subscribers in order. An exception in one affects neither the commit nor the others."""
 
     def __init__(self, counters: IngestCounters) -> None:
         self._subscribers: list[CommitSubscriber] = []
@@ -57,14 +58,14 @@ class SubscriberList:
             self._run_guarded(subscriber.on_commit, batch)
 
     def prepare_flush(self, states: PendingStates, now: int) -> list[FlushPart]:
-        """Collect the data of all subscribers to write."""
+        """Collect the data of all subscribers that the next flush must write."""
         parts: list[FlushPart] = []
         for subscriber in self._subscribers:
             self._run_guarded(lambda each=subscriber: parts.append(each.prepare_flush(states, now)))
         return parts
 
     def on_flushed(self, parts: Iterable[FlushPart]) -> None:
-        """Notify the subscribers after the commit."""
+        """Notify the subscribers after the commit of a flush with their data."""
         for part in parts:
             self._run_guarded(part.on_flushed)
 

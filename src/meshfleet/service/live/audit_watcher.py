@@ -1,4 +1,4 @@
-"""Watcher of the audit log, which contains the changes of users in all processes (auth-26)."""
+"""Polls the audit log for changes that users made through any process (auth-26)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _RECENT_IDS: Final = 200
-"""Number of most recent ids that are read again: concurrent transactions may still commit in between."""
+"""Number of the newest row ids that every poll reads again.
+
+A concurrent transaction may commit a row with a lower id than rows that were read before.
+"""
 
 _MAX_ROWS: Final = 10_000
-"""Maximum rows per poll. If there are more, subscribers get a resync."""
+"""Maximum number of rows read per poll. If there are more, subscribers get a `resync`."""
 
 _MAX_SKEW_MS: Final = 2000
-"""Milliseconds by which the clocks of processes may differ."""
+"""Maximum milliseconds by which the clocks of two processes differ."""
 
 _GATEWAY_CAUSES: Final = {
     "gateway.claim": "claimed",
@@ -55,7 +58,7 @@ class _AuditEntry(NamedTuple):
 
 
 class AuditWatcher:
-    """Poller of the audit log, which marks what was changed while there are subscribers."""
+    """Polls the audit log while there are subscribers, and marks the changed objects for publication."""
 
     def __init__(  # noqa: PLR0913 # the targets of the changes
         self,
@@ -127,7 +130,7 @@ def _parse_target(target: str) -> int | None:
 
 
 def _load_recent_entries(connection: Connection, newest: int | None) -> list[_AuditEntry]:
-    """Load the newest rows in ascending order; they may include rows that were seen already."""
+    """Load the newest rows in ascending order of ids, including some that were read before."""
     query = select(audit.c.id, audit.c.time, audit.c.action, audit.c.target)
     query = query.order_by(audit.c.id.desc()).limit(_MAX_ROWS)
     if newest is not None:

@@ -1,7 +1,7 @@
-"""Devices and gateways as live events.
+"""Publishes devices and gateways as live events.
 
-Code that changes a device or gateway marks it as changed here. It is loaded when its turn comes and published
-in its state at that time, once, however often it changed.
+Code that changes a device or gateway marks it as changed here, which queues it. It is loaded when its turn
+comes and published with its state at that time, once, however often it changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH_SIZE: Final = 250
-"""Number of devices loaded together."""
+"""Maximum number of devices that are loaded and published together."""
 
 _BATCH_PAUSE_SECONDS: Final = 0.05
 """Seconds between two batches, so that live events do not take the time that reports need."""
@@ -45,27 +45,27 @@ _RETRY_SECONDS: Final = 1.0
 """Seconds to wait after a database failure."""
 
 _MAX_PENDING: Final = 50_000
-"""Maximum number of devices waiting to be published."""
+"""Maximum number of devices in a queue. If there are more, subscribers get a `resync` instead."""
 
 _MAX_PUBLISHED_GATEWAYS: Final = 50_000
-"""Maximum number of devices whose last published gateway is remembered."""
+"""Maximum number of devices whose last published gateway is kept."""
 
 _CAUSE_RANKS: Final = ("renamed", None, "claimed", "released")
-"""Causes in ascending order of importance."""
+"""Causes of gateway changes in ascending order of importance; None: connected or disconnected."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class GatewayChange(NamedTuple):
-    """Change of a gateway."""
+    """Change of a gateway to publish."""
 
     cause: str | None
-    """Keyword such as `claimed`; None if it connected or disconnected, which is known when it is loaded."""
+    """Cause such as `claimed`; None: connected or disconnected, whichever it is when it is published."""
     devices: int = 0
-    """Number of devices that changed with it and have no events of their own."""
+    """Number of devices that connected or disconnected together with the gateway."""
 
     def merge(self, later: GatewayChange) -> GatewayChange:
-        """Combine two changes: the devices of both, and the more important cause, or else the later one."""
+        """Combine two changes: the sum of their devices, and the more important cause, or the later one."""
         cause = max((later.cause, self.cause), key=_CAUSE_RANKS.index)
         return GatewayChange(cause, self.devices + later.devices)
 
@@ -77,7 +77,7 @@ class _EncodedDevice(NamedTuple):
 
 
 class DeviceEvents:
-    """Publisher of device and gateway states. Runs in the event loop of the hub."""
+    """Publishes changed devices and gateways as live events. Runs in the event loop of the hub."""
 
     def __init__(self, hub: EventHub, database: Database, traffic: GatewayTraffic, now: Now) -> None:
         self._hub = hub
@@ -87,29 +87,29 @@ class DeviceEvents:
         self._interest = hub.interest["device"]
         self._urgent: dict[int, None] = {}
         self._routine: dict[int, None] = {}
-        """Devices in the order of arrival, as keys."""
+        """Queues of devices to publish: those changed by users or state changes, and those by reports."""
         self._forgotten: set[int] = set()
         self._gateway_changes: dict[int, GatewayChange] = {}
         self._published_gateway: dict[int, int] = {}
-        """Gateway with which each device was last published, while there are filters on gateways."""
+        """Gateway of each device in its last event; only while there are filters by gateway."""
         self._wakeup = asyncio.Event()
 
     def mark_changed(self, numbers: Iterable[int]) -> None:
-        """Mark devices as changed by a user or a state change; they are published first."""
+        """Mark devices as changed by a user or by a new connection state. They are published first."""
         self._add(self._urgent, numbers)
 
     def mark_reported(self, numbers: Iterable[int]) -> None:
-        """Mark devices as reported. They are published last, because more reports follow soon."""
+        """Mark devices as changed by their reports. They are published last, as more reports follow soon."""
         self._add(self._routine, numbers)
 
     def mark_forgotten(self, number: int) -> None:
-        """Mark a device as deleted from the registry."""
+        """Mark a device that was deleted from the registry."""
         if self._interest:
             self._forgotten.add(number)
             self.mark_changed([number])
 
     def mark_gateways_changed(self, changes: Mapping[int, GatewayChange]) -> None:
-        """Mark gateways as changed, by number. Several changes of a gateway are published as one."""
+        """Mark gateways as changed. Several changes of a gateway are published as one."""
         if self._hub.interest["gateway"]:
             for number, later in changes.items():
                 earlier = self._gateway_changes.get(number)
@@ -117,11 +117,14 @@ class DeviceEvents:
             self._wakeup.set()
 
     def devices_changed(self, devices: Iterable[int]) -> None:
-        """Mark devices that changed their reachability one by one."""
+        """Mark devices that connected or disconnected independently of their gateways."""
         self.mark_changed(devices)
 
     def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
-        """Mark a gateway that connected or disconnected, and of its devices those that filters name."""
+        """Mark a gateway that connected or disconnected, with the devices that did so together with it.
+
+        Only devices that a filter names get their own events; the others are counted in the gateway's event.
+        """
         self.mark_gateways_changed({gateway: GatewayChange(None, len(devices))})
         named = self._interest.devices
         self.mark_changed([each for each in devices if each in named] if named else ())
@@ -166,7 +169,7 @@ class DeviceEvents:
             loaded = await self._database.read(_load_gateways, list(changes))
         except BaseException:
             later, self._gateway_changes = self._gateway_changes, changes
-            self.mark_gateways_changed(later)  # merged into the unpublished changes
+            self.mark_gateways_changed(later)  # merges them into the changes that could not be published
             raise
         for number, gateway in loaded:
             if gateway is not None:
@@ -181,7 +184,10 @@ class DeviceEvents:
                 self._hub.publish("gateway", released, **_gateway_scope(number))
 
     def _build_gateway_event(self, gateway: Gateway, number: int, change: GatewayChange) -> LiveGateway:
-        """Combine the stored gateway with its traffic, which only this process knows, and the cause."""
+        """Build the event of a gateway from its stored data, its traffic and the cause of the change.
+
+        Only this process knows the traffic.
+        """
         fields = msgspec.structs.asdict(gateway)
         fields["reports_per_minute"] = self._traffic.reports_per_minute(number)
         # A released gateway that exists was claimed again.
@@ -207,9 +213,9 @@ class DeviceEvents:
         self._publish_forgotten(set(numbers), {each.number for each in devices})
 
     def _find_former_gateway(self, number: int, gateway: int) -> int | None:
-        """Return the gateway with which a device was last published, if that is a different one.
+        """Return the gateway of a device in its last event if it differs from `gateway`, else None.
 
-        Subscribers of that gateway must learn of the change, too.
+        Subscribers with a filter for that former gateway get the event, too.
         """
         if not self._interest.gateways:
             self._published_gateway.clear()
@@ -229,7 +235,7 @@ class DeviceEvents:
 
 
 def _load_devices(connection: Connection, numbers: list[int]) -> list[_EncodedDevice]:
-    """Load devices as the device list shows them. They are encoded here, in a worker thread."""
+    """Load devices as in the REST list, and encode them here, because this runs in a worker thread."""
     device_filter = DeviceFilter(ids=tuple(map(mac_from_int, numbers)))
     devices, _ = listing.list_devices(
         connection, device_filter, SortOrder(), after=None, limit=len(numbers), live=True
@@ -256,5 +262,5 @@ def _find_gateway(connection: Connection, number: int) -> Gateway | None:
 
 
 def _gateway_scope(number: int) -> dict[str, int]:
-    """Return the scope of a gateway's events: a gateway is also a device behind itself."""
+    """Return the filter fields of a gateway's events: a gateway is also a device behind itself."""
     return {"device": number, "gateway": number}

@@ -1,4 +1,4 @@
-"""Live event, encoded once for all subscribers."""
+"""Live event that is encoded once for all subscribers, and its encodings for SSE and WebSocket."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ if TYPE_CHECKING:
 RESYNC: Final = "resync"
 
 NO_GATEWAY: Final = -1
-"""Gateway of a device that is behind none."""
+"""Value of `gateway` for a device or job without a gateway."""
 
 _LINE_SEPARATORS: Final = tuple(
     (each.encode(), f"\\u{ord(each):04x}".encode()) for each in "\u0085\u2028\u2029"
 )
 
 _TWO_BYTE_LENGTH, _EIGHT_BYTE_LENGTH = 126, 1 << 16
-"""Payload lengths from which the length field of a WebSocket frame has two bytes, and eight."""
+"""Payload lengths from which a WebSocket frame has a length field of two bytes, and of eight bytes."""
 
 
 class PublishedEvent(Struct, frozen=True, gc=False, kw_only=True):
-    """Encoded event with the values that filters match."""
+    """Encoded event, with the fields that filters check."""
 
     number: int
-    """Counter of the events since the service started."""
+    """Sequence number of the event since the service started."""
     id: str
     type: str
     about: str
     """`type`, or for a `resync` the type of the events that were missed."""
     device: int | None = None
     gateway: int | None = None
-    """`NO_GATEWAY` if it has none. None if unknown: the event then passes every filter on gateways."""
+    """Gateway of the device; `NO_GATEWAY` if it has none; None if unknown, which matches all gateways."""
     former: int | None = None
-    """Gateway with which the device was last published, if that is a different one."""
+    """Gateway of the device in its last published event, if it has changed since."""
     job: int | None = None
-    """Number of the job, if the event is about a job or one of its executions."""
+    """Row id of the job, if the event is about a job or one of its executions."""
     body: bytes
     """Whole event as JSON."""
     at: float
-    """Time of publication, by the event loop's clock."""
+    """Time of publication in seconds, by the event loop's clock."""
 
 
 def escape_line_separators(body: bytes) -> bytes:
-    """Escape the characters in JSON text that some clients treat as the end of a line."""
+    """Escape characters in JSON that some clients treat as line ends, such as U+2028."""
     for character, escaped in _LINE_SEPARATORS:
         if character in body:
             body = body.replace(character, escaped)
@@ -66,7 +66,7 @@ def encode_websocket_frame(event: PublishedEvent) -> bytes:
 
 
 def build_text_frame(text: bytes) -> bytes:
-    """Build the text frame of a server. It is the same for all clients: neither masked nor compressed."""
+    """Build a WebSocket text frame that fits every client: neither masked nor compressed."""
     length = len(text)
     if length < _TWO_BYTE_LENGTH:
         return b"\x81%c%b" % (length, text)

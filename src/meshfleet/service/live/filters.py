@@ -1,4 +1,4 @@
-"""Event filters of subscribers, and the index that finds the filters that match an event."""
+"""Filters of live events, and an index that finds the filters that match an event."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 # Index of filters: the cost of an event depends on the matching filters, not on the number of subscribers.
 
 _MAX_NAMED_PER_ACCOUNT: Final = 50_000
-"""Maximum number of devices, gateways and jobs in the filters of one account."""
+"""Maximum number of devices, gateways and jobs named in the filters of one account."""
 
 
 class FilterIndex:
-    """All filters in use, each with its subscribers."""
+    """Index of all filters in use, each with its subscribers."""
 
     def __init__(self) -> None:
         self._subscribers: dict[EventFilter, set[LiveSubscriber]] = {}
@@ -38,13 +38,13 @@ class FilterIndex:
         self._by_gateway: dict[int, set[EventFilter]] = {}
         self._by_job: dict[int, set[EventFilter]] = {}
         self._by_type: dict[str, set[EventFilter]] = {about: set() for about in LIVE_EVENT_TYPES}
-        """Filters that name neither devices nor gateways nor jobs."""
+        """Filters that name neither devices nor gateways nor jobs, by event type."""
         self._named_counts: Counter[tuple[str, str]] = Counter()
 
     def add(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
         """Add a filter of a subscriber.
 
-        Raise `TooManySubscriptions` if its account names too many objects.
+        Raise `TooManySubscriptions` if the filters of its account name too many devices, gateways and jobs.
         """
         if (
             event_filter.named_count
@@ -108,7 +108,7 @@ class FilterIndex:
                 del entries[key]
 
     def _entries(self, event_filter: EventFilter) -> Iterator[tuple[dict[object, set[EventFilter]], object]]:
-        """Yield the index entries of a filter: under the objects it names, which few events concern."""
+        """Yield the entries of a filter: by the jobs, devices or gateways it names, or by event type."""
         entries: object
         keys: Iterable[object]
         if event_filter.jobs is not None:
@@ -131,11 +131,14 @@ Value = TypeVar("Value")
 _JOB_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
 
 _JOB_TYPES: Final = frozenset({"job", "execution"})
-"""Event types that concern jobs."""
+"""Types of events that are about a job."""
 
 
 class EventFilter(Struct, frozen=True, kw_only=True):
-    """Filter of events: every given field must match with any of its values (rest-147). None matches all."""
+    """Filter of live events. An event must match every field, by any of its values (rest-147).
+
+    A field that is None matches all events.
+    """
 
     types: frozenset[str] | None = None
     devices: frozenset[int] | None = None
@@ -143,7 +146,10 @@ class EventFilter(Struct, frozen=True, kw_only=True):
     jobs: frozenset[int] | None = None
 
     def matches(self, event: PublishedEvent) -> bool:
-        """Return whether an event matches. A `resync` matches if the missed type does."""
+        """Return whether an event matches the filter.
+
+        A `resync` matches if the filter has the type of the events that were missed.
+        """
         if event.type == RESYNC:
             return self.types is None or event.about in self.types or RESYNC in self.types
         if self.types is not None and event.about not in self.types:
@@ -170,7 +176,7 @@ class EventFilter(Struct, frozen=True, kw_only=True):
 
     @property
     def named_count(self) -> int:
-        """Number of devices, gateways and jobs in the filter."""
+        """Number of devices, gateways and jobs that the filter names."""
         return len(self.devices or ()) + len(self.gateways or ()) + len(self.jobs or ())
 
 
@@ -179,7 +185,10 @@ def _covers(values: frozenset[Value] | None, other_values: frozenset[Value] | No
 
 
 class Interest:
-    """Summary of the filters for one event type: cheap to check, and sometimes broader than the filters."""
+    """Summary of all filters for one event type, to check cheaply whether an event must be built.
+
+    It may include events that no filter matches, but never misses one.
+    """
 
     def __init__(self, about: str) -> None:
         self._about = about
@@ -197,17 +206,17 @@ class Interest:
         return self._unrestricted > 0
 
     def includes(self, device: int, gateway: int | None) -> bool:
-        """Return whether a filter may match an event of this device."""
+        """Return whether a filter may match an event of this device behind this gateway (None: unknown)."""
         if self._unrestricted or device in self.devices:
             return True
         return bool(self.gateways) and (gateway is None or gateway in self.gateways)
 
     def includes_job(self, job: int) -> bool:
-        """Return whether a filter may match an event of this job as a whole."""
+        """Return whether a filter may match an event of this job itself, not of one of its executions."""
         return self._unrestricted > 0 or job in self.jobs
 
     def adjust(self, event_filter: EventFilter, by: int) -> None:
-        """Count a filter (`by` 1) or uncount it (-1)."""
+        """Add a filter to the summary (`by` is 1), or remove it (`by` is -1)."""
         if event_filter.types is not None and self._about not in event_filter.types:
             return
         if event_filter.jobs is not None and self._about not in _JOB_TYPES:
@@ -231,7 +240,10 @@ def _adjust_counts(counts: Counter[int], numbers: frozenset[int], by: int) -> No
 
 
 def parse_event_filter(filters: Mapping[str, Sequence[str] | None]) -> EventFilter:
-    """Parse filters by name. Raise `InvalidRequest` with all faults."""
+    """Parse the values of each filter parameter (Types, Ids, Gateway, Jobs).
+
+    Raise `InvalidRequest` with all faults.
+    """
     faults: list[Fault] = []
 
     def parse_values(name: str, parse: Callable[[str, str], Value]) -> frozenset[Value] | None:

@@ -1,9 +1,9 @@
-"""Hub that distributes events to all subscribers whose filters match.
+"""Distributes live events to all subscribers whose filters match.
 
 Without subscribers, an event costs one check. An event is encoded once for each of the two transports. Events
-are collected for a moment, and subscribers with the same filters get the same bytes; matching filters are
-found through an index, so that subscribers cost nothing while none of their events happen. A subscriber that
-does not keep up loses its queue and gets a `resync` (rest-156); the others do not wait for it.
+are collected for 25 ms and delivered together; subscribers with the same filters get the same bytes. An index
+finds the matching filters, so that a subscriber costs nothing until an event matches. A subscriber that reads
+too slowly loses its queue and gets a `resync` instead (rest-156); the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TICK_SECONDS: Final = 0.025
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
 COMMENT_SECONDS: Final = 15.0
-"""Seconds between two comments (rest-150)."""
+"""Seconds between two keep-alive comments in a stream of server-sent events (rest-150)."""
 
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 MAX_QUEUED_BYTES_PER_ACCOUNT: Final = 16 * 1024 * 1024
@@ -50,19 +50,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventHub:
-    """Distributor of events. Runs in one event loop: no method may be called from another thread."""
+    """Distributes events to subscribers. Not thread-safe: call all methods in the same event loop."""
 
     def __init__(self, now: Now, *, comment: float = COMMENT_SECONDS) -> None:
         """Create a hub without subscribers.
 
-        `comment` is the interval of the comments in a stream, in seconds.
+        `comment` is the interval of the keep-alive comments in a stream, in seconds.
         """
         self._now = now
         self._comment_interval = comment - _HOUSEKEEPING_SECONDS / 2  # sent with the nearest housekeeping
         self._run_id = f"{now():x}"
         self._number = 0
         self.interest = {about: Interest(about) for about in LIVE_EVENT_TYPES}
-        """Interest by event type. Check it before an event is built."""
+        """Summary of the filters in use, by event type. Check it before building an event."""
         self.subscribers: set[LiveSubscriber] = set()
         self._coverage = CoverageTracker(self.interest.values())
         self.publishing_since: int | None = None
@@ -81,14 +81,14 @@ class EventHub:
     # Events
 
     def add_source(self, source: Callable[[], bool]) -> None:
-        """Add a source of events.
+        """Add a function that is called before each delivery.
 
-        It is called before each delivery, publishes events, and returns whether it has more.
+        It publishes some events and returns whether it has more.
         """
         self._sources.append(source)
 
     def wake(self) -> None:
-        """Schedule the next delivery. Do nothing if one is scheduled."""
+        """Schedule a delivery, unless one is scheduled already."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(self._ticked_at + _TICK_SECONDS, loop.time()), self._tick)
@@ -102,7 +102,7 @@ class EventHub:
             self._add(self._build_event(about, about, data, **scope))
 
     def publish_loss(self, about: str, reason: str) -> None:
-        """Publish a `resync`: events of this type were lost."""
+        """Publish a `resync` to tell subscribers that events of the type `about` were lost."""
         if self.interest[about] or self.interest[RESYNC]:
             self._add(self._build_event(RESYNC, about, Resync(reason=reason)))
 
@@ -145,11 +145,11 @@ class EventHub:
     def subscribe(
         self, subscriber: LiveSubscriber, event_filter: EventFilter, after: str | None = None
     ) -> None:
-        """Start a subscription; with `after`, replay the events after that id first (rest-149).
+        """Start a subscription. With `after`, an event id, first replay the events after it (rest-149).
 
-        Raise `TooManySubscriptions` if the account names too many objects.
+        Raise `TooManySubscriptions` if the filters of the account name too many devices, gateways and jobs.
         """
-        self._deliver()  # collected events are older than this subscription
+        self._deliver()  # events that wait for delivery are older than this subscription
         is_new = event_filter not in subscriber.subscriptions
         if is_new:
             self._start_subscription(subscriber, event_filter)
@@ -174,7 +174,7 @@ class EventHub:
     def _start_subscription(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
         self._index.add(subscriber, event_filter)
         if event_filter not in self._coverage:
-            self._number += 1  # matching events since the last number were not published
+            self._number += 1  # events that match only this filter were not published before
         self._coverage.add(event_filter, self._number)
         subscriber.subscriptions[event_filter] = self._number
         self.publishing_since = self._now() if self.publishing_since is None else self.publishing_since
@@ -185,7 +185,10 @@ class EventHub:
         self._coverage.release(event_filter, subscriber.account, asyncio.get_running_loop().time())
 
     def _parse_event_id(self, event_id: str) -> int | None:
-        """Return the number in an event id; None if events after it may be missing."""
+        """Return the sequence number in an event id.
+
+        None: the id is unknown, or events after it are no longer in the buffer.
+        """
         run_id, _, text = event_id.partition("-")
         if (
             run_id != self._run_id
@@ -203,7 +206,7 @@ class EventHub:
         subscriber.enqueue(self._encode_resync(subscriber, reason))
 
     def _fail_replay(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Queue a `resync` instead of a failed replay, before the live events held back meanwhile."""
+        """Queue a `resync` in place of a failed replay, before the live events that were held back."""
         if not subscriber.finish_replay(event_filter, [self._encode_resync(subscriber, _UNKNOWN_EVENT_TEXT)]):
             self._resync(subscriber, _UNKNOWN_EVENT_TEXT)
 
@@ -255,7 +258,7 @@ class EventHub:
         self._enforce_budgets()
 
     def _enforce_budgets(self) -> None:
-        """Drop the longest queues if too many bytes wait for all subscribers, or for those of one account."""
+        """Drop the longest queues if too many bytes are queued in total, or for one account."""
         if sum(subscriber.queued_bytes for subscriber in self.subscribers) <= MAX_QUEUED_BYTES_PER_ACCOUNT:
             return
         accounts: dict[tuple[str, str], list[LiveSubscriber]] = {}
@@ -279,7 +282,7 @@ class EventHub:
     # Housekeeping
 
     async def run(self) -> None:
-        """Discard expired events and filters, and send comments to streams, until canceled."""
+        """Discard expired events and filters, and send keep-alive comments to streams, until canceled."""
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             now = asyncio.get_running_loop().time()
@@ -292,7 +295,7 @@ class EventHub:
                     subscriber.enqueue_before_replays(subscriber.comment)
 
     def close(self) -> None:
-        """Close all subscribers, also those that connect later: the service stops."""
+        """Close all subscribers because the service is stopping, and those that connect later at once."""
         self._is_closed = True
         self._replays.close()
         for subscriber in self.subscribers:
@@ -301,14 +304,14 @@ class EventHub:
 
 
 class _EncodedBatch:
-    """Events of one delivery, each encoded on demand and once per transport."""
+    """Events of one delivery. Each is encoded when needed, and only once per transport."""
 
     def __init__(self, events: list[PublishedEvent]) -> None:
         self._events = events
         self._encoded: dict[tuple[EventEncoder, int], bytes] = {}
 
     def encode(self, encoder: EventEncoder, index_lists: list[list[int]]) -> bytes:
-        """Return the events at any of these indexes, in their order."""
+        """Encode the events at the indexes in any of the lists, each once and in their order."""
         indexes = index_lists[0] if len(index_lists) == 1 else sorted(set().union(*index_lists))
         return b"".join([self._encode_one(encoder, index) for index in indexes])
 

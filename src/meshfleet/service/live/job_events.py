@@ -1,8 +1,9 @@
-"""Jobs and executions as live events, in their REST representation.
+"""Publishes jobs and executions as live events, in their REST representation.
 
-Code that changes jobs marks them as changed here. They are loaded a moment later, once, however often they
-changed. Changes without a new state, such as the percentage of a transfer, are not marked: while there are
-subscribers, unfinished jobs are polled, and those that differ from the last published version are published.
+Code that changes a job marks it as changed here. It is loaded and published a quarter of a second later,
+once, however often it changed. Changes without a new state, such as the percentage of a transfer, are not
+marked. For these, unfinished jobs are polled while there are subscribers, and published if they differ from
+the last published version.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _GATHER_SECONDS: Final = 0.25
-"""Seconds for which changes are collected."""
+"""Seconds for which changes are collected before they are published."""
 
 _MAX_JOBS: Final = 100
 _MAX_EXECUTIONS: Final = 500
 """Maximum number of jobs, and of executions, that are loaded and published together."""
 
 _MAX_PERCENTS: Final = 20_000
-"""Maximum number of transfers whose last published percentage is remembered."""
+"""Maximum number of transfers whose last published percentage is kept."""
 
 _OVERFLOW_TEXT: Final = "too many changes at once"
 
@@ -53,7 +54,7 @@ ExecutionKey = tuple[int, int]
 """Job and device of an execution."""
 
 _FIRST_KEY: Final[ExecutionKey] = (0, -1)
-"""Key before all others."""
+"""Key that sorts before all other keys."""
 
 
 class _JobQuery(NamedTuple):
@@ -61,13 +62,13 @@ class _JobQuery(NamedTuple):
 
     jobs: set[int]
     executions: Mapping[int, Sequence[int]]
-    """Devices by job."""
+    """Devices of the executions to load, by job."""
     changed: frozenset[int] = frozenset()
-    """Jobs marked as changed: one of them that does not exist was deleted."""
+    """Jobs that were marked as changed. If one of them does not exist, it was deleted."""
     all_open: bool = False
-    """Whether to load the newest unfinished jobs, too."""
+    """Whether to load the newest unfinished jobs of the fleet, too."""
     transfers_after: ExecutionKey | None = None
-    """Key after which to list the transfers of all these jobs; None lists no transfers."""
+    """Key after which to list the running transfers of the loaded jobs; None lists no transfers."""
 
 
 class _JobQueryResult(NamedTuple):
@@ -77,7 +78,7 @@ class _JobQueryResult(NamedTuple):
 
 
 class JobEvents:
-    """Publisher of jobs and executions. Runs in the event loop of the hub."""
+    """Publishes changes of jobs and executions as live events. Runs in the event loop of the hub."""
 
     def __init__(self, hub: EventHub, database: Database, now: Now, *, poll_interval: float) -> None:
         """Create a publisher that polls unfinished jobs every `poll_interval` seconds."""
@@ -90,23 +91,23 @@ class JobEvents:
         self._jobs: set[int] = set()
         self._executions: set[ExecutionKey] = set()
         self._has_overflowed = False
-        """Whether more executions changed than are published together."""
+        """Whether too many executions changed: then a `resync` is published instead of them."""
         self._published_jobs: dict[int, Job] = {}
-        """Unfinished jobs as last published, without their `eta`, which changes all the time."""
+        """Unfinished jobs as last published, without the field `eta`, which changes all the time."""
         self._percents: dict[ExecutionKey, int] = {}
         self._finished: set[int] = set()
-        """Jobs named in filters that will not change any more."""
+        """Jobs named in filters that are finished or deleted, so that they need no polling."""
         self._deleted: list[int] = []
-        """Most recent jobs that were published as deleted."""
+        """Jobs that were last published as deleted, the newest last."""
         self._last_polled = 0
-        """Last job that was polled, if there are too many for one poll."""
+        """Last job that was polled; the next poll continues after it, if there are too many for one poll."""
         self._transfers_after = _FIRST_KEY
-        """Key of the last polled transfer, if there are too many for one poll."""
+        """Key of the transfer after which the next poll continues, if there are too many for one poll."""
         self._next_poll_at = 0.0
         self._wakeup = asyncio.Event()
 
     def mark_changed(self, jobs: Iterable[int], executions: Sequence[ExecutionChange]) -> None:
-        """Mark jobs as changed, and executions as being in a new state."""
+        """Mark jobs and executions as changed, to be published if a filter may match them."""
         if not self._has_interest:
             return
         for job in (*jobs, *(each.job for each in executions)):
@@ -120,7 +121,7 @@ class JobEvents:
             self._wakeup.set()
 
     async def run(self) -> None:
-        """Publish changes until canceled."""
+        """Load and publish marked and polled jobs until canceled."""
         while True:
             await self._wait()
             if not self._has_interest:
@@ -163,7 +164,7 @@ class JobEvents:
         self._wakeup.clear()
 
     async def _wait(self) -> None:
-        """Wait for a change and collect more for a moment, or wait for the next poll."""
+        """Wait for a change and then for more changes, or until the next poll is due."""
         seconds_left = max(self._next_poll_at - asyncio.get_running_loop().time(), _GATHER_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds_left if self._has_interest else self._poll_interval):
@@ -185,7 +186,7 @@ class JobEvents:
             self._transfers_after = _build_key(*result.transfers[-1]) if has_more else _FIRST_KEY
 
     def _next_query(self) -> _JobQuery:
-        """Take the marked changes, and add the jobs to poll if that is due."""
+        """Build the query for all marked changes and, if a poll is due, for the jobs to poll."""
         devices: dict[int, list[int]] = {}
         for job, device in self._executions:
             devices.setdefault(job, []).append(device)
@@ -214,7 +215,10 @@ class JobEvents:
         )
 
     def _select_jobs_to_poll(self) -> set[int]:
-        """Select the jobs to poll: named in filters, or published while unfinished. Too many take turns."""
+        """Select at most 100 jobs to poll: those named in filters, and published unfinished ones.
+
+        If there are more, they take turns.
+        """
         named = self._job_interest.jobs.keys() | self._execution_interest.jobs.keys()
         self._finished &= named
         self._published_jobs = {
@@ -257,7 +261,7 @@ class JobEvents:
             self._published_jobs[number] = version
 
     def _publish_deleted(self, number: int) -> None:
-        """Publish once that a job was deleted: both the deleting code and the audit log mark it."""
+        """Publish that a job was deleted, but only once: both the deleting code and the audit log mark it."""
         if number in self._deleted:
             return
         self._deleted = [*self._deleted[1 - _MAX_JOBS :], number]

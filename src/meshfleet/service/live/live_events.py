@@ -1,4 +1,4 @@
-"""Live events of the service: their sources, their subscribers, and the limits."""
+"""Connects the event hub with all sources of live events, and limits the number of subscribers."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 MAX_SUBSCRIBERS: Final = 1000
 MAX_SUBSCRIBERS_PER_ACCOUNT: Final = 100
-"""Maximum number of streams and WebSockets at the same time: in total, and per account."""
+"""Maximum number of concurrent subscribers (streams and WebSockets) in total, and per account."""
 
 
 class LiveTimings(NamedTuple):
     """Intervals and timeouts of live events, in seconds."""
 
     comment: float = COMMENT_SECONDS
-    """Between two comments of a stream."""
+    """Interval of the keep-alive comments in a stream of server-sent events."""
     first_frame: float = 10.0
-    """Timeout of a WebSocket's first frame, which has the access token."""
+    """Timeout for the first frame of a WebSocket client, which contains the access token."""
     poll: float = 1.0
-    """Between two polls for changes by other processes and for the progress of updates."""
+    """Interval of the polls for changes by other processes, and for the progress of updates."""
 
 
 LIVE_TIMINGS: Final = LiveTimings()
 
 
 class LiveEvents:
-    """Hub of live events with all its sources."""
+    """Live events of the service: the hub, its sources, and their background tasks."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class LiveEvents:
         self.timings = timings
         self.hub = EventHub(now, comment=timings.comment)
         self.devices = DeviceEvents(self.hub, database, traffic, now)
-        """To be notified of changes of devices and gateways."""
+        """Publishes devices and gateways; callers mark those that change."""
         self.reports = ReportEvents(self.hub, self.devices)
-        """To be subscribed to ingest."""
+        """Publishes reports; must be subscribed to ingest."""
         self.jobs = JobEvents(self.hub, database, now, poll_interval=timings.poll)
-        """To be notified of changes of jobs."""
+        """Publishes jobs and executions; callers mark those that change."""
         self.reauthorizer = Reauthorizer(self.hub, authenticator, now)
         self._audit_watcher = AuditWatcher(
             self.hub, self.devices, self.jobs, self.reauthorizer, database, poll_interval=timings.poll
@@ -80,9 +80,9 @@ class LiveEvents:
             )
 
     async def add_subscriber(self, subscriber: LiveSubscriber) -> None:
-        """Register a subscriber that was just authenticated.
+        """Register an authenticated subscriber. Raise `TooManyListeners` or `NotLoggedIn` if that fails.
 
-        The caller must remove it from the hub in any case.
+        The caller must remove the subscriber from the hub in the end, even if this raises.
         """
         self.check_limits(subscriber.actor)
         self.hub.add(subscriber)

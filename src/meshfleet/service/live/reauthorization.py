@@ -1,4 +1,4 @@
-"""Repeated authorization checks of connected subscribers (rest-154, rest-155)."""
+"""Checks repeatedly whether connected subscribers are still authorized (rest-154, rest-155)."""
 
 from __future__ import annotations
 
@@ -18,49 +18,52 @@ if TYPE_CHECKING:
     from meshfleet.service.live.subscriber import LiveSubscriber
 
 _CONCURRENT_CHECKS: Final = 8
-"""Number of bearers that are checked concurrently."""
+"""Number of bearer tokens that are checked concurrently."""
 
 _POLL_SECONDS: Final = 0.5
-"""Seconds between two polls."""
+"""Seconds between two polls, each of which checks the bearer tokens that are due."""
 
 _POLLS_PER_FULL_CHECK: Final = 20
-"""Number of polls after which all bearers are checked, whatever happened."""
+"""One of this many polls checks all bearer tokens, even if nothing changed."""
 
 _FULL_CHECK_MS: Final = 10_000
-"""Milliseconds between two checks of all bearers."""
+"""Milliseconds between two checks of all bearer tokens, due or not."""
 
 _UNLIMITED_KEY_MS: Final = 1000
-"""Milliseconds for which the authenticator trusts an API key without expiry."""
+"""Milliseconds for which the authenticator caches an API key that never expires."""
 
 _FULL_CHECKS_AFTER_CHANGE: Final = 3
-"""Polls that check all bearers after a change by another process: cached data may be a second old."""
+"""Number of polls that check all bearer tokens after a change by another process.
+
+One is not enough, because the authenticator caches data for up to a second.
+"""
 
 CLOSE_NOT_LOGGED_IN: Final = 4401
 
 
 class Reauthorizer:
-    """Checks that close subscribers with an expired access token, a logged-out user, or a revoked API key."""
+    """Closes subscribers whose access token expired, whose user logged out, or whose API key was revoked."""
 
     def __init__(self, hub: EventHub, authenticator: BearerAuthenticator, now: Now) -> None:
         self._hub = hub
         self._authenticator = authenticator
         self._now = now
         self._valid_until: dict[str, int] = {}
-        """Time of the next check by bearer, in milliseconds."""
+        """Time of the next check in milliseconds, by bearer token."""
         self._revision = authenticator.revision
         self._full_checks_left = 0
 
     def recheck_all(self) -> None:
-        """Check all bearers in the next polls: access may have been revoked, by any process."""
+        """Check all bearer tokens in the next polls, because some process may have revoked access."""
         self._full_checks_left = _FULL_CHECKS_AFTER_CHANGE
 
     async def check(self, subscriber: LiveSubscriber) -> None:
-        """Authenticate a new subscriber, or one with a new token. Raise `NotLoggedIn` if that fails."""
+        """Authenticate a subscriber that is new or has a new token. Raise `NotLoggedIn` if that fails."""
         authentication = await self._authenticator.authenticate(subscriber.bearer)
         self._valid_until[subscriber.bearer] = self._next_check(authentication)
 
     async def run(self) -> None:
-        """Poll until canceled."""
+        """Recheck bearer tokens periodically until canceled."""
         polls = 0
         while True:
             await asyncio.sleep(_POLL_SECONDS)
@@ -74,7 +77,7 @@ class Reauthorizer:
             await self.recheck(all_bearers=checks_all)
 
     async def recheck(self, *, all_bearers: bool) -> None:
-        """Check the bearers that are due, or all."""
+        """Check the bearer tokens that are due, or all, and close the subscribers whose token is invalid."""
         now = self._now()
         subscribers_by_bearer: dict[str, list[LiveSubscriber]] = {}
         for subscriber in self._hub.subscribers:
@@ -96,7 +99,10 @@ class Reauthorizer:
 
     @staticmethod
     def _next_check(authentication: Authentication) -> int:
-        """Return the time of the next check. Revoked API keys without expiry are found by `recheck_all`."""
+        """Return when to check a bearer token again.
+
+        API keys that never expire are checked every ten seconds; `recheck_all` finds revoked ones earlier.
+        """
         if (
             authentication.actor.kind == "api-key"
             and authentication.valid_until - authentication.checked_at == _UNLIMITED_KEY_MS
@@ -109,7 +115,7 @@ class Reauthorizer:
             self._valid_until[bearer] = self._next_check(await self._authenticator.authenticate(bearer))
         except NotLoggedIn as exc:
             for subscriber in subscribers:
-                if subscriber.bearer == bearer:  # it may have sent a new token meanwhile
+                if subscriber.bearer == bearer:  # the client may have sent a new token meanwhile
                     subscriber.close(CloseReason(CLOSE_NOT_LOGGED_IN, exc.code, str(exc)))
         except (FleetError, DBAPIError):
-            pass  # unknown for now; expired tokens are detected without the database
+            pass  # checked again later; expired tokens are detected without the database

@@ -1,4 +1,4 @@
-"""Replay of missed events to subscribers that resume.
+"""Replays missed events to subscribers that reconnect and resume after their last received event.
 
 Accounts take turns and each replay runs in short slices, so that live events are not delayed.
 """
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from meshfleet.service.live.subscriber import LiveSubscriber
 
 
-# Events of the last minutes, and which filters can be replayed from them (rest-149).
+# Buffer with the events of the last minutes, and the filters for which it is complete (rest-149).
 
 
 class RetentionQuota(NamedTuple):
-    """Maximum number of filters to retain, and of the devices, gateways and jobs in them."""
+    """Maximum number of filters to keep, and of the devices, gateways and jobs named in them."""
 
     filters: int
     named: int
@@ -39,7 +39,10 @@ _MAX_BYTES: Final = 32 * 1024 * 1024
 _MAX_AGE_SECONDS: Final = 300.0
 
 _RELEASED_SECONDS: Final = 120.0
-"""Seconds for which the events of a closed subscription are still published, so that it can resume."""
+"""Seconds for which events are still published after their last subscription was closed.
+
+So a client that reconnects in this time can resume.
+"""
 
 _ACCOUNT_QUOTA: Final = RetentionQuota(200, 20_000)
 """Limits for the closed subscriptions of one account."""
@@ -48,40 +51,40 @@ _TOTAL_QUOTA: Final = RetentionQuota(2000, 100_000)
 """Limits for the closed subscriptions of all accounts."""
 
 _COMPACT_FRACTION: Final = 8
-"""Part (1/N) of the list at which dropped events are removed from it."""
+"""Dropped events are removed from the list when they are more than 1/8 of it."""
 
 _number = attrgetter("number")
 
 
 class ReplayBuffer:
-    """Most recent events, the oldest first."""
+    """Keeps the most recent events for replays, the oldest first."""
 
     def __init__(self) -> None:
         self._events: list[PublishedEvent] = []
         self._first = 0
-        """Index of the oldest retained event. Those before it are removed in bulk later."""
+        """Index of the oldest event that is kept. Events before it are dropped and removed in bulk later."""
         self._bytes = 0
         self._last_dropped = 0
-        """Number of the last event that was dropped."""
+        """Sequence number of the last event that was dropped."""
 
     def add(self, event: PublishedEvent) -> None:
-        """Append an event, and drop the oldest ones beyond the limits."""
+        """Append an event, and drop the oldest ones while the buffer exceeds its limits."""
         self._events.append(event)
         self._bytes += len(event.body)
         while len(self._events) - self._first > _MAX_EVENTS or self._bytes > _MAX_BYTES:
             self._drop()
 
     def drop_expired(self, now: float) -> None:
-        """Drop events that are too old."""
+        """Drop events that are more than five minutes old."""
         while self._first < len(self._events) and self._events[self._first].at < now - _MAX_AGE_SECONDS:
             self._drop()
 
     def covers(self, number: int) -> bool:
-        """Return whether all events after the one with this number are retained."""
+        """Return whether the buffer still has all events after the one with this sequence number."""
         return number >= self._last_dropped
 
     def events_after(self, number: int, count: int) -> list[PublishedEvent]:
-        """Return up to `count` events after the one with this number."""
+        """Return up to `count` events after the one with this sequence number."""
         start = bisect_right(self._events, number, lo=self._first, key=_number)
         return self._events[start : start + count]
 
@@ -96,17 +99,23 @@ class ReplayBuffer:
 
 
 class _CoverageRecord(Struct):
+    """Since which event the events that match a filter are published, and by how many it is used."""
+
     number: int
-    """All matching events after this number were published."""
+    """Sequence number after which all matching events were published."""
     holders: int = 0
+    """Number of subscribers that use the filter."""
     released_at: float = 0.0
-    """Time when the last subscriber closed the subscription."""
+    """Time when a subscriber last stopped using the filter."""
     account: tuple[str, str] = ("", "")
-    """Account of that subscriber."""
+    """Account of the subscriber that last stopped using the filter: kind and name."""
 
 
 class CoverageTracker:
-    """Filters whose events are published: those in use, and those closed a short while ago."""
+    """Tracks for which filters all events are published: those used now or in the last two minutes.
+
+    Events that match none of these filters are not published, and so cannot be replayed.
+    """
 
     def __init__(self, interests: Iterable[Interest]) -> None:
         self._interests = tuple(interests)
@@ -119,7 +128,7 @@ class CoverageTracker:
         return event_filter in self._records
 
     def add(self, event_filter: EventFilter, number: int) -> None:
-        """Count a subscriber that uses the filter from event `number` on."""
+        """Count one more subscriber of a filter. `number` is the sequence number of the last event."""
         record = self._records.get(event_filter)
         if record is None:
             record = self._records[event_filter] = _CoverageRecord(number)
@@ -128,14 +137,14 @@ class CoverageTracker:
         record.holders += 1
 
     def release(self, event_filter: EventFilter, account: tuple[str, str], now: float) -> None:
-        """Uncount a subscriber of this account."""
+        """Count one subscriber of a filter less; `account` is the kind and name of its account."""
         record = self._records[event_filter]
         record.account = account
         record.holders -= 1
         record.released_at = now
 
     def covers(self, event_filter: EventFilter, number: int) -> bool:
-        """Return whether all matching events after the one with this number were published."""
+        """Return whether all events after this sequence number that match the filter were published."""
         same = self._records.get(event_filter)
         if same is not None and same.number <= number:
             return True
@@ -144,7 +153,7 @@ class CoverageTracker:
         )
 
     def drop_expired(self, now: float) -> None:
-        """Discard filters that were closed long ago, and the oldest ones beyond the limits."""
+        """Discard filters that were not used for two minutes, and the oldest ones beyond the limits."""
         released = [each for each, record in self._records.items() if not record.holders]
         released.sort(key=lambda each: self._records[each].released_at, reverse=True)
         filter_counts: Counter[tuple[str, str] | None] = Counter()
@@ -172,17 +181,20 @@ class CoverageTracker:
 _log = logging.getLogger(__name__)
 
 _SLICE_SECONDS: Final = 0.002
-"""Seconds of one slice of a replay, and of the pause after it."""
+"""Duration in seconds of one slice of a replay, and of the pause after it."""
 
 _EVENTS_PER_CHECK: Final = 64
-"""Events between two checks of the clock."""
+"""Number of events that a replay reads between two checks of its deadline."""
 
 _CHUNK_BYTES: Final = 64 * 1024
-"""Bytes of replayed events that are queued as one chunk."""
+"""Number of bytes of replayed events above which a new chunk is started."""
 
 
 class Replay:
-    """Events that one subscriber missed for one filter: those after one number, up to another."""
+    """Collects the events that one subscriber missed for one filter.
+
+    These are the events with a sequence number above `after`, up to `until`.
+    """
 
     def __init__(self, subscriber: LiveSubscriber, event_filter: EventFilter, after: int, until: int) -> None:
         self.subscriber = subscriber
@@ -191,24 +203,30 @@ class Replay:
         self.until = until
         self._scanned_to = after
         self._other_subscriptions: list[tuple[EventFilter, int]] | None = None
-        """Other filters of the subscriber that are live, and since which event; None before the start."""
+        """Other filters of the subscriber that need no replay any more, to skip events that they delivered.
+
+        Each has the sequence number after which it delivers events. None before the start of the replay.
+        """
         self._found: dict[int, PublishedEvent] = {}
-        """Matching events by number; of each device only the newest state, under a negative key."""
+        """Matching events by sequence number. Of each device only the newest state is kept.
+
+        Its key is `~device`, which is negative and so differs from all sequence numbers.
+        """
         self._size = 0
 
     @property
     def is_obsolete(self) -> bool:
-        """Whether the subscriber closed, or canceled the subscription."""
+        """Whether the subscriber was closed, or the subscription canceled."""
         return (
             self.subscriber.close_reason is not None
             or self.subscriber.replays.get(self.event_filter) is not self
         )
 
     def start(self, coverage: CoverageTracker) -> bool:
-        """Start or continue. Return False if not all matching events were published."""
+        """Start or continue the replay. Return False if some matching events were never published."""
         if self._other_subscriptions is None:
             subscriptions = self.subscriber.subscriptions.items()
-            # Filters whose replay is pending skip what this replay sends, not the other way round.
+            # Filters whose replay is pending later skip the events that this replay sends.
             self._other_subscriptions = [
                 subscription
                 for subscription in subscriptions
@@ -218,9 +236,10 @@ class Replay:
         return True
 
     def scan(self, buffer: ReplayBuffer, deadline: float, clock: Callable[[], float]) -> bool | None:
-        """Scan the buffer until the deadline.
+        """Collect matching events from the buffer until the deadline.
 
-        Return True when done, False if there is more, and None if events are missing or exceed the backlog.
+        Return True when done, False if there are more, and None if the replay fails: events were dropped, or
+        the matching ones exceed the maximum queue of the subscriber.
         """
         while clock() < deadline:
             if not buffer.covers(self._scanned_to):
@@ -238,7 +257,7 @@ class Replay:
         return False
 
     def encode_chunks(self) -> list[bytes]:
-        """Encode the found events in chunks."""
+        """Encode the collected events in chunks."""
         chunks: list[bytes] = []
         chunk: list[bytes] = []
         size = 0
@@ -259,14 +278,14 @@ class Replay:
         self._size += len(event.body) - (0 if older is None else len(older.body))
 
     def _is_delivered(self, event: PublishedEvent) -> bool:
-        """Return whether another filter of the subscriber, which was live before, has delivered the event."""
+        """Return whether the subscriber has received the event already, through another of its filters."""
         return any(
             since < event.number and each.matches(event) for each, since in self._other_subscriptions or ()
         )
 
 
 class ReplayScheduler:
-    """Queue of replays. Accounts take turns, so that one with many replays does not delay the others."""
+    """Runs replays one by one. Accounts take turns, so that one with many does not delay the others."""
 
     def __init__(
         self,
@@ -281,7 +300,7 @@ class ReplayScheduler:
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self, replay: Replay) -> None:
-        """Queue a replay. Live events of the subscriber are held back until it ends."""
+        """Queue a replay. Live events of the subscriber are held back until the replay ends."""
         replay.subscriber.replays[replay.event_filter] = replay
         self._queues.setdefault(replay.subscriber.account, deque()).append(replay)
         if self._task is None:
@@ -301,7 +320,7 @@ class ReplayScheduler:
             while queue and queue[0].is_obsolete:
                 queue.popleft()
             if queue:
-                self._queues[account] = queue  # to the end of the queue
+                self._queues[account] = queue  # the account goes to the end of the queue
                 self._run_slice(queue[0], clock)
                 await asyncio.sleep(_SLICE_SECONDS)
         self._task = None

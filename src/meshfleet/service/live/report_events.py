@@ -1,4 +1,4 @@
-"""Reports as live events, built from committed ingest batches while there are subscribers."""
+"""Publishes reports of committed ingest batches as live events while there are subscribers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from meshfleet.service.live.hub import EventHub
 
 _BATCH_SIZE: Final = 500
-"""Maximum number of events built in one call; other tasks run between two calls."""
+"""Maximum number of events built before each delivery; other tasks run between two deliveries."""
 
 _MAX_PENDING: Final = 10_000
-"""Maximum number of reports waiting to be published. Beyond it, subscribers get a resync."""
+"""Maximum number of reports waiting to be published. If there are more, subscribers get a `resync`."""
 
 
 class _ReportEvent(NamedTuple):
@@ -41,7 +41,10 @@ class _ReportEvent(NamedTuple):
 
 
 class ReportEvents:
-    """`CommitSubscriber` that publishes reports, and marks the devices whose state they change."""
+    """Publishes committed reports as live events, and marks the devices whose state they change.
+
+    A `CommitSubscriber` of ingest.
+    """
 
     def __init__(self, hub: EventHub, devices: DeviceEvents) -> None:
         self._hub = hub
@@ -64,7 +67,7 @@ class ReportEvents:
         self._hub.wake()
 
     def prepare_flush(self, states: PendingStates, now: int) -> FlushPart:  # noqa: ARG002 # signature of CommitSubscriber
-        """Return a flush part that marks the devices as reported after their states are stored."""
+        """Return a flush part that marks the devices of these states as changed after the commit."""
         if not self._hub.interest["device"]:
             return _ReportedDevices(self._devices, ())
         return _ReportedDevices(
@@ -85,27 +88,27 @@ class ReportEvents:
 
 
 class _ReportedDevices(NamedTuple):
-    """Flush part that stores nothing, and marks devices as reported after the commit."""
+    """Flush part that stores nothing, and marks devices as changed by reports after the commit."""
 
     devices: DeviceEvents
     numbers: Collection[int]
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Store nothing."""
+        """Do nothing: there is no data to store."""
 
     def on_flushed(self) -> None:
-        """Mark the devices as reported."""
+        """Mark the devices as changed by reports."""
         if self.numbers:
             self.devices.mark_reported(self.numbers)
 
 
 def _list_owners(states: PendingStates, device: int) -> tuple[int, ...]:
-    """Return the devices whose state a report may change: in DFU mode a device may use its address + 1."""
+    """Return the devices to which the state of an address may belong: in DFU mode, address or address - 1."""
     return (device,) if time_or_none(states[device].reported_at) is not None else (device, device - 1)
 
 
 def _iter_events(batch: ParsedBatch, interest: Interest) -> Iterator[_ReportEvent]:
-    """Yield the events of a batch that a filter may match."""
+    """Yield an event for each report of a batch that a filter may match."""
     for device, rows in batch.rows.items():
         for row in rows:
             if interest.includes(device, row[4]):

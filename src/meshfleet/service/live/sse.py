@@ -1,4 +1,4 @@
-"""Stream of server-sent events (rest-147 to rest-150)."""
+"""HTTP response that streams live events as server-sent events (rest-147 to rest-150)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HEADERS: Final = {
     "x-accel-buffering": "no",
 }
 _FIRST_COMMENT: Final = b": connected\n\n"
-"""First comment, sent at once so that proxies pass the response on without waiting for more."""
+"""First bytes of a stream, sent at once so that proxies forward the response without waiting for more."""
 
 _COMMENT: Final = b": keep-alive\n\n"
 

@@ -1,4 +1,4 @@
-"""Subscriber of live events, with its queue."""
+"""Subscriber to live events, with the queue of events to send."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_BACKLOG_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes queued for a subscriber."""
 
 _MAX_CHUNK_BYTES: Final = 64 * 1024
-"""Bytes that are written together. They count as queued until the network has accepted them."""
+"""Number of bytes from which queued chunks are not joined further into one write."""
 
 
 class CloseReason(NamedTuple):
@@ -35,7 +35,7 @@ SERVICE_STOPPING: Final = CloseReason(1012, "stopped", "the service is stopping,
 
 
 class LiveSubscriber:
-    """Queue of one stream or WebSocket. It is bounded: a client that reads too slowly loses events."""
+    """One stream or WebSocket with a limited queue: a client that reads too slowly loses events."""
 
     def __init__(
         self,
@@ -50,24 +50,24 @@ class LiveSubscriber:
         self.actor = actor
         self.bearer = bearer
         self.comment = comment
-        """Bytes sent now and then to keep the connection alive; empty for none."""
+        """Bytes that the hub sends periodically to keep the connection alive; empty: none are sent."""
         self.subscriptions: dict[EventFilter, int] = {}
-        """Filters, each with the number of the event after which it is live."""
+        """Filters, each with the sequence number of the event after which matching events are sent."""
         self.replays: dict[EventFilter, Replay] = {}
-        """Pending replays by filter; their events precede live ones."""
+        """Pending replays by filter; replayed events are sent before live ones."""
         self.last_comment_at = 0.0
         self.close_reason: CloseReason | None = None
         self._abort = abort
         self._chunks: deque[bytes] = deque()
         self._behind_replays: list[bytes] = []
-        """Live events held back until all replays end."""
+        """Live events that are held back until all replays have ended."""
         self._size = 0
         self._ready = asyncio.Event()
         self._bytes_in_write = 0
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that are queued or being written."""
+        """Number of bytes that are queued or being written."""
         return self._size + self._bytes_in_write
 
     @property
@@ -76,7 +76,7 @@ class LiveSubscriber:
         return self.actor.kind, self.actor.name
 
     def enqueue(self, chunk: bytes) -> bool:
-        """Queue a chunk, behind pending replays. Return False if the queue is full."""
+        """Queue a chunk, to be sent after pending replays. Return False if the queue is full."""
         if not self.replays:
             return self.enqueue_before_replays(chunk)
         if self._size + len(chunk) > MAX_BACKLOG_BYTES:
@@ -86,7 +86,7 @@ class LiveSubscriber:
         return True
 
     def enqueue_before_replays(self, chunk: bytes) -> bool:
-        """Queue a chunk, also while a replay is pending. Return False if the queue is full."""
+        """Queue a chunk, to be sent even while replays are pending. Return False if the queue is full."""
         if self._size + len(chunk) > MAX_BACKLOG_BYTES:
             return False
         self._chunks.append(chunk)
@@ -95,7 +95,7 @@ class LiveSubscriber:
         return True
 
     def finish_replay(self, event_filter: EventFilter, missed: Sequence[bytes] = ()) -> bool:
-        """End the replay of a filter with the missed events. Return False if the queue is full."""
+        """Queue the missed events of a filter and end its replay. Return False if the queue is full."""
         if self._size + sum(map(len, missed)) > MAX_BACKLOG_BYTES:
             return False
         self.replays.pop(event_filter, None)
@@ -108,14 +108,14 @@ class LiveSubscriber:
         return True
 
     def clear(self) -> None:
-        """Drop the queue and the pending replays."""
+        """Drop all queued chunks and pending replays."""
         self._chunks.clear()
         self._behind_replays.clear()
         self.replays.clear()
         self._size = 0
 
     async def next_chunk(self) -> bytes | None:
-        """Wait for queued bytes and return some of them. Return None when the subscriber is closed."""
+        """Wait for queued chunks and return some of them, joined. Return None if the subscriber is closed."""
         self._bytes_in_write = 0
         await self._ready.wait()
         if self.close_reason is not None:
@@ -132,13 +132,13 @@ class LiveSubscriber:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def close(self, reason: CloseReason) -> None:
-        """Close the subscriber. The first reason counts."""
+        """Close the subscriber and drop its queue. If it is closed already, the first reason is kept."""
         if self.close_reason is None:
             self.close_reason = reason
             self.clear()
             self._ready.set()
 
     def abort_if_stalled(self) -> None:
-        """Abort the connection if the client does not read, because the service does not wait for it."""
+        """Abort the connection if the client does not read, so that the service can stop without waiting."""
         if self._bytes_in_write and self._abort is not None:
             self._abort()

@@ -1,4 +1,7 @@
-"""WebSocket session: an access token first, then subscriptions, and events all the while (rest-152)."""
+"""WebSocket session for live events (rest-152).
+
+The client sends an access token first, then subscriptions. The service sends the matching events.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,11 @@ if TYPE_CHECKING:
     from meshfleet.service.live.live_events import LiveEvents
 
 
-# Rate limit with bursts.
+# Rate limit that permits bursts.
 
 
 class TokenBucket:
-    """Token bucket; the caller passes the time."""
+    """Rate limit that permits bursts (token bucket). The caller passes the time in seconds."""
 
     def __init__(self, burst: float, per_second: float, now: float) -> None:
         self._burst = self._available = burst
@@ -51,7 +54,7 @@ class TokenBucket:
         self._updated_at = now
 
     def take(self, amount: float, now: float) -> float:
-        """Take tokens, also more than available. Return the seconds to wait until that is permitted."""
+        """Take tokens, even if too few are available. Return the seconds to wait until enough are."""
         self._available = (
             min(self._burst, self._available + (now - self._updated_at) * self._per_second) - amount
         )
@@ -61,21 +64,21 @@ class TokenBucket:
 
 _MAX_SUBSCRIPTIONS: Final = 100
 _MAX_NAMED: Final = 5000
-"""Maximum number of devices, gateways and jobs in all subscriptions of a session."""
+"""Maximum number of devices, gateways and jobs named in all subscriptions of a session."""
 
 _FRAME_BURST, _FRAMES_PER_SECOND = 200.0, 20.0
-"""Frames accepted at once, and then per second; others are delayed."""
+"""Number of frames accepted in a burst, and per second after that; further frames are delayed."""
 
 _BYTES_PER_FRAME: Final = 4096
-"""Bytes of a frame that count as one more frame."""
+"""Number of bytes in a frame that count as one more frame in the rate limit."""
 
 _RESUME_BURST, _RESUMES_PER_SECOND = 100.0, 1.0
-"""Subscriptions that may be resumed at once, and then per second."""
+"""Number of subscriptions that a session may resume in a burst, and per second after that."""
 
 _FILTER_NAMES: Final = {name.lower(): name for name in ("Types", "Ids", "Gateway", "Jobs")}
 
 _CLOSE_CODE_BASE: Final = 4000
-"""Base of close codes; the HTTP status that REST would return is added."""
+"""Base of WebSocket close codes: the code is 4000 + the HTTP status that REST would return."""
 
 _MAX_REASON_BYTES: Final = 123
 """Maximum bytes of the reason in a close frame."""
@@ -84,7 +87,7 @@ _INTERNAL_ERROR: Final = 500
 
 
 class WebSocketSession:
-    """Session of one WebSocket, from its first frame to its last."""
+    """Session of one WebSocket client, from the first frame to the last."""
 
     def __init__(
         self, socket: WebSocket[Any, Any, Any], live: LiveEvents, authenticator: BearerAuthenticator
@@ -155,7 +158,7 @@ class WebSocketSession:
             subscriber.close(_to_close_reason(exc))
 
     async def _send(self, frames: bytes) -> None:
-        """Send whole frames, which may be encoded once for many clients; see `WebSocketConnection`."""
+        """Send encoded frames, which many clients may share; see `WebSocketConnection`."""
         await self._socket.send(cast("Any", {"type": "websocket.send", "frames": frames}))
 
     async def _next_frame(self) -> LiveFrame:
@@ -181,7 +184,7 @@ class WebSocketSession:
         if frame.token is not UNSET:
             await self._renew_token(subscriber, frame.token)
         elif frame.ping is not UNSET:
-            # Sent before the queue: it is not an event, and is not lost when the queue is dropped.
+            # A pong bypasses the queue, so that it is not lost when the queue is dropped.
             await self._send(build_text_frame(msgspec.json.encode(LivePong(pong=frame.ping))))
         elif frame.subscribe is not UNSET:
             event_filter = _parse_filters(frame.subscribe)
@@ -196,7 +199,7 @@ class WebSocketSession:
             raise InvalidRequest([Fault("unsubscribe", "no subscription with these filters")])
 
     async def _renew_token(self, subscriber: LiveSubscriber, token: str) -> None:
-        """Continue with another token of the same account (rest-154)."""
+        """Replace the access token of the session with another one of the same account (rest-154)."""
         authentication = await self._authenticator.authenticate(token)
         if (authentication.actor.kind, authentication.actor.name) != subscriber.account:
             raise NotAllowed("this token belongs to another account")
@@ -205,7 +208,7 @@ class WebSocketSession:
         await self._live.reauthorizer.check(subscriber)
 
     async def _close(self, reason: CloseReason) -> None:
-        """Send the reason in a frame, and close the WebSocket."""
+        """Send the reason in a last frame, and close the WebSocket."""
         if reason is CLIENT_LEFT or isinstance(self._error, WentAway):
             return
         refusal = _build_refusal(self._error, reason)

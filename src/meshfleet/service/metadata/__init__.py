@@ -1,1 +1,1 @@
-"""Metadata of devices, read from devices that never reported it."""
+"""Reads metadata such as model and versions from devices that never reported it."""

@@ -1,7 +1,8 @@
-"""Devices with missing metadata, found page by page.
+"""Finds devices with missing metadata in the database, page by page, and queues them.
 
-There is an index for each column that may be unknown. A scan follows one index by device number and reads a
-fixed number of rows per page, so that a fleet without any metadata costs no more than others.
+There is an index for each column that may be unknown. A scan follows one index in the order of device ids
+and reads a fixed number of rows per page. So a scan costs the same, however many devices have no
+metadata.
 """
 
 from __future__ import annotations
@@ -21,21 +22,24 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Row, Select
 
 
-# Queue of candidates: a few per gateway, so that none delays the others.
+# Queue of candidates: a few per gateway, so that no gateway delays the others.
 
 _MAX_QUEUED: Final = 1000
 _MAX_PER_GATEWAY: Final = 20
 """Maximum number of queued candidates, in total and per gateway. A later scan finds the others again."""
 _MAX_RANDOM: Final = 20
-"""Candidates per scan that get a gateway selected although the queue of their own gateway is full."""
+"""Maximum number of candidates per scan for which another gateway is tried.
+
+The queue of their own gateway is full.
+"""
 
 
 class CandidateQueue:
-    """Queue that returns one candidate per gateway at a time, gateway by gateway."""
+    """Queue of devices to read. Gateways take turns, and each reads one device at a time."""
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[MetadataCandidate]] = {}
-        """Candidates by gateway; the gateway whose turn is next comes first."""
+        """Queued candidates by gateway; the gateway whose turn is next comes first."""
         self._devices: set[int] = set()
         """Devices that are queued or being read."""
         self._busy_gateways: set[int] = set()
@@ -51,10 +55,10 @@ class CandidateQueue:
         return len(self._busy_gateways)
 
     def preselect(self, candidates: Iterable[MetadataCandidate], random: Random) -> list[MetadataCandidate]:
-        """Return the candidates for which gateways are selected, which costs a database read for each.
+        """Return the candidates worth selecting a gateway for, which costs a database read for each.
 
-        Most are read through their own gateway: those that fit into its queue come first. Of the others, any
-        may be read through another gateway, so some are drawn at random.
+        First come those that fit into the queue of their own gateway, because most devices are read through
+        it. Of the others, some are drawn at random, because another gateway may be selected for them.
         """
         new_candidates = [each for each in candidates if each.device not in self._devices]
         random.shuffle(new_candidates)
@@ -88,17 +92,17 @@ class CandidateQueue:
         queue = self._queues.pop(gateway)
         candidate = queue.popleft()
         if queue:
-            self._queues[gateway] = queue  # to the end
+            self._queues[gateway] = queue  # the gateway goes to the end
         self._busy_gateways.add(gateway)
         return candidate
 
     def finish(self, candidate: MetadataCandidate) -> None:
-        """Mark the gateway of a candidate as free again."""
+        """Mark a candidate as read and its gateway as free again."""
         self._busy_gateways.discard(candidate.gateway)
         self._devices.discard(candidate.device)
 
     def drop_gateway(self, gateway: int) -> None:
-        """Drop the queue of a gateway that does not respond."""
+        """Drop all queued candidates of a gateway that does not respond."""
         for candidate in self._queues.pop(gateway, ()):
             self._devices.discard(candidate.device)
 
@@ -106,9 +110,9 @@ class CandidateQueue:
 def _limit(
     candidates: Iterable[MetadataCandidate], lengths: Counter[int], slots: int
 ) -> list[MetadataCandidate]:
-    """Return at most `slots` candidates, each device once.
+    """Return at most `slots` candidates, each device once, and at most 20 queued ones per gateway.
 
-    `lengths` are the queue lengths, and are updated.
+    `lengths` are the queue lengths by gateway, and are updated.
     """
     limited: dict[int, MetadataCandidate] = {}
     for candidate in candidates:
@@ -122,7 +126,7 @@ def _limit(
 
 
 PAGE_ROWS: Final = 300
-"""Rows per page of a scan."""
+"""Number of database rows per page of a scan."""
 
 _MIN_AGE_MS: Final = 60_000
 """Minimum age of a device in milliseconds: a new device may be about to report its metadata itself."""
@@ -134,7 +138,7 @@ MISSING_CONDITIONS: Final[Mapping[int, ColumnElement[bool]]] = {
     FIRMWARE: device.c.firmware == _NO_VERSION,
     HARDWARE: device.c.hardware == _NO_VERSION,
 }
-"""Condition on the device table for each missing property."""
+"""Condition in the table `device` that a property is missing, by identifier of the property."""
 
 _root = device.alias("root")
 _claim = gateway.alias("claim")
@@ -154,32 +158,32 @@ _CANDIDATES: Final = (
 
 
 class MetadataCandidate(NamedTuple):
-    """Connected device with missing metadata."""
+    """Connected device from which missing metadata can be read."""
 
     device: int
     gateway: int
-    """Gateway through which it is read; a gateway is read through itself."""
+    """Gateway through which the device is read; a gateway is read through itself."""
     missing: tuple[int, ...]
-    """Identifiers to read, in this order."""
+    """Identifiers of the properties to read, in this order."""
 
 
 class CandidatePage(NamedTuple):
-    """Page of a scan."""
+    """One page of a scan for devices with missing metadata."""
 
     candidates: list[MetadataCandidate]
     after: int
-    """Position of the next page; -1 starts again."""
+    """Device after which the next page starts; -1: start again with the first device."""
 
 
 def find_candidates(connection: Connection, identifier: int, *, after: int, now: int) -> CandidatePage:
-    """Return the next page of the scan for one missing property."""
+    """Return the next page of the scan for devices without one property, after the device `after`."""
     rows = connection.execute(build_candidate_query(identifier, after=after)).all()
     candidates = [_to_candidate(row) for row in rows if _is_readable(row, now)]
     return CandidatePage(candidates, rows[-1].id if len(rows) == PAGE_ROWS else -1)
 
 
 def build_candidate_query(identifier: int, *, after: int) -> Select[Any]:
-    """Build the query of one page of a scan."""
+    """Build the query of one page of the scan for devices without one property."""
     return (
         _CANDIDATES.where(MISSING_CONDITIONS[identifier], device.c.id > after)
         .order_by(device.c.id)
@@ -193,7 +197,7 @@ def merge_candidates(pages: Iterable[CandidatePage]) -> list[MetadataCandidate]:
 
 
 def _is_readable(row: Row[Any], now: int) -> bool:
-    """Return whether the device is connected, reachable, and not new."""
+    """Return whether a device is connected, its gateway is connected and claimed, and it is not new."""
     is_reached = row.is_gateway or row.is_reached
     return bool(row.connected and is_reached and now - row.created_at >= _MIN_AGE_MS)
 
@@ -202,7 +206,7 @@ def _to_candidate(row: Row[Any]) -> MetadataCandidate:
     missing = [
         identifier
         for identifier, is_missing in (
-            # Before the model: no scan looks for variants, so a device with a known model is not found again.
+            # First, as no scan looks for variants: a device with all other properties is not found again.
             (VARIANT, row.variant_at is None),
             (MODEL, row.model == 0),
             (FIRMWARE, row.firmware == _NO_VERSION),

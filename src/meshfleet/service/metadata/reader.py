@@ -1,7 +1,8 @@
-"""Reader of metadata that devices never reported: model, variant, versions (rest-47).
+"""Reads metadata that devices never reported: model, variant and versions (rest-47).
 
-It reads a few devices at a time, one per gateway, with the lowest priority, and with increasing delays when
-there is no response. A value is stored as if it had been reported at that moment.
+A few devices are read at a time, one per gateway, with the lowest priority. If there is no response, the read
+is repeated after increasing delays. A value is stored as if it had been reported when the response was
+received.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.rpc import RpcClient
 
 
-# Backoff of reads.
+# Delays between repeated reads.
 
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 
 _RETRY_DELAYS_MS: Final = (_MINUTE, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 12 * _HOUR)
-"""Milliseconds after each successive failure."""
+"""Milliseconds to wait after the first, second, … failure; the last value repeats."""
 
 _ANSWERED_DELAY_MS: Final = 24 * _HOUR
-"""Milliseconds after a response: a value or a refusal rarely changes."""
+"""Milliseconds to wait after a response, because values and refusals rarely change."""
 
 _MAX_KEYS: Final = 20_000
-"""Maximum number of entries; the oldest are discarded, and may be read again."""
+"""Maximum number of backoff entries; the oldest are discarded, so that they may be read too early."""
 
 
 class ReadKey(NamedTuple):
-    """Property of a device, or without an identifier a gateway as a whole."""
+    """Key of a delay: a property of a device, or with identifier None, a gateway as a whole."""
 
     device: int
     identifier: int | None = None
@@ -69,7 +70,7 @@ class _BackoffEntry(NamedTuple):
 
 
 class ReadBackoff:
-    """Earliest time of the next read by key. The caller passes the time."""
+    """Keeps the earliest time of the next read by key. Callers pass a monotonic time in milliseconds."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[ReadKey, _BackoffEntry] = OrderedDict()
@@ -78,23 +79,23 @@ class ReadBackoff:
         return len(self._entries)
 
     def is_due(self, key: ReadKey, now: int) -> bool:
-        """Return whether the key may be read now."""
+        """Return whether the property or gateway may be read now."""
         entry = self._entries.get(key)
         return entry is None or entry.until <= now
 
     def record_failure(self, key: ReadKey, now: int) -> None:
-        """Record a read without a usable response; a later attempt may succeed."""
+        """Record a read without a usable response. It may be repeated after an increasing delay."""
         failures = self._entries[key].failures if key in self._entries else 0
         self._put(
             key, _BackoffEntry(now + _RETRY_DELAYS_MS[min(failures, len(_RETRY_DELAYS_MS) - 1)], failures + 1)
         )
 
     def record_response(self, key: ReadKey, now: int) -> None:
-        """Record a final response, which would be the same again."""
+        """Record a response that would be the same again. The read may be repeated after a day."""
         self._put(key, _BackoffEntry(now + _ANSWERED_DELAY_MS, 0))
 
     def reset(self, key: ReadKey) -> None:
-        """Discard the backoff of a key."""
+        """Permit the next read at once, and count failures from zero."""
         self._entries.pop(key, None)
 
     def _put(self, key: ReadKey, entry: _BackoffEntry) -> None:
@@ -110,10 +111,10 @@ _MAX_CONCURRENT: Final = 4
 """Maximum number of devices that are read concurrently."""
 
 _TIMEOUT_SECONDS: Final = 20.0
-"""Seconds to wait for a response; a gateway itself waits 10 s for a device."""
+"""Seconds to wait for a response; a gateway itself waits up to 10 s for a device."""
 
 _SCAN_INTERVAL_MS: Final = 10_000
-"""Milliseconds between two scans for candidates."""
+"""Milliseconds between two scans of the database for devices with missing metadata."""
 
 _FINAL_STATUSES: Final = frozenset(
     {
@@ -125,11 +126,11 @@ _FINAL_STATUSES: Final = frozenset(
         Status.ACCESS_DENIED,
     }
 )
-"""Statuses that would be the same at another attempt."""
+"""Statuses of responses that would be the same at another attempt."""
 
 
 class MetadataReader:
-    """Reader of missing metadata from devices."""
+    """Reads missing metadata from devices in the background."""
 
     def __init__(  # noqa: PLR0913 # mostly optional and keyword-only
         self,
@@ -144,7 +145,7 @@ class MetadataReader:
         """Create a reader.
 
         `now` is the clock for stored values, `steady` a monotonic clock for delays. `select_gateways` selects
-        gateways; None reads each device through its own gateway.
+        the gateway for each device; if None, each device is read through its own gateway.
         """
         self._database = database
         self._rpc = rpc
@@ -156,7 +157,7 @@ class MetadataReader:
         self._queue = CandidateQueue()
         self._random = Random()  # noqa: S311 # order, not cryptography
         self._scan_positions = dict.fromkeys(candidates.MISSING_CONDITIONS, -1)
-        """Position of each scan."""
+        """Device after which each scan continues, by identifier of the property; -1: from the start."""
         self._scanned_at: int | None = None
         self._is_failing = False
 
@@ -168,7 +169,7 @@ class MetadataReader:
                 await asyncio.sleep(pause)
 
     async def poll(self, tasks: asyncio.TaskGroup) -> None:
-        """Scan for candidates if that is due, and start as many reads as allowed."""
+        """Scan for devices with missing metadata if that is due, and start reads up to the limit."""
         monotonic_now = self._monotonic()
         if self._scanned_at is None or monotonic_now - self._scanned_at >= _SCAN_INTERVAL_MS:
             self._scanned_at = monotonic_now
@@ -202,16 +203,15 @@ class MetadataReader:
         )
 
     def _drop_paused(self, candidate: MetadataCandidate, monotonic_now: int) -> MetadataCandidate:
-        """Remove the properties of a candidate that must not be read yet."""
+        """Return a candidate without the properties that must not be read again yet."""
         device, _, missing = candidate
         due = tuple(each for each in missing if self._backoff.is_due(ReadKey(device, each), monotonic_now))
         return candidate._replace(missing=due)
 
     async def _route(self, selected: Sequence[MetadataCandidate]) -> Sequence[MetadataCandidate]:
-        """Replace the gateway of each candidate with the selected one.
+        """Select a gateway for each candidate and return the candidates with these gateways.
 
-        Do this before candidates are queued: the limits of the queue and the backoff apply to the gateway in
-        use.
+        Call this before candidates are queued, because limits and delays apply to the gateway that is used.
         """
         if self._select_gateways is None or not selected:
             return selected
@@ -219,7 +219,7 @@ class MetadataReader:
         return [each._replace(gateway=gateways.get(each.device) or each.gateway) for each in selected]
 
     async def _read_device(self, candidate: MetadataCandidate) -> None:
-        """Read the missing properties of a device one by one, until it does not respond."""
+        """Read the missing properties of a device one by one. Stop if it does not respond."""
         try:
             for identifier in candidate.missing:
                 if not await self._read_property(candidate, identifier):
@@ -263,7 +263,7 @@ class MetadataReader:
         if response.status != Status.OK:
             self._backoff.record_failure(key, self._monotonic())
             return False
-        # Also if the value is implausible or unknown: the device would send the same again.
+        # Even if the value is missing or implausible: the device would send the same again.
         self._backoff.record_response(key, self._monotonic())
         try:
             observation = _to_observation(key, response, at)

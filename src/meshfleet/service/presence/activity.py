@@ -1,4 +1,4 @@
-"""Detection of active devices and gateways in reports (report-48, report-49)."""
+"""Detects from committed reports which devices and gateways are active (report-48, report-49)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,33 @@ if TYPE_CHECKING:
     from meshfleet.service.presence.last_seen import LastSeen, LastSeenIndex
 
 _MAX_DFU_ADDRESSES: Final = 10_000
-"""Maximum number of unknown addresses in DFU mode that are looked up together."""
+"""Maximum number of unknown DFU addresses that one flush looks up in the database."""
 
 
 class ActivityDetector:
-    """Detector of devices that were seen in committed batches. Performance-critical: it runs per report."""
+    """Marks the devices of committed reports as active. Performance-critical: it runs for every report."""
 
     def __init__(self, last_seen: LastSeenIndex, clocks: GatewayClocks, *, external_broker: bool) -> None:
         """Create a detector.
 
-        With `external_broker`, gateways use another broker and count as connected while their reports arrive.
+        With `external_broker`, gateways are connected to another broker. Then a gateway counts as connected
+        while its reports arrive.
         """
         self._last_seen = last_seen
         self.clocks = clocks
         self._external_broker = external_broker
         self.returned_devices: set[int] = set()
-        """Devices that were seen and are not marked as connected."""
+        """Devices that reported although they count as disconnected; the next flush connects them.
+
+        Gateways are added with every report through themselves.
+        """
         self.gateways: set[int] = set()
-        """Gateways that are or were connected."""
+        """All gateways that are or were connected."""
         self.dfu_addresses: dict[int, int] = {}
-        """Unknown addresses that advertise in DFU mode, each with the gateway that saw it."""
+        """Unknown addresses that advertise in DFU mode, each with the gateway that received it."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Mark the devices in a committed batch."""
+        """Mark the devices that report in a committed batch as active."""
         for gateway, is_valid in batch.offset_checks.items():
             self.clocks.check_offset(gateway, batch.now, holds=is_valid)
         fresh_gateways: set[int] = set()
@@ -53,7 +57,7 @@ class ActivityDetector:
                 self.mark_heard(gateway, gateway, batch.now)
 
     def _detect_by_samples(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
-        """Mark devices by their samples, and collect the gateways whose reports are fresh."""
+        """Mark devices that sent samples, and collect the gateways of samples less than a minute old."""
         now, devices, suspects = batch.now, self._last_seen.devices, self.clocks.suspects
         for device, rows in batch.rows.items():
             time, _, _, _, gateway, _, _, details = rows[-1]
@@ -73,7 +77,10 @@ class ActivityDetector:
                 fresh_gateways |= self._detect_by_suspect_samples(device, rows, now)
 
     def _detect_by_suspect_samples(self, device: int, rows: Sequence[SampleRow], now: int) -> set[int]:
-        """Mark a device by samples of a clock that is wrong or suspect. Some samples may be heartbeats."""
+        """Mark a device by samples if its gateway's clock is or may be wrong. Some samples may be heartbeats.
+
+        Return the gateways of samples that are less than a minute old.
+        """
         fresh_gateways: set[int] = set()
         for time, kind, _, _, gateway, _, _, details in rows:
             corrected_time = time if details is None or details.shift is None else time + details.shift
@@ -87,7 +94,10 @@ class ActivityDetector:
         return fresh_gateways
 
     def _detect_by_readings(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
-        """Mark devices by their readings, whose times are already corrected."""
+        """Mark devices that sent readings, and collect the gateways of readings less than a minute old.
+
+        Times of readings are already corrected.
+        """
         last_link_kind, first_sample_kind, is_external = (
             ReadingKind.LINK,
             ReadingKind.FIRST_SAMPLE,
@@ -123,7 +133,7 @@ class ActivityDetector:
     def _detect_by_reading(  # noqa: PLR0913, PLR0917 # the parts of a reading
         self, kind: int, device: int, gateway: int, time: int, now: int, fresh_gateways: set[int]
     ) -> None:
-        """Mark a device by a reading that the fast path does not handle."""
+        """Mark a device by a reading that `_detect_by_readings` cannot handle with its inlined code."""
         if not self.clocks.is_fresh(gateway, time, now, self._last_seen.clock_source(device, gateway)):
             return
         fresh_gateways.add(gateway)
@@ -137,12 +147,12 @@ class ActivityDetector:
             last_seen.record_heartbeat(gateway, time)
 
     def mark_heard(self, device: int, gateway: int, now: int) -> LastSeen:
-        """Mark a device that is new, not connected, or seen through another gateway than before."""
+        """Record that a device was received through a gateway. Add the device if it is new."""
         last_seen = self._last_seen.devices.get(device)
         if last_seen is None:
             last_seen = self._last_seen.add(device, gateway, now)
         if device != gateway and self._external_broker and device in self.gateways:
-            return last_seen  # other gateways see its radio, which does not prove its MQTT connection
+            return last_seen  # other gateways receive its radio, which does not prove its MQTT connection
         self._last_seen.mark_heard(device, gateway, now)
         if not last_seen.connected or device == gateway:
             self.returned_devices.add(device)

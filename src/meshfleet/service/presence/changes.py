@@ -1,4 +1,4 @@
-"""Changes of the connection state, as plain values."""
+"""Changes of the connection state of a device, each with its cause."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ class PresenceCause(StrEnum):
     """Cause of a connection or disconnection."""
 
     HEARD = "heard"
+    """A report of the device was received."""
     SILENT = "silent"
-    """No report for three of its usual intervals."""
+    """No report was received for three of the device's usual intervals."""
     GATEWAY = "gateway"
-    """Its gateway connected or disconnected."""
+    """The device's gateway connected or disconnected."""
     CONNECTION = "connection"
     """The device is a gateway, and its MQTT connection started or ended."""
 
@@ -26,14 +27,14 @@ class PresenceChange(NamedTuple):
     at: int
     cause: PresenceCause
     gateway: int
-    """Gateway through which it was seen; for a gateway, itself."""
+    """Gateway through which reports of the device were received; for a gateway, the gateway itself."""
 
     @classmethod
     def to_connected(cls, device: int, at: int, cause: PresenceCause, gateway: int) -> PresenceChange:
-        """Create the change of a device that is connected from now on."""
+        """Create the change of a device to connected at the time `at`."""
         return cls(device, connected=True, at=at, cause=cause, gateway=gateway)
 
     @classmethod
     def to_disconnected(cls, device: int, at: int, cause: PresenceCause, gateway: int) -> PresenceChange:
-        """Create the change of a device that is no longer connected."""
+        """Create the change of a device to disconnected at the time `at`."""
         return cls(device, connected=False, at=at, cause=cause, gateway=gateway)

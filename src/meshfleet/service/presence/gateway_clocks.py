@@ -1,23 +1,27 @@
-"""Offsets of the gateways' clocks (report-48).
+"""Estimates how far the clocks of gateways are ahead of or behind the local clock (report-48).
 
-An offset is measured with responses: each contains the gateway's time, written between the moments at which
-the request was sent and the response was received. The midpoint is the estimate and half of the round trip
-its uncertainty. A response replaces the estimate when it is at least as exact, or contradicts it.
+A report is called fresh if its time is less than a minute before or after the local time.
 
-Reports never set the offset of a gateway that responds, because they may be old. A report that is not fresh
-only triggers another measurement. Gateways that never respond are the exception: when all reports of such a
-gateway are off by the same amount for a while, its clock is wrong, because the delay of replayed reports
-would change. Some devices have clocks of their own, so one device of many needs more time to be trusted than
-several.
+The offset of a clock is measured with responses. A response contains the gateway's time, which lies between
+the local times at which the request was sent and the response was received. Their midpoint is the estimate,
+and half of the round trip its uncertainty. A new response replaces the estimate if it is at least as exact,
+or contradicts it.
+
+Reports never set the offset of a gateway that responds, because reports may be old. A report that is not
+fresh only triggers another measurement. Gateways that never respond are the exception: if all reports of such
+a gateway are off by the same amount for a while, its clock is wrong, because the delay of replayed reports
+would change. Some devices have clocks of their own, so this takes longer if all reports are from one device
+of several.
 
 A clock may be set while its gateway is disconnected. So after a gateway has connected, or the service has
-started, a known offset is unconfirmed until the gateway responds. Until then it corrects only reports that
-become fresh by it; others keep their time. For a gateway that never responds, its fresh reports decide when
-they agree for a minute: a replayed report may look fresh by a wrong clock, so a single one decides nothing.
+started, a known offset is unconfirmed until the gateway responds. An unconfirmed offset corrects only reports
+that are fresh after the correction; others keep their time. If a gateway never responds, its fresh reports
+decide whether the offset is right, when they agree for a minute. One report is not enough: an old report that
+is replayed may look fresh with a wrong offset.
 
-On an external broker, connections are unknown. There an offset is confirmed until the gateway's reports stop.
-If a gateway reconnects before that with another time, its first report makes its clock suspect, and it is
-measured as if the clock had been set while it was connected.
+With an external broker, connections are unknown. There an offset stays confirmed until the gateway's reports
+stop. If the gateway reconnects before that with another time, its first report makes its clock suspect. Then
+the clock is measured as if it had been set during a connection.
 """
 
 from __future__ import annotations
@@ -34,53 +38,61 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NEGLIGIBLE_OFFSET_MS: Final = 5_000
-"""Offset in milliseconds that is not corrected."""
+"""Largest offset in milliseconds, ahead or behind, that is not corrected."""
 
 _LOGGED_OFFSET_MS: Final = 60_000
-"""Milliseconds by which a clock must be wrong, or change, to be logged."""
+"""An offset, or a change of it, is logged if it is larger than this many milliseconds."""
 
 _DRIFT_RATIO: Final = 1_000
-"""Milliseconds in which an estimate loses one millisecond of its accuracy."""
+"""The uncertainty of an estimate grows by one millisecond in this many milliseconds."""
 
 _TRAVEL_TIME_SPREAD_MS: Final = 20_000
-"""Milliseconds by which the transmission times of reports with the same clock differ."""
+"""Maximum milliseconds by which the delays of reports from device to service differ."""
 
 _AGREEMENT_MS: Final = 60_000
-"""Milliseconds for which all reports of a gateway that never responds must agree.
+"""Milliseconds for which all reports of a gateway that never responds must show the same offset.
 
-A device is silent after three times that at the earliest, so none seems silent because a clock was set.
+A device counts as silent after three times that at the earliest, so a wrong clock is corrected before.
 """
 
 _SINGLE_DEVICE_AGREEMENT_MS: Final = 30 * 60_000
-"""Milliseconds for which reports must agree if only one of several devices sends them.
+"""Milliseconds for which reports must show the same offset if all are from one of several devices.
 
 Most of the other devices report once in that time.
 """
 
 
 class _Estimate(NamedTuple):
-    """Milliseconds by which a clock is ahead of the local one, ± `error`, measured `at` local time."""
+    """Milliseconds by which a clock is `ahead` of the local clock, ± `error`, measured `at` this local time.
+
+    `ahead` is negative if the clock is behind.
+    """
 
     ahead: int
     error: int
     at: int
 
     def is_better_than(self, new: _Estimate) -> bool:
-        """Return whether `new` agrees with this estimate but is less exact than this aged one."""
+        """Return whether `new` agrees with this estimate but is less exact, considering this one's age."""
         error = self.error + abs(new.at - self.at) // _DRIFT_RATIO
         return abs(new.ahead - self.ahead) <= error + new.error and error < new.error
 
 
 class _Suspicion(NamedTuple):
+    """Suspicion that a clock is wrong, because its reports have not been fresh since a local time."""
+
     since: int
     behind: int
     """Milliseconds by which the reported times are behind the local clock."""
     source: int
-    """Only device that reports so; 0 if several do, or if it is the gateway's only device."""
+    """Device that sent all these reports; 0 if several did, or if the gateway has only one device."""
 
 
 class _OffsetCheck(NamedTuple):
-    """Agreement of all fresh reports of a connection with an unconfirmed offset, since a time."""
+    """Whether all fresh reports of a connection since a time agree with the unconfirmed offset.
+
+    `holds` is False if all agree with a correct clock instead.
+    """
 
     holds: bool
     since: int
@@ -88,41 +100,41 @@ class _OffsetCheck(NamedTuple):
 
 
 class GatewayClocks:
-    """Estimates of how far the clocks of gateways are ahead of the local one. The caller passes the time."""
+    """Estimates how far the clocks of gateways are ahead of the local clock. Callers pass the local time."""
 
     def __init__(self, connection_of: Callable[[int], int | None] = lambda _gateway: None) -> None:
         """Create without estimates.
 
-        `connection_of` returns the number of a gateway's current or last connection, or None if it is
-        unknown.
+        `connection_of` returns the connection number of a gateway's current or last connection. It differs
+        for every connection; None if it is unknown.
         """
         self._connection_of = connection_of
         self.shifts: dict[int, int] = {}
-        """Milliseconds to add to the times of gateways with wrong clocks.
+        """Milliseconds to add to reported times, by gateway; only gateways with wrong clocks.
 
-        The mapping object never changes.
+        Ingest uses this mapping too, so it is modified but never replaced.
         """
         self.suspects: dict[int, _Suspicion] = {}
-        """Gateways whose last reports were not fresh."""
+        """Gateways whose last reports were not fresh, so that their clocks may be wrong."""
         self._estimates: dict[int, _Estimate] = {}
         self._confirmed_on: dict[int, int | None] = {}
-        """Connection on which a gateway's offset was last confirmed."""
+        """Connection number with which a gateway's offset was last confirmed, by gateway."""
         self._checks: dict[int, _OffsetCheck] = {}
-        """Pending checks of unconfirmed offsets of gateways that never respond."""
+        """Checks of unconfirmed offsets that are not decided yet; only for gateways that never respond."""
         self._responsive: set[int] = set()
         """Gateways that have responded since the start."""
         self._unresponsive: set[int] = set()
         """Gateways that were sent requests and have never responded."""
         self._logged_offsets: dict[int, int] = {}
-        """Offsets that were logged as wrong, until the clock is right again."""
+        """Offset that was last logged, by gateway; removed when the clock is right again."""
 
     @property
     def offsets(self) -> Mapping[int, int]:
-        """Milliseconds by which clocks are ahead of the local one, by gateway, as far as they are known."""
+        """Milliseconds by which clocks are ahead of the local clock, by gateway; only those measured."""
         return {gateway: estimate.ahead for gateway, estimate in self._estimates.items()}
 
     def restore(self, offsets: Mapping[int, int]) -> None:
-        """Load stored offsets at the start. They are unconfirmed until they are measured again."""
+        """Load stored offsets at the start. They are unconfirmed until they have been measured again."""
         for gateway, ahead in offsets.items():
             # With an error so large that the next response replaces it.
             self._estimates[gateway] = _Estimate(ahead, FRESH_MS, 0)
@@ -161,7 +173,7 @@ class GatewayClocks:
     def adjust_local_clock(self, ahead: int) -> None:
         """Correct all estimates after the local clock was set.
 
-        `ahead` is the number of milliseconds by which it was set ahead, negative if it was set back.
+        `ahead` is the number of milliseconds by which the local clock was set ahead; negative: set back.
         """
         self.suspects.clear()
         self._checks.clear()
@@ -176,7 +188,7 @@ class GatewayClocks:
         }
 
     def mark_unresponsive(self, gateway: int) -> None:
-        """Let reports determine the clock of a gateway that has never responded."""
+        """Record that a gateway did not respond. If it never has, let its reports determine the offset."""
         if gateway not in self._responsive:
             self._unresponsive.add(gateway)
 
@@ -185,15 +197,16 @@ class GatewayClocks:
         return gateway in self._confirmed_on and self._connection_of(gateway) == self._confirmed_on[gateway]
 
     def reset_confirmation(self, gateway: int) -> None:
-        """Require a new confirmation: the gateway was disconnected, and its clock may have been set."""
+        """Mark the offset of a gateway as unconfirmed after a disconnection: its clock may have been set."""
         self._confirmed_on.pop(gateway, None)
         self._checks.pop(gateway, None)
 
     def check_offset(self, gateway: int, now: int, *, holds: bool | None) -> None:
-        """Process whether the fresh reports of a batch agree with an unconfirmed offset.
+        """Note whether the fresh reports of a batch agree with the unconfirmed offset of their gateway.
 
         `holds` is False if they agree with a correct clock instead, and None if they contradict each other.
-        This counts only for gateways that never respond, and when all reports agree for a minute.
+        If all reports agree for a minute, the offset is confirmed or set to 0. Gateways that respond are
+        ignored.
         """
         if gateway not in self._unresponsive or self.is_confirmed(gateway):
             return
@@ -212,8 +225,8 @@ class GatewayClocks:
     def is_fresh(self, gateway: int, time: int, now: int, source: int = 0) -> bool:
         """Return whether a report with this time, already corrected, is less than a minute old.
 
-        `source` is the device that sent it, if other devices behind the gateway could confirm it, else 0. A
-        report that is not fresh, or is from the future, makes the gateway's clock suspect.
+        `source` is the device that sent the report if the gateway has other devices, else 0. A report that is
+        older, or is from the future, makes the gateway's clock suspect.
         """
         age = now - time
         is_fresh = -FRESH_MS < age < FRESH_MS
@@ -228,7 +241,7 @@ class GatewayClocks:
         return is_fresh
 
     def gateways_to_measure(self) -> frozenset[int]:
-        """Return gateways whose clocks must be measured: suspect, or with an unconfirmed offset."""
+        """Return the gateways whose clocks must be measured: suspect, or with an unconfirmed correction."""
         unconfirmed = (
             each for each in self.shifts if each not in self._unresponsive and not self.is_confirmed(each)
         )
@@ -266,7 +279,7 @@ class GatewayClocks:
             self.shifts[gateway] = -ahead
 
     def _log(self, gateway: int, ahead: int) -> None:
-        """Log that a clock is wrong, once until it changes."""
+        """Log that a clock is wrong, or correct again. Repeat this only if the offset changes by a minute."""
         logged = self._logged_offsets.get(gateway)
         if abs(ahead) > _LOGGED_OFFSET_MS:
             if logged is None or abs(ahead - logged) > _LOGGED_OFFSET_MS:

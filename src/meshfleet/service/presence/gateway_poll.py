@@ -1,4 +1,4 @@
-"""Poll of the gateways that are connected to the embedded broker (rest-77)."""
+"""Polls the embedded broker for the gateways that are connected (rest-77)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ async def poll_gateways(
     *,
     pause: float = _POLL_SECONDS,
 ) -> None:
-    """Report connected gateways to the tracker until canceled, and call `on_connect` for new connections.
+    """Pass the connected gateways to the tracker until canceled, and call `on_connect` for new connections.
 
-    A gateway that reconnects has a new connection number and is reported again. Return at once on an external
-    broker.
+    A gateway that reconnects between two polls is detected by its connection number, which differs for every
+    connection. With an external broker, return at once: connections are unknown.
     """
     previous: dict[int, int] = {}
     while (connected := transport.connected_gateways()) is not None:

@@ -1,4 +1,4 @@
-"""When and through which gateway each device was last seen."""
+"""Keeps when and through which gateway a report of each device was last received."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
 
-# Interval of a device: how often it sends heartbeats, and so when it counts as silent (rest-51, rest-52).
+# Interval of a device: the time between its heartbeats. It determines when a device counts as silent
+# (rest-51, rest-52).
 
 _MAX_INTERVALS: Final = 8
 _MIN_INTERVALS: Final = 3
-"""Maximum number of intervals stored per device, and the number required for an estimate."""
+"""Maximum number of intervals kept per device, and the minimum number to compute their median."""
 
 _INTERVAL_FORMATS: Final = tuple(BinaryFormat(f"={count}I") for count in range(_MAX_INTERVALS + 1))
-"""Formats for 0 to 8 intervals as bytes: compact and fast, because a million devices have eight each."""
+"""Binary formats for 0 to 8 intervals: packed, the intervals of a million devices fit in memory."""
 pack_interval: Final = _INTERVAL_FORMATS[1].pack
 KEPT_INTERVAL_BYTES: Final = _INTERVAL_FORMATS[_MAX_INTERVALS - 1].size
-"""Bytes of the intervals that are kept when another one is added."""
+"""Number of bytes of the packed intervals that are kept when another interval is added in front."""
 MAX_INTERVAL_MS: Final = 2**32 - 1
 
 DEFAULT_INTERVAL_MS: Final = 20 * 60_000
-"""Assumed milliseconds between two heartbeats, until enough intervals of a device are known."""
+"""Assumed milliseconds between two heartbeats until enough intervals of a device have been measured."""
 
 _MIN_INTERVAL_MS: Final = 60_000
 MISSED_HEARTBEATS: Final = 3
-"""Number of missed heartbeats after which a device is silent."""
+"""Number of usual intervals without a report after which a device counts as silent."""
 
 _REORDER_TOLERANCE_MS: Final = 60_000
-"""Milliseconds by which a heartbeat may arrive out of order; beyond that, the gateway's clock was set."""
+"""Milliseconds that a heartbeat may be older than the previous one and count as delivered out of order.
+
+If it is even older, the gateway's clock was set back.
+"""
 
 
 class LastSeen(Struct, gc=False):
@@ -40,26 +44,26 @@ class LastSeen(Struct, gc=False):
 
     # Fields that every heartbeat changes come first: with a million devices almost none is in the CPU cache.
     heard_at: int
-    """Time when the device was last seen."""
+    """Time when a report of the device was last received."""
     gateway: int
-    """Gateway through which it was last seen."""
+    """Gateway through which that report was received."""
     connected: bool
     heartbeat_at: int = 0
-    """Time of its last heartbeat, by the gateway's corrected clock."""
+    """Time of the device's last heartbeat by the gateway's clock, corrected if that clock is wrong."""
     heartbeat_gateway: int = 0
-    """Gateway of that heartbeat."""
+    """Gateway that sent the last heartbeat."""
     packed_intervals: bytes = b""
-    """Last intervals in milliseconds, packed, the newest first."""
+    """Last intervals between heartbeats in milliseconds, packed as unsigned 32-bit integers, newest first."""
     due_slot: int = 0
-    """Slot of the timer wheel in which the device is checked next."""
+    """Slot of the timer wheel at which the device is next checked for silence."""
     stored_interval: int = DEFAULT_INTERVAL_MS
-    """Milliseconds between its heartbeats as last estimated."""
+    """Milliseconds between heartbeats as stored in the database, used until enough intervals are measured."""
     previous_gateway: int = 0
     previous_heard_at: int = 0
-    """Other gateway through which it was seen before, and when; 0 if there is none."""
+    """Gateway through which reports were received before `gateway`, and when the last one was; 0: none."""
 
     def mark_heard(self, gateway: int, at: int) -> None:
-        """Record that the device was seen."""
+        """Record that a report of the device was received through a gateway."""
         if gateway != self.gateway:
             self.previous_gateway, self.previous_heard_at = self.gateway, self.heard_at
             self.gateway = gateway
@@ -80,7 +84,7 @@ class LastSeen(Struct, gc=False):
 
     @property
     def interval(self) -> int:
-        """Usual milliseconds between two heartbeats: the median, or the stored estimate."""
+        """Usual milliseconds between heartbeats: the median, or the stored value if few were measured."""
         count = len(self.packed_intervals) // _INTERVAL_FORMATS[1].size
         if count < _MIN_INTERVALS:
             return self.stored_interval
@@ -89,13 +93,13 @@ class LastSeen(Struct, gc=False):
 
     @property
     def silence_timeout(self) -> int:
-        """Milliseconds without reports after which the device is silent."""
+        """Milliseconds without reports after which the device counts as silent."""
         return MISSED_HEARTBEATS * self.interval
 
     def switch_gateway(self, connected: Container[int], now: int) -> bool:
         """Switch to the previous gateway after the current one disconnected.
 
-        Return False if it is not connected, or has not seen the device recently.
+        Return False if the previous gateway is not connected, or has not received the device recently.
         """
         if self.previous_gateway not in connected or now - self.previous_heard_at >= self.silence_timeout:
             return False
@@ -103,25 +107,28 @@ class LastSeen(Struct, gc=False):
         return True
 
 
-# Timers of devices: a wheel of slots, each some seconds long.
+# Timers of devices: a timer wheel with slots of some seconds.
 
 _SLOT_MS: Final = 5_000
 """Milliseconds per slot."""
 
 
 class TimerWheel:
-    """Timer wheel of device checks. A device that was scheduled again since is skipped in its old slot."""
+    """Schedules checks whether devices are silent, in slots of 5 seconds.
+
+    A device that is scheduled again stays in its old slot too, but is skipped there.
+    """
 
     def __init__(self) -> None:
         self.slots: dict[int, list[int]] = {}
 
     def schedule(self, device: int, last_seen: LastSeen, at: int) -> None:
-        """Schedule the next check of a device soon after a time."""
+        """Schedule the next check of a device in the first slot after the time `at`."""
         last_seen.due_slot = at // _SLOT_MS + 1
         self.slots.setdefault(last_seen.due_slot, []).append(device)
 
     def pop_due(self, by_device: dict[int, LastSeen], now: int) -> Iterator[tuple[int, LastSeen]]:
-        """Remove and yield the devices that are due and connected."""
+        """Remove the devices whose check is due, and yield those that are connected."""
         for slot in sorted(slot for slot in self.slots if slot * _SLOT_MS <= now):
             devices = self.slots[slot]
             while devices:  # a caller that stops early leaves the rest
@@ -137,30 +144,33 @@ class TimerWheel:
 
 
 class LastSeenIndex:
-    """Presence data by device, and devices by the gateway through which they were last seen."""
+    """Index of `LastSeen` by device, and of devices by the gateway that last received them."""
 
     def __init__(self) -> None:
         self.devices: dict[int, LastSeen] = {}
         self._by_gateway: dict[int, set[int]] = {}
 
     def devices_behind(self, gateway: int) -> list[int]:
-        """Return the devices that were last seen through a gateway."""
+        """Return the devices whose last report came through a gateway."""
         return list(self._by_gateway.get(gateway, ()))
 
     def add(self, device: int, gateway: int, now: int) -> LastSeen:
-        """Add a new device."""
+        """Add a new device, which is not connected yet."""
         last_seen = self.devices[device] = LastSeen(now, gateway, connected=False)
         self._by_gateway.setdefault(gateway, set()).add(device)
         return last_seen
 
     def mark_heard(self, device: int, gateway: int, now: int) -> None:
-        """Record that a device was seen through a gateway, which may be a different one than before."""
+        """Record that a report of a device was received through a gateway, maybe another one than before."""
         last_seen = self.devices[device]
         self._move(device, last_seen.gateway, gateway)
         last_seen.mark_heard(gateway, now)
 
     def switch_gateway(self, device: int, connected: dict[int, int], now: int) -> bool:
-        """Switch a device to its previous gateway. Return False if that is not possible."""
+        """Switch a device to its previous gateway, if that one is connected and received the device recently.
+
+        Return whether it was switched.
+        """
         last_seen = self.devices[device]
         former_gateway = last_seen.gateway
         if not last_seen.switch_gateway(connected, now):
@@ -175,7 +185,10 @@ class LastSeenIndex:
             self._detach(device, last_seen.gateway)
 
     def clock_source(self, device: int, gateway: int) -> int:
-        """Return the device as a source of its gateway's time if other devices could confirm it, else 0."""
+        """Return `device` if its gateway has other devices, which could confirm the reported time, else 0.
+
+        Return 0 for the gateway itself as well.
+        """
         devices = self._by_gateway.get(gateway, set())
         others = len(devices) - (device in devices) - (gateway in devices)
         return device if others and device != gateway else 0

@@ -1,4 +1,4 @@
-"""`/api/v1/devices/{id}/connectivity`."""
+"""REST route of the connection history of a device: `/api/v1/devices/{id}/connectivity`."""
 
 from typing import NamedTuple
 
@@ -22,13 +22,13 @@ from meshfleet.service.http.query import NextToken
 
 
 class ConnectivityListing(Struct, frozen=True, kw_only=True):
-    """Query that the page tokens of a history belong to."""
+    """Query of a connection history. Page tokens are signed for it, so that they fit no other query."""
 
     device: int
 
 
 class ConnectivityEntry(NamedTuple):
-    """Change of a device with its row number."""
+    """Change of a device's connection state, with its row id."""
 
     number: int
     body: ConnectivityChange
@@ -37,7 +37,7 @@ class ConnectivityEntry(NamedTuple):
 def list_connectivity_changes(
     connection: Connection, device: int, *, before: int | None, limit: int
 ) -> list[ConnectivityEntry]:
-    """List the changes of a device, newest first, starting after the row `before` if there is one."""
+    """List the changes of a device, newest first; only rows with an id below `before`, if given."""
     columns = connectivity.c
     query = select(connectivity).where(columns.device == device).order_by(columns.id.desc()).limit(limit)
     if before is not None:

@@ -1,4 +1,4 @@
-"""Presence in the database: connection state of devices, and the history of its changes."""
+"""SQL of presence: the connection state of devices, and the history of its changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DELETE_HISTORY: Final = (
 
 
 class PresenceSnapshot(NamedTuple):
-    """Stored state of the previous process of the service."""
+    """Presence as the previous process stored it: all gateways, and the connected devices."""
 
     gateways: set[int]
     devices: Sequence[tuple[int, int | None, int | None]]
@@ -37,12 +37,12 @@ class PresenceSnapshot(NamedTuple):
 
 
 class PresenceWriteResult(NamedTuple):
-    """Result of storing changes."""
+    """Result of storing presence changes."""
 
     written: Sequence[PresenceChange] = ()
-    """Changes that differed from the stored state."""
+    """Changes that were stored; changes that match the stored state are skipped."""
     unknown_devices: Collection[int] = ()
-    """Devices that are not in the registry."""
+    """Devices that are not in the database, so that their changes were not stored."""
 
 
 def load_presence(connection: Connection) -> PresenceSnapshot:
@@ -57,7 +57,10 @@ def load_presence(connection: Connection) -> PresenceSnapshot:
 
 
 def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -> PresenceWriteResult:
-    """Store the changes of known devices, and add those that differ to the history."""
+    """Store the changes that differ from the stored state, and add them to the history.
+
+    Skip devices that are not in the database, and return them.
+    """
     if not changes:
         return PresenceWriteResult()
     devices = {change.device for change in changes}
@@ -83,18 +86,21 @@ def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -
 
 
 def update_intervals(connection: Connection, intervals: Sequence[tuple[int, int]]) -> None:
-    """Store the estimated intervals of devices for the next start."""
+    """Store the usual intervals between heartbeats, as pairs of device and milliseconds."""
     if intervals:
         bulk.update_rows(connection, device_state, _UPDATE_INTERVAL, intervals)
 
 
 def delete_history(connection: Connection, before: int) -> None:
-    """Delete at most 1000 history entries before a time; called with every flush."""
+    """Delete history entries before a time, at most 1000; every flush calls this."""
     bulk.execute_many(connection, _DELETE_HISTORY, [(before,)])
 
 
 def find_dfu_owners(connection: Connection, addresses: Iterable[int]) -> dict[int, int]:
-    """Map addresses to devices: in DFU mode a device may use its own address + 1 (report-46)."""
+    """Map DFU addresses to devices in the database.
+
+    In DFU mode a device may use its own address + 1 (report-46).
+    """
     candidates = sorted({number for address in addresses for number in (address - 1, address)})
     if not candidates:
         return {}

@@ -1,8 +1,8 @@
-"""Tracker of the connection state of gateways and devices (rest-51, rest-77, rest-78).
+"""Tracks the connection state of gateways and devices (rest-51, rest-77, rest-78).
 
-A device is connected if it was seen within three of its usual intervals, through a gateway that is
-connected itself. Silent devices are found with a timer wheel: each device is in the slot of its next check,
-and reports do not move it. So a device costs one check in three minutes, however often it reports.
+A device is connected if a report was received within three of its usual intervals, through a connected
+gateway. Silent devices are found with a timer wheel: each device is in the slot of its next check, and
+reports do not move it. So a device costs one check in three minutes, however often it reports.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-# Changes on their way to the database, flushed every two seconds.
+# Changes that wait for the next flush to the database, some seconds later.
 
 
 class PendingPresence(NamedTuple):
@@ -35,15 +35,15 @@ class PendingPresence(NamedTuple):
 
     changes: Sequence[PresenceChange]
     intervals: Mapping[int, int]
-    """New intervals by device, in milliseconds."""
+    """Usual milliseconds between heartbeats to store, by device."""
     dfu_addresses: Mapping[int, int]
-    """Received DFU addresses that may belong to known devices, each with its gateway."""
+    """Addresses received in DFU mode, each with its gateway; the flush looks up their devices."""
     history_cutoff: int | None
     """Time before which history is deleted; None deletes nothing."""
 
 
 class PresenceFlush:
-    """Flush part that stores presence changes."""
+    """Stores presence changes as part of an ingest flush, and notifies the subscriber after the commit."""
 
     def __init__(self, tracker: PresenceTracker, pending: PendingPresence, now: int) -> None:
         self._tracker = tracker
@@ -54,11 +54,11 @@ class PresenceFlush:
 
     @property
     def changes(self) -> Sequence[PresenceChange]:
-        """Changes to store."""
+        """Presence changes to store."""
         return self._pending.changes
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Store the changes of known devices, and collect the unknown devices."""
+        """Store the changes, and find the devices of DFU addresses."""
         self._result = store.update_presence(
             connection, [*self._pending.changes, *self._changes_of_added(added)]
         )
@@ -68,7 +68,7 @@ class PresenceFlush:
             store.delete_history(connection, self._pending.history_cutoff)
 
     def on_flushed(self) -> None:
-        """Apply what the database returned, and notify the subscriber."""
+        """Remove devices that are not in the database, mark those in DFU mode, and notify the subscriber."""
         for device in self._result.unknown_devices:
             self._tracker.remove(device)
         for address, device in self._dfu_owners.items():
@@ -77,7 +77,10 @@ class PresenceFlush:
         self._notify()
 
     def _changes_of_added(self, added: Collection[int]) -> Iterator[PresenceChange]:
-        """Yield changes for devices that were deleted and added again without being disconnected."""
+        """Yield changes for added devices that count as connected without a pending change.
+
+        They were deleted from the database while connected, and reported again.
+        """
         changed_devices = {change.device for change in self._pending.changes}
         for device in added:
             last_seen = self._tracker.find_connected(device)
@@ -112,36 +115,36 @@ if TYPE_CHECKING:
     from meshfleet.service.presence.store import PresenceSnapshot
 
     class PresenceSubscriber(Protocol):
-        """Receiver of stored changes."""
+        """Receiver of presence changes after they were stored."""
 
         def devices_changed(self, devices: Collection[int]) -> None:
-            """Handle devices that connected or disconnected one by one."""
+            """Handle devices that connected or disconnected independently of their gateways."""
 
         def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
-            """Handle a gateway that connected or disconnected together with these devices."""
+            """Handle a gateway that connected or disconnected, and the devices that did so with it."""
 
 
 _MAX_CHECK_INTERVAL_MS: Final = 180_000
-"""Maximum milliseconds until the next check of a device, because its interval may change meanwhile."""
+"""Maximum milliseconds until a device is checked for silence again, as its usual interval may change."""
 
 _MAX_CHANGES: Final = 10_000
 """Maximum number of devices that change in one flush, so that the event loop is not blocked."""
 
 _CHECKS_PER_INTERVAL_UPDATE: Final = 8
-"""Number of checks of an active device of which one updates its stored interval."""
+"""One of this many checks of an active device updates its stored interval."""
 
 _STALL_MS: Final = 30_000
-"""Milliseconds between two flushes beyond which reports may have been missed.
+"""If two flushes are this many milliseconds apart, reports may have been missed.
 
-The database was unavailable, the machine slept, or the local clock was set.
+Then the database was unavailable, the machine slept, or the local clock was set.
 """
 
 _RECONNECT_GRACE_MS: Final = 60_000
-"""Milliseconds that gateways have to reconnect after the service was not reachable."""
+"""Milliseconds that gateways have to reconnect after the service was unreachable."""
 
 
 class PresenceTracker:
-    """Connection state of devices and gateways, derived from their reports and connections."""
+    """Derives the connection state of devices and gateways from their reports and MQTT connections."""
 
     def __init__(
         self,
@@ -152,27 +155,31 @@ class PresenceTracker:
         subscriber: PresenceSubscriber | None = None,
         now: int,
     ) -> None:
-        """Create a tracker. `subscriber` is notified about changes that are committed.
+        """Create a tracker. `subscriber` is notified about changes after their commit.
 
-        With `external_broker`, gateways use another broker and count as connected while their reports arrive.
-        `retention_ms` is the number of milliseconds for which history is kept; None keeps it forever.
+        With `external_broker`, gateways are connected to another broker. Then a gateway counts as connected
+        while its reports arrive. History is kept for `retention_ms` milliseconds; None keeps it forever.
         """
         self.clocks = clocks
         self._external_broker = external_broker
         self._retention_ms = retention_ms
         self._listening_since = now
-        """Time since when reports are received without a break. No device is silent before that."""
+        """Time since when reports are received without interruption. Silence of devices counts from here."""
         self._checked_at = now
         self._last_seen = LastSeenIndex()
         self._timer_wheel = TimerWheel()
         self._activity = ActivityDetector(self._last_seen, clocks, external_broker=external_broker)
         self._gateways = self._activity.gateways
         self._connected_gateways: dict[int, int] = {}
-        """Connected gateways, each with the number of its connection; 0 if not seen since the last break."""
+        """Connected gateways, each with its connection number, which differs for every connection.
+
+        0: the gateway was connected before reports were interrupted, and in no poll since. With an external
+        broker, the number is 1.
+        """
         self._polled_gateways: dict[int, int] | None = None
-        """Gateways connected to the embedded broker at the last poll; None if there is no new poll."""
+        """Result of the last poll of the embedded broker; None if the last flush has processed it."""
         self._learned_intervals: dict[int, int] = {}
-        """Intervals that are not stored yet."""
+        """Usual intervals by device in milliseconds that the next flush stores."""
         self.subscriber = subscriber
         self.change_counts: Counter[str] = Counter()
         """Number of stored changes by cause."""
@@ -180,7 +187,7 @@ class PresenceTracker:
     # Input
 
     def restore(self, snapshot: PresenceSnapshot) -> None:
-        """Restore the state of the previous process. Silence is counted from the start."""
+        """Restore the state of the previous process. Silence of devices counts from the start of this one."""
         self._gateways |= snapshot.gateways
         # One int object for all devices behind a gateway, to save memory.
         shared_numbers = {each: each for each in snapshot.gateways}
@@ -197,7 +204,7 @@ class PresenceTracker:
             self._timer_wheel.schedule(device, last_seen, self._checked_at + device % _MAX_CHECK_INTERVAL_MS)
 
     def set_connected_gateways(self, gateways: dict[int, int]) -> None:
-        """Set the gateways that are connected now, each with the number of its connection."""
+        """Set the gateways that are connected now, each with its connection number."""
         self._polled_gateways = gateways
 
     @property
@@ -206,16 +213,19 @@ class PresenceTracker:
         return len(self._connected_gateways)
 
     def pause_detection(self, now: int) -> None:
-        """Restart the silence timeouts: reports cannot be received now, and gateways cannot reconnect."""
+        """Restart the silence timeouts of all devices and the time that gateways have to reconnect.
+
+        Call this while the service cannot receive reports.
+        """
         self._listening_since = now
         self._connected_gateways = dict.fromkeys(self._connected_gateways, 0)
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Mark the devices in a committed batch."""
+        """Mark the devices that report in a committed batch as active."""
         self._activity.on_commit(batch)
 
     def prepare_flush(self, states: PendingStates, now: int) -> PresenceFlush:  # noqa: ARG002 # states do not affect presence
-        """Return the changes since the last flush, to be stored."""
+        """Compute and apply the presence changes since the last flush. Return them to be stored."""
         if not 0 <= now - self._checked_at < _STALL_MS:
             self.pause_detection(now)
         if now < self._checked_at:
@@ -233,7 +243,7 @@ class PresenceTracker:
         return PresenceFlush(self, pending, now)
 
     def mark_heard(self, device: int, gateway: int, now: int) -> None:
-        """Record that a device was seen; called for devices found in the database."""
+        """Record that a device was received in DFU mode, after its DFU address was found in the database."""
         self._activity.mark_heard(device, gateway, now)
 
     # State
@@ -249,12 +259,12 @@ class PresenceTracker:
             self._schedule_check(change.device, last_seen, max(silent_at, now), now)
 
     def remove(self, device: int) -> None:
-        """Discard a device that is not in the registry. If it is seen again, it is new."""
+        """Discard a device that is not in the database. If it reports again, it counts as new."""
         self._connected_gateways.pop(device, None)
         self._last_seen.remove(device)
 
     def find_connected(self, device: int) -> LastSeen | None:
-        """Return the data of a device if it is connected, else None."""
+        """Return the presence data of a device if it is connected, else None."""
         last_seen = self._last_seen.devices.get(device)
         return last_seen if last_seen is not None and last_seen.connected else None
 
@@ -264,7 +274,7 @@ class PresenceTracker:
         if self._polled_gateways is None:
             return
         polled, self._polled_gateways = self._polled_gateways, None
-        # First, so that these gateways do not disconnect together with a gateway that sees their radio.
+        # First, so that these gateways do not disconnect together with a gateway that receives their radio.
         self._gateways.update(polled)
         is_grace_period = now - self._listening_since < _RECONNECT_GRACE_MS
         disconnected = [
@@ -285,7 +295,7 @@ class PresenceTracker:
         )
 
     def _limit_gateways(self, gateways: list[int]) -> Iterator[int]:
-        """Yield gateways until their devices reach the limit; the next poll handles the others."""
+        """Yield gateways until they have `_MAX_CHANGES` devices together; the next poll handles the rest."""
         count = 0
         for gateway in gateways:
             count += len(self._last_seen.devices_behind(gateway))
@@ -294,7 +304,7 @@ class PresenceTracker:
                 return
 
     def _connect_gateway(self, gateway: int, now: int, cause: PresenceCause) -> Iterator[PresenceChange]:
-        """Connect a gateway and the devices behind it that are not silent."""
+        """Yield the changes when a gateway connects: itself, and its devices that are not silent."""
         yield PresenceChange.to_connected(gateway, now, cause, gateway)
         for device in self._last_seen.devices_behind(gateway):
             last_seen = self._last_seen.devices[device]
@@ -306,7 +316,7 @@ class PresenceTracker:
                 yield PresenceChange.to_connected(device, now, PresenceCause.GATEWAY, gateway)
 
     def _disconnect_gateway(self, gateway: int, now: int, cause: PresenceCause) -> Iterator[PresenceChange]:
-        """Disconnect a gateway and the devices behind it that no other connected gateway sees."""
+        """Yield the changes when a gateway disconnects: itself, and devices without another gateway."""
         yield PresenceChange.to_disconnected(gateway, now, cause, gateway)
         for device in self._last_seen.devices_behind(gateway):
             last_seen = self._last_seen.devices[device]
@@ -345,7 +355,7 @@ class PresenceTracker:
                 and last_seen.stored_interval != DEFAULT_INTERVAL_MS
                 and (last_seen.due_slot + device) % _CHECKS_PER_INTERVAL_UPDATE
             ):
-                # Seen recently: cannot be silent yet.
+                # A report was received recently, so the device cannot be silent yet.
                 self._timer_wheel.schedule(device, last_seen, last_seen.heard_at + _MAX_CHECK_INTERVAL_MS)
                 continue
             interval = last_seen.interval
@@ -365,31 +375,31 @@ class PresenceTracker:
                 return
 
     def _time_out_gateway(self, gateway: int, now: int) -> Iterator[PresenceChange]:
-        """Disconnect a gateway that is silent; only on an external broker, where connections are unknown."""
+        """Disconnect a silent gateway, but only with an external broker, where its connection is unknown."""
         if self._external_broker:
             self._connected_gateways.pop(gateway, None)
             self.clocks.reset_confirmation(gateway)
             yield from self._disconnect_gateway(gateway, now, PresenceCause.SILENT)
 
     def _is_gateway_late(self, gateway: int, now: int) -> bool:
-        """Return whether reports of a gateway are overdue, so that it may time out with its devices."""
+        """Return whether reports of a gateway are overdue, so that it may be silent, not its devices."""
         last_seen = self._last_seen.devices.get(gateway)
         if not self._external_broker or last_seen is None or gateway not in self._connected_gateways:
             return False
         return 2 * (now - max(last_seen.heard_at, self._listening_since)) > 3 * last_seen.interval
 
     def _learn_interval(self, device: int, last_seen: LastSeen, interval: int) -> None:
-        """Queue an interval to be stored if it differs from the stored one."""
+        """Queue an interval to be stored if it differs from the stored one by more than 10%."""
         if abs(interval - last_seen.stored_interval) > last_seen.stored_interval // 10:
             last_seen.stored_interval = interval
             self._learned_intervals[device] = interval
 
     def _schedule_check(self, device: int, last_seen: LastSeen, silent_at: int, now: int) -> None:
-        """Schedule the next check when the device may be silent, or earlier."""
+        """Schedule the next check of a device at `silent_at`, but at most three minutes from now."""
         self._timer_wheel.schedule(device, last_seen, min(silent_at, now + _MAX_CHECK_INTERVAL_MS))
 
     def _rewind_clock(self, now: int) -> None:
-        """Handle that the local clock was set back: limit all times to now, and schedule all checks again."""
+        """Limit all times to now and schedule all checks again, after the local clock was set back."""
         self._timer_wheel.clear()
         for device, last_seen in self._last_seen.devices.items():
             last_seen.heard_at, last_seen.previous_heard_at = (

@@ -1,7 +1,7 @@
-"""Requests made over REST, from submission to the response.
+"""Executes requests made over REST, from submission to the response.
 
-The dispatcher selects a gateway, records the request in the history if it must not get lost, and executes it
-in a task of its own: the client may wait for the response or fetch it later.
+The dispatcher selects a gateway and sends the request in a task of its own, so the client may wait for the
+response or fetch it later. A request that must not get lost is stored in the history before it is sent.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.rpc import RpcClient
 
 
-# Response of a gateway as REST returns it (rest-99).
+# Conversion of a gateway's response to the REST response (rest-99).
 
 _COPIED_FIELDS: Final = (
     "status",
@@ -82,7 +82,7 @@ _FORMATTED_FIELDS: Final[Mapping[str, Callable[[Any], object]]] = {
 
 
 def build_answer(response: Response, entry: HistoryEntry, route: GatewayRoute) -> RequestAnswer:
-    """Build the REST response from a gateway's response and the reason why that gateway was selected."""
+    """Build the REST response: the gateway's response, and why this gateway was selected."""
     fields: dict[str, Any] = {name: getattr(response, name, UNSET) for name in _COPIED_FIELDS}
     for name, format_value in _FORMATTED_FIELDS.items():
         value = getattr(response, name, UNSET)
@@ -92,13 +92,13 @@ def build_answer(response: Response, entry: HistoryEntry, route: GatewayRoute) -
     return RequestAnswer(**fields, id=entry.record.id, gateway=route.gateway, choice=route.choice)
 
 
-# Entry point of REST; it exists even while no dispatcher is attached.
+# Entry point for REST handlers; it exists even while no dispatcher is attached.
 
 _KEY_PATTERN: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class RequestFacade:
-    """Entry point for requests made over REST. Raises `BrokerUnavailable` until a dispatcher is attached."""
+    """Entry point for REST handlers. Raises `BrokerUnavailable` until a dispatcher is attached."""
 
     def __init__(self, secret: bytes) -> None:
         """Create a facade that hashes idempotency keys and request bodies with `secret`."""
@@ -106,7 +106,7 @@ class RequestFacade:
         self._dispatcher: RequestDispatcher | None = None
 
     def attach(self, dispatcher: RequestDispatcher) -> None:
-        """Accept requests from now on."""
+        """Set the dispatcher that executes requests from now on."""
         self._dispatcher = dispatcher
 
     @property
@@ -127,8 +127,8 @@ class RequestFacade:
     ) -> IdempotencyKey | None:
         """Return the stored form of an idempotency key, which is unique per actor (rest-25).
 
-        `scope` is what the request addresses: a device or a path. Raise `InvalidRequest` if the key is
-        malformed.
+        `scope` is the device or path that the request addresses. Return None without a key. Raise
+        `InvalidRequest` if the key is malformed.
         """
         if given is None:
             return None
@@ -143,13 +143,13 @@ class RequestFacade:
         )
 
     def _hash(self, *parts: str) -> str:
-        # Each part with its length, so that no two different lists of parts concatenate to the same text.
+        # Each part is preceded by its length, so that different lists of parts never give the same text.
         text = "".join(f"{len(part)}:{part}" for part in parts)
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
 
 def unwrap_answer(record: RequestRecord) -> RequestAnswer:
-    """Return the response of a finished request, or raise the error that it ended with."""
+    """Return the response of a finished request, or raise the error with which the request failed."""
     if record.state is RequestState.DONE and record.response is not None:
         return record.response
     if record.problem is None:
@@ -160,11 +160,11 @@ def unwrap_answer(record: RequestRecord) -> RequestAnswer:
 _log = logging.getLogger(__name__)
 
 _MAX_ATTEMPTS: Final = 3
-"""Maximum number of times a read is sent if its gateway disconnects before it responds."""
+"""Maximum number of times that a read is sent, if gateways disconnect before they respond."""
 
 
 class RequestDispatcher:
-    """Executor of requests made over REST, which it records in the history."""
+    """Executes requests made over REST and records them in the history."""
 
     def __init__(
         self,
@@ -183,10 +183,10 @@ class RequestDispatcher:
         self._idempotency = IdempotencyRegistry(self._find_by_key)
         self._tasks: asyncio.TaskGroup | None = None
         self.outcomes: Counter[tuple[str, str]] = Counter()
-        """Number of finished requests by operation and outcome: `done` or the code of the problem."""
+        """Number of finished requests by operation and outcome: `done`, or the error code."""
 
     async def run(self) -> None:
-        """Execute requests until canceled. Requests still running then are failed and recorded as failed."""
+        """Execute requests until canceled. Requests that are still running then are recorded as failed."""
         history_task = asyncio.create_task(self._history.run(), name="requests.history")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -211,8 +211,9 @@ class RequestDispatcher:
     ) -> RequestHandle:
         """Send a request, unless one with the same idempotency key was sent before.
 
-        Return a handle as soon as the request is accepted; its future resolves to the outcome. Raise
-        `NotFound`, `GatewayTooOld`, or an `Unanswered` error if the request could not be sent.
+        Return a handle as soon as the request is accepted; the handle's future resolves to the outcome. Raise
+        `NotFound`, `GatewayTooOld`, or an `Unanswered` error if the request could not be sent. `is_awaited`
+        is False if the client does not wait for the outcome.
         """
         is_durable = key is not None or not is_awaited or not prepared.is_read
         deadline = asyncio.get_running_loop().time() + prepared.timeout
@@ -265,7 +266,7 @@ class RequestDispatcher:
         return RequestHandle(entry.record.id, outcome)
 
     def _reject(self, entry: HistoryEntry, error: Unanswered) -> NoReturn:
-        """Record that the request was not sent, and raise the error."""
+        """Record in the history that a request was not sent, and raise the error."""
         entry.fail(error, self._now())
         self._history.enqueue(entry)
         raise error
@@ -273,7 +274,7 @@ class RequestDispatcher:
     async def _execute(
         self, entry: HistoryEntry, prepared: PreparedRequest, route: GatewayRoute, deadline: float
     ) -> None:
-        """Send a request and store its response or error in the history entry."""
+        """Send a request and set its response or error in the history entry."""
         try:
             entry.complete(await self._send_with_retries(entry, prepared, route, deadline), self._now())
         except FleetError as exc:
@@ -288,9 +289,9 @@ class RequestDispatcher:
     def _finish(
         self, entry: HistoryEntry, prepared: PreparedRequest, outcome: asyncio.Future[RequestRecord]
     ) -> None:
-        """Record the outcome and resolve the handle's future.
+        """Record the outcome of a request, and resolve the future of its handle.
 
-        A request whose task was canceled before it started was not sent.
+        An entry without an outcome was not sent: its task was canceled before it started.
         """
         if entry.finished_at is None:
             entry.fail(BrokerUnavailable("the service is shutting down"), self._now())
@@ -319,7 +320,7 @@ class RequestDispatcher:
                 )
                 return build_answer(reply.response, entry, route)
             except Unanswered as exc:
-                # Keep an error that says that the request may have been sent.
+                # If an earlier attempt may have been sent, raise the error that says so.
                 error = exc if exc.sent or error is None else error
                 may_retry = isinstance(exc, GatewayLost | GatewayOffline) and loop.time() < deadline
                 if not prepared.is_read or attempt == _MAX_ATTEMPTS or not may_retry:
@@ -331,9 +332,9 @@ class RequestDispatcher:
     async def _select_again(
         self, entry: HistoryEntry, prepared: PreparedRequest, error: Unanswered
     ) -> GatewayRoute:
-        """Return another gateway, or the previous one if it is connected again.
+        """Select a gateway for another attempt: the previous one if it is connected again, or another.
 
-        Raise `error` if there is none.
+        Raise `error` if no gateway is available.
         """
         try:
             route = await self._selector.select(entry.device, prepared.gateway)

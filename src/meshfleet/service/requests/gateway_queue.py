@@ -1,7 +1,7 @@
-"""Queues of requests per gateway.
+"""Queues of requests that wait until their gateway can process them.
 
-A gateway gets a limited number of requests at a time, because its radio is slow. A request that waits here
-can still be overtaken by one with a higher priority, or be canceled without having been sent.
+A gateway gets a limited number of requests at a time, because its radio is slow. Requests with a higher
+priority are sent first. A queued request can be canceled without having been sent.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _HIGHEST_FIRST: Final = tuple(sorted(Priority, reverse=True))
 
 
 class _GatewayQueue(Generic[Ticket]):
-    """Active and queued requests of one gateway."""
+    """Number of active requests of one gateway, and its queued requests."""
 
     __slots__ = ("active", "queued")
 
     def __init__(self) -> None:
         self.active = 0
         self.queued: dict[Priority, dict[Ticket, None]] = {}
-        """Tickets by priority in the order of arrival. Usually empty."""
+        """Tickets of queued requests by priority, in the order of arrival."""
 
     def pop(self) -> Ticket | None:
-        """Remove and return the next ticket. Return None if none is queued."""
+        """Remove and return the oldest ticket with the highest priority. Return None if none is queued."""
         for priority in _HIGHEST_FIRST:
             queue = self.queued.get(priority)
             if queue:
@@ -52,7 +52,7 @@ class _GatewayQueue(Generic[Ticket]):
 
 
 class GatewayQueues(Generic[Ticket]):
-    """Queue of each gateway. A ticket is any value by which the caller identifies a waiting request."""
+    """Queues of all gateways. A ticket is any value by which the caller identifies a queued request."""
 
     def __init__(self, max_concurrent: int) -> None:
         """Create the queues; a gateway gets at most `max_concurrent` requests at a time."""
@@ -72,7 +72,7 @@ class GatewayQueues(Generic[Ticket]):
         return False
 
     def release(self, gateway: Mac) -> Ticket | None:
-        """Release a slot. If a ticket is queued, remove and return it: it owns the slot now."""
+        """Release a slot of the gateway. If a ticket is queued, give it the slot and return it, else None."""
         queue = self._queues[gateway]
         ticket = queue.pop()
         if ticket is not None:
@@ -84,7 +84,7 @@ class GatewayQueues(Generic[Ticket]):
         return None
 
     def cancel(self, gateway: Mac, priority: Priority, ticket: Ticket) -> None:
-        """Remove a queued ticket. Do nothing if it is not queued any more."""
+        """Remove a queued ticket. Do nothing if the ticket is not queued any more."""
         queue = self._queues.get(gateway)
         if queue is not None and queue.remove(priority, ticket):
             self.queued -= 1

@@ -1,17 +1,18 @@
-"""Rule by which a gateway is selected for a device (rest-102), without I/O.
+"""Ranks the gateways that can reach a device (rest-102), without I/O.
 
-A gateway is as good as its best parent of the device, and an RSSI reading loses value with its age:
+A gateway receives a device through one or more parents in the mesh. Its score is that of the best parent, and
+decreases with the age of the RSSI reading:
 
     score = mean RSSI of the parent's newest minute - 4 dB per minute of age
 
-The factor is 4 dB because -40 dBm is next to the antenna, -100 dBm is the weakest signal that is received,
-and readings of the last 15 minutes count: a reading at the end of that time is worth nothing, however strong
-it was. Two gateways that see a device every minute differ by at most 4 dB for that reason, which is less
-than the noise of a reading.
+RSSI ranges from -40 dBm next to the antenna to -100 dBm, the weakest signal that is received. Readings of the
+last 15 minutes count, so at 4 dB per minute even the strongest reading is worth nothing at the end. If two
+gateways receive a device every minute, the ages of their readings change the scores by at most 4 dB, which is
+less than the noise of a reading.
 
-The score matters only among gateways that can be used: connected gateways rank first, then those whose last
-attempt for this device did not fail, then those that have not missed three of the device's intervals while
-another gateway still sees it.
+Before the score, these criteria decide: connected gateways rank first, then gateways whose last request to
+this device did not fail, then gateways that still receive the device. A gateway no longer receives a device
+if it missed three of its intervals while another gateway still receives it.
 """
 
 from __future__ import annotations
@@ -36,40 +37,43 @@ if TYPE_CHECKING:
 _MINUTE: Final = 60_000
 
 LOOKBACK_MS: Final = 15 * _MINUTE
-"""Age in milliseconds up to which a reading counts."""
+"""Maximum age in milliseconds of the readings that are considered."""
 
 _DECAY_DB_PER_MINUTE: Final = 4.0
-"""dB that a reading loses per minute."""
+"""dB that are subtracted from a reading for each minute of its age."""
 
 _DEFAULT_RSSI_DBM: Final = -90.0
-"""dBm assumed for a report without a reading: the device was seen, but the signal strength is unknown."""
+"""RSSI in dBm that is assumed for a report without RSSI, such as a heartbeat."""
 
 _LOST_AFTER_INTERVALS: Final = 3
-"""Intervals without a report after which a gateway has lost a device, if another one sees it."""
+"""Number of intervals without a report after which a gateway has lost a device.
+
+This applies only if another gateway still receives the device.
+"""
 
 _CURRENT_FOR_INTERVALS: Final = 2
-"""Intervals within which a gateway counts as seeing a device: one report may get lost."""
+"""A gateway still receives a device if a report arrived within this many intervals; one may get lost."""
 
 _FAILURE_COUNTS_MS: Final = 10 * _MINUTE
-"""Milliseconds for which a failed attempt counts.
+"""Milliseconds for which a failed request lowers the rank of a gateway.
 
-Longer than a job waits before its second attempt, so that this does not go to the gateway that failed.
+This is longer than a job waits before its second attempt, so that the second attempt uses another gateway.
 """
 
 _MAX_FAILURES: Final = 20_000
-"""Maximum number of failed attempts in memory; the oldest are discarded first."""
+"""Maximum number of failed attempts that are kept; the oldest are discarded first."""
 
 
 class LinkObservation(NamedTuple):
-    """Last time a gateway saw a device, directly or through one parent."""
+    """Last report of a device through a gateway and, if known, one parent in the mesh."""
 
     gateway: int
     heard_at: int
-    """Milliseconds since the epoch."""
+    """Time of the report in milliseconds since 1970."""
     parent: int | None = None
-    """Mesh device that saw it; None if the report does not name one."""
+    """Mesh device that received the device; None if the report does not name one."""
     rssi: float | None = None
-    """Mean of the newest minute in dBm; None if the report has no reading."""
+    """Mean RSSI of the newest minute in dBm; None if the report has no RSSI."""
     is_unreachable: bool = False
     """Whether requests cannot reach the device through this parent."""
 
@@ -80,26 +84,26 @@ class RankedGateway(NamedTuple):
     gateway: int
     connected: bool
     rssi: float | None
-    """dBm of the parent with the best score; None if there is no reading."""
+    """RSSI in dBm of the parent with the best score; None if no RSSI was reported."""
     heard_at: int
-    """Time when it last saw the device, in milliseconds."""
+    """Time of the last report of the device through this gateway, in milliseconds."""
     failed_ago: int | None
-    """Milliseconds since its last attempt for the device failed; None if there is no recent failure."""
+    """Milliseconds since a request to the device through this gateway failed; None: no recent failure."""
     is_silent: bool
-    """Whether it has lost the device while another gateway still sees it."""
+    """Whether this gateway no longer receives the device, but another one does."""
     score: float
 
 
 def parse_link_minutes(minutes: Iterable[StoredSample]) -> list[LinkObservation]:
-    """Return the observations in minutes of links and heartbeats, which may be in any order."""
+    """Convert minute roll-ups of links and heartbeats, in any order, to the newest observations."""
     return keep_newest_links([each for minute in minutes if (each := _to_observation(minute)) is not None])
 
 
 def keep_newest_links(observations: Iterable[LinkObservation]) -> list[LinkObservation]:
-    """Keep the newest observation of each parent, and of each gateway without a parent."""
+    """Keep the newest observation of each parent, and the newest without a parent of each gateway."""
     newest: dict[tuple[int | None, int], LinkObservation] = {}
     for each in observations:
-        # A parent is behind one gateway at a time: its newest observation says which.
+        # A parent is connected to one gateway at a time: its newest observation says which.
         key = (None, each.gateway) if each.parent is None else (each.parent, 0)
         if key not in newest or each.heard_at > newest[key].heard_at:
             newest[key] = each
@@ -114,11 +118,11 @@ def rank_gateways(
     failures: Mapping[int, int],
     now: int,
 ) -> list[RankedGateway]:
-    """Rank the gateways that have seen a device, the best first.
+    """Rank the gateways that have received a device, the best first.
 
     `interval` is the usual time between two heartbeats of the device in milliseconds. `failures` maps a
-    gateway to the milliseconds since its last attempt failed. If the attempts through all gateways failed,
-    the one whose failure is the oldest ranks first, so that they take turns.
+    gateway to the milliseconds since a request through it failed. If requests through all gateways failed,
+    the gateway with the oldest failure ranks first, so that the gateways take turns.
     """
     by_gateway: dict[int, list[LinkObservation]] = {}
     for each in observations:
@@ -146,22 +150,22 @@ def rank_gateways(
 
 
 def _best_signal(links: Collection[LinkObservation], now: int) -> tuple[float | None, float]:
-    """Return the RSSI of the best reading of a gateway, or None, and the gateway's score."""
+    """Return the RSSI of a gateway's best reading, or None without readings, and the gateway's score."""
     readings = [(each.rssi - _decay(each, now), each.rssi) for each in links if each.rssi is not None]
     score, rssi = max(readings, default=(-inf, None))
-    # A report without a reading proves that the gateway sees the device, not how well.
+    # A report without RSSI proves that the gateway receives the device, but not how well.
     assumed_rssi = _DEFAULT_RSSI_DBM if rssi is None else min(_DEFAULT_RSSI_DBM, rssi)
     assumed_scores = (assumed_rssi - _decay(each, now) for each in links if each.rssi is None)
     return rssi, max([score, *assumed_scores])
 
 
 def _decay(observation: LinkObservation, now: int) -> float:
-    """Return the dB that an observation has lost by its age; the gateway's clock may be ahead."""
+    """Return the dB to subtract for the age of an observation; 0 if its time is in the future."""
     return _DECAY_DB_PER_MINUTE * max(now - observation.heard_at, 0) / _MINUTE
 
 
 def _rank_key(gateway: RankedGateway) -> tuple[bool, bool, int, bool, float, int]:
-    """Return the sort key of a gateway; the best one has the greatest."""
+    """Return the sort key of a gateway; the best gateway has the greatest key."""
     failed_ago = gateway.failed_ago or 0
     return (
         gateway.connected,
@@ -185,10 +189,10 @@ def _to_observation(minute: StoredSample) -> LinkObservation | None:
 
 
 class FailedAttempts:
-    """Recently failed attempts per device and gateway, kept for some minutes.
+    """Last failed request per device and gateway, considered for ten minutes.
 
-    An attempt failed if there was no response, or if the gateway reported that the device did not respond or
-    has no route. A response of the device through the same gateway clears the failure.
+    A request failed if the gateway did not respond, or reported that the device did not respond or has no
+    route. A response of the device through the same gateway clears the failure.
     """
 
     def __init__(self, steady: Now = clock.steady) -> None:
@@ -199,7 +203,7 @@ class FailedAttempts:
         return len(self._failed_at)
 
     def add(self, device: int, gateway: int) -> None:
-        """Record that an attempt failed now."""
+        """Record that a request to a device through a gateway failed now."""
         key = (device, gateway)
         self._failed_at[key] = self._monotonic()
         self._failed_at.move_to_end(key)
@@ -207,11 +211,11 @@ class FailedAttempts:
             self._failed_at.popitem(last=False)
 
     def clear(self, device: int, gateway: int) -> None:
-        """Clear the failure: the device responded through this gateway."""
+        """Clear a failure after the device has responded through this gateway."""
         self._failed_at.pop((device, gateway), None)
 
     def get_ages(self, device: int, gateways: Iterable[int]) -> dict[int, int]:
-        """Return the milliseconds since the last failure, for each gateway that failed recently."""
+        """Return the milliseconds since the last failure, by gateway; only for the last ten minutes."""
         now = self._monotonic()
         ages = {
             each: now - at for each in gateways if (at := self._failed_at.get((device, each))) is not None

@@ -1,7 +1,7 @@
-"""Selection of the gateway through which a device is addressed, with the reason (rest-102, rest-193).
+"""Selects the gateway through which a request is sent to a device (rest-102, rest-193).
 
-Observations come from the stored minutes and from the open minute. The stored part is cached for a few
-seconds; the open minute, failed attempts and connections are checked for every selection.
+The selection is based on the minute roll-ups of heartbeats and radio readings. Stored roll-ups are cached for
+a few seconds. Roll-ups in memory, failed attempts and connections are checked for every selection.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 SelectionReason = Literal["asked", "itself", "strongest", "last-heard", "next-best"]
 
 _MAX_CLOCK_LEAD_MS: Final = 10 * 60_000
-"""Milliseconds that the clock of a gateway may be ahead."""
+"""Milliseconds by which times of readings may be in the future, as gateways' clocks may be ahead."""
 
 _CACHE_MS: Final = 5_000
-"""Milliseconds for which the stored minutes of a device are cached."""
+"""Milliseconds for which the stored roll-ups of a device are cached."""
 
 _MAX_CACHED_DEVICES: Final = 10_000
-"""Maximum number of devices in the cache."""
+"""Maximum number of devices in the cache; a full cache is cleared."""
 
 _NEVER: Final = 0
 """Time used for a report whose real time is unknown."""
@@ -62,17 +62,17 @@ _SELECT_CONNECTED: Final = "SELECT id FROM device WHERE connected AND id IN numb
 
 
 class GatewayRoute(NamedTuple):
-    """Gateway of a request, and the reason for the choice."""
+    """Gateway through which a request is sent, and why it was selected."""
 
     gateway: Mac
     choice: GatewayChoice
 
 
 class _Evidence(NamedTuple):
-    """Known links of one device to gateways."""
+    """Stored data on which the selection of a gateway for one device is based."""
 
     read_at: int
-    """Time when it was loaded, in milliseconds."""
+    """Time when the data was loaded, in milliseconds."""
     is_gateway: bool
     interval: int
     """Usual milliseconds between two heartbeats of the device."""
@@ -80,7 +80,7 @@ class _Evidence(NamedTuple):
 
 
 class GatewaySelector:
-    """Selector of gateways by their signal to a device."""
+    """Selects the gateway with the best radio link to a device."""
 
     def __init__(  # noqa: PLR0913 # the collaborators of a selection
         self,
@@ -101,9 +101,10 @@ class GatewaySelector:
         self._cache: dict[int, _Evidence] = {}
 
     async def select(self, device: Mac, requested: Mac | None = None) -> GatewayRoute:
-        """Select the gateway for a device, or check the requested one.
+        """Select the best connected gateway for a device, or use the requested one.
 
-        Raise `NotFound`, `NoGateway` or `GatewayOffline`.
+        Raise `NotFound` if the device or requested gateway does not exist, `NoGateway` if no gateway has
+        received the device, and `GatewayOffline` if the gateway is not connected.
         """
         number = mac_to_int(device)
         if number not in (evidence := await self._load_evidence([number])):
@@ -118,7 +119,7 @@ class GatewaySelector:
         return _build_route(self._now(), ranked, _explain(ranked))
 
     async def select_many(self, devices: Sequence[int]) -> dict[int, int | None]:
-        """Select the gateway of each device; None if no connected gateway has seen it."""
+        """Select a gateway for each device; None if no connected gateway has received the device."""
         loaded = await self._load_evidence(devices)
         selected: dict[int, int | None] = dict.fromkeys(devices)
         for device, evidence in loaded.items():
@@ -141,7 +142,7 @@ class GatewaySelector:
         return _build_route(self._now(), [await self._rank_single(number)], "asked")
 
     async def _rank_single(self, gateway: int) -> RankedGateway:
-        """Return the only possible gateway in the form of a ranking."""
+        """Return a gateway that needs no ranking as a `RankedGateway`, connected or not."""
         connected = await self._find_connected({gateway})
         (only,) = rank_gateways(
             [LinkObservation(gateway, _NEVER)],
@@ -166,14 +167,20 @@ class GatewaySelector:
         )
 
     async def _find_connected(self, gateways: Collection[int]) -> Collection[int]:
-        """Return the connected gateways: as the broker knows, or else by their recent reports (rest-77)."""
+        """Return which of these gateways are connected (rest-77).
+
+        The embedded broker knows. With an external broker, the database says which sent reports recently.
+        """
         connections = {each: self._transport.connection_number(mac_from_int(each)) for each in gateways}
         if None in connections.values():
             return await self._database.read(_load_connected, sorted(gateways))
         return [each for each, connection in connections.items() if connection]
 
     async def _load_evidence(self, devices: Sequence[int]) -> dict[int, _Evidence]:
-        """Return the evidence of each device that is registered, from the cache or the database."""
+        """Load the data for the selection by device, from the cache or the database.
+
+        Devices that are not registered are missing in the result.
+        """
         now = self._now()
         loaded = {
             each: evidence
@@ -185,7 +192,7 @@ class GatewaySelector:
             evidence = loaded[row.device] = await self._read_evidence(row, now)
             if len(self._cache) >= _MAX_CACHED_DEVICES:
                 self._cache.clear()
-            # A device without observations is not cached: a gateway may see it at any moment.
+            # A device without observations is not cached: a gateway may receive it at any time.
             if evidence.observations or evidence.is_gateway:
                 self._cache[row.device] = evidence
         return loaded
@@ -193,7 +200,7 @@ class GatewaySelector:
     async def _read_evidence(self, row: _ReachabilityRow, now: int) -> _Evidence:
         if row.is_gateway:
             return _Evidence(now, is_gateway=True, interval=DEFAULT_INTERVAL_MS, observations=[])
-        # Read before the stored minutes: a minute that closes meanwhile is then in one of them or in both.
+        # Read before the stored roll-ups: then a minute that closes in between is read twice, not missed.
         open_minutes = self._rollups.list_open_minutes(row.device, _KINDS)
         query = SampleQuery(
             device=row.device,
@@ -211,7 +218,7 @@ class GatewaySelector:
 
 
 class _ReachabilityRow(NamedTuple):
-    """Row of a device with its last gateway, in the order of `_SELECT_DEVICES`."""
+    """Row of `_SELECT_DEVICES`: a device, its gateway with the time of its last report, and its interval."""
 
     device: int
     gateway: int | None
@@ -229,7 +236,7 @@ def _load_connected(connection: Connection, gateways: Sequence[int]) -> set[int]
 
 
 def _explain(ranked: Sequence[RankedGateway]) -> SelectionReason:
-    """Return why the first gateway was selected."""
+    """Return why the first gateway of a ranking was selected."""
     first, usable = ranked[0], [each for each in ranked if each.connected]
     preferred = max(usable, key=lambda each: (not each.is_silent, each.score, each.heard_at), default=first)
     if preferred.gateway != first.gateway:
@@ -238,7 +245,10 @@ def _explain(ranked: Sequence[RankedGateway]) -> SelectionReason:
 
 
 def _build_route(now: int, ranked: Sequence[RankedGateway], reason: SelectionReason) -> GatewayRoute:
-    """Return the route through the first gateway. Raise `GatewayOffline` if it is not connected."""
+    """Return the route through the first gateway of a ranking.
+
+    Raise `GatewayOffline` if that gateway is not connected.
+    """
     best = ranked[0]
     gateway = mac_from_int(best.gateway)
     if not best.connected:

@@ -1,7 +1,8 @@
-"""Writer of the request history, which stores many entries in one transaction.
+"""Writes the request history to the database, many entries in one transaction.
 
-A request that changes something, has an idempotency key, or has no waiting client is stored before it is
-sent, so that nothing is executed without a record. Other requests are stored when they are finished.
+A request is stored before it is sent if it changes something, has an idempotency key, or no client waits for
+its response. So such a request is never executed without a record. Other requests are stored when they are
+finished.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH_SECONDS: Final = 1.0
-"""Seconds between two batches while no caller waits for one."""
+"""Seconds for which entries are collected for a batch while no caller waits for a flush."""
 
 _DELETE_INTERVAL_MS: Final = 1_000
-"""Milliseconds between two deletions of expired entries. Each deletes at most 1000."""
+"""Milliseconds between two deletions of expired entries, each of which deletes at most 1000."""
 
 MAX_PENDING: Final = 20_000
 """Maximum number of entries waiting to be written."""
 
 _IDLE_SECONDS: Final = 60.0
-"""Seconds between two deletions while no entry arrives."""
+"""Seconds between two deletions of expired entries while no new entry is queued."""
 
 
 class RequestHistory:
-    """Writer that stores requests and their outcomes in batches."""
+    """Stores requests and their outcomes in batches."""
 
     def __init__(
         self, database: Database, now: Now, *, retention: int | None, max_pending: int = MAX_PENDING
@@ -51,15 +52,15 @@ class RequestHistory:
         self._retention = retention
         self._pending: dict[str, HistoryEntry] = {}
         self._next_batch: asyncio.Future[None] | None = None
-        """Future that resolves when the entries queued by now are written. None if no caller waits."""
+        """Resolved when the entries that are queued now have been written. None if no caller waits for it."""
         self._current_batch: asyncio.Future[None] | None = None
-        """Future that resolves when the batch being written ends. None if there is none."""
+        """Resolved when the batch that is being written ends. None if no batch is being written."""
         self._flush_requested = asyncio.Event()
         self._has_pending = asyncio.Event()
         self._deleted_at: int | None = None
         self._is_failing = False
         self.dropped = 0
-        """Entries that were lost: the queue was full, or the database rejected them."""
+        """Number of entries that were lost because the queue was full or the database rejected them."""
         self._is_stopping = False
         self._is_stopped = False
 
@@ -74,7 +75,7 @@ class RequestHistory:
         self._has_pending.set()
 
     async def write(self, entry: HistoryEntry) -> None:
-        """Write an entry now, together with all queued ones. Raise `Unrecorded` if that fails."""
+        """Write an entry now, together with all queued ones. Raise `Unrecorded` if it cannot be written."""
         problem = Unrecorded("the request was not sent because it cannot be stored in the history now")
         if len(self._pending) >= self._max_pending:
             raise problem
@@ -82,7 +83,7 @@ class RequestHistory:
         try:
             await self.flush()
         except BaseException as exc:
-            # The entry may have been written or may still be: this update follows it.
+            # The entry may have been written, or may be written later: queue an update that marks it failed.
             entry.fail(problem, self._now())
             self.enqueue(entry)
             if isinstance(exc, DatabaseUnavailable):
@@ -92,7 +93,7 @@ class RequestHistory:
             raise problem  # the database rejected the entry
 
     async def flush(self) -> None:
-        """Wait until all entries queued by now are written. Raise `DatabaseUnavailable` if that fails."""
+        """Wait until all entries queued before are written. Raise `DatabaseUnavailable` if they cannot be."""
         if not self._pending and self._current_batch is not None:
             await asyncio.shield(self._current_batch)  # if it fails, its entries are pending again
         if not self._pending:
@@ -105,11 +106,11 @@ class RequestHistory:
         await asyncio.shield(self._next_batch)
 
     async def restore(self) -> None:
-        """Fail the requests that a previous process of the service left unfinished."""
+        """Mark requests as failed that the previous process of the service left unfinished."""
         await self._database.write(store.fail_unfinished_requests, self._now())
 
     async def run(self) -> None:
-        """Write batches until `stop`, and then a last one."""
+        """Write batches until `stop` is called, then write a last one and return."""
         while not self._is_stopping:
             await self._wait_for_entries()
             await self._write_pending()
@@ -120,9 +121,9 @@ class RequestHistory:
             self._resolve(self._next_batch, DatabaseUnavailable("the service is shutting down"))
 
     def stop(self) -> None:
-        """Request a last batch and the end of `run`.
+        """Make `run` write a last batch and return.
 
-        Canceling `run` instead would leave open whether the current batch was written.
+        If `run` were canceled instead, the current batch might or might not be written.
         """
         self._is_stopping = True
         self._has_pending.set()
@@ -131,7 +132,7 @@ class RequestHistory:
     # Internals
 
     async def _wait_for_entries(self) -> None:
-        """Wait until entries are pending and were collected, or until expired entries are to be deleted."""
+        """Wait for entries and then collect more for a batch. Return after a minute without entries."""
         try:
             async with asyncio.timeout(_IDLE_SECONDS):
                 await self._has_pending.wait()
@@ -140,7 +141,7 @@ class RequestHistory:
         await self._wait_for_more()
 
     async def _wait_for_more(self) -> None:
-        """Collect more entries for a while, unless a caller waits for the flush."""
+        """Wait up to a second for more entries, but not while a caller waits for a flush."""
         try:
             async with asyncio.timeout(_BATCH_SECONDS):
                 await self._flush_requested.wait()
@@ -174,7 +175,7 @@ class RequestHistory:
             self._resolve(flush_waiter, problem)
 
     async def _write_all(self, entries: list[HistoryEntry]) -> None:
-        """Write all entries in one transaction. If the database rejects it, write them one by one."""
+        """Write all entries in one transaction. If the database rejects an entry, write them one by one."""
         try:
             await self._database.write(store.upsert_requests, entries)
         except (IntegrityError, DataError) as exc:

@@ -1,4 +1,4 @@
-"""Request in the history, while it runs and when it is finished."""
+"""Entry of the request history: a request that is running or finished."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class HistoryEntry(Struct, kw_only=True):
-    """Request with its outcome and the actor who made it."""
+    """Request with the actor who made it and, when finished, its outcome. Times are in milliseconds."""
 
     device: Mac
     actor: Actor
     requested_at: int
     record: RequestRecord
-    """Representation returned by REST."""
+    """REST representation of the request and its outcome."""
     is_audited: bool
-    """Whether the request may change something and is written to the audit log."""
+    """Whether the request is written to the audit log, because it may change something."""
     finished_at: int | None = None
     key: str | None = None
     """Hash of the idempotency key and its actor. None if the request has no key."""
     digest: str | None = None
-    """Hash of the request that was sent with the key."""
+    """Hash of the request, to detect a different request with the same idempotency key."""
     secrets: tuple[str, ...] = ()
-    """Mesh keys in the request, in hex; used only to redact them from texts."""
+    """Mesh keys in the request, in hex, kept only to remove them from error messages."""
     is_new: bool = True
     """Whether the entry is not in the database yet."""
     is_unsent: bool = False
@@ -81,11 +81,11 @@ class HistoryEntry(Struct, kw_only=True):
         self.record = replace(self.record, gateway=gateway)
 
     def complete(self, answer: RequestAnswer | None, now: int) -> None:
-        """Finish with a response, or with None if the operation has none."""
+        """Mark the request as done with its response, or with None if the operation has no response."""
         self._finish(now, state=RequestState.DONE, response=answer)
 
     def fail(self, error: FleetError, now: int) -> None:
-        """Finish with an error. If nothing was sent, the idempotency key becomes free again (rest-196)."""
+        """Mark the request as failed. If it was not sent, its key can be used again (rest-196)."""
         is_timeout = isinstance(error, GatewayTimeout | GatewayBusy)
         detail = self.redact(str(error))
         self._finish(
@@ -97,7 +97,7 @@ class HistoryEntry(Struct, kw_only=True):
             self.key, self.is_unsent = None, True
 
     def redact(self, text: str) -> str:
-        """Return a text of a gateway without mesh keys, which the gateway may repeat (request-32)."""
+        """Remove the request's mesh keys from a text of a gateway, which may repeat them (request-32)."""
         for secret in self.secrets:
             text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
         return text
@@ -108,7 +108,7 @@ class HistoryEntry(Struct, kw_only=True):
 
 
 def to_request_row(entry: HistoryEntry) -> tuple[object, ...]:
-    """Return the row of an entry, in the column order of the table."""
+    """Return the database row of an entry, in the column order of the table `request`."""
     record = entry.record
     return (
         record.id,

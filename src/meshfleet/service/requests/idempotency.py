@@ -1,4 +1,4 @@
-"""Idempotency keys: a request is sent once, however often it is submitted with its key (rest-25, rest-26)."""
+"""Idempotency keys: requests with the same key are sent only once (rest-25, rest-26)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class IdempotencyKey(NamedTuple):
-    """Idempotency key of a request, as hashes."""
+    """Hashes of an idempotency key and of the request that was submitted with it."""
 
     name: str
-    """Hash of the key and its actor."""
+    """Hash of the key and of the actor who made the request."""
     digest: str
-    """Hash of the request."""
+    """Hash of the request, to detect a different request with the same key."""
 
 
 class RequestHandle(NamedTuple):
-    """Accepted request."""
+    """Id and future outcome of an accepted request."""
 
     id: str
     outcome: asyncio.Future[RequestRecord]
@@ -38,7 +38,10 @@ class KeyedRequest(NamedTuple):
 
 
 class IdempotencyRegistry:
-    """Running requests by idempotency key. Finished ones are looked up in the history."""
+    """Sends requests with the same idempotency key only once.
+
+    Running requests are kept here by key; finished ones are looked up in the history.
+    """
 
     def __init__(self, find: Callable[[str], Awaitable[KeyedRequest | None]]) -> None:
         self._find = find
@@ -49,8 +52,8 @@ class IdempotencyRegistry:
     ) -> RequestHandle:
         """Start a request, or return the handle of the one that was submitted with the same key before.
 
-        Raise `KeyReused` if that was a different request. A key whose request could not start is discarded
-        and can be used again.
+        Raise `KeyReused` if a different request was submitted with the key. If the request cannot be started,
+        its key can be used again.
         """
         if key.name in self._running:
             digest, running = self._running[key.name]

@@ -1,4 +1,4 @@
-"""Request of a REST client, parsed and checked before anything is sent."""
+"""Parses and checks the request of a REST client before it is sent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _JSON_NAMES: Final = {
     "time": "time",
     "type": "type",
 }
-"""JSON name of each parameter."""
+"""JSON names of the parameters by attribute name."""
 
 _SECRET_PARAMETERS: Final = {"public_key", "key"}
 _SECRET_JSON_NAMES: Final = {"publicKey", "key"}
@@ -59,17 +59,17 @@ _MAX_REQUEST_BYTES: Final = MAX_PAYLOAD_BYTES - 256
 
 
 class PreparedRequest(NamedTuple):
-    """Request that is ready to be sent, except for its gateway and its id."""
+    """Checked request that can be sent as soon as a gateway is selected and an id is assigned."""
 
     operation: Operation
     identifier: AnyIdentifier | None
     request: Request
     gateway: Mac | None
-    """Gateway to use; None selects the best one."""
+    """Gateway that the client requests; None: the service selects the best one."""
     timeout: float
     """Seconds to wait for the response."""
     redacted: SentRequest
-    """Representation without mesh keys, for the history."""
+    """REST representation of the request without mesh keys, for the history."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -80,14 +80,14 @@ class PreparedRequest(NamedTuple):
 
     @property
     def is_read(self) -> bool:
-        """Whether the request changes nothing and can therefore be sent again."""
+        """Whether the request changes nothing, so that it may be sent more than once."""
         return self.operation in {Operation.APIVERSION, Operation.READ, Operation.READ_DECODED}
 
 
 def prepare_request(body: NewRequest) -> PreparedRequest:
     """Parse and check the body of a request.
 
-    Raise `InvalidRequest` or a protocol error that names the field.
+    Raise `InvalidRequest`, or a protocol error (`WireError`) that names the invalid field.
     """
     parameters = {name: value for name in _JSON_NAMES if (value := getattr(body, name)) is not UNSET}
     _reject_foreign_parameters(body.operation, parameters)
@@ -110,7 +110,7 @@ def prepare_request(body: NewRequest) -> PreparedRequest:
 
 
 def _reject_foreign_parameters(operation: Operation, parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters that the operation would ignore."""
+    """Raise `InvalidRequest` if a parameter does not belong to the operation."""
     foreign = [name for name in parameters if name not in _PARAMETERS[operation]]
     if foreign:
         raise InvalidRequest(
@@ -137,9 +137,9 @@ def _parse_identifier(body: NewRequest) -> AnyIdentifier | None:
 
 
 def _check_encodable(name: str, request: requests.WriteDecodedRequest) -> None:
-    """Refuse a value that no gateway could encode.
+    """Raise `UnencodableValue` for a value that no gateway can encode.
 
-    Names and extensions that are not in the catalogue are passed on: the gateway decides (request-19).
+    Names and extensions that are not in the catalogue are not checked here, but by the gateway (request-19).
     """
     entry = BUILTIN_CATALOGUE.find(name)
     if entry is None or entry.layout is None or request.value is None:
@@ -152,7 +152,7 @@ def _check_encodable(name: str, request: requests.WriteDecodedRequest) -> None:
 
 
 def _check_payload(request: Request) -> None:
-    """Refuse a request that is too large or too deeply nested for a gateway to read."""
+    """Raise an error if a request is too large or too deeply nested for a gateway."""
     encoded = requests.encode_request(request)
     if len(encoded) > _MAX_REQUEST_BYTES:
         raise PayloadTooLarge(
@@ -186,7 +186,7 @@ def _redact_request(body: NewRequest, identifier: AnyIdentifier | None, request:
 
 
 def _mask_keys(value: Any) -> Any:
-    """Return a value in which mesh keys are masked at any depth."""
+    """Return a copy of a JSON value with all mesh keys masked, at any depth."""
     match value:
         case dict():
             return {

@@ -1,4 +1,4 @@
-"""`/api/v1/devices/{id}/requests` and `/api/v1/requests`."""
+"""REST routes of requests: `/api/v1/devices/{id}/requests` and `/api/v1/requests`."""
 
 import asyncio
 from typing import Annotated, Any, Final
@@ -33,7 +33,7 @@ _ACCEPTED: Final = 202
 
 
 class RequestListQuery(Struct, frozen=True, kw_only=True):
-    """Query that the page tokens of a history belong to."""
+    """Query of a request history. Page tokens are signed for it, so that they fit no other query."""
 
     device: Mac
 

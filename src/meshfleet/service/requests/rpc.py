@@ -1,7 +1,7 @@
-"""Request/response calls over MQTT to gateways and, through them, to devices.
+"""Sends requests over MQTT to gateways and, through them, to devices, and waits for their responses.
 
 All requests of the service use this client: those of REST clients, of jobs, and of the service itself. The
-caller sets the timeout. It covers the whole call, including the wait in the queue of the gateway.
+caller sets a timeout for the whole call, including the time in the queue of the gateway.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     """Receives a gateway, the local times of its request and response, and the gateway's own time, in ms."""
 
 MAX_CONCURRENT: Final = 16
-"""Default number of concurrent requests per gateway."""
+"""Default for the maximum number of concurrent requests per gateway."""
 
 _MAX_UNREADABLE_TOPICS: Final = 1000
-"""Maximum number of topics with unreadable messages to remember."""
+"""Maximum number of response topics for which the time of an unreadable message is kept."""
 
 _UNREACHABLE_STATUSES: Final = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
 """Statuses with which a gateway reports that it did not reach the device."""
 
 _MAX_LATE_CALLBACKS: Final = 2000
-"""Maximum number of timed-out requests whose callers are notified of a late response."""
+"""Maximum number of timed-out requests for which a late response is still passed to the caller."""
 
 _WATCH_SECONDS: Final = 1.0
-"""Seconds between two checks for gateways that disconnected with requests pending."""
+"""Seconds between two checks whether gateways with pending requests have disconnected."""
 
 
 class RpcResponse(NamedTuple):
@@ -68,16 +68,16 @@ class RpcResponse(NamedTuple):
 
     response: Response
     sent_at: int
-    """Time when the request was sent, in milliseconds by the clock of `received_at`."""
+    """Time when the request was sent, in milliseconds; for a late response, the same as `received_at`."""
     received_at: int
     """Time when the response was received, in milliseconds."""
 
 
 class SendProgress(Enum):
-    """Progress of sending a request."""
+    """Phase of sending a request."""
 
     WAITING = 0
-    """Queued at the gateway."""
+    """Waiting in the service's queue for the gateway."""
     SENDING = 1
     """Being published; the connection to the broker may be congested."""
     SENT = 2
@@ -91,18 +91,24 @@ class _PendingRequest:
     def __init__(self, gateway: Mac, response: asyncio.Future[RpcResponse | Unanswered]) -> None:
         self.gateway = gateway
         self.response = response
-        """Errors are set as results: a future whose caller was canceled would log an exception as lost."""
+        """Resolves to the response or an error.
+
+        Errors are set as results, because asyncio logs exceptions that a canceled caller does not retrieve.
+        """
         self.progress = SendProgress.WAITING
         self.started_at = 0.0
         """Time when publishing started, by the event loop's clock."""
         self.connection_number: int | None = None
-        """Number of the gateway's connection when the request was sent. None if not sent or unknown."""
+        """Connection number of the gateway when the request was sent, to detect a reconnect.
+
+        None: not sent yet, or unknown with an external broker.
+        """
 
 
 class RpcClient:
-    """Client that sends the requests of the service and matches their responses.
+    """Sends all requests of the service and matches responses to them.
 
-    Payloads are never logged (request-32).
+    Payloads are never logged, as they may contain keys (request-32).
     """
 
     def __init__(  # noqa: PLR0913 # mostly optional and keyword-only
@@ -118,8 +124,8 @@ class RpcClient:
     ) -> None:
         """Create a client and subscribe to the responses of all gateways.
 
-        `get_version` returns the API version of a gateway. `failures` collects failed attempts.
-        `on_clock_sample` is called with the gateway's time of every response.
+        `get_version` returns the API version of a gateway. `failures` records failed requests by device and
+        gateway. `on_clock_sample` is called for every response, which contains the gateway's time.
         """
         self._transport = transport
         self._topics = topics
@@ -132,9 +138,9 @@ class RpcClient:
         self._pending: dict[RequestId, _PendingRequest] = {}
         self._late_callbacks: dict[RequestId, Callable[[RpcResponse], None]] = {}
         self._unreadable_at: dict[ResponseTopic, float] = {}
-        """Time of the last message on a response topic that is not a JSON object."""
+        """Time of the last message that is not a JSON object, by response topic."""
         self.response_counts: Counter[ResponseMatch] = Counter()
-        """Received responses by how they matched a request."""
+        """Number of received responses by how they matched a request."""
         transport.subscribe(topics.response_filter(), self._on_message)
 
     @property
@@ -154,8 +160,8 @@ class RpcClient:
     def check_sendable(self, topic: RequestTopic, request: Request) -> None:
         """Raise an error if the request cannot be sent now.
 
-        It is `GatewayTooOld` or an `Unanswered` error: the broker or the gateway is not connected, or too
-        many requests are pending.
+        Raise `GatewayTooOld` if the gateway does not support it. Raise an `Unanswered` error if the broker or
+        the gateway is not connected, or if too many requests are pending.
         """
         if topic.operation.is_answered:
             self._tracker.check_capacity()
@@ -177,9 +183,9 @@ class RpcClient:
         timeout: float,  # noqa: ASYNC109 # see request()
         request_id: RequestId,
     ) -> None:
-        """Send a request that has no response, bypassing the gateway's queue.
+        """Send a request without a response. It does not wait in the gateway's queue.
 
-        Raise as `check_sendable` does.
+        Raise the errors of `check_sendable`, and `BrokerUnavailable` after `timeout` seconds.
         """
         self.check_sendable(topic, request)
         _check_timeout(timeout)
@@ -201,11 +207,11 @@ class RpcClient:
     ) -> RpcResponse:
         """Send a request and wait at most `timeout` seconds for its response, whatever its status.
 
-        Raise `GatewayTooOld` or an `Unanswered` error, whose class says whether the request was sent. The
-        result counts when a gateway is selected next time.
+        Raise `GatewayTooOld` or an `Unanswered` error, whose attribute `sent` says whether the gateway may
+        have received the request. The result is recorded for the next selection of a gateway.
 
         `before_send` is called when the request leaves the queue, just before it is sent; if it raises
-        `Unanswered`, nothing is sent. Canceling the call withdraws the request only before that moment.
+        `Unanswered`, nothing is sent. Canceling the call after that does not withdraw the request.
         `on_late_response` is called at most once, with a response that arrives after the call has ended.
         """
         try:
@@ -245,13 +251,13 @@ class RpcClient:
                 self._add_late_callback(request_id, on_late_response)
 
     async def watch_connections(self, *, pause: float = _WATCH_SECONDS) -> None:
-        """Fail the requests of disconnected gateways, until canceled."""
+        """Fail requests whose gateway has disconnected since they were sent. Repeat until canceled."""
         while True:
             await asyncio.sleep(pause)
             self.fail_lost_requests()
 
     def fail_lost_requests(self) -> None:
-        """Fail the requests that were sent over connections that have ended."""
+        """Fail requests whose gateway has disconnected or reconnected since they were sent."""
         connections: dict[Mac, int | None] = {}
         for pending in self._pending.values():
             gateway = pending.gateway
@@ -269,7 +275,7 @@ class RpcClient:
     # Internals
 
     def _record_reachability(self, topic: RequestTopic | ResponseTopic, response: Response) -> None:
-        """Record whether the gateway reached the device."""
+        """Record, for the next selection of a gateway, whether this one reached the device."""
         device, gateway = mac_to_int(topic.device), mac_to_int(topic.gateway)
         if response.status in _UNREACHABLE_STATUSES:
             self._failures.add(device, gateway)
@@ -279,13 +285,13 @@ class RpcClient:
     def _add_late_callback(
         self, request_id: RequestId, on_late_response: Callable[[RpcResponse], None]
     ) -> None:
-        """Register a callback for a late response; beyond a limit the oldest callback is discarded."""
+        """Register a callback for a late response. If there are too many, discard the oldest one."""
         self._late_callbacks[request_id] = on_late_response
         if len(self._late_callbacks) > _MAX_LATE_CALLBACKS:
             del self._late_callbacks[next(iter(self._late_callbacks))]
 
     async def _acquire_slot(self, topic: RequestTopic, request: Request) -> None:
-        """Wait for a slot of the gateway. After it returns, the caller must call `_release_slot`."""
+        """Wait until the gateway can take one more request. Call `_release_slot` after the request."""
         gateway, slot = topic.gateway, asyncio.get_running_loop().create_future()
         if self._queues.acquire_or_enqueue(gateway, request.priority, slot):
             return
@@ -300,7 +306,7 @@ class RpcClient:
             raise
 
     def _release_slot(self, gateway: Mac) -> None:
-        """Pass the slot to the next queued request that was not canceled."""
+        """Pass a slot of the gateway to the next queued request that was not canceled, or free it."""
         while (slot := self._queues.release(gateway)) is not None:
             if not slot.done():
                 slot.set_result(None)
@@ -342,7 +348,7 @@ class RpcClient:
     def _timeout_error(
         self, topic: RequestTopic, pending: _PendingRequest, timeout: float, started_at: float
     ) -> Unanswered:
-        """Return the error for the phase in which the time ran out."""
+        """Return the error for a timeout, depending on the phase in which the request was."""
         match pending.progress:
             case SendProgress.WAITING:
                 return GatewayBusy(
@@ -375,15 +381,15 @@ class RpcClient:
         if match is not ResponseMatch.ANSWER or request_id is None:
             return
         pending = self._pending.get(request_id)
-        if pending is not None and not pending.response.done():  # else just canceled, or not sent yet
+        if pending is not None and not pending.response.done():  # otherwise just canceled, or not sent yet
             pending.response.set_result(
                 self._decode_response(topic, message.payload, _loop_time() - pending.started_at)
             )
 
     def _on_late_response(self, topic: ResponseTopic, request_id: RequestId, data: bytes) -> None:
-        """Handle a response that arrives when its caller no longer waits.
+        """Handle a response that arrives when its caller no longer waits: call the caller's callback.
 
-        Clear the recorded failure if the gateway has reached the device after all.
+        If the gateway has reached the device after all, clear the failure that the timeout recorded.
         """
         callback = self._late_callbacks.pop(request_id, None)
         received_at = self._now()
@@ -397,9 +403,9 @@ class RpcClient:
             callback(reply)
 
     def _record_unreadable(self, topic: ResponseTopic) -> None:
-        """Record an unreadable message, which has no request id.
+        """Record that a message on a response topic could not be read, so that its request is unknown.
 
-        If a request on this topic times out, the message is assumed to be its response.
+        If a request with this response topic times out, the message is assumed to be its response.
         """
         if len(self._unreadable_at) >= _MAX_UNREADABLE_TOPICS:
             self._unreadable_at.clear()
@@ -428,7 +434,7 @@ class RpcClient:
 
 
 def _check_timeout(timeout: float) -> None:
-    """Refuse a request whose time is up before it is sent: its caller would not wait for the response."""
+    """Raise `GatewayBusy` if the timeout has expired before the request is sent."""
     if timeout <= 0:
         raise GatewayBusy("the timeout expired before the request could be sent")
 
@@ -439,7 +445,7 @@ def _loop_time() -> float:
 
 
 def _is_unreadable(message: Publish) -> bool:
-    """Return whether the payload is not a JSON object, so that not even an id can be read."""
+    """Return whether the payload is not a JSON object, so that its request id cannot be read."""
     try:
         payload.decode_object(message.payload)
     except WireError:

@@ -1,4 +1,4 @@
-"""Request history in the database."""
+"""SQL of the request history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DELETE_OLD: Final = (
 )
 
 HistoryPosition = tuple[int, str]
-"""Position in a history: time in milliseconds and request id."""
+"""Position in a request history: time in milliseconds and id of a request."""
 
 
 def upsert_requests(connection: Connection, entries: Sequence[HistoryEntry]) -> None:
@@ -60,7 +60,7 @@ def upsert_requests(connection: Connection, entries: Sequence[HistoryEntry]) -> 
 def list_requests(
     connection: Connection, device: int, *, before: HistoryPosition | None, limit: int
 ) -> list[RequestRecord]:
-    """List requests to a device, newest first, starting after the position `before` if there is one."""
+    """List requests to a device, newest first; only those older than the position `before`, if given."""
     columns = request.c
     query = select(request).where(columns.device == device)
     if before is not None:
@@ -80,13 +80,13 @@ def load_request(connection: Connection, request_id: str) -> RequestRecord:
 
 
 def find_request_by_key(connection: Connection, key: str) -> KeyedRequest | None:
-    """Return the request that was sent with an idempotency key, or None."""
+    """Return the request that was submitted with a (hashed) idempotency key, or None."""
     row = connection.execute(select(request).where(request.c.key == key)).first()
     return None if row is None else KeyedRequest(row.digest, _to_record(row))
 
 
 def fail_unfinished_requests(connection: Connection, now: int) -> None:
-    """Fail the requests that a previous process of the service left unfinished."""
+    """Mark requests as failed that the previous process of the service left unfinished."""
     problem = RequestProblem(code=Interrupted.code, detail="the service stopped before the response arrived")
     connection.execute(
         update(request)

@@ -1,7 +1,8 @@
-"""Aggregation of samples into buckets, in one pass in the order of time; only the buckets are in memory.
+"""Aggregates the samples of a series into buckets of equal length.
 
-A series must not hide that samples are missing, nor show gaps where a device merely reports more rarely than
-there are buckets. So gaps are measured by the typical distance between samples, not by empty buckets alone.
+Samples are added in the order of time, and only the buckets are kept in memory. A chart must show where
+samples are missing, but an empty bucket is no gap if the device reports less than once per bucket. So a gap
+is an interval that is much longer than the typical interval between samples.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.rollups import MinuteSummary
 
 _GAP_FACTOR: Final = 3
-"""Multiple of the typical distance between samples that counts as a gap."""
+"""An interval counts as a gap if it is longer than this multiple of the typical interval."""
 
 _MAX_DISTANCES: Final = 10_000
-"""Maximum number of distances kept to determine the typical one."""
+"""Maximum number of intervals kept to determine the typical one."""
 
 _SUM_SCALE: Final = 2.0**-60
-"""Factor for numbers before they are summed, so that no sum overflows a float."""
+"""Factor by which numbers are scaled before they are summed, so that no sum overflows a float."""
 
 
 class TimeGrid(Struct, frozen=True):
-    """Time from `since` to `until` in equal parts, each at least a millisecond long."""
+    """Time range from `since` to `until`, in milliseconds, divided into equal parts."""
 
     since: int
     until: int
@@ -42,7 +43,7 @@ class TimeGrid(Struct, frozen=True):
 
     @classmethod
     def divide(cls, since: int, until: int, *, parts: int) -> TimeGrid:
-        """Divide a time range into at most `parts` parts."""
+        """Divide a time range into `parts` parts, or fewer if they were shorter than a millisecond."""
         return cls(since, until, min(parts, until - since))
 
     def find_part(self, time: int) -> int:
@@ -55,7 +56,7 @@ class TimeGrid(Struct, frozen=True):
 
 
 class SeriesAggregator:
-    """Aggregator of the samples of a series. They are added in the order of time, in any number of calls."""
+    """Aggregates the samples of a series into buckets. Add the samples in the order of time."""
 
     def __init__(self, grid: TimeGrid) -> None:
         self._grid = grid
@@ -63,21 +64,21 @@ class SeriesAggregator:
         self._distances = _Distances()
 
     def add(self, samples: Iterable[StoredSample]) -> None:
-        """Add the samples that have a finite number and a plausible time (rest-182)."""
+        """Add samples, except those without a finite number or with an implausible time (rest-182)."""
         for sample in samples:
             is_plausible = sample.more is None or sample.more.has_plausible_time
             if is_plausible and sample.number is not None and math.isfinite(sample.number):
                 self._add(sample.time, float(sample.number))
 
     def add_minute(self, time: int, mean: float, minute: MinuteSummary) -> None:
-        """Add the statistics of a minute. All of it counts at the start of the minute."""
+        """Add a minute roll-up. All of its readings count as if they were from the start of the minute."""
         self._find_bucket(time, minute.last).add_minute(time, mean, minute)
 
     def _add(self, time: int, number: float) -> None:
         self._find_bucket(time, number).add(time, number)
 
     def _find_bucket(self, time: int, number: float) -> _BucketSum:
-        """Return the bucket of the next number, and record the distance to the previous one."""
+        """Return the bucket for the next number, and record the interval since the previous number."""
         part = self._grid.find_part(time)
         bucket = self._buckets[-1] if self._buckets else None
         if bucket is not None:
@@ -88,7 +89,7 @@ class SeriesAggregator:
         return bucket
 
     def build_buckets(self) -> list[Bucket]:
-        """Return the buckets with samples, and an empty one at the start of each gap (rest-184)."""
+        """Return the buckets that have samples, and an empty bucket at the start of each gap (rest-184)."""
         return list(self._iter_buckets())
 
     def _iter_buckets(self) -> Iterator[Bucket]:
@@ -149,7 +150,7 @@ class _BucketSum:
         self._add_to_sum(mean * minute.count * _SUM_SCALE)
 
     def _add_to_sum(self, number: float) -> None:
-        """Add to the sum, and collect the rounding error (Neumaier summation)."""
+        """Add a number to the sum, and collect the rounding error (Neumaier summation)."""
         total = self._sum + number
         larger, smaller = (self._sum, number) if abs(self._sum) >= abs(number) else (number, self._sum)
         self._compensation += (larger - total) + smaller
@@ -160,7 +161,7 @@ class _BucketSum:
         return Bucket(
             time=start,
             min=format_number(self._lowest),
-            # Limited to its bounds in spite of rounding errors and overflow.
+            # Rounding errors and overflow must not move the mean outside of minimum and maximum.
             mean=format_number(min(max(mean, self._lowest), self._highest)),
             max=format_number(self._highest),
             count=self._count,
@@ -169,16 +170,16 @@ class _BucketSum:
 
 
 class _Distances:
-    """Distances between adjacent samples: all, or a random sample of at most `_MAX_DISTANCES`."""
+    """Intervals between successive samples in milliseconds: all, or a random choice if there are too many."""
 
     def __init__(self) -> None:
         self._distances: list[int] = []
         self._count = 0
-        # A fixed seed: the same query returns the same result.
+        # A fixed seed, so that the same query returns the same result.
         self._random = Random(0)  # noqa: S311 # not a secret
 
     def add(self, distance: int) -> None:
-        """Add a distance. It is ignored if 0: two samples of the same time."""
+        """Add an interval. Ignore 0, which is between two samples with the same time."""
         if distance == 0:
             return
         self._count += 1
@@ -188,7 +189,7 @@ class _Distances:
             self._distances[index] = distance
 
     def typical(self) -> float:
-        """Return the median distance; 0 without any."""
+        """Return the median interval in milliseconds; 0 if there is none."""
         return median(self._distances) if self._distances else 0.0
 
 

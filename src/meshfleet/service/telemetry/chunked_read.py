@@ -1,4 +1,4 @@
-"""Long reads from the sample store, chunk by chunk, so that its threads are shared."""
+"""Reads many samples in chunks, so that other readers can use the store's threads in between."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Result = TypeVar("Result")
 
 
 class ChunkSizes(NamedTuple):
-    """Number of samples read at once; other readers get a turn between two chunks."""
+    """Number of samples per chunk; other readers get a turn between two chunks."""
 
     csv_lines: int = 5_000
-    """Lines of a CSV export: a chunk that the client has not received is in memory."""
+    """For a CSV export: smaller, as a chunk stays in memory until the client has received it."""
     series_samples: int = 50_000
-    """Samples of a series."""
+    """For a series."""
     link_minutes: int = 20_000
-    """Minutes of links."""
+    """For links, whose samples are minute roll-ups."""
 
 
 DEFAULT_CHUNK_SIZES: Final = ChunkSizes()
@@ -32,7 +32,10 @@ DEFAULT_CHUNK_SIZES: Final = ChunkSizes()
 async def read_in_chunks(
     store: SampleStore, query: SampleQuery, consume: Callable[[list[StoredSample]], Result], *, size: int
 ) -> AsyncIterator[Result]:
-    """Yield the results of `consume`, called in a worker thread with chunks of at most `size` samples."""
+    """Read the samples of a query in chunks of at most `size`, and yield `consume(chunk)` for each.
+
+    `consume` runs in a worker thread.
+    """
 
     def consume_chunk(samples: Iterator[StoredSample]) -> tuple[Result, SampleIdentity | None]:
         chunk = list(islice(samples, size))

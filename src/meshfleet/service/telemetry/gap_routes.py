@@ -21,19 +21,19 @@ from meshfleet.service.telemetry.identifiers import describe_identifier, load_fo
 from meshfleet.service.telemetry.rest_sample import NAMES_BY_KIND
 
 GapPosition: TypeAlias = tuple[int, int, int]
-"""Position of the last gap on a page: kind, identifier and time."""
+"""Position of a gap in the list: kind and identifier of its series, and its start time."""
 
 FIRST_POSITION: Final[GapPosition] = (-1, 0, 0)
 
 
 class GapListing(Struct, frozen=True, kw_only=True):
-    """Request to which the page tokens of a gap list belong."""
+    """Query of a gap list. Page tokens are signed for it, so that they fit no other query."""
 
     device: int
 
 
 class GapRecord(NamedTuple):
-    """Gap of a series."""
+    """Stored gap of a series. Times are in milliseconds."""
 
     kind: int
     identifier: int
@@ -44,12 +44,12 @@ class GapRecord(NamedTuple):
 
     @property
     def position(self) -> GapPosition:
-        """Position in the list."""
+        """Position of the gap in the list."""
         return self.kind, self.identifier, self.since
 
 
 def list_gaps(connection: Connection, device: int, *, after: GapPosition, limit: int) -> list[GapRecord]:
-    """List the gaps of a device after a position."""
+    """List the gaps of a device after a position, sorted by kind, identifier and start time."""
     columns = hole.c
     order = columns.kind, columns.identifier, columns.since
     query = select(hole).where(columns.device == device, tuple_(*order) > after).order_by(*order).limit(limit)

@@ -1,4 +1,4 @@
-"""Conversion of identifiers between their REST form and the numbers stored in samples."""
+"""Converts identifiers between their REST form and the integers stored in samples."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from meshfleet.protocol.topics import AnyIdentifier
 
 _CACHE_SIZE: Final = 4096
-"""Size of the cache. There are a few dozen identifiers; only a hostile client uses more."""
+"""Maximum number of cached identifiers. There are a few dozen; only a hostile client uses more."""
 
 _SELECT_NAMES: Final = "SELECT number, name FROM foreign_name WHERE number IN numbers"
 
 
 class IdentifierTitle(NamedTuple):
-    """Id, name and unit of an identifier."""
+    """Hex id, name and unit of an identifier."""
 
     identifier: Identifier | None
-    """None: only its name is known, which is not in the catalogue."""
+    """Hex id; None if only the name is known and is not in the catalogue."""
     name: str | None
     unit: str | None = None
 
@@ -40,13 +40,19 @@ def parse_any_identifier(text: str, field: str = "Identifier") -> AnyIdentifier:
 
 
 async def load_foreign_names(database: Database, numbers: Iterable[int]) -> dict[int, str]:
-    """Load the names of those identifiers that are not in the catalogue."""
+    """Load the names of identifiers that are not in the catalogue, by stored integer.
+
+    Negative integers stand for such names; others are ignored.
+    """
     foreign_numbers = {number for number in numbers if number < 0}
     return await database.read(_select_names, sorted(foreign_numbers)) if foreign_numbers else {}
 
 
 def describe_identifier(number: int, foreign: Mapping[int, str]) -> IdentifierTitle:
-    """Return the title of an identifier from the catalogue or from `foreign` names."""
+    """Return the id, name and unit of an identifier by its stored integer.
+
+    They come from the catalogue, or from `foreign`, the names that are not in it.
+    """
     return IdentifierTitle(None, foreign.get(number)) if number < 0 else _describe_hex_identifier(number)
 
 

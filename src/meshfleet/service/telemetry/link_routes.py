@@ -34,7 +34,7 @@ async def show_links(
     by signal strength; at most 50 are returned.
     """
     device = parse_path_device(device_id)
-    # Before the store is read: a minute that is committed meanwhile must not be missed.
+    # Read before the store, so that a minute that is committed in between is not missed.
     open_minutes = link_selection.filter_minutes(rollups.list_open_minutes(mac_to_int(device), LINK_KINDS))
     links = await _aggregate(
         samples, link_selection.to_query(device), blocks, LinkAggregator(link_selection.grid)

@@ -1,8 +1,8 @@
-"""Aggregation of links: how parents receive a device (rest-87, rest-88).
+"""Aggregates the links of a device: how well its parents in the mesh receive it (rest-87, rest-88).
 
-The minutes of all parents are read in the order of time. At most `MAX_PARENTS` are kept meanwhile, those with
-the newest minutes: whatever gateways report, memory is limited. If there were more, the remaining parents may
-have lost minutes, and theirs are read again.
+The minute roll-ups of all parents are read in the order of time. To limit memory, at most `MAX_PARENTS` are
+kept: those with the newest minutes. A parent that was dropped and appears again has lost its older minutes.
+So if any was dropped, the minutes of the parents that remain are read a second time.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import StoredSample
 
 MAX_PARENTS: Final = 50
-"""Maximum number of parents of one device; more than a dozen are rare."""
+"""Maximum number of parents of one device that are returned; more than a dozen are rare."""
 
 
 class _ParentLink(Struct):
-    """Aggregated link between a device and one parent."""
+    """Statistics of the link between a device and one parent."""
 
     over_time: SeriesAggregator
     total: SeriesAggregator
-    """Aggregate of the whole time range."""
+    """Statistics of the whole time range, as one bucket."""
     time: int
-    """Start of its newest minute."""
+    """Start of the newest minute with readings, in milliseconds."""
     gateway: int
     minute: MinuteSummary
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Sort key; the link with the highest rank comes first."""
+        """Sort key: newest minute, then its last RSSI. The link with the highest rank comes first."""
         return self.time, self.minute.last
 
 
 class LinkAggregator:
-    """Aggregator of the links of a device. Minutes are added in the order of time, in any number of calls."""
+    """Aggregates the links of a device by parent. Add the minute roll-ups in the order of time."""
 
     def __init__(self, grid: TimeGrid, only: frozenset[int] | None = None) -> None:
         self._grid = grid
         self._whole_grid = TimeGrid.divide(grid.since, grid.until, parts=1)
         self._only = only
-        """Parents to aggregate; None: all."""
+        """Parents to aggregate; None: all parents."""
         self.is_truncated = False
-        """Whether parents were dropped: `parents` are those with the newest minutes."""
+        """Whether parents were dropped because there were too many."""
         self._by_parent: dict[int, _ParentLink] = {}
 
     def add(self, minutes: Iterable[StoredSample]) -> None:
-        """Add minutes. Single readings with an implausible time are skipped."""
+        """Add minute roll-ups in the order of time. Skip single readings with an implausible time."""
         for sample in minutes:
             if self._only is not None and sample.identifier not in self._only:
                 continue
@@ -67,7 +67,7 @@ class LinkAggregator:
     def _add(self, sample: StoredSample, mean: float, minute: MinuteSummary) -> None:
         link = self._by_parent.get(sample.identifier)
         if link is not None and sample.time <= link.time:
-            return  # an open minute that was committed while the store was read
+            return  # a duplicate: an open minute that was committed while the store was read
         if link is None:
             over_time, total = SeriesAggregator(self._grid), SeriesAggregator(self._whole_grid)
             link = _ParentLink(over_time, total, sample.time, sample.gateway, minute)
@@ -82,11 +82,11 @@ class LinkAggregator:
 
     @property
     def parents(self) -> frozenset[int]:
-        """Parents that are kept."""
+        """Parents whose links are kept: those with the newest minutes."""
         return frozenset(self._by_parent)
 
     def build_links(self) -> list[Link]:
-        """Return the links, the newest minute first, and within it the strongest signal first."""
+        """Return the links sorted by their newest minute, newest first, then by signal, strongest first."""
         ranked = sorted(self._by_parent.items(), key=lambda entry: entry[1].rank, reverse=True)
         return [_to_rest_link(parent, link) for parent, link in ranked]
 

@@ -1,4 +1,4 @@
-"""Query parameters of samples, series and links (rest-80 to rest-83, rest-85, rest-88)."""
+"""Query parameters of the routes for samples, series and links (rest-80 to rest-83, rest-85, rest-88)."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -23,17 +23,17 @@ from meshfleet.service.telemetry.rest_sample import KINDS_BY_NAME
 
 _MIN_TIME: Final = to_millis(datetime.min.replace(tzinfo=UTC))
 _TIME_END: Final = to_millis(datetime.max.replace(tzinfo=UTC)) + 1
-"""Range of times that can be formatted."""
+"""Range of times, in milliseconds since 1970, that `datetime` can format (years 1 to 9999)."""
 
 _NUMERIC_KINDS: Final = frozenset({SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT})
-"""Kinds that are part of a series (rest-182)."""
+"""Kinds of samples that are part of a series, because they have numeric values (rest-182)."""
 
 LINK_KINDS: Final = frozenset({SampleKind.LINK})
 
 _parse_kind = build_choice_parser(KINDS_BY_NAME)
 
 _INVALID_IDENTIFIER: Final[AnyIdentifier] = IdentifierName("")
-"""Placeholder for an invalid identifier."""
+"""Placeholder for an invalid identifier until all errors are raised together."""
 
 KindTexts = Annotated[
     list[str] | None,
@@ -65,7 +65,7 @@ PointsText = Annotated[
 
 
 class SampleSelection(Struct, frozen=True, kw_only=True):
-    """Filter of a list of samples; a sample must match every field."""
+    """Filter of a list of samples: kinds, identifier (None: any) and times in milliseconds."""
 
     kinds: tuple[SampleKind, ...]
     identifier: int | None
@@ -75,7 +75,7 @@ class SampleSelection(Struct, frozen=True, kw_only=True):
     def to_query(
         self, device: Mac, *, newest_first: bool, after: SampleIdentity | None = None
     ) -> SampleQuery:
-        """Return the query for the sample store."""
+        """Build the query for the sample store."""
         return SampleQuery(
             device=mac_to_int(device),
             kinds=frozenset(self.kinds),
@@ -88,13 +88,13 @@ class SampleSelection(Struct, frozen=True, kw_only=True):
 
 
 class SeriesSelection(Struct, frozen=True, kw_only=True):
-    """Identifier and time grid of a series."""
+    """Parameters of a series: its identifier, and the time range divided into buckets."""
 
     identifier: AnyIdentifier
     grid: TimeGrid
 
     def to_query(self, device: Mac) -> SampleQuery:
-        """Return the query for the sample store."""
+        """Build the query for the sample store."""
         return SampleQuery(
             device=mac_to_int(device),
             kinds=_NUMERIC_KINDS,
@@ -105,18 +105,18 @@ class SeriesSelection(Struct, frozen=True, kw_only=True):
 
 
 class LinkSelection(Struct, frozen=True, kw_only=True):
-    """Time grid of links."""
+    """Parameters of links: the time range divided into buckets."""
 
     grid: TimeGrid
 
     def to_query(self, device: Mac) -> SampleQuery:
-        """Return the query for the sample store."""
+        """Build the query for the sample store."""
         return SampleQuery(
             device=mac_to_int(device), kinds=LINK_KINDS, since=self.grid.since, until=self.grid.until
         )
 
     def filter_minutes(self, minutes: Iterable[StoredSample]) -> list[StoredSample]:
-        """Return the minutes that start within the grid."""
+        """Return the minute roll-ups that start within the time range."""
         return [minute for minute in minutes if self.grid.since <= minute.time < self.grid.until]
 
 
@@ -126,7 +126,7 @@ def parse_sample_selection(
     since: FromTime = None,
     until: ToTime = None,
 ) -> SampleSelection:
-    """Parse the filters of a list; raise InvalidRequest with all errors at once."""
+    """Parse the filters of a sample list. Raise `InvalidRequest` with all errors at once."""
     reader = QueryReader()
     selection = SampleSelection(
         kinds=tuple(
@@ -153,9 +153,9 @@ def parse_series_selection(
     until: ToTime = None,
     points: PointsText = None,
 ) -> SeriesSelection:
-    """Parse the parameters of a series; raise InvalidRequest with all errors.
+    """Parse the parameters of a series. Raise `InvalidRequest` with all errors at once.
 
-    Without times, the last day (rest-183).
+    Without times, the range is the last day (rest-183).
     """
     reader = QueryReader()
     parsed_identifier = reader.read(
@@ -169,9 +169,9 @@ def parse_series_selection(
 def parse_link_selection(
     now: Given[Now], since: FromTime = None, until: ToTime = None, points: PointsText = None
 ) -> LinkSelection:
-    """Parse the parameters of links; raise InvalidRequest with all errors.
+    """Parse the parameters of links. Raise `InvalidRequest` with all errors at once.
 
-    Without times, the last day (rest-88).
+    Without times, the range is the last day (rest-88).
     """
     return LinkSelection(grid=_parse_grid(QueryReader(), now(), since, until, points))
 
@@ -179,7 +179,7 @@ def parse_link_selection(
 def _parse_grid(
     reader: QueryReader, now: int, since: str | None, until: str | None, points: str | None
 ) -> TimeGrid:
-    """Parse the time range and the number of buckets, then raise all errors found so far."""
+    """Parse the time range and the number of buckets. Then raise all errors that `reader` has found."""
     end = reader.read(parse_millis, until, "To", unless=now)
     start = reader.read(parse_millis, since, "From", unless=max(end - DAY_MS, _MIN_TIME))
     parts = reader.read(parse_points, points, "Points", unless=DEFAULT_POINTS)

@@ -1,4 +1,4 @@
-"""Queries of rejected reports, the newest first (rest-95)."""
+"""SQL query that lists rejected reports, the newest first (rest-95)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class RejectSelection(Struct, frozen=True, kw_only=True):
-    """Filter of a list of rejected reports."""
+    """Filter of a list of rejected reports: the gateway that sent them, or None for all."""
 
     gateway: int | None
 
 
 class RejectEntry(NamedTuple):
-    """Rejected report with its number."""
+    """Rejected report with its row id."""
 
     number: int
     body: Reject
@@ -32,7 +32,7 @@ class RejectEntry(NamedTuple):
 def list_reject_entries(
     connection: Connection, choice: RejectSelection, *, before: int | None, limit: int
 ) -> list[RejectEntry]:
-    """List the newest rejected reports, or those before a number."""
+    """List rejected reports, newest first; only rows with an id below `before`, if given."""
     query = select(reject).order_by(reject.c.id.desc()).limit(limit)
     if choice.gateway is not None:
         query = query.where(reject.c.gateway == choice.gateway)

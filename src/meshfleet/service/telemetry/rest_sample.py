@@ -1,4 +1,4 @@
-"""Conversion of stored samples to REST samples (rest-81)."""
+"""Converts stored samples to their REST form (rest-81)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ KINDS_BY_NAME: Final[Mapping[str, SampleKind]] = {
     "measurement-error": SampleKind.MEASUREMENT_ERROR,
     "event": SampleKind.EVENT,
 }
-"""Kinds of samples in the REST API (rest-82). Roll-ups of other reports are not among them."""
+"""Kinds of samples by their name in the REST API (rest-82), which does not list minute roll-ups."""
 
 NAMES_BY_KIND: Final[Mapping[int, Any]] = {kind: name for name, kind in KINDS_BY_NAME.items()}
-"""REST name of each kind."""
+"""Names of the kinds in the REST API."""
 
 _CLOCK_NAMES: Final[Mapping[int | None, Any]] = {
     None: None,
@@ -36,13 +36,13 @@ _CLOCK_NAMES: Final[Mapping[int | None, Any]] = {
 }
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""Floats represent all whole numbers below this exactly."""
+"""All integers below this are exact as floats."""
 
 _NO_EXTRAS: Final = SampleExtras()
 
 
 def to_rest_sample(sample: StoredSample, foreign: Mapping[int, str]) -> Sample:
-    """Convert a sample to its REST form; `foreign` are names that are not in the catalogue."""
+    """Convert a sample to its REST form. `foreign` has the identifier names that are not in the catalogue."""
     title = describe_identifier(sample.identifier, foreign)
     extras = sample.more or _NO_EXTRAS
     return Sample(
@@ -63,7 +63,7 @@ def to_rest_sample(sample: StoredSample, foreign: Mapping[int, str]) -> Sample:
 
 
 def format_number(number: float) -> float | int:
-    """Format a number without a fraction if it is whole, and without invented digits (rest-180)."""
+    """Return a whole number as int, so that JSON has no fraction, and others as float (rest-180)."""
     return int(number) if abs(number) < _MAX_EXACT_INTEGER and number == int(number) else float(number)
 
 
@@ -72,5 +72,5 @@ def _format_optional(number: float | None) -> float | int | None:
 
 
 def _embed_json(text: str) -> Any:
-    """Return JSON that is inserted into a response without being decoded."""
+    """Return stored JSON so that it is inserted into a response without being decoded."""
     return msgspec.Raw(text.encode())

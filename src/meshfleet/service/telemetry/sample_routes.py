@@ -58,7 +58,7 @@ class _JsonOrCsv(Operation):
 
 
 class SampleListing(Struct, frozen=True, kw_only=True):
-    """Request to which the page tokens of a sample list belong."""
+    """Query of a sample list. Page tokens are signed for it, so that they fit no other query."""
 
     device: Mac
     selection: SampleSelection
@@ -152,10 +152,10 @@ async def list_rejects(
 
 
 async def _check_device_exists(database: Database, device: Mac) -> None:
-    """Raise NotFound for a device that is not in the registry.
+    """Raise `NotFound` if a device is not in the registry.
 
-    Call it only if there are no samples: a new or deleted device may have samples without being in the
-    registry.
+    Call this only if there are no samples: a device that is new or was deleted may have samples although it
+    is not in the registry.
     """
     await database.read(listing.load_device, device)
 
@@ -168,9 +168,9 @@ async def _build_items(database: Database, samples: list[StoredSample]) -> list[
 async def _stream_csv(
     database: Database, store: SampleStore, device: Mac, selection: SampleSelection, size: int
 ) -> Stream:
-    """Return a CSV stream.
+    """Return a response that streams samples as CSV.
 
-    Its first chunk is read before the response starts, so that errors are still reported.
+    The first chunk is read before the response starts, so that an error still gets an error response.
     """
     chunks = _encode_csv_chunks(database, store, device, selection, size)
     if not (first_chunk := await anext(chunks)):
@@ -203,7 +203,7 @@ async def _prepend(start: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[
 
 
 def _reject_paging(request: ApiRequest) -> None:
-    """Raise InvalidRequest for paging parameters: CSV has no pages (rest-188)."""
+    """Raise `InvalidRequest` if a CSV request has paging parameters (rest-188)."""
     names = [name for name in ("MaxResults", "NextToken") if name in request.query_params]
     if names:
         raise InvalidRequest(
