@@ -1,6 +1,6 @@
 """Indexes of executions: by position in the queue, and by job, state and device.
 
-The indexes of active executions are rebuilt with OR conditions instead of a list: SQLite is slow with lists.
+The indexes of active executions are rebuilt with a condition of ORs instead of IN, which is slow in SQLite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns that suspend the deadlines of an update during an outage and limit its last request."""
+"""Columns that suspend the deadlines of an update during an outage and set one for its last request."""
 
 from __future__ import annotations
 
