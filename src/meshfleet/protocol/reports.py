@@ -168,8 +168,8 @@ _ParentT = TypeVar("_ParentT", Dfu, Rssi)
 
 # The fast decoders use msgspec, which decodes times differently: it keeps UTC offsets and rounds digits
 # beyond microseconds, while times here are UTC truncated to milliseconds. A time for which both give the same
-# result is called plain. In compact JSON that starts with `time`, a `Z` at its usual position leaves space for
-# exactly three digits and so proves that the time is plain; otherwise the text is searched for more digits.
+# result is called plain. In compact JSON that starts with `time`, a `Z` at its usual position leaves space
+# for exactly three digits, so the time is plain; otherwise the text is searched for more digits.
 # (A repeated `time` can pass this check: report-53. Checking for it would cost a third of the whole decoder.)
 _Z: Final = ord("Z")
 _Z_AT: Final = len('{"time":"2020-11-04T10:07:20.585')
