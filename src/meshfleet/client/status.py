@@ -18,7 +18,10 @@ ResponseT = TypeVar("ResponseT", bound=_HasStatus)
 
 
 def check(response: ResponseT) -> ResponseT:
-    """Return the response if its status is OK, else raise `Declined` with the name of the status."""
+    """Return the response if its status is OK, else raise `Declined` with the status and its name.
+
+    The names are those of response-20.
+    """
     if response.status != Status.OK:
         raise Declined(response.status, format_status_name(response.status))
     return response

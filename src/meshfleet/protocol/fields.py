@@ -30,7 +30,8 @@ class FieldCodec(NamedTuple):
     decode: Callable[[Any, str], Any]
     """Function that takes the JSON value and the field name and returns the converted value.
 
-    A value that it cannot convert is returned unchanged, for msgspec to reject.
+    A value that needs no conversion is returned unchanged, and so is one of a wrong type, which msgspec
+    rejects afterwards.
     """
 
     encode: Callable[[Any], Any] | None = None
@@ -104,7 +105,7 @@ ChannelField = Annotated[int, Meta(ge=37, le=39), INTEGER_CODEC]
 """BLE advertising channel (report-23)."""
 
 SequenceField = Annotated[int, Meta(ge=0, le=255), FieldCodec(_decode_sequence)]
-"""Sequence number. Accepted as a number or in quotes, as in published examples (report-16, report-22)."""
+"""Sequence number from 0 to 255. Accepted as a number or in quotes (report-16, report-22)."""
 
 MacField = Annotated[Mac, FieldCodec(_decode_mac)]
 """MAC in a payload, accepted in upper and lower case (id-3)."""

@@ -41,7 +41,7 @@ EVERY_GATEWAY: Final = Mac("ffffffffffff")
 
 _MAC = re.compile(r"[0-9a-f]{12}")
 _DEVICE_ID = re.compile(r"bmac-([0-9a-f]{12})")
-# In the vendor's identifiers only the last byte is below 80, but others may be in use (id-8).
+# In the vendor's identifiers only the last byte is below 0x80, but others may be in use (id-8).
 _IDENTIFIER = re.compile(r"(?:[0-9a-f]{2}){1,4}")
 _MODEL_NUMBER = re.compile(r"[0-9A-Fa-f]{4}")
 # One topic level without MQTT wildcards, control characters and characters that UTF-8 cannot encode.

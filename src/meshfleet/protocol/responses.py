@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OriginField = Annotated[Origin, INTEGER_CODEC]
 ResponseTime = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2**53)]
-"""Time from request to response in milliseconds, measured by the gateway (response-3)."""
+"""Type of `responseTime`, the duration of a request in milliseconds (response-3)."""
 
 
 class Response(Payload, frozen=True, kw_only=True):

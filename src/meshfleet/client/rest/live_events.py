@@ -180,7 +180,7 @@ class EventSubscription:
         self._backoff = backoff
         self._last_event_id: str | None = None
         self._failures = 0
-        """Number of connections in a row, including the current one, that brought no event so far."""
+        """Number of attempts to connect in a row; an event or a stable connection resets it to 1."""
         self._connected_at = 0.0
         self._is_disconnected = False
 

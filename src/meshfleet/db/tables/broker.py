@@ -17,7 +17,7 @@ from sqlalchemy import (
 from meshfleet.db.tables.columns import RowId, metadata
 
 broker_owner = Table("broker_owner", metadata, Column("token", LargeBinary, primary_key=True))
-"""Random token of the only process whose broker may write to the broker tables."""
+"""One row with the token of the process whose broker may write to the broker tables."""
 
 broker_session = Table(
     "broker_session",

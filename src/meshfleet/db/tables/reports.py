@@ -36,8 +36,8 @@ series = Table(
 )
 """State of each series of acknowledged samples: time and `seq` of its newest sample, and unfilled gaps.
 
-`unfilled` is the number of gaps in a row that were never filled. Rows are written every few seconds, so they
-may be older than the newest samples; after a restart the samples are decisive.
+`unfilled` is the number of gaps in a row that were never filled. Rows are written every few seconds, so newer
+samples may exist: the stored samples are authoritative.
 """
 
 hole = Table(

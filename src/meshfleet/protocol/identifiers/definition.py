@@ -58,7 +58,7 @@ class IdentifierDefinition:
     id: Identifier
     name: IdentifierName
     dictionary: int | None
-    """Version of the vendor's dictionary that introduced the name; None if unknown."""
+    """Version of the vendor's identifier dictionary that introduced the name; None if unknown."""
     kinds: frozenset[IdentifierKind]
     type: str
     """Layout in the notation of identifier tables; `raw` if it is unknown."""
