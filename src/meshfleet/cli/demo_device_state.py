@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SAVE_SECONDS: Final = 10.0
-"""Seconds between two saves of the state. Later changes are lost if the process is killed."""
+"""Seconds between two saves of the state. Changes since the last save are lost if the process is killed."""
 
 
 class DeviceStateStore:

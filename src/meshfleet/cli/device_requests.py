@@ -53,7 +53,7 @@ _CHOICE_TEXTS: Final = {
 
 
 def to_response_fields(response: Any, gateway: Mac | None) -> dict[str, Any]:
-    """Convert a response of the service or of a gateway to JSON fields, which have the same names for both."""
+    """Convert a response of the service or of a gateway to JSON fields, with the same names for both."""
     if isinstance(response, Payload):
         return {**payload.to_json_object(response), "gateway": gateway}
     found: dict[str, Any] = msgspec.to_builtins(response)

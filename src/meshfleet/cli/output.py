@@ -1,4 +1,4 @@
-"""Output of commands: tables and sentences, or JSON for programs."""
+"""Prints the results of commands: as tables and sentences for users, or as JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of responses that report a failure into errors."""
+"""Raises errors for responses with an error status."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ class FieldCodec(NamedTuple):
     decode: Callable[[Any, str], Any]
     """Function that takes the JSON value and the field name and returns the converted value.
 
-    A value that needs no conversion is returned unchanged, and so is one of a wrong type, which msgspec
-    rejects afterwards.
+    A value that needs no conversion is returned unchanged. So is a value of a wrong type: msgspec rejects it
+    afterwards.
     """
 
     encode: Callable[[Any], Any] | None = None

@@ -1,6 +1,7 @@
 """Known products: their names, and the update methods of their firmware.
 
-A product is identified by its model number and, where several share one, by its variant (id-30).
+A product is identified by its model number. Products that share a model number differ in their variant
+(id-30).
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class TopicCodec:
         return f"{self._prefix}mt/gateway/{gateway}/request/#"
 
     def broadcast_filter(self) -> str:
-        """Return the topic filter for messages to all gateways. Not only topics of requests match it."""
+        """Return the topic filter for messages to all gateways: requests, and messages of other kinds."""
         return f"{self._prefix}mt/gateways/#"
 
 

@@ -226,7 +226,7 @@ async def _monitor(
 
 
 _SAVE_SECONDS = 5.0
-"""Seconds between two saves of the state. Later changes are lost if the process is killed."""
+"""Seconds between two saves of the state. Changes since the last save are lost if the process is killed."""
 
 _SAVE_PAUSE_FACTOR = 50
 """Minimum pause between two saves, as a multiple of the last save's duration.

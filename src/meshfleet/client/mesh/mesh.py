@@ -75,7 +75,7 @@ class Mesh:
         self._rpc = MeshRpcClient(self._address, _generate_client_id(), self._topics, self._options)
         self._versions: OrderedDict[Mac, Version] = OrderedDict()
         self._report_subscriptions: dict[str, ReportSubscription] = {}
-        """Subscriptions that are being iterated over, by client id."""
+        """Report subscriptions that are in use, by MQTT client id."""
         self._rejected = 0
         self._is_entered = False
 

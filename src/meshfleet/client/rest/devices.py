@@ -122,7 +122,7 @@ class DeviceFilters(TypedDict, total=False):
     labels: str | Iterable[str]
     """Labels, all of which the device must have."""
     connected: bool | None
-    """Connected (True) or disconnected devices (False)."""
+    """True for connected devices only, False for disconnected devices only."""
     model_number: str | None
     """Model number: four hex digits."""
     firmware_version: str | None

@@ -114,7 +114,7 @@ class HttpResponse(Struct, frozen=True, kw_only=True):
 
 
 def build_query(single: Mapping[str, QueryValue], repeated: Mapping[str, Iterable[str]] = {}) -> QueryParams:
-    """Build query parameters from `single` values, and `repeated` ones for parameters with many values.
+    """Build query parameters. `single` has one value per name, `repeated` several values per name.
 
     Values that are None are omitted.
     """

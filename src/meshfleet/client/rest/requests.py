@@ -64,7 +64,7 @@ class RequestOptions(TypedDict, total=False):
     extender_id: str | None
     """MAC of the extender through which an unconnected device is reached. Needs API version 2.1.0."""
     access_type: AccessType | str | None
-    """`unprovisioned` or `legacy`, for such a device. Needs API version 2.2.0."""
+    """Access to a device outside the secure network: `unprovisioned` or `legacy`. Needs API version 2.2.0."""
     public_key: str | Secret | None
     """Public key in hex, for unprovisioned access."""
     key: str | Secret | None

@@ -39,7 +39,7 @@ because for bytes SQLite's driver first searches for a registered adapter.
 
 
 class Block:
-    """Growing block in memory."""
+    """Block in memory. Samples can be appended to it."""
 
     __slots__ = ("_data", "count")
 
@@ -61,7 +61,7 @@ class Block:
 
     @property
     def data(self) -> bytearray:
-        """Encoded samples: the internal buffer, not a copy, so later samples are appended to it."""
+        """Encoded samples. This is the internal buffer, not a copy: `add` appends to it."""
         self._data[1:5] = self.count.to_bytes(4)
         return self._data
 

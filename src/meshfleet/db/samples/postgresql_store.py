@@ -183,7 +183,7 @@ class PostgresqlSampleStore:
         self._known_partitions = set(database.read_now(_list_partitions))
         """Partitions that this process knows to exist. Another process may have created or dropped some."""
         self._written_partitions: set[_Partition] = set()
-        """Partitions to which the batch that is being committed has samples."""
+        """Partitions that contain samples of the batch that is being committed."""
         self._removed_kinds: dict[_Partition, frozenset[int]] = {}
         """Sample kinds deleted from each partition because they expired before the others in it."""
         self._next_retention_check = now
@@ -191,7 +191,7 @@ class PostgresqlSampleStore:
     # Writing
 
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:
-        """See `SampleStore`."""
+        """Write samples within the transaction, and create missing partitions. Return 0 (not used)."""
         plausible_rows: list[bytes] = []
         stray_rows: list[bytes] = []
         kinds_and_days: set[tuple[int, int]] = set()
@@ -217,28 +217,28 @@ class PostgresqlSampleStore:
         return 0
 
     def publish_committed(self, number: int, rows: SampleRows) -> None:  # noqa: ARG002 # readers see committed rows anyway
-        """See `SampleStore`."""
+        """Record that the partitions of the committed batch exist. Readers see its samples already."""
         self._known_partitions |= self._written_partitions
         for partition in self._written_partitions & self._removed_kinds.keys():  # late samples have arrived
             del self._removed_kinds[partition]
 
     async def wait_for_capacity(self) -> None:
-        """See `SampleStore`."""
+        """Return at once: writes go directly to the database."""
 
     # Reading
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
-        """See `SampleStore`."""
+        """Call `consume` with the samples that match `query`. Return the result of `consume`."""
         return await self._database.read(_read_samples, query, consume)
 
     # Maintenance
 
     async def ensure_capacity(self, now: int) -> None:
-        """See `SampleStore`."""
+        """Create the partitions of today and tomorrow, so that no batch has to wait for one."""
         await self._create_upcoming_partitions(now // DAY_MS)
 
     async def maintain(self, now: int) -> None:
-        """See `SampleStore`."""
+        """Create upcoming partitions, and once an hour delete samples whose retention has ended."""
         await self.ensure_capacity(now)
         # `now` below this range means that the clock was set back; above it, the check is due.
         if self._next_retention_check - _RETENTION_CHECK_MS <= now < self._next_retention_check:
@@ -280,7 +280,7 @@ class PostgresqlSampleStore:
             raise
 
     def close(self) -> None:
-        """See `SampleStore`."""
+        """Do nothing: the database closes its connections."""
 
 
 def _create_partition(connection: Connection, partition: _Partition) -> None:

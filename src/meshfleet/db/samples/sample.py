@@ -96,7 +96,7 @@ class StoredSample(Struct, array_like=True, frozen=True, gc=False):
     """Milliseconds since 1970."""
     kind: int
     identifier: int
-    """Hex identifier as a number; a negative key of `foreign_name` for a name not in the catalogue."""
+    """Identifier as a number, from `identifier_to_int`; negative for a name that is not in the catalogue."""
     seq: int
     gateway: int
     number: float | int | None
@@ -131,7 +131,7 @@ class SampleQuery(Struct, frozen=True, kw_only=True):
     """End in milliseconds since 1970, exclusive."""
     newest_first: bool = False
     after: SampleIdentity | None = None
-    """Identity of the last sample of the previous page: only samples after it, in this order, match."""
+    """Identity of the last sample of the previous page; only samples that come after it match."""
 
     @property
     def time_range(self) -> tuple[int, int]:

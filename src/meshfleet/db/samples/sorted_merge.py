@@ -46,7 +46,7 @@ def scan_days(
 
 
 class BlockSource(NamedTuple):
-    """Function that loads the samples of a block, in any order, and the time range of these samples."""
+    """Block that is loaded on demand: its time range, and a function that returns its samples unsorted."""
 
     first: int
     """Lower bound of the sample times, in milliseconds since 1970."""

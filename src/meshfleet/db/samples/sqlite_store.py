@@ -136,7 +136,7 @@ class SqliteSampleStore:
     # Writing
 
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:  # noqa: ARG002 # used by the PostgreSQL store
-        """See `SampleStore`."""
+        """Write a batch of samples as one journal row within the transaction. Return the id of the row."""
         if rows:
             self._last_batch += 1
             insert = "INSERT INTO sample_journal (id, batch) VALUES (?, ?)"
@@ -144,20 +144,20 @@ class SqliteSampleStore:
         return self._last_batch
 
     def publish_committed(self, number: int, rows: SampleRows) -> None:
-        """See `SampleStore`."""
+        """Add a committed batch to the memtable for readers. `number` is the id of its journal row."""
         if rows:
             self._memtable.add(number, rows)
             if self._is_full(times=2):
                 self._has_capacity.clear()
 
     async def wait_for_capacity(self) -> None:
-        """See `SampleStore`."""
+        """Wait for a flush if the memtable has reached twice the size at which it should be flushed."""
         await self._has_capacity.wait()
 
     # Reading
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
-        """See `SampleStore`."""
+        """Call `consume` with the samples that match `query`. Return the result of `consume`."""
         # Copy the memtables before listing the segments: samples flushed in between are found in both, and
         # none is missed.
         memtable_blocks = [
@@ -213,7 +213,7 @@ class SqliteSampleStore:
     # Maintenance
 
     async def ensure_capacity(self, now: int) -> None:
-        """See `SampleStore`."""
+        """Flush the memtable to segments if it is full or a day old."""
         async with self._flush_lock:
             if self._frozen_memtable is None and self._is_flush_due(now):
                 self._frozen_memtable, self._memtable, self._memtable_started_at = (
@@ -227,7 +227,7 @@ class SqliteSampleStore:
                 self._has_capacity.set()
 
     async def maintain(self, now: int) -> None:
-        """See `SampleStore`."""
+        """Flush the memtable if due, merge segments, and delete samples whose retention has ended."""
         await self.ensure_capacity(now)
         while group := self._find_merge_group():
             await self._replace(group, frozenset(), level=group[0].level + 1)
@@ -240,7 +240,7 @@ class SqliteSampleStore:
                 await self._replace([segment], expired, level=segment.level)
 
     def close(self) -> None:
-        """See `SampleStore`."""
+        """Wait for running work, then delete segment files that were not registered."""
         self._is_closed = True
         self._compaction_pool.shutdown()
         self._reader_pool.shutdown()

@@ -21,7 +21,7 @@ foreign_name = Table(
     Column("number", RowId, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),
 )
-"""Names of identifiers that are not in the catalogue, each with the number that samples have in its place."""
+"""Names of identifiers that are not in the catalogue. Samples contain `number` in place of the name."""
 
 series = Table(
     "series",

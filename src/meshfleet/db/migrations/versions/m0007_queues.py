@@ -19,7 +19,7 @@ _ACTIVE = sa.text(
 
 
 def upgrade() -> None:
-    """Replace one index by two, and recreate three."""
+    """Replace the index of the queue by two, and recreate the three indexes of active executions."""
     op.drop_index("ix_execution_job_state_wave_due", "execution")
     op.create_index(op.f("ix_execution_job_state_device"), "execution", ["job", "state", "device"])
     op.create_index(

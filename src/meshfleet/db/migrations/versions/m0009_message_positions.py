@@ -25,7 +25,7 @@ FROM (
 
 
 def upgrade() -> None:
-    """Create the table again and copy its rows."""
+    """Create the table of queued messages with the new key, and copy the rows of the old table."""
     op.rename_table("broker_message", "broker_message_by_id")
     if (
         op.get_bind().dialect.name == "postgresql"
