@@ -128,7 +128,7 @@ class ApiKeys(Proxy[accounts.ApiKeys]):
 
 
 class Audit(Proxy[accounts.Audit]):
-    """Audit log, with a row for every change that a user made. Needs the role admin."""
+    """Audit log, with a row for every change. Needs the role admin."""
 
     list = IteratorMethod(accounts.Audit.list)
 

@@ -83,7 +83,7 @@ class ApiKeys:
 
 
 class Audit:
-    """Audit log, with a row for every change that a user made. Needs the role admin."""
+    """Audit log, with a row for every change. Needs the role admin."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller

@@ -156,7 +156,7 @@ class FirmwareImages:
         return await self._caller.post(Firmware, withdraw_path(to_firmware_id(firmware)))
 
     async def remove(self, firmware: str | Firmware) -> None:
-        """Delete a firmware record and its image. Only possible if no job has used it."""
+        """Delete a firmware record that no job has used."""
         await self._caller.delete(firmware_path(to_firmware_id(firmware)))
 
 
