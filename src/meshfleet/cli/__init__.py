@@ -51,15 +51,15 @@ _MODULES: Final = {
     "read": "requests",
     "write": "requests",
 }
-"""Modules of commands that share one; every other command has a module of its own name."""
+"""Module of each command whose module has another name than the command."""
 
 
 _DISK_FULL_ERRNOS: Final = {EDQUOT, EFBIG, EIO, ENOSPC}
-"""Error numbers of a failed write on a full or broken disk."""
+"""Error numbers (errno) of a write that failed because the disk is full or broken."""
 
 
 class _LazyGroup(click.Group):
-    """Group that imports a command's module on first use and prints errors as messages, not tracebacks."""
+    """Imports the module of a command on first use, and prints errors as messages, not tracebacks."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -75,14 +75,14 @@ class _LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """Offer command names without importing any command."""
+        """Offer command names for completion, without importing any command."""
         offered = [
             CompletionItem(name, help=_COMMANDS[name]) for name in _COMMANDS if name.startswith(incomplete)
         ]
         return [*offered, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands in the help text without importing any."""
+        """List the commands in the help text, without importing any command."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 

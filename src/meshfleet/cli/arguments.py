@@ -37,7 +37,7 @@ _AGE_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def _parse_device(text: str) -> Mac:
-    """Parse a MAC as printed on a device, or a device id (`bmac-…`)."""
+    """Return the MAC for a MAC as printed on a device, or for a device id (`bmac-…`)."""
     return parse_any_mac(text.lower().removeprefix("bmac-"))
 
 
@@ -70,8 +70,8 @@ def _parse_job_id(text: str) -> str:
 class _IdentifierParamType(TextParamType):
     """Identifier given as a hex id or a name.
 
-    A name that is not in the catalogue is accepted, because a gateway may know more identifiers. If the name
-    is close to one in the catalogue, a hint is printed to standard error.
+    A name that is not in the catalogue is accepted, because a gateway may know more identifiers. If the
+    catalogue has a similar name, a hint is printed to standard error.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -89,9 +89,9 @@ IDENTIFIER = _IdentifierParamType("identifier", normalize_identifier)
 JOB = TextParamType("job", _parse_job_id)
 LABEL = TextParamType("label", parse_label)
 TIME = TextParamType("time", parse_time)
-"""ISO 8601 time; UTC unless it has an offset."""
+"""ISO 8601 time; UTC if it has no UTC offset."""
 PAST_TIME = TextParamType("time", _parse_past_time)
-"""ISO 8601 time, or an age such as 90s, 15m, 2h, 7d."""
+"""ISO 8601 time, or an age such as 90s, 15m, 2h or 7d, which means that long ago."""
 USERNAME = TextParamType("username", parse_username)
 ROLE = click.Choice([each.value for each in Role])
 

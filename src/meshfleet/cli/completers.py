@@ -1,4 +1,4 @@
-"""Shell completion of arguments. Values of the service are offered only if it responds in time."""
+"""Shell completion of arguments. Values from the service are offered only if it responds in time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Completions = list[CompletionItem[str]]
 
 _DEFAULT_TIMEOUT_SECONDS: Final = 1.5
-"""Seconds to wait for the service, unless MESHFLEET_TAB_SECONDS is set."""
+"""Maximum seconds to wait for the service, unless MESHFLEET_TAB_SECONDS is set."""
 
 
 def complete_identifiers(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer the names of the catalogue, and once something is typed also hex ids."""
+    """Offer the identifier names in the catalogue; after the first typed character, also hex ids."""
     return [
         CompletionItem(value, help=" ".join(sorted(entry.kinds)))
         for entry in BUILTIN_CATALOGUE
@@ -42,14 +42,14 @@ def complete_identifiers(_ctx: click.Context, _param: click.Parameter, typed: st
 
 
 def complete_labels(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer the labels of the service the user is logged in to."""
+    """Offer the labels at the service to which the user is logged in."""
     return _complete_from_service(
         lambda fleet: fleet.labels.list(), lambda each: each.label, lambda _: "", typed
     )
 
 
 def complete_devices(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer device ids, described by the devices' names."""
+    """Offer device ids, each with the name of the device as its description."""
     return _complete_from_service(
         lambda fleet: fleet.devices.list(),
         lambda each: str(each.id),
@@ -59,14 +59,14 @@ def complete_devices(_ctx: click.Context, _param: click.Parameter, typed: str) -
 
 
 def complete_gateways(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer the MACs of gateways, described by their names."""
+    """Offer the MACs of gateways, each with the name of the gateway as its description."""
     return _complete_from_service(
         lambda fleet: fleet.gateways.list(), lambda each: each.mac, lambda each: each.friendly_name, typed
     )
 
 
 def complete_firmware(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer firmware ids, described by model, version and state."""
+    """Offer firmware ids, each with model, version and state as its description."""
     return _complete_from_service(
         lambda fleet: fleet.firmware.list(),
         lambda each: each.id,
@@ -76,7 +76,7 @@ def complete_firmware(_ctx: click.Context, _param: click.Parameter, typed: str) 
 
 
 def complete_jobs(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer job ids, described by name and state."""
+    """Offer job ids, each with name and state of the job as its description."""
     return _complete_from_service(
         lambda fleet: fleet.jobs.list(),
         lambda each: each.id,
@@ -91,7 +91,10 @@ def _complete_from_service(
     describe: Callable[[Any], str],
     typed: str,
 ) -> Completions:
-    """Offer items of one page of the service's list; none if it fails or does not respond in time."""
+    """Offer matching items of a list, up to one page of it.
+
+    Return an empty list if the service fails or does not respond in time.
+    """
 
     async def collect_items(fleet: Fleet) -> Completions:
         return [
@@ -118,7 +121,7 @@ def _timeout_seconds() -> float:
 
 
 class _DaemonThreadExecutor(ThreadPoolExecutor):
-    """Executor with daemon threads, so that the exit does not wait for them: DNS may take minutes to fail."""
+    """Runs work in daemon threads, so that the exit does not wait for a DNS query, which may take minutes."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function in a new thread."""

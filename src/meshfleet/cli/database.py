@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_existing_database(settings: Settings) -> Iterator[Database]:
-    """Open an existing database. Raise `UnusableFolder` if there is none, instead of creating it."""
+    """Open an existing database. Raise `UnusableFolder` if there is no database, instead of creating one."""
     check_database_exists(settings)
     with closing(open_database(settings.database, settings.data)) as database:
         yield database

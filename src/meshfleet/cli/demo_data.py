@@ -1,4 +1,4 @@
-"""Data of `serve --demo`: its buildings and firmware, and how they are inserted into the database."""
+"""Buildings and firmware of `serve --demo`, and their insertion into the database."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _FIRMWARE: Final = (
 )
 
 _IMAGE_BYTES: Final = 60_000
-"""Bytes of an image: its transfer takes about twenty seconds at the speed of the demo."""
+"""Size of an image in bytes. Its transfer takes about twenty seconds at the speed of the demo."""
 
 
 def insert_demo_firmware(database: Database, data: Path) -> None:
@@ -81,7 +81,7 @@ def _insert_firmware(
 ) -> None:
     """Insert firmware and release it in one transaction.
 
-    In two, a later start could not tell a release that was interrupted from an intended draft.
+    With two transactions, an interrupted start could leave a draft that no later start would release.
     """
     record = store.insert_firmware(
         connection, _build_record(spec), image, images=images, by=COMMAND_LINE, now=now
@@ -103,7 +103,7 @@ def _build_record(spec: _FirmwareSpec) -> NewFirmware:
 
 
 def _write_image(folder: Path, spec: _FirmwareSpec) -> ReceivedImage:
-    """Write a package with meaningless content that is the same at every start."""
+    """Write a package file with meaningless content, which is the same at every start."""
     seed = hashlib.sha512(f"{spec.model} {spec.version}".encode()).digest()
     binary = (seed * (_IMAGE_BYTES // len(seed) + 1))[:_IMAGE_BYTES]
     package = build_package(binary, model_number=ModelNumber(spec.model), version=Version.parse(spec.version))
@@ -119,11 +119,11 @@ class DemoHistory(Protocol):
     """End of the history, in milliseconds since 1970."""
 
     def write(self, connection: Connection) -> None:
-        """Insert the history; the devices are in the registry already."""
+        """Insert the history into the database, which already contains the devices."""
 
 
 class Building(NamedTuple):
-    """Gateway with its devices."""
+    """Building of the demo: one gateway with its devices."""
 
     gateway: Mac
     name: str
@@ -142,18 +142,18 @@ BUILDINGS: Final = (
 )
 
 _UNCONNECTED_GATEWAY: Final = (Mac("02005e000004"), "Neubau (ab März)")
-"""Gateway that is claimed but has never connected."""
+"""MAC and name of a gateway that is claimed but never connects."""
 
 _EMPTY_BATTERY_EVERY: Final = 7
-"""Every n-th device has an empty battery, if it has a battery and no children."""
+"""Every seventh device has an empty battery, if it is a leaf of the mesh and has a battery."""
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
-"""Milliseconds of a day: the age of the devices in a new demo."""
+"""Milliseconds of a day. The devices of a new demo are a day old."""
 
 
 @cache
 def build_site(building: Building) -> Site:
-    """Generate the site of a building; the same at every start."""
+    """Generate the devices of a building and their positions; the result is the same at every start."""
     site = generate_site(building.gateway, devices=building.devices, seed=1)
     devices = (_drain_battery(number, each) for number, each in enumerate(site.devices, start=1))
     return replace(site, devices=tuple(devices))
@@ -169,7 +169,7 @@ def _drain_battery(number: int, device_spec: SiteDevice) -> SiteDevice:
 
 
 def is_registry_empty(database: Database) -> bool:
-    """Return whether the registry has no devices, so that the demo may fill it."""
+    """Return whether the database has no devices, so that the demo may insert its own."""
     return database.read_now(_is_empty)
 
 
@@ -178,11 +178,11 @@ def _is_empty(connection: Connection) -> bool:
 
 
 def fill_registry(database: Database, *, static: bool, history: DemoHistory | None = None) -> dict[Mac, str]:
-    """Insert the buildings into an empty registry, and return new passwords of their gateways by MAC.
+    """Insert the buildings if the database has no devices. Return new passwords of their gateways by MAC.
 
-    If the registry is not empty, only the claimed gateways of the demo get new passwords. A static demo (one
-    whose gateways do not run) returns none, and its devices are inserted as connected. Buildings and history
-    are inserted in one transaction: an interrupted start leaves an empty registry for the next one.
+    If there are devices, only the claimed gateways of the demo get new passwords. In a static demo the
+    gateways do not run: no passwords are returned, and the devices are inserted as connected. Buildings and
+    history are inserted in one transaction, so that after an interrupted start the next start inserts them.
     """
     now = clock.now() if history is None else history.until
     return database.write_now(_fill_registry, now, static=static, history=history)
@@ -205,7 +205,7 @@ def _fill_registry(
 
 
 def _rotate_passwords(connection: Connection, now: int) -> dict[Mac, str]:
-    """Give the claimed gateways of the demo new passwords: only an earlier process knew the old ones."""
+    """Set new passwords for the claimed gateways of the demo. Only an earlier process knew the old ones."""
     passwords = {}
     for each in BUILDINGS:
         with suppress(NotFound):  # released, or this registry never had a demo
@@ -224,7 +224,7 @@ def _insert_building(connection: Connection, building: Building, now: int, *, st
 
 
 def _site_observations(site: Site, at: int, *, connected: bool) -> Iterator[DeviceObservation]:
-    """Yield one observation of the gateway and of each device, made when they were installed."""
+    """Yield one observation of the gateway and of each device, as of the time of installation `at`."""
     yield DeviceObservation(
         device=site.gateway,
         at=at,

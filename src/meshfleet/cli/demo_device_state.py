@@ -1,6 +1,6 @@
-"""Saved state of the demo's devices, kept from one start of the demo to the next.
+"""Saves the state of the demo's devices and restores it at the next start of the demo.
 
-Their `seq` counters continue, so that a restarted service sees no gap in their samples.
+So the `seq` counters of the devices continue, and the service detects no gaps in their samples.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SAVE_SECONDS: Final = 10.0
-"""Seconds between two saves; the state of this time is lost if the process is killed."""
+"""Seconds between two saves of the state. Changes since the last save are lost if the process is killed."""
 
 
 class DeviceStateStore:
@@ -34,7 +34,7 @@ class DeviceStateStore:
     def restore_gateway(
         self, settings: EmulatorSettings, site: Site, clock: SimulatedClock
     ) -> GatewayEmulator:
-        """Create a gateway with the saved state of its devices, or a new state if that cannot be read."""
+        """Create a gateway with the saved state of its devices; with a new state if none can be read."""
         gateway = self._load_gateway(settings, site, clock) or GatewayEmulator(settings, site, clock)
         self._gateways.append(gateway)
         return gateway

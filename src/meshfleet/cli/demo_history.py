@@ -1,9 +1,9 @@
-"""History of the demo: the samples and connections of its devices during the day before its first start.
+"""History of the demo: samples and connects of its devices during the day before its first start.
 
-It is computed with the same simulation at negative times. Sensor values depend on the time alone, so the
-history leads up to what the devices report once they run. It runs at real speed, not at the speed of the
-demo. Samples are stored as the ingest would store them, but without `seq`, so that no gaps are detected.
-The history ends when the demo starts: then all gateways are disconnected until they connect.
+The history is computed by the simulation of the demo at negative times. Sensor values depend only on the
+time, so the live reports of the devices continue the history smoothly. The history has real speed, not the
+higher speed of the demo. Samples are stored as ingest would store them, but without `seq`, so that no gaps
+are detected. The history ends when the demo starts: all gateways are then disconnected until they connect.
 """
 
 from __future__ import annotations
@@ -48,36 +48,43 @@ if TYPE_CHECKING:
 
 _HOUR_SECONDS: Final = 3600.0
 _START_SECONDS: Final = -DAY_MS / 1000
-"""Start of the history in seconds of simulated time, as all times below; the demo starts at 0."""
+"""Start of the history. Times are in seconds of simulated time; the demo starts at 0."""
 
 _MEASUREMENT_SCHEDULE: Final = ((_START_SECONDS, -_HOUR_SECONDS, 90.0), (-_HOUR_SECONDS, 0.0, 15.0))
-"""Periods (begin, end, interval) of measurements. A chart shows a gap where samples are missing for more than
-three usual intervals: close to now, the usual interval is that of live reports, 6 seconds."""
+"""Periods (begin, end, interval) of measurements, in seconds.
+
+The interval is shorter in the last hour: charts show a gap if no sample arrives for more than three usual
+intervals, and in charts of recent times the usual interval is that of live reports, 6 seconds.
+"""
 
 _LINK_SCHEDULE: Final = ((-6 * _HOUR_SECONDS, -_HOUR_SECONDS, 180.0), (-_HOUR_SECONDS, 0.0, 60.0))
-"""Periods (begin, end, interval) of link reports, which are rolled up by the minute."""
+"""Periods (begin, end, interval) of link reports, in seconds. They are rolled up per minute."""
 
 _MAX_LINKS: Final = 4
-"""Maximum number of nodes that report the RSSI of a device, besides its parent and children."""
+"""Maximum number of mesh nodes that report the RSSI of a device, besides its parent and children."""
 
 _OUTAGE: Final = (BUILDINGS[0].gateway, -5.0 * _HOUR_SECONDS, -4.75 * _HOUR_SECONDS)
-"""Gateway, begin and end of an outage, so that charts show a gap."""
+"""Gateway, begin and end of a simulated outage, so that charts show a gap."""
 
 _HEARTBEATS_PER_DAY: Final = 24 * 60
-"""Heartbeats of a device in a day. With the next one, the device reports its properties."""
+"""Number of heartbeats of a device per day. With the next heartbeat, the device reports its properties."""
 
 _MOTION: Final = Identifier("8810")
 _SERIES_BY_IDENTIFIER: Final = {
     each: (identifier_to_int(each), build_raw_decoder(each))
     for each in map(Identifier, ("8800", "8801", "8802", "8803", "8810", "8813"))
 }
-"""Stored number and value decoder of each identifier."""
+"""Number under which each identifier is stored, and the decoder of its values."""
 
 
 def fill_registry_with_history(database: Database, data: Path) -> dict[Mac, str]:
-    """Insert the demo with a day of history into an empty registry. Return the gateways' passwords by MAC."""
+    """Insert the demo with a day of history into a database without devices.
+
+    Return the passwords of the gateways by MAC.
+    """
     now = clock.now()
-    # Opened as of yesterday, the store compacts the history at once, and no later start has to read it again.
+    # The store is opened with yesterday's time, so that the history counts as old and is flushed at once.
+    # Otherwise every later start would have to read it from the journal.
     with closing(open_sample_store(database, data, {}, now=now - DAY_MS)) as store:
         history = _SimulatedDay(store, DeviceStateStore(data / "demo"), now)
         passwords = fill_registry(database, static=False, history=history)
@@ -87,7 +94,7 @@ def fill_registry_with_history(database: Database, data: Path) -> dict[Mac, str]
 
 
 class _SimulatedDay:
-    """Simulated day of all devices, to be written to the database."""
+    """Simulates a day of all devices, and writes it to the database."""
 
     def __init__(self, store: SampleStore, device_states: DeviceStateStore, until: int) -> None:
         self.until = until
@@ -95,7 +102,7 @@ class _SimulatedDay:
         self._rows: dict[int, list[SampleRow]] = {}
         self._changes: list[PresenceChange] = []
         self._commit_number: int | None = None
-        """Number of the commit that wrote the samples; None if nothing was written."""
+        """Batch number that the sample store returned for the samples; None before `write`."""
         for building in BUILDINGS:
             context = EmulatorContext(
                 EmulatorSettings(mac=building.gateway), build_site(building), SimulatedClock(0)
@@ -118,7 +125,7 @@ class _SimulatedDay:
         self._commit_number = self._store.write(connection, self._rows, self.until)
 
     def on_committed(self) -> None:
-        """Publish the samples to readers of the store, after the transaction of `write` is committed."""
+        """Make the samples visible to readers, after the transaction of `write` is committed."""
         if self._commit_number is not None:
             self._store.publish_committed(self._commit_number, self._rows)
 
@@ -134,7 +141,10 @@ def _gateway_changes(building: Building, now: int) -> Iterator[PresenceChange]:
 def _device_changes(
     device: SimulatedDevice, rows: list[SampleRow], building: Building, now: int
 ) -> Iterator[PresenceChange]:
-    """Yield the changes of a device: it disconnects with its gateway, and connects with its next report."""
+    """Yield the connects and disconnects of a device.
+
+    A device disconnects when its gateway disconnects, and connects with its next report.
+    """
     number, gateway = mac_to_int(device.mac), mac_to_int(building.gateway)
     heard_at = [_to_millis(t, now) for t in _report_times(device, _MEASUREMENT_SCHEDULE)]
     heard_at += [row[0] for row in rows if row[1] == SampleKind.EVENT]
@@ -158,14 +168,14 @@ def _connected_periods(building: Building, now: int) -> list[tuple[int, int]]:
 
 
 def _to_millis(t: float, now: int) -> int:
-    """Convert simulated seconds to milliseconds since 1970."""
+    """Convert simulated time in seconds to milliseconds since 1970; `now` is the start of the demo."""
     return now + floor(t * 1000)
 
 
 def _sample_rows(
     context: EmulatorContext, device: SimulatedDevice, building: Building, now: int
 ) -> Iterator[SampleRow]:
-    """Yield all rows of a device in the sample store."""
+    """Yield all samples of a device as rows for the sample store."""
     gateway, is_decoded = mac_to_int(building.gateway), building.mode is ReportMode.DECODED
     for t, kind, identifier, raw in _simulate_samples(device):
         if not _is_during_outage(building, t):
@@ -195,7 +205,7 @@ def _simulate_samples(device: SimulatedDevice) -> Iterator[tuple[float, SampleKi
 def _link_readings(
     context: EmulatorContext, device: SimulatedDevice, building: Building, now: int
 ) -> Iterator[Reading]:
-    """Yield the RSSI readings that other nodes report of a device."""
+    """Yield the RSSI with which other mesh nodes receive a device, as readings for the roll-ups."""
     mesh, node = context.mesh, device.node
     number, gateway = mac_to_int(device.mac), mac_to_int(building.gateway)
     receivers = [
@@ -218,7 +228,7 @@ def _link_readings(
 def _report_times(
     device: SimulatedDevice, schedule: tuple[tuple[float, float, float], ...]
 ) -> Iterator[float]:
-    """Yield the times at which a device reports; each device has its own phase."""
+    """Yield the times at which a device reports. Devices do not report at the same time."""
     phase = uniform_noise(device.noise_key, 8)
     for begin, end, interval in schedule:
         for n in range(int((end - begin) / interval)):
@@ -226,6 +236,6 @@ def _report_times(
 
 
 def _is_during_outage(building: Building, t: float) -> bool:
-    """Return whether the building's gateway was disconnected at a time."""
+    """Return whether the building's gateway was disconnected at time `t`."""
     gateway, begin, end = _OUTAGE
     return building.gateway == gateway and begin <= t < end

@@ -1,7 +1,7 @@
-"""Service with a demo: emulated gateways in the service's process, connected to its embedded broker.
+"""Runs a service with a demo: emulated gateways in the same process, connected to the embedded broker.
 
-The gateways connect as any gateway does. Their errors do not stop the service. When the service stops, the
-gateways disconnect first, while the broker still runs.
+The gateways connect over MQTT like real ones. Their errors do not stop the service. When the service stops,
+the gateways disconnect first, while the broker is still running.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _PROTOCOL_NAMES: Final = {"http": "HTTP", "mqtt": "MQTT"}
 def move_to_free_ports(
     settings: Settings, explicit: Collection[str], announce: Callable[[str], None]
 ) -> Settings:
-    """Replace default ports that are in use by the next free ones, and announce it.
+    """Replace default ports that are in use by the next free ones. Call `announce` with a message for each.
 
-    Settings in `explicit` (names of those given by the user) are kept: such a port that is in use is an error
-    later. A typical case is a mosquitto installed on Debian, which listens on 1883.
+    `explicit` has the names of the settings that the user gave. Their ports are kept; if one of them is in
+    use, the service fails later. A typical case is mosquitto on Debian, which listens on port 1883.
     """
     for name, protocol in _PROTOCOL_NAMES.items():
         address = getattr(settings, name)
@@ -76,13 +76,13 @@ def move_to_free_ports(
 _log = logging.getLogger(__name__)
 
 SPEED_FACTOR: Final = 10.0
-"""Speed of the simulation relative to real time: every device reports within six seconds."""
+"""Speed of the simulation relative to real time. At this speed every device reports within six seconds."""
 
 _CONNECT_SECONDS: Final = 30.0
-"""Connect timeout in seconds: the service is still starting."""
+"""Connect timeout in seconds; long, because the service is still starting."""
 
 _DISCONNECT_SECONDS: Final = 1.0
-"""Seconds for all gateways to disconnect."""
+"""Maximum seconds to wait until all gateways are disconnected."""
 
 _IPV4: Final = 4
 
@@ -119,7 +119,7 @@ async def serve_demo(
 
 
 class DemoSetup:
-    """Preparation of the database before the service starts; `passwords` are those of the gateways."""
+    """Prepares the database before the service starts. `passwords` are those of the demo's gateways."""
 
     def __init__(self, data: Path, *, static: bool) -> None:
         self._data = data
@@ -127,7 +127,7 @@ class DemoSetup:
         self.passwords: dict[Mac, str] = {}
 
     def fill(self, database: Database) -> None:
-        """Insert the demo fleet and its firmware, with a history if the registry is empty."""
+        """Insert the demo fleet and its firmware. If the database has no devices, insert a history too."""
         if not self._static and is_registry_empty(database):
             self.passwords = fill_registry_with_history(database, self._data)
         else:
@@ -152,7 +152,7 @@ def _is_static(settings: Settings) -> bool:
 
 
 async def _stop_gateways(gateways_task: asyncio.Task[None]) -> None:
-    """Disconnect the gateways. After a timeout, the end of the process cuts off those that remain."""
+    """Disconnect the gateways. Wait at most `_DISCONNECT_SECONDS`; the end of the process stops the rest."""
     gateways_task.cancel()
     await asyncio.wait({gateways_task}, timeout=_DISCONNECT_SECONDS)
 
@@ -160,7 +160,7 @@ async def _stop_gateways(gateways_task: asyncio.Task[None]) -> None:
 async def _run_gateways(
     settings: Settings, setup: DemoSetup, service_started: asyncio.Future[StartupInfo], announce: Announcer
 ) -> None:
-    """Run the gateways once the service has started. Errors are printed or logged, and not raised."""
+    """Run the gateways once the service has started. Errors are printed or logged, not raised."""
     info = await service_started
     try:
         if setup.passwords:
@@ -218,7 +218,7 @@ def _restore_gateway(
 
 
 def select_local_listener(listeners: Iterable[str]) -> BrokerAddress:
-    """Return the local address of the simplest MQTT listener, without TLS and WebSocket if possible."""
+    """Return the local address of an MQTT listener, if possible one without TLS and WebSocket."""
     address = min(map(BrokerAddress.parse, listeners), key=lambda each: (each.tls, each.path is not None))
     host = ip_address(address.host)
     if not host.is_unspecified:

@@ -1,6 +1,7 @@
-"""Common options, sending and output of `read`, `write`, `ack` and `apiversion`.
+"""Code shared by `read`, `write`, `ack` and `apiversion`: options, sending and output.
 
-Requests go through the service the user is logged in to, or with `--broker` directly to a gateway.
+Requests go through the service to which the user is logged in, or with `--broker` to a gateway without a
+service.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _CHOICE_TEXTS: Final = {
 
 
 def to_response_fields(response: Any, gateway: Mac | None) -> dict[str, Any]:
-    """Return the fields of a response of the service or of a gateway, under the same names."""
+    """Convert a response of the service or of a gateway to JSON fields, with the same names for both."""
     if isinstance(response, Payload):
         return {**payload.to_json_object(response), "gateway": gateway}
     found: dict[str, Any] = msgspec.to_builtins(response)
@@ -60,7 +61,10 @@ def to_response_fields(response: Any, gateway: Mac | None) -> dict[str, Any]:
 
 
 def print_response(response: dict[str, Any], device: Mac, subject: str, *, as_json: bool) -> None:
-    """Print a response. Raise `ClickException` (exit code 1) if its status is not 0."""
+    """Print a response: `subject`, then the node that responded. `device` is the target of the request.
+
+    Raise `ClickException` (exit code 1) if the status is not 0.
+    """
     if as_json:
         print_json(response)
     if response["status"]:
@@ -89,13 +93,13 @@ def _format_responder(response: dict[str, Any], device: Mac) -> str:
 
 
 def _format_origin(response: dict[str, Any]) -> str:
-    """Name the node that responded; gateways before 2.0.0 do not report it."""
+    """Return a text that names the node that responded. Gateways before version 2.0.0 do not report it."""
     text = _ORIGIN_TEXTS.get(response.get("origin", -1), "the device, or the gateway instead of it")
     return text.format(extender=response.get("extenderId", "?"))
 
 
 def _format_gateway_choice(response: dict[str, Any]) -> str:
-    """Explain why the service chose this gateway; empty if it had no choice."""
+    """Explain why the service chose this gateway; empty if there was no choice."""
     choice = response.get("choice")
     if choice is None or choice["reason"] not in _CHOICE_TEXTS:
         return ""
@@ -110,7 +114,7 @@ _PRIORITIES: Final = [each.name.lower() for each in Priority]
 _MAX_TIMEOUT: Final = 120
 _MIN_TIMEOUT: Final = 0.1
 _DEFAULT_TIMEOUT: Final = 15.0
-"""Seconds, as the two limits above."""
+"""Default timeout of a request in seconds; `_MIN_TIMEOUT` and `_MAX_TIMEOUT` are in seconds too."""
 
 
 def _check_broker_url(text: str) -> str:
@@ -122,11 +126,11 @@ _BROKER_URL: Final = TextParamType("url", _check_broker_url)
 
 
 class RequestRoute(NamedTuple):
-    """Route of a request to a gateway: through a broker, or through the service if there is no broker."""
+    """Route of a request to a gateway: over a broker, or through the service if `broker` is None."""
 
     gateway: Mac | None
     broker: str | None
-    """URL of the broker, which may contain a password; None: use the service."""
+    """URL of the broker, which may contain a password; None to use the service."""
     topic_prefix: str
     tls_ca: Path | None
 
@@ -134,7 +138,10 @@ class RequestRoute(NamedTuple):
     def from_options(
         cls, gateway: Mac | None, broker: str | None, topic_prefix: str, tls_ca: Path | None
     ) -> RequestRoute:
-        """Build the route from command-line options. Raise `UsageError` for options that need `--broker`."""
+        """Build the route from command-line options.
+
+        Raise `UsageError` if an option is given that needs `--broker`, but `--broker` is not.
+        """
         if broker is None:
             for name, option in (("topic_prefix", "--topic-prefix"), ("tls_ca", "--tls-ca")):
                 if _is_on_command_line(name):
@@ -142,20 +149,23 @@ class RequestRoute(NamedTuple):
         return cls(gateway, broker, topic_prefix, tls_ca)
 
     def require_gateway(self) -> Mac:
-        """Return the gateway, or raise `UsageError`: without a service it cannot be chosen automatically."""
+        """Return the gateway, or raise `UsageError` if none is given: only a service can choose one."""
         if self.gateway is None:
             raise click.UsageError("--broker needs --gateway, the gateway of the device.")
         return self.gateway
 
 
 def _is_on_command_line(parameter: str) -> bool:
-    """Return whether an option is on the command line: the environment may be meant for other commands."""
+    """Return whether an option is on the command line, not in an environment variable.
+
+    Environment variables may be meant for other commands.
+    """
     source = click.get_current_context().get_parameter_source(parameter)
     return source is ParameterSource.COMMANDLINE
 
 
 def broker_options(command: Any) -> Any:
-    """Add the options of a broker to a command. Parameters are named as the fields of `RequestRoute`."""
+    """Add the options of a broker to a command. Their parameters have the names of `RequestRoute` fields."""
     broker = click.option(
         "--broker",
         type=_BROKER_URL,
@@ -190,7 +200,7 @@ timeout_option = click.option(
 
 
 def request_options(command: Any) -> Any:
-    """Add the options of `build_request_parameters` to a command."""
+    """Add to a command the options whose values `build_request_parameters` takes."""
     for option in (
         click.option(
             "--ask-public-key",
@@ -220,7 +230,7 @@ def build_request_parameters(  # noqa: PLR0913 # one for each option
     ask_key: bool,
     ask_public_key: bool,
 ) -> dict[str, Any]:
-    """Build the SDK's request parameters. Keys are read from the environment or a prompt."""
+    """Build the request parameters for the SDK. Keys are read from the environment or a prompt."""
     return {
         "priority": parse_priority(priority),
         "timeout": timeout,
@@ -232,7 +242,7 @@ def build_request_parameters(  # noqa: PLR0913 # one for each option
 
 
 def parse_priority(name: str | None) -> Priority | None:
-    """Return a priority by its name, or None."""
+    """Return the priority with this name; None if no name is given."""
     return Priority[name.upper()] if name else None
 
 
@@ -248,7 +258,10 @@ def send_request(
     by_service: Callable[[Fleet], Coroutine[Any, Any, Any]],
     by_broker: Callable[[Mesh, Mac], Coroutine[Any, Any, Any]],
 ) -> Any:
-    """Send a request through the service or the broker of the route, and return the response."""
+    """Send a request through the service or the broker of the route. Return the response.
+
+    `by_service` or `by_broker` is called to send the request.
+    """
     if route.broker is None:
         return call_service(by_service)
     return asyncio.run(_send_to_broker(route, route.require_gateway(), by_broker))
@@ -262,5 +275,5 @@ async def _send_to_broker(
 
 
 def open_mesh(route: RequestRoute) -> Mesh:
-    """Create an SDK client for the gateways at the route's broker."""
+    """Create an SDK client for the gateways that are connected to the route's broker."""
     return Mesh(route.broker or "", prefix=route.topic_prefix, tls_ca=route.tls_ca)

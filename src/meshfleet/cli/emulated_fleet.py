@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _REFRESH_SECONDS: Final = 0.5
 """Seconds between two updates of the live table."""
 _PRINT_SECONDS: Final = 10.0
-"""Seconds between two printed lines."""
+"""Seconds between two printed lines of statistics."""
 
 
 class FleetStats(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Statistics of a fleet: totals since the start, and rates since the last sample."""
+    """Statistics of a fleet: totals since the start, and averages since the previous statistics."""
 
     seconds: float
     """Seconds since all gateways were connected."""
@@ -49,14 +49,14 @@ class FleetStats(Struct, frozen=True, kw_only=True, rename="camel"):
     reports_per_second: float
     requests: int
     dropped: int
-    """Messages dropped because the broker was unreachable for too long."""
+    """Number of messages dropped because the broker was unreachable for too long."""
     cpu_micros_per_report: float
     trouble: str
-    """Why one of the gateways is not connected; empty if all are."""
+    """Reason why a gateway is not connected; empty if all are connected."""
 
 
 class FleetStatsSampler:
-    """Source of a fleet's statistics. Rates are averages since the last sample."""
+    """Collects the statistics of a fleet. Rates are averages since the previous call of `sample`."""
 
     def __init__(self, fleet: EmulatedFleet) -> None:
         self._fleet = fleet
@@ -88,7 +88,7 @@ class FleetStatsSampler:
 
 
 async def print_fleet_stats(fleet: EmulatedFleet, *, seconds: float | None, as_json: bool) -> None:
-    """Print the statistics of a fleet periodically, for a number of seconds or (None) forever."""
+    """Print the statistics of a fleet periodically, for `seconds`, or forever if that is None."""
     if sys.stdout.isatty() and not as_json:
         await _render_live(fleet, seconds)
         return
@@ -135,7 +135,7 @@ def _build_table(stats: FleetStats) -> Table:
 
 
 async def _intervals(interval: float, seconds: float | None) -> AsyncIterator[None]:
-    """Yield after each interval, the last time after `seconds`."""
+    """Yield after each interval of `interval` seconds, and for the last time after `seconds` in total."""
     end = inf if seconds is None else time.monotonic() + seconds
     remaining = inf
     while remaining > interval:
@@ -150,7 +150,7 @@ async def run_emulated_fleet(
     populate: Callable[[EmulatedFleet, httpx.AsyncClient], Coroutine[Any, Any, None]],
     monitor: Callable[[EmulatedFleet], Coroutine[Any, Any, None]],
 ) -> None:
-    """Populate a fleet and run it until `monitor` returns or a signal arrives."""
+    """Create a fleet, let `populate` add gateways, and run it until `monitor` returns or a signal arrives."""
     tls = None if tls_ca is None else create_tls_context(authorities=tls_ca)
     async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
         fleet = EmulatedFleet(pace, http=http, options=MqttOptions(tls=tls))

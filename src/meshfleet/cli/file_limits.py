@@ -1,4 +1,4 @@
-"""Limit of open files: raised for the connections that a program needs."""
+"""Raises the limit of open files, as far as a program needs it for its connections."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SPARE_FILES: Final = 200
-"""Files that a process opens besides its connections."""
+"""Number of files that a process may open besides its connections."""
 
 
 def require_connections(number: int) -> None:
-    """Raise the limit of open files for a number of connections. Raise `ClickException` if not possible."""
+    """Raise the limit of open files for this number of connections, or raise `ClickException`."""
     possible = raise_open_file_limit(number + _SPARE_FILES) - _SPARE_FILES
     if possible < number:
         raise click.ClickException(
@@ -28,7 +28,10 @@ def require_connections(number: int) -> None:
 
 
 def reduce_connection_limit(settings: Settings, other_connections: int) -> Settings:
-    """Raise the limit of open files, or return settings with fewer MQTT connections if that fails."""
+    """Raise the limit of open files for all MQTT connections and `other_connections`.
+
+    Return the settings, with fewer MQTT connections if the system does not allow so many files.
+    """
     required = settings.limits.connections
     possible = max(
         1,
@@ -45,7 +48,7 @@ def reduce_connection_limit(settings: Settings, other_connections: int) -> Setti
 
 
 def raise_open_file_limit(required: int) -> int:
-    """Raise the limit of open files as far as the system allows. Return the resulting limit."""
+    """Raise the limit of open files to `required`, or as far as the system allows. Return the new limit."""
     try:
         import resource  # noqa: PLC0415 # missing on Windows, which has no such limit
     except ImportError:

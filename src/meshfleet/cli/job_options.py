@@ -41,7 +41,7 @@ _FILTERS: Final = {
     "name": "friendly_name",
     "gateway": "gateway",
 }
-"""Names of filters in `devices list`, and in the SDK."""
+"""Name of each filter in the SDK, by its name on the command line."""
 
 _BOOLEANS: Final = {"yes": True, "no": False, "true": True, "false": False}
 
@@ -67,7 +67,7 @@ def _parse_filter(text: str) -> tuple[str, object]:
 
 
 def _parse_limit(text: str) -> int | str:
-    """Parse a number or `none`, which is returned as it is: click would take None for a missing value."""
+    """Parse a number or `none`. Return the text `none`, not None, which click takes for a missing value."""
     if text == _NO_LIMIT:
         return text
     if not (text.isascii() and text.isdecimal() and int(text)):
@@ -230,14 +230,14 @@ _UPDATE_OPTIONS: Final = (
 
 
 def job_options(command: Any) -> Any:
-    """Add the options of `build_job_options` to a command."""
+    """Add to a command the options whose values `build_job_options` takes."""
     for option in reversed((*_TARGET_OPTIONS, *_ROLLOUT_OPTIONS, *_UPDATE_OPTIONS)):
         command = option(command)
     return command
 
 
 def build_job_options(options: dict[str, Any]) -> JobOptions:
-    """Build the SDK's options of a job. Raise `UsageError` if no devices are selected."""
+    """Build the job options for the SDK. Raise `UsageError` if no devices are selected."""
     found: JobOptions = {
         "devices": options["devices"],
         "labels": options["labels"],

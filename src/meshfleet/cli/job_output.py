@@ -1,4 +1,4 @@
-"""Output of jobs, executions and dry runs as text."""
+"""Prints jobs, executions and dry runs as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # --- Execution: the update of one device in a job, with its timeline and evidence ---
 
 _VERSION_IDENTIFIER: Final = "8001"
-"""Firmware version, the only property that jobs read raw."""
+"""Identifier of the firmware version, the only property that jobs read as a raw value."""
 
 _UNKNOWN: Final = "unknown"
 
@@ -47,7 +47,7 @@ _TIMELINE_COLUMNS: Final = (
 
 
 def format_execution_reason(execution: Execution) -> str:
-    """Return what an execution waits for, or why it failed; empty if there is nothing to say."""
+    """Return what an execution waits for, or why it failed; empty if neither applies."""
     return execution.waiting_for or _format_reason(execution)
 
 
@@ -97,7 +97,10 @@ def _format_reason(execution: Execution) -> str:
 
 
 def _build_timeline(execution: ExecutionDetail) -> list[_TimelineRow]:
-    """Return all transitions, each followed by its evidence, with other evidence in between, by time."""
+    """Return the timeline of an execution: transitions and evidence, ordered by time.
+
+    The evidence of a transition follows the transition.
+    """
     rows = [(step.time, [*_transition_rows(step)]) for step in execution.transitions]
     rows += [(each.time, [_TimelineRow(each.time, "", format_evidence(each))]) for each in execution.evidence]
     rows += [
@@ -131,7 +134,7 @@ def _format_pairs(value: dict[str, object]) -> str:
 
 
 MAX_FAILED_LISTED: Final = 10
-"""Maximum number of failed executions printed with a job."""
+"""Maximum number of failed executions that are printed with a job."""
 
 _FAILED_STATES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REJECTED)
 
@@ -173,7 +176,7 @@ _REASON_TEXTS: Final[Mapping[str, str]] = {
 """Text for each reason why a job is paused or was stopped."""
 
 _SHOWN_ELSEWHERE: Final = frozenset({"name", "firmwareId", "waves", "abort"})
-"""Options of a job that are printed apart from the list of options."""
+"""Options of a job that the list of options omits, because they are printed elsewhere."""
 
 _MAX_LISTED: Final = 5
 
@@ -193,17 +196,17 @@ def format_job_progress(job: Job) -> str:
 
 
 def format_state_counts(job: Job) -> str:
-    """List the number of devices in each state."""
+    """Return the number of devices in each state, as text."""
     return ", ".join(f"{count} {state}" for state, count in job.counts.items() if count)
 
 
 def format_job_state(job: Job) -> str:
-    """Return the state of a job, with its outcome or the reason of its pause."""
+    """Return the state of a job, with its outcome or the reason why it is paused or stopped."""
     return ", ".join(filter(None, (job.state, job.outcome or job.pause_reason or job.stop_cause)))
 
 
 def format_job_line(job: Job) -> str:
-    """Return a job on one line, which differs whenever state, progress or counts change."""
+    """Return id, state, progress and counts of a job on one line."""
     return "  ".join((job.id, format_job_state(job), format_job_progress(job), format_state_counts(job)))
 
 
@@ -230,12 +233,12 @@ def print_job(job: Job) -> None:
 
 
 def list_failed_states(job: Job) -> list[ExecutionState]:
-    """Return the failure states that executions of a job are in."""
+    """Return those failure states that at least one execution of a job has."""
     return [state for state in _FAILED_STATES if job.counts.get(state)]
 
 
 def format_more_failed(job: Job) -> str:
-    """Return the command that lists more failed executions than are printed; empty if there are none."""
+    """Return a line with the command that lists all failed executions; empty if all were printed."""
     failed = list_failed_states(job)
     more = sum(job.counts[state] for state in failed) - MAX_FAILED_LISTED
     flags = " ".join(f"--state {state}" for state in failed)
@@ -256,7 +259,7 @@ def _list_job_fields(job: Job) -> Iterable[tuple[str, object]]:
 
 
 def _list_changed_options(job: Job) -> Iterable[tuple[str, object]]:
-    """Return the options of a job that differ from their defaults, under their REST names."""
+    """Return the options of a job that differ from their defaults, with their names in the REST API."""
     options = [each for each in fields(NewJob) if each.encode_name not in _SHOWN_ELSEWHERE]
     defaults = {each.encode_name: each.default for each in options if each.default is not NODEFAULT}
     flat_defaults = dict(flatten_fields({**defaults, "targets": Targets()}))
@@ -265,7 +268,7 @@ def _list_changed_options(job: Job) -> Iterable[tuple[str, object]]:
 
 
 def _shorten(value: object) -> object:
-    """Replace None (no limit) by "none", and cut a long list of devices or labels."""
+    """Replace None (no limit) by "none", and shorten a long list of devices or labels."""
     if value is None:
         return "none"
     if not isinstance(value, list) or len(value) <= _MAX_LISTED:

@@ -28,7 +28,7 @@ def _load_catalogue(_ctx: click.Context, _param: click.Parameter, path: Path | N
     try:
         return BUILTIN_CATALOGUE.extended(_read_utf8(path), str(path))
     except MalformedCatalogue as exc:
-        # Each mistake starts a new line, so that editors can link file and line number.
+        # Each fault starts a new line, so that editors can link file and line number.
         raise click.ClickException(f"the identifier table cannot be used:\n{exc}") from exc
 
 
@@ -42,7 +42,7 @@ def _read_utf8(path: Path) -> str:
 
 
 def table_option(command: Any) -> Any:
-    """Add the option `--table` to a command, which receives the catalogue as `catalogue`."""
+    """Add the option `--table` to a command. The command receives the catalogue as argument `catalogue`."""
     return click.option(
         "--table",
         "catalogue",
@@ -53,14 +53,14 @@ def table_option(command: Any) -> Any:
 
 
 class TextParamType(click.ParamType[Any]):
-    """Parameter type for texts that a parse function converts."""
+    """Parameter type whose texts are converted by a parse function."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a text; a `WireError` becomes a usage error."""
+        """Parse a text. A `WireError` of the parse function becomes a usage error."""
         if not isinstance(value, str):
             return value
         try:
@@ -70,7 +70,7 @@ class TextParamType(click.ParamType[Any]):
 
 
 class NumberParamType(click.FloatRange):
-    """Number within a range. NaN is rejected, which click would accept."""
+    """Parameter type for a number within a range. Rejects NaN, which click accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse a number; NaN is a usage error."""
@@ -92,7 +92,10 @@ def parse_any_mac(text: str) -> Mac:
 
 
 def parse_text(text: str, field: str = "text") -> str:
-    """Return the text. Raise `MalformedText` if it contains bytes that are not UTF-8 (as surrogates)."""
+    """Return the text unchanged. Raise `MalformedText` if it was not UTF-8 on the command line.
+
+    Python represents such bytes by surrogates.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Output of commands: tables and sentences, or JSON for programs."""
+"""Prints the results of commands: as tables and sentences for users, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _COLUMN_SEPARATOR: Final = "  "
 
 
 class Column(NamedTuple):
-    """Column of a table, with the function that returns an item's cell."""
+    """Column of a table, with the function that returns the cell for an item."""
 
     title: str
     cell: Callable[[Any], object]
     no_wrap: bool = False
-    """Never wrap the cell, so that it can be copied."""
+    """Whether the text is never wrapped, so that users can copy it."""
 
 
 def json_option(command: Any) -> Any:
-    """Add the option `--json` to a command, which receives it as `as_json`."""
+    """Add the option `--json` to a command. The command receives it as argument `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON; lists as one object per line.")(
         command
     )
@@ -48,12 +48,12 @@ def print_json(item: object) -> None:
 
 
 def _escape_unprintable(text: str) -> str:
-    """Escape unprintable characters in JSON, so that it cannot send control codes to a terminal."""
+    """Escape unprintable characters in JSON, so that the text cannot send control codes to a terminal."""
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def print_result(result: object, sentence: str, *, as_json: bool) -> None:
-    """Print the result as JSON, or else the sentence."""
+    """Print the result as JSON if `as_json` is set, else print the sentence."""
     if as_json:
         print_json(result)
     else:
@@ -63,7 +63,7 @@ def print_result(result: object, sentence: str, *, as_json: bool) -> None:
 async def print_list(
     items: AsyncIterator[Any], columns: Sequence[Column], *, as_json: bool, limit: int | None = None
 ) -> None:
-    """Print a list as a table, or as JSON, where each item is printed as soon as it is received."""
+    """Print a list as a table, or as JSON. As JSON, each item is printed as soon as it is received."""
     rows = []
     async for item in limit_items(items, limit):
         if as_json:
@@ -75,7 +75,7 @@ async def print_list(
 
 
 async def limit_items(items: AsyncIterator[Any], limit: int | None) -> AsyncIterator[Any]:
-    """Yield at most `limit` items; None: all."""
+    """Yield at most `limit` items, or all if `limit` is None."""
     remaining = limit
     async for item in items:
         yield item
@@ -113,7 +113,7 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def _print_unwrapped(rows: Sequence[Sequence[str]]) -> bool:
-    """Print rows without wrapping, in a pipe or on a wide terminal. Return False if they do not fit."""
+    """Print rows without wrapping. Return False, without printing, if the terminal is not wide enough."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     if sys.stdout.isatty() and sum(widths) + len(_COLUMN_SEPARATOR) * (len(widths) - 1) > Console().width:
         return False
@@ -129,12 +129,12 @@ def flatten_fields(body: object) -> Iterable[tuple[str, object]]:
 
 
 def truncate_to_seconds(time: str) -> str:
-    """Cut the fraction of a second from a REST time."""
+    """Remove the fraction of a second from a time of the REST API."""
     return time.partition(".")[0] + "Z"
 
 
 def format_cell(value: object) -> str:
-    """Format a value for a table. Control characters are replaced, so that it cannot change the terminal."""
+    """Format a value for a table. Control characters are replaced, as they could control the terminal."""
     match value:
         case None:
             return ""

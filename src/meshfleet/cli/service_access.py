@@ -1,4 +1,4 @@
-"""Access to the service: the one named by the environment, or the one the user is logged in to."""
+"""Connects to the service in the environment variables, or to the one to which the user is logged in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 
 
-# --- Invalid values: fields of the REST interface as command-line options ---
+# --- Errors of the REST API about a field, as errors about a command-line option ---
 
 _INDEX: Final = re.compile(r"\[\d+\]")
 _CAMEL_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -42,11 +42,11 @@ _OPTION_NAMES: Final[Mapping[str, str]] = {
     "friendlyName": "name",
     "username": "name",
 }
-"""REST fields whose option has another name."""
+"""Parameter name of the option for a REST field, if it cannot be derived from the field's name."""
 
 
 def to_usage_error(error: InvalidRequest | WireError) -> click.UsageError | None:
-    """Return an error with exit code 2 that names the options with wrong values.
+    """Convert an error about REST fields to an error that names the command-line options (exit code 2).
 
     Return None if the error is not about an option.
     """
@@ -62,14 +62,14 @@ def to_usage_error(error: InvalidRequest | WireError) -> click.UsageError | None
 
 
 def _format_option(field: str, context: click.Context) -> str | None:
-    """Return the option of a REST field as written on the command line, or None if it has no option."""
+    """Return the option for a REST field as written on the command line; None if there is no such option."""
     options = {each.name: each for each in context.command.params if isinstance(each, click.Option)}
     found = next((options[name] for name in _candidate_names(field) if name in options), None)
     return None if found is None else found.get_error_hint(context)
 
 
 def _candidate_names(field: str) -> Iterator[str]:
-    """Yield possible parameter names of a REST field, the most likely first."""
+    """Yield the parameter names that the option for a REST field may have, the most likely first."""
     path = _INDEX.sub("", field)
     if path.startswith("targets.filter."):
         yield "filters"
@@ -83,7 +83,7 @@ def _candidate_names(field: str) -> Iterator[str]:
 T = TypeVar("T")
 
 _SAVE_TOKEN_SECONDS: Final = 5.0
-"""Seconds between two checks for a renewed token, which other commands need too."""
+"""Seconds between two checks whether the token was renewed and must be saved for other commands."""
 
 
 class _ServiceAccess(NamedTuple):
@@ -92,13 +92,13 @@ class _ServiceAccess(NamedTuple):
     url: str
     token: str
     tls_ca: str | None
-    """File with the certificate authorities to trust; None: the system's."""
+    """File with the certificate authorities to trust; None for those of the system."""
     login: StoredLogin | None
-    """Stored login; None: the token comes from the environment and is not saved."""
+    """Stored login that contained the token; None if the token is from the environment."""
 
 
 def call_service(work: Callable[[Fleet], Coroutine[Any, Any, T]]) -> T:
-    """Connect to the service, run a function with it, and return its result."""
+    """Connect to the service, call `work` with the SDK client, and return the result."""
     return asyncio.run(_call_service(work))
 
 
@@ -109,9 +109,10 @@ async def _call_service(work: Callable[[Fleet], Coroutine[Any, Any, T]]) -> T:
 
 @asynccontextmanager
 async def open_fleet() -> AsyncIterator[Fleet]:
-    """Connect to the service. A renewed token is saved for the next command.
+    """Connect to the service. If the token is renewed, save it for the next command.
 
-    Raise `ClickException` if not logged in, and `UsageError` if the service rejects the value of an option.
+    Raise `ClickException` if the user is not logged in, and `UsageError` if the service rejects the value of
+    an option.
     """
     access = _find_access()
     authorities = Path(access.tls_ca) if access.tls_ca else None
@@ -142,7 +143,7 @@ async def _save_renewed_tokens(fleet: Fleet, login: StoredLogin | None) -> Async
 
 
 async def _save_periodically(fleet: Fleet, login: StoredLogin) -> None:
-    """Save every renewed token, the last one when canceled."""
+    """Check periodically whether the token was renewed, and save it. Check once more when canceled."""
     saved = login
     try:
         while True:

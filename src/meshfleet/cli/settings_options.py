@@ -32,7 +32,10 @@ class SettingsCommand(click.Command):
 
 
 def settings_options(*names: str) -> Callable[[Any], Any]:
-    """Return a decorator that adds `--config` and a flag for each named setting, or for all settings."""
+    """Return a decorator that adds `--config` and a flag for each named setting.
+
+    Without names, there is a flag for every setting.
+    """
 
     def add(command: Any) -> Any:
         for each in reversed([each for each in SETTINGS if not names or each.name in names]):
@@ -58,7 +61,7 @@ def _format_help(setting: Setting) -> str:
 
 
 def list_explicit_settings(config: Path | None, flags: dict[str, Any]) -> frozenset[str]:
-    """Collect the names of the settings given by flags, environment or file."""
+    """Return the names of the settings that are given by flags, environment variables or the file."""
     return list_given_names(_flag_values(flags), os.environ, file=config)
 
 
@@ -67,7 +70,7 @@ def _flag_values(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load the settings from flags, environment and file. Raise `UsageError` with all mistakes."""
+    """Load the settings from flags, environment and file. Raise `UsageError` with all faults."""
     try:
         return load_settings(_flag_values(flags), os.environ, file=config)
     except WrongSettings as exc:

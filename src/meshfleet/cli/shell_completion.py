@@ -1,8 +1,8 @@
 """Shell completion for bash, zsh and fish.
 
-Offered words may come from other users, such as labels. They must stay single words on the command line, even
-with `$(…)`, a space or a `*` in them. Bash inserts a completion as it is, so it gets quoted words; zsh and
-fish get only words without special characters.
+Completions may contain text of other users, such as labels. The shell must not interpret this text, even if
+it contains `$(…)`, a space or a `*`. Bash inserts completions unchanged, so they are quoted for bash. For zsh
+and fish, only words without special characters are offered.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 _PLAIN_WORD: Final = re.compile(r"[\w.:@+-]+")
-"""Words without characters that are special in any shell."""
+"""Pattern of words without characters that are special in a shell."""
 
 _BASH_SPECIAL: Final = re.compile(r"[^\w./,+%-]")
-"""Characters that are escaped by a backslash outside quotes; more than necessary."""
+"""Pattern of characters that are escaped by a backslash outside quotes; includes more than necessary."""
 
 _IN_DOUBLE_QUOTES: Final = re.compile(r'[$`"\\]')
 
 
 @add_completion_class
 class BashCompleter(BashComplete):
-    """Completer that quotes words for bash, depending on the quotes typed already."""
+    """Completer that quotes words for bash, depending on the quote that the user has typed."""
 
     source_template: ClassVar[str] = _BASH_SCRIPT
 
     def complete(self) -> str:
-        """Return one line for each completion that can be quoted."""
+        """Return one line for each completion; omit those that cannot be quoted."""
         typed = self._current_word()
         items = self.get_completions(*self.get_completion_args())
         return "\n".join(
@@ -61,20 +61,20 @@ class BashCompleter(BashComplete):
 
     @staticmethod
     def _current_word() -> str:
-        """Return the word being typed, with its quotes."""
+        """Return the word that the user is typing, with its quotes."""
         words, number = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
         return words[number] if number < len(words) else ""
 
 
 def quote_for_bash(word: str, typed: str) -> str | None:
-    """Quote a word so that it continues the typed text; None if that is not possible."""
+    """Quote a word as bash needs it after the typed text; return None if that is not possible."""
     match typed[:1]:
         case "'":
             return None if "'" in word + typed[1:] else word
         case '"':
-            # Here `!` is history expansion, and a backslash that prevents it would stay in the word.
+            # In double quotes `!` is history expansion, and a backslash before it would remain in the word.
             return None if "!" in word or '"' in typed[1:] else _IN_DOUBLE_QUOTES.sub(r"\\\g<0>", word)
-    # After a quote in the middle of a word, bash would replace only the part behind it.
+    # If there is a quote in the middle of a word, bash replaces only the part after the quote.
     return None if re.search(r"(?<!\\)['\"]", typed) else _BASH_SPECIAL.sub(r"\\\g<0>", word)
 
 

@@ -15,20 +15,20 @@ AsyncWork = Callable[[], Coroutine[Any, Any, None]]
 
 
 def log_to_terminal(level: int) -> None:
-    """Log to standard error from this level on."""
+    """Log messages of this level and above to standard error."""
     # uvicorn would log a warning for every malformed request, so that any client could flood the log.
     logging.getLogger("uvicorn.error").setLevel(max(level, logging.ERROR))
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=level)
 
 
 class _StopRequested(Exception):  # not an error: it ends a task group
-    """Signal to stop all tasks of a task group."""
+    """Raised in a task to stop all other tasks of its task group."""
 
 
 async def run_until_stopped(work: AsyncWork) -> None:
-    """Run until the work is done, or cancel it on SIGINT or SIGTERM.
+    """Run `work` until it is done, or cancel it on SIGINT or SIGTERM.
 
-    Raise a single `FleetError` instead of a group: thousands of gateways may fail for the same reason.
+    Of a group of `FleetError`s only the first is raised: thousands of gateways may fail for the same reason.
     """
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -45,7 +45,7 @@ async def run_until_stopped(work: AsyncWork) -> None:
 
 
 async def stop_after(work: AsyncWork) -> None:
-    """Run until the work is done, then stop all other tasks of the task group."""
+    """Run `work` until it is done, then stop all other tasks of the task group."""
     await work()
     raise _StopRequested
 

@@ -1,7 +1,7 @@
-"""Login file that commands share.
+"""Login file, which all commands share.
 
-It contains a token and never a password. Only its owner can read the file, and it is replaced atomically:
-concurrent commands read either the old or the new content.
+The file contains a token, never a password. Only the owner can read the file. It is replaced atomically, so
+that concurrent commands read either the old or the new content.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StoredLogin(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     user: str
     token: str
     tls_ca: str | None = None
-    """File with the certificate authorities to trust; None: the system's."""
+    """File with the certificate authorities to trust; None for those of the system."""
 
     def __repr__(self) -> str:
         return f"StoredLogin(url={self.url!r}, user={self.user!r}, token=…)"
@@ -47,7 +47,7 @@ def login_path() -> Path:
 
 
 def read_login() -> StoredLogin | None:
-    """Read the stored login; None if there is none. Raise `ClickException` if it cannot be read."""
+    """Read the login file. Return None if it does not exist; raise `ClickException` if it is unreadable."""
     file = login_path()
     try:
         return get_decoder(StoredLogin).decode(_read_regular_file(file))
@@ -60,7 +60,7 @@ def read_login() -> StoredLogin | None:
 
 
 def _read_regular_file(file: Path) -> bytes:
-    """Read a regular file. Anything else is refused, because reading a pipe could block forever."""
+    """Read a file. Raise `ClickException` if it is not a regular file: reading a pipe could block forever."""
     if not stat.S_ISREG(file.stat().st_mode):
         raise click.ClickException(f"{file} is not a regular file")
     return file.read_bytes()
@@ -78,10 +78,10 @@ def check_login_private() -> None:
 
 
 def save_login(login: StoredLogin) -> None:
-    """Save a login, replacing any other."""
+    """Save a login. It replaces the stored login, if there is one."""
     file = login_path()
     try:
-        # An existing directory, perhaps a link, keeps the mode its owner chose.
+        # An existing directory, which may be a link, keeps its permissions.
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _lock_folder(file.parent):
             _write(file, login)
@@ -90,7 +90,10 @@ def save_login(login: StoredLogin) -> None:
 
 
 def save_renewed_token(known: StoredLogin, token: str) -> StoredLogin:
-    """Save a renewed token, unless another command has logged out or in again meanwhile."""
+    """Save a renewed token. Return the login with this token.
+
+    The file is not changed if another command has changed the login `known` meanwhile.
+    """
     renewed, file = replace(known, token=token), login_path()
     try:
         with suppress(FileNotFoundError), _lock_folder(file.parent):
@@ -113,7 +116,7 @@ def delete_login() -> None:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the directory, so that no other command changes the login."""
+    """Hold an exclusive lock on the directory, so that no other command changes the login meanwhile."""
     try:
         import fcntl  # noqa: PLC0415 # missing on Windows, where there is no lock
     except ImportError:
@@ -129,7 +132,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 def _write(file: Path, login: StoredLogin) -> None:
     content = msgspec.json.format(msgspec.json.encode(login)) + b"\n"
-    # Only its owner can read a temporary file, from its creation on.
+    # NamedTemporaryFile creates a file that only its owner can read.
     with NamedTemporaryFile(dir=file.parent, prefix=".login-", delete=False) as temporary:
         try:
             temporary.write(content)

@@ -1,4 +1,4 @@
-"""Text that is safe to print on a terminal."""
+"""Makes text safe to print on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text form of values: decoded, with their units."""
+"""Formats values as text, decoded and with their units."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def format_decoded_value(identifier: str | None, value: Json) -> str:
 
 
 def format_value(identifier: str, value: Json) -> str:
-    """Format a value: decoded if the identifier is a name, else in hex with its meaning if known."""
+    """Format a value. For a name it is decoded already; for a hex id, print the hex and the decoded value."""
     decoded = (
         decode_raw_value(identifier, value) if is_identifier(identifier) and isinstance(value, str) else None
     )
@@ -40,7 +40,7 @@ def format_value(identifier: str, value: Json) -> str:
 
 
 def format_ext(ext: dict[str, Any] | None) -> str:
-    """Format the additional fields of a value; empty if there are none."""
+    """Format the extension fields of a value; empty if there are none."""
     return "".join(
         to_printable(f", {name} {msgspec.json.encode(value).decode()}") for name, value in (ext or {}).items()
     )
@@ -53,7 +53,7 @@ def find_identifier_name(identifier: str) -> str:
 
 
 def decode_raw_value(identifier: str, raw: str) -> DecodedValue | None:
-    """Decode a raw value; None if its layout is not in the catalogue or the value does not fit."""
+    """Decode a raw value. Return None if the catalogue has no layout for it, or the value does not fit."""
     entry = BUILTIN_CATALOGUE.find(identifier)
     if entry is None or entry.layout is None:
         return None
@@ -64,7 +64,7 @@ def decode_raw_value(identifier: str, raw: str) -> DecodedValue | None:
 
 
 def format_status(status: int) -> str:
-    """Format a status with its name, if it has one."""
+    """Format a status code of a response with its name, if it has a name."""
     name = _STATUS_NAMES.get(status)
     return f"{name} (status {status})" if name else f"status {status}"
 

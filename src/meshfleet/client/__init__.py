@@ -1,7 +1,8 @@
 """SDK: `Fleet` talks to a Meshfleet service over REST, `Mesh` to gateways over any MQTT broker.
 
-`client.blocking` has both for programs without an event loop. Errors are defined in `meshfleet.errors`,
-request and response bodies in `meshfleet.rest`. `reports` has the types of the reports that arrive over MQTT.
+`client.blocking` has both classes for programs without an event loop. Errors are defined in
+`meshfleet.errors`, request and response bodies in `meshfleet.rest`. `reports` has the types of the reports
+that arrive over MQTT.
 """
 
 from meshfleet.client.arguments import Moment

@@ -32,7 +32,7 @@ def to_wire_value(operation: Operation, value: Any) -> Any:
 
 
 def to_hex_value(value: Any) -> str | None:
-    """Convert a raw value, given as bytes or hex, to hex."""
+    """Convert a raw value, given as bytes or hex, to hex. None stays None. Raise `WireError` for others."""
     match value:
         case None:
             return None
@@ -61,11 +61,11 @@ offset)."""
 
 
 _MAX_IDS: Final = 1000
-"""Device ids in one query: as many as fit into a URL of 64 KiB beside other filters."""
+"""Maximum number of device ids in one query. With other filters they still fit into a URL of 64 KiB."""
 
 
 def normalize_mac(text: str, field: str = "gateway") -> Mac:
-    """Parse the MAC of a gateway or device from a MAC or device id in either case (id-3, rest-76)."""
+    """Return the MAC of a gateway or device, given as MAC or device id in either case (id-3, rest-76)."""
     return parse_mac(text.lower().removeprefix("bmac-"), field)
 
 
@@ -75,7 +75,7 @@ def normalize_device_id(text: str, field: str = "device") -> DeviceId:
 
 
 def normalize_device_ids(texts: str | Iterable[str], field: str) -> list[DeviceId]:
-    """Convert MACs or device ids to the device ids of a query. Raise `WireError` if there are too many."""
+    """Convert MACs or device ids to device ids. Raise `WireError` if there are too many for one query."""
     ids = [normalize_device_id(each, field) for each in to_tuple(texts)]
     if len(ids) > _MAX_IDS:
         raise WireError(field, f"has {len(ids)} values; at most {_MAX_IDS} are allowed in one query")
@@ -85,7 +85,7 @@ def normalize_device_ids(texts: str | Iterable[str], field: str) -> list[DeviceI
 def normalize_time(time: Moment, field: str = "time") -> datetime:
     """Convert a time to UTC.
 
-    Text without an offset is UTC; a `datetime` without one raises `MalformedTime`.
+    Text without a UTC offset is taken as UTC; a `datetime` without one raises `MalformedTime`.
     """
     if not isinstance(time, datetime):
         return parse_time(time, field)
@@ -98,7 +98,7 @@ def normalize_time(time: Moment, field: str = "time") -> datetime:
 
 
 def format_optional_time(time: Moment | None, field: str = "time") -> str | None:
-    """Format a time as in request bodies and queries. None stays None."""
+    """Format a time for a request body or query. None stays None."""
     return None if time is None else format_time(normalize_time(time, field))
 
 
@@ -112,7 +112,7 @@ def check_timeout(timeout: float) -> float:
 def parse_enum(kind: type[EnumT], value: object, field: str) -> EnumT:
     """Convert a value to a member of an enum.
 
-    Raise `WireError`, which lists the valid values, if it is none.
+    Raise `WireError` with the list of valid values if the enum does not have the value.
     """
     try:
         return kind(value)
@@ -124,7 +124,7 @@ def parse_enum(kind: type[EnumT], value: object, field: str) -> EnumT:
 def check_text(text: str, field: str) -> str:
     """Return a text unchanged. Raise `MalformedText` if it cannot be encoded as UTF-8.
 
-    The error has no cause and does not quote the text, which may be a secret.
+    The text may be a secret, so the error does not quote it and has no cause.
     """
     try:
         text.encode()
@@ -136,21 +136,21 @@ def check_text(text: str, field: str) -> str:
 
 
 def check_argument_names(given: Mapping[str, object], known: type) -> None:
-    """Raise `TypeError` for an argument that a TypedDict does not have.
+    """Raise `TypeError` for an argument that the TypedDict `known` does not have.
 
-    A misspelt filter must not select the whole fleet.
+    Without this check, a misspelled filter would be ignored and select the whole fleet.
     """
     for name in given.keys() - known.__annotations__.keys():
         raise TypeError(f"got an unexpected keyword argument {name!r}")
 
 
 def to_tuple(texts: str | Iterable[str]) -> tuple[str, ...]:
-    """Return texts as a tuple. A single text becomes one element, not its characters."""
+    """Return texts as a tuple. A single text becomes a tuple of one element."""
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def normalize_identifier(text: str) -> str:
-    """Return an identifier in lower-case hex, or check that it is a valid name."""
+    """Return a hex identifier in lower case, and a name unchanged. Raise `WireError` for an invalid name."""
     return text.lower() if is_identifier(text.lower()) else parse_identifier_name(text)
 
 
@@ -162,5 +162,5 @@ _DECODED_OPERATIONS: Mapping[Operation, Operation] = {
 
 
 def select_operation(identifier: str, operation: Operation) -> Operation:
-    """Return the raw operation for an identifier in hex, the decoded one for a name (request-34)."""
+    """Return `operation` for an identifier in hex, its decoded counterpart for a name (request-34)."""
     return operation if is_identifier(identifier) else _DECODED_OPERATIONS[operation]

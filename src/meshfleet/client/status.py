@@ -1,4 +1,4 @@
-"""Conversion of responses that report a failure into errors."""
+"""Raises errors for responses with an error status."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ ResponseT = TypeVar("ResponseT", bound=_HasStatus)
 
 
 def check(response: ResponseT) -> ResponseT:
-    """Return the response if its status is OK, else raise `Declined` with the status name (response-20)."""
+    """Return the response if its status is OK, else raise `Declined` with the status and its name.
+
+    The names are those of response-20.
+    """
     if response.status != Status.OK:
         raise Declined(response.status, format_status_name(response.status))
     return response
 
 
 def format_status_name(status: int) -> str:
-    """Return the name of a status code, such as `unknown-identifier` (response-20)."""
+    """Return the name of a status code, such as `unknown-identifier`, or `unknown status` (response-20)."""
     try:
         return Status(status).name.lower().replace("_", "-")
     except ValueError:

@@ -27,8 +27,8 @@ __all__ = ["Database", "connect_database", "explain_driver_errors", "open_databa
 def open_database(address: str, folder: Path, *, stop: Event | None = None) -> Database:
     """Open the SQLite file in `folder` (address `sqlite`) or a `postgresql://` server; migrate its schema.
 
-    While another process migrates the same server, this waits; it raises DatabaseUnavailable if `stop` is
-    set.
+    While another process migrates the same database, this function waits. It raises DatabaseUnavailable if
+    `stop` is set while it waits.
     """
     database = connect_database(address, folder)
     try:
@@ -52,14 +52,17 @@ def connect_database(address: str, folder: Path) -> Database:
 
 
 def upgrade_database(database: Database, stop: Event) -> None:
-    """Migrate the schema. While another process migrates it, wait until it is done or `stop` is set."""
+    """Migrate the schema. While another process migrates it, wait.
+
+    Raise DatabaseUnavailable if `stop` is set while waiting.
+    """
     with explain_driver_errors():
         database.write_now(migrate_schema, stop)
 
 
 @contextmanager
 def explain_driver_errors() -> Iterator[None]:
-    """Raise driver errors as `UnusableDatabase` with the message of the driver."""
+    """Turn driver errors of the block into `UnusableDatabase` with the message of the driver."""
     try:
         yield
     except DBAPIError as exc:

@@ -1,4 +1,7 @@
-"""Bulk SQL in the fastest form of each driver; SQLAlchemy's own bulk insert takes several times as long."""
+"""Bulk inserts, updates and queries in the fastest form of each driver.
+
+SQLAlchemy's own bulk insert takes several times as long.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,14 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 _POSTGRESQL_TYPES: Final = (
-    # For integers of every size: for smaller types the driver truncates a large value, the server rejects it.
+    # int8 for integers of every size: the driver would truncate a value that is too large for a smaller
+    # type. With int8 the server rejects the value.
     (Integer, "int8"),
     (Boolean, "bool"),
     (LargeBinary, "bytea"),
     (Text, "text"),
 )
-"""PostgreSQL names of the column types in use."""
+"""PostgreSQL type name for each SQLAlchemy column type in use."""
 
 
 def insert_rows(
@@ -32,8 +36,8 @@ def insert_rows(
 ) -> int:
     """Insert rows, each with a value for every column in table order. Return the number of inserted rows.
 
-    `on_conflict` is the SQL action for a row whose key exists, such as `UPDATE SET ...`. No two of the rows
-    may have the same key.
+    `on_conflict` is the SQL action for a row whose primary key exists, such as `UPDATE SET ...`. No two of
+    the rows may have the same primary key.
     """
     if not rows:
         return 0
@@ -67,10 +71,10 @@ def upsert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, on
 def insert_columns(
     connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[Row], **constants: Any
 ) -> None:
-    """Insert new rows: values for `columns` from each row, and for `constants` the same value in every row.
+    """Insert rows with values for `columns`, and with the same `constants` (value by column) in every row.
 
-    Values are numbers and texts; other columns are NULL. Numbers must fit their columns: SQLite does not
-    check.
+    All other columns are NULL. Values must be numbers or texts. The caller checks that numbers fit their
+    columns, as SQLite does not.
     """
     target_columns = [table.columns[name] for name in (*columns, *constants)]
     if not rows:
@@ -93,7 +97,7 @@ def insert_columns(
 
 
 def insert_row(connection: Connection, table: Table, *values: Any) -> int:
-    """Insert one row with a value for each column but the first, the generated id. Return that id."""
+    """Insert one row and return its generated id. `values` are those of all columns after the id column."""
     id_column, *columns = (column.name for column in table.columns)
     placeholders = ", ".join("?" * len(values))
     statement = f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({placeholders})"  # noqa: S608 # constant names
@@ -104,7 +108,10 @@ def insert_row(connection: Connection, table: Table, *values: Any) -> int:
 
 
 def reserve_ids(connection: Connection, table: Table, count: int) -> range | list[int]:
-    """Reserve ids for rows to insert; no other transaction gets them. The id is the first key column."""
+    """Reserve ids for `count` rows to insert; no other transaction gets these ids.
+
+    The id is the first column of the primary key.
+    """
     if connection.dialect.name != "sqlite":
         statement = (
             f"SELECT nextval(pg_get_serial_sequence('{table.name}', '{table.primary_key.columns[0].name}'))"  # noqa: S608 # constant names
@@ -125,19 +132,23 @@ def execute_many(connection: Connection, statement: str, rows: Sequence[Row]) ->
 
 
 class BulkUpdate(NamedTuple):
-    """Update of many rows: the key column, then the columns to set.
+    """Describes an update of many rows. The first of `columns` is the key column; the others are set.
 
-    `condition` is SQL in which `{column}` stands for the new value of that column.
+    `condition` is SQL; rows for which it is false are not updated. In it, `{name}` stands for the new value
+    of the column `name`.
     """
 
     columns: tuple[str, ...]
     condition: str
     null_columns: tuple[str, ...] = ()
-    """Columns to set to NULL. As row values they would cost SQLite's driver a microsecond each."""
+    """Columns to set to NULL in every row.
+
+    A NULL in the row itself would cost SQLite's driver a microsecond.
+    """
 
 
 def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: Sequence[Row]) -> None:
-    """Update rows found by their key. Each row has a value for every column of `change`, in that order."""
+    """Update table rows by key. Each of `rows` has the values for `change.columns`, in that order."""
     key, *value_columns = change.columns
     new_values = {column: f"new.{column}" for column in change.columns}
     if connection.dialect.name == "sqlite":
@@ -163,12 +174,18 @@ def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: 
 
 
 def query_in(connection: Connection, query: str, numbers: Sequence[int] | Sequence[str]) -> Sequence[Row]:
-    """Run a query in which `IN numbers` stands for these values, however many. Return its rows."""
+    """Run a query that contains the text `IN numbers`, which matches the given numbers or texts.
+
+    Return the rows of the result. The number of values is not limited.
+    """
     return execute_in(connection, query, numbers).fetchall()
 
 
 def query_rows(connection: Connection, text: str, values: Row, *, lock: str = "") -> Sequence[Row]:
-    """Run a query with `?` placeholders. `lock` is a suffix such as FOR UPDATE, added on PostgreSQL only."""
+    """Run a query with `?` placeholders. Return the rows of the result.
+
+    `lock` is a suffix such as FOR UPDATE, added on PostgreSQL only.
+    """
     if connection.dialect.name == "sqlite":
         return connection.exec_driver_sql(text, tuple(values)).fetchall()
     return connection.exec_driver_sql(text.replace("?", "%s") + lock, tuple(values)).fetchall()
@@ -183,7 +200,7 @@ def execute_one(connection: Connection, text: str, values: Row) -> int:
 def execute_in(
     connection: Connection, statement: str, numbers: Sequence[int] | Sequence[str]
 ) -> CursorResult[Any]:
-    """Run any statement in which `IN numbers` stands for these numbers or texts."""
+    """Run a statement that contains the text `IN numbers`, which matches the given numbers or texts."""
     if connection.dialect.name == "sqlite":
         # One bound value for the whole list: the statement stays cached, and SQLite limits bound values.
         condition, value = "IN (SELECT value FROM json_each(?1))", _encode(list(numbers)).decode()
@@ -206,7 +223,7 @@ def _placeholders(table: Table) -> str:
 
 
 def _copy_to_temporary_table(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Copy rows to a temporary table: COPY into the table itself would fail on an existing key."""
+    """Copy rows to the temporary table `new_NAME`: COPY into the table itself fails on an existing key."""
     column_definitions = ", ".join(f"{column.name} {_postgresql_type(column)}" for column in table.columns)
     connection.exec_driver_sql(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table.name} ({column_definitions})"

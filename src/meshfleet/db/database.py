@@ -1,7 +1,8 @@
 """Database connections: worker threads, transactions, retries and advisory locks.
 
-Stores are plain functions that take a `Connection`. They run in threads, so that the event loop never blocks:
-readers in parallel, and on SQLite a single writer, which never waits for another writer of this process.
+Stores are plain functions that take a `Connection`. They run in threads, so that the event loop never blocks.
+Readers run in parallel. SQLite has a single writer thread, so writers of this process never wait for a lock
+held by another one.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 _DATABASE_FAILURES: Final = (OperationalError, InternalError, PoolTimeout)
-"""Failures of the database, not of a query.
+"""Errors that mean that the database failed, not that a query is wrong.
 
-They include writes to a server that has become read-only after a failover.
+They include the error for a write to a server that has become read-only after a failover.
 """
 
 MAX_ATTEMPTS: Final = 5
-"""Attempts for a transaction that PostgreSQL aborts because of a conflict with another one."""
+"""Maximum attempts to run a transaction that conflicts with another transaction."""
 
 _CONFLICT_SQLSTATES: Final = {"40001", "40P01", "23503"}
-"""Serialization failure, deadlock, and a foreign key to a row that was deleted concurrently."""
+"""SQLSTATEs of a serialization failure, a deadlock, and a foreign key to a concurrently deleted row."""
 
 _UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 _MESSAGE_FIELD: Final = ord("M")
 """Field code of the message text in a PostgreSQL error."""
 
 _LOCK_WAIT_SECONDS: Final = 2.0
-"""Seconds to wait for a lock held by a killed process.
+"""Maximum seconds to wait for an advisory lock, which a killed process may still hold.
 
 The server usually notices the closed connection and releases the lock within milliseconds.
 """
 
 _LOCK_POLL_SECONDS: Final = 0.05
-"""Seconds between two attempts to acquire a lock."""
+"""Seconds between two attempts to acquire an advisory lock."""
 
 
 class WriteConflict(Exception):
-    """Signal that another process wrote the same data: the transaction runs again."""
+    """Raised in a transaction to run it again, because another process has changed the same data."""
 
 
 class Engines(NamedTuple):
@@ -70,7 +71,7 @@ class Database:
     """Open database. `read` and `write` run a function in a transaction and return its result."""
 
     def __init__(self, engines: Engines, *, max_attempts: int = MAX_ATTEMPTS) -> None:
-        """Create the thread pools. `max_attempts` limits how often a conflicting transaction runs."""
+        """Create the thread pools. A transaction that conflicts with others has up to `max_attempts`."""
         self._engines = engines
         self._max_attempts = max_attempts
         self._readers = ThreadPoolExecutor(engines.reader_threads, "db.read")
@@ -87,7 +88,7 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Run a function that only reads; it sees one consistent snapshot of the database."""
+        """Run a function that only reads. All its queries see the same snapshot of the database."""
         task = partial(self.read_now, work, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._readers, task)
 
@@ -97,9 +98,10 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Run a function in a transaction, which is committed as a whole before this returns.
+        """Run a function in a transaction that is committed before this method returns.
 
-        The function may run more than once. Canceling the caller does not stop it: it may still be committed.
+        The function runs again after a conflict. If the caller is canceled, the function still runs to its
+        end, and the transaction is committed.
         """
         task = partial(self.write_now, work, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._writers, task)
@@ -144,9 +146,9 @@ class Database:
     def hold_advisory_lock(self, lock: int) -> Iterator[bool]:
         """Hold a PostgreSQL advisory lock while the block runs. Yield False if another process holds it.
 
-        On SQLite it always yields True: the file belongs to one service. The lock lasts as long as a
-        dedicated connection. The lock of a killed process may outlive it for a moment, so acquiring is
-        retried.
+        The lock has its own connection; the server releases the lock when that connection ends. As this may
+        happen a little after a process was killed, acquiring is retried for two seconds. On SQLite this
+        always yields True: only one service uses the file.
         """
         if self.is_sqlite:
             yield True
@@ -187,7 +189,10 @@ def _is_conflict(exc: Exception) -> bool:
 
 
 def is_duplicate_error(exc: IntegrityError) -> bool:
-    """Return whether a row was refused because its key exists, not because of a concurrent transaction."""
+    """Return whether a row was refused because its key exists.
+
+    Otherwise a concurrent transaction is the cause: it deleted a row to which a foreign key points.
+    """
     return not _is_conflict(exc)
 
 
@@ -198,7 +203,10 @@ def _unavailable(exc: Exception) -> DatabaseUnavailable:
 
 
 def describe_driver_error(exc: Exception) -> str:
-    """Return the driver's message on one line, without the statement and its values, which may be secret."""
+    """Return the driver's message on one line.
+
+    The SQL statement and its values are omitted, as they may contain secrets.
+    """
     reason = exc.orig if isinstance(exc, DBAPIError) else exc
     diagnosis = getattr(reason, "diag", None)  # PostgreSQL only; str() would append the statement
     text = getattr(diagnosis, "message_primary", None) or str(reason)
@@ -210,8 +218,8 @@ def describe_driver_error(exc: Exception) -> str:
 def _decode_server_message(error: Any) -> str | None:
     """Return a PostgreSQL error message with invalid UTF-8 bytes escaped, or None if it has no raw message.
 
-    A server truncates long names to 63 bytes, even within a character, and before the login it sends messages
-    in an unknown encoding. psycopg replaces every invalid byte by the same character.
+    Such bytes occur because the server truncates long names to 63 bytes, even within a character, and sends
+    messages before the login in an unknown encoding. psycopg replaces them all by the same character.
     """
     raw = None
     if error.pgresult is not None:

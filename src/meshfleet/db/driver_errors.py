@@ -16,7 +16,7 @@ _SQLITE: Final = {
     sqlite3.SQLITE_BUSY: ReadinessCode.DATABASE_LOCKED,
     sqlite3.SQLITE_LOCKED: ReadinessCode.DATABASE_LOCKED,
 }
-"""Readiness code by primary result code."""
+"""Readiness code by primary result code of SQLite."""
 
 _POSTGRESQL: Final = {
     "53100": ReadinessCode.DISK_FULL,

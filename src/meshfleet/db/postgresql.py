@@ -31,7 +31,7 @@ _KEEPALIVE_OPTIONS: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""TCP settings by which the loss of the server's machine is detected within a minute instead of hours."""
+"""TCP settings that detect within a minute, instead of hours, that the server's machine is unreachable."""
 
 
 def create_postgresql_engines(address: str) -> Engines:
@@ -41,7 +41,8 @@ def create_postgresql_engines(address: str) -> Engines:
     except (ArgumentError, ValueError):
         # Without its cause: the address may hold a password.
         raise WrongSettings([Fault("database", "is not a URL such as postgresql://user@host/name")]) from None
-    # Readers see one snapshot, as on SQLite: one query finds the ids of a page, another loads its rows.
+    # All queries of a reader see one snapshot, as on SQLite: one query finds the ids of a page, the next
+    # loads the rows with these ids.
     readers = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return Engines(readers=readers, writers=engine, reader_threads=_CONNECTIONS, writer_threads=_CONNECTIONS)
 

@@ -1,4 +1,4 @@
-"""Schema migration: upgrades a database to the schema of this version."""
+"""Schema migration: upgrades a database to the schema of this version of Meshfleet."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _MIGRATION_LOCK: Final = 0x6D657368
-"""Advisory lock key; any number, but the same in all versions of Meshfleet."""
+"""Key of the advisory lock for migrations; any number, but the same in all versions of Meshfleet."""
 
 _LOCK_POLL_SECONDS: Final = 0.05
-"""Seconds between two attempts to acquire the lock."""
+"""Seconds between two attempts to acquire the migration lock."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -31,10 +31,10 @@ _OLDEST_SQLITE: Final = (3, 34)
 
 
 def migrate_schema(connection: Connection, stop: Event) -> None:
-    """Upgrade the schema to this version. Idempotent; of two processes the second waits for the first.
+    """Upgrade the schema to this version of Meshfleet. Does nothing if the schema is current.
 
-    A waiting process raises DatabaseUnavailable when `stop` is set. Runs in the transaction of `connection`:
-    after a failure the database is unchanged.
+    While another process migrates the database, this waits; it raises DatabaseUnavailable if `stop` is set
+    while it waits. Runs in the transaction of `connection`, so a failure leaves the database unchanged.
     """
     _check_server_version(connection)
     if connection.dialect.name == "postgresql":
@@ -68,12 +68,12 @@ def _wait_for_lock(connection: Connection, stop: Event) -> None:
 
 
 def is_schema_current(connection: Connection) -> bool:
-    """Return whether the schema has exactly the newest revision of this version."""
+    """Return whether the database has exactly the newest schema revision that this version knows."""
     return _revision(connection) == _revisions()[-1]
 
 
 def _revision(connection: Connection) -> str | None:
-    """Return the revision of the database, which Alembic keeps in a table of one row; None without one."""
+    """Return the schema revision, which Alembic stores in the database; None if there is none yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
@@ -82,7 +82,7 @@ def _revision(connection: Connection) -> str | None:
 
 @cache
 def _revisions() -> tuple[str, ...]:
-    """Return all revisions of this version in order; the file m0001_first.py is revision 0001."""
+    """Return all schema revisions of this version in order, from file names: m0001_first.py is 0001."""
     return tuple(sorted(file.name[1:5] for file in (_MIGRATIONS / "versions").glob("m[0-9]*_*.py")))
 
 

@@ -37,7 +37,7 @@ _PRAGMAS: Final = {
 
 
 def create_sqlite_engines(path: Path) -> Engines:
-    """Open or create the database file, readable only by its owner."""
+    """Create the database file, readable only by its owner, unless it exists. Return engines for it."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as exc:

@@ -22,9 +22,9 @@ class Feature(NamedTuple):
     since: Version
     part: InterfacePart
     message: Kind | Operation | None
-    """Kind or operation it belongs to; None: all of them, unless they have a row of their own."""
+    """Kind or operation that has the field; None: all that have no row of their own for this field."""
     field: str | None
-    """None: the operation itself."""
+    """Name of the field or parameter; None if the feature is the operation itself."""
 
 
 def _row(
@@ -45,7 +45,7 @@ FEATURES: Final = (
     *_row("2.4.0", "request", Operation.ACK, None),
     *_row("2.4.0", "request", Operation.ACK_DECODED, None),
 )
-"""Features added by version-1 to version-8. A feature without a row has always existed."""
+"""Features that were added later (version-1 to version-8). A feature without a row has always existed."""
 
 _FIRST_VERSIONS = {feature[1:]: feature.since for feature in FEATURES}
 
@@ -53,14 +53,17 @@ _FIRST_VERSIONS = {feature[1:]: feature.since for feature in FEATURES}
 def find_first_version(
     part: InterfacePart, message: Kind | Operation | None, field: str | None
 ) -> Version | None:
-    """Return the version that introduced a field or, with field None, an operation; None: always existed."""
+    """Return the version that introduced a field, or an operation if `field` is None.
+
+    Return None if the field or operation has always existed.
+    """
     return _FIRST_VERSIONS.get((part, message, field)) or _FIRST_VERSIONS.get((part, None, field))
 
 
 def is_supported(
     part: InterfacePart, message: Kind | Operation | None, field: str | None, version: Version
 ) -> bool:
-    """Return whether a gateway of this version knows the field or operation."""
+    """Return whether a gateway of this version knows the field, or the operation if `field` is None."""
     return (find_first_version(part, message, field) or version) <= version
 
 
@@ -68,7 +71,10 @@ def is_supported(
 def list_unsupported_fields(
     part: InterfacePart, message: Kind | Operation, version: Version | None
 ) -> frozenset[str]:
-    """Return the fields that a gateway of this version does not know (version-14, version-15)."""
+    """Return the fields of a message that a gateway of this version does not know (version-14, version-15).
+
+    Return an empty set if `version` is None.
+    """
     if version is None:
         return frozenset()
     names = {
@@ -78,7 +84,7 @@ def list_unsupported_fields(
 
 
 def check_operation_supported(operation: Operation, parameters: frozenset[str], version: Version) -> None:
-    """Raise `GatewayTooOld` if the gateway lacks the operation or a parameter (version-12)."""
+    """Raise `GatewayTooOld` if a gateway of this version lacks the operation or a parameter (version-12)."""
     for name in (None, *sorted(parameters)):
         first_version = find_first_version("request", operation, name)
         if first_version and version < first_version:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 
-# Progress of a firmware update, as reported by 8120, 8125 and 8130 (firmware-4 to firmware-6).
+# Progress of a firmware update, as reported in the properties 8120, 8125 and 8130 (firmware-4 to firmware-6).
 
 
 class UpdateState(IntEnum):
-    """State of an update on a device; its decoded form is the name in lower case (firmware-5)."""
+    """State of an update on a device. Decoded values contain its name in lower case (firmware-5)."""
 
     IDLE = 0
     FETCHING = 1
@@ -35,7 +35,7 @@ class UpdateErrorCode(IntEnum):
 
 
 class Kind(StrEnum):
-    """Kind of a report, as in its topic (report-1 to report-11)."""
+    """Kind of a report, as written in its topic (report-1 to report-11)."""
 
     HEARTBEAT = "heartbeat"
     DFU = "dfu"
@@ -49,7 +49,7 @@ class Kind(StrEnum):
     EVENT = "event"
     EVENT_DECODED = "event-decoded"
 
-    # An Enum computes the hash of its name in Python code; kinds are dictionary keys on the hot path.
+    # Enum's own hash is slow Python code, and kinds are dictionary keys on the hot path.
     __hash__ = str.__hash__
 
     @property
@@ -59,7 +59,7 @@ class Kind(StrEnum):
 
     @property
     def raw_kind(self) -> Kind:
-        """Kind under which both forms of a sample are stored (report-37)."""
+        """Kind without `-decoded`: raw and decoded samples are stored under the same kind (report-37)."""
         return Kind(self.removesuffix("-decoded"))
 
     @property
@@ -111,13 +111,13 @@ class Origin(IntEnum):
     """Sender of a response (response-4)."""
 
     CONNECTED = 0
-    """Connected target itself."""
+    """The target itself, which is connected to the mesh."""
     UNCONNECTED = 1
-    """Unconnected target, through an extender."""
+    """The target itself, which is not connected; an extender forwarded its response."""
     EXTENDER = 16
-    """Extender, on behalf of the unconnected target."""
+    """An extender, on behalf of a target that is not connected."""
     GATEWAY = 32
-    """Gateway, on behalf of the target."""
+    """The gateway, on behalf of the target."""
 
 
 class AckType(IntEnum):
@@ -125,7 +125,7 @@ class AckType(IntEnum):
 
     ACK = 0
     BACKFILL = 1
-    """Acknowledge, and request older samples, newest first."""
+    """Acknowledge the sample, and request older samples, newest first."""
     ERASE_ALL = 2
 
 
@@ -137,7 +137,7 @@ class AccessType(StrEnum):
 
 
 class Status(IntEnum):
-    """Statuses with a meaning in this code; others are passed on as numbers (response-20, response-21)."""
+    """Status codes of responses that this code uses; others stay numbers (response-20, response-21)."""
 
     OK = 0
     FAILED = 1
@@ -152,4 +152,4 @@ class Status(IntEnum):
     TIMEOUT = 9
     UNREACHABLE = 10
     ACCESS_DENIED = 11
-    """Wrong key or access type."""
+    """The key or the access type is wrong."""

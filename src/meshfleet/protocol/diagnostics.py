@@ -62,7 +62,7 @@ class FirmwareAnswer(Payload, frozen=True, kw_only=True):
     file_name: str
     firmware_type: FirmwareTypeField
     sha256: Sha256Field | UnsetType = UNSET
-    """Hash and size of the file at `uri`, to verify the download (firmware-35)."""
+    """Hash of the file at `uri`. With it and `size` the gateway verifies the download (firmware-35)."""
     size: CountField | UnsetType = UNSET
 
 
@@ -72,12 +72,12 @@ def format_question_topic(gateway: Mac) -> str:
 
 
 def format_answer_topic(gateway: Mac) -> str:
-    """Return the topic on which this gateway expects the response."""
+    """Return the topic on which this gateway expects the response to a firmware request."""
     return f"meshtech/diagnostics/{gateway}/server-response/firmware"
 
 
 def parse_question_topic(topic: str) -> Mac:
-    """Return the gateway of a request topic."""
+    """Return the gateway in the topic of a firmware request."""
     match = _QUESTION_TOPIC.fullmatch(topic)
     if match is None:
         raise MalformedTopic("topic", f"{quote_input(topic)} is not a firmware request topic")
@@ -85,7 +85,7 @@ def parse_question_topic(topic: str) -> Mac:
 
 
 def parse_answer_topic(topic: str) -> Mac:
-    """Return the gateway of a response topic."""
+    """Return the gateway in the topic of a firmware response."""
     match = _ANSWER_TOPIC.fullmatch(topic)
     if match is None:
         raise MalformedTopic("topic", f"{quote_input(topic)} is not a firmware response topic")
@@ -104,14 +104,17 @@ def decode_question(data: bytes) -> tuple[str, FirmwareQuestion]:
 
 
 def encode_answer(question_id: str, answer: FirmwareAnswer | None) -> bytes:
-    """Encode the response to a firmware request; None: no such image exists (firmware-18)."""
+    """Encode the response to a firmware request. `answer` is None if no such image exists (firmware-18)."""
     if answer is None:
         return msgspec.json.encode({"id": question_id, "success": False})
     return msgspec.json.encode({"id": question_id, "success": True, "result": payload.to_json_object(answer)})
 
 
 def decode_answer(data: bytes) -> tuple[str, FirmwareAnswer | None]:
-    """Decode a response. Return the id of the request and the location; None: no such image exists."""
+    """Decode the response to a firmware request. Return the id of the request and the location.
+
+    The location is None if no such image exists.
+    """
     envelope = payload.decode_object(data)
     success = envelope.get("success")
     if not isinstance(success, bool):

@@ -1,7 +1,7 @@
 """Field types of payloads.
 
-A field type is a Python type with its limits, which msgspec checks, and a `FieldCodec` where the protocol
-accepts several spellings or requires a particular one.
+A field type is a Python type with limits that msgspec checks. It has a `FieldCodec` if the protocol accepts
+several spellings of its values or requires a particular one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ Json = Any
 
 
 class FieldCodec(NamedTuple):
-    """Conversion of a field from and to JSON, beyond what msgspec does itself."""
+    """Converts a field from and to JSON, where msgspec's own conversion is not sufficient."""
 
     decode: Callable[[Any, str], Any]
-    """Function of the JSON value and the field name; a value that it does not convert is unchanged."""
+    """Function that takes the JSON value and the field name and returns the converted value.
+
+    A value that needs no conversion is returned unchanged. So is a value of a wrong type: msgspec rejects it
+    afterwards.
+    """
 
     encode: Callable[[Any], Any] | None = None
 
@@ -89,7 +93,7 @@ def _require_string(value: Any, field: str) -> str:
 
 
 INTEGER_CODEC = FieldCodec(_decode_integer)
-"""Codec of whole numbers, which may be written `2.0` (report-17)."""
+"""Codec for whole numbers; accepts `2.0` for 2 (report-17)."""
 
 TimeField = Annotated[datetime, Meta(tz=True), FieldCodec(_decode_time, format_time)]
 """UTC time in whole milliseconds (id-18 to id-23)."""
@@ -101,7 +105,7 @@ ChannelField = Annotated[int, Meta(ge=37, le=39), INTEGER_CODEC]
 """BLE advertising channel (report-23)."""
 
 SequenceField = Annotated[int, Meta(ge=0, le=255), FieldCodec(_decode_sequence)]
-"""Sequence number. Published samples have it in quotes, so both forms are accepted (report-16, report-22)."""
+"""Sequence number from 0 to 255. Accepted as a number or in quotes (report-16, report-22)."""
 
 MacField = Annotated[Mac, FieldCodec(_decode_mac)]
 """MAC in a payload, accepted in upper and lower case (id-3)."""
@@ -111,7 +115,7 @@ ExtenderIdField = Annotated[Mac, FieldCodec(_decode_mac, str.upper)]
 
 HexField = Annotated[Hex, FieldCodec(_decode_hex, str.lower)]
 HexOrNullField = Annotated[Hex | None, FieldCodec(_decode_hex_or_null, str.lower)]
-"""Value to write; an empty string is NULL (request-15)."""
+"""Raw value to write, as hex; an empty string or None writes NULL (request-15)."""
 
 SecretField = Annotated[Secret, FieldCodec(_decode_secret, Secret.reveal)]
 ModelNumberField = Annotated[ModelNumber, FieldCodec(_decode_model_number)]

@@ -1,14 +1,16 @@
 """Firmware images as downloaded: bare, or in a Nordic DFU package.
 
-A package is a zip with a `manifest.json`, which names for each part of the firmware a `bin_file`, the bytes
-that are sent over the air, and a `dat_file` for the bootloader. The older form also describes the part in
-`init_packet_data`: its target and `firmware_crc16`, or `firmware_length` and `firmware_hash`. The newer form
-has all that, signed, in the `dat_file` only, which is checked by the bootloader.
+A package is a zip with a `manifest.json`. For each part of the firmware the manifest names a `bin_file` (the
+bytes that are sent over the air) and a `dat_file` (for the bootloader). In the older format the manifest also
+describes the part in `init_packet_data`: its target device type, and either `firmware_crc16`, or
+`firmware_length` and `firmware_hash`. In the newer format these are only in the signed `dat_file`, which the
+bootloader checks.
 
-The older form also has an `application_version`. Its four bytes are those in which devices report their
-version (major, minor, patch, beta), as `build_package` writes them. A number below 1.0.0 in this reading may
-as well be a counter or decimal digits of another tool, and all ones mean that it was not set: these contain
-no version. The newer form has an ever-increasing number in the `dat_file`.
+The older format also has an `application_version`, a number of four bytes: major, minor, patch and beta, as
+devices report their version and as `build_package` writes it. A number below 1.0.0 in this form is ignored,
+as other tools write a counter or decimal digits. All bits set mean that there is no version. The newer format
+has only an increasing number in the `dat_file`, which is not read.
+
 
 Images are untrusted input. Nothing is unpacked to disk, and at most `MAX_PACKAGE_BYTES` to memory.
 """
@@ -38,10 +40,10 @@ if TYPE_CHECKING:
 # Bare firmware images: the code of a Cortex-M chip without a package around it.
 
 MIN_BARE_IMAGE_BYTES: Final = 256
-"""Smallest bare image: 16 core vectors, the interrupts of the smallest chip (32 words), and some code."""
+"""Minimum size of a bare image: 16 core vectors, 32 interrupt vectors of the smallest chip, and some code."""
 
 MAX_BARE_IMAGE_BYTES: Final = 1024 * 1024
-"""Largest bare image: the flash of the largest chip."""
+"""Maximum size of a bare image: the flash memory of the largest chip."""
 
 _RAM: Final = 0x20000000
 _RAM_END: Final = _RAM + 512 * 1024
@@ -58,11 +60,11 @@ _HANDLERS: Final = {
     14: "PendSV",
     15: "SysTick",
 }
-"""Exceptions of the core besides reset. The words between them are reserved and may have any value."""
+"""Core exceptions by index in the vector table, besides reset. Other entries are reserved, with any value."""
 
 
 def check_bare_image(image: bytes) -> list[str]:
-    """Return the reasons why a file is not a bare image, in plain words; an empty list if it is one."""
+    """Return the reasons why a file is not a bare image, for users; an empty list if it is a bare image."""
     if len(image) < MIN_BARE_IMAGE_BYTES:
         return [f"it has {len(image)} bytes; a bare image has at least {MIN_BARE_IMAGE_BYTES}"]
     if len(image) > MAX_BARE_IMAGE_BYTES:
@@ -96,7 +98,7 @@ MAX_PACKAGE_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of a package, packed and unpacked: far more than the flash of any device."""
 
 MAX_BINARY_BYTES: Final = MAX_PACKAGE_BYTES - 4096
-"""Maximum size of a single part; the difference is for the manifest, the init packet and zip overhead."""
+"""Maximum size of a binary to package. The 4096 bytes are for manifest, init packet and zip overhead."""
 
 _MAX_ENTRIES: Final = 64
 _MAX_NAME: Final = 255
@@ -106,7 +108,7 @@ _ENTRY_SIGNATURE: Final = b"PK\x01\x02"
 _ENCRYPTED: Final = 0x1
 
 _FIRST_VERSION: Final = 0x01000000
-"""Lowest `application_version` that is a version: 1.0.0."""
+"""Lowest `application_version` that is taken as a version: 1.0.0."""
 _NO_VERSION: Final = 0xFFFFFFFF
 _ANY: Final = 0xFFFF
 """Device type or revision that means "any"."""
@@ -114,7 +116,7 @@ _ANY_SOFTDEVICE: Final = 0xFFFE
 _CRC_START: Final = 0xFFFF
 _DFU_VERSION: Final = 0.7
 _HAS_HASH: Final = 1
-"""Format of the init packet that belongs to `_DFU_VERSION`."""
+"""Value of `ext_packet_id` for an init packet with length and hash, the format of `_DFU_VERSION`."""
 
 _ZIP_ERRORS = (
     BadZipFile,
@@ -138,9 +140,9 @@ class ImageInfo(Struct, frozen=True):
     sha256: bytes
     """Hash of the file as downloaded."""
     model_number: ModelNumber | None
-    """Model given in the image; None: any or not given."""
+    """Model for which the image is; None if it is for any model or contains none."""
     version: Version | None = None
-    """Version given in the image; None: not given."""
+    """Version that the image contains; None if it contains none."""
 
 
 class _InitPacket(Struct, frozen=True):
@@ -190,7 +192,7 @@ def inspect_image(data: bytes) -> ImageInfo:
 
 
 def build_package(binary: bytes, *, model_number: ModelNumber, version: Version) -> bytes:
-    """Build the package of an application. The same input gives the same bytes."""
+    """Build a DFU package with an application. The same input always gives the same bytes."""
     if not 0 < len(binary) <= MAX_BINARY_BYTES:
         raise MalformedImage("image", f"has {len(binary)} bytes; a package holds 1 to {MAX_BINARY_BYTES}")
     device_type, version_number, digest = (
@@ -220,7 +222,7 @@ def build_package(binary: bytes, *, model_number: ModelNumber, version: Version)
 
 
 def _parse_version(init_packet: _InitPacket) -> Version | None:
-    """Return the version of a part; None if it contains none."""
+    """Return the version in the init packet of a part; None if it contains none."""
     number = init_packet.application_version
     if not isinstance(number, int) or not _FIRST_VERSION <= number < _NO_VERSION:
         return None
@@ -228,7 +230,7 @@ def _parse_version(init_packet: _InitPacket) -> Version | None:
 
 
 def _pack_version(version: Version) -> int:
-    """Return the four version bytes as one number."""
+    """Return a version as the number of four bytes in `application_version`."""
     try:
         return int.from_bytes((*version[:3], version.beta), "big")
     except ValueError as exc:
@@ -294,7 +296,7 @@ def _read_entry(archive: ZipFile, entry: ZipInfo) -> bytes:
 
 
 def _list_parts(files: Mapping[str, bytes]) -> list[_ManifestPart]:
-    """Return the parts of the firmware, the application first."""
+    """Return the parts of the firmware that the manifest lists, the application first."""
     if _MANIFEST not in files:
         _reject(_MANIFEST, "is missing")
     try:

@@ -8,7 +8,7 @@ from typing import NewType, final
 from meshfleet.errors.protocol import MalformedHex
 
 Hex = NewType("Hex", str)
-"""Even number of hex digits in their original case. Compare the bytes, not the text."""
+"""Hex digits of whole bytes, in their original case. Compare the bytes, not the text."""
 
 
 def parse_hex(text: str, field: str = "value") -> bytes:
@@ -26,7 +26,7 @@ def format_hex(raw: bytes) -> Hex:
 
 @final
 class Secret:
-    """Key that is hidden from logs and errors and revealed only to its payload (request-32)."""
+    """Key that does not appear in logs and errors; only `reveal` returns it, for the payload (request-32)."""
 
     __slots__ = ("_raw",)
 

@@ -1,7 +1,7 @@
-"""Typed ids. Text is parsed into one of these types once, where it enters, and never checked again.
+"""Typed ids. Text from outside is parsed into one of these types once and never checked again.
 
-They are new types over `str`, not subclasses: JSON, SQL drivers and dictionaries accept them without
-conversion, at no cost on the hot path, and the type checker still keeps them apart.
+The types are NewTypes of `str`, not subclasses: at run time they are plain strings, which JSON, SQL drivers
+and dictionaries accept at no cost. Only the type checker distinguishes them.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ IdentifierName = NewType("IdentifierName", str)
 """Name of an identifier. A gateway may use names that are not in the catalogue."""
 
 RequestId = NewType("RequestId", str)
-"""Id that pairs a response with its request. Any text; the client keeps it unique."""
+"""Id that a response has in common with its request. Any text; the client must keep its ids unique."""
 
 ModelNumber = NewType("ModelNumber", str)
 """Model number: four upper-case hex digits, such as `2011` or `000F`."""
 
 EVERY_GATEWAY: Final = Mac("ffffffffffff")
-"""Device of a request to all gateways that is meant for each gateway itself."""
+"""Device in a request to all gateways that each gateway applies to itself."""
 
 _MAC = re.compile(r"[0-9a-f]{12}")
 _DEVICE_ID = re.compile(r"bmac-([0-9a-f]{12})")
-# The vendor's identifiers mark their last byte (below 80), but others may be in use (id-8).
+# In the vendor's identifiers only the last byte is below 0x80, but others may be in use (id-8).
 _IDENTIFIER = re.compile(r"(?:[0-9a-f]{2}){1,4}")
 _MODEL_NUMBER = re.compile(r"[0-9A-Fa-f]{4}")
 # One topic level without MQTT wildcards, control characters and characters that UTF-8 cannot encode.
@@ -50,7 +50,7 @@ _VERSION = re.compile(r"([0-9]{1,5})\.([0-9]{1,5})(?:\.([0-9]{1,5})(?:-beta\.([0
 
 
 def parse_mac(text: str, field: str = "mac") -> Mac:
-    """Parse a MAC in lower case, as in topics and ids."""
+    """Parse a MAC in lower case, as written in topics and ids."""
     if not _MAC.fullmatch(text):
         raise MalformedMac(field, f"{quote_input(text)} is not 12 lowercase hex digits")
     return Mac(text)
@@ -74,7 +74,7 @@ def to_mac(device: DeviceId) -> Mac:
 
 
 def is_identifier(text: str) -> bool:
-    """Return whether a text is a raw identifier, the hex of 1 to 4 bytes, not a name (id-7 to id-9)."""
+    """Return whether a text is a hex identifier of 1 to 4 bytes, not a name (id-7 to id-9)."""
     return _IDENTIFIER.fullmatch(text) is not None
 
 
@@ -86,7 +86,7 @@ def parse_identifier(text: str, field: str = "identifier") -> Identifier:
 
 
 def parse_identifier_name(text: str, field: str = "identifier") -> IdentifierName:
-    """Parse the name of an identifier, whether or not the catalogue has it."""
+    """Parse the name of an identifier. The name need not be in the catalogue."""
     if not _NAME.fullmatch(text):
         raise MalformedIdentifier(field, f"{quote_input(text)} is not the name of an identifier")
     return IdentifierName(text)
@@ -100,7 +100,7 @@ def parse_model_number(text: str, field: str = "modelNumber") -> ModelNumber:
 
 
 def format_model_number(number: int) -> ModelNumber:
-    """Return the model number that a device reports as a number."""
+    """Return the model number for the integer that a device reports."""
     return ModelNumber(f"{number:04X}")
 
 
@@ -116,17 +116,17 @@ class Version(tuple[int, int, int, int]):
     __slots__ = ()
 
     _RELEASE = 256
-    """Placeholder for the number of a beta (1-255), so that a release sorts after its betas."""
+    """Fourth element of a release, larger than any beta number (1-255): a release sorts after its betas."""
 
     def __new__(cls, major: int, minor: int, patch: int, beta: int | None = None) -> Self:
-        """Create a version. Beta 0, like None, is a release, as devices report it."""
+        """Create a version. `beta` is None or 0 for a release; devices report 0."""
         if not 0 <= (beta or 0) < cls._RELEASE:
             raise ValueError(f"the beta number must be between 0 and 255, not {beta}")
         return super().__new__(cls, (major, minor, patch, beta or cls._RELEASE))
 
     @classmethod
     def parse(cls, text: str, field: str = "version") -> Self:
-        """Parse `M.m.p`, `M.m.p-beta.b` or `M.m`."""
+        """Parse `M.m.p`, `M.m.p-beta.b` or `M.m` (patch 0)."""
         match = _VERSION.fullmatch(text)
         if match is None or not 0 < int(match[4] or 1) < cls._RELEASE:
             raise MalformedVersion(
@@ -136,7 +136,7 @@ class Version(tuple[int, int, int, int]):
         return cls(major, minor, patch, beta)
 
     def __getnewargs__(self) -> tuple[int, int, int, int]:
-        """Return the arguments of `__new__` for copies; a tuple would pass itself as one argument."""
+        """Return the arguments of `__new__`, for copies and pickles; the default would be one tuple."""
         return (*self[:3], self.beta)
 
     @property
@@ -153,10 +153,10 @@ class Version(tuple[int, int, int, int]):
 
 
 def mac_to_int(mac: Mac) -> int:
-    """Return the MAC as the number under which it is stored; it sorts like the text."""
+    """Return the MAC as a number, its form in the database. Numbers sort like the MACs."""
     return int(mac, 16)
 
 
 def mac_from_int(number: int) -> Mac:
-    """Return the MAC of a stored number."""
+    """Return the MAC of a number from `mac_to_int`."""
     return Mac(f"{number:012x}")

@@ -1,7 +1,7 @@
-"""Conversion of payloads, JSON objects in UTF-8, to structs and back.
+"""Conversion of payloads (JSON objects in UTF-8) to structs and back.
 
-`decode_payload` accepts every spelling that the protocol tolerates and names the field that it rejects. It is
-the complete but slow decoder; reports have a fast one that falls back to it.
+`decode_payload` accepts every spelling that the protocol tolerates; its errors name the invalid field. It is
+complete but slow. Reports have a fast decoder, which calls `decode_payload` for unusual spellings and errors.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 
 
 MAX_NESTING_DEPTH = 128
-"""Maximum nesting of objects and arrays. Python's own limit depends on its version and on the call stack."""
+"""Maximum nesting depth of objects and arrays. Python's own limit varies with version and call stack."""
 
 
 class Payload(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
-    """Base class of all payloads. `build_payload` drops unknown fields, the fast decoder rejects them.
+    """Base class of all payloads.
 
-    Payloads are encoded by `encode_payload`: msgspec alone would format times and versions differently. Only
-    `encode_report` uses msgspec directly, and corrects the time.
+    `build_payload` ignores unknown fields; msgspec's decoder rejects them. Encode payloads with
+    `encode_payload`: msgspec itself would format times and versions differently. Only `encode_report` uses
+    msgspec directly, and corrects the time.
     """
 
 
@@ -51,12 +52,15 @@ class _Field(NamedTuple):
 
 
 def decode_payload(kind: type[PayloadT], payload: bytes, *, excluded: Collection[str] = ()) -> PayloadT:
-    """Decode a payload in any tolerated spelling, or raise a `WireError` that names the field."""
+    """Decode a payload in any tolerated spelling, or raise a `WireError` that names the invalid field.
+
+    Fields in `excluded` are ignored.
+    """
     return build_payload(kind, decode_object(payload), excluded=excluded)
 
 
 def build_payload(kind: type[PayloadT], given: dict[str, Any], *, excluded: Collection[str] = ()) -> PayloadT:
-    """Build a payload from a decoded object. Fields in `excluded` are ignored."""
+    """Build a payload from a JSON object. Unknown fields and those in `excluded` are ignored."""
     values = {}
     for field in _list_fields(kind):
         if field.name in given and field.name not in excluded:
@@ -70,7 +74,7 @@ def build_payload(kind: type[PayloadT], given: dict[str, Any], *, excluded: Coll
 
 
 def decode_object(payload: bytes) -> dict[str, Any]:
-    """Decode a payload as a JSON object, and check its size, UTF-8 and nesting."""
+    """Decode bytes to a JSON object. Check their size, UTF-8 and nesting depth."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge("payload", f"has {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
     # msgspec does not validate the bytes of skipped fields, so UTF-8 is checked for the whole text.
@@ -97,7 +101,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def decode_utf8(payload: bytes) -> str:
-    """Decode text that may contain a key, without repeating it in an error."""
+    """Decode UTF-8 text. The error never contains the text, which may include a key."""
     # Python's own error contains the whole payload, maybe with a key: it is not kept as the cause.
     with suppress(UnicodeDecodeError):
         return str(payload, "utf-8")
@@ -105,9 +109,9 @@ def decode_utf8(payload: bytes) -> str:
 
 
 def encode_payload(body: Payload, *, excluded: Collection[str] = ()) -> bytes:
-    """Encode a payload without unset fields, defaults, and the fields in `excluded`.
+    """Encode a payload. Omit unset fields, fields with their default value, and the fields in `excluded`.
 
-    Values are not checked again: their limits are checked when they are decoded or built.
+    Values are not checked: their limits are checked when a payload is decoded or built.
     """
     try:
         return msgspec.json.encode(to_json_object(body, excluded=excluded))
@@ -116,7 +120,7 @@ def encode_payload(body: Payload, *, excluded: Collection[str] = ()) -> bytes:
 
 
 def to_json_object(body: Payload, *, excluded: Collection[str] = ()) -> dict[str, Any]:
-    """Return the JSON object of a payload."""
+    """Convert a payload to a JSON object, without unset fields, defaults, and the fields in `excluded`."""
     fields = {}
     for field in _list_fields(type(body)):
         value = getattr(body, field.attribute)
@@ -136,7 +140,7 @@ def _list_fields(kind: type[Payload]) -> tuple[_Field, ...]:
 
 
 def _find_codec(hint: Any) -> FieldCodec | None:
-    """Return the codec of a field type, whether it is optional or not."""
+    """Return the codec in the annotation of a field, or in a member of its union; None if it has none."""
     if get_origin(hint) is Annotated:
         return next((extra for extra in hint.__metadata__ if isinstance(extra, FieldCodec)), None)
     return next(filter(None, map(_find_codec, get_args(hint))), None)
@@ -153,7 +157,7 @@ def _join_path(place: str | None, field: str) -> str:
 
 
 def to_malformed_payload(kind: type[Struct], exc: msgspec.ValidationError) -> MalformedPayload:
-    """Convert an error of msgspec, which names the field only in its text, to a `MalformedPayload`."""
+    """Convert an error of msgspec to a `MalformedPayload`. The name of the field is taken from its text."""
     text = str(exc)
     if missing := _MISSING_FIELD.fullmatch(text):
         return MalformedPayload(_join_path(missing["place"], missing["field"]), "is missing")

@@ -1,6 +1,7 @@
 """Known products: their names, and the update methods of their firmware.
 
-A product is identified by its model number and, where several share one, by its variant (id-30).
+A product is identified by its model number. Products that share a model number differ in their variant
+(id-30).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class NamedProduct(NamedTuple):
 
     model: ModelNumber
     variant: int | None
-    """None: the model number is unique to the product."""
+    """Variant of the model; None if only this product has the model number."""
     name: str
 
 
@@ -50,7 +51,7 @@ class UpdateMethod(StrEnum):
 
 _ALL_METHODS: Final = frozenset(UpdateMethod)
 _WITHOUT_BROADCAST: Final = frozenset({UpdateMethod.DOWNLOAD, UpdateMethod.NORDIC_DFU})
-"""Methods of models that never keep a connection and so cannot receive broadcasts."""
+"""Update methods of models that never stay connected and so cannot receive broadcasts."""
 _WITHOUT_NORDIC_DFU: Final = frozenset({UpdateMethod.DOWNLOAD, UpdateMethod.BROADCAST})
 
 _UPDATE_METHODS: Final = {
@@ -67,7 +68,7 @@ _UPDATE_METHODS: Final = {
 }
 
 _NRF51: Final = frozenset({"000F"})
-"""Models that keep their MAC in DFU mode and are switched to it by their gateway."""
+"""Models with an nRF51 chip. They keep their MAC in DFU mode, and the gateway switches them to that mode."""
 
 
 def get_update_methods(model: ModelNumber) -> frozenset[UpdateMethod]:
@@ -76,7 +77,7 @@ def get_update_methods(model: ModelNumber) -> frozenset[UpdateMethod]:
 
 
 def get_default_update_method(model: ModelNumber) -> UpdateMethod:
-    """Return the update method of a model unless another is requested (firmware-32)."""
+    """Return the update method used for a model if the job requests none (firmware-32)."""
     return (
         UpdateMethod.DOWNLOAD
         if UpdateMethod.DOWNLOAD in get_update_methods(model)
@@ -85,7 +86,7 @@ def get_default_update_method(model: ModelNumber) -> UpdateMethod:
 
 
 def is_nrf51(model: ModelNumber) -> bool:
-    """Return whether the model is built on an nRF51 (firmware-14, firmware-26)."""
+    """Return whether the model has an nRF51 chip (firmware-14, firmware-26)."""
     return model in _NRF51
 
 
@@ -95,7 +96,7 @@ def format_product_code(model: ModelNumber, variant: int = 0) -> str:
 
 
 def list_named_products() -> Iterator[NamedProduct]:
-    """List the products with known names, by product code."""
+    """List the products with known names, ordered by product code."""
     for code, name in sorted(_NAMES.items()):
         model, _, variant = code.partition("-")
         yield NamedProduct(ModelNumber(model), int(variant) if variant else None, name)

@@ -1,4 +1,4 @@
-"""Reports that gateways publish about devices: a struct, a decoder and the encoding for each kind."""
+"""Reports that gateways publish about devices: the payload, decoder and encoding of each kind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Heartbeat(Payload, frozen=True, kw_only=True):
     status: IntegerField
     """0 is OK; any other value is an error or warning of the device."""
     last_count: CountField | UnsetType = UNSET
-    """Number of received copies of the previous heartbeat."""
+    """Number of copies in which the previous heartbeat was received."""
 
 
 class Dfu(Payload, frozen=True, kw_only=True):
@@ -166,18 +166,18 @@ _JsonT = TypeVar("_JsonT", PropertyDecoded, MeasurementDecoded, EventDecoded)
 _RawT = TypeVar("_RawT", Property, Measurement)
 _ParentT = TypeVar("_ParentT", Dfu, Rssi)
 
-# A plain time is one that msgspec decodes as this module does. msgspec keeps offsets and rounds digits beyond
-# microseconds, while times here are UTC truncated to milliseconds. In compact JSON that starts with `time`, a
-# `Z` at its expected position leaves space for exactly three digits and proves that the time is plain;
-# otherwise the text is searched for more digits. (A repeated `time` can slip through: report-53. Checking for
-# it would cost a third of the whole decoder.)
+# The fast decoders use msgspec, which decodes times differently: it keeps UTC offsets and rounds digits
+# beyond microseconds, while times here are UTC truncated to milliseconds. A time for which both give the same
+# result is called plain. In compact JSON that starts with `time`, a `Z` at its usual position leaves space
+# for exactly three digits, so the time is plain; otherwise the text is searched for more digits.
+# (A repeated `time` can pass this check: report-53. Checking for it would cost a third of the whole decoder.)
 _Z: Final = ord("Z")
 _Z_AT: Final = len('{"time":"2020-11-04T10:07:20.585')
 _T: Final = ord("t")
 _T_AT: Final = len('{"')
 _FINER_THAN_MILLIS = re.compile(rb"\.\d{4}")
 
-# Exceptions of the fast decoder: a tolerated spelling or an error; the complete decoder determines which.
+# Exceptions of the fast decoder, for unusual spellings and for errors; `decode_payload` determines which.
 _NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
 
 
@@ -186,7 +186,7 @@ def _is_plain(data: bytes, time: datetime) -> bool:
     return time.tzinfo is UTC and not _FINER_THAN_MILLIS.search(data) and b"\\" not in data
 
 
-# Shorter than any payload that is too deep: every level takes two bytes.
+# A payload up to this size cannot be nested too deeply, as every level takes two bytes.
 _MAX_SHALLOW_BYTES: Final = 2 * MAX_NESTING_DEPTH
 
 
@@ -194,11 +194,11 @@ def _is_flat(data: bytes) -> bool:
     return len(data) <= MAX_PAYLOAD_BYTES and data.count(b"[") + data.count(b"{") <= MAX_NESTING_DEPTH
 
 
-# The decoders below differ in one line. They are not shared: one more call would cost a tenth of the time.
+# The decoders below differ in one line each. Sharing code would need one more call, a tenth of the time.
 
 
 def _build_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
-    """Build the decoder of a report with numbers only: no text but the time can contain a `Z`."""
+    """Build the decoder of a report that has only numbers besides the time, so no other `Z`."""
     decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _ReportT:
@@ -217,7 +217,8 @@ def _build_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
 def _build_json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
     """Build the decoder of a report with any JSON value.
 
-    The value may be deep, and may contain a `Z`, which counts only if `time` comes first.
+    The value may be nested too deeply. It may also contain a `Z`, so the decoder checks that `time` is the
+    first field.
     """
     decode_plain = msgspec.json.Decoder(kind).decode
 
@@ -272,7 +273,7 @@ def _build_event_decoder() -> Callable[[bytes], Event]:
 
 
 def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
-    """Build the decoder of a report with a parent, which must be a MAC."""
+    """Build the decoder of a report with a parent; the fast path accepts only parents decoded before."""
     decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _ParentT:
@@ -291,7 +292,7 @@ def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
 
 
 _KNOWN_PARENTS: set[Mac] = set()
-"""Valid MACs seen as parents: a mesh has few of them, and each appears in many reports."""
+"""Parents of decoded reports, whose MACs are valid. A mesh has few, and each appears in many reports."""
 
 _MAX_KNOWN_PARENTS: Final = 1 << 17
 
@@ -315,7 +316,7 @@ REPORT_DECODERS: Final[Mapping[Kind, Callable[[bytes], Report]]] = {
     Kind.EVENT: _build_event_decoder(),
     Kind.EVENT_DECODED: _build_json_decoder(EventDecoded),
 }
-"""Decoder of each kind. A hot loop looks up the decoder once for each topic."""
+"""Decoder of each report kind. Ingest looks up the decoder once per topic."""
 
 
 # Encoding reports: an emulated gateway does this ten thousand times a second.
@@ -324,22 +325,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 _RAW_KINDS: Final = frozenset({Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT})
-"""Kinds with a raw value. Their field names have no capital letters."""
+"""Kinds with a raw value. Their field names have no capital letters, so such letters are upper-case hex."""
 
 
 def encode_report(kind: Kind, report: Report, *, version: Version | None = None) -> bytes:
-    """Encode a report; with `version`, without the fields that a gateway of that version does not know."""
+    """Encode a report. If `version` is given, omit fields that a gateway of that version does not know."""
     if type(report) is not REPORT_TYPES[kind]:
         raise TypeError(f"{type(report).__name__} is not the payload of {kind}")
     if version is not None and (excluded := api_versions.list_unsupported_fields("report", kind, version)):
         return payload.encode_payload(report, excluded=excluded)
-    # Only for UTC itself: msgspec rounds offsets to minutes, and writes `Z` for an offset of ten seconds.
+    # Only if the time zone is UTC: msgspec rounds offsets to minutes, so it writes `Z` for ten seconds.
     if report.time.tzinfo is UTC:
         try:
             data = _encode(report)
         except UnicodeEncodeError:
             return payload.encode_payload(report)
-        # A whole second has no fraction, so a field name is at that position; a finer time has a digit there.
+        # If the position of `Z` holds another character, the time has no or too many fractional digits.
         data = data.replace(b"000Z", b"Z", 1)
         if data[_Z_AT] == _Z and (kind not in _RAW_KINDS or data[_Z_AT + 1 :].islower()):
             return data

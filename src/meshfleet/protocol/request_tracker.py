@@ -1,7 +1,6 @@
-"""Matching of responses to requests.
+"""Matches responses to requests.
 
-A response belongs to a request if gateway, device, operation, identifier and id are equal (request-27). The
-tracker has no clock and no connection: the caller waits and sends.
+A response belongs to a request if gateway, device, operation, identifier and id are equal (request-27).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MAX_OPEN_REQUESTS: Final = 20_000
 """Maximum number of requests that wait for a response."""
 
 _MAX_CLOSED_REQUESTS: Final = 10_000
-"""Number of closed requests still recognized; responses to older ones count as foreign."""
+"""Number of closed requests that are remembered. A response to an older request counts as foreign."""
 
 
 class ResponseMatch(StrEnum):
@@ -32,16 +31,16 @@ class ResponseMatch(StrEnum):
     REPEATED = "repeated"
     """Response to a request that was answered before."""
     LATE = "late"
-    """Response to a request that is no longer waiting."""
+    """Response to a request that was abandoned, for instance after a timeout."""
     FOREIGN = "foreign"
-    """Response to a request of another client (request-29), or to none."""
+    """Response that belongs to no request of this client (request-29)."""
 
 
 class RequestTracker:
-    """Matcher of responses to requests. It has no clock and no connection: the caller provides both."""
+    """Keeps the open requests and matches responses to them. The caller sends requests and waits."""
 
     def __init__(self, id_prefix: str, *, max_open: int = MAX_OPEN_REQUESTS) -> None:
-        """Create a tracker. `id_prefix`, the start of all its request ids, must be unique to this client."""
+        """Create a tracker. All its request ids start with `id_prefix`, which no other client may use."""
         self._id_prefix = id_prefix
         self._max_open = max_open
         self._numbers = count(1)
@@ -58,9 +57,9 @@ class RequestTracker:
         return RequestId(f"{self._id_prefix}-{next(self._numbers):08}")
 
     def open(self, expected: ResponseTopic, request_id: RequestId | None = None) -> RequestId:
-        """Track a request and the topic of its response. Return its id, a new one unless given.
+        """Add a request that waits for a response on the topic `expected`. Return the request id.
 
-        Raises `TooManyRequests` if the limit is reached.
+        The id is a new one if `request_id` is None. Raise `TooManyRequests` if the limit is reached.
         """
         self.check_capacity()
         request_id = request_id or self.new_id()
@@ -73,7 +72,7 @@ class RequestTracker:
             raise TooManyRequests(f"{self._max_open} requests are waiting for a response")
 
     def match_response(self, topic: ResponseTopic, request_id: RequestId | None) -> ResponseMatch:
-        """Classify a received response. If it answers an open request, that request is closed."""
+        """Return how a received response relates to the requests. An answered request is closed."""
         if request_id is None:
             return ResponseMatch.FOREIGN
         if self._open.get(request_id) == topic:
@@ -83,9 +82,9 @@ class RequestTracker:
         return match if expected == topic else ResponseMatch.FOREIGN
 
     def abandon(self, request_id: RequestId) -> bool:
-        """Stop waiting for a response.
+        """Stop waiting for the response to a request.
 
-        Return False if it was received, or the request was abandoned before.
+        Return False if the response was received or the request was abandoned before.
         """
         if request_id not in self._open:
             return False

@@ -102,22 +102,25 @@ _REQUEST_TYPES: Final[Mapping[Operation, type[Request]]] = {
 def decode_request(
     operation: Operation, data: bytes, *, version: Version = api_versions.LATEST_VERSION
 ) -> Request:
-    """Decode the payload of a request like a gateway of this version: newer parameters are ignored.
+    """Decode the payload of a request as a gateway of this version does: it ignores newer parameters.
 
-    The field of an error determines the status of the response: INVALID_VALUE for `value` and `ext`,
-    INVALID_REQUEST for all others.
+    If this raises an error, the gateway responds with INVALID_VALUE for the fields `value` and `ext`, and
+    with INVALID_REQUEST for all others.
     """
     unknown = api_versions.list_unsupported_fields("request", operation, version)
     return payload.decode_payload(_REQUEST_TYPES[operation], data or b"{}", excluded=unknown)
 
 
 def build_request(operation: Operation, parameters: dict[str, Json]) -> Request:
-    """Build a request from parameters with the names and the checks of a payload."""
+    """Build a request from JSON parameters, named and checked as in a payload."""
     return payload.build_payload(_REQUEST_TYPES[operation], parameters)
 
 
 def decode_request_id(data: bytes) -> RequestId | None:
-    """Return the id of a request that may be malformed: its error response must contain it (response-22)."""
+    """Return the id of a request that may be malformed, for the error response (response-22).
+
+    Return None if the request has no valid id.
+    """
     try:
         request_id = payload.decode_object(data or b"{}").get("id")
     except WireError:
@@ -142,5 +145,5 @@ def check_request_supported(operation: Operation, request: Request, version: Ver
 
 @cache
 def _parameter_names(kind: type[Request]) -> tuple[tuple[str, str], ...]:
-    """Return the parameters of a request as (attribute, name) pairs. Cached: msgspec is slow to list them."""
+    """Return (attribute, JSON name) of each parameter of a request. Cached, as msgspec lists them slowly."""
     return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OriginField = Annotated[Origin, INTEGER_CODEC]
 ResponseTime = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2**53)]
-"""Duration in milliseconds (response-3)."""
+"""Type of `responseTime`, the duration of a request in milliseconds (response-3)."""
 
 
 class Response(Payload, frozen=True, kw_only=True):
@@ -36,12 +36,12 @@ class Response(Payload, frozen=True, kw_only=True):
 
     time: TimeField
     status: IntegerField
-    """0 is success; others may be a `Status`, or a number known only to the gateway."""
+    """0 is success; any other number is an error, which may be missing in `Status`."""
     response_time: ResponseTime | UnsetType = UNSET
     origin: OriginField | UnsetType = UNSET
     id: RequestId | UnsetType = UNSET
     error_message: str | UnsetType = UNSET
-    """Message for people. It may change at any time: do not base decisions on it."""
+    """Message for people. Its text may change at any time, so code must not depend on it."""
     route: str | UnsetType = UNSET
     extender_id: ExtenderIdField | UnsetType = UNSET
     extender_route: str | UnsetType = UNSET
@@ -73,18 +73,18 @@ _RESPONSE_TYPES: Final[Mapping[Operation, type[Response]]] = {
     Operation.WRITE: Response,
     Operation.WRITE_DECODED: Response,
 }
-"""Response type by operation, without acks: they have no response."""
+"""Type of the response by operation. Acks are missing, as they have no response."""
 
 _REQUIRED_FIELDS: Final = {
     Operation.APIVERSION: "version",
     Operation.READ: "value",
     Operation.READ_DECODED: "value",
 }
-"""Field that a successful response must contain."""
+"""Field that a successful response must contain, by operation."""
 
 
 def decode_response(operation: Operation, data: bytes) -> Response:
-    """Decode the response to an operation. A successful one must contain the requested value."""
+    """Decode the response to an operation. Raise an error if a successful response lacks the value."""
     if operation not in _RESPONSE_TYPES:
         raise MalformedTopic("operation", f"{operation} has no response")
     response = payload.decode_payload(_RESPONSE_TYPES[operation], data)
@@ -95,7 +95,7 @@ def decode_response(operation: Operation, data: bytes) -> Response:
 
 
 def encode_response(operation: Operation, response: Response, *, version: Version | None = None) -> bytes:
-    """Encode a response; with `version`, without the fields that a gateway of that version does not know."""
+    """Encode a response. If `version` is given, omit fields that a gateway of that version does not know."""
     if type(response) is not _RESPONSE_TYPES.get(operation):
         raise TypeError(f"{type(response).__name__} is not the response to {operation}")
     return payload.encode_payload(

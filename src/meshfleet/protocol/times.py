@@ -1,7 +1,7 @@
-"""Times in messages: written in one format, read in all of ISO 8601, always UTC in whole milliseconds.
+"""Parsing and formatting of times in messages. Times are UTC in whole milliseconds (id-18 to id-23).
 
-The protocol has millisecond resolution, so finer digits are truncated when a time is read: two reports of a
-sample, one with three and one with seven fractional digits, are the same sample (id-18 to id-23).
+Times are written in one format and accepted in all formats of ISO 8601. Digits beyond milliseconds are
+truncated: otherwise two reports of a sample, with three and with seven digits, would be different samples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BASIC = (
 _END = r"(?:[.,](?P<fraction>\d+))?(?P<zone>[Zz]|[+\u2212-]\d\d(?::?\d\d)?)?"
 _PATTERNS = tuple(re.compile(form + _END, re.ASCII) for form in (_EXTENDED, _BASIC))
 
-# More digits than needed, and few enough to calculate with: a hostile fraction may have thousands.
+# Only this many fractional digits are read: more than needed, and a hostile text may have thousands.
 _FRACTION_DIGITS = 100
 
 
@@ -43,7 +43,7 @@ def format_time(time: datetime) -> str:
 
 
 def parse_time(text: str, field: str = "time") -> datetime:
-    """Parse any ISO 8601 date with time; without an offset it is UTC."""
+    """Parse any ISO 8601 date with time. Without a UTC offset the time is UTC."""
     match = next(filter(None, (pattern.fullmatch(text) for pattern in _PATTERNS)), None)
     if match is None:
         raise MalformedTime(field, f"{quote_input(text)} is not an ISO 8601 date and time")
@@ -59,17 +59,17 @@ def parse_millis(text: str, field: str = "time") -> int:
 
 
 def to_millis(time: datetime) -> int:
-    """Return the milliseconds since 1970: the form in which times are stored and compared."""
+    """Convert a time to milliseconds since 1970, its form in the database."""
     return (time - _EPOCH) // _MILLISECOND
 
 
 def from_millis(millis: int) -> datetime:
-    """Return the time of milliseconds since 1970."""
+    """Convert milliseconds since 1970 to a time."""
     return _EPOCH + millis * _MILLISECOND
 
 
 def format_millis(millis: int) -> str:
-    """Format a stored time like `format_time`."""
+    """Format milliseconds since 1970 like `format_time`."""
     return format_time(from_millis(millis))
 
 

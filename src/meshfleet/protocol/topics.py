@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 TOPIC_CACHE_SIZE: Final = 1 << 17
-"""Number of topics in the cache of a `TopicCodec`; a gateway repeats its few topics all the time."""
+"""Maximum number of parsed topics in the cache of a `TopicCodec`. Gateways use the same topics repeatedly."""
 
 _IDENTIFIER_CACHE_SIZE: Final = 1 << 12
-"""Size of the identifier caches. There are a few dozen identifiers; only a hostile client uses more."""
+"""Maximum number of identifiers in each identifier cache. Only a hostile client uses more than dozens."""
 
 AnyIdentifier = Identifier | IdentifierName
 
 
 class ReportTopic(Struct, frozen=True, gc=False):
-    """Topic of a report about a device; device = gateway for a report about the gateway itself."""
+    """Topic of a report about a device. `device` equals `gateway` for a report about the gateway itself."""
 
     gateway: Mac
     device: Mac
@@ -56,7 +56,7 @@ class ReportTopic(Struct, frozen=True, gc=False):
 
 
 class RequestTopic(Struct, frozen=True, gc=False):
-    """Topic of a request to one gateway about a device; device = gateway for the gateway itself."""
+    """Topic of a request to one gateway. `device` equals `gateway` if the gateway itself is the target."""
 
     gateway: Mac
     device: Mac
@@ -64,7 +64,7 @@ class RequestTopic(Struct, frozen=True, gc=False):
     identifier: AnyIdentifier | None = None
 
     def to_response_topic(self) -> ResponseTopic:
-        """Return the topic of the response: it has the same ending (topic-4)."""
+        """Return the topic of the response: the same device, operation and identifier (topic-4)."""
         return ResponseTopic(self.gateway, self.device, self.operation, self.identifier)
 
     def __str__(self) -> str:
@@ -72,14 +72,14 @@ class RequestTopic(Struct, frozen=True, gc=False):
 
 
 class BroadcastTopic(Struct, frozen=True, gc=False):
-    """Topic of a request to all gateways; device = `EVERY_GATEWAY` for each gateway itself."""
+    """Topic of a request to all gateways. If `device` is `EVERY_GATEWAY`, each gateway is its own target."""
 
     device: Mac
     operation: Operation
     identifier: AnyIdentifier | None = None
 
     def to_request_topic(self, gateway: Mac) -> RequestTopic:
-        """Return the request as this gateway handles it (topic-11)."""
+        """Return the topic as if the request had been sent to this gateway only (topic-11)."""
         device = gateway if self.device == EVERY_GATEWAY else self.device
         return RequestTopic(gateway, device, self.operation, self.identifier)
 
@@ -103,12 +103,12 @@ Topic = ReportTopic | RequestTopic | BroadcastTopic | ResponseTopic
 
 
 class TopicCodec:
-    """Parser and formatter of the topics below one prefix; each distinct topic is parsed once."""
+    """Parses and formats the topics below one prefix. Parsed topics are cached."""
 
     def __init__(self, prefix: str = "", *, identifier_names: Container[str] = ()) -> None:
-        """Create a codec.
+        """Create a codec for the topics below `prefix`; an empty prefix means none.
 
-        Only `identifier_names` are accepted as names in `measurement-error/{name}` (topic-16).
+        In `measurement-error/{name}` only names in `identifier_names` are accepted (topic-16).
         """
         if prefix and not _PREFIX.fullmatch(prefix):
             raise MalformedTopic("prefix", f"{quote_input(prefix)} is not a valid topic prefix")
@@ -123,9 +123,10 @@ class TopicCodec:
         return f"{self._prefix}{topic}"
 
     def format_response_topic(self, text: str, gateway: Mac) -> str | None:
-        """Return the topic of this gateway's response to a request that `parse` rejects; None: not a request.
+        """Return the topic on which this gateway responds to a request whose topic `parse` rejects.
 
-        Unknown operations, such as those of later versions, also get a response (response-24).
+        Unknown operations, such as those of later versions, also get a response (response-24). Return None if
+        the topic is not that of a request to this gateway.
         """
         match = self._request.fullmatch(text)
         if match is None or match[1] not in {None, gateway}:
@@ -159,19 +160,19 @@ class TopicCodec:
         return text in self._identifier_names and not is_identifier(text)
 
     def report_filter(self, gateway: Mac | None = None) -> str:
-        """Return the filter for the reports of one gateway, or of all."""
+        """Return the topic filter for the reports of one gateway, or of all if `gateway` is None."""
         return f"{self._prefix}mt/gateway/{gateway or '+'}/device/#"
 
     def response_filter(self, gateway: Mac | None = None) -> str:
-        """Return the filter for the responses of one gateway, or of all."""
+        """Return the topic filter for the responses of one gateway, or of all if `gateway` is None."""
         return f"{self._prefix}mt/gateway/{gateway or '+'}/response/#"
 
     def request_filter(self, gateway: Mac) -> str:
-        """Return the filter for the requests to one gateway."""
+        """Return the topic filter for the requests to one gateway."""
         return f"{self._prefix}mt/gateway/{gateway}/request/#"
 
     def broadcast_filter(self) -> str:
-        """Return the filter for messages to all gateways; it matches more than requests."""
+        """Return the topic filter for messages to all gateways: requests, and messages of other kinds."""
         return f"{self._prefix}mt/gateways/#"
 
 
@@ -180,7 +181,7 @@ _PREFIX = re.compile(
     r"(?!\$)(?!.{129})[^/+#\x00-\x1f\x7f\ud800-\udfff]+(?:/[^/+#\x00-\x1f\x7f\ud800-\udfff]+)*"
 )
 
-# One match parses a well-formed topic; the reason of a mismatch is determined only afterwards.
+# One match parses a valid topic. Only if it fails, `_explain_malformed` determines the reason.
 _SHAPE = (
     r"mt/(?:gateway/([0-9a-f]{12})/(device|request|response)|gateways/request)"
     r"/([0-9a-f]{12})/([^/]+)(?:/([^/]+))?"
@@ -247,7 +248,7 @@ _IdentifierParser = Callable[[str | None], AnyIdentifier | None]
 
 
 def _keyword_table(keywords: type[_KeywordT]) -> dict[str, tuple[_KeywordT, _IdentifierParser]]:
-    """Return each keyword of a topic level with the parser of the identifier that follows it."""
+    """Return the kinds or operations by their text in a topic, each with the parser for its identifier."""
     parsers: dict[bool, _IdentifierParser] = {True: _parse_identifier_name, False: _parse_raw_identifier}
     return {
         str(keyword): (keyword, parsers[keyword.is_decoded] if keyword.has_identifier else _reject_identifier)

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 # Messages that list the allowed values of an enumeration.
 
 _MAX_LISTED_VALUES: Final = 20
-"""Maximum number of values listed in a message."""
+"""Maximum number of allowed values that a message lists."""
 
 _STEP: Final = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 """Step of a msgspec path: a field name, or `[…]` for an element of an array or object."""
 
 
 def explain_invalid_choice(kind: type[Struct], place: str) -> str:
-    """Return the message for a value at `place` that is not in the enumeration of its field."""
+    """Return the message for a value that is not in the enumeration of its field.
+
+    `place` is the path of the field from `kind`, as msgspec writes it.
+    """
     candidates: list[inspect.Type] = [_inspect_type(kind)]
     for step in _STEP.findall(place):
         candidates = [inner_type for candidate in candidates for inner_type in _enter_type(candidate, step)]
@@ -102,7 +105,10 @@ _LENGTH_UNITS: Final = {"str": "characters", "array": "items", "object": "fields
 
 
 def explain_validation_error(reason: str) -> str:
-    """Return a plain message for an error of msgspec, to follow a field name; other errors are unchanged."""
+    """Translate an error of msgspec to a plain message that can follow the name of the field.
+
+    A text that is not recognized is returned unchanged.
+    """
     if match := _TYPE.fullmatch(reason):
         expected = " or ".join(_TYPE_NAMES.get(name, name) for name in match["expected"].split(" | "))
         return f"must be {expected}, not {_TYPE_NAMES.get(match['given'], match['given'])}"

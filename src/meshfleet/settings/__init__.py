@@ -1,6 +1,6 @@
-"""Settings of the service from flags, environment variables and a file, checked together.
+"""Settings of the service: loads them from flags, environment variables and a file, and checks them.
 
-Code that only reads settings needs `model`; the rest is imported on first use.
+Code that only reads settings imports `model`. The other modules are imported on first use.
 """
 
 from importlib import import_module

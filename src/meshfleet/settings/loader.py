@@ -1,4 +1,4 @@
-"""Loader of settings from flags, variables and a file, which reports all mistakes together (rest-167).
+"""Loads settings from flags, environment variables and a file, and reports all faults together (rest-167).
 
 Relative paths are relative to the working directory, also those in the file.
 """
@@ -46,22 +46,22 @@ _OTHER_VARIABLES: Final = {
     "MESHFLEET_TOKEN",
     "MESHFLEET_URL",
 }
-"""Environment variables that are no settings and are read elsewhere."""
+"""Environment variables that are not settings and are read elsewhere."""
 
 _RETIRED: Final = {
     "limits.queue-length": "queues of MQTT clients are limited in bytes, by limits.queue-bytes",
 }
-"""Settings of earlier versions that have no effect, with the reason. They cause a warning, not an error."""
+"""Settings of earlier versions that are now ignored with a warning, and the reason."""
 
 
 class RawSetting(NamedTuple):
-    """Value of a setting before parsing, with its origin (flag, variable or file) for error messages."""
+    """Value of a setting before parsing. `origin` names the flag, variable or file in error messages."""
 
     origin: str
     raw: object
 
     def to_text(self, setting: Setting) -> str:
-        """Return the value as it would be given to a flag. Raise `InvalidSetting` if its type is wrong."""
+        """Convert the value to the text that a flag would have. Raise `InvalidSetting` for a wrong type."""
         match self.raw:
             case str() as text:
                 return text
@@ -93,9 +93,10 @@ def read_variables(variables: Mapping[str, str]) -> dict[str, RawSetting]:
 
 
 def find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
-    """Yield a fault for each variable whose name is almost that of a setting, and warn about retired ones.
+    """Yield a fault for each environment variable whose name is similar to that of a setting.
 
-    A misspelled variable must not be ignored: the service would open the wrong database, for example.
+    A misspelled variable must not be ignored: the service could open the wrong database, for example. Log a
+    warning for variables of settings that no longer exist.
     """
     known = [each.variable for each in SETTINGS]
     retired = {f"MESHFLEET_{name.upper().replace('.', '_').replace('-', '_')}": name for name in _RETIRED}
@@ -107,9 +108,9 @@ def find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
 
 
 def read_file(file: Path | None, faults: list[Fault]) -> dict[str, RawSetting]:
-    """Return the settings in a file, and append its mistakes to `faults`.
+    """Return the settings in a file, by name. Append the faults of the file to `faults`.
 
-    Without a file, `meshfleet.toml` in the working directory is read if it exists.
+    If `file` is None, read `meshfleet.toml` in the working directory if it exists.
     """
     if file is None and not _FILE.exists():
         return {}
@@ -158,8 +159,8 @@ def load_settings(
 ) -> Settings:
     """Load the settings: flags take precedence over variables, and variables over the file (rest-164).
 
-    `flags` has the names of settings as keys. Without `file`, `meshfleet.toml` is read if it exists. Empty
-    variables are ignored. Raise `WrongSettings` with all mistakes.
+    `flags` has the names of settings as keys. Empty variables are ignored. If `file` is None, read
+    `meshfleet.toml` in the working directory if it exists. Raise `WrongSettings` with all faults.
     """
     faults: list[Fault] = []
     given = read_file(file, faults) | read_variables(variables) | read_flags(flags)
@@ -177,12 +178,12 @@ def load_settings(
 def list_given_names(
     flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path | None = None
 ) -> frozenset[str]:
-    """Collect the names of the settings given by flags, variables or a file; others have their defaults."""
+    """Return the names of the settings given by flags, variables or a file. All others have defaults."""
     return frozenset(read_file(file, []) | read_variables(variables) | read_flags(flags))
 
 
 def _parse_values(given: Mapping[str, RawSetting], faults: list[Fault]) -> dict[str, Any]:
-    """Parse the given settings. Return their values by attribute path, and append mistakes to `faults`."""
+    """Parse the given settings. Return their values by `Setting.attribute_path`; add faults to `faults`."""
     values = {}
     for setting in SETTINGS:
         if (raw := given.get(setting.name)) is not None:
@@ -209,7 +210,7 @@ def _build_settings(values: Mapping[str, Any]) -> Settings:
 
 
 def _check_tls_complete(given: Mapping[str, RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield a fault if a certificate or key is given without the other, or MQTT over TLS without both."""
+    """Yield a fault if only one of certificate and key is given, or MQTT over TLS is on without them."""
     for one, other in (("tls-cert", "tls-key"), ("tls-key", "tls-cert")):
         if one in given and other not in given:
             yield Fault(given[one].origin, f"also needs {other}")
@@ -234,7 +235,7 @@ def _check_certificate(
 
 
 def _check_broker_mode(given: Mapping[str, RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield a fault for each setting that does not apply to the broker in use, embedded or external."""
+    """Yield a fault for each setting that does not apply to the kind of broker in use."""
     if "broker" in given and "external_broker" not in values:
         return  # the setting is invalid, so the mode is not known
     external: BrokerAddress | None = values.get("external_broker")
@@ -250,7 +251,7 @@ def _check_broker_mode(given: Mapping[str, RawSetting], values: Mapping[str, Any
 
 
 def _check_broker_ca(given: Mapping[str, RawSetting], authorities: Path | None) -> Iterator[Fault]:
-    """Yield a fault if the file of certificate authorities has no valid certificates."""
+    """Yield a fault if the file of certificate authorities contains no valid certificates."""
     if authorities is None:
         return
     try:
@@ -260,5 +261,8 @@ def _check_broker_ca(given: Mapping[str, RawSetting], authorities: Path | None) 
 
 
 def _refuse_password() -> str:
-    """Raise `InvalidSetting`, so that OpenSSL does not prompt at the terminal, which a service lacks."""
+    """Raise `InvalidSetting` when OpenSSL asks for the password of the key.
+
+    Otherwise OpenSSL would prompt at the terminal, and a service has none.
+    """
     raise InvalidSetting("the key has a password; use a key without one that only the service can read")

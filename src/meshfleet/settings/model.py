@@ -1,4 +1,4 @@
-"""Settings of the service as values."""
+"""Data structures with the settings of the service."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _MONTH_SECONDS: Final = 30 * 86_400
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Seconds for which each kind of history is kept; None: forever."""
+    """Seconds for which each kind of history is kept; None means forever."""
 
     property: int | None = _QUARTER_SECONDS
     measurement: int | None = _QUARTER_SECONDS
     measurement_error: int | None = _QUARTER_SECONDS
     event: int | None = _QUARTER_SECONDS
     link: int | None = _MONTH_SECONDS
-    """RSSI of devices at their parents, per minute."""
+    """RSSI with which parents receive devices, rolled up per minute."""
     heartbeat: int | None = _MONTH_SECONDS
-    """Heartbeats, per minute."""
+    """Number of heartbeats per minute."""
     connectivity: int | None = _QUARTER_SECONDS
     """Connects and disconnects of devices."""
     request: int | None = _QUARTER_SECONDS
@@ -38,7 +38,7 @@ _SQLITE: Final = "sqlite"
 
 
 class ListenAddress(NamedTuple):
-    """Host and port on which connections are accepted. Port 0: any free port."""
+    """Host and port on which connections are accepted. Port 0 means any free port."""
 
     host: str
     port: int
@@ -53,23 +53,23 @@ class Settings(Struct, frozen=True, kw_only=True):
     data: Path = Path("meshfleet-data")
     http: ListenAddress = ListenAddress("127.0.0.1", 8080)
     mqtt: ListenAddress | None = ListenAddress("127.0.0.1", 1883)
-    """None with an external broker, as the next two fields."""
+    """Listener of MQTT without TLS; None if it is off, as always with an external broker."""
     mqtt_tls: ListenAddress | None = None
-    """Listener of MQTT over TLS, which needs a certificate and its key; None: off."""
+    """Listener of MQTT over TLS, which needs a certificate and its key; None if it is off."""
     mqtt_ws: ListenAddress | None = None
-    """Listener of MQTT over WebSocket, with TLS if there is a certificate; None: off."""
+    """Listener of MQTT over WebSocket, with TLS if there is a certificate; None if it is off."""
     external_broker: BrokerAddress | None = None
-    """External broker, used instead of the embedded one (broker-21); None: embedded."""
+    """Address of an external broker (broker-21); None to run the embedded broker."""
     broker_ca: Path | None = None
-    """File with the certificate authorities of the external broker; None: the system's."""
+    """File with the certificate authorities to trust for the external broker; None: those of the system."""
     public_url: str | None = None
-    """URL of the service for clients, without a trailing slash; None: as in `http`."""
+    """URL at which clients reach the service, without a trailing slash; None: derived from `http`."""
     public_mqtt: BrokerPlace | None = None
-    """Address of the broker for gateways; None: that of the external broker or the listeners."""
+    """Address at which gateways reach the broker; None: that of the external broker or of a listener."""
     topic_prefix: str = ""
     """Prefix of all topics, without a trailing slash."""
     database: str = _SQLITE
-    """`sqlite`, or a URL `postgresql://…`, which may contain a password."""
+    """`sqlite`, or a URL `postgresql://…` that may contain a password."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
@@ -80,7 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     firmware_max_size: int = 256 * 1024 * 1024
     """Maximum size of an uploaded firmware image in bytes."""
     gateways_autoclaim: bool | None = None
-    """Value given by the user, or None; the effective value is `autoclaim`."""
+    """Value that the user gave; None if not given. Use `autoclaim`, which considers the broker too."""
     acks: bool = True
     """Whether samples are acknowledged to the devices that sent them (ack-17)."""
     limits: BrokerLimits = BrokerLimits()
@@ -88,9 +88,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def gateway_broker(self) -> BrokerPlace | None:
-        """Address of the broker given to gateways (rest-168); None without any listener.
+        """Address at which gateways reach the broker (rest-168); None if there is no listener.
 
-        Port 0 stands for a free port, which is known only once the service listens.
+        Port 0 means a free port, which is known only after the service has started to listen.
         """
         if self.public_mqtt is not None:
             return self.public_mqtt
@@ -105,12 +105,15 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def listen_url(self) -> str:
-        """URL of the HTTP listener. Port 0 stands for a free port, known only once the service listens."""
+        """URL of the HTTP listener.
+
+        Port 0 means a free port, which is known only after the service has started to listen.
+        """
         return f"{'http' if self.tls_cert is None else 'https'}://{self.http}"
 
     @property
     def url(self) -> str:
-        """URL of the service for clients, used in links (rest-168)."""
+        """URL at which clients reach the service, used in links (rest-168)."""
         return self.public_url or self.listen_url
 
     @property

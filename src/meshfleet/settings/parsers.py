@@ -1,4 +1,4 @@
-"""Parsers of settings, which raise `InvalidSetting` for invalid values."""
+"""Parsers for the values of settings. They raise `InvalidSetting` for invalid values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class InvalidSetting(Exception):
-    """Reason why a value is not valid for a setting."""
+    """Raised for an invalid value of a setting; its text is the reason."""
 
 
 # --- Listen addresses ---
@@ -42,7 +42,7 @@ def parse_listen_address(text: str) -> ListenAddress:
 
 
 def parse_listen_address_or_off(text: str) -> ListenAddress | None:
-    """Parse HOST:PORT, or `off` (None: no listener)."""
+    """Parse HOST:PORT. Return None for `off`."""
     return None if text == "off" else parse_listen_address(text)
 
 
@@ -89,7 +89,7 @@ def parse_public_url(text: str) -> str:
 
 
 def parse_public_mqtt(text: str) -> BrokerPlace:
-    """Parse the URL of a broker."""
+    """Parse the URL at which gateways reach the broker. Default ports: 1883, with TLS 8883."""
     url = _parse_url(text, ("mqtt", "mqtts"))
     if url.path.strip("/"):
         raise InvalidSetting("must not have a path")
@@ -98,7 +98,10 @@ def parse_public_mqtt(text: str) -> BrokerPlace:
 
 
 def parse_broker(text: str) -> BrokerAddress | None:
-    """Parse the URL of an external broker with the service's user and password, or `embedded` (None)."""
+    """Parse the URL of an external broker, with user and password of the service.
+
+    Return None for `embedded`.
+    """
     if text == "embedded":
         return None
     try:
@@ -113,7 +116,7 @@ def parse_broker(text: str) -> BrokerAddress | None:
 
 
 def _parse_url(text: str, schemes: tuple[str, str]) -> SplitResult:
-    """Parse a URL. Errors never quote it, because it may contain a password, although that is not allowed."""
+    """Parse a URL without user and password. Errors never quote the URL, in case it contains a password."""
     try:
         url = urlsplit(text)
         port = url.port
@@ -136,7 +139,7 @@ _POSTGRESQL = re.compile(
 
 
 def parse_database(text: str) -> str:
-    """Parse `sqlite` or the URL of a PostgreSQL database. Errors never quote it, because of its password."""
+    """Parse `sqlite` or the URL of a PostgreSQL database. Errors never quote the URL and its password."""
     if text == "sqlite":
         return text
     found = _POSTGRESQL.fullmatch(text)
@@ -179,7 +182,7 @@ def parse_switch(text: str) -> bool:
 
 
 MAX_NUMBER: Final = 10**12
-"""Largest number of any setting, so that no sum of settings overflows."""
+"""Maximum value of any setting that is a number, so that no sum of settings overflows."""
 
 _WHOLE = re.compile(r"[0-9]{1,13}")
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
@@ -193,11 +196,11 @@ def parse_integer(text: str, *, least: int, most: int) -> int:
 
 
 _MIN_RETENTION_SECONDS: Final = 3600
-"""Seconds: expired history is deleted about once an hour, in pieces of a day."""
+"""Minimum retention in seconds. Expired history is deleted about once an hour, a whole day at a time."""
 
 
 def parse_retention(text: str) -> int | None:
-    """Parse a number of seconds, or `forever` (None)."""
+    """Parse a number of seconds. Return None for `forever`."""
     return None if text == "forever" else parse_integer(text, least=_MIN_RETENTION_SECONDS, most=MAX_NUMBER)
 
 

@@ -1,4 +1,4 @@
-"""Table of all settings, from which flags, variables and file keys are derived (rest-164, rest-165)."""
+"""Table of all settings. Flags, environment variables and file keys derive from it (rest-164, rest-165)."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ class Setting(NamedTuple):
     """Definition of a setting: its name, parser and help text."""
 
     name: str
-    """Name in lower case with hyphens; the part before a dot is a table in the file."""
+    """Name in lower case with hyphens. The part before a dot is the name of a TOML table in the file."""
     parse: Callable[[str], object]
-    """Parser of its text, which raises `InvalidSetting`."""
+    """Function that parses the text of the value, or raises `InvalidSetting`."""
     metavar: str
-    """Placeholder of its value in help texts."""
+    """Placeholder for the value in help texts."""
     help: str
     is_list: bool = False
     is_switch: bool = False
     attribute: str = ""
-    """Field of `Settings`, if it has another name than the setting."""
+    """Name of the field of `Settings`, if it differs from the name of the setting; else empty."""
 
     @property
     def parameter(self) -> str:
-        """Name as a Python parameter."""
+        """Name of the setting as a Python parameter: dots and hyphens become underscores."""
         return re.sub("[.-]", "_", self.name)
 
     @property
     def attribute_path(self) -> str:
-        """Field of `Settings`, or with a dot a field of the struct named like the file's table."""
+        """Name of the field of `Settings`; `table.field` if the field belongs to a nested struct."""
         if self.attribute:
             return self.attribute
         table, _, key = self.name.replace("-", "_").partition(".")
@@ -44,12 +44,12 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Name on the command line."""
+        """Name of the flag on the command line."""
         return f"--{self.name.replace('.', '-')}"
 
     @property
     def variable(self) -> str:
-        """Name of its environment variable."""
+        """Name of the environment variable."""
         return f"MESHFLEET_{self.parameter.upper()}"
 
     @property
@@ -59,7 +59,7 @@ class Setting(NamedTuple):
 
     @property
     def default_text(self) -> str:
-        """Default as it would be given to the flag; empty if there is none."""
+        """Default as the text that a flag would have; empty if there is no default."""
         if isinstance(self.default, bool):
             return "on" if self.default else "off"
         return str(self.default) if self.default else ""

@@ -1,4 +1,4 @@
-"""`meshfleet openapi` and `meshfleet asyncapi`: machine-readable descriptions of the interfaces."""
+"""`meshfleet openapi` and `meshfleet asyncapi`: print the API documents of the service."""
 
 from __future__ import annotations
 

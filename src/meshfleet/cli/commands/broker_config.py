@@ -1,4 +1,4 @@
-"""`meshfleet broker-config`: configuration files for an external broker."""
+"""`meshfleet broker-config`: write configuration files for an external broker."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 _DEFAULT_BROKER: Final = BrokerAddress(host="127.0.0.1", port=1883)
-"""Address used if no external broker is configured."""
+"""Address written to the files if the settings contain no external broker."""
 
 _NON_OWNER_MODE: Final = 0o077
-"""Permission bits of the group and of other users."""
+"""Permission bits of all users except the owner."""
 
 
 @click.group("broker-config")
@@ -74,7 +74,7 @@ def mosquitto(*, config: Path | None, out: Path, as_json: bool, **flags: str | N
 def _build_files(
     settings: Settings, folder: Path, broker: BrokerAddress, password: str, gateways: Mapping[Mac, str]
 ) -> dict[str, str]:
-    """Return the contents of the files, by file name."""
+    """Return the contents of the files to write, by file name."""
     login = str(broker).replace("://", f"://{SERVICE_USER}:{password}@", 1)
     return {
         "passwords": build_password_file(password, gateways),
@@ -118,7 +118,10 @@ def _replace_file(path: Path, text: str) -> None:
 
 
 def _match_folder_owner(file: int, folder: Path) -> None:
-    """Give a file that root creates to the owner of its directory: mosquitto runs as its own user."""
+    """Change the owner of a file that root created to the owner of its directory.
+
+    mosquitto, which does not run as root, can then read the file.
+    """
     if os.name != "nt" and os.geteuid() == 0:
         owner = folder.stat()
         os.fchown(file, owner.st_uid, owner.st_gid)

@@ -1,4 +1,4 @@
-"""`meshfleet completion`: shell completion scripts."""
+"""`meshfleet completion`: print shell completion scripts."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # --- Labels of one or many devices ---
 
 _MAX_CONCURRENT: Final = 8
-"""Maximum number of devices changed concurrently."""
+"""Maximum number of devices whose labels are changed concurrently."""
 
 LabelChange = Callable[["Fleet", "Mac", Sequence[str]], Coroutine[Any, Any, "Device"]]
 
@@ -56,7 +56,7 @@ async def add_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device
 async def remove_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device:
     """Detach one or more labels from a device.
 
-    All labels are tried, then `NotFound` is raised if the device did not have one of them.
+    If the device does not have one of them, the others are still detached; then `NotFound` is raised.
     """
     changed: list[Device] = []
     missing: list[NotFound] = []
@@ -73,7 +73,10 @@ async def remove_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Dev
 def change_labels(
     device_or_dash: str, labels: Sequence[str], change: LabelChange, on_changed: Callable[[Device], None]
 ) -> None:
-    """Change the labels of one device, or with `-` of all devices on standard input, with a progress bar."""
+    """Change the labels of a device, or of all devices listed on standard input if the device is `-`.
+
+    A progress bar is shown for many devices. `on_changed` is called for each changed device.
+    """
     if device_or_dash != "-":
         device: Mac = DEVICE.convert(device_or_dash, None, None)
         on_changed(call_service(lambda fleet: change(fleet, device, labels)))
@@ -82,7 +85,7 @@ def change_labels(
     if not devices:
         click.echo("No devices on standard input.", err=True)
         return
-    # If standard output is a terminal, the line printed for each device shows the progress already.
+    # If standard output is a terminal, the lines printed for the devices already show the progress.
     hidden = sys.stdout.isatty() or not sys.stderr.isatty()
     console = Console(stderr=True)
     with Progress(
@@ -106,8 +109,8 @@ async def _change_all(
 ) -> None:
     """Change the labels of all devices concurrently.
 
-    An unknown device or a missing label is reported and does not stop the others. Raise `ClickException` at
-    the end if that happened.
+    For an unknown device or a missing label, print an error and continue with the other devices. At the end,
+    raise `ClickException` if there were such errors.
     """
     remaining, failed = iter(devices), []
 

@@ -72,7 +72,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     decoded: Json | UnsetType = UNSET
     ext: dict[str, Json] | None = None
     undecodable: str = ""
-    """Why a raw value does not fit the layout of its identifier."""
+    """Reason why the raw value cannot be decoded; empty if it can, or if its layout is unknown."""
     unit: str = ""
     topic: str = ""
     error: Rejection | None = None
@@ -122,7 +122,7 @@ def _kind_or_operation(topic: Topic) -> Kind | Operation:
 
 
 def _decode_payload(topic: Topic, data: bytes) -> dict[str, Json]:
-    """Decode the payload according to its topic. Fields have their standard names; keys are masked."""
+    """Decode a payload to JSON fields, according to its topic. Secret keys are replaced by `…`."""
     match topic:
         case ReportTopic():
             return payload.to_json_object(reports.decode_report(topic.kind, data))
@@ -136,7 +136,10 @@ _SECRET_FIELDS = {"key", "publicKey"}
 
 
 def _decode_value(value: Json, entry: IdentifierDefinition | None) -> tuple[DecodedValue | None, str]:
-    """Decode a raw value if its layout is known. The second item says why it does not fit the layout."""
+    """Decode a raw value if its layout is known.
+
+    Return the decoded value or None, and the reason why the value does not fit its layout (empty if it does).
+    """
     if entry is None or entry.layout is None or not isinstance(value, str):
         return None, ""
     try:

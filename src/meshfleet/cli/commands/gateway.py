@@ -163,7 +163,10 @@ def gateway(  # noqa: PLR0913 # one for each option
 def _build_gateway(
     settings: EmulatorSettings, site: Site, clock: SimulatedClock, state: Path | None
 ) -> GatewayEmulator:
-    """Create the gateway with the saved state of its devices, and fail now if the state cannot be saved."""
+    """Create the gateway with the saved state of its devices.
+
+    Save the state at once, so that the command fails now if the file cannot be written.
+    """
     try:
         memory = state.read_bytes() if state is not None and state.exists() else None
         emulator = GatewayEmulator(settings, site, clock, memory=memory)
@@ -200,7 +203,7 @@ async def _monitor(
     as_json: bool,
     state: Path | None,
 ) -> None:
-    """Print a message once the gateway is connected, then save its state periodically."""
+    """Print a message once the gateway is connected, then save the state of its devices periodically."""
     await fleet.all_connected.wait()
     settings = emulator.settings
     if as_json:
@@ -223,14 +226,17 @@ async def _monitor(
 
 
 _SAVE_SECONDS = 5.0
-"""Seconds between two saves; the state of this time is lost if the process is killed."""
+"""Seconds between two saves of the state. Changes since the last save are lost if the process is killed."""
 
 _SAVE_PAUSE_FACTOR = 50
-"""Minimum pause between two saves, as a multiple of the last save's duration: large sites save less often."""
+"""Minimum pause between two saves, as a multiple of the last save's duration.
+
+So the state of large sites is saved less often.
+"""
 
 
 def _save_state(emulator: GatewayEmulator, state: Path | None) -> None:
-    """Replace the state file atomically. Do nothing without a file."""
+    """Save the state of the devices by replacing the file atomically. Do nothing if `state` is None."""
     if state is not None:
         temporary = state.with_name(f"{state.name}.new")
         temporary.write_bytes(emulator.save_memory())

@@ -42,18 +42,18 @@ def identifiers(catalogue: IdentifierCatalogue, words: tuple[str, ...], *, as_js
         table.add_row(
             *(Text(to_printable(cell)) for cell in (entry.id, entry.name, kinds, entry.access, entry.unit))
         )
-    # In a pipe nothing is cut off.
+    # In a pipe the table is wide enough for all texts.
     Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
 
 
 _PIPE_WIDTH = 1000
 
 _MIN_SIMILARITY: Final = 0.7
-"""Similarity (0 to 1) from which a catalogue name is suggested for an unknown one."""
+"""Minimum similarity (0 to 1) of a catalogue name that is suggested for an unknown name."""
 
 
 def find_similar_identifier(text: str, catalogue: IdentifierCatalogue) -> str | None:
-    """Return the name in a catalogue that is most similar to an unknown one, or None."""
+    """Return the name in a catalogue that is most similar to an unknown name; None if none is similar."""
     names = [entry.name for entry in catalogue]
     return next(iter(get_close_matches(text.lower(), names, n=1, cutoff=_MIN_SIMILARITY)), None)
 

@@ -169,7 +169,7 @@ async def _print_changes(fleet: Fleet, job: str, *, as_json: bool) -> Job:
             line = format_job_line(found)
             if as_json:
                 print_json(found)
-            elif line != last:  # the estimate, which is not in the line, changes all the time
+            elif line != last:  # otherwise only the estimated end changed, which is not in the line
                 click.echo(line)
             last = line
     return found

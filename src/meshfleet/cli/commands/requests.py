@@ -1,4 +1,4 @@
-"""`meshfleet read`, `write`, `ack` and `apiversion` (send requests) and `requests` (their history)."""
+"""`meshfleet read`, `write`, `ack` and `apiversion` send requests; `meshfleet requests` lists past ones."""
 
 from __future__ import annotations
 
@@ -171,10 +171,10 @@ _HAS_SEPARATOR: Final = "meshfleet.write.all-values"
 
 
 class _WriteCommand(click.Command):
-    """Command whose VALUE may be a negative number; a text that begins with a hyphen must follow `--`."""
+    """Command whose VALUE may be a negative number. Other values with a leading hyphen must follow `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Record whether the arguments have a `--`, which click removes."""
+        """Record whether the arguments contain `--`, as click removes it."""
         ctx.meta[_HAS_SEPARATOR] = "--" in args
         return super().parse_args(ctx, args)
 
@@ -245,7 +245,7 @@ _DEFAULT_LIMIT: Final = 100
 
 
 def _format_outcome(record: RequestRecord) -> str:
-    """Format the value, version or error of a finished request; empty while it is pending."""
+    """Format the value, version or error of a finished request; empty while the request is pending."""
     response = record.response
     if response is None:
         return record.problem.code if record.problem else ""
@@ -279,7 +279,7 @@ class _RequestsGroup(click.Group):
     """Group in which `requests DEVICE` is short for `requests list DEVICE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `list` if no command is given."""
+        """Insert `list` if the first argument is not a command."""
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
             args = ["list", *args]
         return super().parse_args(ctx, args)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 _PASSWORD_BYTES: Final = 15
-"""Random bytes in a generated password."""
+"""Number of random bytes in a generated password."""
 
 
 @click.command("reset-password")

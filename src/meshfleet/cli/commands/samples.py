@@ -81,5 +81,5 @@ def samples(device: Mac, *, limit: int | None, as_csv: bool, as_json: bool, **fi
 async def _print_csv(fleet: Fleet, device: Mac, filters: dict[str, Any]) -> None:
     is_terminal = sys.stdout.isatty()
     async for line in fleet.samples.csv(device, **filters):
-        # In a pipe the bytes pass unchanged: from text, click would strip what looks like color codes.
+        # In a pipe, print bytes: in text, click would remove everything that looks like a color code.
         click.echo(to_printable(line) if is_terminal else line.encode())

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _MAX_GATEWAYS: Final = 50_000
 
 _FIRST_MAC: Final = 0x02 << 40
-"""Start of the locally administered MAC addresses, which belong to no vendor."""
+"""First locally administered MAC address; such addresses belong to no vendor."""
 
 
 class _ServiceLogin(NamedTuple):
-    """Service at which the gateways are claimed, and the account that claims them."""
+    """URL of the service at which the gateways are claimed, and the account that claims them."""
 
     url: str
     user: str
@@ -116,7 +116,7 @@ def simulate(  # noqa: PLR0913 # one for each option
     pace = RealTimePace(clock) if rate is None else ReportRatePace(clock, rate)
     macs = [Mac(f"{_FIRST_MAC | (derive_noise_key(seed) & 0xFF) << 20 | n:012x}") for n in range(gateways)]
     emulators = [
-        # With clean sessions a simulation leaves no session behind at the broker.
+        # Clean sessions, so that no session remains at the broker after the simulation.
         GatewayEmulator(
             EmulatorSettings(mac=mac, mode=ReportMode(mode), clean_session=True),
             generate_site(mac, devices=devices, seed=seed),
@@ -141,7 +141,7 @@ def _select_destination(
         if user is not None:
             raise click.UsageError("--user needs --service; the user of a broker is part of its URL.")
         return broker
-    # --service overrides a broker from the environment; only both flags together are a mistake.
+    # --service overrides a broker from the environment; only both flags together are an error.
     source = click.get_current_context().get_parameter_source("broker")
     if broker is not None and source is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--broker and --service exclude each other.")

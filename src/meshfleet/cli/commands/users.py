@@ -16,10 +16,10 @@ from meshfleet.rest.accounts import Role
 from meshfleet.rest.inputs import parse_password
 
 _RESET_PASSWORD: Final = "reset-password"  # noqa: S105 # the name of a command
-"""Command that is imported on use only: it needs the database code, the others need only a remote service."""
+"""Command that is imported only on use: unlike the others, it needs the code of the database."""
 
 _PASSWORD_BYTES: Final = 15
-"""Random bytes in a generated password."""
+"""Number of random bytes in a generated password."""
 
 _COLUMNS: Final = (
     Column("name", lambda each: each.username, no_wrap=True),
@@ -32,7 +32,7 @@ name_argument = click.argument("name", type=USERNAME)
 
 
 class _UsersGroup(click.Group):
-    """Group of the commands in this module and `reset-password`, which is imported on use."""
+    """Group of the commands in this module and of `reset-password`, which is imported only on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

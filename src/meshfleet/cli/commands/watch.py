@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from meshfleet.client import Report
 
 
-# --- Reports of gateways as live events of the service ---
+# --- Conversion of gateway reports to live events as the service sends them ---
 
 LiveReport = LiveSample | LiveHeartbeat | LiveLink
 
 
 def to_live_report(report: Report) -> LiveReport:
-    """Convert a gateway's report to the live event that the service would send for it."""
+    """Convert a gateway's report to the content of the live event that a service would send."""
     body: Any = report.body
     common: Any = {
         "device": to_device_id(report.device),
@@ -79,7 +79,7 @@ def _to_live_sample(report: Report, body: Any, common: Any) -> LiveSample:
 
 
 def _get_or_none(body: Any, field: str) -> Any:
-    """Return a field of a report, or None if this kind has no such field or the report omits it."""
+    """Return a field of a report; None if its kind has no such field or the report omits it."""
     value = getattr(body, field, UNSET)
     return None if value is UNSET else value
 
@@ -88,13 +88,13 @@ def _get_or_none(body: Any, field: str) -> Any:
 
 
 class LiveReportFilter(Struct, frozen=True, kw_only=True):
-    """Filter of reports. A report must match one value of each set; an empty set matches every report."""
+    """Selects reports. Each set must contain the value of the report; an empty set matches all reports."""
 
     devices: frozenset[str]
     gateways: frozenset[str]
     kinds: frozenset[str]
     names: frozenset[str]
-    """Names of identifiers; hex ids for those that are not in the catalogue."""
+    """Names of identifiers, or hex ids if they are not in the catalogue."""
 
     def matches(self, report: LiveReport) -> bool:
         """Return whether a report passes all filters."""
@@ -107,7 +107,7 @@ class LiveReportFilter(Struct, frozen=True, kw_only=True):
 
 
 def format_subject(report: LiveReport) -> str:
-    """Return the name (or hex id) of a report's identifier, or the kind of a report without one."""
+    """Return the name (or hex id) of a report's identifier; the kind if the report has no identifier."""
     if isinstance(report, LiveHeartbeat | LiveLink):
         return report.kind
     return report.name or find_identifier_name(report.identifier or "")
@@ -129,7 +129,7 @@ def print_report(report: LiveReport, *, as_json: bool) -> None:
 
 
 def _style_subject(report: LiveReport) -> tuple[str, ...]:
-    """Return the styled identifier of a report; empty without one, because its kind is printed already."""
+    """Return the identifier of a report in bold, as a tuple; an empty tuple if it has no identifier."""
     if isinstance(report, LiveHeartbeat | LiveLink):
         return ()
     return (click.style(to_printable(format_subject(report)), bold=True),)
@@ -155,24 +155,24 @@ def _format_content(report: LiveReport) -> str:
 
 
 def print_notice(text: str) -> None:
-    """Print a notice to standard error, apart from the reports on standard output."""
+    """Print a notice to standard error. Reports are printed to standard output."""
     click.echo(click.style(to_printable(text), dim=True), err=True)
 
 
 def print_connection_changes() -> None:
-    """Print connects and disconnects as notices from now on; the SDK logs them."""
+    """Print log messages of the SDK, such as connects and disconnects, as notices from now on."""
     log = logging.getLogger("meshfleet")
     log.setLevel(logging.INFO)
     log.addHandler(_NoticeLogHandler())
 
 
 class _NoticeLogHandler(logging.Handler):
-    """Log handler that prints records as notices. Repeated messages of MQTT connections are printed once."""
+    """Prints log records as notices. A repeated message of an MQTT connection is printed only once."""
 
     _last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the record, unless it repeats the last one."""
+        """Print the record, unless it repeats the last message of an MQTT connection."""
         if record.msg != self._last:
             print_notice(record.getMessage())
         self._last = record.msg if record.name.startswith("meshfleet.mqtt.client") else ""
@@ -292,7 +292,7 @@ async def _receive_from_service(
 async def _receive_from_broker(
     route: RequestRoute, devices: tuple[Mac, ...], gateways: tuple[Mac, ...], connected: asyncio.Event
 ) -> _Reports:
-    """Yield the reports at a broker. `connected` is set once the broker accepts the connection."""
+    """Yield the reports published at a broker. `connected` is set once the broker accepts the connection."""
     device = devices[0] if len(devices) == 1 else None
     gateway = gateways[0] if len(gateways) == 1 else None
     async with open_mesh(route) as mesh, aclosing(mesh.reports(gateway=gateway, device=device)) as reports:

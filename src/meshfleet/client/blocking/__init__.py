@@ -1,7 +1,6 @@
 """SDK for programs without an event loop: `from meshfleet.client.blocking import Fleet, Mesh`.
 
-Every method runs its asynchronous counterpart in an event loop in a background thread and waits for the
-result.
+Every method runs the asynchronous method of the same name in a background thread and waits for the result.
 """
 
 from meshfleet.client.blocking.fleet import Fleet

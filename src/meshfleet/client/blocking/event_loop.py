@@ -16,26 +16,26 @@ Result = TypeVar("Result")
 
 
 class EventLoopThread:
-    """Event loop that runs in its own thread from `start` to `stop`; any thread may run coroutines in it."""
+    """Runs an event loop in its own thread from `start` to `stop`. Any thread may run coroutines in it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._background_tasks: set[asyncio.Task[None]] = set()
-        # Keeps coroutines from being submitted after the loop has stopped, where they would never finish.
-        # Reentrant: the garbage collector may call run_in_background while this thread holds the lock.
+        # Prevents that coroutines are submitted after the loop has stopped: they would never finish.
+        # Reentrant: the garbage collector may call run_in_background in a thread that holds the lock.
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Start the thread, and wait until its loop is running.
+        """Start the thread, and wait until its event loop is running.
 
-        Raise `LinkClosed` if it was started before.
+        Raise `LinkClosed` if the thread is already running.
         """
         if self._thread is not None:
             raise LinkClosed(f"the {self._name} is already open")
         started = threading.Event()
-        # A daemon: a program that exits without closing must not hang.
+        # A daemon thread, so that a program that exits without closing does not hang.
         self._thread = threading.Thread(target=self._run_loop, args=(started,), name=self._name, daemon=True)
         self._thread.start()
         started.wait()
@@ -53,7 +53,7 @@ class EventLoopThread:
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the loop and return its result.
 
-        Interrupting the wait (Ctrl-C) cancels the coroutine.
+        Ctrl-C while waiting cancels the coroutine.
         """
         with self._lock:
             if self._loop is None:
@@ -69,7 +69,7 @@ class EventLoopThread:
             raise
 
     def run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Start a clean-up coroutine without waiting for it.
+        """Start a clean-up coroutine without waiting for it. Does nothing if the loop has stopped.
 
         The garbage collector may call this in any thread.
         """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Devices(Proxy[devices.Devices]):
-    """Devices of a fleet, gateways included. Each is named by its MAC or device id, in either case."""
+    """Devices of a fleet, including gateways. Methods accept a MAC or device id, in either case."""
 
     list = IteratorMethod(devices.Devices.list)
     summary = BlockingMethod(devices.Devices.summary)
@@ -41,7 +41,7 @@ class Labels(Proxy[labels.Labels]):
 
 
 class Gateways(Proxy[gateways.Gateways]):
-    """Claimed gateways of a fleet. Each is named by its MAC or device id, in either case."""
+    """Claimed gateways of a fleet. Methods accept a MAC or device id, in either case."""
 
     list = IteratorMethod(gateways.Gateways.list)
     show = BlockingMethod(gateways.Gateways.show)
@@ -51,7 +51,7 @@ class Gateways(Proxy[gateways.Gateways]):
 
 
 class Samples(Proxy[samples.Samples]):
-    """Samples and links that the devices of a fleet reported. Devices are named by MAC or device id."""
+    """Samples and radio links of the devices of a fleet. Methods accept a MAC or device id."""
 
     list = IteratorMethod(samples.Samples.list)
     csv = IteratorMethod(samples.Samples.csv)
@@ -61,10 +61,10 @@ class Samples(Proxy[samples.Samples]):
 
 
 class Requests(Proxy[requests.Requests]):
-    """Requests to devices: raw operation for an identifier in hex, decoded one for a name (request-34).
+    """Requests to devices. A hex identifier selects the raw operation, a name the decoded one (request-34).
 
-    A response is returned whatever its status: see `meshfleet.client.check`. A missing response raises
-    `Unanswered`.
+    Responses with an error status are returned too: `meshfleet.client.check` raises an error for them. If no
+    response arrives, methods raise `Unanswered`.
     """
 
     read = BlockingMethod(requests.Requests.read)
@@ -78,7 +78,7 @@ class Requests(Proxy[requests.Requests]):
 
 
 class FirmwareImages(Proxy[firmware.FirmwareImages]):
-    """Firmware records and images of a fleet. Each is named by its id or its record."""
+    """Firmware records and images of a fleet. Methods accept the id of a record or the record itself."""
 
     list = IteratorMethod(firmware.FirmwareImages.list)
     upload = BlockingMethod(firmware.FirmwareImages.upload)
@@ -91,7 +91,7 @@ class FirmwareImages(Proxy[firmware.FirmwareImages]):
 
 
 class Jobs(Proxy[jobs.Jobs]):
-    """Update jobs of a fleet. Each is named by its id or its record."""
+    """Update jobs of a fleet. Methods accept the id of a job or the `Job` itself."""
 
     create = BlockingMethod(jobs.Jobs.create)
     dry_run = BlockingMethod(jobs.Jobs.dry_run)
@@ -120,7 +120,7 @@ class Users(Proxy[accounts.Users]):
 
 
 class ApiKeys(Proxy[accounts.ApiKeys]):
-    """API keys, with which programs log in. Needs the role admin."""
+    """API keys, with which programs authenticate. Needs the role admin."""
 
     list = IteratorMethod(accounts.ApiKeys.list)
     issue = BlockingMethod(accounts.ApiKeys.issue)
@@ -128,7 +128,7 @@ class ApiKeys(Proxy[accounts.ApiKeys]):
 
 
 class Audit(Proxy[accounts.Audit]):
-    """Audit log: one row for every change. Needs the role admin."""
+    """Audit log, with a row for every change. Needs the role admin."""
 
     list = IteratorMethod(accounts.Audit.list)
 
@@ -146,8 +146,8 @@ class Operations(Proxy[operations.Operations]):
 class Fleet(ContextProxy[fleet.Fleet]):
     """Meshfleet service: `with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
 
-    Has the methods of `meshfleet.client.Fleet`, but each one waits for its result. Any number of threads may
-    share it.
+    Has the methods of `meshfleet.client.Fleet`, but each method waits for its result. Any number of threads
+    may use the same object.
     """
 
     def __init__(  # noqa: PLR0913 # keyword-only, all optional
@@ -163,7 +163,7 @@ class Fleet(ContextProxy[fleet.Fleet]):
     ) -> None:
         """Create a client.
 
-        `tls_ca` is a file of CA certificates; `timeout` is the seconds to wait for one response.
+        `tls_ca` is a file of CA certificates. `timeout` is the number of seconds to wait for a response.
         """
         target = fleet.Fleet(
             url, user=user, password=password, token=token, session=session, tls_ca=tls_ca, timeout=timeout
@@ -184,7 +184,7 @@ class Fleet(ContextProxy[fleet.Fleet]):
 
     @property
     def session(self) -> Session | None:
-        """Current login, to be stored and used later as `session`; None if not logged in."""
+        """Current login. Store it and pass it later as argument `session`. None if not logged in."""
         return self._target.session
 
     log_in = BlockingMethod(fleet.Fleet.log_in)

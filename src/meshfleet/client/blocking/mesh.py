@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Mesh(ContextProxy[mesh.Mesh]):
     """Gateways on an MQTT broker: `with Mesh("mqtt://user:password@host:1883") as mesh`.
 
-    Has the methods of `meshfleet.client.Mesh`, but each one waits for its result. Any number of threads may
-    share it.
+    Has the methods of `meshfleet.client.Mesh`, but each method waits for its result. Any number of threads
+    may use the same object.
     """
 
     def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:

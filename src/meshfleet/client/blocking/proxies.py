@@ -1,7 +1,7 @@
 """Blocking proxies of the asynchronous SDK classes.
 
-A proxy wraps one asynchronous object. Each of its methods is one line and has the signature and the docstring
-of the wrapped method: `rename = BlockingMethod(Devices.rename)`.
+A proxy wraps one asynchronous object. Each method is defined by one line, such as
+`rename = BlockingMethod(Devices.rename)`, and has the signature and docstring of the wrapped method.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _END: Any = object()
-"""Marks the end of the items."""
+"""Returned instead of an item when the generator has ended."""
 
 
 class BlockingIterator(Iterator[Item]):
-    """Blocking iterator over an asynchronous generator. Use it in one thread at a time.
+    """Blocking iterator over an asynchronous generator. Only one thread at a time may use it.
 
-    `close`, or leaving its `with` block, waits until its connection is closed. After a `break` the connection
-    closes in the background.
+    `close`, or leaving the `with` block of the iterator, waits until its connection is closed. After a
+    `break` the connection is closed in the background.
     """
 
     def __init__(self, items: AsyncGenerator[Item, None], loop_thread: EventLoopThread) -> None:
@@ -78,7 +78,7 @@ class BlockingIterator(Iterator[Item]):
         self._close_in_background()
 
     def _close_in_background(self) -> None:
-        """Stop without waiting: the garbage collector may call this in any thread, even that of the loop."""
+        """Stop the iteration without waiting, as the garbage collector may call this in the loop's thread."""
         if not self._is_over:
             self._is_over = True
             self._loop_thread.run_in_background(self._generator.close())
@@ -94,7 +94,7 @@ class BlockingIterator(Iterator[Item]):
 
 
 class _SerializedGenerator(Generic[Item]):
-    """Generator that is closed only after its running step has ended; canceling a step may take a while."""
+    """Wraps a generator so that `close` first waits until a running `next` has ended or was canceled."""
 
     def __init__(self, items: AsyncGenerator[Item, None]) -> None:
         self._items = items
@@ -125,7 +125,7 @@ MethodT = TypeVar("MethodT", bound="Callable[..., object]")
 
 
 class Proxy(Generic[TargetT]):
-    """Blocking counterpart of an asynchronous object, with the event loop that runs its methods."""
+    """Base class of proxies: an asynchronous object, and the event loop thread that runs its methods."""
 
     def __init__(self, target: TargetT, loop_thread: EventLoopThread) -> None:
         self._target = target
@@ -136,7 +136,7 @@ class Proxy(Generic[TargetT]):
 
 
 class ContextProxy(Proxy[AsyncContextT]):
-    """Proxy of an asynchronous context manager: entering starts the event loop, leaving stops it."""
+    """Proxy of an asynchronous context manager. Entering starts the event loop thread, leaving stops it."""
 
     def __enter__(self) -> Self:
         self._loop_thread.start()
@@ -155,7 +155,7 @@ class ContextProxy(Proxy[AsyncContextT]):
 
 
 class BlockingMethod(Generic[TargetT, Parameters, Result]):
-    """Descriptor of a method that waits for the result of an asynchronous method."""
+    """Descriptor that makes an asynchronous method of the wrapped object a blocking method of the proxy."""
 
     def __init__(
         self, method: Callable[Concatenate[TargetT, Parameters], Coroutine[Any, Any, Result]]
@@ -182,7 +182,7 @@ class BlockingMethod(Generic[TargetT, Parameters, Result]):
 
 
 class IteratorMethod(Generic[TargetT, Parameters, Result]):
-    """Descriptor of a method that returns a blocking iterator over an asynchronous generator."""
+    """Descriptor that makes an asynchronous generator method a method that returns a blocking iterator."""
 
     def __init__(
         self, method: Callable[Concatenate[TargetT, Parameters], AsyncGenerator[Result, None]]
@@ -213,7 +213,7 @@ class IteratorMethod(Generic[TargetT, Parameters, Result]):
 
 
 def _annotate_as_iterator(method: MethodT) -> MethodT:
-    """Set the return annotation to the blocking iterator, for `inspect.signature` and `help`."""
+    """Change the return annotation of a method to `BlockingIterator`, for `inspect.signature` and `help`."""
     original = signature(method)
     annotation = (
         str(original.return_annotation)

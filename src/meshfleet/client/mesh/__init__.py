@@ -1,1 +1,1 @@
-"""`Mesh`: reports of gateways and requests to them over any MQTT broker, without a Meshfleet service."""
+"""`Mesh` receives reports of gateways and sends requests to them over MQTT, without a Meshfleet service."""

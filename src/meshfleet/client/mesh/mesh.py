@@ -1,4 +1,4 @@
-"""`Mesh`: reports of gateways and requests to them over any MQTT broker, without a Meshfleet service."""
+"""`Mesh` receives reports of gateways and sends requests to them over MQTT, without a Meshfleet service."""
 
 from __future__ import annotations
 
@@ -43,25 +43,27 @@ if TYPE_CHECKING:
     from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
 
 _DEFAULT_TIMEOUT: Final = 15.0
-"""Seconds to wait for a response. A gateway gives up on a silent device after ten."""
+"""Default seconds to wait for a response. A gateway waits ten seconds for a device."""
 
 _MAX_REMEMBERED_VERSIONS: Final = 10_000
-"""Gateways whose API version is remembered."""
+"""Maximum number of gateways whose API version is remembered."""
 
 _RECONNECT_BACKOFF: Final = ExponentialBackoff(maximum=10.0)
-"""Short, because requests may be waiting for the connection."""
+"""Delays between attempts to reconnect: at most 10 s, because requests may be waiting."""
 
 
 class Mesh:
     """Gateways on an MQTT broker: `async with Mesh("mqtt://user:password@host:1883") as mesh`.
 
-    Entering connects, or raises a `LinkError`. A lost connection is reopened automatically. Gateways and
-    devices are named by MAC or device id, in either case. An identifier in hex selects the raw operation, a
-    name the decoded one. A response is returned whatever its status: see `meshfleet.client.check`.
+    Entering the block connects to the broker, or raises a `LinkError`. After a lost connection, `Mesh`
+    reconnects. Methods accept a MAC or device id for gateways and devices, in either case. A hex identifier
+    selects the raw operation, a name the decoded one. Responses with an error status are returned too:
+    `meshfleet.client.check` raises an error for them.
 
-    A request without a response raises `GatewayTimeout`. If the connection breaks, a read is sent again; a
-    write is never sent twice, and raises `ConnectionLost` if the broker had not acknowledged it. After either
-    error the request may have been carried out. `BrokerUnreachable` means that nothing was sent.
+    A request without a response raises `GatewayTimeout`. If the connection breaks, a read is sent again. A
+    write is never sent twice: if the broker had not acknowledged the write, the method raises
+    `ConnectionLost`. After either error the request may have been carried out. `BrokerUnreachable` means that
+    nothing was sent.
     """
 
     def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:
@@ -73,7 +75,7 @@ class Mesh:
         self._rpc = MeshRpcClient(self._address, _generate_client_id(), self._topics, self._options)
         self._versions: OrderedDict[Mac, Version] = OrderedDict()
         self._report_subscriptions: dict[str, ReportSubscription] = {}
-        """Subscriptions that are being iterated over, by client id."""
+        """Report subscriptions that are in use, by MQTT client id."""
         self._rejected = 0
         self._is_entered = False
 
@@ -113,18 +115,18 @@ class Mesh:
     ) -> AsyncGenerator[Report, None]:
         """Iterate over reports as they arrive, on a separate connection.
 
-        Reports that cannot be decoded are skipped and counted in `rejected`. `kinds` selects kinds of
-        reports; none means all.
+        Only reports of `kinds` are received; an empty tuple means all. Reports that cannot be decoded are
+        skipped and counted in `rejected`.
 
-        With `session`, a client id that no other client uses, the broker queues reports while the program is
-        not connected, within its limits. A report is acknowledged when the next one is requested, so the last
-        one is delivered again after a crash or a `break`. Without `session`, reports that arrive while there
-        is no connection are lost.
+        `session` is an MQTT client id that no other client uses. With it, the broker queues reports while the
+        program is not connected, within the limits of the broker. A report is acknowledged when the next
+        report is requested, so after a crash or a `break` the last report is delivered again. Without
+        `session`, reports that are published while there is no connection are lost.
         """
         return self._receive_reports(ReportFilter.parse(gateway, device, kinds), session)
 
     async def end_session(self, session: str) -> None:
-        """Delete a session on the broker, with the reports that are queued there."""
+        """Delete a session on the broker, including the reports queued for it."""
         async with MqttClient(self._address, session, clean=True, options=self._options):
             pass
 
@@ -158,7 +160,7 @@ class Mesh:
     ) -> ApiVersionResponse:
         """Read the API version of a gateway.
 
-        Later requests to it are checked against that version before they are sent.
+        Later requests to this gateway raise `GatewayTooOld` if they need a newer version.
         """
         mac = normalize_mac(gateway)
         topic = RequestTopic(mac, mac, Operation.APIVERSION)
@@ -179,7 +181,7 @@ class Mesh:
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
         **parameters: Unpack[RequestParameters],
     ) -> ReadResponse | ReadDecodedResponse:
-        """Read a property of a device. Keys are hex, and never logged."""
+        """Read a property of a device. Keys among the `parameters` are hex and never logged."""
         topic = build_request_topic(gateway, device, Operation.READ, identifier)
         response = await self._request(topic, build_read(parameters), timeout)
         return cast("ReadResponse | ReadDecodedResponse", response)  # the type belongs to the operation
@@ -195,9 +197,10 @@ class Mesh:
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
         **parameters: Unpack[RequestParameters],
     ) -> Response:
-        """Write a property: hex or bytes for an identifier in hex, any JSON for a name. None writes NULL.
+        """Write a property of a device. None writes NULL.
 
-        A write is sent only once, even if the connection breaks.
+        For a hex identifier the value is hex or bytes, for a name any JSON. A write is sent only once, even
+        if the connection breaks.
         """
         topic = build_request_topic(gateway, device, Operation.WRITE, identifier)
         return await self._request(topic, build_write(topic.operation, value, ext, parameters), timeout)
@@ -213,9 +216,9 @@ class Mesh:
         priority: int | None = None,
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> None:
-        """Acknowledge the sample of this time to its device, and wait until the broker has the message.
+        """Acknowledge the sample with this time to its device. Wait until the broker has the message.
 
-        Gateways send no response to it. Only gateways of API version 2.4.0 or later support it.
+        Gateways send no response to an ack. Only gateways of API version 2.4.0 or later support acks.
         """
         topic = build_request_topic(gateway, device, Operation.ACK, identifier)
         await self._send_ack(topic, build_ack(time, type, priority), type, timeout)
@@ -241,7 +244,7 @@ class Mesh:
         await self._rpc.send(topic, ack, is_repeatable=is_repeatable(topic, kind), timeout=timeout)
 
     def _check_supported(self, topic: RequestTopic, request: Request) -> None:
-        """Raise `GatewayTooOld` if the gateway's API version is known and too old (version-12)."""
+        """Raise `GatewayTooOld` if the gateway's API version was read and is too old (version-12)."""
         if (version := self._versions.get(topic.gateway)) is not None:
             requests.check_request_supported(topic.operation, request, version)
 

@@ -36,13 +36,13 @@ class Report(Struct, frozen=True, kw_only=True):
     identifier: AnyIdentifier | None
     """Identifier in hex, or its name in a decoded report; None for kinds without an identifier."""
     body: reports.Report
-    """Content of the report, of the type in `meshfleet.client.reports` that belongs to its kind."""
+    """Content of the report. Its type depends on `kind`; see `meshfleet.client.reports`."""
     received: datetime
     """Time at which this program received the report, in UTC."""
 
 
 class ReportFilter(Struct, frozen=True, kw_only=True):
-    """Filter of reports. None and an empty set match everything."""
+    """Selects reports by gateway, device and kind. None and an empty set match everything."""
 
     gateway: Mac | None
     device: Mac | None
@@ -60,17 +60,17 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
         )
 
     def topic_filters(self, topics: TopicCodec) -> list[str]:
-        """Return the topic filters to subscribe to. They may match more reports than `matches` does."""
+        """Return the topic filters to subscribe to. They may match more reports than `matches` accepts."""
         prefix = f"{topics.report_filter(self.gateway).removesuffix('#')}{self.device or '+'}/"
         kinds = set(self.kinds)
         if Kind.MEASUREMENT_ERROR_DECODED in kinds:
-            kinds.add(Kind.MEASUREMENT_ERROR)  # may carry a name too (topic-16)
+            kinds.add(Kind.MEASUREMENT_ERROR)  # its topic may also have a name (topic-16)
         return [f"{prefix}{kind}/#" for kind in sorted(kinds)] or [f"{prefix}#"]
 
     def matches(self, topic: ReportTopic) -> bool:
-        """Return whether the filter selects a report.
+        """Return whether the filter selects the report on this topic.
 
-        A kept session may deliver reports of earlier filters.
+        A persistent session may also deliver reports of filters that an earlier program subscribed to.
         """
         return (
             self.gateway in {None, topic.gateway}
@@ -80,7 +80,7 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
 
 
 class ReportSubscription:
-    """Reports of one iterator, on a connection of its own."""
+    """Receives the reports of one iterator, on a separate connection."""
 
     def __init__(
         self, address: BrokerAddress, client_id: str, topics: TopicCodec, *, clean: bool, options: MqttOptions
@@ -95,8 +95,8 @@ class ReportSubscription:
     async def receive(self, report_filter: ReportFilter) -> AsyncGenerator[Report, None]:
         """Iterate over reports until `close`.
 
-        A report is acknowledged when the next one is requested. If the session is kept, the broker delivers
-        the report that the program was processing when it ended once more.
+        A report is acknowledged when the next report is requested. If the program ends while it processes a
+        report, a persistent session delivers this report again.
         """
         async with self._mqtt as mqtt:
             await mqtt.subscribe(*report_filter.topic_filters(self._topics))
@@ -107,7 +107,7 @@ class ReportSubscription:
                 batch.acknowledge()
 
     async def close(self) -> None:
-        """Disconnect. The iteration ends."""
+        """Disconnect. This ends the iteration over `receive`."""
         await self._mqtt.close()
 
     def _decode(self, message: Publish, report_filter: ReportFilter) -> Report | None:

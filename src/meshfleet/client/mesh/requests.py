@@ -1,4 +1,4 @@
-"""Requests of the MT2 protocol, built from the arguments of `Mesh` and checked before they are sent."""
+"""Builds requests of the MT2 protocol from the arguments of `Mesh`, and checks them."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 
 class RequestParameters(TypedDict, total=False):
-    """Optional parameters of reads and writes. None leaves the choice to the gateway."""
+    """Optional parameters of reads and writes. For None the gateway uses its default."""
 
     priority: int | None
     """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
     extender_id: str | None
-    """Extender, in hex, through which an unconnected device is reached. Needs API version 2.1.0."""
+    """MAC of the extender through which an unconnected device is reached. Needs API version 2.1.0."""
     access_type: AccessType | str | None
-    """Access to an `unprovisioned` or `legacy` device. Needs API version 2.2.0."""
+    """Access to a device outside the secure network: `unprovisioned` or `legacy`. Needs API version 2.2.0."""
     public_key: str | Secret | None
     """Public key in hex, for unprovisioned access."""
     key: str | Secret | None
-    """Network key in hex. Both keys are secrets, and never logged."""
+    """Network key in hex. `key` and `public_key` are secrets and never logged."""
 
 
 _ACK_OPERATIONS: Final[Mapping[Kind, Operation]] = {
@@ -56,11 +56,11 @@ _ACK_OPERATIONS: Final[Mapping[Kind, Operation]] = {
     Kind.EVENT: Operation.ACK,
     Kind.EVENT_DECODED: Operation.ACK_DECODED,
 }
-"""Kinds of reports that can be acknowledged, and the operations that do it (ack-7)."""
+"""Operation that acknowledges a report, by kind. Other kinds cannot be acknowledged (ack-7)."""
 
 
 def build_request_topic(gateway: str, device: str, operation: Operation, identifier: str) -> RequestTopic:
-    """Return the topic of a request: raw operation for hex, decoded one for a name (request-34)."""
+    """Return the topic of a request. For a name, the decoded form of `operation` is used (request-34)."""
     normalized = normalize_identifier(identifier)
     parsed = Identifier(normalized) if is_identifier(normalized) else IdentifierName(normalized)
     return RequestTopic(
@@ -84,7 +84,7 @@ def build_read(parameters: RequestParameters) -> ReadRequest:
 def build_write(
     operation: Operation, value: Any, ext: Mapping[str, Any] | None, parameters: RequestParameters
 ) -> WriteRequest | WriteDecodedRequest:
-    """Build a write request: of hex or bytes, or of JSON for the decoded operation. None writes NULL."""
+    """Build a write request. The value is hex or bytes, or JSON for the decoded operation; None is NULL."""
     fields = {**_to_wire_names(parameters), "value": to_wire_value(operation, value)}
     if operation is Operation.WRITE:
         if ext is not None:
@@ -96,13 +96,13 @@ def build_write(
 
 
 def build_ack(time: Moment, kind: int, priority: int | None) -> AckRequest:
-    """Build an acknowledgment of the sample of this time."""
+    """Build an acknowledgment of the sample with this time. `kind` is an `AckType`."""
     fields = {"time": format_optional_time(time), "type": parse_enum(AckType, kind, "type")}
     return payload.build_payload(requests.AckRequest, {**fields, **_to_wire_names({"priority": priority})})
 
 
 def build_ack_topic(report: Report) -> RequestTopic:
-    """Return the topic on which a report is acknowledged. Raise `WireError` for other kinds."""
+    """Return the topic on which to acknowledge a report. Raise `WireError` if its kind has no acks."""
     operation = _ACK_OPERATIONS.get(report.kind)
     if operation is None:
         raise WireError("kind", f"only measurements and events can be acknowledged, not {report.kind}")
@@ -110,9 +110,10 @@ def build_ack_topic(report: Report) -> RequestTopic:
 
 
 def is_repeatable(topic: RequestTopic, kind: int | None = None) -> bool:
-    """Return whether the request may be carried out twice without harm.
+    """Return whether the request may be carried out twice without harm. `kind` is the type of an ack.
 
-    A write may be a command. Erasing all samples must not happen again later, when there are new ones.
+    Writes are not repeatable, as they may be commands. An ack that erases all samples is not either: the
+    second time it would erase newer samples.
     """
     return topic.operation not in {Operation.WRITE, Operation.WRITE_DECODED} and kind != AckType.ERASE_ALL
 
@@ -127,7 +128,7 @@ _WIRE_NAMES: Final = {
 
 
 def _to_wire_names(parameters: RequestParameters) -> dict[str, Any]:
-    """Convert parameters to the field names of the payload."""
+    """Convert parameters to payload fields, without those that are None."""
     check_argument_names(parameters, RequestParameters)
     fields: dict[str, Any] = {
         _WIRE_NAMES[name]: value.reveal() if isinstance(value, Secret) else value

@@ -1,8 +1,9 @@
-"""Requests to gateways over a broker, and their responses.
+"""Sends requests to gateways over a broker and waits for their responses.
 
-A read that may have been lost with a connection is sent again on the next one. A write is sent only once. If
-the connection breaks before the broker acknowledged the write, its fate is unknown and `ConnectionLost` is
-raised; if it breaks later, the response may still arrive on the next connection, and is waited for.
+If the connection breaks, a pending read is sent again on the next connection. A write is sent only once. If
+the connection breaks before the broker has acknowledged the write, it is unknown whether the broker received
+the write, and the caller gets `ConnectionLost`. If the connection breaks later, the response may still arrive
+on the next connection, so the caller keeps waiting.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ if TYPE_CHECKING:
     from meshfleet.protocol.topics import RequestTopic, TopicCodec
 
 
-# State of one request between sending and response, and its reaction to a lost connection.
+# State of one request until its response arrives, and what to do after a lost connection.
 
 _MAX_LOST_CONNECTIONS: Final = 2
-"""Connections that may break while one message is unacknowledged before the message counts as the cause."""
+"""Number of connections lost before the broker acknowledged a message after which it is not sent again.
+
+The message may be the reason why the broker disconnects.
+"""
 
 
 class PendingRequest:
@@ -57,13 +61,13 @@ class PendingRequest:
     )
 
     def __init__(self, topic: RequestTopic, *, is_repeatable: bool) -> None:
-        """Create the state of a request. `is_repeatable`: it may be carried out twice without harm."""
+        """Create the state of a request. A repeatable request may be carried out twice without harm."""
         self.topic = topic
         self.may_have_been_sent = False
         self.got_unreadable_response = False
-        """Whether a response arrived on its topic that cannot be decoded."""
+        """Whether a response that cannot be decoded arrived on the topic of this request's response."""
         self.lost_connections = 0
-        """Connections that broke since the request was sent."""
+        """Number of connections that broke after the request was sent on them."""
         self._is_repeatable = is_repeatable
         self._unacknowledged = 0
         self._delivered: asyncio.Future[None] | None = None
@@ -71,29 +75,29 @@ class PendingRequest:
         self._changed = _create_future()
 
     def mark_sent(self, delivered: asyncio.Future[None]) -> None:
-        """Record that the message was sent; the future is done when the broker has acknowledged it."""
+        """Record that the message was sent. `delivered` is done when the broker has acknowledged it."""
         self.may_have_been_sent = True
         self._delivered = delivered
 
     async def wait_for_change(self) -> Response | FleetError | None:
-        """Wait for the response or an error.
+        """Wait for the response, an error, or a lost connection. Return the response or the error.
 
-        None means that the request may be lost and must be sent again.
+        Return None if the request may be lost and must be sent again.
         """
         await self._changed
         self._changed = _create_future()
         return self._outcome
 
     def resolve(self, outcome: Response | FleetError) -> None:
-        """End the request with a response or an error. The first outcome counts.
+        """End the request with a response or an error. Later outcomes are ignored.
 
-        A response counts even if it is decoded after its connection broke.
+        A response is accepted even if its connection broke before it was decoded.
         """
         self._outcome = self._outcome or outcome
         self._wake()
 
     def on_connection_lost(self, lost: ConnectionLost) -> None:
-        """Decide after a lost connection whether to send again, to wait on, or to give up."""
+        """Decide after a lost connection whether to send the request again, keep waiting, or fail."""
         delivered, self._delivered = self._delivered, None
         if delivered is None:
             return  # not sent on this connection
@@ -124,14 +128,15 @@ def _build_loss_error(topic: RequestTopic, lost: ConnectionLost) -> ConnectionLo
 _log = logging.getLogger(__name__)
 
 _MAX_RESPONSE_FILTERS: Final = 50
-"""Gateways whose responses are subscribed to one by one.
+"""Maximum number of gateways with a separate subscription to their responses.
 
-Brokers limit the filters of a client: beyond this number one filter for all gateways replaces them.
+Brokers limit the subscriptions of a client. For more gateways, one subscription to the responses of all
+gateways replaces the separate ones.
 """
 
 
 class MeshRpcClient:
-    """Requests of one program, on a connection of their own. Payloads are never logged (request-32)."""
+    """Sends requests and receives responses on a separate connection. Never logs payloads (request-32)."""
 
     def __init__(
         self,
@@ -144,12 +149,12 @@ class MeshRpcClient:
     ) -> None:
         """Create a client.
 
-        `max_pending` requests may wait for responses; one more raises `TooManyRequests`.
+        At most `max_pending` requests may wait for responses; another request raises `TooManyRequests`.
         """
         self._address = address
         self._topics = topics
-        # Unlike reports, requests are not sent again when a connection breaks: a write must not be carried
-        # out twice, minutes later. The caller gets an error, and decides.
+        # The MQTT client must not send requests again after a lost connection: a write must not be carried
+        # out twice, minutes later. This class decides what to send again; otherwise the caller gets an error.
         self._mqtt = MqttClient(
             address,
             client_id,
@@ -164,7 +169,7 @@ class MeshRpcClient:
         self._subscribe_lock = asyncio.Lock()
         self._receiver: asyncio.Task[None] | None = None
         self.response_counts: Counter[ResponseMatch] = Counter()
-        """Number of received responses by how they matched our requests."""
+        """Number of received responses by how they matched the requests of this client."""
 
     @property
     def pending(self) -> int:
@@ -196,9 +201,10 @@ class MeshRpcClient:
         is_repeatable: bool,
         timeout: float,  # noqa: ASYNC109 # part of the public SDK
     ) -> Response:
-        """Send a request and wait up to `timeout` seconds for its response, whatever its status.
+        """Send a request and wait up to `timeout` seconds for its response. Return it whatever its status.
 
-        A repeatable request is sent again after a lost connection. Canceling does not recall a sent request.
+        A repeatable request is sent again after a lost connection. If the caller is canceled, a request that
+        was sent may still be carried out.
         """
         self._check_call(timeout)
         if topic.gateway == EVERY_GATEWAY:
@@ -254,7 +260,7 @@ class MeshRpcClient:
     # Sending
 
     async def _send_until_answered(self, pending: PendingRequest, message: Publish) -> Response | FleetError:
-        """Send the message, and again when it may be lost and is repeatable, until there is an outcome."""
+        """Send the message until there is an outcome: again whenever `wait_for_change` returns None."""
         while True:
             pending.mark_sent(await self._mqtt.start_publish(message))
             if (outcome := await pending.wait_for_change()) is not None:
@@ -299,7 +305,7 @@ class MeshRpcClient:
             self._fail_pending()
 
     def _on_message(self, message: Publish) -> None:
-        """Match a message with the pending requests; responses to others are only counted (request-29)."""
+        """Match a response with the pending requests. Count responses to other requests only (request-29)."""
         try:
             topic = self._topics.parse_uncached(message.topic)
         except WireError:
@@ -315,7 +321,10 @@ class MeshRpcClient:
             self._pending[request_id].resolve(_decode_response(topic, message.payload))
 
     def _mark_unreadable(self, topic: ResponseTopic) -> None:
-        """Mark every request on this topic: one of them got this response, whose id cannot be decoded."""
+        """Mark all pending requests that expect a response on this topic.
+
+        The response belongs to one of them, but its id cannot be decoded.
+        """
         for pending in self._pending.values():
             if pending.topic.to_response_topic() == topic:
                 pending.got_unreadable_response = True

@@ -1,6 +1,6 @@
-"""`Fleet`: a Meshfleet service over REST.
+"""`Fleet`: client of a Meshfleet service over REST.
 
-Each attribute of `Fleet`, such as `fleet.devices`, has a module of its own. They all send through
-`http_caller`, which authenticates (`session`), retries (`retries`) and turns problem responses into errors
-(`problems`).
+The classes of `fleet.devices`, `fleet.jobs` and so on are in modules of this package. All of them send
+requests with `http_caller`, which authenticates (`session`), retries (`retries`) and turns problem responses
+into errors (`problems`).
 """

@@ -34,11 +34,11 @@ class Users:
         self._caller = caller
 
     def list(self) -> AsyncGenerator[User, None]:
-        """List all users by name."""
+        """List all users, ordered by name."""
         return iterate_items(self._caller, UserPage, USERS_PATH)
 
     async def add(self, username: str, password: str, role: Role | str) -> User:
-        """Create a user, who may log in from now on."""
+        """Create a user."""
         body = NewUser(username=username, password=password, role=parse_enum(Role, role, "role"))
         return await self._caller.post(User, USERS_PATH, body)
 
@@ -59,17 +59,17 @@ class Users:
 
 
 class ApiKeys:
-    """API keys, with which programs log in. Needs the role admin."""
+    """API keys, with which programs authenticate. Needs the role admin."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     def list(self) -> AsyncGenerator[ApiKey, None]:
-        """List all API keys by name, without the secret keys."""
+        """List all API keys, ordered by name, without the secret keys."""
         return iterate_items(self._caller, ApiKeyPage, API_KEYS_PATH)
 
     async def issue(self, name: str, role: Role | str, expires_at: Moment | None = None) -> IssuedApiKey:
-        """Create an API key. The result holds the secret key, which cannot be read again."""
+        """Create an API key. Only this result contains the secret key: it cannot be read later."""
         body = NewApiKey(
             name=name,
             role=parse_enum(Role, role, "role"),
@@ -78,12 +78,12 @@ class ApiKeys:
         return await self._caller.post(IssuedApiKey, API_KEYS_PATH, body)
 
     async def revoke(self, key: str) -> None:
-        """Revoke an API key, named by its id."""
+        """Revoke an API key. `key` is its id, not the secret key."""
         await self._caller.delete(api_key_path(check_text(key, "key")))
 
 
 class Audit:
-    """Audit log: one row for every change. Needs the role admin."""
+    """Audit log, with a row for every change. Needs the role admin."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller

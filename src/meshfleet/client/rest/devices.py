@@ -59,13 +59,13 @@ if TYPE_CHECKING:
 
 
 class Gateways:
-    """Claimed gateways of a fleet. Each is named by its MAC or device id, in either case."""
+    """Claimed gateways of a fleet. Methods accept a MAC or device id, in either case."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     def list(self) -> AsyncGenerator[Gateway, None]:
-        """List all claimed gateways by MAC."""
+        """List all claimed gateways, ordered by MAC."""
         return iterate_items(self._caller, GatewayPage, GATEWAYS_PATH)
 
     async def show(self, gateway: str) -> Gateway:
@@ -73,16 +73,16 @@ class Gateways:
         return await self._caller.get(Gateway, gateway_path(normalize_mac(gateway)))
 
     async def claim(self, gateway: str, name: str | None = None) -> GatewayClaim:
-        """Claim a gateway. The result holds its MQTT credentials, which cannot be read again."""
+        """Claim a gateway. Only this result contains its MQTT credentials: they cannot be read later."""
         body = NewGateway(mac=normalize_mac(gateway), friendly_name=name)
         return await self._caller.post(GatewayClaim, GATEWAYS_PATH, body)
 
     async def rotate(self, gateway: str) -> GatewayClaim:
-        """Replace the MQTT password of a gateway. The old one is invalid at once."""
+        """Replace the MQTT password of a gateway. The old password is invalid at once."""
         return await self._caller.post(GatewayClaim, credentials_path(normalize_mac(gateway)))
 
     async def release(self, gateway: str) -> None:
-        """Release a gateway and disconnect it. It stays among the devices until `devices.forget`."""
+        """Release a gateway and disconnect it. It remains a device until `devices.forget` deletes it."""
         await self._caller.delete(gateway_path(normalize_mac(gateway)))
 
 
@@ -100,7 +100,7 @@ class Labels:
         return iterate_items(self._caller, LabelPage, LABELS_PATH)
 
     async def add(self, label: str, devices: str | Iterable[str] = ()) -> Label:
-        """Create a label and attach it to devices. An existing label is unchanged."""
+        """Create a label unless it exists, and attach it to devices."""
         ids = tuple(normalize_device_id(device, "devices") for device in to_tuple(devices))
         return await self._caller.post(Label, LABELS_PATH, NewLabel(label=label, device_ids=ids))
 
@@ -114,31 +114,31 @@ Sort = Literal["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-c
 
 
 class DeviceFilters(TypedDict, total=False):
-    """Device filters; a device must match all of them.
+    """Filters for devices. A device must match all given filters.
 
-    None and empty values match everything (rest-34 to rest-36).
+    None and empty values match all devices (rest-34 to rest-36).
     """
 
     labels: str | Iterable[str]
-    """Device has all of these labels."""
+    """Labels, all of which the device must have."""
     connected: bool | None
-    """Whether the device is connected."""
+    """True for connected devices only, False for disconnected devices only."""
     model_number: str | None
-    """Four hex digits."""
+    """Model number: four hex digits."""
     firmware_version: str | None
     """Installed firmware version, such as `2.4.0`."""
     hardware_version: str | None
     """Hardware version, such as `1.0.0`."""
     friendly_name: str | None
-    """Part of the name, in any case; a text of fewer than three characters matches the beginning."""
+    """Part of the name, in any case. A text of fewer than three characters must be at the beginning."""
     gateway: str | None
-    """Gateway through which the device is reached."""
+    """Gateway through which the device is reached, by MAC or device id."""
     ids: str | Iterable[str]
-    """Device is one of these."""
+    """Devices by MAC or device id."""
 
 
 class Devices:
-    """Devices of a fleet, gateways included. Each is named by its MAC or device id, in either case."""
+    """Devices of a fleet, including gateways. Methods accept a MAC or device id, in either case."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
@@ -146,7 +146,7 @@ class Devices:
     def list(
         self, *, sort: Sort | None = None, live: bool = False, **filters: Unpack[DeviceFilters]
     ) -> AsyncGenerator[Device, None]:
-        """List the devices that match all filters. With `live`, each has its current state in `live`."""
+        """List the devices that match all filters. If `live` is True, they include their current state."""
         options = build_query({"Sort": sort, "Include": "live" if live else None})
         return iterate_items(self._caller, DevicePage, DEVICES_PATH, _build_filter_query(filters) + options)
 
@@ -164,11 +164,11 @@ class Devices:
         return await self._caller.put(Device, path, FriendlyName(name=name))
 
     async def forget(self, device: str) -> None:
-        """Delete a device. Its history is kept, and it is created again at its next report."""
+        """Delete a device. Its history is kept. The next report of the device creates it again."""
         await self._caller.delete(device_path(normalize_device_id(device)))
 
     async def label(self, device: str, label: str) -> Device:
-        """Attach a label to a device. An unknown label is created."""
+        """Attach a label to a device. The label is created if it does not exist."""
         path = device_label_path(normalize_device_id(device), parse_label(label))
         return await self._caller.put(Device, path)
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from meshfleet.rest.firmware import FirmwareState
 
 
-# Downloads: a file is complete and verified, or it does not exist.
+# Downloads to a file, which exists only when it is complete and verified.
 
 
 async def save_verified(chunks: AsyncIterator[bytes], path: Path, *, sha256: str) -> None:
-    """Write chunks to a file that appears only when it is complete and has this hash.
+    """Write chunks to a file. The file appears only when it is complete and its hash is verified.
 
-    Raise `ImageDamaged` if the hash differs.
+    Raise `ImageDamaged` if the hash is not `sha256`.
     """
     partial = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}")
     file = await asyncio.to_thread(partial.open, "xb")
@@ -56,14 +56,14 @@ async def _write_verified(chunks: AsyncIterator[bytes], file: BinaryIO, sha256: 
 
 
 _MIN_BYTES_PER_SECOND: Final = 50_000
-"""Bytes per second; a slower upload is aborted."""
+"""Minimum upload rate in bytes per second; a slower upload is aborted."""
 
 _IDLE_TIMEOUT: Final = 60.0
-"""Seconds to wait for the next chunk of an image."""
+"""Maximum seconds to wait for the next chunk of an image."""
 
 
 class FirmwareImages:
-    """Firmware records and images of a fleet. Each is named by its id or its record."""
+    """Firmware records and images of a fleet. Methods accept the id of a record or the record itself."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
@@ -75,7 +75,7 @@ class FirmwareImages:
         version: str | None = None,
         state: FirmwareState | None = None,
     ) -> AsyncGenerator[Firmware, None]:
-        """List the firmware that matches all filters, the newest first."""
+        """List the firmware records that match all filters, the newest first."""
         query = build_query({"ModelNumber": model_number, "Version": version, "State": state})
         return iterate_items(self._caller, FirmwarePage, FIRMWARE_PATH, query)
 
@@ -97,8 +97,9 @@ class FirmwareImages:
         """Upload an image, given as a path or an open file, and create its record.
 
         The file is sent in chunks, and the service verifies its hash. The record is a draft until `release`.
-        `file_name` is needed if an open file has no name. `bare` marks an image that is not a package.
-        `override` accepts an image that fails its check (`ImageCheckFailed`); it needs the role admin.
+        `file_name` is needed only for an open file without a name. `bare` says that the image is not in a
+        package. `override` makes the service accept an image that fails its check (`ImageCheckFailed`); this
+        needs the role admin.
         """
         source = Path(image) if isinstance(image, str | PathLike) else image
         single = {
@@ -122,11 +123,11 @@ class FirmwareImages:
         return self._caller.decode(Firmware, await self._caller.send(request))
 
     async def show(self, firmware: str | Firmware) -> Firmware:
-        """Get the record of one firmware."""
+        """Get one firmware record."""
         return await self._caller.get(Firmware, firmware_path(to_firmware_id(firmware)))
 
     async def download(self, firmware: str | Firmware) -> AsyncGenerator[bytes, None]:
-        """Download an image in chunks, without verifying its hash: see `save`."""
+        """Download an image in chunks. The hash is not verified; `save` does that."""
         path = image_path(to_firmware_id(firmware))
         request = HttpRequest(method="GET", path=path, accept="application/octet-stream", is_repeatable=True)
         stream = await self._caller.open_stream(request, idle_timeout=_IDLE_TIMEOUT)
@@ -151,21 +152,21 @@ class FirmwareImages:
         return await self._caller.post(Firmware, release_path(to_firmware_id(firmware)))
 
     async def withdraw(self, firmware: str | Firmware) -> Firmware:
-        """Withdraw firmware: gateways can no longer download it, and its jobs are canceled."""
+        """Withdraw firmware. Gateways can no longer download it, and its jobs are canceled."""
         return await self._caller.post(Firmware, withdraw_path(to_firmware_id(firmware)))
 
     async def remove(self, firmware: str | Firmware) -> None:
-        """Delete firmware that no job has used."""
+        """Delete a firmware record that no job has used."""
         await self._caller.delete(firmware_path(to_firmware_id(firmware)))
 
 
 def to_firmware_id(firmware: str | Firmware) -> str:
-    """Return the id of firmware, given as its id or record."""
+    """Return the id of a firmware record, given as the id or the record."""
     return check_text(firmware if isinstance(firmware, str) else firmware.id, "firmware")
 
 
 def _select_file_name(file: Path | BinaryIO, given: str | None) -> str:
-    """Return the file name that the service stores: the given one, or that of the file."""
+    """Return the file name for the record: `given`, or the name of the file if that is None."""
     if given is not None:
         return given
     name = file.name if isinstance(file, Path) else getattr(file, "name", "")

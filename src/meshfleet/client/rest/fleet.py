@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.live_events import Event, EventType
 
 
-# `fleet.operations`: state and documents of the service itself.
+# `fleet.operations`: state of the service itself, and its API documents.
 
 
 class Operations:
@@ -78,13 +78,14 @@ def _build_get(path: str, accept: str = "application/json") -> HttpRequest:
 class Fleet:
     """Meshfleet service: `async with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
 
-    Authenticate with `user` and `password`, with `token` (an API key or access token), or with `session`, a
-    stored login. The first call that needs a login logs in; the access token is renewed automatically. Errors
-    of the service are raised as the classes of `meshfleet.errors` that it raised itself; `ServiceUnreachable`
-    means that no response arrived.
+    Authenticate with `user` and `password`, with `token` (an API key or access token), or with `session` (a
+    stored login). The first call that needs a login logs in; the access token is renewed automatically. An
+    error response of the service raises an exception of `meshfleet.errors`. `ServiceUnreachable` means that
+    no response arrived.
 
-    Calls that only read are repeated after a lost connection. So are requests to devices and the creation of
-    jobs, which carry an idempotency key. Other changes are not repeated once they may have arrived.
+    After a lost connection, calls that only read are repeated. Requests to devices and the creation of jobs
+    are repeated too, as they have an idempotency key. Other changes are repeated only if they cannot have
+    arrived.
     """
 
     def __init__(  # noqa: PLR0913 # keyword-only, all optional
@@ -100,7 +101,7 @@ class Fleet:
     ) -> None:
         """Create a client.
 
-        `tls_ca` is a file of CA certificates; `timeout` is the seconds to wait for one response.
+        `tls_ca` is a file of CA certificates. `timeout` is the number of seconds to wait for a response.
         """
         address = url if url is not None or session is None else session.url
         if address is None:
@@ -140,19 +141,19 @@ class Fleet:
 
     @property
     def session(self) -> Session | None:
-        """Current login, to be stored and used later as `session`; None if not logged in."""
+        """Current login. Store it and pass it later as argument `session`. None if not logged in."""
         token = self._credentials.token
         if token is None:
             return None
         return Session(url=str(self._transport.base_url), user=self._credentials.user, token=token)
 
     async def log_in(self) -> Session:
-        """Log in now instead of at the first call that needs it, and return the login."""
+        """Log in now instead of at the first call that needs a login. Return the login."""
         token = await self._credentials.get_token()
         return Session(url=str(self._transport.base_url), user=self._credentials.user, token=token)
 
     async def log_out(self) -> None:
-        """Log out and revoke the access token. With a password, the next call logs in again."""
+        """Log out and revoke the access token. If there is a password, the next call logs in again."""
         await self._credentials.wait_for_renewal()
         token = self._credentials.token
         if token is None:
@@ -185,8 +186,8 @@ class Fleet:
     ) -> AsyncGenerator[Event, None]:
         """Iterate over live events as they happen. Without a filter, events of all types are received.
 
-        An event must match all given filters: its type, device id, gateway and job. A lost connection is
-        reopened after the last received event. A `resync` event means that events were missed and cannot be
-        replayed: read the state again.
+        An event must match all given filters: one of `types`, one of the device `ids`, one of the gateways,
+        one of the jobs. After a lost connection, it reconnects and continues with the next event. A `resync`
+        event means that events were missed and cannot be replayed: read the state again.
         """
         return subscribe_to_events(self._caller, types, ids, gateway, jobs)

@@ -1,4 +1,4 @@
-"""Authenticated calls to the service. All resources of the SDK use `HttpCaller`."""
+"""Authenticated calls to the service. All classes of the SDK that use REST call `HttpCaller`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
 _MAX_EMPTY_PAGES: Final = 100
-"""Empty pages in a row that are accepted; a filtered list may have some."""
+"""Maximum number of empty pages in a row. A filtered list may have some."""
 
 
 class ListPage(Protocol[ItemT_co]):
-    """Page of a list, with the token for the next one (rest-16)."""
+    """Page of a list, with the token for the next page (rest-16)."""
 
     @property
     def items(self) -> Sequence[ItemT_co]:
@@ -94,9 +94,9 @@ class HttpCaller:
         return await self.send(HttpRequest(method="DELETE", path=path))
 
     async def send(self, request: HttpRequest) -> HttpResponse:
-        """Send a request with the current access token. Raise the error of an unsuccessful response.
+        """Send a request with the current access token. Raise an error if the response is unsuccessful.
 
-        If the token is rejected, log in again and repeat the request once.
+        If the service rejects the token, log in again and repeat the request once.
         """
         bearer = await self.credentials.get_token()
         response = await self._transport.send(request, bearer)
@@ -109,11 +109,14 @@ class HttpCaller:
         await self.send(_build_change(method, path, body))
 
     async def send_as(self, bearer: str | None, request: HttpRequest) -> HttpResponse:
-        """Send a request with this bearer token, or without one, and without logging in."""
+        """Send a request with this bearer token, or without a token if it is None. Never log in."""
         return self._check_success(await self._transport.send(request, bearer), request)
 
     async def open_stream(self, request: HttpRequest, *, idle_timeout: float) -> ResponseStream:
-        """Send a request and return its response as a stream. Raise the error of an unsuccessful response."""
+        """Send a request and return its response as a stream. Raise an error if it is unsuccessful.
+
+        `idle_timeout` is the maximum number of seconds between two chunks.
+        """
         bearer = await self.credentials.get_token()
         response = await self._transport.open_stream(request, bearer, idle_timeout=idle_timeout)
         if (
@@ -129,12 +132,12 @@ class HttpCaller:
         return response
 
     def decode(self, kind: type[BodyT], response: HttpResponse) -> BodyT:
-        """Decode the body of a response. Raise `ServiceRefused` if it does not have this type."""
+        """Decode the body of a response. Raise `ServiceRefused` if the body is not of type `kind`."""
         try:
             return decode_body(kind, response.body)
         except WireError as exc:
             field = exc.field
-        # Only the field: the text of the error may quote its content.
+        # Only the name of the field: the text of the error may quote the value.
         raise self.build_refusal(f"the response has no valid {field}")
 
     def decode_json(self, response: HttpResponse) -> dict[str, Any]:
@@ -146,7 +149,7 @@ class HttpCaller:
         raise self.build_refusal("the response is not a JSON object")
 
     def build_refusal(self, reason: str) -> ServiceRefused:
-        """Build the error of a response that no Meshfleet service would send."""
+        """Build the error for a response that no Meshfleet service would send."""
         return ServiceRefused(f"{self._transport.base_url} is not a Meshfleet service: {reason}")
 
     def _check_success(self, response: HttpResponse, request: HttpRequest) -> HttpResponse:
@@ -158,9 +161,9 @@ class HttpCaller:
         return decode_error(response, str(self._transport.base_url), self.credentials.secrets + secrets)
 
     def _is_token_rejected(self, response: HttpResponse) -> bool:
-        """Return whether the access token was rejected.
+        """Return whether the service rejected the access token.
 
-        A wrong password in the request has the same status.
+        The status does not suffice: a wrong password in the request body has the same status.
         """
         return response.status == NotLoggedIn.http and isinstance(self._to_error(response), NotLoggedIn)
 

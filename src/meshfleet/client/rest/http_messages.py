@@ -1,4 +1,4 @@
-"""Requests to the service and responses of it, as values without I/O."""
+"""Requests to the service and its responses as data structures, without I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BaseUrl:
-    """Address of a service, which may have a path in front of the paths of the API."""
+    """Address of a service. It may include a path, which is put in front of all API paths."""
 
     def __init__(self, url: str) -> None:
         if not url.isprintable() or " " in url:
@@ -50,7 +50,7 @@ class BaseUrl:
         return self._url.scheme == "https"
 
     def join(self, path: str) -> httpx.URL:
-        """Return the URL of a percent-encoded path of the API, with its query."""
+        """Return the URL for an API path with query; `path` must be percent-encoded."""
         return self._url.copy_with(raw_path=(self._prefix + path).encode("ascii"))
 
 
@@ -61,7 +61,7 @@ QueryParams = tuple[tuple[str, str], ...]
 
 
 class HttpRequest(Struct, frozen=True, kw_only=True):
-    """HTTP request. Its representation omits the body and the headers, which may hold secrets."""
+    """HTTP request. `repr` omits the body and the headers, as they may contain secrets."""
 
     method: str
     path: str
@@ -72,9 +72,12 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
     accept: str = JSON_TYPE
     is_repeatable: bool = False
-    """Whether sending it twice has the same effect as once: it only reads, or has an idempotency key."""
+    """Whether sending the request twice has the same effect as once.
+
+    True for a request that only reads or has an idempotency key.
+    """
     extra_timeout: float = 0.0
-    """Seconds that the service may take longer than the usual timeout."""
+    """Seconds that are added to the usual timeout."""
     secrets: tuple[str, ...] = ()
     """Secrets in the body, which no error text may quote."""
 
@@ -91,7 +94,7 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
 
 
 class HttpResponse(Struct, frozen=True, kw_only=True):
-    """HTTP response of any status. Its representation omits the body, which may hold a password."""
+    """HTTP response of any status. `repr` omits the body, as it may contain a password."""
 
     status: int
     body: bytes
@@ -111,7 +114,10 @@ class HttpResponse(Struct, frozen=True, kw_only=True):
 
 
 def build_query(single: Mapping[str, QueryValue], repeated: Mapping[str, Iterable[str]] = {}) -> QueryParams:
-    """Build query parameters, omitting those that are None."""
+    """Build query parameters. `single` has one value per name, `repeated` several values per name.
+
+    Values that are None are omitted.
+    """
     return (
         *(
             (name, check_text(_format_value(value), name))
@@ -127,7 +133,7 @@ def _format_value(value: str | int) -> str:  # a bool is an int
 
 
 _SECRET_FIELDS: Final = frozenset({"password", "current", "key", "public_key"})
-"""Fields of request bodies that are secrets."""
+"""Names of the fields of request bodies that contain secrets."""
 
 
 def encode_body(body: RequestBody | None) -> bytes | None:

@@ -1,7 +1,7 @@
 """`fleet.jobs`: firmware updates of many devices.
 
-The creation of a job carries an idempotency key, so that it can be repeated after a lost connection and still
-creates one job.
+The request that creates a job has an idempotency key: if it is repeated after a lost connection, the service
+still creates only one job.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ Value = TypeVar("Value")
 class JobOptions(TypedDict, total=False):
     """Devices to update and options of the update. Missing options have the defaults of the service.
 
-    A device is a target if any of `devices`, `labels`, `filter` and `everything` selects it.
+    A device is a target if at least one of `devices`, `labels`, `filter` and `everything` selects it.
     """
 
     devices: str | Iterable[str]
@@ -86,21 +86,21 @@ class JobOptions(TypedDict, total=False):
     filter: DeviceFilters | None
     """Devices that match all of these filters, as in `fleet.devices.list`."""
     everything: bool
-    """All devices of the fleet."""
+    """Whether all devices of the fleet are targets."""
     stage: bool
-    """Transfer the image now, and install it when the job is applied."""
+    """Whether devices only receive the image at first and install it when `apply` is called."""
     allow_downgrade: bool
-    """Whether devices with a newer version are updated, too; otherwise they are skipped."""
+    """Whether devices with a newer version are updated too; otherwise they are skipped."""
     method: UpdateMethod | Literal["download", "broadcast", "nordic-dfu"] | None
-    """Update method; None selects the one that fits each device."""
+    """Update method; None selects the default method of each device."""
     auto_apply: bool
-    """Whether the job starts by itself; otherwise it starts with `apply`."""
+    """Whether the job starts automatically; otherwise `apply` starts it."""
     start_at: Moment | None
     """Time at which the job starts; None starts it at once."""
     deadline: Moment | None
     """Time at which the job is stopped; None for no deadline."""
     waves: Iterable[Wave]
-    """Waves of devices, one after the other; without any, all devices are one wave."""
+    """Waves of devices, updated one after the other; if empty, all devices are one wave."""
     gate: Gate
     """Conditions that a wave must meet before the next one starts."""
     concurrency: Concurrency
@@ -108,13 +108,13 @@ class JobOptions(TypedDict, total=False):
     rate: Rate | None
     """Maximum number of updates that start per minute; None for no limit."""
     abort: Iterable[Criterion]
-    """Shares of failures at which the job is paused or canceled."""
+    """Failure rates at which the job is paused or canceled."""
     retry: Retry
     """Automatic retries per device."""
     timeouts: Timeouts
-    """Timeouts of an update."""
+    """Timeouts for the steps of an update."""
     health: JobHealth
-    """Good heartbeats that prove a successful update."""
+    """Good heartbeats that a device must send before its update counts as successful."""
     on_newer_job: Literal["queue", "supersede", "reject"]
     """Behavior if a newer job targets the same device."""
 
@@ -197,13 +197,13 @@ def _unset_if_empty(values: list[str]) -> list[str] | UnsetType:
     return values or UNSET
 
 
-# Watching a job: by live events, and by polling, because events may not get through.
+# Watching a job: by live events, and also by polling, as live events may fail to arrive.
 
 FINISHED_STATES: Final = frozenset({JobState.COMPLETED, JobState.CANCELED})
 
 _POLL_SECONDS_WITH_EVENTS: Final = 5.0
 _POLL_SECONDS: Final = 1.0
-"""Seconds between two polls, with live events and without."""
+"""Seconds between two polls without live events; with them, `_POLL_SECONDS_WITH_EVENTS`."""
 
 
 async def watch_job(caller: HttpCaller, job: str) -> AsyncGenerator[Job, None]:
@@ -226,7 +226,7 @@ async def watch_job(caller: HttpCaller, job: str) -> AsyncGenerator[Job, None]:
 
 
 class _JobEvents:
-    """Live events of one job. After an error of the event stream there are no more."""
+    """Waits for live events of one job. After an error of the event stream, waits for the next poll only."""
 
     def __init__(self, events: AsyncGenerator[Event, None]) -> None:
         self._events = events
@@ -239,7 +239,7 @@ class _JobEvents:
             self._next_event = asyncio.ensure_future(anext(self._events))
 
     async def next_change(self) -> Job | None:
-        """Wait for the next change of the job. None means that it is time to poll."""
+        """Wait for the next live event and return the changed job. Return None when it is time to poll."""
         self.start()
         if self._next_event is None:
             await asyncio.sleep(_POLL_SECONDS)
@@ -264,25 +264,26 @@ class _JobEvents:
 
 
 _EXTRA_TIMEOUT: Final = 60.0
-"""Extra seconds for the service to select and store a hundred thousand devices."""
+"""Extra seconds to wait for the response, as a job may select and store a hundred thousand devices."""
 
 
 class Jobs:
-    """Update jobs of a fleet. Each is named by its id or its record."""
+    """Update jobs of a fleet. Methods accept the id of a job or the `Job` itself."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
     async def create(self, name: str, firmware: str | Firmware, **options: Unpack[JobOptions]) -> Job:
-        """Create a job that updates devices to this released firmware.
+        """Create a job that updates devices to this firmware, which must be released.
 
-        Devices that cannot be updated become SKIPPED executions with the reason; see `dry_run`.
+        Devices that cannot be updated get an execution in state SKIPPED with the reason. `dry_run` lists them
+        in advance.
         """
         body = build_new_job(name, catalogue.to_firmware_id(firmware), options, dry_run=False)
         return self._caller.decode(Job, await self._post_idempotently(JOBS_PATH, body))
 
     async def dry_run(self, name: str, firmware: str | Firmware, **options: Unpack[JobOptions]) -> DryRun:
-        """Compute what a job would do: the devices to update, those to skip and why, waves and duration."""
+        """Compute what a job would do: devices to update, devices to skip and why, waves, and duration."""
         body = build_new_job(name, catalogue.to_firmware_id(firmware), options, dry_run=True)
         return self._caller.decode(DryRun, await self._post_idempotently(JOBS_PATH, body))
 
@@ -313,7 +314,8 @@ class Jobs:
     ) -> AsyncGenerator[Execution, None]:
         """List the executions of a job, one per device, that match all filters.
 
-        `left_out`: True selects devices that were excluded when the job was created, False all others.
+        If `left_out` is True, list only devices that were excluded when the job was created. If it is False,
+        list only the other devices.
         """
         single = {"Gateway": None if gateway is None else normalize_mac(gateway), "LeftOut": left_out}
         repeated = {
@@ -329,11 +331,11 @@ class Jobs:
         return await self._caller.get(ExecutionDetail, execution_path(_to_job_id(job), device_id_of(device)))
 
     async def apply(self, job: str | Job) -> Job:
-        """Start a job that was created without `auto_apply`, or the installation of staged images."""
+        """Start a job that was created without `auto_apply`, or start to install its staged images."""
         return await self._post_command(job, "apply")
 
     async def pause(self, job: str | Job) -> Job:
-        """Pause a job: no more updates start, running ones continue."""
+        """Pause a job: no more updates start, running updates continue."""
         return await self._post_command(job, "pause")
 
     async def resume(self, job: str | Job) -> Job:

@@ -57,7 +57,7 @@ EventData = (
     | Resync
     | dict[str, Any]
 )
-"""Content of an event. A dictionary only if the service is newer than this SDK."""
+"""Content of an event. It is a dictionary only if a newer service sends an unknown type of event."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class Event(Struct, frozen=True, kw_only=True):
     id: str
     """Opaque id of the event."""
     type: str
-    """Type of the event; one of `EventType`, or a new one of a newer service."""
+    """Type of the event: one of `EventType`, or another type if the service is newer than this SDK."""
     time: str
     """Time in UTC, as ISO 8601 text."""
     data: EventData
@@ -92,21 +92,21 @@ _EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
 }
 
 _MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
-"""Maximum size of an event with its lines; events of the service are at most little larger than 64 KiB."""
+"""Maximum bytes of an event. Events of the service are not much larger than 64 KiB."""
 
 _EVENT_ID: Final = re.compile(r"[!-~]{0,256}")
-"""Event ids that can be sent in a `Last-Event-ID` header."""
+"""Pattern of event ids that can be sent in a `Last-Event-ID` header."""
 
 
 class SseParser:
-    """Parser of server-sent events. Comments are ignored."""
+    """Parses a stream of server-sent events. Comments are ignored."""
 
     def __init__(self) -> None:
         self._data: list[bytes] = []
         self._size = 0
 
     def feed_line(self, line: bytes) -> bytes | None:
-        """Add a line. Return the JSON of the event if the line ends one, else None."""
+        """Add a line. If the line ends an event, return the JSON of the event, else None."""
         line = line.removesuffix(b"\r")
         if not line:
             data, self._data, self._size = self._data, [], 0
@@ -155,15 +155,17 @@ def _select_body_type(event_type: str, data: dict[str, Any]) -> type[ResponseBod
 _log = logging.getLogger(__name__)
 
 _IDLE_TIMEOUT: Final = 60.0
-"""Seconds without data after which a connection counts as lost. The service sends a comment every 15 s
-(rest-150)."""
+"""Seconds without data after which a connection counts as lost.
+
+The service sends a comment every 15 s (rest-150).
+"""
 
 _STABLE_AFTER: Final = 30.0
 """Seconds after which a connection counts as stable, even if no event arrived."""
 
 
 class EventSubscription:
-    """Subscription to live events. A stream that ends is reopened after the last received event."""
+    """Subscription to live events. When a stream ends, it reconnects and continues with the next event."""
 
     def __init__(
         self,
@@ -172,18 +174,18 @@ class EventSubscription:
         *,
         backoff: Callable[[int], float] = compute_backoff,
     ) -> None:
-        """Create a subscription. `backoff` returns the seconds to wait after a number of failures."""
+        """Create a subscription. `backoff` returns the seconds to wait after so many failures in a row."""
         self._caller = caller
         self._filters = filters
         self._backoff = backoff
         self._last_event_id: str | None = None
         self._failures = 0
-        """Connections in a row that ended without an event."""
+        """Number of attempts to connect in a row; an event or a stable connection resets it to 1."""
         self._connected_at = 0.0
         self._is_disconnected = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Iterate over events without end."""
+        """Iterate over events. The iteration never ends by itself."""
         while True:
             stream = await self._open()
             lines, parser = LineSplitter(b"\n"), SseParser()
@@ -199,7 +201,7 @@ class EventSubscription:
                 await stream.close()
 
     async def _open(self) -> ResponseStream:
-        """Open a stream. After the first success, retry until the service accepts it."""
+        """Open a stream. Raise the error if the first stream fails; later, retry until one is open."""
         while True:
             if self._failures:
                 await asyncio.sleep(self._backoff(self._failures))
@@ -219,8 +221,8 @@ class EventSubscription:
                 return stream
 
     def _build_request(self) -> HttpRequest:
-        # A client that received no event yet sends an empty id, which no event has: the service replies with
-        # a resync if something was missed.
+        # A client that reconnects and has received no event yet sends an empty id, which no event has: the
+        # service sends a resync event if events were missed.
         resumed = () if self._last_event_id is None else (("Last-Event-ID", self._last_event_id),)
         return HttpRequest(
             method="GET",
@@ -234,7 +236,7 @@ class EventSubscription:
     async def _read_chunk(self, stream: ResponseStream) -> bytes | None:
         """Read the next chunk.
 
-        None means that a new stream is needed: this one has ended, or its token expires soon.
+        Return None if a new stream is needed: this stream has ended, or its access token expires soon.
         """
         seconds_left = self._caller.credentials.seconds_until_renewal
         try:
@@ -252,7 +254,7 @@ class EventSubscription:
         return chunk
 
     def _log_disconnect(self, reason: str) -> None:
-        """Log a lost connection once until it is restored."""
+        """Log a lost connection, only once until the connection is restored."""
         if not self._is_disconnected:
             _log.warning("live events are disconnected, reconnecting: %s", reason)
         self._is_disconnected = True

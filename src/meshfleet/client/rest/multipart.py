@@ -1,4 +1,4 @@
-"""Multipart uploads that are read from disk in chunks."""
+"""Multipart upload of a file that is read in chunks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
 _CHUNK_BYTES: Final = 256 * 1024
-"""Bytes that are in memory at a time."""
+"""Bytes of the file that are read at a time."""
 
 _ESCAPED_CHARACTERS: Final = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
-"""Characters that would end a name in a part header, escaped as browsers do."""
+"""Escapes for characters that would end a name in a part header, as browsers write them."""
 
 _HASH_FIELD: Final = "sha256"
 
 
 class MultipartUpload:
-    """Multipart form with one file. It can be sent again, from the initial position of the file."""
+    """Multipart form with one file. It can be sent again: the file is always read from the same position."""
 
     def __init__(
         self, field: str, file: Path | BinaryIO, file_name: str, fields: Iterable[tuple[str, str]]
     ) -> None:
-        """Prepare an upload. A field with the SHA-256 hash follows the file, unless `fields` has one."""
+        """Prepare an upload. If `fields` has no `sha256`, the hash of the file is appended as a field."""
         boundary = secrets.token_hex(16)
         self.content_type = f"multipart/form-data; boundary={boundary}"
         self._field = field
@@ -59,7 +59,7 @@ class MultipartUpload:
         return len(self._head) + self._length + hash_size + len(self._end)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the whole body in chunks. Raise `WireError` if the file became shorter."""
+        """Yield the whole body in chunks. Raise `WireError` if the file has become shorter meanwhile."""
         digest, remaining = hashlib.sha256(), self._length
         yield self._head
         async with self._opened() as file:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from meshfleet.errors import FleetError
 
 _MAX_DETAIL_CHARS: Final = 500
-"""Characters of a text from the service that an error quotes."""
+"""Maximum characters of a text from the service in an error message."""
 
 _MIN_SECRET_CHARS: Final = 4
-"""Shortest text that is redacted as a secret: shorter ones occur in ordinary words."""
+"""Minimum characters of a secret to redact: shorter texts also occur in ordinary words."""
 
 _MAX_FAULTS: Final = 100
 
@@ -31,14 +31,14 @@ _PROXY_BODY_LIMIT: Final = (
     "a proxy in front of the service does not accept a body of this size;"
     " raise its limit on bodies (client_max_body_size in nginx)"
 )
-"""The service itself reports a body that is too large as a problem."""
+"""Explanation of a status 413 without a problem body, which the service itself would send."""
 
 _PROXY_STATUSES: Final = frozenset({408, 413, 429, 500, 502, 503, 504})
-"""Statuses that proxies send too, with bodies of their own."""
+"""HTTP statuses that a proxy in front of the service may send, with a body that is not a problem."""
 
 
 def decode_error(response: HttpResponse, base_url: str, secrets: Iterable[str] = ()) -> FleetError:
-    """Build the error that the service raised. Our secrets in its text are replaced by `…`."""
+    """Build the error for an unsuccessful response. `secrets` in its text are replaced by `…`."""
     problem = _decode_problem_body(response)
     if problem is not None:
         text = _redact(problem.detail or problem.title or problem.code, secrets)
@@ -71,7 +71,10 @@ def _decode_problem_body(response: HttpResponse) -> ProblemReply | None:
 
 
 def _decode_not_ready_reasons(response: HttpResponse) -> str | None:
-    """Return the reasons why a service is not ready: the only failure response that is not a problem."""
+    """Return the reasons in a "not ready" response; None for other responses.
+
+    It is the only error response of the service that is not a problem.
+    """
     if response.status != Unavailable.http or response.content_type != JSON_TYPE:
         return None
     try:
@@ -81,7 +84,10 @@ def _decode_not_ready_reasons(response: HttpResponse) -> str | None:
 
 
 def _redact(text: str, secrets: Iterable[str]) -> str:
-    """Return a text on one line, cut when long, without secrets, whether or not they are unprintable."""
+    """Return a text on one line, truncated, and without secrets.
+
+    A secret is found with and without its unprintable characters.
+    """
     forms = [
         form
         for secret in secrets

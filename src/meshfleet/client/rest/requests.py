@@ -1,7 +1,7 @@
 """`fleet.requests`: requests to devices through the service.
 
-Every request carries an idempotency key, so that it can be repeated after a lost connection and is still
-carried out once.
+Every request has an idempotency key: if it is repeated after a lost connection, it is still carried out only
+once.
 """
 
 from __future__ import annotations
@@ -55,29 +55,29 @@ _RESPOND_ASYNC: Final = ("Prefer", "respond-async")
 
 
 class RequestOptions(TypedDict, total=False):
-    """Options of a request. None leaves the choice to the service and the gateway."""
+    """Options of a request. For None the service and the gateway use their defaults."""
 
     gateway: str | None
     """Gateway through which the request is sent; None selects the one with the best signal."""
     priority: int | None
     """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
     extender_id: str | None
-    """Extender, in hex, through which an unconnected device is reached. Needs API version 2.1.0."""
+    """MAC of the extender through which an unconnected device is reached. Needs API version 2.1.0."""
     access_type: AccessType | str | None
-    """Access to an `unprovisioned` or `legacy` device. Needs API version 2.2.0."""
+    """Access to a device outside the secure network: `unprovisioned` or `legacy`. Needs API version 2.2.0."""
     public_key: str | Secret | None
     """Public key in hex, for unprovisioned access."""
     key: str | Secret | None
-    """Network key in hex. Both keys are secrets, and never stored or logged."""
+    """Network key in hex. `key` and `public_key` are secrets, never stored or logged."""
     timeout: float
     """Seconds to wait for the response of the device."""
 
 
 class Requests:
-    """Requests to devices: raw operation for an identifier in hex, decoded one for a name (request-34).
+    """Requests to devices. A hex identifier selects the raw operation, a name the decoded one (request-34).
 
-    A response is returned whatever its status: see `meshfleet.client.check`. A missing response raises
-    `Unanswered`.
+    Responses with an error status are returned too: `meshfleet.client.check` raises an error for them. If no
+    response arrives, methods raise `Unanswered`.
     """
 
     def __init__(self, caller: HttpCaller) -> None:
@@ -96,7 +96,10 @@ class Requests:
         ext: Mapping[str, Any] | None = None,
         **options: Unpack[RequestOptions],
     ) -> RequestAnswer:
-        """Write a property: hex or bytes for an identifier in hex, any JSON for a name. None writes NULL."""
+        """Write a property of a device. None writes NULL.
+
+        For a hex identifier the value is hex or bytes, for a name any JSON.
+        """
         extension: dict[str, Any] | UnsetType = UNSET if ext is None else dict(ext)
         request = _build_request(Operation.WRITE, identifier, options)
         return await self.send(device, msgspec.structs.replace(request, value=value, ext=extension))
@@ -123,7 +126,7 @@ class Requests:
         gateway: str | None = None,
         priority: int | None = None,
     ) -> RequestAccepted:
-        """Acknowledge the sample of this time to its device. Devices send no response to it."""
+        """Acknowledge the sample with this time to its device. Devices send no response to an ack."""
         request = _build_request(Operation.ACK, identifier, {"gateway": gateway, "priority": priority})
         formatted_time, ack_type = format_optional_time(time) or UNSET, parse_enum(AckType, type, "type")
         request = msgspec.structs.replace(request, time=formatted_time, type=int(ack_type))
@@ -137,11 +140,11 @@ class Requests:
         return self._caller.decode(RequestAnswer, response)
 
     async def post(self, device: str, request: NewRequest) -> RequestAccepted:
-        """Send a request without waiting for the response of the device. Use `show` to get its state."""
+        """Send a request without waiting for the response of the device. `show` returns the state later."""
         return self._caller.decode(RequestAccepted, await self._post(device, request, _RESPOND_ASYNC))
 
     async def show(self, request: str) -> RequestRecord:
-        """Get the state and the response of a request."""
+        """Get the state and the response of the request with this id."""
         return await self._caller.get(RequestRecord, request_path(check_text(request, "request")))
 
     def list(self, device: str) -> AsyncGenerator[RequestRecord, None]:
@@ -181,7 +184,7 @@ def _build_request(operation: Operation, identifier: str | None, options: Reques
 
 
 def _encode_values(request: NewRequest) -> NewRequest:
-    """Convert the values of a request to JSON types. Raise `UnencodableValue` if that is impossible."""
+    """Convert `value` and `ext` of a request to JSON types. Raise `UnencodableValue` if impossible."""
     if request.value is not UNSET:
         request = msgspec.structs.replace(request, value=to_wire_value(request.operation, request.value))
     if request.ext is not UNSET:

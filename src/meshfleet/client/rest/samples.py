@@ -1,4 +1,4 @@
-"""`fleet.samples`: samples and links of devices, and rejected reports."""
+"""`fleet.samples`: samples and radio links of devices, and rejected reports."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from meshfleet.rest.telemetry import Reject, Sample
 
 _IDLE_TIMEOUT: Final = 60.0
-"""Seconds to wait for the next chunk of a CSV export."""
+"""Maximum seconds to wait for the next chunk of a CSV export."""
 
 SampleKind = Literal["property", "measurement", "measurement-error", "event"]
 
 
 class SampleFilters(TypedDict, total=False):
-    """Sample filters; a sample must match all of them.
+    """Filters for samples. A sample must match all given filters.
 
-    None and empty values match everything (rest-80 to rest-83).
+    None and empty values match all samples (rest-80 to rest-83).
     """
 
     kinds: SampleKind | Iterable[SampleKind]
-    """Kinds of samples; none means all."""
+    """Kinds of samples; an empty tuple means all."""
     identifier: str | None
     """Identifier in hex, or its name."""
     since: Moment | None
@@ -49,7 +49,7 @@ class SampleFilters(TypedDict, total=False):
 
 
 class Samples:
-    """Samples and links that the devices of a fleet reported. Devices are named by MAC or device id."""
+    """Samples and radio links of the devices of a fleet. Methods accept a MAC or device id."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
@@ -64,7 +64,7 @@ class Samples:
         )
 
     async def csv(self, device: str, **filters: Unpack[SampleFilters]) -> AsyncGenerator[str, None]:
-        """Export the samples of a device as lines of CSV, the oldest first, after a header line."""
+        """Export the samples of a device as CSV: a header line, then a line per sample, the oldest first."""
         path = samples_path(normalize_device_id(device))
         request = HttpRequest(
             method="GET", path=path, query=_build_filter_query(filters), accept="text/csv", is_repeatable=True
@@ -87,7 +87,10 @@ class Samples:
         until: Moment | None = None,
         points: int | None = None,
     ) -> Series:
-        """Get the values of one identifier over time in at most `points` buckets. Default: the last day."""
+        """Get the values of one identifier over time, summarized in at most `points` time buckets.
+
+        Without `since` and `until`, get the last day.
+        """
         query = build_query({"Identifier": identifier, **_build_bucket_query(since, until, points)})
         return await self._caller.get(Series, series_path(normalize_device_id(device)), query)
 
@@ -99,15 +102,15 @@ class Samples:
         until: Moment | None = None,
         points: int | None = None,
     ) -> Links:
-        """Get the parents that received a device, their latest signal, and its history.
+        """Get the mesh nodes (parents) that received a device, with their latest RSSI and its history.
 
-        The history has at most `points` buckets. Default: the last day.
+        The history has at most `points` time buckets. Without `since` and `until`, it covers the last day.
         """
         query = build_query(_build_bucket_query(since, until, points))
         return await self._caller.get(Links, links_path(normalize_device_id(device)), query)
 
     def rejects(self, gateway: str | None = None) -> AsyncGenerator[Reject, None]:
-        """List rejected reports, the newest first: of one gateway, or of all."""
+        """List rejected reports, the newest first, of one gateway or of all if `gateway` is None."""
         query = build_query({"Gateway": None if gateway is None else normalize_mac(gateway)})
         return iterate_items(self._caller, RejectPage, REJECTS_PATH, query)
 
@@ -115,7 +118,7 @@ class Samples:
 def _build_bucket_query(
     since: Moment | None, until: Moment | None, points: int | None
 ) -> dict[str, str | int | None]:
-    """Build the query parameters of a time range in buckets."""
+    """Build the query parameters for a time range and a number of buckets."""
     return {
         "From": format_optional_time(since, "since"),
         "To": format_optional_time(until, "until"),

@@ -1,7 +1,7 @@
 """Login, and renewal of access tokens (auth-6 to auth-10).
 
-An access token lives half an hour and is exchanged for a new one before it expires. Twelve hours after the
-login the password is needed again. All concurrent calls share one login and one attempt at it.
+An access token is valid for half an hour and is exchanged for a new token before it expires. Twelve hours
+after the login, the password is needed again. Concurrent calls share one login and one attempt to log in.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.transport import HttpTransport
 
 _RENEWAL_MARGIN: Final = 1 / 6
-"""Fraction of a token's lifetime that is left when it is renewed."""
+"""Remaining fraction of a token's lifetime at which the token is renewed."""
 
 _RETRY_RENEWAL_SECONDS: Final = 30.0
-"""Seconds until the next attempt to renew a token that is still valid."""
+"""Seconds until the next attempt to renew a token after a failed attempt."""
 
 
 class Session(Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class Session(Struct, frozen=True, kw_only=True):
 class _Token(Struct, frozen=True, kw_only=True):
     text: str
     renew_at: float
-    """Monotonic time of the renewal; infinity for an API key."""
+    """Monotonic time in seconds at which to renew the token; infinity for an API key."""
 
 
 class _Claims(Struct, frozen=True):
@@ -69,7 +69,7 @@ class _Claims(Struct, frozen=True):
 
 
 class Credentials:
-    """Credentials of one account, and its current access token. The representation shows neither."""
+    """Credentials of one account, and its current access token."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class Credentials:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Password and token, which no error text may quote."""
+        """Password and token, for removal from error texts."""
         return tuple(filter(None, (self._password, self.token)))
 
     async def get_token(self) -> str:
-        """Return the current token, after renewing it if it is about to expire. Log in if there is none."""
+        """Return a valid token. Renew the token if it is about to expire; log in if there is none."""
         if self._token is None or self._now() >= self._token.renew_at:
             await self.renew()
         if self._token is None:
@@ -108,18 +108,21 @@ class Credentials:
 
     @property
     def seconds_until_renewal(self) -> float:
-        """Seconds until the token will be renewed."""
+        """Seconds until the token is to be renewed; infinity without a token or for an API key."""
         return math.inf if self._token is None else max(0.0, self._token.renew_at - self._now())
 
     async def renew(self) -> None:
-        """Get a new token. Concurrent callers wait for the same attempt."""
+        """Get a new token by renewal or login. Concurrent callers wait for the same attempt."""
         if self._renewal is None:
             self._renewal = asyncio.create_task(self._renew_token(), name="client.login")
             self._renewal.add_done_callback(self._on_renewal_done)
         await asyncio.shield(self._renewal)
 
     def discard_token(self, rejected: str) -> bool:
-        """Discard a token that the service rejected. Return False if there is no password to get another."""
+        """Discard a token that the service rejected. Return whether `get_token` can return another token.
+
+        Without a password, the token is kept and the result is False.
+        """
         if self._token is not None and self._token.text == rejected:
             if self._password is None:
                 return False
@@ -136,7 +139,7 @@ class Credentials:
         self._token = None
 
     def change_password(self, password: str) -> None:
-        """Use this password for future logins."""
+        """Use this password for future logins, if a password is used at all."""
         if self._password is not None:
             self._password = password
             self._login_error = None
@@ -157,7 +160,7 @@ class Credentials:
             await self._log_in()
 
     async def _refresh(self, current: _Token) -> bool:
-        """Exchange a token for a new one. Return False if it is no longer valid."""
+        """Exchange a token for a new one. Return False if a login is needed: the token is no longer valid."""
         request = HttpRequest(method="POST", path=REFRESH_PATH, is_repeatable=True)
         try:
             response = await self._transport.send(request, current.text)
@@ -203,14 +206,17 @@ class Credentials:
 
 
 def check_token(token: str) -> str:
-    """Return a token or API key unchanged. Raise `MalformedText`, without quoting it, if it cannot be one."""
+    """Return a token or API key unchanged. Raise `MalformedText` if it has invalid characters.
+
+    The error does not quote the token.
+    """
     if parse_bearer(f"Bearer {token}") is None:
         raise MalformedText("token", "has characters that are not valid in an access token or API key")
     return token
 
 
 def _wrap_given_token(token: str, now: float) -> _Token:
-    """Wrap a token that the caller supplied. Its age is only known from its claims."""
+    """Wrap a token that the caller supplied. The time of its renewal is computed from its claims."""
     claims = _decode_claims(check_token(token))
     if claims is None:
         return _Token(text=token, renew_at=math.inf)

@@ -1,6 +1,6 @@
 """HTTP transport to the service, with retries of repeatable requests.
 
-Errors raised here have no cause: the exceptions of httpx hold the request, and with it the token or password.
+Errors raised here have no `__cause__`: exceptions of httpx contain the request, with its token or password.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from meshfleet.errors import FleetError
 
 
-# Splitting of a byte stream into lines.
+# Splits a byte stream into lines.
 
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
-"""Maximum bytes of a line: a sample has up to 64 KiB, and a live event little more."""
+"""Maximum bytes of a line. A sample has up to 64 KiB, and a live event is not much larger."""
 
 
 class LineSplitter:
-    """Splits a stream into lines. An incomplete last line is not returned."""
+    """Splits a stream into lines. A last line without a line end is not returned."""
 
     def __init__(self, end: bytes) -> None:
         self._end = end
@@ -57,14 +57,14 @@ class LineSplitter:
 ResultT = TypeVar("ResultT")
 
 _MAX_CONCURRENT: Final = 50
-"""Requests that are in flight at a time; others wait without a timeout."""
+"""Maximum number of concurrent requests. Further requests wait, and their timeout starts later."""
 
 _MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes of a response body. A page has up to 1000 samples of some KiB each."""
 
 
 class HttpTransport:
-    """Connection pool to one service."""
+    """Sends requests to one service over a pool of connections."""
 
     def __init__(self, base_url: BaseUrl, *, tls_ca: Path | None, timeout: float) -> None:
         self.base_url = base_url
@@ -81,13 +81,13 @@ class HttpTransport:
         await self._http.aclose()
 
     async def send(self, request: HttpRequest, bearer: str | None) -> HttpResponse:
-        """Send a request, with retries, and return the response whatever its status."""
+        """Send a request, with retries. Return the response whatever its status."""
         return await self._retry(request, lambda: self._send_once(request, bearer))
 
     async def open_stream(
         self, request: HttpRequest, bearer: str | None, *, idle_timeout: float
     ) -> HttpResponse | ResponseStream:
-        """Send a request whose response is a stream; an unsuccessful response is read completely.
+        """Send a request, with retries. Return a successful response as a stream, others as a whole.
 
         `idle_timeout` is the maximum number of seconds between two chunks.
         """
@@ -136,7 +136,7 @@ class HttpTransport:
         seconds = self._timeout + call.extra_timeout
         request = self._build_httpx_request(call, bearer, seconds, seconds)
         try:
-            # A timeout for the whole exchange: those of httpx are for its single steps.
+            # A timeout for request and response together: the timeouts of httpx apply to single steps.
             async with self._slots, asyncio.timeout(seconds):
                 return await self._read_response(await self._http.send(request, stream=True, auth=None))
         except TimeoutError:
@@ -159,7 +159,7 @@ class HttpTransport:
         if call.upload is not None:
             headers |= {"Content-Type": call.upload.content_type, "Content-Length": str(call.upload.size)}
             content = call.upload.chunks()
-        # Half of the timeout to connect, so that there is time for a second attempt.
+        # Connecting may take half of the timeout, so that there is time for a second attempt.
         timeout = httpx.Timeout(seconds, connect=self._timeout / 2, read=idle_timeout, pool=None)
         return self._http.build_request(
             call.method, self._build_url(call), headers=headers, content=content, timeout=timeout

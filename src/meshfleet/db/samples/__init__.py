@@ -1,7 +1,7 @@
-"""The sample store: every value that devices reported, until its retention ends.
+"""Sample store: keeps every value that devices reported until its retention ends.
 
-On SQLite a batch of samples is a row of the journal and part of a memtable; full memtables become segment
-files, which compaction merges. On PostgreSQL each day has a partition.
+On SQLite, new samples are in a journal (a table) and in a memtable (in memory). A full memtable is written to
+segment files, which compaction merges. On PostgreSQL, samples are in a table with a partition for each day.
 """
 
 from __future__ import annotations

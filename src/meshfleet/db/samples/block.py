@@ -1,7 +1,7 @@
 """Blocks: samples of one device, encoded as bytes.
 
-A block is a MessagePack array of samples. In memory it grows at its end; the number of samples is written to
-its header when it is read or stored.
+A block is a MessagePack array of samples. In memory, samples are appended to the block; the number of samples
+is written to its header when the block is read or stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import SampleRow
 
 _ARRAY_HEADER: Final = b"\xdd\0\0\0\0"
-"""Header of a MessagePack array whose length has four bytes."""
+"""Header of an empty MessagePack array with a four-byte length."""
 
 MAX_BLOCK_SAMPLES: Final = 2048
 """Maximum samples in a stored block: small enough that a reader can skip blocks outside its time range."""
@@ -31,14 +31,15 @@ _decode = msgspec.msgpack.Decoder(list[StoredSample]).decode
 
 
 BlockRow = tuple[int, int, int, int, bytearray]
-"""Row of a segment: device, part, times of the first and the last sample, encoded samples.
+"""Row of a segment: device, index of the block among those of the device, time range, encoded samples.
 
-The samples are a bytearray: for bytes, SQLite's driver first searches for a registered adapter.
+The time range is the lowest and highest time that a sample of the block may have. The samples are a bytearray
+because for bytes SQLite's driver first searches for a registered adapter.
 """
 
 
 class Block:
-    """Block in memory, to which samples are appended."""
+    """Block in memory. Samples can be appended to it."""
 
     __slots__ = ("_data", "count")
 
@@ -60,7 +61,7 @@ class Block:
 
     @property
     def data(self) -> bytearray:
-        """Encoded samples: the internal buffer, which may still grow."""
+        """Encoded samples. This is the internal buffer, not a copy: `add` appends to it."""
         self._data[1:5] = self.count.to_bytes(4)
         return self._data
 
@@ -71,14 +72,14 @@ def decode_block(block: bytes | bytearray) -> list[StoredSample]:
 
 
 def encode_blocks(samples: Iterable[StoredSample]) -> Iterator[tuple[int, int, bytearray]]:
-    """Encode sorted samples in blocks; yield the times of the first and the last sample with each block."""
+    """Encode sorted samples as blocks. Yield each block after the times of its first and last sample."""
     source = iter(samples)
     while block := list(islice(source, MAX_BLOCK_SAMPLES)):
         yield block[0].time, block[-1].time, bytearray(_encode(block))
 
 
 def sort_unique_samples(samples: Iterable[StoredSample], *, newest_first: bool = False) -> list[StoredSample]:
-    """Sort samples by identity and drop duplicates: the first received sample wins (report-36)."""
+    """Sort samples by identity. Of samples with the same identity keep the first received (report-36)."""
     by_identity: dict[tuple[int, int, int, int], StoredSample] = {}
     for sample in samples:
         by_identity.setdefault(sample.identity, sample)

@@ -1,4 +1,4 @@
-"""Memtable: samples that are in the journal but not yet in a segment, as readers find them.
+"""Memtable: samples in memory, where readers find them until they are written to a segment.
 
 Only the thread of the event loop writes to a memtable. Other threads may read it once it is frozen.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import SampleRow, SampleRows
 
 Day = int | None
-"""Days since 1970; None for samples whose time is implausible."""
+"""Day of a sample, counted from 1970-01-01; None if the sample's time is implausible."""
 
 
 _MIN_TIME: Final = -(2**62)
@@ -37,15 +37,15 @@ class Memtable:
         self.days: dict[Day, dict[int, Block]] = {}
         self.sample_count = 0
         self.byte_size = 0
-        """Encoded size of all samples."""
+        """Encoded size of all samples, in bytes."""
         self.batches: list[int] = []
-        """Numbers of the journal batches in this memtable.
+        """Journal row ids of the batches in this memtable.
 
-        A batch whose commit was not confirmed is only in the journal.
+        A batch whose commit was not confirmed is not here; it may be in the journal.
         """
 
     def add(self, number: int, rows: SampleRows) -> None:
-        """Add the samples of the committed batch `number`."""
+        """Add the samples of a committed batch. `number` is the id of its journal row."""
         for device, device_rows in rows.items():
             if len(device_rows) == 1:
                 self.byte_size += self._block(_day_of(device_rows[0]), device).add(device_rows)
@@ -67,7 +67,8 @@ class Memtable:
     def day_blocks(self, day: Day) -> Iterator[BlockRow]:
         """Yield the blocks of a day as segment rows, ordered by device.
 
-        A block keeps the order of arrival; only one with too many samples is sorted and split.
+        The samples of a block are in the order of arrival. Only a block with more than MAX_BLOCK_SAMPLES is
+        sorted and split.
         """
         first, last = (_MIN_TIME, _MAX_TIME) if day is None else (day * DAY_MS, (day + 1) * DAY_MS - 1)
         blocks = self.days[day]

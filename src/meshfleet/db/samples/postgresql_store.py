@@ -1,4 +1,7 @@
-"""Sample store on PostgreSQL: a table with daily partitions, and one for samples with implausible times."""
+"""Sample store on PostgreSQL.
+
+Samples are in a table with daily partitions. Samples with implausible times are in the table `sample_stray`.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def encode_row(device: int, row: SampleRow) -> bytes:
 
 
 def encode_stray_row(device: int, row: SampleRow, clock: int, received_at: int) -> bytes:
-    """Encode a row of the table `sample_stray`."""
+    """Encode a row of the table `sample_stray`. `clock` is the ClockFlag."""
     return (
         _encode_fields(_STRAY_COLUMN_COUNT, device, row) + _pack_int2(2, clock) + _pack_int8(8, received_at)
     )
@@ -132,12 +135,12 @@ _EARLY_LOCK_TIMEOUT: Final = "500ms"
 """Maximum time for which creating a partition in advance may block other transactions."""
 
 _STREAM_OPTIONS: Final = {"stream_results": True, "max_row_buffer": 2_000}
-"""Options of a server-side cursor: rows stay on the server until they are read."""
+"""Options for a server-side cursor, which fetches up to 2,000 rows at a time instead of the whole result."""
 
 _CHECK_VIOLATION: Final = "23514"
 
 _PARTITION_LOCK: Final = 0x6D737061
-"""Advisory lock key; any number that no other lock of the database uses."""
+"""Key of the advisory lock for creating and dropping partitions; any number that no other lock uses."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -149,7 +152,7 @@ _KINDS_BY_TABLE: Final = {
     ),
     _ROLLED: frozenset({SampleKind.LINK, SampleKind.HEARTBEAT}),
 }
-"""Sample kinds in each table."""
+"""Sample kinds stored in each of the two partitioned tables."""
 _TABLE_BY_KIND: Final[dict[int, str]] = {
     kind: table for table, kinds in _KINDS_BY_TABLE.items() for kind in kinds
 }
@@ -178,17 +181,17 @@ class PostgresqlSampleStore:
         self._database = database
         self._retention = retention
         self._known_partitions = set(database.read_now(_list_partitions))
-        """Existing partitions, as far as this process knows."""
+        """Partitions that this process knows to exist. Another process may have created or dropped some."""
         self._written_partitions: set[_Partition] = set()
-        """Partitions of the batch that is being committed."""
+        """Partitions that contain samples of the batch that is being committed."""
         self._removed_kinds: dict[_Partition, frozenset[int]] = {}
-        """Expired kinds already deleted from partitions that still hold other kinds."""
+        """Sample kinds deleted from each partition because they expired before the others in it."""
         self._next_retention_check = now
 
     # Writing
 
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:
-        """See `SampleStore`."""
+        """Write samples within the transaction, and create missing partitions. Return 0 (not used)."""
         plausible_rows: list[bytes] = []
         stray_rows: list[bytes] = []
         kinds_and_days: set[tuple[int, int]] = set()
@@ -205,7 +208,7 @@ class PostgresqlSampleStore:
         try:
             copy_rows(transaction, "sample", COPY_COLUMNS, plausible_rows)
         except DBAPIError as exc:
-            # Another process dropped the partition.
+            # Another process has dropped a partition. Write again: the retry creates it.
             if getattr(exc.orig, "sqlstate", None) == _CHECK_VIOLATION:
                 self._known_partitions.clear()
                 raise WriteConflict from exc
@@ -214,30 +217,30 @@ class PostgresqlSampleStore:
         return 0
 
     def publish_committed(self, number: int, rows: SampleRows) -> None:  # noqa: ARG002 # readers see committed rows anyway
-        """See `SampleStore`."""
+        """Record that the partitions of the committed batch exist. Readers see its samples already."""
         self._known_partitions |= self._written_partitions
         for partition in self._written_partitions & self._removed_kinds.keys():  # late samples have arrived
             del self._removed_kinds[partition]
 
     async def wait_for_capacity(self) -> None:
-        """See `SampleStore`."""
+        """Return at once: writes go directly to the database."""
 
     # Reading
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
-        """See `SampleStore`."""
+        """Call `consume` with the samples that match `query`. Return the result of `consume`."""
         return await self._database.read(_read_samples, query, consume)
 
     # Maintenance
 
     async def ensure_capacity(self, now: int) -> None:
-        """See `SampleStore`."""
+        """Create the partitions of today and tomorrow, so that no batch has to wait for one."""
         await self._create_upcoming_partitions(now // DAY_MS)
 
     async def maintain(self, now: int) -> None:
-        """See `SampleStore`."""
+        """Create upcoming partitions, and once an hour delete samples whose retention has ended."""
         await self.ensure_capacity(now)
-        # A time outside this range means that the check is due, or that the clock was set back.
+        # `now` below this range means that the clock was set back; above it, the check is due.
         if self._next_retention_check - _RETENTION_CHECK_MS <= now < self._next_retention_check:
             return
         self._next_retention_check = now + _RETENTION_CHECK_MS
@@ -268,7 +271,7 @@ class PostgresqlSampleStore:
             self._known_partitions.add(partition)
 
     async def _delete_kinds(self, partition: _Partition, kinds: frozenset[int]) -> None:
-        # Set before deleting: late samples written meanwhile reset the entry.
+        # Set before deleting: if samples of these kinds are written meanwhile, the entry is removed again.
         self._removed_kinds[partition] = kinds
         try:
             await self._database.write(_delete_samples, partition, kinds)
@@ -277,7 +280,7 @@ class PostgresqlSampleStore:
             raise
 
     def close(self) -> None:
-        """See `SampleStore`."""
+        """Do nothing: the database closes its connections."""
 
 
 def _create_partition(connection: Connection, partition: _Partition) -> None:
@@ -294,7 +297,7 @@ def _create_partition(connection: Connection, partition: _Partition) -> None:
 
 
 def _create_partition_early(connection: Connection, partition: _Partition) -> None:
-    # While this waits for readers, all later transactions wait behind it.
+    # While ATTACH waits for running readers, all later transactions wait too: limit that time.
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_EARLY_LOCK_TIMEOUT}'")
     _create_partition(connection, partition)
 
@@ -321,7 +324,7 @@ def _delete_strays(connection: Connection, kind: int, before: int) -> None:
 
 
 def _list_partitions(connection: Connection) -> list[_Partition]:
-    """List the existing partitions."""
+    """List the existing partitions of all tables."""
     rows = connection.exec_driver_sql(
         "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
         " WHERE inhparent IN ('sample_reported'::regclass, 'sample_rolled'::regclass)"
@@ -354,7 +357,10 @@ def _read_samples(connection: Connection, query: SampleQuery, consume: SampleCon
 
 
 def _build_query(source: str, query: SampleQuery, begin: int, end: int) -> tuple[str, dict[str, Any]]:
-    """Return the SQL for the samples of a query between two times, in the requested order, and its values."""
+    """Build the SQL that selects a query's samples from `begin` to before `end`, in the requested order.
+
+    `source` is the column list and the FROM clause. Return the SQL and its parameter values.
+    """
     conditions = ["device = %(device)s", "kind = ANY(%(kinds)s)", "time >= %(begin)s", "time < %(end)s"]
     values = {"device": query.device, "kinds": list(query.kinds), "begin": begin, "end": end}
     if query.identifier is not None:

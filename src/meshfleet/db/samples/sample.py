@@ -18,14 +18,14 @@ Retention: TypeAlias = Mapping[int, int | None]
 
 
 def decode_kind_mask(mask: int) -> frozenset[int]:
-    """Return the sample kinds whose bits are set."""
+    """Return the sample kinds whose bits are set in the mask (bit 0 for kind 0)."""
     return frozenset(kind for kind in range(mask.bit_length()) if mask >> kind & 1)
 
 
 def find_expired_kinds(
     retention: Retention, kinds: AbstractSet[int], age_from: int, now: int
 ) -> frozenset[int]:
-    """Return the kinds whose retention has ended at `now`, counted from `age_from`."""
+    """Return the kinds whose retention, counted from the time `age_from`, has ended at `now`."""
     return frozenset(
         kind for kind in kinds if (kept := retention.get(kind)) is not None and age_from + kept <= now
     )
@@ -35,7 +35,7 @@ DAY_MS: Final = 86_400_000
 """Milliseconds in a day."""
 
 NO_SEQ: Final = -1
-"""Placeholder for the `seq` of a sample without one (report-35)."""
+"""Value of `seq` for a sample that was reported without `seq` (report-35)."""
 
 
 class SampleKind(IntEnum):
@@ -48,20 +48,23 @@ class SampleKind(IntEnum):
     LINK = 4
     """Link quality between a device and its parent in one minute; the identifier is the MAC of the parent."""
     HEARTBEAT = 5
-    """Number of heartbeats in one minute."""
+    """Number of a device's heartbeats in one minute."""
 
 
 ALL_KINDS_MASK: Final = (1 << len(SampleKind)) - 1
-"""Bit mask of all kinds."""
+"""Bit mask with the bits of all sample kinds set."""
 
 
 class ClockFlag(IntEnum):
-    """Reason why a sample is not stored under the day of its time: that time is implausible."""
+    """Says in what way the reported time of a sample is implausible.
+
+    Such samples are stored apart, not under the day of their time.
+    """
 
     FUTURE = 1
     PAST = 2
     CORRECTED = 3
-    """Implausible as reported, but plausible after correction by the offset of the gateway's clock."""
+    """The time was implausible as reported, and plausible after correction by the gateway's clock offset."""
 
 
 class SampleExtras(Struct, array_like=True, frozen=True, gc=False):
@@ -75,7 +78,10 @@ class SampleExtras(Struct, array_like=True, frozen=True, gc=False):
     error_ext: int | None = None
     clock: int | None = None
     shift: int | None = None
-    """Correction of the time in milliseconds; None: the gateway's clock is right, or its offset unknown."""
+    """Milliseconds by which the reported time was corrected.
+
+    None if it was not: the gateway's clock is right, or its offset is unknown.
+    """
 
     @property
     def has_plausible_time(self) -> bool:
@@ -90,7 +96,7 @@ class StoredSample(Struct, array_like=True, frozen=True, gc=False):
     """Milliseconds since 1970."""
     kind: int
     identifier: int
-    """Hex identifier as a number; negative for a name that is not in the catalogue."""
+    """Identifier as a number, from `identifier_to_int`; negative for a name that is not in the catalogue."""
     seq: int
     gateway: int
     number: float | int | None
@@ -100,36 +106,36 @@ class StoredSample(Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def identity(self) -> SampleIdentity:
-        """Key by which a repeated sample is recognized."""
+        """Key that is unique among the samples of a device; a repeated sample has the same key."""
         return self.time, self.kind, self.identifier, self.seq
 
 
 SampleIdentity: TypeAlias = tuple[int, int, int, int]
 
 SampleRow: TypeAlias = tuple[int, int, int, int, int, float | int | None, bytes | None, SampleExtras | None]
-"""Fields of a `StoredSample` as a tuple. On the ingest path there are too many rows for objects."""
+"""Fields of a `StoredSample` as a tuple: creating an object for each sample would slow down ingest."""
 
 SampleRows: TypeAlias = Mapping[int, Sequence[SampleRow]]
-"""New samples by device."""
+"""New samples by device id."""
 
 
 class SampleQuery(Struct, frozen=True, kw_only=True):
-    """Filter for the samples of one device; a sample must match every given field."""
+    """Filter and sort order for reading the samples of one device. A sample must match all given fields."""
 
     device: int
     kinds: frozenset[int]
     identifier: int | None = None
     since: int
-    """Start in milliseconds, inclusive."""
+    """Start in milliseconds since 1970, inclusive."""
     until: int
-    """End in milliseconds, exclusive."""
+    """End in milliseconds since 1970, exclusive."""
     newest_first: bool = False
     after: SampleIdentity | None = None
-    """Only samples after this one in the requested order."""
+    """Identity of the last sample of the previous page; only samples that come after it match."""
 
     @property
     def time_range(self) -> tuple[int, int]:
-        """Start and end of the query, narrowed by `after`."""
+        """Start (inclusive) and end (exclusive) of the times that can still match, considering `after`."""
         if self.after is None:
             return self.since, self.until
         if self.newest_first:
@@ -151,36 +157,37 @@ Result = TypeVar("Result")
 
 
 SampleConsumer: TypeAlias = Callable[[Iterator[StoredSample]], Result]
-"""Function that reads a query's samples in a worker thread: in the requested order, without duplicates.
+"""Function that takes an iterator over the samples of a query and computes a result; runs in a worker thread.
 
-It may be called again from the start if a segment was replaced while it was reading.
+The samples are in the requested order, without duplicates. If a segment is replaced while the function reads,
+the function is called again with a new iterator.
 """
 
 
 class SampleStore(Protocol):
-    """Store for the samples of all devices."""
+    """Interface of both sample stores. A store holds the samples of all devices."""
 
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:
-        """Write samples within the transaction; samples that exist already are unchanged.
+        """Write a batch of samples within the transaction. Samples that exist already do not change.
 
-        Return the number to pass to `publish_committed` after the commit. No other batch may be written in
-        between.
+        Return the batch number to pass to `publish_committed` after the commit. Until then no other batch
+        may be written.
         """
 
     def publish_committed(self, number: int, rows: SampleRows) -> None:
         """Make a batch visible to readers after its transaction was committed."""
 
     async def wait_for_capacity(self) -> None:
-        """Wait until more samples may be written, while flushing lags behind."""
+        """Wait while too many samples are in memory because they arrive faster than they can be flushed."""
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
-        """Call `consume` with the samples that match `query`. Return its result."""
+        """Call `consume` with the samples that match `query`. Return the result of `consume`."""
 
     async def ensure_capacity(self, now: int) -> None:
-        """Run the part of `maintain` that writers may soon have to wait for."""
+        """Run the urgent part of `maintain`, without which writers would soon have to wait."""
 
     async def maintain(self, now: int) -> None:
-        """Flush and compact what was written, and delete samples whose retention has ended."""
+        """Flush samples from memory, merge files, and delete samples whose retention has ended."""
 
     def close(self) -> None:
         """Wait for running work, then release all resources."""

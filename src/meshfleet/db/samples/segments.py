@@ -1,7 +1,7 @@
-"""Segments: files of samples of one day, ordered by device and time, written once.
+"""Segments: read-only files, each with samples of one day.
 
-Each is an SQLite file with one or more blocks for each device. Segments of a day are merged into larger ones,
-so that there are never many; expired samples are removed with their file.
+A segment is an SQLite file with one or more blocks for each device, ordered by device. The segments of a day
+are merged into larger ones, so that there are never many. Expired samples are removed by deleting the file.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _ROWS_PER_STATEMENT: Final = 100
 """Rows inserted by one statement."""
 
 _UNSAFE_PRAGMAS: Final = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -16384")
-"""Settings for writing a segment: it is not used before it is complete and synced to the disk."""
+"""Fast settings for writing a segment. A crash is harmless: an unfinished file is never used."""
 
 
 _StoredBlock = tuple[int, int, int, int, bytes | None, Path]
-"""Device, part, first and last time, samples (None if not loaded yet), and the path of the file."""
+"""Fields of a `BlockRow` and the path of its segment. The samples are None if not loaded yet."""
 
 
 class Segment(NamedTuple):
@@ -62,17 +62,20 @@ class Segment(NamedTuple):
     number: int
     day: Day
     level: int
-    """Number of merges its samples have been through."""
+    """Number of times that the samples of this segment have been merged."""
     samples: int
     kinds: int
-    """Bit mask of the kinds that may be in it."""
+    """Bit mask of the sample kinds that may be in the segment."""
     written_at: int
     origin: int
-    """Lowest number of its source segments: the oldest sample of an identity wins."""
+    """Lowest number among the segments from which this one was merged.
+
+    Segments are read in the order of `origin`, so that of duplicate samples the one received first wins.
+    """
 
 
 class SegmentMissing(Exception):
-    """Signal that a segment was merged or expired while it was being read."""
+    """Raised if a segment file was deleted while it was being read, because it was merged or expired."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path.name} no longer exists")
@@ -85,7 +88,7 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 def write_segment(path: Path, rows: Iterable[BlockRow]) -> None:
-    """Write blocks, which are in order, to a new file. After a failure the file does not exist."""
+    """Write blocks, sorted by device and part, to a new file. After a failure the file does not exist."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -106,9 +109,9 @@ def write_segment(path: Path, rows: Iterable[BlockRow]) -> None:
 
 
 def _insert_blocks(file: sqlite3.Connection, rows: Iterable[BlockRow]) -> None:
-    """Insert many rows with each statement.
+    """Insert rows, many with each statement.
 
-    Between two statements the driver releases the GIL, and a busy event loop returns it late.
+    After each statement the driver has to wait for the GIL, which a busy event loop releases late.
     """
     source = iter(rows)
     while batch := list(islice(source, _ROWS_PER_STATEMENT)):
@@ -117,7 +120,7 @@ def _insert_blocks(file: sqlite3.Connection, rows: Iterable[BlockRow]) -> None:
 
 
 def find_block_sources(path: Path, device: int, since: int, until: int) -> list[BlockSource]:
-    """Return the blocks of a device that may have samples between two times."""
+    """Find the blocks of a device that may have samples from `since` to before `until`, in milliseconds."""
     with _open_segment(path) as file:
         query = "SELECT part, first, last FROM chunk WHERE device = ? AND last >= ? AND first < ?"
         blocks = file.execute(query, (device, since, until)).fetchall()
@@ -130,7 +133,10 @@ def find_block_sources(path: Path, device: int, since: int, until: int) -> list[
 
 
 class SegmentMerger:
-    """Merged blocks of several segments without the samples of dropped kinds, and counts of the result."""
+    """Merges several segments: iterating yields the merged blocks, without samples of the dropped kinds.
+
+    Afterwards `samples` is the number of samples yielded, and `kinds` the bit mask of their kinds.
+    """
 
     def __init__(self, paths: Sequence[Path], dropped_kinds: frozenset[int]) -> None:
         self._paths = paths
@@ -165,9 +171,9 @@ class SegmentMerger:
 
 
 def _read_blocks(path: Path) -> Iterator[_StoredBlock]:
-    """Yield the blocks of a file by device.
+    """Yield the blocks of a file, ordered by device.
 
-    Only the first block of a device, nearly always the only one, is loaded.
+    Only the samples of a device's first block are loaded; most devices have only one block.
     """
     with _open_segment(path) as file:
         query = "SELECT device, part, first, last, CASE part WHEN 0 THEN samples END FROM chunk"
@@ -200,7 +206,7 @@ def _select_block(file: sqlite3.Connection, device: int, part: int) -> bytes:
 
 @contextmanager
 def _open_segment(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a segment for reading; it never changes."""
+    """Open a segment for reading, without file locks, as segments never change."""
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
         # The connection may be closed in another thread, for instance with an error passed to that thread.
@@ -211,7 +217,11 @@ def _open_segment(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _classify_failure(path: Path, exc: Exception) -> Exception:
-    """Return SegmentMissing, SamplesDamaged, or DatabaseUnavailable for an error that may pass."""
+    """Return the exception to raise for a read error.
+
+    SegmentMissing if the file was deleted, DatabaseUnavailable if reading may succeed later, otherwise
+    SamplesDamaged.
+    """
     if not path.exists():
         return SegmentMissing(path)
     if _is_temporary(exc):
@@ -220,15 +230,15 @@ def _classify_failure(path: Path, exc: Exception) -> Exception:
 
 
 def _is_temporary(exc: Exception) -> bool:
-    """Return whether the file may be intact: there are too many open files, or the disk does not respond.
+    """Return whether the file may be intact, for example if too many files are open or the disk is busy.
 
-    A file without the table is damaged, although SQLite reports that as an operational error too.
+    A file without the table is damaged, although SQLite reports this as an OperationalError too.
     """
     return isinstance(exc, sqlite3.OperationalError) and exc.sqlite_errorcode != sqlite3.SQLITE_ERROR
 
 
 def _publish_file(unfinished: Path, path: Path) -> None:
-    """Sync a finished file to the disk, then rename it."""
+    """Sync a finished file to the disk, then give it its final name."""
     sync_path(unfinished)
     unfinished.rename(path)
     sync_path(path.parent)
@@ -251,17 +261,18 @@ _QUARANTINE_FOLDER: Final = "unknown"
 
 
 def prepare_segment_folder(folder: Path) -> None:
-    """Create the directory of segments and sync its entry to the disk."""
+    """Create the directory of segments and sync its parent directory to the disk."""
     folder.mkdir(mode=0o700, exist_ok=True)
     sync_path(folder.parent)
 
 
 def clean_segment_folder(folder: Path, known: Iterable[Segment], highest: int) -> int:
-    """Delete files that are no longer needed. Return the first number that no segment has or had.
+    """Remove segment files that are not registered in the database. Return the next free segment number.
 
-    `highest` is the highest number ever registered. An unregistered file up to that number was replaced by
-    others. A file above it is left over from a crash, or the only copy of its samples if an older database
-    was restored: it is moved to the quarantine directory.
+    `known` are the registered segments, `highest` is the highest number ever registered. An unregistered
+    file with a number up to `highest` was merged into another file and is deleted. One with a higher number
+    is left over from a crash, or, if an older database was restored, the only copy of its samples: it is
+    moved to the quarantine directory.
     """
     for path in folder.glob("*.unfinished"):
         path.unlink()
@@ -296,7 +307,7 @@ def _quarantine(quarantine: Path, paths: list[Path]) -> None:
 
 
 def _unused_path(path: Path) -> Path:
-    """Return an unused name: an existing file may be the only copy of its samples."""
+    """Return `path`, with a suffix if that file exists: it may be the only copy of its samples."""
     suffix_number = 0
     candidate = path
     while candidate.exists():

@@ -1,6 +1,6 @@
-"""Lazy merge of a device's samples, in which each block is loaded only when its time is reached.
+"""Merges the samples of a device in time order and loads each block only when its time is reached.
 
-One day of a device may not fit into memory, and a reader of its first page needs only a small part of it.
+The samples of one day may not fit into memory, and a reader that needs one page should not load them all.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def scan_days(
 ) -> Iterator[StoredSample]:
     """Yield the samples of a query day by day, in the requested order, without duplicates.
 
-    `load` returns the matching samples of a day. `strays` are matching samples whose time was implausible
-    when received. Both are in the requested order; a stray is placed by its time.
+    `load` returns the matching samples of a day, `strays` are the matching samples that were stored apart
+    because their time was implausible. Both are in the requested order. Samples of `strays` are yielded at
+    their time, between the others.
     """
     is_descending = query.newest_first
     since, until = query.time_range
@@ -45,19 +46,19 @@ def scan_days(
 
 
 class BlockSource(NamedTuple):
-    """Samples to load, in any order, and their time range."""
+    """Block that is loaded on demand: its time range, and a function that returns its samples unsorted."""
 
     first: int
-    """Lower bound of the times, in milliseconds."""
+    """Lower bound of the sample times, in milliseconds since 1970."""
     last: int
-    """Upper bound of the times, in milliseconds."""
+    """Upper bound of the sample times, in milliseconds since 1970."""
     load: Callable[[], Iterable[StoredSample]]
 
 
 def merge_sources(sources: Iterable[BlockSource], *, newest_first: bool = False) -> Iterator[StoredSample]:
-    """Yield the samples of all sources in order, without duplicates: the earlier source of an identity wins.
+    """Yield the samples of all sources in order. Of duplicates, yield the one of the earliest source.
 
-    Only the sources that overlap at the current time are in memory.
+    Only the sources whose time range includes the time of the current sample are in memory.
     """
     sort_key = _descending_key if newest_first else _ascending_key
     pending = [

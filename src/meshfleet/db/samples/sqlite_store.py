@@ -1,9 +1,9 @@
 """Sample store on SQLite: a journal, a memtable and segments.
 
-Each batch is one row of the journal, written in the transaction that commits it; after the commit it is added
-to the memtable, where readers find it. A full memtable is flushed to segments, and its journal rows are
-deleted. So every sample is always in the journal or in a segment. A table with a row for each sample would
-cost several times as much.
+Each batch of samples is written as one row of the journal. After the commit, its samples are added to the
+memtable, where readers find them. A full memtable is flushed to segments; then its journal rows are deleted.
+So every sample is always in the journal or in a segment. A table with a row for each sample would cost
+several times as much.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_MEMTABLE_AGE_MS: Final = DAY_MS
-"""Milliseconds after which a memtable is flushed, however few samples it has."""
+"""Milliseconds after which a memtable is flushed even if it is not full."""
 
 _TOP_LEVEL: Final = 4
-"""Level whose segments are not merged further."""
+"""Level (number of merges) from which segments are not merged further."""
 
 _READER_THREADS: Final = 4
 
 _READ_ATTEMPTS: Final = 10
-"""Attempts of a reader whose segments are replaced while it reads."""
+"""Maximum attempts of a read that starts again whenever a segment is deleted while it reads."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(
@@ -77,7 +77,7 @@ class CompactionLimits(NamedTuple):
     memtable_bytes: int = 64 * 1024 * 1024
     """Bytes at which the memtable is flushed; reached first only if samples are unusually large."""
     merge_count: int = 8
-    """Segments of one day and level that are merged into one of the next level."""
+    """Number of segments of the same day and level that are merged into one segment of the next level."""
 
 
 _DEFAULT_LIMITS: Final = CompactionLimits()
@@ -104,11 +104,14 @@ class SqliteSampleStore:
         self._frozen_memtable: Memtable | None = None
         """Memtable that is being flushed; None if no flush is running."""
         self._flushed_segments: dict[Day, Segment] = {}
-        """Segments flushed but not yet registered in the database: a retry reuses them."""
+        """Segments of the frozen memtable that are written but not registered in the database yet, by day.
+
+        If registering fails, the next attempt uses these files.
+        """
         self._merged_segments: dict[tuple[int, ...], Segment] = {}
         """Merged segments not yet registered in the database, by the numbers of their source segments."""
         self._unregistered_files: set[Path] = set()
-        """Files that are not registered in the database."""
+        """Segment files that are not registered in the database yet; deleted on close."""
         self._damaged_files: set[Path] = set()
         self._flush_lock = asyncio.Lock()
         self._has_capacity = asyncio.Event()
@@ -122,7 +125,10 @@ class SqliteSampleStore:
             folder, self._segments, database.read_now(_load_highest_number)
         )
         self._last_batch = 0
-        """Number of the last batch. Never reused: a flush would delete the journal row of a newer batch."""
+        """Journal row id of the last batch.
+
+        An id must not be used twice: a flush of the first batch would delete the row of the second.
+        """
         for number, batch in database.read_now(_load_journal):
             self._memtable.add(number, _decode(batch))
             self._last_batch = number
@@ -130,7 +136,7 @@ class SqliteSampleStore:
     # Writing
 
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:  # noqa: ARG002 # used by the PostgreSQL store
-        """See `SampleStore`."""
+        """Write a batch of samples as one journal row within the transaction. Return the id of the row."""
         if rows:
             self._last_batch += 1
             insert = "INSERT INTO sample_journal (id, batch) VALUES (?, ?)"
@@ -138,22 +144,22 @@ class SqliteSampleStore:
         return self._last_batch
 
     def publish_committed(self, number: int, rows: SampleRows) -> None:
-        """See `SampleStore`."""
+        """Add a committed batch to the memtable for readers. `number` is the id of its journal row."""
         if rows:
             self._memtable.add(number, rows)
             if self._is_full(times=2):
                 self._has_capacity.clear()
 
     async def wait_for_capacity(self) -> None:
-        """See `SampleStore`."""
+        """Wait for a flush if the memtable has reached twice the size at which it should be flushed."""
         await self._has_capacity.wait()
 
     # Reading
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
-        """See `SampleStore`."""
-        # Copy the memtables before listing the segments: samples flushed meanwhile are read twice, never
-        # lost.
+        """Call `consume` with the samples that match `query`. Return the result of `consume`."""
+        # Copy the memtables before listing the segments: samples flushed in between are found in both, and
+        # none is missed.
         memtable_blocks = [
             memtable.device_blocks(query.device)
             for memtable in (self._frozen_memtable, self._memtable)
@@ -207,7 +213,7 @@ class SqliteSampleStore:
     # Maintenance
 
     async def ensure_capacity(self, now: int) -> None:
-        """See `SampleStore`."""
+        """Flush the memtable to segments if it is full or a day old."""
         async with self._flush_lock:
             if self._frozen_memtable is None and self._is_flush_due(now):
                 self._frozen_memtable, self._memtable, self._memtable_started_at = (
@@ -221,7 +227,7 @@ class SqliteSampleStore:
                 self._has_capacity.set()
 
     async def maintain(self, now: int) -> None:
-        """See `SampleStore`."""
+        """Flush the memtable if due, merge segments, and delete samples whose retention has ended."""
         await self.ensure_capacity(now)
         while group := self._find_merge_group():
             await self._replace(group, frozenset(), level=group[0].level + 1)
@@ -234,7 +240,7 @@ class SqliteSampleStore:
                 await self._replace([segment], expired, level=segment.level)
 
     def close(self) -> None:
-        """See `SampleStore`."""
+        """Wait for running work, then delete segment files that were not registered."""
         self._is_closed = True
         self._compaction_pool.shutdown()
         self._reader_pool.shutdown()
@@ -248,7 +254,7 @@ class SqliteSampleStore:
         )
 
     def _is_full(self, *, times: int = 1) -> bool:
-        """Return whether the memtable has reached `times` its limit of samples or bytes."""
+        """Return whether the memtable has at least `times` the samples or bytes at which it is flushed."""
         limits = self._limits
         return (
             self._memtable.sample_count >= times * limits.memtable_samples
@@ -271,7 +277,7 @@ class SqliteSampleStore:
     async def _replace(
         self, sources: Sequence[Segment], dropped_kinds: frozenset[int], *, level: int
     ) -> None:
-        """Merge segments into one without the samples of the dropped kinds, and delete the old files."""
+        """Merge segments into one of `level`, without samples of the dropped kinds. Delete the old files."""
         numbers = tuple(segment.number for segment in sources)
         try:
             if numbers not in self._merged_segments:
@@ -304,7 +310,7 @@ class SqliteSampleStore:
         return number
 
     def _stop_when_closed(self, rows: Iterable[BlockRow]) -> Iterator[BlockRow]:
-        """Yield the rows; raise InterruptedError once the store is closed, as the file is not needed then."""
+        """Yield the rows. Raise InterruptedError once the store is closed, to abort writing the file."""
         for row in rows:
             if self._is_closed:
                 raise InterruptedError("the sample store is closed")
@@ -313,7 +319,7 @@ class SqliteSampleStore:
     async def _register(
         self, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int] = ()
     ) -> None:
-        """Add `new` and remove `old` segments and journal batches in one transaction."""
+        """Register `new` segments, remove `old` ones and delete journal batches in one transaction."""
         self._unregistered_files.difference_update(map(self._segment_path, new))
         await self._database.write(_register_segments, new, old, batches)
         removed = {segment.number for segment in old}
@@ -321,7 +327,7 @@ class SqliteSampleStore:
         self._segments = tuple(sorted((*remaining, *new), key=attrgetter("origin")))
 
     def _find_merge_group(self) -> list[Segment]:
-        """Return segments of one day and level that are to be merged; empty if there are none."""
+        """Find segments of the same day and level to merge. Return an empty list if there are too few."""
         groups: defaultdict[tuple[Day, int], list[Segment]] = defaultdict(list)
         for segment in self._segments:
             if segment.level < _TOP_LEVEL and self._segment_path(segment) not in self._damaged_files:
@@ -337,7 +343,10 @@ def _filter_samples(query: SampleQuery, load: Callable[[], Iterable[StoredSample
 
 
 def _retention_start(segment: Segment) -> int:
-    """Return the time from which the age of a segment's newest sample counts."""
+    """Return the time from which the retention of a segment counts: the end of its day.
+
+    Without a plausible day it is the time at which the segment was written.
+    """
     return segment.written_at if segment.day is None else (segment.day + 1) * DAY_MS
 
 
@@ -347,7 +356,7 @@ def _load_segments(connection: Connection) -> tuple[Segment, ...]:
 
 
 def _load_highest_number(connection: Connection) -> int:
-    """Return the highest number that a segment ever had."""
+    """Return the highest segment number ever registered in the database; 0 if there was none."""
     query = "SELECT seq FROM sqlite_sequence WHERE name = 'sample_segment'"
     return connection.exec_driver_sql(query).scalar() or 0
 
@@ -360,7 +369,10 @@ def _load_journal(connection: Connection) -> list[tuple[int, bytes]]:
 def _register_segments(
     connection: Connection, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int]
 ) -> None:
-    """Update the segment list and the journal. Idempotent: it runs again if its commit was not confirmed."""
+    """Add `new` segments, remove `old` ones, and delete journal batches.
+
+    This is idempotent, as it runs again if its commit was not confirmed.
+    """
     for statement, values in (
         ("INSERT OR REPLACE INTO sample_segment VALUES (?, ?, ?, ?, ?, ?, ?)", list(map(tuple, new))),
         ("DELETE FROM sample_segment WHERE id = ?", [(segment.number,) for segment in old]),

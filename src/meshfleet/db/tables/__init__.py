@@ -1,8 +1,8 @@
-"""Tables of both databases.
+"""Database tables, the same on SQLite and PostgreSQL.
 
 Times are milliseconds since 1970 in UTC. The id of a gateway or device is its MAC as a number: it sorts like
-the MAC, is small in every index, and needs no mapping table. Text that is sorted is compared by code point,
-so that both databases return the same order.
+the MAC, is small in every index, and needs no mapping table. Text by which rows are sorted is compared by
+code point, so that both databases return the same order.
 """
 
 from meshfleet.db.tables.accounts import account, api_key, audit, secret, session

@@ -38,7 +38,7 @@ session = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
 )
-"""Logins and the tokens refreshed from them. Without its row none of a login's tokens is valid."""
+"""Login sessions. The access and refresh tokens of a session are valid only while its row exists."""
 
 api_key = Table(
     "api_key",

@@ -17,7 +17,7 @@ from sqlalchemy import (
 from meshfleet.db.tables.columns import RowId, metadata
 
 broker_owner = Table("broker_owner", metadata, Column("token", LargeBinary, primary_key=True))
-"""Token of the process whose broker may write to the broker tables."""
+"""One row with the token of the process whose broker may write to the broker tables."""
 
 broker_session = Table(
     "broker_session",
@@ -27,7 +27,7 @@ broker_session = Table(
     Column("client_id", Text, nullable=False),
     Column("left_at", BigInteger),
 )
-"""Persistent sessions of MQTT clients. `left_at` is NULL while the client is connected."""
+"""Persistent sessions of MQTT clients. `left_at` is the time of disconnecting; NULL while connected."""
 
 broker_subscription = Table(
     "broker_subscription",
@@ -48,9 +48,9 @@ broker_message = Table(
     Column("retain", Boolean, nullable=False),
     Column("until", BigInteger),
 )
-"""Queued messages of MQTT clients, ordered by `position`, which determines the packet id.
+"""Messages queued for MQTT clients, ordered by `position`, from which the packet id is computed.
 
-After `until` a message has expired; NULL: it does not expire.
+`until` is the time at which a message expires; NULL if it does not expire.
 """
 
 broker_received = Table(
@@ -60,7 +60,10 @@ broker_received = Table(
     Column("packet_id", Integer, primary_key=True),
     sqlite_with_rowid=False,
 )
-"""Packet ids of QoS 2 messages that were received and not yet released: a repeated one is a duplicate."""
+"""Packet ids of QoS 2 messages received without their PUBREL yet.
+
+Another PUBLISH with such a packet id is a duplicate.
+"""
 
 broker_retained = Table(
     "broker_retained",

@@ -36,7 +36,7 @@ device = Table(
     Column("connected_at", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "model", "id"),
-    # Versions belong to models: a model and a version may each match many rows, and none together.
+    # Each model has its own versions: a model and a version may match many rows each, but none together.
     Index(None, "model", "firmware", "id"),
     Index(None, "model", "hardware", "id"),
     Index(None, "firmware", "hardware", "id"),
@@ -44,15 +44,16 @@ device = Table(
     Index(None, "hardware", "id"),
     Index(None, "gateway", "id"),
     Index(None, "connected", "id"),
-    # Sort columns with the filter columns, so that most rows need not be loaded.
+    # Indexes for sorting also hold the filter columns, so that rows that do not match need not be loaded.
     Index("ix_device_by_connectivity", "connected", "connected_at", "id", "model", "firmware", "hardware"),
     Index("ix_device_by_name", "name_key", "id", "model", "firmware", "hardware", "connected"),
     Index("ix_device_initial", text("substr(name_key, 1, 1)"), "id"),
     Index("ix_device_initials", text("substr(name_key, 1, 2)"), "id"),
 )
-"""Rarely changed columns of devices, by which lists are filtered and sorted.
+"""Devices: the columns that rarely change; lists are filtered and sorted by them.
 
-`name_key` is the name as searches compare it. `connected_at` is the time of the last change of `connected`.
+`name_key` is the name in the form that searches compare. `connected_at` is the time of the last change of
+`connected`.
 """
 
 device_state = Table(
@@ -81,11 +82,11 @@ device_state = Table(
     # Free space in every page, so that an update stays on its page and touches no index.
     postgresql_with={"fillfactor": 70},
 )
-"""Columns of devices that change with every report; no index but the key.
+"""Reported state of devices: the columns that change with every report. Only the primary key has an index.
 
-`gateway_at` is the time of the last report through the device's current gateway, `rhythm` the usual interval
-between two heartbeats in milliseconds. `parent`, `rssi` and `radio_gateway`, which reported both, belong to
-one reading at `radio_at`.
+`gateway_at` is the time of the last report through the device's current gateway. `rhythm` is the usual
+interval between two heartbeats in milliseconds. `parent` and `rssi` were reported together, at the time
+`radio_at` and by the gateway `radio_gateway`.
 """
 
 connectivity = Table(
@@ -100,7 +101,10 @@ connectivity = Table(
     Index(None, "device", "id"),
     sqlite_autoincrement=True,
 )
-"""Connects and disconnects of devices with their cause. Rows outlive a deleted device until they expire."""
+"""Connects and disconnects of devices with their cause.
+
+When a device is deleted, its rows stay until their retention ends.
+"""
 
 label = Table(
     "label",
@@ -131,8 +135,9 @@ gateway = Table(
     Column("broker_hash", Text),
     Column("clock_offset", BigInteger),
 )
-"""Claimed gateways. Each is also a device, whose `connected` applies to it.
+"""Claimed gateways. Each gateway also has a row in `device`, which says whether it is connected.
 
-`broker_hash` is the password hash for an external broker; both are NULL for a gateway that registered itself.
-`clock_offset` is how many milliseconds the gateway's clock is ahead of the service's; NULL: unknown.
+`broker_hash` is the hash of the password in the form that an external broker needs. `password` and
+`broker_hash` are NULL for a gateway that was claimed automatically. `clock_offset` is the number of
+milliseconds by which the gateway's clock is ahead of the service's; NULL if unknown.
 """

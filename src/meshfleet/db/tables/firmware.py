@@ -39,7 +39,10 @@ firmware = Table(
     UniqueConstraint("model", "version"),
     Index(None, "created_at", "id"),
 )
-"""Firmware records. `hardware` is a JSON list of three-part versions; an empty list means any."""
+"""Firmware records.
+
+`hardware` is a JSON list of the supported hardware versions, each of three parts; an empty list means all.
+"""
 
 image_chunk = Table(
     "image_chunk",
@@ -48,4 +51,4 @@ image_chunk = Table(
     Column("place", Integer, primary_key=True),
     Column("content", LargeBinary, nullable=False),
 )
-"""Firmware images in pieces on PostgreSQL (rest-174); with SQLite they are files."""
+"""Firmware images on PostgreSQL, in pieces ordered by `place` (rest-174). With SQLite, images are files."""

@@ -24,9 +24,10 @@ job_draft = Table(
     Column("created_at", BigInteger, nullable=False),
     sqlite_autoincrement=True,  # leftovers of an aborted draft must never belong to another job
 )
-"""Jobs whose targets are still being stored. They are not visible; the id becomes the id of the job.
+"""Jobs that are not visible yet, as their target devices are still being stored.
 
-`created_at` is 0 for an aborted draft or a deleted job whose rows are still to be removed.
+The id of the draft becomes the id of the job. `created_at` is 0 for an aborted draft or a deleted job whose
+rows are still to be removed.
 """
 
 _IS_OPEN = text("finished_at IS NULL")
@@ -62,18 +63,20 @@ job = Table(
 )
 """Update jobs.
 
-`body` is the job request as JSON, `waves` the planned waves, `wave` the number of the current one. `armed`
-holds the counts from which the abort criteria count since the job was last resumed. `paced_until` is the time
-up to which the rate limit is used up. At `queue_until` executions that have not started time out.
+`body` is the job request as JSON, `waves` the planned waves, `wave` the index of the current wave. `armed`
+holds the counts at the time when the job was last resumed: the abort criteria consider only what was added
+since. Until `paced_until` the rate limit allows no further start. At `queue_until`, executions that have not
+started time out.
 """
 
 _ACTIVE_STATES = ("DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING")
 
 
 def active_condition(state: str = "state") -> str:
-    """Return the SQL condition of active executions, with exactly the text of the partial indexes.
+    """Return the SQL condition that an execution is active. `state` is the name of the state column.
 
-    It is a chain of ORs: for an IN list SQLite builds a table for each changed row and each such index.
+    Partial indexes apply only to queries with exactly this text. The condition is a chain of ORs because for
+    IN, SQLite builds a temporary table for each changed row and each such index.
     """
     return "(" + " OR ".join(f"{state} = '{each}'" for each in _ACTIVE_STATES) + ")"
 
@@ -143,18 +146,17 @@ execution = Table(
     Index("ix_execution_again", "expires", sqlite_where=_IS_RETRY, postgresql_where=_IS_RETRY),
     sqlite_with_rowid=False,
 )
-"""Execution of a job for one device.
+"""Executions: the update of one device by one job.
 
-`due` is the time of the next check; before the first check it is the position in the queue, which is less
-than any time. `wave` is -1 for a device that was excluded at creation. `ask` is the id of the pending
-request. `expires` is the deadline of the current state, `total_until` of the whole execution. `beat_at` is
-the time of the last counted heartbeat, by the clock of the reporting gateway; `beats` is the number of good
-heartbeats in a row. `is_read` is set once the device has returned the expected version.
+`due` is the time of the next check; before the first check it is the position in the queue, a number smaller
+than any time. `wave` is -1 for a device that was excluded when the job was created. `ask` is the id of the
+pending request. `expires` is the deadline of the current state, `total_until` that of the whole execution.
+`beat_at` is the time of the last counted heartbeat, by the clock of the reporting gateway; `beats` is the
+number of good heartbeats in a row. `is_read` is set once the device has returned the expected version.
 
-While the gateway is unreachable, `suspended_at` is the time since which the deadlines are suspended, and
-`outage_left` the milliseconds for which they still may be (NULL: as long as the job lets executions queue).
-`resumed_at` is the end of the last outage. `final_until` is the deadline for the response to the last request
-before the execution fails.
+While the gateway is unreachable, the deadlines are suspended: since `suspended_at`, and for at most
+`outage_left` milliseconds (NULL: as long as the job lets executions queue). `resumed_at` is the end of the
+last outage. `final_until` is the deadline for the response to the last request before the execution fails.
 """
 
 tally = Table(
@@ -166,7 +168,7 @@ tally = Table(
     Column("count", Integer, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Number of executions in each state, updated with every transition."""
+"""Number of executions per job, wave and state, updated with every transition."""
 
 evidence = Table(
     "evidence",
@@ -181,7 +183,7 @@ evidence = Table(
     Index(None, "job", "device", "id"),
     sqlite_autoincrement=True,
 )
-"""Reports and responses that caused a transition or came too late for one. `content` is JSON."""
+"""Reports and responses that caused a transition of an execution, or came too late. `content` is JSON."""
 
 transition = Table(
     "transition",
@@ -200,7 +202,7 @@ transition = Table(
     Index(None, "job", "device", "id"),
     sqlite_autoincrement=True,
 )
-"""Transitions of executions, and of jobs (`device` is NULL)."""
+"""State changes of executions, and of jobs (then `device` is NULL)."""
 
 job_outbox = Table(
     "job_outbox",
@@ -220,8 +222,8 @@ job_outbox = Table(
 )
 """Requests of jobs that are to be sent, or were sent and have no response yet.
 
-A runner that sends one sets `taken_until`, the time until which it waits for the response. After that time
-the runner has ended, and whether the request was sent is unknown.
+The process that sends a request first sets `taken_until`, the time until which it waits for the response. If
+the row still exists after that time, the process has ended, and whether it sent the request is unknown.
 """
 
 job_engine = Table(
@@ -230,7 +232,10 @@ job_engine = Table(
     Column("id", SmallInteger, primary_key=True, autoincrement=False),
     Column("alive_at", BigInteger, nullable=False),
 )
-"""One row: the last time at which a process ran the jobs of this database, by the clock of the deadlines."""
+"""One row with the last time at which a process ran the jobs of this database.
+
+The time is of the clock that the deadlines of executions use.
+"""
 
 pace = Table(
     "pace",

@@ -1,4 +1,4 @@
-"""Tables of ingest and backfill other than the samples."""
+"""Tables of ingest and backfill, except for the samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ reading_journal = Table(
     Column("readings", LargeBinary, nullable=False),
     sqlite_autoincrement=True,  # never reused: a new row must not get an id that is about to be deleted
 )
-"""Heartbeats and radio readings until they are merged into device state and roll-ups."""
+"""Heartbeats and radio readings that device states and roll-ups do not contain yet."""
 
 foreign_name = Table(
     "foreign_name",
@@ -21,7 +21,7 @@ foreign_name = Table(
     Column("number", RowId, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),
 )
-"""Names of identifiers that are not in the catalogue, by the number that represents them in samples."""
+"""Names of identifiers that are not in the catalogue. Samples contain `number` in place of the name."""
 
 series = Table(
     "series",
@@ -34,9 +34,10 @@ series = Table(
     Column("unfilled", SmallInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Series with acknowledged samples: the newest sample, and the number of consecutive gaps never filled.
+"""State of each series of acknowledged samples: time and `seq` of its newest sample, and unfilled gaps.
 
-Written every few seconds, so it may lag behind the samples, which are authoritative.
+`unfilled` is the number of gaps in a row that were never filled. Rows are written every few seconds, so newer
+samples may exist: the stored samples are authoritative.
 """
 
 hole = Table(
@@ -51,9 +52,9 @@ hole = Table(
     Column("lost_at", BigInteger),
     sqlite_with_rowid=False,
 )
-"""Gaps: missing samples of a series between the times of two existing ones, in the order of `seq`.
+"""Gaps of series: according to `seq`, samples are missing between those at `since` and at `until`.
 
-`lost_at` is the time at which the missing samples were given up; NULL: they are still expected.
+`lost_at` is the time at which the missing samples were given up; NULL while they are still expected.
 """
 
 reject = Table(
@@ -68,4 +69,4 @@ reject = Table(
     Index(None, "gateway", "id"),
     sqlite_autoincrement=True,
 )
-"""Newest reports that could not be processed."""
+"""Reports that could not be processed, with the reason; only the newest are kept."""

@@ -29,5 +29,5 @@ request = Table(
 """Requests of users to devices and their results. Never contains a mesh key (request-31).
 
 `asked`, `answer` and `problem` are JSON as the REST API returns it. `key` is the hash of the idempotency key
-and its account, `digest` the hash of the request that was sent with it.
+and the account that sent it. `digest` is the hash of the request sent with that key.
 """

@@ -1,7 +1,8 @@
 """Catalogue of identifiers, and conversion of their values between raw bytes and JSON.
 
-`identifiers.table` is the built-in catalogue as data; users can add tables of the same form. The columns
-`type` and `ext` use a small notation (`notation`), which is compiled to layouts (`layouts`, `composites`).
+The built-in catalogue is the text file `identifiers.table`; users can add tables of the same format. The
+columns `type` and `ext` describe binary values in a small notation (`notation`), which is compiled to layouts
+(`layouts`, `composites`).
 """
 
 from meshfleet.protocol.identifiers.catalogue import BUILTIN_CATALOGUE, IdentifierCatalogue

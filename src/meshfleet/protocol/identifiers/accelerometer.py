@@ -1,4 +1,7 @@
-"""Configuration of the accelerometer (8200): a byte of bit fields, which scale the bytes after it."""
+"""Layout of the accelerometer configuration (property 8200).
+
+The first byte consists of bit fields. Some of them determine the units of the bytes that follow.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ if TYPE_CHECKING:
     from meshfleet.protocol.fields import Json
 
 RATES_HZ: Final = (0, 1, 10, 25, 50, 100, 200, 400, 1620, 1344)
-"""Samples per second by code; 0 is off."""
+"""Samples per second for each rate code; 0 means off."""
 
 SCALES_G: Final = (2, 4, 8, 16)
-"""Full scale in g by code."""
+"""Full scale in g for each scale code."""
 
 THRESHOLD_STEPS_MG: Final = (16, 32, 62, 186)
-"""Step of a threshold in mg, by the code of the full scale."""
+"""Unit of the threshold bytes in mg, for each scale code."""
 
 BLOCKING_STEP_MS: Final = 100
-"""Step of the blocking time in ms."""
+"""Unit of the blocking time byte in ms."""
 
 _SIZE: Final = 7
 _SEVEN_BITS = NumberLayout(1, signed=False, limits=(0, 127))
@@ -49,9 +52,9 @@ _FIELD_NAMES: Final = (
 
 
 class AccelerometerLayout(Layout):
-    """Seven bytes: an object with rate in Hz, full scale in g, thresholds in mg and blocking time in ms.
+    """Seven bytes; in JSON an object with rate in Hz, full scale in g, thresholds in mg, blocking time in ms.
 
-    A duration counts samples: its length in seconds depends on the rate.
+    A duration is a number of samples, so its length in seconds depends on the rate.
     """
 
     def decode(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
@@ -80,7 +83,7 @@ class AccelerometerLayout(Layout):
         return dict(zip(_FIELD_NAMES, values, strict=True)), end
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode the configuration object; thresholds and the blocking time are rounded to their steps."""
+        """Encode the configuration object. Thresholds and the blocking time are rounded to their units."""
         configuration = _ConfigurationObject(value, field)
         rate_code = configuration.encode_choice("outputDataRate", RATES_HZ)
         scale_code = configuration.encode_choice("fullScale", SCALES_G)
@@ -103,7 +106,7 @@ class AccelerometerLayout(Layout):
 
 
 class _ConfigurationObject:
-    """Configuration object to encode, with a method for each kind of field."""
+    """JSON object to encode, with a method for each kind of field."""
 
     def __init__(self, value: Json, field: str) -> None:
         if not isinstance(value, dict):

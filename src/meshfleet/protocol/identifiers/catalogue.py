@@ -1,4 +1,4 @@
-"""Catalogue of identifiers by id and by name, and parser of identifier tables."""
+"""Catalogue of identifiers, searchable by id and by name, and parser of identifier tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import IdentifierName
 
 
-# Tables of identifiers: `#` comments, a header, then a line for each identifier with columns between `|`.
+# Identifier tables consist of `#` comments, a header line, and a line of columns separated by `|` for each
+# identifier.
 
 TABLE_COLUMNS: Final = ("id", "name", "dictionary", "kind", "type", "unit", "access", "ext", "note")
 
@@ -34,9 +35,10 @@ TABLE_COLUMNS: Final = ("id", "name", "dictionary", "kind", "type", "unit", "acc
 def parse_identifier_table(
     text: str, source: str, *, existing: Iterable[IdentifierDefinition] = ()
 ) -> dict[int, IdentifierDefinition]:
-    """Parse a table. Return its entries by line number; raise `MalformedCatalogue` with all mistakes at once.
+    """Parse an identifier table. Return its entries by line number.
 
-    If it is added to the `existing` entries, no name may belong to two identifiers.
+    Raise `MalformedCatalogue` with all faults of the table. A name that an entry of `existing` has under
+    another id is a fault too.
     """
     entries: dict[int, IdentifierDefinition] = {}
     mistakes: list[Mistake] = []
@@ -78,7 +80,7 @@ def _find_conflicts(
 
 
 def _parse_entry(cells: list[str]) -> IdentifierDefinition | list[str]:
-    """Parse a row. Return its entry, or a list of all mistakes in it."""
+    """Parse the cells of a line. Return the entry, or a list of all faults in the line."""
     if len(cells) != len(TABLE_COLUMNS):
         return [f"{len(cells)} columns; {len(TABLE_COLUMNS)} are required"]
     row = dict(zip(TABLE_COLUMNS, cells, strict=True))
@@ -141,7 +143,7 @@ def _parse_type(text: str) -> Layout | None:
 
 
 def _parse_extension(text: str) -> RecordLayout | None:
-    """Parse the layout of an extension. All its fields become optional: older devices send fewer."""
+    """Parse the layout of an extension. All its fields become optional, as older devices send fewer."""
     if not text:
         return None
     layout = parse_layout(text)
@@ -164,7 +166,7 @@ _CELL_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 class IdentifierCatalogue:
-    """Catalogue of identifiers by id and by name."""
+    """Finds identifiers by id or name, and converts their values."""
 
     def __init__(self, entries: Iterable[IdentifierDefinition]) -> None:
         self._by_id = {entry.id: entry for entry in entries}
@@ -175,16 +177,16 @@ class IdentifierCatalogue:
 
     @classmethod
     def parse(cls, text: str, source: str) -> IdentifierCatalogue:
-        """Parse a table; `source` is its name in errors.
+        """Create a catalogue from an identifier table; `source` is its name in error messages.
 
-        Raise `MalformedCatalogue` with all mistakes at once.
+        Raise `MalformedCatalogue` with all faults of the table.
         """
         return cls(parse_identifier_table(text, source).values())
 
     def extended(self, text: str, source: str) -> IdentifierCatalogue:
-        """Return a catalogue with a user's table added.
+        """Return a catalogue to which the table of a user is added.
 
-        An entry replaces the existing one with the same id.
+        An entry of the table replaces the existing entry with the same id.
         """
         return IdentifierCatalogue([*self, *parse_identifier_table(text, source, existing=self).values()])
 
@@ -210,15 +212,15 @@ class IdentifierCatalogue:
             raise UnknownIdentifier("identifier", f"{quote_input(text)} is not in the catalogue") from None
 
     def decode(self, identifier: str, raw: bytes) -> DecodedValue:
-        """Decode a raw value of this identifier to JSON."""
+        """Decode a raw value of the identifier with this id or name to JSON."""
         return self[identifier].decode(raw)
 
     def encode(self, identifier: str, value: Json, ext: dict[str, Json] | None = None) -> bytes:
-        """Encode a JSON value of this identifier."""
+        """Encode a JSON value, and its extension fields, of the identifier with this id or name."""
         return self[identifier].encode(value, ext)
 
 
-# The table is part of the package, like a module, and is loaded with this one.
+# The table is a file of this package and is loaded when this module is imported.
 BUILTIN_CATALOGUE: Final = IdentifierCatalogue.parse(
     (resources.files(__package__) / "identifiers.table").read_text("utf-8"), "identifiers.table"
 )

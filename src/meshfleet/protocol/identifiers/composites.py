@@ -23,13 +23,13 @@ class RecordField(NamedTuple):
     name: str
     layout: Layout
     optional: bool = False
-    """Whether a value may end before this field (value-17)."""
+    """Whether this field, and all after it, may be missing at the end of a value (value-17)."""
     default: int | None = None
-    """Value to write if the JSON object does not have the field."""
+    """Value to write if the JSON object does not have the field; None if the field is required."""
 
 
 class _FieldRun(NamedTuple):
-    """Consecutive fields of fixed size, unpacked in one call."""
+    """Consecutive fields of fixed size that are unpacked by one call of `struct`."""
 
     size: int
     unpack: Callable[[bytes, int], tuple[Any, ...]]
@@ -38,9 +38,10 @@ class _FieldRun(NamedTuple):
 
 
 class RecordLayout(Layout):
-    """Consecutive fields; an object in JSON (value-16).
+    """Fields one after the other; an object in JSON (value-16).
 
-    Fields of fixed size come first; then either optional ones, or one field that extends to the end.
+    Required fields of fixed size come first. After them come either optional fields of fixed size, or one
+    field that extends to the end of the value.
     """
 
     def __init__(self, fields: Sequence[RecordField]) -> None:
@@ -49,7 +50,7 @@ class RecordLayout(Layout):
         fixed_fields = [field for field in fields if isinstance(field.layout, FixedLayout)]
         self._last_field = fields[-1] if len(fixed_fields) < len(fields) else None
         required_count = sum(not field.optional for field in fixed_fields)
-        # A value may end before each optional field: the longest run that fits is unpacked.
+        # A value may end before any optional field: there is a run for each length, the longest first.
         self._runs = [
             _build_run(fixed_fields[:end]) for end in range(len(fixed_fields), required_count - 1, -1)
         ]
@@ -60,11 +61,11 @@ class RecordLayout(Layout):
         return self._last_field is None
 
     def with_optional_fields(self) -> RecordLayout:
-        """Return this record for the end of a value, where any field may be missing."""
+        """Return a copy of this record in which all fields are optional, without defaults."""
         return RecordLayout([field._replace(optional=True, default=None) for field in self._fields])
 
     def decode(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
-        """Decode the fields that are present. An incomplete optional field is left unread."""
+        """Decode the fields that are present. The bytes of an incomplete optional field are not decoded."""
         size, unpack, names, converters = self._runs[0]
         if at + size > len(raw):
             size, unpack, names, converters = self._find_longest_run(raw, at)
@@ -84,7 +85,7 @@ class RecordLayout(Layout):
         raise build_too_short_error(raw, at + self._runs[-1].size)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode an object that has only fields of this record."""
+        """Encode a JSON object. Raise `UnencodableValue` if it has other fields than this record."""
         if not isinstance(value, dict):
             raise UnencodableValue(field, f"{quote_input(value)} is not an object")
         if unknown := value.keys() - self.names:
@@ -117,14 +118,14 @@ def _build_run(fields: Sequence[RecordField]) -> _FieldRun:
 
 
 class ListLayout(Layout):
-    """Count, followed by that many elements; an array in JSON (value-18)."""
+    """Number of elements, followed by the elements; an array in JSON (value-18)."""
 
     def __init__(self, count: NumberLayout, element: FixedLayout) -> None:
         self._count = count
         self._element = element
 
     def decode(self, raw: bytes, at: int) -> tuple[list[Json], int]:
-        """Decode the elements."""
+        """Decode the elements to an array."""
         count, start = self._count.decode(raw, at)
         end = start + count * self._element.size
         if end > len(raw):
@@ -149,7 +150,8 @@ class ListLayout(Layout):
 class DictionaryLayout(Layout):
     """Entries of key, length and value, ordered by key; an object in JSON (value-19, value-20).
 
-    An unknown key, or a value that does not fit its layout, appears as hex under the number of its key.
+    Keys are one byte; the object has names instead. If a key has no name, or its value cannot be decoded, the
+    object has the key as a decimal number, such as "7", and the value as hex.
     """
 
     def __init__(self, entries: Mapping[int, tuple[str, Layout]]) -> None:
@@ -157,7 +159,7 @@ class DictionaryLayout(Layout):
         self._keys = {name: key for key, (name, _) in entries.items()}
 
     def decode(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
-        """Decode an object; a dictionary extends to the end of the value."""
+        """Decode entries up to the end of the raw value to an object."""
         values: dict[str, Json] = {}
         last_key = -1
         while at < len(raw):
@@ -182,7 +184,7 @@ class DictionaryLayout(Layout):
         return str(key), data.hex()
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode an object whose keys are known names, or key numbers with hex values."""
+        """Encode an object. Its keys are names, or decimal numbers whose values are hex."""
         if not isinstance(value, dict):
             raise UnencodableValue(field, f"{quote_input(value)} is not an object")
         encoded: dict[int, bytes] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Identifier, IdentifierName
 
 REMAINDER_KEY: Final = "rest"
-"""Key in `ext` for unknown trailing bytes, as hex (value-24)."""
+"""Field of `ext` with the bytes after the known fields, as hex (value-24)."""
 
 
 class IdentifierKind(StrEnum):
@@ -31,11 +31,11 @@ class IdentifierKind(StrEnum):
     COMMAND = "command"
     """Property that triggers an action when written."""
     INTERNAL = "internal"
-    """Used only within the mesh and never reported."""
+    """Identifier that is used only within the mesh and never reported."""
 
 
 class IdentifierAccess(StrEnum):
-    """Access that requests have to an identifier."""
+    """Says whether requests may read or write an identifier."""
 
     READ = "r"
     WRITE = "w"
@@ -44,24 +44,24 @@ class IdentifierAccess(StrEnum):
 
 
 class DecodedValue(Struct, frozen=True, gc=False):
-    """Raw value as JSON."""
+    """JSON value decoded from a raw value."""
 
     value: Json
     ext: dict[str, Json] | None = None
-    """Fields of the extension after the value (value-21); None: there is none."""
+    """Fields of the extension, which follows the value (value-21); None if no bytes follow the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentifierDefinition:
-    """Identifier with the layout of its values."""
+    """Entry of the catalogue: an identifier and the layout of its values."""
 
     id: Identifier
     name: IdentifierName
     dictionary: int | None
-    """Dictionary version that introduced the name; None: unknown."""
+    """Version of the vendor's identifier dictionary that introduced the name; None if unknown."""
     kinds: frozenset[IdentifierKind]
     type: str
-    """Layout in the notation of the table; `raw`: unknown."""
+    """Layout in the notation of identifier tables; `raw` if it is unknown."""
     unit: str
     access: IdentifierAccess
     ext: str
@@ -70,7 +70,7 @@ class IdentifierDefinition:
     extension: RecordLayout | None
 
     def decode(self, raw: bytes) -> DecodedValue:
-        """Decode a raw value to JSON, and the bytes after it to `ext` (value-21)."""
+        """Decode a raw value to JSON, and the bytes after the value to `ext` (value-21)."""
         if self.layout is None:
             raise UnknownIdentifier(
                 "identifier", f"{self.name} ({self.id}) has no known layout, only raw values"
@@ -97,7 +97,10 @@ class IdentifierDefinition:
         return raw + self._encode_extension(raw, ext)
 
     def _encode_extension(self, raw: bytes, ext: dict[str, Json]) -> bytes:
-        """Encode the extension of a value; raise UnencodableValue if it could not be decoded again."""
+        """Encode the extension that follows the encoded value `raw`.
+
+        Raise UnencodableValue if decoding would not give the same extension.
+        """
         fields = {name: value for name, value in ext.items() if name != REMAINDER_KEY}
         remainder = ext.get(REMAINDER_KEY, "")
         if not isinstance(remainder, str):

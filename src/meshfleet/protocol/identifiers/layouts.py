@@ -1,10 +1,10 @@
 """Layouts: conversion of raw bytes to JSON values and back. All numbers are big-endian (value-1).
 
-`decode` takes the raw value and an offset, and returns the JSON value and the offset after it. `encode` takes
-a JSON value and its path for error messages, and returns the bytes.
+`decode` takes the raw value and the offset at which to start, and returns the JSON value and the offset of
+the next byte. `encode` takes a JSON value and its path for error messages, and returns the bytes.
 
-Most layouts are a `FixedLayout`: a format of the `struct` module for one Python value, and a conversion of
-that value to JSON. Records combine the formats of their fields and unpack them in one call.
+Most layouts are a `FixedLayout`: a format of Python's `struct` module that unpacks one value, and a function
+that converts this value to JSON. Records combine the formats of their fields and unpack them in one call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Layout(Protocol):
-    """Binary form of a value."""
+    """Converts the binary form of a value to JSON and back."""
 
     @abstractmethod
     def decode(self, raw: bytes, at: int) -> tuple[Json, int]:
@@ -39,17 +39,17 @@ class Layout(Protocol):
         """Encode a JSON value, or raise `UnencodableValue`."""
 
     def encode_before_extension(self, value: Json, field: str) -> bytes:
-        """Encode a JSON value that is followed by an extension."""
+        """Encode a JSON value after which the bytes of an extension follow."""
         return self.encode(value, field)
 
 
 def build_too_short_error(raw: bytes, needed: int) -> UndecodableValue:
-    """Return the error for a raw value that ends too early."""
+    """Return the error for a raw value of fewer than `needed` bytes."""
     return UndecodableValue("value", f"has {len(raw)} bytes; at least {needed} are required")
 
 
 class FixedLayout(Layout):
-    """Layout of fixed size."""
+    """Layout whose values all have the same size."""
 
     def __init__(self, struct_format: str, convert: Callable[[Any], Json] | None = None) -> None:
         """Create a layout from a `struct` format for one value; `convert` converts that value to JSON."""
@@ -83,7 +83,7 @@ class VoidLayout(Layout):
 
 
 class BoolLayout(FixedLayout):
-    """One byte, 0 or 1 (value-3)."""
+    """One byte, 0 or 1; a boolean in JSON (value-3)."""
 
     def __init__(self) -> None:
         super().__init__("B", _byte_to_bool)
@@ -102,7 +102,7 @@ def _byte_to_bool(byte: int) -> bool:
 
 
 class FlagLayout(BoolLayout):
-    """Byte of flags with one known bit; the others are cleared when written."""
+    """Byte of which one bit is known; a boolean in JSON. The other bits are written as 0."""
 
     def __init__(self, bit: int) -> None:
         super().__init__()
@@ -125,12 +125,15 @@ _STRUCT_CODES = {
 
 
 class NumberLayout(FixedLayout):
-    """Whole number, optionally scaled, optionally with limits for writing (value-4 to value-6, value-10)."""
+    """Whole number, divided by `scale` in JSON; `limits` apply to encoding (value-4 to value-6, value-10)."""
 
     def __init__(
         self, size: int, *, signed: bool, scale: int = 1, limits: tuple[int, int] | None = None
     ) -> None:
-        """Create the layout. Raise `ValueError` if the limits exceed the range of `size` bytes."""
+        """Create the layout. `limits` are in units of the raw number.
+
+        Raise `ValueError` if they exceed the range of `size` bytes.
+        """
         code = _STRUCT_CODES.get((size, signed), f"{size}s")
         super().__init__(code, _number_converter(code, scale))
         self._signed = signed
@@ -147,11 +150,11 @@ class NumberLayout(FixedLayout):
         return (self._scale, self.low, self.high) == (1, 0, (1 << 8 * self.size) - 1)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a number; a scaled one is rounded to its resolution."""
+        """Encode a number. With a scale, it is rounded to the nearest raw number."""
         if not is_number(value):
             raise UnencodableValue(field, f"{quote_input(value)} is not a number")
         low, high = (limit if self._scale == 1 else limit / self._scale for limit in (self.low, self.high))
-        # A value too far outside for rounding is not multiplied: the product might overflow.
+        # A value more than 1 outside the limits is not multiplied, as the product might overflow.
         number: int = round(value * self._scale) if low - 1 <= value <= high + 1 else self.high + 1
         if not self.low <= number <= self.high:
             raise UnencodableValue(field, f"{quote_input(value)} is not between {low} and {high}")
@@ -161,7 +164,7 @@ class NumberLayout(FixedLayout):
 
 
 def _number_converter(code: str, scale: int) -> Callable[[Any], Json] | None:
-    """Return the conversion of an unpacked value to a number; None if it is the number already."""
+    """Return a function that converts an unpacked value to the number; None if no conversion is needed."""
     if code.endswith("s"):
         return lambda data: int.from_bytes(data, "big") if scale == 1 else int.from_bytes(data, "big") / scale
     return None if scale == 1 else lambda number: number / scale
@@ -175,16 +178,19 @@ def is_number(value: Json) -> bool:
 
 
 class EnumLayout(FixedLayout):
-    """Number that represents a keyword (value-11)."""
+    """Number that stands for a keyword; the keyword in JSON (value-11)."""
 
     def __init__(self, number: NumberLayout, words: Mapping[str, int]) -> None:
-        """Create the layout. Raise `UnencodableValue` if the number of a keyword does not fit."""
+        """Create the layout from the number of each keyword.
+
+        Raise `UnencodableValue` if a number does not fit the layout `number`.
+        """
         self._encoded = {keyword: number.encode(code, keyword) for keyword, code in words.items()}
         self._keywords = {raw: keyword for keyword, raw in self._encoded.items()}
         super().__init__(f"{number.size}s", self._find_keyword)
 
     def _find_keyword(self, raw: bytes) -> str:
-        # Undecodable, as for a gateway without this entry: the raw value is better than a guess.
+        # An error, as from a gateway that does not know the number: the raw value is better than a guess.
         if raw not in self._keywords:
             raise UndecodableValue("value", f"{raw.hex()} is not a value of this enumeration")
         return self._keywords[raw]
@@ -219,7 +225,7 @@ def _require_finite(number: float) -> float:
 
 
 class TextLayout(Layout):
-    """Remaining bytes as UTF-8 text (value-8)."""
+    """UTF-8 text up to the end of the value (value-8)."""
 
     def decode(self, raw: bytes, at: int) -> tuple[str, int]:
         """Decode the text."""
@@ -254,7 +260,7 @@ class HexLayout(FixedLayout):
 
 
 class VersionLayout(FixedLayout):
-    """Version with major, minor, patch and beta number, 0 for a release; in a record (value-13, value-14)."""
+    """Version in a record: major, minor, patch, and beta number (0 for a release) (value-13, value-14)."""
 
     def __init__(self) -> None:
         super().__init__("4s", _format_version)
@@ -273,7 +279,7 @@ class VersionLayout(FixedLayout):
 
 
 class TrailingVersionLayout(Layout):
-    """Version at the end of a value, where the beta number of a release may be omitted."""
+    """Version at the end of a value: like `VersionLayout`, but a release may omit the byte of the beta."""
 
     def decode(self, raw: bytes, at: int) -> tuple[str, int]:
         """Decode a version of 3 or 4 bytes."""
@@ -283,11 +289,11 @@ class TrailingVersionLayout(Layout):
         return _format_version(raw[at:end]), end
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode `M.m.p` or `M.m.p-beta.b`, a release without the beta number."""
+        """Encode `M.m.p` as 3 bytes, `M.m.p-beta.b` as 4 bytes."""
         return self.encode_before_extension(value, field).removesuffix(b"\x00")
 
     def encode_before_extension(self, value: Json, field: str) -> bytes:
-        """Encode all 4 bytes: the next byte must not be mistaken for a beta number."""
+        """Encode always 4 bytes, so that the first byte of the extension is not taken for a beta number."""
         return VersionLayout().encode(value, field)
 
 
@@ -297,7 +303,7 @@ def _format_version(data: bytes) -> str:
 
 
 class DottedLayout(FixedLayout):
-    """Bytes as numbers separated by dots (value-15)."""
+    """Bytes that are written in JSON as numbers separated by dots, such as "1.0" (value-15)."""
 
     def __init__(self, parts: int) -> None:
         super().__init__(f"{parts}s", lambda data: ".".join(map(str, data)))

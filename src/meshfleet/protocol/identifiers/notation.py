@@ -1,14 +1,14 @@
 """Notation of layouts in identifier tables, and its parser.
 
 void bool u8 u16 u32 u48 s8 s16 s32 float text mac version version4 accelerometer
-hex(65)                       that many bytes, as hex
-dotted(2)                     that many bytes, as 1.0
-bit(0)                        a byte of flags with this known bit
-s16/100                       a scaled number
+hex(65)                       65 bytes, as hex
+dotted(2)                     2 bytes, as "1.0"
+bit(0)                        a byte of which only bit 0 is known
+s16/100                       a number that is divided by 100 in JSON
 u16 20..10240                 a number with limits for writing, in units of the raw number
 u8(dfu=1, connected=2)        numbers that represent keywords
 {interval: u16, priority: u8 = 2, msgSize?: u8}
-                              a record; `= 2` is written when absent, `?` marks fields a value may end before
+                              a record; `= 2` is the default for writing, `?` marks fields that may be missing
 [u8 mac]                      a counted list: the type of the count, the type of the elements
 dictionary(0 mac: mac, 1 variant: u8)
                               entries of key, length and value
@@ -66,14 +66,14 @@ _SIZED_LAYOUTS: Final[Mapping[str, tuple[Callable[[int], Layout], int, int]]] = 
     "dotted": (DottedLayout, 1, 8),
     "bit": (FlagLayout, 0, 7),
 }
-"""Layouts with a number in parentheses, and its lowest and highest value."""
+"""Layouts with a number in parentheses: the class, and the lowest and highest allowed number."""
 
 
 _TOKEN = re.compile(r"\s*(?:(-?[0-9]+|[A-Za-z][A-Za-z0-9]*)|(\.\.|[{}()\[\],:=?/]))")
 
 
 class NotationError(ValueError):
-    """Syntax error in the notation of a layout."""
+    """Raised for an error in the notation of a layout."""
 
 
 def parse_layout(text: str) -> Layout:
@@ -106,7 +106,7 @@ class _Parser:
         return is_match
 
     def expect(self, token: str) -> None:
-        """Consume a token that must come next; the empty one is the end. Raise NotationError otherwise."""
+        """Consume `token`, or raise NotationError if the next token is another one. "" means the end."""
         if self._token != token:
             raise NotationError(f"expected {_quote_token(token)}, found {_quote_token(self._token)}")
         self._next_token()
@@ -253,7 +253,7 @@ class _Parser:
 
 
 _MAX_COUNT_BYTES: Final = 2
-"""Maximum size of a count in bytes; a larger count would be implausible."""
+"""Maximum size of the element count of a list, in bytes; more would be implausible."""
 
 _MAX_KEY: Final = 255
 _MAX_FIELDS: Final = 255

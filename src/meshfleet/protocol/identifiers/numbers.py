@@ -1,9 +1,9 @@
-"""Numbers under which identifiers are stored.
+"""Conversion of identifiers to the numbers under which they are stored.
 
-A hex identifier is its own number. If it has leading zero bytes (`00ef`), its length is also in the number,
-above the four bytes of the value, so that it differs from the identifier `ef` (id-32). A name that is not in
-the catalogue gets a negative number, a hash of the name: every process computes the same one, without a
-shared list.
+The number of a hex identifier is its value. If the identifier has leading zero bytes, its length in bytes is
+added above the lowest 32 bits, so that `00ef` and `ef` have different numbers (id-32). The number of a name
+that is not in the catalogue is negative, computed from a hash of the name. So every process computes the same
+number, without a shared list.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 _VALUE_BITS: Final = 32
-"""Bits of the value; the length is stored above them unless it follows from the value."""
+"""Number of bits for the value. The length is above them, or 0 if there are no leading zero bytes."""
 
 
 def identifier_to_int(text: AnyIdentifier) -> int:
-    """Return the number of an identifier: the same for its hex and its name (report-37)."""
+    """Return the stored number of an identifier: the same for its hex and for its name (report-37)."""
     if is_identifier(text):
         return _hex_to_int(text)
     if (entry := BUILTIN_CATALOGUE.find(text)) is not None:
@@ -33,7 +33,7 @@ def identifier_to_int(text: AnyIdentifier) -> int:
 
 
 def identifier_from_int(number: int) -> Identifier:
-    """Return the hex identifier of a number that is not negative."""
+    """Return the hex identifier of a stored number, which must not be negative."""
     length, value = divmod(number, 1 << _VALUE_BITS)
     return Identifier(value.to_bytes(length or _min_length(value)).hex())
 
@@ -44,5 +44,5 @@ def _hex_to_int(text: str) -> int:
 
 
 def _min_length(value: int) -> int:
-    """Return the number of bytes of a value without leading zeros."""
+    """Return the number of bytes that a value needs, at least 1."""
     return max(1, (value.bit_length() + 7) // 8)

@@ -13,11 +13,11 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _TIMES = ("status", "radio", "battery", "gateway", "model", "variant", "firmware", "hardware")
 
 _SQLITE = (
-    # A batch as it came in, until a segment holds it.
+    # Received batches of samples that no segment contains yet.
     "CREATE TABLE sample_journal (id INTEGER PRIMARY KEY, batch BLOB NOT NULL)",
-    # Files with samples of one day; `day` is null for those whose own time is not believed. `origin` is the
-    # lowest number among the files that one was made of. No number comes again: what has one and is not here
-    # any more is known to be of no use.
+    # Segment files, each with samples of one day; `day` is NULL for samples with an implausible time.
+    # `origin` is the lowest id among the files from which a file was merged. Ids are never reused: a file
+    # with a lower id than the newest that is not registered here is no longer needed.
     """CREATE TABLE sample_segment (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         day INTEGER,
@@ -46,8 +46,8 @@ _COLUMNS = """
 _IDENTITY = "PRIMARY KEY (device, kind, identifier, time, seq)"
 _POSTGRESQL = (
     f"CREATE TABLE sample ({_COLUMNS} CONSTRAINT pk_sample {_IDENTITY}) PARTITION BY LIST (kind)",
-    # What was reported, and what minutes of other reports were rolled up to: they are not kept equally long.
-    # Partitions of these are made by the day: ahead, or when the first sample of a day comes.
+    # Reported samples, and values per minute rolled up from other reports; their retention differs. Each has
+    # a partition per day, created in advance or with the first sample of the day.
     "CREATE TABLE sample_reported PARTITION OF sample FOR VALUES IN (0, 1, 2, 3) PARTITION BY RANGE (time)",
     "CREATE TABLE sample_rolled PARTITION OF sample FOR VALUES IN (4, 5) PARTITION BY RANGE (time)",
     f"""CREATE TABLE sample_stray ({_COLUMNS}

@@ -12,7 +12,7 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Create the tables and add the heartbeat interval."""
+    """Create the tables, and add the column of the usual heartbeat interval."""
     op.add_column("device_state", sa.Column("rhythm", sa.BigInteger(), nullable=True))
     op.create_table(
         "connectivity",

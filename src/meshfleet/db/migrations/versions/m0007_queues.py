@@ -1,6 +1,6 @@
 """Indexes of executions: by position in the queue, and by job, state and device.
 
-The indexes of active executions are rebuilt with OR conditions instead of a list: SQLite is slow with lists.
+The indexes of active executions are rebuilt with a condition of ORs instead of IN, which is slow in SQLite.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ACTIVE = sa.text(
 
 
 def upgrade() -> None:
-    """Replace one index by two, and recreate three."""
+    """Replace the index of the queue by two, and recreate the three indexes of active executions."""
     op.drop_index("ix_execution_job_state_wave_due", "execution")
     op.create_index(op.f("ix_execution_job_state_device"), "execution", ["job", "state", "device"])
     op.create_index(

@@ -1,7 +1,7 @@
-"""Key of queued MQTT messages: their position in the queue instead of a packet id.
+"""Changes the key of queued MQTT messages from the packet id to the position in the queue.
 
-The packet id follows from the position (position % 65535 + 1), so more than 65,535 messages can be queued.
-Existing rows keep their order and packet ids: ids were counted up and started again at 1 after 65,535.
+More than 65,535 messages can now be queued: the packet id is position % 65535 + 1. Existing rows keep their
+order and their packet ids. Packet ids were counted up and started again at 1 after 65,535.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ FROM (
 
 
 def upgrade() -> None:
-    """Create the table again and copy its rows."""
+    """Create the table of queued messages with the new key, and copy the rows of the old table."""
     op.rename_table("broker_message", "broker_message_by_id")
-    if op.get_bind().dialect.name == "postgresql":  # where the new keys could not have the same names
+    if (
+        op.get_bind().dialect.name == "postgresql"
+    ):  # the names of its constraints must be free for the new table
         for name in ("pk_broker_message", "broker_message_session_fkey"):
             op.drop_constraint(name, "broker_message_by_id")
     op.create_table(

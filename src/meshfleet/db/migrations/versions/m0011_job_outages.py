@@ -1,4 +1,4 @@
-"""Columns that suspend the deadlines of an update during an outage and limit its last request."""
+"""Adds columns that suspend the deadlines of an update in an outage, and a deadline for its last request."""
 
 from __future__ import annotations
 

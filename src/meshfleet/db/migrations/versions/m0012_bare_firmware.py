@@ -1,7 +1,7 @@
-"""Flag of firmware records whose file is a bare image.
+"""Adds a flag to firmware records whose file is a bare image, not a zip archive.
 
-Before, a file of type 1 was a bare image unless it was a zip archive, and a file named .zip had to be one.
-The content is not available here, so existing records are classified by their file names.
+A migration cannot read the files, so existing records of type 1 are classified by their file names. That is
+safe: a file named .zip was accepted only if it was a zip archive.
 """
 
 from __future__ import annotations

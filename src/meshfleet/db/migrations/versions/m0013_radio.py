@@ -10,5 +10,5 @@ down_revision = "0012"
 
 
 def upgrade() -> None:
-    """Add the column. Until a device's next reading the gateway of its last one is unknown."""
+    """Add the column. It is NULL until the next radio reading of the device."""
     op.add_column("device_state", sa.Column("radio_gateway", sa.BigInteger(), nullable=True))
