@@ -1,4 +1,7 @@
-"""Commands of users to a job. Each is one transaction that locks the row of the job (rest-137)."""
+"""Changes of a job that a user requests: apply, pause, resume, cancel, delete.
+
+Each is one transaction that locks the row of the job (rest-137).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
 
 
 def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> None:
-    """Delete a job; its executions are removed later. Raise `Conflict` if it may still run updates."""
+    """Delete a job. The job runner removes its executions later.
+
+    Raise `Conflict` if the job may still run updates.
+    """
     query = select(job).where(job.c.id == job_number).with_for_update()
     row = connection.execute(query).first()
     if row is None:
@@ -77,7 +83,7 @@ _CANCELABLE_STATES: Final = (
 
 
 def cancel_jobs_of_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> None:
-    """Start to cancel all open jobs of a firmware, in the transaction that withdraws it."""
+    """Set all open jobs of a firmware to CANCELING, in the transaction that withdraws the firmware."""
     is_cancelable = (
         (job.c.firmware == firmware_id) & job.c.finished_at.is_(None) & job.c.state.in_(_CANCELABLE_STATES)
     )
@@ -118,7 +124,10 @@ _STARTED_STATES: Final = frozenset({JobState.IN_PROGRESS, JobState.PAUSED})
 
 
 def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Start a job created with `autoApply` false, or let devices start their staged image (rest-132)."""
+    """Start a job that was created with `autoApply` false (rest-132).
+
+    If the job stages images and has started, let its devices install their staged image.
+    """
     row = _lock_job(connection, job_number)
     state = JobState(row.state)
     if state is JobState.CREATED:
@@ -161,7 +170,7 @@ def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 
 def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Start to cancel a job: queued updates never start, and those in progress are aborted if possible."""
+    """Set a job to CANCELING: no queued update starts, and updates in progress are aborted if possible."""
     row = _lock_job(connection, job_number)
     if row.state != JobState.CANCELING:
         canceled = {
@@ -179,7 +188,7 @@ COMMANDS: Final = {"apply": apply_job, "pause": pause_job, "resume": resume_job,
 def _lock_job(connection: Connection, job_number: int) -> Row[Any]:
     """Load the row of a job and lock it until the transaction ends.
 
-    Raise `NotFound` if there is none, and `Conflict` if the job has finished.
+    Raise `NotFound` if the job does not exist, and `Conflict` if it has finished.
     """
     row = connection.execute(select(job).where(job.c.id == job_number).with_for_update()).first()
     if row is None:

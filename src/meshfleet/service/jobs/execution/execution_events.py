@@ -1,4 +1,7 @@
-"""Application of events to active executions: due timers, results of requests, and registry news."""
+"""Applies events to active executions: due timers, results of requests, and registry news.
+
+Registry news are changes of a device in the device registry, such as heartbeats and its removal.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ _DELETE_UNLEASED: Final = "DELETE FROM job_outbox WHERE id IN numbers AND taken_
 
 
 class RequestResult(NamedTuple):
-    """Result of a request of the outbox."""
+    """Result of a request from the job outbox: a response, or why there is none."""
 
     request_id: str
     job: int
@@ -85,7 +88,7 @@ class RequestResult(NamedTuple):
 
 
 class AdvanceResult(NamedTuple):
-    """Changes made by one transaction."""
+    """Changes of executions that one transaction has made."""
 
     changed: list[ExecutionChange]
     request_count: int
@@ -127,7 +130,7 @@ def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> Upda
 
 
 def list_devices_with_news(connection: Connection) -> list[int]:
-    """Return devices with registry news that `apply_registry_news` would apply."""
+    """Return a limited number of devices with registry news, for `apply_registry_news`."""
     return sorted({device for _, device in load_registry_news(connection, None)})
 
 
@@ -138,7 +141,7 @@ def apply_registry_news(
     now: Moment,
     routes: GatewayRoutes | None = None,
 ) -> AdvanceResult:
-    """Apply the registry news of devices: heartbeats, DFU mode, removals, gateways that come and go."""
+    """Apply registry news of devices: heartbeats, DFU mode, removals, gateways that dis- or reconnected."""
     executions = [each.with_route(routes) for each in _load_active_executions(connection, devices)]
     news = load_registry_news(connection, devices)
     events = [
@@ -239,8 +242,9 @@ def _apply_events(
     now: Moment,
     slots: GatewaySlots | None = None,
 ) -> AdvanceResult:
-    """Decide and write what the events change. Only the first event of each device is applied."""
-    # A second event of a device would act on an outdated record; the registry or a timer brings it again.
+    """Decide and store how the events change the executions. Apply only the first event of each device."""
+    # A second event of a device would act on an outdated record. Nothing is lost: the registry or a timer
+    # produces the event again.
     events = list({each.execution.device: (each, event) for each, event in reversed(events)}.values())
     specs = spec_cache.load_specs(connection, {each.execution.job for each, _ in events})
     contexts = queries.load_contexts(connection, specs, [each for each, _ in events])
@@ -263,7 +267,7 @@ def _apply_events(
 
 
 def _decide(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int) -> Decision:
-    """Return the decision of the state machine. An execution that raises an error fails instead."""
+    """Return the decision of the state machine; if the state machine raises an error, fail the execution."""
     try:
         return add_stop_cause(advance_execution(x, event, context, now), context.spec)
     except Exception:  # noqa: BLE001 # one defect must not block the other executions
