@@ -1,8 +1,8 @@
-"""Handler of image requests: gateways request the URL of a firmware image (firmware-15 to firmware-20).
+"""Answers MQTT requests of gateways for the URL of a firmware image (firmware-15 to firmware-20).
 
-Gateways repeat a request without a response, so requests that cannot be handled now are dropped. On an
-external broker any client could send a request in the name of a gateway: the response goes to that gateway
-only, and only claimed gateways get a URL.
+Gateways repeat a request that gets no response, so requests that cannot be handled now are dropped. On an
+external broker any client could send a request in the name of a gateway. This is harmless: only claimed
+gateways get a URL, and the response goes to the topic of that gateway.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _ImageRequest(NamedTuple):
 
 
 class ImageRequestHandler:
-    """Handler of image requests, with a limited queue and a few workers."""
+    """Answers image requests of gateways, with a limited queue and a few workers."""
 
     def __init__(self, database: Database, transport: Transport, url_signer: ImageUrlSigner) -> None:
         self._database = database

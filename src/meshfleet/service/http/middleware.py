@@ -1,4 +1,4 @@
-"""Outermost layer around all routes: path decoding, body timeouts, security headers, request metrics."""
+"""Middleware around all routes: path decoding, body timeouts, security headers, request metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECURITY_HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Headers of every response that does not set them itself."""
+"""Headers that are added to every response unless it sets them itself."""
 
 STRICT_TRANSPORT_SECURITY: Final = "max-age=31536000"
 """Value of the header `Strict-Transport-Security`, for every response over TLS."""
@@ -45,11 +45,11 @@ _RAW_TLS_HEADERS: Final = [
 """Headers as ASGI sends them."""
 
 _UPLOADS: Final = {("POST", FIRMWARE_PATH)}
-"""Operations whose body timeout applies per chunk. Only admins get as far as sending the body."""
+"""Methods and paths whose body timeout applies to each chunk. The body is read only if an admin sends it."""
 
 
 class OuterMiddleware:
-    """ASGI middleware around the whole application."""
+    """ASGI middleware around the whole application; see the module."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, limits: HttpLimits) -> None:
         self._app = app
@@ -80,7 +80,7 @@ class OuterMiddleware:
 
 
 class _ResponseSender:
-    """`send` of one request that adds the security headers and keeps the status."""
+    """ASGI `send` of one request that adds the security headers and stores the status for metrics."""
 
     def __init__(self, send: Send, *, secure: bool) -> None:
         self.status = 0
@@ -98,7 +98,10 @@ class _ResponseSender:
 
 
 def _with_body_timeout(receive: Receive, seconds: float, *, per_chunk: bool) -> Receive:
-    """Return a `receive` that raises `TooSlow` when the body, or with `per_chunk` a part of it, is late."""
+    """Return an ASGI `receive` that raises `TooSlow` if the body does not arrive within `seconds`.
+
+    With `per_chunk`, the timeout applies to each part of the body instead of the whole.
+    """
     clock = asyncio.get_running_loop().time
     deadline = clock() + seconds
     is_complete = False

@@ -87,7 +87,7 @@ class ResolvedTargets:
             )
 
     def list_eligible(self, *, connected: bool | None = None) -> Iterator[int]:
-        """Iterate over the eligible devices: connected ones (True), disconnected ones (False), or all (None)."""
+        """Iterate over the eligible devices: all (None), connected (True) or disconnected ones (False)."""
         rows = zip(self._devices, self._verdict_indexes, self._connected, strict=True)
         return (
             device
