@@ -119,7 +119,7 @@ class RouteDependencies(NamedTuple):
 
 
 class RestApi:
-    """REST interface of a service on one database. `app` is the ASGI application."""
+    """REST interface of a service. `app` is its ASGI application."""
 
     def __init__(  # noqa: PLR0913 # keyword-only settings for tests
         self,

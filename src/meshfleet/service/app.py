@@ -169,13 +169,13 @@ class _UvicornServer(uvicorn.Server):
         self.is_listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen and set `is_listening`."""
+        """Start to listen, then set `is_listening`."""
         await super().startup(sockets)
         self.is_listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the caller's event loop."""
+        """Install no signal handlers, because the caller's event loop handles signals."""
         yield
 
 
@@ -240,7 +240,7 @@ async def serve_api(
 
 def _build_uvicorn_config(settings: Settings, app: ASGIApp, http_limits: HttpLimits) -> uvicorn.Config:
     class Limited(HttpConnection):
-        """Connection with `http_limits` as a class attribute: uvicorn creates connections without them."""
+        """Connection class with `http_limits`: uvicorn creates the connections and passes no limits."""
 
         limits = http_limits
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 Now = Callable[[], int]
-"""Function that returns a time in milliseconds since the epoch."""
+"""Function that returns the current time in milliseconds since the epoch."""
 
 _TOLERANCE_MS: Final = 1000
 """Milliseconds by which two equal clocks may seem to differ, as they are read one after the other."""

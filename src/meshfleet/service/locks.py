@@ -62,7 +62,7 @@ def _create_directory(folder: Path) -> None:
 def _make_private(folder: Path) -> None:
     """Remove the permissions of other users from the data directory.
 
-    Raise `UnusableFolder` if it belongs to another user or contains foreign files.
+    Raise `UnusableFolder` if others have permissions and it belongs to another user or has foreign files.
     """
     status = folder.stat()
     if os.name == "nt" or not status.st_mode & _OTHERS_MODE:  # Windows has no such modes

@@ -52,7 +52,7 @@ class Metrics:
         self._image_bytes.inc(count)
 
     def register(self, collector: Collector) -> None:
-        """Add the metrics of another part of the service."""
+        """Add a collector with the metrics of another part of the service."""
         self._registry.register(collector)
 
     def render(self, connected: int, disconnected: int) -> bytes:

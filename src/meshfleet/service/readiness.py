@@ -84,7 +84,7 @@ READINESS_TEXTS: Final = {
     ),
     ReadinessCode.DRAINING: "The service is shutting down.",
 }
-"""Texts for operators. They may change; the codes are stable."""
+"""Text of each code for operators. The texts may change, but the codes do not."""
 
 _SERVER_DISK_FULL_TEXT: Final = (
     "The disk of the database server is full. Reports are not acknowledged until space is free."

@@ -256,7 +256,7 @@ class Runtime:
         tasks.create_task(self._job_runner.run(), name="jobs")
 
     async def _watch_source(self) -> None:
-        """Suspend the detection of silent devices while no reports can arrive (rest-192)."""
+        """Pause the detection of offline devices while the broker cannot deliver reports (rest-192)."""
         while True:
             if self._source.trouble is not None:
                 self._presence.pause_detection(clock.now())

@@ -1,4 +1,4 @@
-"""Listening sockets of the service."""
+"""Opens listening sockets, and finds free ports."""
 
 from __future__ import annotations
 

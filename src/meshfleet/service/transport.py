@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Sends MQTT messages to gateways: the embedded broker, or the client of an external broker."""
+    """Exchanges MQTT messages with gateways: the embedded broker, or the client of an external broker."""
 
     def send(self, messages: Sequence[Publish]) -> None:
         """Queue messages for sending. They may be dropped if a gateway is disconnected or a queue is full."""

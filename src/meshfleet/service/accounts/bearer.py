@@ -79,7 +79,7 @@ class TokenSigner:
 
 
 _CACHE_MS: Final = 1000
-"""Lifetime of a cached authentication in milliseconds: changes by other processes apply after this time."""
+"""Milliseconds for which an authentication is cached: changes by other processes apply after this time."""
 
 _CACHE_SIZE: Final = 10_000
 

@@ -20,7 +20,7 @@ _FAILURE_LIFETIME_SECONDS: Final = 3600
 """Seconds after which a failed login no longer counts."""
 
 _MAX_ENTRIES: Final = 50_000
-"""Maximum number of entries; the oldest are dropped, so that a flood of names does not fill the memory."""
+"""Maximum number of stored names and addresses; the oldest are dropped, so that a flood fills no memory."""
 
 
 class ThrottleDecision(NamedTuple):

@@ -224,7 +224,7 @@ def build_report_channel(kind: Kind, prefix: str) -> ChannelDescription:
 
 
 def build_request_channel(operation: Operation, prefix: str) -> ChannelDescription:
-    """Return the channel of requests to one gateway."""
+    """Return the channel of requests of one operation to one gateway."""
 
     def build_topic(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return RequestTopic(gateway, device, operation, identifier)
@@ -233,7 +233,7 @@ def build_request_channel(operation: Operation, prefix: str) -> ChannelDescripti
 
 
 def build_broadcast_channel(operation: Operation, prefix: str) -> ChannelDescription:
-    """Return the channel of requests to all gateways."""
+    """Return the channel of requests of one operation to all gateways."""
 
     def build_topic(_: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return BroadcastTopic(device, operation, identifier)
@@ -244,7 +244,7 @@ def build_broadcast_channel(operation: Operation, prefix: str) -> ChannelDescrip
 
 
 def build_response_channel(operation: Operation, prefix: str) -> ChannelDescription:
-    """Return the channel of responses to an operation."""
+    """Return the channel of responses to requests of one operation."""
 
     def build_topic(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return ResponseTopic(gateway, device, operation, identifier)

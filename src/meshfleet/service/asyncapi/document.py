@@ -111,7 +111,7 @@ class ServerDescription(NamedTuple):
 
     name: str
     host: str
-    """Host and port."""
+    """Host and port, separated by a colon."""
     protocol: str
     description: str
     path: str | None = None
@@ -161,7 +161,7 @@ def list_servers(settings: Settings, host: str | None = None) -> tuple[ServerDes
 
 
 def _list_public_servers(settings: Settings) -> tuple[ServerDescription, ...]:
-    """Return the broker address that gateways are configured with (rest-168)."""
+    """Return the broker address that gateways are configured with, as the only server (rest-168)."""
     if (address := settings.gateway_broker) is None:
         return ()
     host = f"[{address.host}]" if ":" in address.host else address.host

@@ -94,7 +94,7 @@ class ResolvedFilter(Struct, frozen=True):
     """Device filter in terms of the database: column values, and the ids of labels and devices."""
 
     columns: dict[str, Any]
-    """Columns of `device` and their required values."""
+    """Columns of the table `device` and the values that they must have."""
     labels: tuple[int, ...] = ()
     name: NamePattern | None = None
     ids: tuple[int, ...] | None = None
@@ -148,7 +148,7 @@ def has_label(device_id: ColumnElement[int], label_id: int) -> ColumnElement[boo
 
 
 def without_index(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return a column with a unary plus, which keeps SQLite from using an index on it."""
+    """Return a column with a unary plus, which keeps SQLite from using an index on the column."""
     return UnaryExpression(column, operator=_UNARY_PLUS, type_=column.type)
 
 

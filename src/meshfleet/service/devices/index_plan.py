@@ -48,10 +48,10 @@ Counting stops at the first limit that some condition does not reach: higher cou
 """
 
 _COUNT_CACHE_SECONDS: Final = 60.0
-"""Seconds for which a count is reused: it affects only the plan, not the result."""
+"""Seconds for which a count of devices is reused: an outdated count affects only the speed of a query."""
 
 _MAX_CACHED_COUNTS: Final = 1_000
-"""Maximum number of cached counts per connection."""
+"""Maximum number of cached counts per database connection."""
 
 _NAME_INDEX: Final = table("device_name", column("rowid", Integer), column("name_key", Text))
 """Trigram index of names (an FTS table)."""
@@ -80,9 +80,9 @@ class IndexScan(NamedTuple):
     ids: Select[Any]
     """Query that selects the devices; the device id is its first column."""
     columns: frozenset[str] = frozenset()
-    """Columns of the scanned index of `device`; empty for other scans."""
+    """Columns of the scanned index, if it is one of the table `device`; empty for other scans."""
     label: int | None = None
-    """Label whose devices are scanned; None for other scans."""
+    """Id of the label whose devices are scanned; None for other scans."""
     is_name_search: bool = False
     """Whether the trigram index of names is scanned."""
 
@@ -93,11 +93,11 @@ class IndexScan(NamedTuple):
 
 
 class QueryPlan(NamedTuple):
-    """Query that finds all matching devices along the chosen index."""
+    """Query that finds all matching devices by scanning the chosen index."""
 
     query: Select[Any]
     columns: Columns
-    """Sort columns, the id last, written so that SQLite uses the chosen index."""
+    """Sort columns with the device id last, written so that SQLite uses the chosen index."""
     first_id: ColumnElement[int] | int | None = None
     last_id: ColumnElement[int] | int | None = None
     """`first_id` and `last_id` bound the matching device ids if sorted by id; None means unknown."""

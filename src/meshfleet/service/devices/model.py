@@ -28,7 +28,7 @@ class DeviceFilter(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSort(StrEnum):
-    """Sort criterion of a device list; equal devices are ordered by id (rest-37)."""
+    """Sort criterion of a device list; devices with equal values are ordered by id (rest-37)."""
 
     ID = "id"
     NAME = "friendlyName"

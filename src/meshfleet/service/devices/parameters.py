@@ -39,7 +39,7 @@ def parse_gateway_mac(text: str, field: str = "mac") -> Mac:
 
 
 _MAX_LABELS: Final = 20
-"""Maximum number of labels of a filter: each one adds a condition to the query."""
+"""Maximum number of labels in a filter, because each adds a condition to the query."""
 
 _SORT_ORDERS: Final = {
     sign + sort: SortOrder(sort, reverse=bool(sign)) for sort in DeviceSort for sign in ("", "-")

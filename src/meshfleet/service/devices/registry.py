@@ -52,7 +52,7 @@ _ADD_NAMES: Final = (
 
 @contextmanager
 def update_name_index(connection: Connection, numbers: Sequence[int]) -> Iterator[None]:
-    """Keep SQLite's name index up to date while the block adds, renames or deletes these devices."""
+    """Update SQLite's index of names for devices that the `with` block adds, renames or deletes."""
     if connection.dialect.name == "sqlite" and numbers:
         bulk.execute_in(connection, _REMOVE_NAMES, numbers)
         yield

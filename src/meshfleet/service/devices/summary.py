@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def count_devices(connection: Connection, device_filter: DeviceFilter) -> Summary:
-    """Count the devices that match a filter (rest-42)."""
+    """Count the devices that match a filter, by connectivity, model, firmware and label (rest-42)."""
     connected, models, firmware = Counter[bool](), Counter[str](), Counter[str]()
     labels: dict[str, int] = {}
     selection = resolve_filter(connection, device_filter)
@@ -83,7 +83,7 @@ _SLOW_SECONDS: Final = 0.05
 """A summary is cached if counting took longer than this, in seconds."""
 
 _CACHE_SECONDS: Final = 10.0
-"""Seconds for which a cached summary is returned, marked as not exact."""
+"""Seconds for which a cached summary is returned; its `exact` is False."""
 
 _MAX_CACHED: Final = 100
 _MAX_RUNNING: Final = 20

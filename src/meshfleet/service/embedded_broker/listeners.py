@@ -32,7 +32,7 @@ _ACCEPTS_PER_YIELD: Final = 16
 """Maximum connections that are accepted in a row before other tasks run."""
 
 _RETRY_SECONDS: Final = 0.5
-"""Seconds before the next accept after an error, such as too many open files."""
+"""Seconds to wait after accepting a connection failed, for example because of too many open files."""
 
 
 async def accept_clients(broker: Broker, listeners: Sequence[MqttListener], settings: Settings) -> None:

@@ -126,7 +126,7 @@ class ExternalBrokerClient:
         self._report_level = slice(
             _find_report_level(prefix), _find_report_level(prefix) + len(_REPORT_LEVEL)
         )
-        """Characters of a topic at which reports have `/device/`; topics of responses differ there."""
+        """Slice of a topic that is `/device/` in topics of reports, but not in topics of responses."""
         self._max_age = max_age
         self._outbox: deque[_QueuedMessage] = deque()
         self._urgent: deque[tuple[Publish, asyncio.Future[None]]] = deque()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _QUEUE_LIMIT: Final = 1000
-"""Maximum queued requests; further ones are dropped."""
+"""Maximum image requests in the queue; further ones are dropped."""
 
 _WORKERS: Final = 4
 
@@ -55,11 +55,11 @@ class ImageRequestHandler:
         self._url_signer = url_signer
         self._queue: asyncio.Queue[_ImageRequest] = asyncio.Queue(_QUEUE_LIMIT)
         self.outcomes: Counter[str] = Counter()
-        """Number of requests by outcome: answered, unknown (firmware or gateway), malformed, dropped."""
+        """Number of image requests by outcome: answered, malformed, dropped, unknown firmware or gateway."""
         transport.subscribe(diagnostics.QUESTION_FILTER, self._on_message)
 
     async def run(self) -> None:
-        """Handle requests until canceled."""
+        """Answer image requests until canceled."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(_WORKERS):
                 tasks.create_task(self._run_worker(), name=f"firmware.image_requests {number}")

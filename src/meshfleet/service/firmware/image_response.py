@@ -128,6 +128,6 @@ def _build_etag(firmware: Firmware) -> str:
 
 
 def _build_disposition(file_name: str) -> str:
-    """Build the header with the file name, in ASCII and in UTF-8 (RFC 6266)."""
+    """Build the header `Content-Disposition` with the file name in ASCII and in UTF-8 (RFC 6266)."""
     ascii_name = "".join(char if char.isascii() and char not in '"\\%' else "_" for char in file_name)
     return f"attachment; filename=\"{ascii_name}\"; filename*=UTF-8''{quote(file_name, safe='')}"

@@ -37,7 +37,7 @@ _LOCK_CLASS: Final = 0x696D6167
 
 
 class ImageStore(Protocol):
-    """Store of firmware images."""
+    """Interface of a store of firmware images; see the module."""
 
     folder: Path
     """Directory for the files of uploads in progress."""
@@ -176,7 +176,7 @@ class DatabaseImageStore:
 
 
 def _lock_image(connection: Connection, sha256: bytes) -> None:
-    """Lock an image until the transaction ends."""
+    """Lock an image by its SHA-256 until the transaction ends."""
     key = int.from_bytes(sha256[:4], signed=True)
     connection.execute(select(func.pg_advisory_xact_lock(_LOCK_CLASS, key)))
 

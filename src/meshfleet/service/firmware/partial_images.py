@@ -23,7 +23,7 @@ PARTIAL_PREFIX: Final = ".arriving-"
 """Prefix of the file names of uploads. Files with it are deleted when the service starts."""
 
 _FLUSH_BYTES: Final = 1024 * 1024
-"""Bytes that are buffered before they are written."""
+"""Bytes that are collected in memory before they are written to the file."""
 
 
 class ReceivedImage(NamedTuple):

@@ -97,7 +97,7 @@ class UploadReceiver:
 
 
 class _FormParts:
-    """Parts of a multipart form, collected while they arrive."""
+    """Collects the parts of a multipart form while they arrive."""
 
     def __init__(self, image: PartialImage) -> None:
         self.fields: dict[str, list[str]] = {}
@@ -128,7 +128,7 @@ class _FormParts:
                 self._reject_part("is too long")
 
     def list_faults(self) -> list[Fault]:
-        """Return the faults of the form itself, without those of field values."""
+        """Return the faults of the form, such as a missing image; not those of field values."""
         if not self._seen_image:
             return [*self._faults, Fault(IMAGE, "is missing")]
         if not self.size:

@@ -37,8 +37,8 @@ _REQUEST_LINE_OVERHEAD: Final = len(b"  HTTP/1.1\r\n")
 _HEADER_OVERHEAD: Final = len(b": \r\n")
 """Bytes of spaces, colons and line ends in a request line and in a header."""
 _LINGER_SECONDS: Final = 2.0
-"""Seconds for a client that still sends to read why its request was rejected: closing at once would reset the
-connection and lose the response."""
+"""Seconds before a rejected connection is closed, so that the client can read the response: closing at once
+would reset the connection of a client that still sends, and lose the response."""
 
 _WEBSOCKET_PATH: Final = LIVE_PATH.encode("ascii")
 _READ_METHODS: Final = ("GET", "HEAD")
@@ -60,7 +60,7 @@ class _RequestRejected(Exception):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """HTTP connection of one client."""
+    """HTTP connection of one client, with the limits of `HttpLimits`."""
 
     limits: ClassVar = HTTP_LIMITS
 
@@ -106,7 +106,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Start counting and timing the head of the next request."""
+        """Start the size count and the timeout of the next request head."""
         super().on_message_begin()
         # For endless responses: a client that does not read must not keep the service from stopping.
         self.scope["state"]["abort"] = self.transport.abort
@@ -126,7 +126,7 @@ class HttpConnection(HttpToolsProtocol):
         self._count_head(len(name) + len(value) + _HEADER_OVERHEAD)
 
     def on_body(self, body: bytes) -> None:
-        """Pass on a part of a body."""
+        """Pass a part of the request body to the application."""
         self._has_body = True
         super().on_body(body)
 
@@ -185,12 +185,15 @@ class HttpConnection(HttpToolsProtocol):
             self._start_head_deadline()
 
     def _count_head(self, size: int) -> None:
-        """Count bytes of the request head that the parser has reported."""
+        """Add the size of a parsed part of the request head; reject the head if it is too large."""
         self._head_parsed += size
         self._check_head(self._head_parsed)
 
     def _count_unfinished(self, data: bytes) -> None:
-        """Count the bytes of an incomplete head: the parser reports a header only when it is complete."""
+        """Count the received bytes of an incomplete request head; reject the head if it is too large.
+
+        The parser reports a header only when it is complete, so endless headers would not be noticed.
+        """
         if not self._head_has_begun:
             self._head_read += len(data)
         elif not self._has_body:  # after a body the start of the head is unknown

@@ -42,7 +42,7 @@ _RAW_TLS_HEADERS: Final = [
     *_RAW_HEADERS,
     (b"strict-transport-security", STRICT_TRANSPORT_SECURITY.encode("ascii")),
 ]
-"""Headers as ASGI sends them."""
+"""Headers added to responses over TLS, as byte strings for ASGI."""
 
 _UPLOADS: Final = {("POST", FIRMWARE_PATH)}
 """Methods and paths whose body timeout applies to each chunk. The body is read only if an admin sends it."""
@@ -57,7 +57,7 @@ class OuterMiddleware:
         self._body_seconds = limits.body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request and measure its duration."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return

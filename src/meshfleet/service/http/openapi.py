@@ -149,7 +149,7 @@ def _add_security(operation: dict[str, Any], required: Role | None) -> None:
 
 
 def _add_problems(operation: dict[str, Any], required: Role | None, handler: HTTPRouteHandler) -> None:
-    """Add the problem responses of an operation, except those that it declares with a body of its own."""
+    """Add the problem responses of an operation, except for statuses that it declares with its own body."""
     problems = {*_iter_error_statuses(operation, required), *handler.opt.get("problems", ())}
     for status in sorted(problems - set(handler.responses or ())):
         operation["responses"][str(int(status))] = {

@@ -115,7 +115,7 @@ def build_choice_parser(known: Mapping[str, Value]) -> Callable[[str, str], Valu
 
 
 def parse_flag(text: str, field: str) -> bool:
-    """Parse `true` or `false`, in any case."""
+    """Parse `true` or `false` in upper or lower case."""
     if text.lower() not in {"true", "false"}:
         raise MalformedText(field, "must be true or false")
     return text.lower() == "true"

@@ -56,7 +56,7 @@ def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 
 def _build_audit_details(connection: Connection, row: Row[Any]) -> dict[str, Any]:
-    """Return the facts about a deleted job that the audit log keeps."""
+    """Return the details of a deleted job that are stored in the audit log."""
     version = select(firmware.c.version).where(firmware.c.id == row.firmware)
     counts = job_view.load_counts(connection, row.id).by_state()
     return {
@@ -141,7 +141,7 @@ def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
 
 
 def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Pause a job: no more updates start, and those in progress continue."""
+    """Pause a job: no more updates start, but updates in progress continue."""
     row = _lock_job(connection, job_number)
     if row.state != JobState.PAUSED:
         paused = {"state": str(JobState.PAUSED), "pause_reason": str(PauseReason.USER)}
@@ -152,7 +152,7 @@ def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
 def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
     """Resume a paused job.
 
-    Earlier failures no longer count for abort criteria. A job that paused at a gate starts the next wave.
+    Earlier failures no longer count for abort criteria. A job that paused after a wave starts the next wave.
     """
     row = _lock_job(connection, job_number)
     if row.state != JobState.PAUSED:

@@ -1,4 +1,4 @@
-"""Compatibility of devices with a firmware, checked when a job is created and before each update starts."""
+"""Checks whether a firmware fits a device, when a job is created and before each update starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_MODEL: Final = 0
 
 
 class ExclusionCode(StrEnum):
-    """Code of the reason why a device is excluded, in the order of the checks."""
+    """Reason why a device is excluded from a job. The codes are in the order in which they are checked."""
 
     WRONG_MODEL = "WRONG_MODEL"
     WRONG_HARDWARE = "WRONG_HARDWARE"

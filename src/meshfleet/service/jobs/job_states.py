@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build_start_columns(*, start_at: int | None, now: int) -> dict[str, Any]:
-    """Return the columns of a job that starts now, or is scheduled for its start time."""
+    """Return the new values of a job that starts now, or is scheduled because `start_at` is in the future."""
     if start_at is not None and start_at > now:
         return {"state": str(JobState.SCHEDULED)}
     return {

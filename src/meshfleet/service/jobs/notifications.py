@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExecutionChange(NamedTuple):
-    """Execution whose state changed."""
+    """Execution whose state changed: the device in the job, and its gateway."""
 
     job: int
     device: int

@@ -32,7 +32,7 @@ _BURST_MS: Final = 1000
 """Milliseconds for which a round may catch up on starts that the rate allowed, as rounds are not exact."""
 
 _NOT_COUNTED: Final = frozenset({E.QUEUED, E.REMOVED, E.SKIPPED, E.SUPERSEDED, E.CANCELED})
-"""States that do not count in percentages: executions that never started or left the job."""
+"""States of executions that never started or left the job; percentages do not count them."""
 
 _CRITERION_STATES: Final[Mapping[str, tuple[E, ...]]] = {
     "FAILED": (E.FAILED,),
@@ -69,14 +69,14 @@ class ExecutionCounts(dict[tuple[int, E], int]):
 
 
 class RolloutState(Struct, frozen=True, kw_only=True):
-    """State of a job in its rollout. Times are in milliseconds."""
+    """State of a job on which its next transition depends. Times are in milliseconds."""
 
     state: S
     body: NewJob
     start_at: int | None
     deadline: int | None
     wave_count: int
-    """Number of waves."""
+    """Number of waves of the job."""
     wave: int
     soaks_until: int | None
     paced_until: int
@@ -127,7 +127,7 @@ def _end(state: S, cause: str, counts: ExecutionCounts) -> JobTransition:
 
 
 def _check_abort_criteria(rollout: RolloutState, counts: ExecutionCounts) -> JobTransition | None:
-    """Return the transition that stops the job if an abort criterion is met."""
+    """Return the transition that pauses or cancels the job if an abort criterion is met, else None."""
     baseline = {E(state): count for state, count in rollout.abort_baseline.items()}
     now = {state: max(n - baseline.get(state, 0), 0) for state, n in counts.by_state(from_wave=0).items()}
     executed = sum(count for state, count in now.items() if state not in _NOT_COUNTED)
@@ -151,7 +151,7 @@ def _build_abort(criterion: Criterion, failed: int, executed: int) -> JobTransit
 
 
 def _next_wave(rollout: RolloutState, counts: ExecutionCounts, now: int) -> JobTransition | None:
-    """Return the transition after the current wave: soak, pause at the gate, or start the next wave."""
+    """Return the transition after the current wave: start the soak time, pause, or start the next wave."""
     if rollout.wave + 1 >= rollout.wave_count:
         return None
     passed, cause = _check_gate(rollout, counts)

@@ -53,7 +53,7 @@ class ExecutionSnapshot(NamedTuple):
     beats: int
     is_read: bool
     reason: str | None = None
-    """Last error; None if there is none."""
+    """Last error of the execution; None if there is none."""
     step: str | None = None
     until: int | None = None
     """Next deadline of the execution; None if it has none or its timers are suspended."""

@@ -51,7 +51,7 @@ class BatchMembers(NamedTuple):
     ready: frozenset[int]
     """Devices that can be updated now. Devices whose version is still being read are missing."""
     is_complete: bool
-    """Whether all members in this state are ready."""
+    """Whether all members in this state are in `ready`."""
 
 
 _NO_MEMBERS: Final = BatchMembers(frozenset(), is_complete=True)

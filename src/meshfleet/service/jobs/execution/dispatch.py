@@ -65,7 +65,10 @@ _SELECT_BEHIND_GATEWAY: Final = (
     " AND e.state = 'QUEUED' AND e.wave BETWEEN 0 AND ? AND (e.due <= ? OR e.waiting = 'gateway-busy')"
     " ORDER BY e.wave, e.due LIMIT ?"
 )
-"""CROSS JOIN makes SQLite start with the devices of the gateway; it would scan the whole queue otherwise."""
+"""Selects the queued executions of a job behind one gateway.
+
+CROSS JOIN makes SQLite start with the devices of the gateway instead of scanning the whole queue.
+"""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _SELECT_NEWER_JOBS: Final = (
     # CROSS JOIN makes SQLite start with the few open jobs.
@@ -91,13 +94,13 @@ class DispatchParameters(NamedTuple):
     It may exceed the rate limit of the job: later starts then wait longer.
     """
     queue_length: int
-    """Number of queued executions; it determines how often each is checked."""
+    """Number of queued executions. The more there are, the less often each is checked."""
     is_supersedable: bool
     """Whether newer jobs take over the queued devices of this job."""
 
 
 class DispatchResult(NamedTuple):
-    """Result of one dispatch transaction."""
+    """Number of started executions and other results of one dispatch transaction."""
 
     started: int
     changed: list[ExecutionChange]
@@ -178,7 +181,7 @@ class _Dispatcher:
         self._slots.load(each.loaded.snapshot.gateway for each in candidates)
         self._newer_jobs = _find_newer_jobs(connection, parameters, [each.loaded for each in candidates])
         self._broadcast_devices: set[int] = set()
-        """Devices that were started as part of a broadcast."""
+        """Devices that this transaction has started as part of a broadcast."""
         self.transitions: list[ExecutionTransition] = []
         self.started = 0
 
@@ -264,7 +267,7 @@ class _Dispatcher:
         return obstacle is None or (obstacle is WaitReason.GATEWAY_OFFLINE and bool(snapshot.connected))
 
     def _find_obstacle(self, candidate: _Candidate) -> WaitReason | None:
-        """Return why a candidate cannot start now; None if it can."""
+        """Return why a queued execution cannot start now; None if it can."""
         x, snapshot = candidate.loaded
         if candidate.active_job is not None:
             return WaitReason.EARLIER_JOB

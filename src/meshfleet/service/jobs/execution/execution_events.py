@@ -94,7 +94,7 @@ class AdvanceResult(NamedTuple):
     request_count: int
     """Number of requests added to the outbox."""
     has_more: bool
-    """Whether more executions may be waiting to advance."""
+    """Whether more executions may have events to apply."""
 
 
 def list_due_devices(connection: Connection, now: int) -> list[int]:
@@ -224,7 +224,7 @@ def withdraw_unsent_starts(
 
 
 def _delete_requests(connection: Connection, requests: Sequence[str]) -> set[str]:
-    """Delete requests from the outbox. Return the ids of those that were still there."""
+    """Delete requests from the outbox. Return the ids of the deleted ones; others were deleted before."""
     return {row[0] for row in bulk.query_in(connection, _DELETE_REQUESTS, requests)}
 
 

@@ -71,9 +71,9 @@ class JobAdvanceResult(NamedTuple):
     has_more: bool
     """Whether the job may have more to do immediately."""
     is_changed: bool = False
-    """Whether the job itself changed."""
+    """Whether the job itself changed, so that it is published."""
     is_idle: bool = False
-    """Whether the job has nothing to do until another event occurs."""
+    """Whether the job has nothing to do now; it is checked again after a change or some seconds."""
     is_canceling: bool = False
     """Whether the job is being canceled, so that no more updates may start."""
     unrouted: Sequence[int] = ()

@@ -59,12 +59,12 @@ class OutboxRequest(NamedTuple):
     value: Any
 
     def build_result(self, event: Any) -> RequestResult:
-        """Build the result of this request."""
+        """Build the result of this request from an event, such as a response."""
         return RequestResult(self.id, self.job, self.device, self.attempt, event)
 
 
 class RequestBatch(NamedTuple):
-    """Leased requests to be sent now."""
+    """Requests that this process has leased and sends now."""
 
     requests: list[OutboxRequest]
     has_more: bool

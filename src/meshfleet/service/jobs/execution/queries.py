@@ -40,7 +40,7 @@ DEVICE_COLUMNS: Final = (
     " d.id, d.model, d.hardware, d.firmware, d.beta, d.connected,"
     " CASE WHEN w.device IS NULL THEN d.gateway ELSE d.id END, g.connected, s.status, s.status_at, s.rhythm"
 )
-"""Columns of `DeviceSnapshot`."""
+"""SQL columns for the fields of `DeviceSnapshot`, in the same order."""
 
 STATE_JOINS: Final = (
     " LEFT JOIN gateway w ON w.device = e.device"
@@ -88,7 +88,7 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def facts(self) -> DeviceFacts:
-        """Facts that decide whether a firmware fits."""
+        """Model and versions of the device, which decide whether a firmware fits."""
         return DeviceFacts(self.model, self.hardware, self.firmware, self.beta)
 
 
@@ -208,7 +208,7 @@ def load_contexts(
     specs: Mapping[int, tuple[UpdateSpec, FirmwareRequirement]],
     loaded: Sequence[LoadedExecution],
 ) -> list[UpdateContext]:
-    """Load the context of each execution, without the members of its broadcast."""
+    """Load the data on which the decision about each execution depends, without its broadcast members."""
     gateways = sorted({each.snapshot.gateway for each in loaded if each.snapshot.gateway is not None})
     rates = {
         (gateway, method): rate

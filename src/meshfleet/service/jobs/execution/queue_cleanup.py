@@ -43,7 +43,7 @@ _UPDATE_ENDED: Final = (
     " AND device BETWEEN {first} AND {last} AND device IN numbers AND (state = 'QUEUED') IS TRUE"
     " RETURNING device, wave, attempt, version, gateway"
 )
-"""Formatted with constants and numbers only; the texts must not contain quotes."""
+"""Ends queued executions. The placeholders get only constants and integers; texts must contain no quotes."""
 
 
 class _Ending(NamedTuple):

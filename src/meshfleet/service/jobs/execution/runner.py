@@ -97,7 +97,7 @@ class JobRunner:
         self._alive_at: int | None = None
         """Time at which this process last recorded that it is running jobs; None before the first time."""
         self._backlog = 0
-        """Number of jobs and queries with remaining work when the last round ended."""
+        """Amount of work that remained after the last round; 0 means that the next round can wait."""
         self._idle_until: dict[int, int] = {}
         """Time until which each idle job is not checked unless one of its executions changes."""
 
@@ -108,7 +108,7 @@ class JobRunner:
         self._has_cleanup.set()
 
     async def run(self) -> None:
-        """Run until canceled."""
+        """Run jobs until canceled."""
         if self._database.is_sqlite:  # there is no other process, so all leases are left from an earlier one
             await self._database.write(outbox.release_leases)
         while not await self._try(self._record_alive):  # noqa: ASYNC110 # retry until the database is available
@@ -133,7 +133,7 @@ class JobRunner:
             await self._sleep(delay)
 
     async def _run_round(self) -> bool:
-        """Advance executions and jobs for at most one round. Return whether there are open jobs."""
+        """Advance executions and jobs for at most `_ROUND_S` seconds. Return whether there are open jobs."""
         await self._record_alive()
         jobs = await self._load_open_jobs()
         # Another process may have advanced a canceled job, and starts may be leased while it is canceled.
@@ -249,7 +249,7 @@ class JobRunner:
             self._has_requests.clear()
 
     async def _send_batch(self) -> bool:
-        """Lease and send a batch of requests. Return whether there may be more."""
+        """Lease and send a batch of outbox requests. Return whether there may be more."""
         limit = min(outbox.REQUESTS_PER_BATCH, self._sender.free_slots)
         if not limit:
             return True
@@ -277,7 +277,7 @@ class JobRunner:
             await asyncio.sleep(self._abandoned_check_interval)
 
     async def _run_cleanup(self) -> None:
-        """Complete unfinished takeovers, and remove the rows of deleted jobs and abandoned drafts."""
+        """Complete takeovers of ended processes, and remove the rows of deleted jobs and abandoned drafts."""
         while True:
             await self._try(self._resume_superseding)
             until = self._steady() + _CLEANUP_INTERVAL_MS

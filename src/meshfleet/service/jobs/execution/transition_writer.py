@@ -57,7 +57,7 @@ def update_transfer_rates(
 
 
 def _is_uninterrupted(x: ExecutionRecord) -> bool:
-    """Return whether a transfer had no outage, which would distort its measured duration."""
+    """Return whether a transfer was not interrupted, so that its duration can be used as a measurement."""
     if x.suspended_at is not None:
         return False
     return x.resumed_at is None or x.moved_at is None or x.resumed_at < x.moved_at
@@ -74,7 +74,7 @@ _MAKE_NEXT_DUE: Final = (
 
 
 def _wake_waiting_executions(connection: Connection, gateways: Sequence[int], now: int) -> None:
-    """Make the next executions due that wait for a free slot of these gateways."""
+    """Set the timers of the next executions to now that wait for a free slot of these gateways."""
     # On PostgreSQL another process may be starting some of these executions: they are skipped.
     lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE OF e SKIP LOCKED"
     bulk.execute_many(connection, _MAKE_NEXT_DUE.format(lock=lock), [(now, gateway) for gateway in gateways])
@@ -283,7 +283,7 @@ def _build_transition_row(
 
 
 def _find_freed_gateways(transitions: Iterable[ExecutionTransition]) -> list[int]:
-    """Return the gateways that may have a free slot now."""
+    """Return the gateways on which these transitions may free a slot."""
     return sorted(
         {
             each.before.gateway

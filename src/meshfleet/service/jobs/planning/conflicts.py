@@ -42,7 +42,7 @@ class ConflictingJobs(NamedTuple):
 
 
 def find_conflicting_jobs(connection: Connection) -> ConflictingJobs:
-    """Return the numbers of all open jobs that reject newer jobs or are superseded by them."""
+    """Load the numbers of all open jobs that reject newer jobs or hand over devices to them."""
     return ConflictingJobs(_list_open_jobs(connection, "reject"), _list_open_jobs(connection, "supersede"))
 
 
@@ -111,7 +111,7 @@ _DEVICES_PER_CHUNK: Final = 500
 async def supersede_older_jobs(
     database: Database, job_number: int, older: Sequence[int], now: int, notify: ChangeListener
 ) -> None:
-    """Take over the queued devices of the jobs `older` that `job_number` targets, too, in chunks."""
+    """Take over the devices of job `job_number` that are still queued in the `older` jobs, in chunks."""
     after: int | None = -1
     while older and after is not None:
         after, changed = await database.write(_supersede_chunk, job_number, older, after, now)

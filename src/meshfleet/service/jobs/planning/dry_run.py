@@ -51,7 +51,7 @@ class FleetEstimate(NamedTuple):
     """Values of the devices that a job would update, for the estimate of its duration."""
 
     bytes_per_second: float
-    """Transfer rate from gateways to devices."""
+    """Mean transfer rate from gateways to devices."""
     heartbeat_minutes: float
     """Heartbeat interval in minutes that nine of ten devices do not exceed."""
     busy: int

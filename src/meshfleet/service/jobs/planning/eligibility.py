@@ -39,12 +39,12 @@ _NO_GATEWAY: Final = -1
 
 
 class JobTarget(NamedTuple):
-    """Target device of a job."""
+    """Target device of a job with its eligibility."""
 
     device: int
     gateway: int | None
     from_version: str | None
-    """Running version; None if unknown."""
+    """Version that the device runs; None if unknown."""
     exclusion: Exclusion | None
     """Reason why the device is excluded; None if it will be updated."""
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.idempotency import IdempotencyKey
 
 EXECUTIONS_PER_CHUNK: Final = 2000
-"""Executions inserted in one transaction. Other writers wait for it."""
+"""Maximum executions inserted in one transaction, because other writers wait for it."""
 
 _MAX_LISTED_DEVICES: Final = 100
 """Maximum device ids that are stored in the body of a job."""
@@ -50,7 +50,7 @@ _ROWS_PER_SWEEP: Final = 2000
 """Maximum rows removed in one transaction."""
 
 ABANDONED_AT: Final = 0
-"""`job_draft.created_at` of an abandoned draft and of a deleted job."""
+"""Value of `job_draft.created_at` that marks an abandoned draft or a deleted job for removal."""
 
 _PUBLISH_LOCK: Final = 0x6D66_6A6F
 """Key of a PostgreSQL advisory lock: jobs are published one after another, so each sees all earlier ones."""
@@ -91,7 +91,7 @@ class ConflictsChanged(Exception):
 
 
 class JobPlan(NamedTuple):
-    """Everything that is stored when a job is created."""
+    """All data that is stored when a job is created."""
 
     job: ValidatedJob
     firmware: ReleasedFirmware
@@ -105,7 +105,7 @@ class JobPlan(NamedTuple):
 
 
 class JobDraft(NamedTuple):
-    """Reserved number of a job that is not visible yet."""
+    """Reserved number of a job that is not published yet."""
 
     number: int
     created_at: int
@@ -261,7 +261,7 @@ def _find_initial_state(code: ExclusionCode) -> ExecutionState:
 
 
 def _insert_job(connection: Connection, job_number: int, plan: JobPlan, now: int) -> None:
-    """Insert the row of a job with its tallies, its first transition and an audit record."""
+    """Insert the row of a job, its counts by wave and state, its first transition and an audit row."""
     body, key = plan.job.body, plan.idempotency_key
     counts, planned = _count_executions(plan), plan.waves.planned
     state_columns = _build_state_columns(plan, counts, now)

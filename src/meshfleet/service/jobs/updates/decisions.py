@@ -115,7 +115,7 @@ def request_apply(x: ExecutionRecord, context: UpdateContext, now: int) -> Decis
 
 
 def may_apply(context: UpdateContext) -> bool:
-    """Return whether devices may start their staged image."""
+    """Return whether devices of the job may start their staged image now."""
     return not context.spec.is_canceling and (context.spec.is_applied or not context.spec.stage)
 
 

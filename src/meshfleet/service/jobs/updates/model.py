@@ -33,7 +33,7 @@ class ResponseReceived(NamedTuple):
 
 
 class RequestNotSent(NamedTuple):
-    """A request of the execution was not sent."""
+    """A request of the execution could not be sent, so no device or gateway received it."""
 
     step: UpdateStep
     reason: str
@@ -112,11 +112,11 @@ class UpdateStep(StrEnum):
     ABORT = "abort"
     CONFIRM_VERSION = "version"
     FINAL_ABORT = "parting"
-    """Abort an update that is given up. The response changes nothing."""
+    """Abort an update that is given up. The response to this request is ignored."""
 
 
 START_STEPS: Final = frozenset({UpdateStep.START, UpdateStep.ENTER_DFU})
-"""Steps of the commands that start an update."""
+"""Steps whose requests start an update on the device."""
 
 
 class UpdateRequest(NamedTuple):

@@ -57,7 +57,7 @@ _REST_STATES: Final = frozenset({UpdateState.IDLE, UpdateState.DONE, UpdateState
 def handle_progress(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Handle a progress report of the update."""
+    """Handle a progress report: follow the reported state, wait, query again, or fail the execution."""
     if x.state is S.DISPATCHED:
         return _handle_start_progress(x, report, context, now, is_shared=is_shared)
     if not report.is_ours or report.state is UpdateState.IDLE:

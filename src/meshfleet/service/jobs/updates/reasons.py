@@ -110,7 +110,7 @@ STOP_CAUSE_TEXTS: Final[Mapping[StopCause, str]] = {
     StopCause.RELEASE_WITHDRAWN: "the firmware was withdrawn",
     StopCause.DEADLINE: "the deadline of the job has passed",
 }
-"""Reason of executions that end because their job is being canceled."""
+"""Text of the reason of executions that end because their job is being canceled, by cause."""
 
 STOPPED_TEXT: Final = "the job was canceled, and the update was stopped"
 """Reason of an execution whose update was aborted in time after its job was canceled."""

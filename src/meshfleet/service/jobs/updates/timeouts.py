@@ -61,10 +61,10 @@ BATCH_MEMBER_DELAY: Final = _MINUTE_MS
 """Additional delay of broadcast members that do not send the shared requests, so that the leader is first."""
 
 BATCH_QUERY_SPACING: Final = 500
-"""Delay between the queries of two devices of a broadcast."""
+"""Delay between the queries to two devices of the same broadcast."""
 
 _POLLS_PER_TRANSFER: Final = 20
-"""Number of state queries during a transfer of the estimated length."""
+"""Number of state queries during a transfer that takes as long as estimated."""
 _MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL = 2 * _SECOND_MS, 30 * _SECOND_MS
 
 _QUERIES_PER_SECOND: Final = 40
@@ -85,7 +85,7 @@ DEFAULT_RATES: Final[Mapping[UpdateMethod, float]] = {
 
 
 def estimate_transfer(size: int, rate: float) -> int:
-    """Return the estimated duration of a transfer, for a size in bytes and a rate in bytes per second."""
+    """Estimate the milliseconds of a transfer from a size in bytes and a rate in bytes per second."""
     return int(size / max(rate, 1.0) * _SECOND_MS)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def start_version_check(x: ExecutionRecord, now: int) -> Decision:
-    """Read the version of a device that reports the target version."""
+    """Start the version check: read the version of a device that reports the target version."""
     x = replace(x, expires=now + timeouts.VERSION_CHECK_TIMEOUT, code=str(ExclusionCode.ALREADY_THERE))
     return issue_request(
         x,
@@ -44,7 +44,7 @@ def start_version_check(x: ExecutionRecord, now: int) -> Decision:
 
 
 def is_version_check(x: ExecutionRecord) -> bool:
-    """Return whether the execution is in its version check."""
+    """Return whether the execution is only checking the version of its device."""
     return x.state is S.DISPATCHED and x.step is UpdateStep.CHECK_REPORTED
 
 

@@ -46,7 +46,7 @@ _FORMATTERS: Final[Mapping[str, Mapping[str, Callable[[int], str]]]] = {
 
 
 class ExecutionListing(Struct, frozen=True, kw_only=True):
-    """Filter of a list of executions."""
+    """Filter of a list of executions of one job. Empty tuples mean any value."""
 
     job: int
     states: tuple[ExecutionState, ...] = ()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.wait_reasons import JobSnapshot
 
 _MAX_GATEWAYS: Final = 100
-"""Maximum number of listed gateways."""
+"""Maximum number of gateways in a summary."""
 
 StateReason = tuple[ExecutionState, str | None]
 """Execution state and reason code."""

@@ -114,7 +114,7 @@ _MOVING_STATES: Final = ACTIVE_STATES - {ExecutionState.STAGED}
 """Active states that make progress by themselves; a staged image usually waits for a user."""
 
 _LATEST_ETA_MS: Final = 4_102_444_800_000
-"""Start of the year 2100. A later estimate is not shown."""
+"""Start of the year 2100 in milliseconds. A later estimated end is not shown."""
 
 
 class JobProgress(NamedTuple):
@@ -227,7 +227,7 @@ _SELECT_RESUMED: Final = (
 
 
 class JobListing(Struct, frozen=True, kw_only=True):
-    """Filter of a list of jobs."""
+    """Filter of a list of jobs. No states or None mean any value."""
 
     states: tuple[JobState, ...] = ()
     firmware: str | None = None
