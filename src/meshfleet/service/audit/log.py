@@ -107,7 +107,7 @@ def list_entries(
             query = query.where(column == value)
     if choice.since is not None:
         query = query.where(audit.c.time >= choice.since)
-    if before is not None:  # instead of `until`, which is later and where SQLite might start the scan
+    if before is not None:  # replaces `until`, which is later: SQLite might start its scan there
         query = query.where(tuple_(audit.c.time, audit.c.id) < tuple_(*before))
     elif choice.until is not None:
         query = query.where(audit.c.time < choice.until)

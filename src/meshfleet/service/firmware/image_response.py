@@ -102,7 +102,7 @@ class ImageResponse(ASGIResponse):
                         return
                     await self._send(piece, send)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-            except (OSError, RuntimeError):  # ASGI and uvloop report a disconnected client so
+            except (OSError, RuntimeError):  # raised by ASGI and uvloop if the client has disconnected
                 return
             except FleetError as exc:
                 # Part of the image was sent: the client can only notice that the response is too short.

@@ -211,7 +211,7 @@ class _Dispatcher:
             _find_facts(candidate.loaded, self._parameters.requirement), self._parameters.requirement
         )
         is_on_target = exclusion is not None and exclusion.code is ExclusionCode.ALREADY_THERE
-        # A device that reported the target when the job was created is checked, whatever it reports now.
+        # A device that reported the target version at job creation is checked, whatever it reports now.
         reports_target = x.attempt == 1 and (is_on_target or (exclusion is None and x.wave == LEFT_OUT_WAVE))
         may_be_updated = is_on_target or _may_be_updated(x)
         if exclusion is not None and not is_on_target:
@@ -355,7 +355,7 @@ def _find_newer_jobs(
 def _find_facts(loaded: LoadedExecution, requirement: FirmwareRequirement) -> DeviceFacts:
     """Return the model and versions of a device.
 
-    A device may wrongly report the target version: the version that was read from it is returned then.
+    If the device wrongly reports the target version, return the version that was read from it instead.
     """
     x, snapshot = loaded
     if (

@@ -178,7 +178,7 @@ def apply_results(
         if loaded is None or result.request_id not in deleted:
             late.append(result)
         else:
-            deleted.remove(result.request_id)  # its late response may be in the same list
+            deleted.remove(result.request_id)  # a late response to the same request may follow in the list
             events.append((loaded, result.event))
             events += share_with_batch(connection, loaded, result.event)
     transition_writer.insert_evidence(

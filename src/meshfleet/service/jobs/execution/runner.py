@@ -269,7 +269,7 @@ class JobRunner:
                 results.append(self._sender.results.get_nowait())
             await self._try(lambda results=results: self._apply_results(results))  # type: ignore[misc] # binds the current list
             self._sender.mark_processed(results)
-            self._has_requests.set()  # these requests have left free slots
+            self._has_requests.set()  # the completed requests have freed slots for others
 
     async def _run_abandoned_check(self) -> None:
         while True:

@@ -33,7 +33,7 @@ def handle_heartbeat(
 
     A heartbeat is good if its status is 0 or the same as before the update.
     """
-    if x.beat_at is not None and event.at <= x.beat_at:  # another process has counted it
+    if x.beat_at is not None and event.at <= x.beat_at:  # another process has counted this heartbeat
         return Decision(x)
     fault = _find_heartbeat_fault(x, event.status)
     x = replace(

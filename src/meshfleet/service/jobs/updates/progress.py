@@ -120,7 +120,7 @@ def _handle_unknown_update(
         return wait_until(
             x, now + timeouts.STATE_QUERY_DELAY + (timeouts.BATCH_MEMBER_DELAY if is_shared else 0)
         )
-    if report.state is UpdateState.IDLE:  # it may have restarted, with the new version or without
+    if report.state is UpdateState.IDLE:  # the device may have restarted, with the new or the old version
         return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
     return fail_execution(x, ReasonCode.OVERRIDDEN, "another update replaced this one", context, now)
 
@@ -177,7 +177,7 @@ def _follow_state(
 def _stay_in_state(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    if x.state is S.STAGED:  # it did not start: the command is sent again later
+    if x.state is S.STAGED:  # the device did not start the image: the command is sent again later
         return wait_until(replace(x, step=UpdateStep.APPLY), now + timeouts.APPLY_RETRY_DELAY)
     if x.state is not S.TRANSFERRING:
         return wait_until(x, now + timeouts.STATE_QUERY_DELAY)

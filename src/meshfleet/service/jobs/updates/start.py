@@ -172,7 +172,7 @@ def handle_start_response(
     if is_shared and status in _TRANSIENT_STATUSES:  # the leader retries for all
         x = replace(x, step=UpdateStep.STATE, reason=describe_status(status), tries=x.tries + 1)
         return wait_until(x, now + timeouts.BATCH_MEMBER_DELAY)
-    if status in (Status.BUSY, Status.TIMEOUT):  # perhaps with an earlier start of this update
+    if status in (Status.BUSY, Status.TIMEOUT):  # an earlier start of this update may be running
         return _retry_later(replace(x, step=UpdateStep.STATE), status, now)
     if status in _TRANSIENT_STATUSES:
         return _retry_later(x, status, now)

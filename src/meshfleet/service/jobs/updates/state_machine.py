@@ -322,7 +322,7 @@ def _handle_recheck_response(
 ) -> Decision:
     """Handle the version that was read because the device may already run the new version."""
     version = parse_version(event.value) if event.status == Status.OK else None
-    if version is None:  # it may run the new version: do not update again without knowing
+    if version is None:  # the device may run the new version: do not update it again without knowing
         return _query_later(replace(x, reason=describe_unreadable_response(event.status)), context, now)
     if version == context.spec.version:
         return enter_state(x, S.CONFIRMING, f"the device already runs {version}", context, now)
