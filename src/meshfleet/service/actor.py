@@ -1,4 +1,4 @@
-"""Authenticated originator of an operation, as authorization and the audit log use it."""
+"""Authenticated user or program that performs an operation, for authorization and the audit log."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Actor(Struct, frozen=True, kw_only=True):
     role: Role
     kind: Literal["user", "api-key", "gateway", "program"]
     address: str | None = None
-    """Client address; None: unknown, or not a network client."""
+    """Client address; None if it is unknown or there is no network client."""
     session: str | None = None
-    """Id of the session that a user's access token belongs to; None: no user."""
+    """Id of the login session of a user; None for other kinds of actors."""
 
     @property
     def display_name(self) -> str:
-        """Name in the audit log, with the kind unless it is a user."""
+        """Name for the audit log, such as `alice` or `gateway: 02005e0000f0`: users without their kind."""
         return self.name if self.kind == "user" else f"{self.kind}: {self.name}"
 
 

@@ -1,4 +1,4 @@
-"""Assembly of the REST interface: all routes and the objects they share."""
+"""Builds the REST interface from all routes and the objects they share."""
 
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -88,11 +88,11 @@ _ROUTERS: Final = (
 )
 
 _QUERY_PROVIDERS: Final = {"limit": Provide(parse_limit, sync_to_thread=False)}
-"""Providers of arguments that are parsed from the query in the same way for every route."""
+"""Providers of route arguments that are parsed from the query string in the same way for every route."""
 
 
 class RouteDependencies(NamedTuple):
-    """Objects that routes receive as arguments, by these names."""
+    """Objects that routes receive as arguments. A route names the ones it needs by these field names."""
 
     url_signer: ImageUrlSigner
     job_wakeup: RunnerWakeup
@@ -119,7 +119,7 @@ class RouteDependencies(NamedTuple):
 
 
 class RestApi:
-    """REST interface of a service on one database. `app` is the ASGI application."""
+    """REST interface of a service. `app` is its ASGI application."""
 
     def __init__(  # noqa: PLR0913 # keyword-only settings for tests
         self,

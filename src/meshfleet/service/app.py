@@ -1,4 +1,4 @@
-"""The service as a program: start-up of its parts in order, and shutdown in reverse order."""
+"""Runs the service: starts its parts in order, and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from meshfleet.service.api import RestApi, load_openapi_document
 from meshfleet.service.embedded_broker.listeners import apply_bound_ports, open_mqtt_listeners
 from meshfleet.service.http.connection import HttpConnection
 from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
-from meshfleet.service.http.server import answer_starting
+from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.http.websocket_connection import MAX_MESSAGE_BYTES, WebSocketConnection
 from meshfleet.service.locks import hold_data_folder, hold_service_lock
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
@@ -54,25 +54,28 @@ _ADMIN_USERNAME: Final = "admin"
 _ADMIN_PASSWORD_VARIABLE: Final = "MESHFLEET_ADMIN_PASSWORD"  # noqa: S105 # the name of a variable, not a password
 
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
-"""Garbage collector thresholds: reports create millions of objects but no reference cycles, and the default
-collections took an eighth of the CPU time."""
+"""Garbage collector thresholds, higher than the default: reports create millions of objects but no reference
+cycles, and with the default an eighth of the CPU time was spent on collections."""
 
 _SWITCH_INTERVAL_SECONDS: Final = 0.0005
-"""Seconds for which a thread may hold the GIL while another waits for it: database threads request it after
-every row, and the default (ten times as long) makes them wait for a busy event loop."""
+"""Seconds for which a thread may hold the GIL while another waits for it. Database threads need it after
+every row: with the default, ten times as long, they would wait too long for a busy event loop."""
 
 _SHUTDOWN_SECONDS: Final = 10
 """Seconds that running requests have to finish when the service stops."""
 
 
 class StartupInfo(NamedTuple):
-    """Facts to report when a service has started."""
+    """Addresses and first password that are shown when a service has started."""
 
     url: str
     mqtt: tuple[str, ...]
     """MQTT listeners of the embedded broker, or the address of the external broker."""
     admin_password: str | None
-    """Random password of the first user if it was just created, else None. It is not stored in plain text."""
+    """Random password of the first admin if this start created that user, else None.
+
+    It is shown only once, because it is not stored in plain text.
+    """
 
 
 async def serve(
@@ -81,7 +84,11 @@ async def serve(
     started: Callable[[StartupInfo], None],
     prepare: Callable[[Database], None] | None = None,
 ) -> None:
-    """Run a service until canceled. `prepare` may change the database before any part of the service does."""
+    """Run a service until canceled.
+
+    `started` is called when the service is up. `prepare` is called before, with the migrated database, and
+    may change it.
+    """
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     with (
@@ -107,7 +114,7 @@ async def serve(
 
 
 async def _upgrade_schema(database: Database) -> None:
-    """Migrate the database. Canceling this ends the wait for another process that is migrating."""
+    """Migrate the database. If canceled, stop waiting for another process that is migrating it."""
     stop = threading.Event()
     try:
         await asyncio.to_thread(upgrade_database, database, stop)
@@ -162,20 +169,20 @@ class _UvicornServer(uvicorn.Server):
         self.is_listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen and set `is_listening`."""
+        """Start to listen, then set `is_listening`."""
         await super().startup(sockets)
         self.is_listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the caller's event loop."""
+        """Install no signal handlers, because the caller's event loop handles signals."""
         yield
 
 
 class HttpServer:
-    """HTTP server that answers 503 (starting) until `run` is given the API.
+    """HTTP server. Until `run` is called with the API, it answers requests with 503 (starting).
 
-    Leaving the block waits for running requests.
+    At the end of the `with` block it waits for running requests.
     """
 
     def __init__(self, settings: Settings, listener: socket.socket, limits: HttpLimits) -> None:
@@ -196,7 +203,7 @@ class HttpServer:
         await self._server_task
 
     async def run(self, api: RestApi, *, started: Callable[[], None]) -> None:
-        """Serve the API until canceled, then wait for running requests."""
+        """Serve the API until canceled, then wait for running requests. `started` is called at the start."""
         self._app = api.app
         live_task = asyncio.create_task(api.live.run(), name="live")
         try:
@@ -226,14 +233,14 @@ async def serve_api(
     started: Callable[[], None],
     limits: HttpLimits = HTTP_LIMITS,
 ) -> None:
-    """Serve an existing API until canceled."""
+    """Serve an API over HTTP until canceled."""
     async with HttpServer(settings, listener, limits) as http:
         await http.run(api, started=started)
 
 
 def _build_uvicorn_config(settings: Settings, app: ASGIApp, http_limits: HttpLimits) -> uvicorn.Config:
     class Limited(HttpConnection):
-        """Connection class with these limits: uvicorn passes no arguments of ours to a connection."""
+        """Connection class with `http_limits`: uvicorn creates the connections and passes no limits."""
 
         limits = http_limits
 
@@ -259,7 +266,10 @@ def _build_uvicorn_config(settings: Settings, app: ASGIApp, http_limits: HttpLim
 
 
 def _create_first_admin(database: Database) -> str | None:
-    """Create the user `admin` in an empty database; return the password if it is a random one (auth-28)."""
+    """Create the user `admin` in a database without users (auth-28).
+
+    Return the password if it was generated; None if an environment variable set it, or users exist.
+    """
     if not database.read_now(user_store.has_no_users):
         return None
     given = os.environ.get(_ADMIN_PASSWORD_VARIABLE) or None

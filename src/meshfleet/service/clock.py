@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 Now = Callable[[], int]
-"""Function that returns a time in milliseconds since the epoch."""
+"""Function that returns the current time in milliseconds since the epoch."""
 
 _TOLERANCE_MS: Final = 1000
-"""Milliseconds by which two synchronous clocks may differ: they are read one after the other and rounded."""
+"""Milliseconds by which two equal clocks may seem to differ, as they are read one after the other."""
 
 
 def now() -> int:
@@ -20,10 +20,10 @@ def now() -> int:
 
 
 def read_ticks() -> float:
-    """Return the seconds since a fixed moment, including the time during which the machine was suspended.
+    """Return the seconds since an arbitrary fixed time, including time in which the machine was suspended.
 
-    Only Linux has such a clock. Elsewhere suspended time is missing, and after a suspension the wall clock
-    appears to have been set forward.
+    Only Linux has such a clock. Elsewhere suspended time is missing: after a suspension it looks as if the
+    wall clock had been set forward.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
@@ -38,9 +38,9 @@ class Moment(NamedTuple):
 class SteadyClock:
     """Monotonic clock in milliseconds: a wait of an hour lasts an hour, even if the wall clock is set.
 
-    It starts at the wall-clock time and advances also while the machine is suspended, so that expiries and
-    delays do not become longer by a suspension. Job timers are the exception: a suspension is an outage to
-    them, by which the job engine extends their deadlines (see `job_engine.alive_at`).
+    It starts at the wall-clock time and also advances while the machine is suspended, so that a suspension
+    does not prolong expiries and delays. Job timers are the exception: the job runner treats a suspension as
+    an outage and extends their deadlines (see `job_engine.alive_at`).
     """
 
     def __init__(self, now: Now, tick: Callable[[], float] = read_ticks) -> None:
@@ -49,7 +49,7 @@ class SteadyClock:
         self._start = now() - int(tick() * 1000)
 
     def __call__(self) -> int:
-        """Return the monotonic time in milliseconds, on the scale of the epoch."""
+        """Return the monotonic time in milliseconds. It equaled the wall clock when the clock was created."""
         return self._start + int(self._tick() * 1000)
 
     def to_wall_time(self, at: int) -> int:

@@ -1,9 +1,8 @@
-"""Locks that allow one report-processing service per database: a second one fails before it changes anything.
+"""Locks so that only one service processes reports of a database: a second one fails before it changes data.
 
-A SQLite database belongs to a data directory, which is locked for one service (`hold_data_folder`). On
-PostgreSQL the service holds an advisory lock on a connection of its own, which the server releases when that
-connection ends. Nothing else relies on this check: a service that lost its lock is kept from writing by the
-token in the table `broker_owner`.
+A SQLite database is in a data directory, which one service locks (`hold_data_folder`). On PostgreSQL the
+service holds an advisory lock on a connection of its own; the server releases the lock when that connection
+ends. A service that has lost the lock still cannot write: the token in the table `broker_owner` prevents it.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _OTHERS_MODE: Final = 0o077
 
 @contextmanager
 def hold_data_folder(folder: Path) -> Iterator[None]:
-    """Create the data directory if needed, and lock it against other services while the block runs.
+    """Create the data directory if needed, and lock it against other services during the `with` block.
 
-    The lock ends with the process, even after a crash. Raise `UnusableFolder`.
+    The lock ends with the process, even after a crash. Raise `UnusableFolder` if it cannot be used or locked.
     """
     try:
         _create_directory(folder)
@@ -63,7 +62,7 @@ def _create_directory(folder: Path) -> None:
 def _make_private(folder: Path) -> None:
     """Remove the permissions of other users from the data directory.
 
-    Raise `UnusableFolder` if it belongs to another user or contains foreign files.
+    Raise `UnusableFolder` if others have permissions and it belongs to another user or has foreign files.
     """
     status = folder.stat()
     if os.name == "nt" or not status.st_mode & _OTHERS_MODE:  # Windows has no such modes
@@ -103,14 +102,14 @@ def _lock_file(file: int, folder: Path) -> None:
 
 
 _ADVISORY_LOCK_ID: Final = 0x6D717474
-"""Arbitrary number that no other advisory lock on the database uses."""
+"""Key of the PostgreSQL advisory lock; no other lock on the database uses it."""
 
 
 @contextmanager
 def hold_service_lock(database: Database, settings: Settings) -> Iterator[None]:
-    """Hold the lock of the one service that processes reports on this database while the block runs.
+    """Hold the lock of the only service that processes reports of this database, during the `with` block.
 
-    Raise `UnusableDatabase` if another service holds it. A service that receives no reports needs no lock.
+    Raise `UnusableDatabase` if another service holds the lock. A service that receives no reports needs none.
     """
     if not accepts_reports(settings):
         yield
@@ -128,5 +127,5 @@ def hold_service_lock(database: Database, settings: Settings) -> Iterator[None]:
 
 
 def accepts_reports(settings: Settings) -> bool:
-    """Return whether a service with these settings receives reports, from either kind of broker."""
+    """Return whether a service with these settings receives reports, from its own or an external broker."""
     return any((settings.external_broker, settings.mqtt, settings.mqtt_tls, settings.mqtt_ws))

@@ -16,7 +16,7 @@ _LATENCY_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class Metrics:
-    """Metrics of one service, with a registry of its own: two services in one process do not mix."""
+    """Metrics of one service. It has its own registry, so that two services in one process do not mix."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -40,23 +40,23 @@ class Metrics:
         )
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a completed request. `route` is its path template, because paths would be unlimited."""
+        """Count a completed HTTP request. `route` is the path template: the number of paths is unlimited."""
         self._requests.labels(method, route, status).observe(seconds)
 
     def count_login(self, outcome: Literal["succeeded", "failed", "throttled"]) -> None:
-        """Count a login attempt."""
+        """Count a login attempt with a password."""
         self._logins.labels(outcome).inc()
 
     def count_image_bytes(self, count: int) -> None:
-        """Count sent bytes of a firmware image."""
+        """Add to the number of sent bytes of firmware images."""
         self._image_bytes.inc(count)
 
     def register(self, collector: Collector) -> None:
-        """Add the metrics of another part of the service."""
+        """Add a collector with the metrics of another part of the service."""
         self._registry.register(collector)
 
     def render(self, connected: int, disconnected: int) -> bytes:
-        """Return all metrics in the text format, with these current numbers of devices."""
+        """Return all metrics in the Prometheus text format, with these numbers of devices."""
         self._devices.labels("true").set(connected)
         self._devices.labels("false").set(disconnected)
         return generate_latest(self._registry)

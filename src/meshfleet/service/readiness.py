@@ -1,9 +1,9 @@
 """Readiness of the service, and the reasons why it is not ready (rest-160).
 
-Each part reports its own problem: the embedded broker and the ingest pipeline failed commits, the client of
-an external broker its connection, the database layer the meaning of an error code. This module collects the
-problems and turns them into sentences. These name no path, address or table, because `/readyz` needs no
-authentication; the details are logged.
+Parts of the service report problems: the embedded broker and the ingest pipeline report failed commits, the
+client of an external broker a lost connection, and the database layer errors of the database. This module
+collects the problems and turns them into sentences. The sentences contain no path, address or table, because
+`/readyz` needs no authentication; the details are logged.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from meshfleet.errors import DatabaseUnavailable
 from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.rest.operations import ReadinessReason
 
-# File descriptors that this process has left.
+# Check whether this process has file descriptors left.
 
 _SPARE_DESCRIPTORS: Final = 16
-"""Number of descriptors to keep free for sample files and new database connections."""
+"""Number of file descriptors to keep free for sample files and new database connections."""
 
 
 def are_descriptors_scarce() -> bool:
-    """Return whether at most `_SPARE_DESCRIPTORS` descriptors are left below the soft limit of this process.
+    """Return whether this process has at most `_SPARE_DESCRIPTORS` file descriptors left (soft limit).
 
-    A new descriptor gets the lowest free number, so opening one file shows how many are in use. Listing them
+    A new descriptor gets the lowest free number, so opening one file shows how many are in use. Listing all
     would block the event loop for milliseconds with 10,000 connections.
     """
     try:
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 
         @property
         def trouble(self) -> ReadinessProblem | None:
-            """Reason why it processes no reports at the moment; None: it does."""
+            """Problem that keeps this part from processing reports; None if there is none."""
 
 
 _log = logging.getLogger(__name__)
 
 _DATABASE_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds to wait for the database: probes do not wait longer."""
+"""Maximum seconds to wait for the database: health probes do not wait longer."""
 
 READINESS_TEXTS: Final = {
     ReadinessCode.STARTING: "The service is starting.",
@@ -84,7 +84,7 @@ READINESS_TEXTS: Final = {
     ),
     ReadinessCode.DRAINING: "The service is shutting down.",
 }
-"""Texts for operators. They may change; the codes are stable."""
+"""Text of each code for operators. The texts may change, but the codes do not."""
 
 _SERVER_DISK_FULL_TEXT: Final = (
     "The disk of the database server is full. Reports are not acknowledged until space is free."
@@ -92,7 +92,7 @@ _SERVER_DISK_FULL_TEXT: Final = (
 
 
 class Readiness:
-    """Collector of the reasons why the service is not ready."""
+    """Collects the reasons why the service is not ready."""
 
     def __init__(self) -> None:
         self._checks: list[HealthCheck] = []
@@ -102,11 +102,11 @@ class Readiness:
         self._logged: set[ReadinessCode] = set()
 
     def expect_report_intake(self) -> None:
-        """Report the service as starting until `add_check` is called."""
+        """Report the service as starting until `add_check` is called, as it will receive reports."""
         self._expects_intake = True
 
     def add_check(self, check: HealthCheck) -> None:
-        """Include the problem of a part from now on."""
+        """Add a part of the service whose problem makes the service not ready."""
         self._checks.append(check)
 
     def drain(self) -> None:
@@ -130,7 +130,7 @@ class Readiness:
         return [each for each in problems if each is not None]
 
     async def list_reasons(self, database: Database) -> tuple[ReadinessReason, ...]:
-        """Return all reasons why the service is not ready, each code once; empty: it is ready."""
+        """Return all reasons why the service is not ready, each code once; empty if it is ready."""
         problems = self.list_troubles()
         if (database_problem := await self._check_database(database)) is not None:
             problems.append(database_problem)
@@ -141,7 +141,7 @@ class Readiness:
         )
 
     async def _check_database(self, database: Database) -> ReadinessProblem | None:
-        """Query the database; concurrent probes share one query, so that they do not use up threads."""
+        """Query the database and return its problem, if any. Concurrent probes share one query."""
         check = self._database_check
         if check is None or check.done():
             check = self._database_check = asyncio.create_task(_query_schema(database), name="readiness")
@@ -152,7 +152,7 @@ class Readiness:
         return check.result()  # the local task: another probe may have replaced the attribute by now
 
     def _log_changes(self, problems: list[ReadinessProblem]) -> None:
-        """Log problems that are new since the last probe: probes come every few seconds."""
+        """Log only problems that are new since the last probe, because probes come every few seconds."""
         codes = {each.code for each in problems} - {ReadinessCode.STARTING, ReadinessCode.DRAINING}
         for each in problems:
             if each.code in codes - self._logged:
@@ -163,7 +163,7 @@ class Readiness:
 
 
 def build_reason(code: ReadinessCode, *, is_sqlite: bool = True) -> ReadinessReason:
-    """Return the reason with the text of a code."""
+    """Return the reason that `/readyz` shows for a code, with its text."""
     is_server_disk = code is ReadinessCode.DISK_FULL and not is_sqlite
     return ReadinessReason(
         code=code, text=_SERVER_DISK_FULL_TEXT if is_server_disk else READINESS_TEXTS[code]

@@ -1,4 +1,4 @@
-"""Background tasks of the service: report intake, and everything that works with committed reports."""
+"""Background tasks of the service: receive reports, process committed reports, send requests, run jobs."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SOURCE_CHECK_SECONDS: Final = 1.0
-"""Seconds between two checks whether reports can arrive."""
+"""Seconds between two checks whether the broker can deliver reports."""
 
 _FLUSH_SECONDS: Final = 5.0
-"""Seconds to write pending state at shutdown."""
+"""Maximum seconds to write pending device states at shutdown."""
 
 
 def open_service_samples(database: Database, settings: Settings) -> SampleStore:
-    """Open the sample store of a service with the retention of its settings."""
+    """Open the sample store of a service with the retention periods of its settings."""
     return open_sample_store(database, settings.data, _build_retention(settings), now=clock.now())
 
 
@@ -78,9 +78,9 @@ async def run_background_tasks(  # noqa: PLR0913 # keyword-only except what each
     *,
     timings: IngestTimings = DEFAULT_TIMINGS,
 ) -> None:
-    """Receive reports and run everything that depends on them until canceled.
+    """Receive reports and run all other background tasks until canceled.
 
-    Return at once if the settings name no broker and no MQTT listener.
+    Return at once if the settings have neither an external broker nor an MQTT listener.
     """
     if not accepts_reports(settings):
         return
@@ -116,7 +116,7 @@ async def _open_report_source(
 
 
 class Runtime:
-    """All background tasks of a service, built in the order in which they depend on each other."""
+    """Builds, restores and runs all background tasks of a service."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -217,7 +217,7 @@ class Runtime:
             api.metrics.register(metrics)
 
     async def restore(self) -> None:
-        """Load the state that an earlier process persisted, before `run`."""
+        """Load the state that an earlier process stored. Call this before `run`."""
         await self._ingest.restore()
         # In threads: there may be a million entries, and no other task uses these objects yet.
         presence = await self._database.read(presence_store.load_presence)
@@ -229,7 +229,7 @@ class Runtime:
         await self._history.restore()
 
     async def run(self) -> None:
-        """Run all tasks until canceled, then write pending state."""
+        """Run all tasks until canceled, then write pending device states."""
         for check in (self._ingest, self._source):
             self._api.readiness.add_check(check)
         try:
@@ -256,7 +256,7 @@ class Runtime:
         tasks.create_task(self._job_runner.run(), name="jobs")
 
     async def _watch_source(self) -> None:
-        """Suspend the detection of silent devices while no reports can arrive (rest-192)."""
+        """Pause the detection of offline devices while the broker cannot deliver reports (rest-192)."""
         while True:
             if self._source.trouble is not None:
                 self._presence.pause_detection(clock.now())
@@ -266,7 +266,7 @@ class Runtime:
         self._backfill.gateway_reconnected(gateway, clock.now())
 
     async def _flush_pending(self) -> None:
-        """Write pending state. If that fails, the next start restores it from the journal."""
+        """Write pending device states. If this fails, the next start restores them from the journal."""
         try:
             async with asyncio.timeout(_FLUSH_SECONDS):
                 await self._ingest.flush()

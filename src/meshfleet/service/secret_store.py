@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load_or_create_secret(connection: Connection, name: str) -> bytes:
-    """Return the secret of this name; create it on first use."""
+    """Return the secret with this name; create 32 random bytes on first use."""
     query = select(secret.c.value).where(secret.c.name == name)
     if connection.dialect.name == "postgresql":
         # Two processes that start at the same time must get the same secret.

@@ -1,4 +1,4 @@
-"""Listening sockets of the service."""
+"""Opens listening sockets, and finds free ports."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from meshfleet.settings import ListenAddress
 
 _MAX_TRIED_PORTS: Final = 100
-"""Number of consecutive ports to try."""
+"""Maximum number of consecutive ports to try."""
 
 _PORT_COUNT: Final = 65536
 
 
 @contextmanager
 def open_listener(address: ListenAddress, option: str) -> Iterator[socket.socket]:
-    """Listen on an address while the block runs. Raise `UnusableAddress`, which names the option to change.
+    """Listen on an address during the `with` block.
 
-    Called first at start-up, so that a second service fails before it changes anything.
+    Raise `UnusableAddress` if that fails; its text names the command-line option to change. Call this first
+    at start-up, so that a second service fails before it changes any data.
     """
     try:
         listener = _bind(address)
@@ -40,7 +41,7 @@ def open_listener(address: ListenAddress, option: str) -> Iterator[socket.socket
 
 
 def find_free_port(address: ListenAddress) -> ListenAddress:
-    """Return the address with the first unused port from its own on; unchanged if none is found."""
+    """Return the address with the first free port, starting with its own; unchanged if none is found."""
     for port in range(address.port, min(address.port + _MAX_TRIED_PORTS, _PORT_COUNT)):
         candidate = address._replace(port=port)
         try:

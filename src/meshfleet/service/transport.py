@@ -1,4 +1,4 @@
-"""Transport of MQTT messages between service and gateways, independent of the broker in use."""
+"""Interfaces between the service and its MQTT broker, which is either embedded or external."""
 
 from __future__ import annotations
 
@@ -13,47 +13,51 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """MQTT connection to the gateways: the embedded broker or the client of an external one."""
+    """Exchanges MQTT messages with gateways: the embedded broker, or the client of an external broker."""
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """Queue messages for sending. Those for disconnected gateways, or for full queues, may be dropped."""
+        """Queue messages for sending. They may be dropped if a gateway is disconnected or a queue is full."""
 
     async def send_urgent(self, message: Publish) -> None:
-        """Send a message as soon as there is space in the queue, ahead of waiting messages.
+        """Send a message ahead of queued messages, and wait until there is space to send it.
 
-        Canceling before that withdraws it. A message for a disconnected gateway is dropped.
+        If this call is canceled before, the message is not sent. A message for a disconnected gateway is
+        dropped.
         """
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Reason why nothing can be sent at the moment; None: messages can be sent."""
+        """Reason why no message can be sent at the moment; None if messages can be sent."""
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> object:
         """Call `callback` for every received message that matches the filter."""
 
     def connected_gateways(self) -> Mapping[str, int] | None:
-        """Return the connected gateways by MAC, each with a number that differs for every connection.
+        """Return the connected gateways by MAC, each with a connection id that changes with every reconnect.
 
-        None: unknown, because only an external broker knows.
+        Return None with an external broker, because only that broker knows.
         """
 
     def connection_number(self, gateway: str) -> int | None:
-        """Return the connection number of one gateway; 0: it is not connected; None: unknown."""
+        """Return the connection id of a gateway: 0 if it is not connected, None with an external broker."""
 
     def last_connection_number(self, gateway: str) -> int | None:
-        """Return the number of a gateway's current or last connection; 0: never connected; None: unknown."""
+        """Return the id of the current or last connection of a gateway.
+
+        Return 0 if it never connected, and None with an external broker.
+        """
 
 
 class ReportSource(Protocol):
-    """Source of reports: the embedded broker, or the client of an external one."""
+    """Delivers reports of gateways: the embedded broker, or the client of an external broker."""
 
     @property
     def transport(self) -> Transport:
-        """Transport of requests to the gateways of this source."""
+        """Transport for requests to the gateways that report through this source."""
 
     @property
     def trouble(self) -> ReadinessProblem | None:
-        """Problem that keeps reports from being received or committed; None: there is none."""
+        """Problem that keeps reports from being received or committed; None if there is none."""
 
     async def run(self, consumer: ReportConsumer) -> None:
-        """Pass reports to the consumer until canceled, and acknowledge those that it has committed."""
+        """Pass reports to the consumer until canceled. Acknowledge each report after it is committed."""

@@ -1,4 +1,4 @@
-"""Table of API keys, which programs authenticate with (auth-20, auth-24, auth-25)."""
+"""Stores the API keys with which programs authenticate (auth-20, auth-24, auth-25)."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def hash_credential(credential: str) -> bytes:
 def insert_api_key(  # noqa: PLR0913 # keyword-only after the name
     connection: Connection, name: str, *, role: Role, expires_at: int | None, by: Actor, now: int
 ) -> IssuedApiKey:
-    """Create an API key and return it in plain text, for the only time: just its hash is stored.
+    """Create an API key and return it in plain text. Only its hash is stored, so it is never shown again.
 
-    Raise `AlreadyExists` if the name is taken.
+    Raise `AlreadyExists` if another key has this name.
     """
     key = API_KEY_PREFIX + secrets.token_urlsafe(32)
     row = {
@@ -61,15 +61,15 @@ def insert_api_key(  # noqa: PLR0913 # keyword-only after the name
 
 
 class ApiKeyHolder(NamedTuple):
-    """Actor that an API key authenticates."""
+    """Actor whom an API key authenticates, and the expiry of the key."""
 
     actor: Actor
     expires_at: int | None
-    """Expiry in milliseconds since the epoch; None: the key does not expire."""
+    """Expiry in milliseconds since the epoch; None if the key does not expire."""
 
 
 def find_api_key_holder(connection: Connection, key: str, *, now: int) -> ApiKeyHolder | None:
-    """Return the holder of an API key, or None if the key is unknown or expired."""
+    """Return the actor of an API key; None if the key does not exist or has expired."""
     is_valid = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
     query = select(api_key.c.name, api_key.c.role, api_key.c.expires_at).where(
         api_key.c.hash == hash_credential(key), is_valid
@@ -90,7 +90,7 @@ class ApiKeyCredential(NamedTuple):
 def load_api_key_credentials(
     connection: Connection, names: Collection[str], *, now: int
 ) -> dict[str, ApiKeyCredential]:
-    """Return the credentials of the unexpired keys among these names, by name."""
+    """Return hash and role of the API keys with these names, by name. Leave out expired keys."""
     is_valid = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
     query = select(api_key.c.name, api_key.c.hash, api_key.c.role).where(api_key.c.name.in_(names), is_valid)
     return {row.name: ApiKeyCredential(row.hash, Role(row.role)) for row in connection.execute(query)}
@@ -103,7 +103,7 @@ def list_api_keys(connection: Connection, *, after: str, limit: int) -> list[Api
 
 
 def delete_api_key(connection: Connection, identity: str, *, by: Actor, now: int) -> None:
-    """Revoke an API key. Raise `NotFound` if there is none with this id."""
+    """Revoke an API key. Raise `NotFound` if no key has this id."""
     query = delete(api_key).where(api_key.c.id == identity).returning(api_key.c.name)
     name = connection.execute(query).scalar()
     if name is None:

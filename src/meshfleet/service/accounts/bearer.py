@@ -1,4 +1,4 @@
-"""Authentication of requests by their bearer credential: an access token or an API key."""
+"""Authenticates requests by their bearer credential: an access token or an API key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Access tokens of users: JSON Web Tokens (auth-6, auth-7).
 
 _ALGORITHM: Final = "HS256"
-"""Symmetric, because the service that signs tokens also verifies them; other algorithms are rejected."""
+"""Signature algorithm of tokens. It is symmetric, because the service itself verifies its tokens."""
 
 _AUDIENCE: Final = "meshfleet"
 _REQUIRED_CLAIMS: Final = ["aud", "exp", "iat", "jti", "sid", "sub"]
@@ -34,7 +34,7 @@ _SKEW_SECONDS: Final = 5
 
 
 class TokenClaims(Struct, frozen=True, kw_only=True):
-    """Verified claims of an access token."""
+    """Claims of an access token whose signature was verified."""
 
     username: str
     session: str
@@ -43,7 +43,7 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
 
 
 class TokenSigner:
-    """Issuer and verifier of access tokens. It reads no clock: callers pass the time, in seconds."""
+    """Issues and verifies access tokens. It reads no clock: callers pass the time, in seconds."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -62,7 +62,7 @@ class TokenSigner:
         return jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
 
     def verify(self, text: str, now: float) -> TokenClaims:
-        """Return the claims of a valid access token. Raise `NotLoggedIn`, whose text quotes no claim."""
+        """Return the claims of an access token. Raise `NotLoggedIn` if it is invalid or has expired."""
         try:
             claims: dict[str, Any] = jwt.decode(
                 text,
@@ -79,13 +79,13 @@ class TokenSigner:
 
 
 _CACHE_MS: Final = 1000
-"""Lifetime of a cached authentication in milliseconds: changes by other processes apply after this time."""
+"""Milliseconds for which an authentication is cached: changes by other processes apply after this time."""
 
 _CACHE_SIZE: Final = 10_000
 
 
 class Authentication(NamedTuple):
-    """Authenticated actor of a bearer credential."""
+    """Actor of a bearer credential, and until when this result may be used."""
 
     actor: Actor
     checked_at: int
@@ -95,7 +95,10 @@ class Authentication(NamedTuple):
 
 
 class BearerAuthenticator:
-    """Cached check of bearer credentials. Changes by this process apply at once, see `invalidate`."""
+    """Checks bearer credentials and caches the results.
+
+    Changes of accounts by this process apply at once (see `invalidate`), those by others after a second.
+    """
 
     def __init__(self, database: Database, signer: TokenSigner, now: Callable[[], int]) -> None:
         self._database = database
@@ -105,12 +108,15 @@ class BearerAuthenticator:
         self._revision = 0
 
     async def identify(self, bearer: str, address: str | None) -> Actor:
-        """Return the actor of a credential with the client address. Raise `NotLoggedIn` if it is invalid."""
+        """Return the actor of a credential, with `address` as the client address.
+
+        Raise `NotLoggedIn` if the credential is invalid.
+        """
         authentication = await self.authenticate(bearer)
         return replace(authentication.actor, address=address)
 
     async def authenticate(self, bearer: str) -> Authentication:
-        """Return the actor of a credential and the time to check it again, for long-lived connections.
+        """Return the actor of a credential, and when a long-lived connection must check it again.
 
         Raise `NotLoggedIn` if the credential is invalid.
         """
@@ -122,7 +128,7 @@ class BearerAuthenticator:
 
     @property
     def revision(self) -> int:
-        """Number of `invalidate` calls: unchanged while this process changes no account or session."""
+        """Number of `invalidate` calls. It changes whenever this process changes an account or session."""
         return self._revision
 
     def invalidate(self) -> None:

@@ -1,4 +1,4 @@
-"""Login, token refresh, logout, and password change of users."""
+"""Login, token refresh, logout and password change of users."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from meshfleet.service.metrics import Metrics
 
 _MAX_PENDING_CHECKS: Final = 10
-"""Concurrent password checks per client network, so that one network does not delay the others."""
+"""Maximum concurrent password checks per client network, so that one network does not delay the others."""
 
 _MAX_PENDING_CHECKS_AFTER_FAILURES: Final = 1
-"""Concurrent password checks of a network where many user names failed: a flood leaves threads to others."""
+"""Maximum concurrent password checks of a client network from which many user names failed.
+
+It is lower, so that password guessing does not occupy all threads.
+"""
 
 
 class Logins:
-    """Login service of users: creates, refreshes and ends sessions, and throttles failed logins."""
+    """Creates, refreshes and ends the sessions of users, and throttles failed logins."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -47,7 +50,7 @@ class Logins:
         now: Now,
         steady: Now,
     ) -> None:
-        """`now` is the wall clock, for tokens and timestamps; `steady` is monotonic, for throttle delays."""
+        """Create the service. `now` is the wall clock for tokens, `steady` a monotonic clock for delays."""
         self._database = database
         self._verifier = verifier
         self._throttle = throttle
@@ -62,7 +65,8 @@ class Logins:
     async def log_in(self, login: Login, address: str | None) -> LoggedIn:
         """Check user name and password, create a session, and return its first access token.
 
-        A hash with outdated cost parameters is replaced. Raise `WrongCredentials` or `TooManyAttempts`.
+        If the stored password hash has outdated cost parameters, replace it. Raise `WrongCredentials` or
+        `TooManyAttempts`.
         """
         username = normalize_username(login.username)
         hashed = await self.check_password(username, login.password, address)
@@ -79,7 +83,10 @@ class Logins:
         return self._issue_token(username, session)
 
     async def refresh(self, actor: Actor) -> LoggedIn:
-        """Return a new access token for the same session, until its refresh period ends (auth-8, auth-9)."""
+        """Return a new access token for the same session (auth-8, auth-9).
+
+        Raise `NotLoggedIn` if the session has ended or its refresh period is over.
+        """
         session_id = _require_session(actor)
         session = await self._database.read(user_store.find_session, session_id, now=self._now())
         if session is None or not session.is_refreshable:
@@ -105,7 +112,10 @@ class Logins:
         self._authenticator.invalidate()
 
     async def check_password(self, username: str, password: str, address: str | None) -> str:
-        """Check a password and return its stored hash. Raise `WrongCredentials` or `TooManyAttempts`."""
+        """Check the password of a user and return the stored hash.
+
+        Raise `WrongCredentials` or `TooManyAttempts`.
+        """
         network = None if address is None else to_network(address)
         has_failures = self._throttle.delay_after_failure(network, self._steady() / 1000)
         if self._pending_checks[network] >= (
@@ -121,7 +131,7 @@ class Logins:
                 del self._pending_checks[network]
 
     async def _check_one_at_a_time(self, username: str, password: str, network: str | None) -> str:
-        # One at a time per name and network: parallel correct logins all succeed, guesses are throttled.
+        # One at a time per name and network, so that parallel correct logins do not count as failures.
         lock = self._locks.setdefault((username, network), asyncio.Lock())
         async with lock:
             decision = self._throttle.count_attempt(username, network, self._steady() / 1000)
@@ -140,7 +150,7 @@ class Logins:
     async def _verify_password(self, username: str, password: str, network: str | None) -> str | None:
         """Return the stored hash if the password matches it, else None.
 
-        If the check itself fails, the attempt does not count as a failed login.
+        If the check cannot be made, the attempt does not count as a failed login.
         """
         try:
             hashed = await self._database.read(user_store.find_password_hash, username)
@@ -157,7 +167,7 @@ class Logins:
 
 
 def normalize_username(name: str) -> str:
-    """Return the normalized user name; for an invalid one a short placeholder that no user can have."""
+    """Return the normalized user name; for an invalid name, return a placeholder that no user can have."""
     try:
         return parse_username(name)
     except MalformedText:

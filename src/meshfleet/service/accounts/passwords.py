@@ -1,7 +1,7 @@
 """Password hashing for users: argon2id, in a small thread pool of its own (auth-19).
 
-One check costs nearly a tenth of a second of CPU and 19 MiB. Only a few run at once, and when too many are
-pending further ones are rejected: password guessing must not starve the rest of the service.
+One check takes nearly 0.1 s of CPU time and 19 MiB of memory. Only a few checks run at once, and if too many
+are pending, further ones are rejected: password guessing must not slow down the rest of the service.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 PASSWORD_HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
-"""The minimum cost that OWASP recommends: small hosts have little memory."""
+"""Hasher with the minimum cost that OWASP recommends, because small hosts have little memory."""
 
 _THREADS: Final = 2
 _MAX_PENDING: Final = 32
 
 
 class PasswordVerifier:
-    """Hasher and verifier of passwords. Only tests pass a hasher: theirs is faster and weaker."""
+    """Hashes and verifies passwords in threads. Only tests pass another, faster and weaker hasher."""
 
     def __init__(self, hasher: PasswordHasher = PASSWORD_HASHER) -> None:
         self._hasher = hasher
@@ -39,13 +39,14 @@ class PasswordVerifier:
         self._dummy_hash = hasher.hash(secrets.token_urlsafe())
 
     async def hash(self, password: str) -> str:
-        """Return the hash to store. Raise `TooManyAttempts` if too many checks are pending."""
+        """Return the hash to store for a password. Raise `TooManyAttempts` if too many checks are pending."""
         return await self._in_thread(self._hasher.hash, password)
 
     async def verify(self, hashed: str | None, password: str) -> bool:
-        """Return whether the password matches the hash. None (unknown user) takes as long and never matches.
+        """Return whether the password matches the hash.
 
-        Raise `TooManyAttempts` if too many checks are pending.
+        Pass None if the user does not exist: the result is False and takes the same time. Raise
+        `TooManyAttempts` if too many checks are pending.
         """
         matches = await self._in_thread(
             self._matches, self._dummy_hash if hashed is None else hashed, password
@@ -57,7 +58,7 @@ class PasswordVerifier:
         return self._hasher.check_needs_rehash(hashed)
 
     def close(self) -> None:
-        """Wait for running checks and drop the queued ones."""
+        """Wait for running password checks and drop the queued ones."""
         self._threads.shutdown(cancel_futures=True)
 
     def _matches(self, hashed: str, password: str) -> bool:
@@ -77,5 +78,5 @@ class PasswordVerifier:
 
 
 def hash_password(password: str) -> str:
-    """Return the hash to store, for programs without an event loop."""
+    """Return the hash to store for a password. For programs without an event loop."""
     return PASSWORD_HASHER.hash(password)

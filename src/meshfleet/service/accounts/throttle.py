@@ -1,8 +1,8 @@
-"""Throttle against password guessing (auth-13 to auth-15).
+"""Delays logins after failures, against password guessing (auth-13 to auth-15).
 
-Failures are counted per user name and address, whether or not the user exists: both cases must look the
-same. The number of names that failed at one address is counted too, so that trying name after name is
-delayed as well. Failures from other addresses never delay the owner of an account.
+Failures are counted per user name and client address, whether or not the user exists, so that clients cannot
+tell the difference. The names that failed from one address are counted, too, so that trying name after name
+is delayed as well. Failures from other addresses never delay the owner of an account.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 _FREE_FAILURES: Final = 5
-"""Number of failures that cause no delay."""
+"""Number of failed logins that cause no delay."""
 
 _MAX_DELAY_SECONDS: Final = 300
-"""Longest delay after a failure, in seconds."""
+"""Longest delay after a failed login, in seconds."""
 
 _FAILURE_LIFETIME_SECONDS: Final = 3600
-"""Seconds after which a failure no longer counts."""
+"""Seconds after which a failed login no longer counts."""
 
 _MAX_ENTRIES: Final = 50_000
-"""Maximum number of entries; the oldest are dropped, so that a flood of names does not fill the memory."""
+"""Maximum number of stored names and addresses; the oldest are dropped, so that a flood fills no memory."""
 
 
 class ThrottleDecision(NamedTuple):
-    """Delays that apply to a login attempt, in seconds."""
+    """Delays of a login attempt, in seconds."""
 
     wait: int
-    """Delay of this name at this address; 0: the attempt may be made now."""
+    """Seconds to wait before this name may log in from this address; 0 if it may log in now."""
     wait_if_failed: int
-    """Delay to report if the attempt fails, because of all names that failed at this address."""
+    """Seconds to wait if this attempt fails, too, because many names have failed from this address."""
 
 
 class _Entry(NamedTuple):
@@ -43,15 +43,15 @@ _Key = tuple[str | None, str | None]
 
 
 class LoginThrottle:
-    """Counter of failed logins. It reads no clock: callers pass the time, in seconds."""
+    """Counts failed logins and computes delays. It reads no clock: callers pass the time, in seconds."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
 
     def count_attempt(self, name: str, address: str | None, now: float) -> ThrottleDecision:
-        """Count an attempt, unless it must wait, and return the delays that apply.
+        """Return the delays of a login attempt. If it need not wait, count it as failed.
 
-        The attempt counts as failed until `clear_failures` is called, so that concurrent attempts all count.
+        A successful login calls `clear_failures` afterwards. So concurrent attempts all count.
         """
         decision = ThrottleDecision(self._delay((name, address), now), self._delay((None, address), now))
         if not decision.wait and self._count((name, address), now) == 1:
@@ -59,11 +59,11 @@ class LoginThrottle:
         return decision
 
     def delay_after_failure(self, address: str | None, now: float) -> int:
-        """Return the delay after a failure at this address in seconds, without counting an attempt."""
+        """Return the seconds to wait after a failed login from this address, without counting an attempt."""
         return self._delay((None, address), now)
 
     def clear_failures(self, name: str, address: str | None) -> None:
-        """Reset the failures of a name at this address after a successful login."""
+        """Reset the failures of a name from this address after a successful login."""
         entry = self._entries.pop((name, address), None)
         address_entry = self._entries.get((None, address))
         if entry is not None and address_entry is not None:
@@ -72,7 +72,7 @@ class LoginThrottle:
             )
 
     def withdraw_attempt(self, name: str, address: str | None) -> None:
-        """Uncount one attempt whose password could not be checked."""
+        """Take back one counted attempt, because its password could not be checked."""
         entry = self._entries.get((name, address))
         if entry is None or entry.failures <= 1:
             self.clear_failures(name, address)

@@ -1,4 +1,4 @@
-"""Tables of users and of their sessions."""
+"""Stores users and their login sessions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 # Sessions: an access token is valid only while the row of its session exists (auth-9, auth-10).
 
 MAX_SESSION_MS: Final = 12 * 3600 * 1000
-"""Milliseconds after the login during which a session can be refreshed."""
+"""Milliseconds after the login in which the access token of a session can be refreshed."""
 
 _TOKEN_MS: Final = TOKEN_LIFETIME // timedelta(milliseconds=1)
 """Milliseconds for which an access token is valid."""
 
 
 class LoginSession(NamedTuple):
-    """Valid session of a user."""
+    """Login session of a user that has not expired."""
 
     username: str
     role: Role
@@ -42,10 +42,10 @@ class LoginSession(NamedTuple):
 
 
 def insert_session(connection: Connection, by: Actor, *, knowing: str, now: int) -> str:
-    """Create a session for the actor and return its id; also delete expired sessions of all users.
+    """Create a session for the actor and return its id. Also delete expired sessions of all users.
 
-    `knowing` is the hash that the password was checked against. Raise `WrongCredentials` if the user was
-    removed or the password changed since.
+    `knowing` is the password hash that the login was checked against. Raise `WrongCredentials` if the user
+    was removed or the password was changed since then.
     """
     is_unchanged = (account.c.username == by.name) & (account.c.password == knowing)
     if not connection.execute(update(account).where(is_unchanged).values(last_login_at=now)).rowcount:
@@ -65,7 +65,7 @@ def insert_session(connection: Connection, by: Actor, *, knowing: str, now: int)
 
 
 def find_session(connection: Connection, identity: str, *, now: int) -> LoginSession | None:
-    """Return an unexpired session with the current role of its user, else None."""
+    """Return a session with the current role of its user; None if it has ended or expired."""
     query = (
         select(session.c.username, account.c.role, session.c.expires_at)
         .join(account)
@@ -87,7 +87,7 @@ def delete_session(connection: Connection, identity: str, *, by: Actor, now: int
 def insert_user(  # noqa: PLR0913 # keyword-only after the key
     connection: Connection, username: str, *, hashed: str, role: Role, by: Actor, now: int
 ) -> User:
-    """Create a user. Raise `AlreadyExists` if the name is taken."""
+    """Create a user. Raise `AlreadyExists` if another user has this name."""
     row = {"username": username, "password": hashed, "role": role.value, "created_at": now}
     try:
         connection.execute(insert(account).values(row))
@@ -98,7 +98,7 @@ def insert_user(  # noqa: PLR0913 # keyword-only after the key
 
 
 def insert_first_admin(connection: Connection, username: str, *, hashed: str, by: Actor, now: int) -> bool:
-    """Create the first admin. Return False if there is any user already (auth-28)."""
+    """Create the first admin. Return False if any user exists (auth-28)."""
     if connection.dialect.name == "postgresql":
         # Two services that start at the same time create one admin.
         connection.exec_driver_sql("LOCK TABLE account IN SHARE ROW EXCLUSIVE MODE")
@@ -114,7 +114,7 @@ def has_no_users(connection: Connection) -> bool:
 
 
 def load_user(connection: Connection, username: str) -> User:
-    """Return a user. Raise `NotFound` if there is none with this name."""
+    """Return a user. Raise `NotFound` if no user has this name."""
     row = connection.execute(select(account).where(account.c.username == username)).first()
     if row is None:
         raise _user_not_found(username)
@@ -140,7 +140,7 @@ class UserCredential(NamedTuple):
 
 
 def load_user_credentials(connection: Connection, usernames: Collection[str]) -> dict[str, UserCredential]:
-    """Return the credentials of the existing ones of these users, by name."""
+    """Return password hash and role of these users, by name. Leave out users who do not exist."""
     query = select(account.c.username, account.c.password, account.c.role)
     rows = connection.execute(query.where(account.c.username.in_(usernames)))
     return {row.username: UserCredential(row.password, Role(row.role)) for row in rows}
@@ -149,7 +149,7 @@ def load_user_credentials(connection: Connection, usernames: Collection[str]) ->
 def update_user(  # noqa: PLR0913 # keyword-only after the key
     connection: Connection, username: str, *, role: Role | None, hashed: str | None, by: Actor, now: int
 ) -> User:
-    """Change role and password of a user; None leaves either unchanged.
+    """Change the role and the password of a user; None leaves the role or the password unchanged.
 
     Raise `LastAdmin` if no admin would be left.
     """
@@ -181,8 +181,8 @@ def update_password(connection: Connection, username: str, hashed: str, *, by: A
 def update_own_password(connection: Connection, hashed: str, *, knowing: str, by: Actor, now: int) -> None:
     """Set the actor's own password and end all sessions of the actor except the current one.
 
-    `knowing` is the hash that the current password was checked against. Raise `WrongCredentials` if it has
-    changed since.
+    `knowing` is the hash that the current password was checked against. Raise `WrongCredentials` if the
+    password was changed since then.
     """
     is_unchanged = (account.c.username == by.name) & (account.c.password == knowing)
     if connection.execute(select(account.c.username).where(is_unchanged).with_for_update()).first() is None:
@@ -200,7 +200,10 @@ def _set_password(connection: Connection, username: str, hashed: str, *, by: Act
 
 
 def update_password_hash(connection: Connection, username: str, *, before: str, after: str) -> None:
-    """Replace the hash of an unchanged password; no effect if the password was changed meanwhile."""
+    """Replace the hash of a password by a new hash of the same password.
+
+    Do nothing if the password was changed meanwhile.
+    """
     is_unchanged = (account.c.username == username) & (account.c.password == before)
     connection.execute(update(account).where(is_unchanged).values(password=after))
 
@@ -214,9 +217,9 @@ def delete_user(connection: Connection, username: str, *, by: Actor, now: int) -
 
 
 def _lock_role(connection: Connection, username: str) -> str:
-    """Return the role of a user; lock the rows of the user and of all admins until the transaction ends.
+    """Return the role of a user. Lock the rows of the user and of all admins until the transaction ends.
 
-    Rows are locked in the order of their names: two admins who remove each other do not deadlock.
+    Rows are locked in the order of user names, so that two admins who remove each other do not deadlock.
     """
     is_locked = (account.c.username == username) | (account.c.role == Role.ADMIN.value)
     query = select(account.c.username, account.c.role).where(is_locked).order_by(account.c.username)

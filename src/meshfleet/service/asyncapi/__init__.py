@@ -1,4 +1,4 @@
-"""The AsyncAPI 3.0 document of the messaging interface, generated from the types of its messages."""
+"""Builds the AsyncAPI 3.0 document of the MQTT interface from the types of its messages."""
 
 from meshfleet.service.asyncapi.document import MessagingDocument, build_asyncapi_document, list_servers
 

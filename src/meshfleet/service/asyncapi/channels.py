@@ -1,4 +1,4 @@
-"""Channels of the AsyncAPI document: per kind of report, per request and response, and diagnostics."""
+"""Channels of the AsyncAPI document: one per kind of report, request and response, and for diagnostics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from meshfleet.service.asyncapi.messages import MessageDescription
 
 
-# Permissions to publish and read, by the rules of the embedded broker.
+# Permissions to publish and subscribe, by the rules of the embedded broker.
 
 _GATEWAY: Final = "gateway"
 _ACCOUNTS: Final = {
@@ -44,7 +44,10 @@ _ACCOUNTS: Final = {
 
 
 def list_permissions(topic: str, prefix: str) -> dict[str, list[str]]:
-    """Return the kinds of accounts that may publish to and read a topic of the example gateway."""
+    """Return which accounts (gateway, or user by role) may publish to and read a topic.
+
+    The topic must be one of the example gateway.
+    """
     return {
         "publish": _list_allowed(prefix, lambda access: access.may_publish(topic)),
         "read": _list_allowed(prefix, lambda access: access.may_read(topic)),
@@ -52,7 +55,7 @@ def list_permissions(topic: str, prefix: str) -> dict[str, list[str]]:
 
 
 def format_permissions(access: dict[str, list[str]], gateway: str) -> str:
-    """Return the permissions as a sentence; `gateway` is the name for the gateway in it."""
+    """Return the result of `list_permissions` as a sentence that calls the gateway `gateway`."""
     names = {
         action: ", ".join(_format_account(kind, gateway) for kind in kinds)
         for action, kinds in access.items()
@@ -68,7 +71,7 @@ def _list_allowed(prefix: str, is_allowed: Callable[[TopicPermissions], bool]) -
     return [kind for kind, account in _ACCOUNTS.items() if is_allowed(TopicPermissions(account, prefix))]
 
 
-# Variable levels of topics: gateways, devices, and the identifiers of the catalogue for each use.
+# Parameters for variable topic levels: gateways, devices, and the identifiers of the catalogue for each use.
 
 ADDRESS_PARAMETERS: Final[Mapping[str, dict[str, Any]]] = {
     "gateway": {
@@ -123,12 +126,12 @@ _USE_BY_KIND: Final[Mapping[Kind | Operation, str]] = {
 
 
 def get_identifier_parameter(code: Kind | Operation) -> str:
-    """Return the name of the parameter for the identifier level of a kind or an operation."""
+    """Return the name of the AsyncAPI parameter for the identifier in topics of a kind or operation."""
     return f"{_USE_BY_KIND[code]}{'Name' if code.is_decoded else 'Identifier'}"
 
 
 def build_parameters() -> dict[str, dict[str, Any]]:
-    """Return the descriptions of all parameters, by name."""
+    """Return the descriptions of all AsyncAPI parameters, by name."""
     parameters = dict(ADDRESS_PARAMETERS)
     for use, is_usable in _USES.items():
         known = sorted(filter(is_usable, BUILTIN_CATALOGUE), key=lambda entry: entry.id)
@@ -157,12 +160,12 @@ def _build_name_parameter(known: list[IdentifierDefinition]) -> dict[str, Any]:
 
 
 class _ChannelKind(NamedTuple):
-    """Properties that the channels of reports, requests or responses share."""
+    """Properties that all channels of reports, of requests, or of responses have in common."""
 
     name: str
     description: str
     device: str = "device"
-    """Name of the parameter for the level of the device."""
+    """Name of the AsyncAPI parameter for the topic level of the device."""
 
 
 _REPORT: Final = _ChannelKind("report", "Gateways publish reports of their devices and of themselves here.")
@@ -189,13 +192,13 @@ class ChannelDescription(NamedTuple):
     description: str
     address: str
     parameters: dict[str, str]
-    """Names of the parameters, by variable level."""
+    """Names of the AsyncAPI parameters, by variable topic level."""
     topic: str
-    """Topic of the example gateway, for the permissions."""
+    """Topic of the example gateway, from which the permissions are determined."""
     message: MessageDescription
 
     def to_dict(self, prefix: str) -> dict[str, Any]:
-        """Return the channel object, for the topic prefix of the installation."""
+        """Return the AsyncAPI channel object, for the topic prefix of the installation."""
         access = list_permissions(self.topic, prefix)
         gateway = "the gateway itself" if "gateway" in self.parameters else "all gateways"
         return {
@@ -221,7 +224,7 @@ def build_report_channel(kind: Kind, prefix: str) -> ChannelDescription:
 
 
 def build_request_channel(operation: Operation, prefix: str) -> ChannelDescription:
-    """Return the channel of requests to one gateway."""
+    """Return the channel of requests of one operation to one gateway."""
 
     def build_topic(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return RequestTopic(gateway, device, operation, identifier)
@@ -230,7 +233,7 @@ def build_request_channel(operation: Operation, prefix: str) -> ChannelDescripti
 
 
 def build_broadcast_channel(operation: Operation, prefix: str) -> ChannelDescription:
-    """Return the channel of requests to all gateways."""
+    """Return the channel of requests of one operation to all gateways."""
 
     def build_topic(_: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return BroadcastTopic(device, operation, identifier)
@@ -241,7 +244,7 @@ def build_broadcast_channel(operation: Operation, prefix: str) -> ChannelDescrip
 
 
 def build_response_channel(operation: Operation, prefix: str) -> ChannelDescription:
-    """Return the channel of responses to an operation."""
+    """Return the channel of responses to requests of one operation."""
 
     def build_topic(gateway: Mac, device: Mac, identifier: AnyIdentifier | None) -> Topic:
         return ResponseTopic(gateway, device, operation, identifier)
@@ -252,7 +255,7 @@ def build_response_channel(operation: Operation, prefix: str) -> ChannelDescript
 
 
 def build_firmware_question_channel() -> ChannelDescription:
-    """Return the channel of firmware requests by gateways, which has no topic prefix (topic-9)."""
+    """Return the channel on which gateways request firmware. Its topics have no prefix (topic-9)."""
     description = "A gateway requests a firmware image here."
     return _build_diagnostics_channel(
         messages.build_firmware_question_message(), diagnostics.format_question_topic, description
@@ -260,7 +263,7 @@ def build_firmware_question_channel() -> ChannelDescription:
 
 
 def build_firmware_answer_channel() -> ChannelDescription:
-    """Return the channel of the responses to firmware requests."""
+    """Return the channel of the responses to firmware requests of gateways."""
     description = "The service sends the download address of the firmware image here."
     return _build_diagnostics_channel(
         messages.build_firmware_answer_message(), diagnostics.format_answer_topic, description
@@ -268,7 +271,7 @@ def build_firmware_answer_channel() -> ChannelDescription:
 
 
 def iter_channels(prefix: str) -> Iterator[ChannelDescription]:
-    """Yield all channels."""
+    """Yield all channels of the document."""
     yield from (build_report_channel(kind, prefix) for kind in Kind)
     yield from (build_request_channel(operation, prefix) for operation in Operation)
     yield from (build_broadcast_channel(operation, prefix) for operation in Operation)
@@ -284,7 +287,10 @@ def _build_channel(
     build_topic: _TopicBuilder,
     prefix: str,
 ) -> ChannelDescription:
-    """Return a channel of topics; placeholders in braces passed to `build_topic` give its address."""
+    """Return the channel of a kind of report or of an operation.
+
+    `build_topic` is called with placeholders such as `{gateway}` to get the address of the channel.
+    """
     parameters = {"gateway": "gateway", "device": channel_kind.device}
     variable: Identifier | None = None
     if code.has_identifier:

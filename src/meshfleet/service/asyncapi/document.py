@@ -1,4 +1,4 @@
-"""AsyncAPI 3.0 document of the messaging interface: servers, operations and the whole (rest-162)."""
+"""Servers and operations of the AsyncAPI 3.0 document, and the complete document (rest-162)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_ANSWERED: Final = "There is no response; a gateway too old for this operati
 
 
 def build_operations(prefix: str) -> dict[str, dict[str, Any]]:
-    """Return all operations of the service by name, for the topic prefix of the installation."""
+    """Return all AsyncAPI operations of the service by name, for the topic prefix of the installation."""
     return dict(_iter_operations(prefix))
 
 
@@ -107,17 +107,17 @@ _WEBSOCKET_PATH: Final = "/mqtt"
 
 
 class ServerDescription(NamedTuple):
-    """Address at which MQTT clients connect."""
+    """Server of the AsyncAPI document: an address at which MQTT clients connect."""
 
     name: str
     host: str
-    """Host and port."""
+    """Host and port, separated by a colon."""
     protocol: str
     description: str
     path: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the server object."""
+        """Return the AsyncAPI server object."""
         return {
             "host": self.host,
             **({"pathname": self.path} if self.path else {}),
@@ -135,9 +135,9 @@ DEFAULT_SERVERS: Final = (
 
 
 def list_servers(settings: Settings, host: str | None = None) -> tuple[ServerDescription, ...]:
-    """Return the servers of this installation.
+    """Return the MQTT servers of this installation.
 
-    `host` is the one that the client used to reach the service; it replaces wildcard addresses.
+    `host` is the host with which the client reached the service; it replaces wildcard addresses.
     """
     if settings.public_mqtt is not None or settings.external_broker is not None:
         return _list_public_servers(settings)
@@ -161,7 +161,7 @@ def list_servers(settings: Settings, host: str | None = None) -> tuple[ServerDes
 
 
 def _list_public_servers(settings: Settings) -> tuple[ServerDescription, ...]:
-    """Return the broker address that gateways are configured with (rest-168)."""
+    """Return the broker address that gateways are configured with, as the only server (rest-168)."""
     if (address := settings.gateway_broker) is None:
         return ()
     host = f"[{address.host}]" if ":" in address.host else address.host
@@ -170,7 +170,7 @@ def _list_public_servers(settings: Settings) -> tuple[ServerDescription, ...]:
 
 
 def _format_host(listen: ListenAddress, host: str) -> str:
-    """Return host and port of a listener. Clients cannot connect to a wildcard address: it becomes `host`."""
+    """Return host and port of a listener. Replace a wildcard address by `host`, so clients can connect."""
     return str(listen._replace(host=host) if listen.host in _ALL_ADDRESSES else listen)
 
 
@@ -207,13 +207,13 @@ _TAGS: Final = {
 def build_asyncapi_document(
     servers: Iterable[ServerDescription] = DEFAULT_SERVERS, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the document of the messaging interface. Its parts are cached: do not modify it."""
+    """Return the AsyncAPI document. Its parts are cached: do not modify it."""
     return _build_without_servers(prefix) | {"servers": {each.name: each.to_dict() for each in servers}}
 
 
 @cache
 def _build_without_servers(prefix: str) -> dict[str, Any]:
-    """Return the document without servers, cached: a process uses one prefix."""
+    """Return the AsyncAPI document without servers. It is cached, as a process uses only one prefix."""
     messages = list(iter_messages())
     return {
         "asyncapi": "3.0.0",
@@ -253,11 +253,11 @@ def _build_without_servers(prefix: str) -> dict[str, Any]:
 
 
 class MessagingDocument:
-    """Builder of the document for the settings of a service."""
+    """Builds the AsyncAPI document for the settings of a service."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def build(self, host: str | None) -> dict[str, Any]:
-        """Return the document for a client that reached the service at this host."""
+        """Return the document for a client that reached the service under the name or address `host`."""
         return build_asyncapi_document(list_servers(self._settings, host), self._settings.topic_prefix)

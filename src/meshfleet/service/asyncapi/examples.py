@@ -1,4 +1,4 @@
-"""Example payloads of every message, encoded by the codecs."""
+"""Example payloads of every message of the AsyncAPI document, encoded as the service encodes them."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def encode_firmware_answer_examples() -> list[bytes]:
 
 
 def build_examples(payloads: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Return payloads as the example objects of a message."""
+    """Return encoded payloads as the AsyncAPI example objects of a message."""
     return [
         {"name": f"example{number}", "payload": msgspec.json.decode(payload)}
         for number, payload in enumerate(payloads, 1)

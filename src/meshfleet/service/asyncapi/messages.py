@@ -1,4 +1,4 @@
-"""Messages of the AsyncAPI document: per kind of report, per request and response, and diagnostics."""
+"""Messages of the AsyncAPI document: one per kind of report, request and response, and for diagnostics."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class MessageDescription(NamedTuple):
     description: str
     tag: str
     payload: str
-    """Name of the payload's schema."""
+    """Name of the schema of the payload."""
     schemas: Mapping[str, dict[str, Any]]
     examples: list[bytes]
     since: str | None = None
     has_id: bool = True
-    """Whether an `id` correlates request and response."""
+    """Whether the payload has an `id` by which a response is matched to its request."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the message object."""
+        """Return the AsyncAPI message object."""
         return {
             "name": self.name,
             "title": self.name.replace("-", " ").capitalize(),
@@ -146,7 +146,7 @@ def build_firmware_answer_message() -> MessageDescription:
 
 
 def iter_messages() -> Iterator[MessageDescription]:
-    """Yield all messages."""
+    """Yield all messages of the document."""
     yield from map(build_report_message, Kind)
     yield from map(build_request_message, Operation)
     yield from (build_response_message(operation) for operation in Operation if operation.is_answered)

@@ -107,7 +107,7 @@ _PAYLOAD_FIELD_TEXTS: Final[Mapping[tuple[str, str], str]] = {
         )
     },
 }
-"""Descriptions of fields that have another meaning in one payload, by payload and field."""
+"""Descriptions of fields that differ from `_FIELD_TEXTS` in one payload, by payload and field."""
 
 
 def describe_field(payload: str, field: str) -> str:
@@ -122,7 +122,7 @@ _EITHER_CASE: Final = "Accepted in upper and lower case."
 
 
 class FieldFormat(NamedTuple):
-    """Schema of the form that is sent, and a text about other accepted forms."""
+    """Schema of a field as it is sent, and a text about other forms that are accepted."""
 
     schema: dict[str, Any]
     tolerated: str = ""
@@ -150,7 +150,7 @@ _FIELD_FORMATS: Final[dict[object, FieldFormat]] = {
 
 
 def find_field_format(hint: object) -> FieldFormat:
-    """Return the format of a field with this type annotation, optional or not."""
+    """Return the format of a field with this type annotation, which may be optional."""
     for part in (hint, *get_args(hint)):
         if (field_format := _FIELD_FORMATS.get(part)) is not None:
             return field_format
@@ -158,15 +158,15 @@ def find_field_format(hint: object) -> FieldFormat:
 
 
 _RULES: Final = re.compile(r" \([a-z]+-\d[^)]*\)")
-"""References to rules in docstrings: for readers of the source, removed from the document."""
+"""Pattern of rule numbers in docstrings. They are for readers of the source and removed from the document."""
 
 
 def build_schema(
     payload: type[Payload], part: api_versions.InterfacePart | None = None, of: Kind | Operation | None = None
 ) -> dict[str, Any]:
-    """Return the schema of a payload as it is sent.
+    """Return the JSON schema of a payload as it is sent.
 
-    `part` and `of` select the versions that added its fields; without them no versions are included.
+    With `part` and `of`, the schema includes the interface version that added each field.
     """
     components = msgspec.json.schema_components([payload], schema_hook=_custom_type_schema)[1]
     schema: dict[str, Any] = components[payload.__name__]
@@ -186,12 +186,12 @@ def build_schema(
 
 
 def build_schema_reference(name: str) -> dict[str, str]:
-    """Return a reference to a schema."""
+    """Return an AsyncAPI reference to a schema."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _custom_type_schema(_kind: type) -> dict[str, Any]:
-    """Return the schema of a custom type: all are strings; `find_field_format` adds details."""
+    """Return the JSON schema of a custom field type. All are strings; `find_field_format` adds details."""
     return {"type": "string"}
 
 
@@ -214,7 +214,7 @@ def _build_field_schema(
 
 
 def _find_enum(hint: object) -> type[Enum] | None:
-    """Return the enum of a type annotation, optional or not; None if it has none."""
+    """Return the enum in a type annotation, which may be optional; None if it contains no enum."""
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     return next(filter(None, map(_find_enum, get_args(hint))), None)

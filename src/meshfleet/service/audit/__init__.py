@@ -1,1 +1,1 @@
-"""The audit log of all changes."""
+"""Audit log of all changes, and its REST route."""

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 _RECENT_IDS: Final = 1000
-"""Range of the newest ids in which rows of concurrent transactions may still appear."""
+"""Number of newest ids among which concurrent transactions may still commit rows."""
 
 _MAX_WAIT_MS: Final = 60_000
-"""Longest time a change waits for others, in milliseconds; rows farther in the future had a wrong clock."""
+"""Maximum milliseconds that one change waits for another. Rows further in the future had a wrong clock."""
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter of audit rows; all given conditions must match."""
+    """Filter of audit rows. A row must meet all conditions; None means any value."""
 
     actor: str | None = None
     action: str | None = None
     target: str | None = None
     since: int | None = None
     until: int | None = None
-    """Time range in milliseconds since the epoch: `since` is inclusive, `until` is exclusive."""
+    """`since` (inclusive) and `until` (exclusive) are in milliseconds since the epoch."""
 
 
 def record_change(
@@ -60,10 +60,10 @@ def record_changes(
 
 
 def _choose_entry_time(connection: Connection, now: int) -> int:
-    """Return the time to record for a change: `now`, but not before the changes it follows.
+    """Return the time to record for a change: `now`, or the time of the newest row if that is later.
 
-    Two transactions that change the same thing read the clock before one waits for the other. As the log is
-    read in the order of its times, these must show which change came first.
+    Two transactions that change the same object read the clock before one waits for the other. The log is
+    sorted by time, so the later change must not get the earlier time.
     """
     newest = connection.execute(
         select(func.max(audit.c.time)).where(audit.c.time <= now + _MAX_WAIT_MS)
@@ -72,22 +72,22 @@ def _choose_entry_time(connection: Connection, now: int) -> int:
 
 
 class AuditMark(NamedTuple):
-    """State of the log that differs after every change."""
+    """Value that changes with every new row; compare two to see whether the log has changed."""
 
     newest: int
     recent: int
-    """Number of rows in the range of the newest ids: a row may be committed after one with a higher id."""
+    """Number of rows among the newest ids. It reveals a row that is committed after one with a higher id."""
 
 
 def load_mark(connection: Connection) -> AuditMark:
-    """Return the current mark: while it is unchanged, no change was recorded."""
+    """Load the current mark. While it stays the same, no row was added to the log."""
     newest = connection.execute(select(func.max(audit.c.id))).scalar() or 0
     recent = select(func.count()).where(audit.c.id > newest - _RECENT_IDS)
     return AuditMark(newest, connection.execute(recent).scalar_one())
 
 
 class AuditPosition(NamedTuple):
-    """Position of a row in the log, which is ordered by time because users filter by time."""
+    """Position of a row in the log. The log is sorted by time, because users filter by time."""
 
     time: int
     id: int
@@ -96,7 +96,7 @@ class AuditPosition(NamedTuple):
 def list_entries(
     connection: Connection, choice: AuditFilter, *, before: AuditPosition | None, limit: int
 ) -> list[AuditRow]:
-    """Return up to `limit` matching rows, the newest first, starting before a position."""
+    """Return up to `limit` matching rows, the newest first; with `before`, only rows before this position."""
     query = select(audit).order_by(audit.c.time.desc(), audit.c.id.desc()).limit(limit)
     for column, value in (
         (audit.c.actor, choice.actor),
@@ -107,7 +107,7 @@ def list_entries(
             query = query.where(column == value)
     if choice.since is not None:
         query = query.where(audit.c.time >= choice.since)
-    if before is not None:  # instead of `until`, which is later and where SQLite might start the scan
+    if before is not None:  # replaces `until`, which is later: SQLite might start its scan there
         query = query.where(tuple_(audit.c.time, audit.c.id) < tuple_(*before))
     elif choice.until is not None:
         query = query.where(audit.c.time < choice.until)
@@ -115,7 +115,7 @@ def list_entries(
 
 
 def build_position(row: AuditRow) -> AuditPosition:
-    """Return the position of a row, after which the next page starts."""
+    """Return the position of the last row of a page, where the next page continues."""
     return AuditPosition(parse_millis(row.time), row.id)
 
 

@@ -1,1 +1,1 @@
-"""The catalogue of identifiers and products for clients."""
+"""REST route that returns the catalogue of known identifiers and products."""

@@ -1,4 +1,5 @@
-"""The browser console as static files.
+"""Serves the browser console, a set of static files.
 
-Its sources are in `console/` next to `src`; they are built into `site/` when the package is installed.
+The sources of the console are in `console/` next to `src`; they are built into `site/` when the package is
+installed.
 """

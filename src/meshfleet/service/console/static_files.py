@@ -1,4 +1,4 @@
-"""Built files of the console, served from memory: they are small and do not change while the service runs."""
+"""Serves the built files of the console from memory: they are small and do not change at run time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 INDEX_PATH: Final = "/index.html"
-"""Page that is served for every route of the console."""
+"""HTML page that is served for every page path of the console; its script shows the right page."""
 
 ASSETS_PREFIX: Final = "/assets/"
-"""Path prefix of files whose names contain a digest of their content."""
+"""Path prefix of files whose names contain a digest of their content, so that they never change."""
 
 _GZIP_SUFFIX: Final = ".gz"
 
@@ -39,7 +39,8 @@ _MEDIA_TYPES: Final = {
     ".txt": "text/plain; charset=utf-8",
     ".woff2": "font/woff2",
 }
-"""Fixed media types: those of operating systems differ, and browsers reject scripts of a wrong type."""
+"""Media types by file suffix. They are fixed, because those of operating systems differ, and browsers reject
+scripts of a wrong type."""
 
 _NOT_BUILT_PAGE: Final = b"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Meshfleet</title></head>
@@ -53,20 +54,20 @@ The REST interface works; its description:
 
 
 class StaticFile(NamedTuple):
-    """File with the headers that depend on it."""
+    """File of the console with the values of its response headers."""
 
     body: bytes
     gzip_body: bytes | None
-    """Body compressed with gzip; None: only uncompressed."""
+    """Body compressed with gzip; None if there is only the uncompressed body."""
     media_type: str
     is_immutable: bool
-    """Whether other content would have another name, so that browsers may cache it forever."""
+    """Whether browsers may cache the file forever, because its name contains a digest of its content."""
     etag: bytes
-    """Entity tag of the content; weak, because it is the same for the compressed body."""
+    """Value of the header `ETag`; a weak tag, because the compressed body has the same."""
 
 
 def load_static_files(folder: Traversable | None = None) -> dict[str, StaticFile]:
-    """Return all files by path; if the console was not built, a page that says so."""
+    """Load all files of the console, by path; if the console was not built, a page that says so."""
     folder = folder or files("meshfleet.service.console") / "site"
     bodies = dict(_read_directory(folder, "")) if folder.is_dir() else {}
     if INDEX_PATH not in bodies:
@@ -101,17 +102,17 @@ _CONTENT_SECURITY_POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     b"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-"""Nothing is loaded from another host, and only built scripts run."""
+"""Header value that lets browsers load nothing from other hosts and run only the built scripts."""
 
 _API_PREFIXES: Final = ("/api", "/healthz", "/readyz", "/metrics")
 _API_DOCS_PATH: Final = "/api/docs"
-"""API page, which is a page of the console although its path is below `/api`."""
+"""Path of a page of the console, although it is below `/api`."""
 _CONSOLE_PATH: Final = re.compile(r"/(?:[a-z-]{1,32}(?:/.*)?)?", re.DOTALL)
-"""Routes of the console: a lower-case first segment, then any text, such as names of devices."""
+"""Pattern of page paths of the console: a lower-case first segment, then any text, such as device names."""
 _NO_GZIP: Final = re.compile(rb"\s*q=0(?:\.0{0,3})?\s*")
 
 _METRICS_ROUTE: Final = "console"
-"""Value of the label `route` in the request metrics."""
+"""Value of the label `route` in the request metrics for all files of the console."""
 
 
 class ConsoleMiddleware:
@@ -122,7 +123,7 @@ class ConsoleMiddleware:
         self._static_files = static_files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. HEAD arrives as GET: the outer middleware has replaced the method."""
+        """Serve one request. HEAD arrives as GET, because `OuterMiddleware` has replaced the method."""
         if scope["type"] != ScopeType.HTTP or (page := self._find_file(scope["path"])) is None:
             await self._app(scope, receive, send)
             return
@@ -174,7 +175,7 @@ def _build_response(page: StaticFile, scope: Scope) -> tuple[HTTPStatus, list[tu
 
 
 def _split_header(scope: Scope, name: bytes) -> list[bytes]:
-    """Return the comma-separated values of a header, also if it is repeated."""
+    """Return the comma-separated values of a header, which may occur several times."""
     joined = b",".join(value for each, value in scope["headers"] if each == name)
     return [item.strip() for item in joined.split(b",")]
 
@@ -185,7 +186,7 @@ def _matches_etag(page: StaticFile, tags: list[bytes]) -> bool:
 
 
 def _accepts_gzip(codings: list[bytes]) -> bool:
-    """Return whether gzip is among the accepted codings, and not with the weight 0."""
+    """Return whether `Accept-Encoding` lists gzip without the weight 0 (`q=0`)."""
     for coding in codings:
         name, _, weight = coding.partition(b";")
         if name.strip().lower() == b"gzip":

@@ -1,1 +1,1 @@
-"""Devices: the registry, its REST routes, and the device list with filters and summary."""
+"""Device registry, its REST routes, and the device list with filters and summary."""

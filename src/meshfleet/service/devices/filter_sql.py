@@ -1,4 +1,4 @@
-"""Translation of device filters into SQL: ids for labels and MACs, and conditions on `device` rows."""
+"""Translates device filters into SQL conditions on rows of the table `device`."""
 
 from __future__ import annotations
 
@@ -23,35 +23,39 @@ if TYPE_CHECKING:
     from meshfleet.service.devices.model import DeviceFilter
 
 NAME_CONDITION: Final = "name"
-"""Pseudo column that stands for the condition on names in sets of indexed columns."""
+"""Stands for the condition on device names in sets of indexed columns; it is no column of its own."""
 
 _UNARY_PLUS: Final = custom_op[Any]("+")
 
 _TRIGRAM: Final = 3
-"""Minimum length of a text that the trigram index of names can find (rest-36)."""
+"""Minimum length of a text for which the trigram index of names can be searched (rest-36)."""
 
 _INITIALS: Final = 2
-"""Number of leading characters of names that have an index."""
+"""Number of leading characters of names that the index of name prefixes covers."""
 
 _LAST_CHARACTER: Final = chr(sys.maxunicode)
 _FIRST_SURROGATE: Final = 0xD800
-"""Code points from here to DFFF (surrogates) occur in no text."""
+"""First surrogate. The code points from here to DFFF occur in no valid text."""
 
 _SPECIAL: Final = re.compile(r"[\\%_]")
 _ESCAPED: Final = r"\\\g<0>"
 
 
 class NamePattern(Struct, frozen=True):
-    """Text that a name must contain, or with fewer than three characters start with (rest-36)."""
+    """Text to search in names: a name must contain it.
+
+    With fewer than three characters, a name must start with it (rest-36).
+    """
 
     key: str
     is_prefix: bool
     on_sqlite: bool
 
     def condition(self, indexed: Collection[str] | None = None) -> ColumnElement[bool]:
-        """Return the condition on a device; a prefix is written so that its index in id order applies.
+        """Return the SQL condition on the name of a device.
 
-        `indexed` are the columns whose indexes SQLite may use; None: all.
+        A prefix condition is written so that the database can use the index of name prefixes. `indexed` are
+        the columns whose indexes SQLite may use; None means all.
         """
         if not self.is_prefix:
             return self._contained
@@ -65,7 +69,7 @@ class NamePattern(Struct, frozen=True):
 
     @property
     def prefix_end(self) -> str | None:
-        """First text by code point after all that start with the prefix; None: there is none."""
+        """First text, by code point, after all texts that start with the prefix; None if there is none."""
         stem = self.key.rstrip(_LAST_CHARACTER)
         if not stem:
             return None
@@ -74,7 +78,7 @@ class NamePattern(Struct, frozen=True):
 
     @property
     def trigram_query(self) -> str | None:
-        """Query for SQLite's trigram index of names; None: the index cannot answer it."""
+        """Search text for SQLite's trigram index of names; None if the index cannot be used."""
         if self.is_prefix or len(self.key) < _TRIGRAM:
             return None
         return '"' + self.key.replace('"', '""') + '"'
@@ -87,10 +91,10 @@ class NamePattern(Struct, frozen=True):
 
 
 class ResolvedFilter(Struct, frozen=True):
-    """Device filter with database ids, which at least one device may match."""
+    """Device filter in terms of the database: column values, and the ids of labels and devices."""
 
     columns: dict[str, Any]
-    """Columns of `device` and their required values."""
+    """Columns of the table `device` and the values that they must have."""
     labels: tuple[int, ...] = ()
     name: NamePattern | None = None
     ids: tuple[int, ...] | None = None
@@ -98,9 +102,9 @@ class ResolvedFilter(Struct, frozen=True):
     def conditions(
         self, sort: DeviceSort = DeviceSort.ID, *, indexed: Collection[str] | None = None
     ) -> Iterator[ColumnElement[bool]]:
-        """Yield all conditions on a device.
+        """Yield all SQL conditions of the filter.
 
-        `indexed` are the columns whose indexes SQLite may use; None: all.
+        `indexed` are the columns whose indexes SQLite may use; None means all.
         """
         yield from self.column_conditions(sort, indexed=indexed)
         yield from (has_label(device.c.id, label_id) for label_id in self.labels)
@@ -112,9 +116,9 @@ class ResolvedFilter(Struct, frozen=True):
         indexed: Collection[str] | None = None,
         with_name: bool = True,
     ) -> Iterator[ColumnElement[bool]]:
-        """Yield the conditions except those on labels, with or without the name.
+        """Yield the SQL conditions of the filter except those on labels; `with_name` includes the name.
 
-        A name prefix is omitted when sorting by name: there it is a range of the sort.
+        When sorting by name, a condition on a name prefix is left out: it limits the sort range instead.
         """
         for name, value in self.columns.items():
             column = device.c[name]
@@ -126,7 +130,10 @@ class ResolvedFilter(Struct, frozen=True):
 
 
 def resolve_filter(connection: Connection, device_filter: DeviceFilter) -> ResolvedFilter | None:
-    """Look up the database ids of a filter; None: no device can match, for example for an unknown label."""
+    """Look up the database ids that a filter refers to.
+
+    Return None if no device can match, for example because a label does not exist.
+    """
     labels = _find_label_ids(connection, device_filter.labels)
     name = _build_name_pattern(device_filter.name or "", on_sqlite=connection.dialect.name == "sqlite")
     if labels is None or device_filter.ids == () or (name is not None and "\0" in name.key):
@@ -136,12 +143,12 @@ def resolve_filter(connection: Connection, device_filter: DeviceFilter) -> Resol
 
 
 def has_label(device_id: ColumnElement[int], label_id: int) -> ColumnElement[bool]:
-    """Return the condition that a device has a label."""
+    """Return the SQL condition that a device has a label."""
     return exists().where(device_label.c.label == label_id, device_label.c.device == device_id)
 
 
 def without_index(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return a column with a unary plus, which keeps SQLite from using an index on it."""
+    """Return a column with a unary plus, which keeps SQLite from using an index on the column."""
     return UnaryExpression(column, operator=_UNARY_PLUS, type_=column.type)
 
 
@@ -156,9 +163,9 @@ def _find_label_ids(connection: Connection, texts: tuple[str, ...]) -> tuple[int
 
 
 def _build_name_pattern(text: str, *, on_sqlite: bool) -> NamePattern | None:
-    """Return the pattern of a filter text; None if it is empty.
+    """Return the name pattern for the text of a filter; None if the text is empty.
 
-    The length is that of the typed text: two typed characters may become three when normalized.
+    Whether it is a prefix depends on the typed text: two typed characters may become three when normalized.
     """
     length = len(unicodedata.normalize("NFC", text))
     return (

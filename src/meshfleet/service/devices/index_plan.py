@@ -1,9 +1,9 @@
-"""Choice of the index that SQLite scans for a page of devices, as SQLite has no statistics to plan by.
+"""Chooses the index that SQLite scans for a page of devices, because SQLite has no statistics to do so.
 
-The devices of each condition are counted, up to a limit. The index of the condition with the fewest devices
-is scanned in the order of the page, and the other conditions are checked for each device found. If that
-index does not have the order of the page, few devices are all collected and then sorted; for many it is
-cheaper to scan the index of the sort order.
+The devices that match each condition are counted, up to a limit. The index of the condition with the fewest
+devices is scanned, and the other conditions are checked for each device found. If the page needs another
+order than that index has, the devices found are sorted. If they are too many to sort, the index of the sort
+order is scanned instead.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ _INDEXED_COLUMNS: Final = (
     ("hardware",),
     ("connected",),
 )
-"""Columns that have an index in id order; of equally small ones the first is used."""
+"""Columns that have an index in id order. If two find equally few devices, the first one is used."""
 
 _MAX_SORTED: Final = 6_000
-"""Number of devices that are sorted in the time in which a scan of another index finds a hundred of them."""
+"""Maximum number of devices that are sorted; for more, scanning the index of the sort order is faster."""
 
 _COUNT_LIMITS: Final = (500, _MAX_SORTED, 30_000)
-"""Successive limits of counting, so that conditions are counted little further than the smallest of them."""
+"""Limits up to which the devices of all conditions are counted, tried in turn.
+
+Counting stops at the first limit that some condition does not reach: higher counts are not needed.
+"""
 
 _COUNT_CACHE_SECONDS: Final = 60.0
-"""Seconds for which a count is reused: it affects only the plan, not the result."""
+"""Seconds for which a count of devices is reused: an outdated count affects only the speed of a query."""
 
 _MAX_CACHED_COUNTS: Final = 1_000
-"""Maximum number of cached counts per connection."""
+"""Maximum number of cached counts per database connection."""
 
 _NAME_INDEX: Final = table("device_name", column("rowid", Integer), column("name_key", Text))
 """Trigram index of names (an FTS table)."""
@@ -66,20 +69,20 @@ _SORT_INDEX_COLUMNS: Final = {
     DeviceSort.NAME: (NAME_CONDITION,),
     DeviceSort.CONNECTIVITY: ("connected",),
 }
-"""Conditions that the index of a sort order covers."""
+"""Columns with conditions that the index of each sort order covers."""
 
 
 class IndexScan(NamedTuple):
-    """Scan of an index that yields the devices of one condition in id order."""
+    """Scan of an index that finds the devices that match one condition, in id order."""
 
     cache_key: tuple[Hashable, ...]
-    """Key of its cached count."""
+    """Key under which the number of devices found is cached."""
     ids: Select[Any]
-    """Query of the devices found; the id is the first column."""
+    """Query that selects the devices; the device id is its first column."""
     columns: frozenset[str] = frozenset()
-    """Columns of the scanned index of `device`; empty for other scans."""
+    """Columns of the scanned index, if it is one of the table `device`; empty for other scans."""
     label: int | None = None
-    """Label whose devices are scanned; None for other scans."""
+    """Id of the label whose devices are scanned; None for other scans."""
     is_name_search: bool = False
     """Whether the trigram index of names is scanned."""
 
@@ -90,18 +93,18 @@ class IndexScan(NamedTuple):
 
 
 class QueryPlan(NamedTuple):
-    """Query that finds all matching devices along the chosen index."""
+    """Query that finds all matching devices by scanning the chosen index."""
 
     query: Select[Any]
     columns: Columns
-    """Sort columns, the id last, written so that SQLite uses the chosen index."""
+    """Sort columns with the device id last, written so that SQLite uses the chosen index."""
     first_id: ColumnElement[int] | int | None = None
     last_id: ColumnElement[int] | int | None = None
-    """Bounds of the matching ids if sorted by id; None: unknown."""
+    """`first_id` and `last_id` bound the matching device ids if sorted by id; None means unknown."""
 
 
 def plan_page_query(connection: Connection, selection: ResolvedFilter, sort: DeviceSort) -> QueryPlan:
-    """Return the fastest plan for a page."""
+    """Return the query plan that should find a page of devices fastest."""
     if selection.ids is not None:
         return QueryPlan(
             _select_ids.where(*selection.conditions(sort, indexed=())), _unindexed_sort_columns(sort)
@@ -120,9 +123,9 @@ def plan_page_query(connection: Connection, selection: ResolvedFilter, sort: Dev
 
 
 def find_id_range(connection: Connection, selection: ResolvedFilter) -> tuple[int, int] | None:
-    """Return the first and last id that can meet all conditions, for PostgreSQL; None: no device matches.
+    """Return the lowest and highest device id that can meet all conditions; None if no device can.
 
-    PostgreSQL knows how many devices meet a condition, but not that they may have neighboring ids.
+    PostgreSQL needs this: it knows how many devices meet a condition, but not that their ids are often close.
     """
     scans = [scan for scan in _list_scans(selection, DeviceSort.NAME) if not scan.is_name_search]
     found = connection.execute(select(*_first_ids(scans), *_last_ids(scans))).one()
@@ -132,7 +135,10 @@ def find_id_range(connection: Connection, selection: ResolvedFilter) -> tuple[in
 
 
 def _id_bounds(scans: Sequence[IndexScan]) -> tuple[ColumnElement[int] | None, ColumnElement[int] | None]:
-    """Return the bounds of the ids that all scans share: MACs of one product are often neighbors."""
+    """Return the bounds of the device ids that all scans can find.
+
+    This shortens the scan, because the MACs of one product are often close together.
+    """
     if len(scans) > 1:
         return func.max(*_first_ids(scans)), func.min(*_last_ids(scans))
     return (_first_ids(scans)[0], _last_ids(scans)[0]) if scans else (None, None)
@@ -157,7 +163,7 @@ def _scan_in_id_order(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]
 
 
 def _scan_before_sort(scan: IndexScan, selection: ResolvedFilter, sort: DeviceSort) -> Select[Any]:
-    """Return the query of all matching devices, which are sorted afterwards."""
+    """Return the query of all matching devices in any order; they are sorted afterwards."""
     if scan.columns:
         return _select_ids.where(*selection.conditions(sort, indexed=scan.columns))
     conditions = selection.column_conditions(sort, indexed=(), with_name=not scan.is_name_search)
@@ -200,7 +206,7 @@ def _list_name_scans(name: NamePattern, sort: DeviceSort) -> Iterator[IndexScan]
 def _find_smallest_scan(
     connection: Connection, scans: Sequence[IndexScan], sort: DeviceSort
 ) -> tuple[IndexScan | None, int]:
-    """Return the scan that finds the fewest devices, and their number as far as it was counted."""
+    """Return the scan that finds the fewest devices, and their number, counted up to a limit."""
     if len(scans) == 1 and sort is DeviceSort.ID:
         return scans[0], 0  # nothing to choose
     smallest, size = None, _COUNT_LIMITS[-1]
@@ -214,7 +220,7 @@ def _find_smallest_scan(
 
 
 def _count_scan(connection: Connection, scan: IndexScan, limit: int) -> int:
-    """Return the number of devices that a scan finds, up to `limit`; possibly a cached number."""
+    """Return the number of devices that a scan finds, up to `limit`. It may come from the cache."""
     if scan.is_name_search and limit > _MAX_SORTED:
         return limit  # counting them takes longer than finding a page
     # Each connection has its own cache and is used by one thread at a time.

@@ -1,7 +1,7 @@
-"""Pages of the device list, and single devices.
+"""Loads pages of the device list, and single devices.
 
-A page takes two queries: one finds the ids, one fetches the fields. The second is always the same, so it is
-written as SQL: composing it with SQLAlchemy would take longer than running it.
+A page takes two queries: one finds the ids, and one loads the fields. The second query is always the same, so
+it is written as SQL: building it with SQLAlchemy would take longer than running it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def list_devices(  # noqa: PLR0913 # keyword-only page bounds
     limit: int,
     live: bool = False,
 ) -> tuple[list[Device], DevicePosition | None]:
-    """Return up to `limit` devices after a position, and the position of the last one if more follow.
+    """Return up to `limit` devices after a position, and the last one's position; None if no more follow.
 
     With `live`, each device includes its live fields, which change with every report (rest-38).
     """
@@ -75,12 +75,12 @@ def list_devices(  # noqa: PLR0913 # keyword-only page bounds
 
 
 def load_device(connection: Connection, mac: Mac) -> Device:
-    """Return a device with the fields of the list. Raise `NotFound`."""
+    """Return a device with the fields that the device list has. Raise `NotFound` if it does not exist."""
     return Device(**_to_fields(_load_row(connection, mac)))
 
 
 def load_device_detail(connection: Connection, mac: Mac) -> DeviceDetail:
-    """Return a device with all its fields (rest-39). Raise `NotFound`."""
+    """Return a device with all its fields (rest-39). Raise `NotFound` if it does not exist."""
     row = _load_row(connection, mac)
     firmware, beta, variant = row[5], row[16], row[17]
     claimed = bulk.query_in(connection, _CLAIMED_AT, [mac_to_int(mac)])
@@ -94,7 +94,7 @@ def load_device_detail(connection: Connection, mac: Mac) -> DeviceDetail:
 
 
 def device_not_found(mac: Mac) -> NotFound:
-    """Return the error for an unknown device."""
+    """Return the error for a device that is not in the registry."""
     return NotFound(f"device {to_device_id(mac)} not found")
 
 
@@ -113,7 +113,7 @@ def _find_page(
     after: DevicePosition | None,
     limit: int,
 ) -> tuple[list[int], DevicePosition | None]:
-    """Return the ids of a page, and the position of the last one if more follow."""
+    """Return the device ids of a page, and the position of the last one; None if no more follow."""
     selection = resolve_filter(connection, device_filter)
     if selection is None:
         return [], None
@@ -123,13 +123,13 @@ def _find_page(
 
 
 def _load_rows(connection: Connection, device_ids: Sequence[int]) -> list[Row]:
-    """Return the rows of devices in this order. A device that was deleted meanwhile is missing."""
+    """Load the rows of devices in the order of `device_ids`. Leave out devices deleted meanwhile."""
     rows = {row[0]: row for row in bulk.query_in(connection, _ROWS[connection.dialect.name], device_ids)}
     return [rows[each] for each in device_ids if each in rows]
 
 
 def _to_fields(row: Row) -> dict[str, Any]:
-    """Return the ten fields of a device in every list (rest-29)."""
+    """Return the ten fields that a device has in every list (rest-29)."""
     labels = row[10]
     return {
         "id": f"bmac-{row[0]:012x}",

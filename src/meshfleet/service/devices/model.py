@@ -1,4 +1,4 @@
-"""Plain values: filters and order of the device list, and observations of devices."""
+"""Data types of the device list (filter, sort order, position), and observations of devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DevicePosition = tuple[int | str | bool, ...]
 
 
 class DeviceFilter(Struct, frozen=True, kw_only=True):
-    """Filter of devices; all given conditions must match (rest-34, rest-35). None: any value."""
+    """Filter of devices. A device must meet all conditions; None means any value (rest-34, rest-35)."""
 
     labels: tuple[str, ...] = ()
     connected: bool | None = None
@@ -28,12 +28,12 @@ class DeviceFilter(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSort(StrEnum):
-    """Sort criterion of a device list; equal devices are ordered by id (rest-37)."""
+    """Sort criterion of a device list; devices with equal values are ordered by id (rest-37)."""
 
     ID = "id"
     NAME = "friendlyName"
     CONNECTIVITY = "connectivity"
-    """Disconnected devices first; within each group the oldest change first."""
+    """Disconnected devices first; within each group, the longest connected or disconnected first."""
 
 
 class SortOrder(NamedTuple):
@@ -44,22 +44,22 @@ class SortOrder(NamedTuple):
 
 
 class DeviceListQuery(Struct, frozen=True, kw_only=True):
-    """Query of a device list, which page tokens are bound to."""
+    """Filter and order of a device list. A page token is valid only for the same query."""
 
     device_filter: DeviceFilter
     order: SortOrder
 
 
 class DeviceObservation(Struct, frozen=True, kw_only=True, gc=False):
-    """New facts about a device. UNSET fields leave the stored values unchanged."""
+    """New values of a device, for example from a report. UNSET fields leave the stored values unchanged."""
 
     device: Mac
     at: int
     """Time of the observation, in milliseconds since the epoch."""
     heard: bool = True
-    """Whether the device itself sent something; False for a claim or a detected silence."""
+    """Whether a report of the device arrived, so that `reported_at` changes; False for a claim."""
     name: str | UnsetType = UNSET
-    """Name to set unless the device already has one chosen by a user."""
+    """Name to set, unless a user has already named the device."""
     gateway: Mac | UnsetType = UNSET
     model: ModelNumber | UnsetType = UNSET
     variant: int | UnsetType = UNSET

@@ -1,7 +1,7 @@
-"""Query for the devices of a page: their ids and sort values.
+"""Finds the devices of a page: their ids and sort values.
 
 A page starts after the sort values of the previous page's last device, never at an offset (rest-20).
-PostgreSQL plans by statistics of its own; for SQLite `index_plan` chooses the index.
+PostgreSQL chooses an index by its own statistics; for SQLite, `index_plan` chooses it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Columns = Sequence[ColumnElement[Any]]
 
 _MIN_CONDITIONS: Final = 2
-"""Number of conditions from which on their common id range is worth a query."""
+"""Minimum number of conditions for which a query for their common range of device ids pays off."""
 
 
 def find_page_keys(
@@ -35,7 +35,7 @@ def find_page_keys(
     after: DevicePosition | None,
     limit: int,
 ) -> Sequence[DevicePosition]:
-    """Return the sort keys, each ending with the id, of up to `limit` devices after a position."""
+    """Return the sort values of up to `limit` devices after a position; the device id is the last value."""
     plan = _plan_query(connection, selection, order.sort)
     if plan is None:
         return []
@@ -48,7 +48,7 @@ def find_page_keys(
 def _plan_query(
     connection: Connection, selection: ResolvedFilter, sort: DeviceSort
 ) -> index_plan.QueryPlan | None:
-    """Return the query plan; None: no device matches."""
+    """Return the query plan; None if no device can match."""
     if connection.dialect.name == "sqlite":
         return index_plan.plan_page_query(connection, selection, sort)
     columns = index_plan.SORT_COLUMNS[sort]
@@ -62,9 +62,9 @@ def _plan_query(
 def _page_bounds(
     selection: ResolvedFilter, order: SortOrder, plan: index_plan.QueryPlan, after: DevicePosition | None
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions on where a page starts and, if known, where the list ends.
+    """Yield the SQL conditions for the start of a page and, if known, for the end of the list.
 
-    There are never two conditions for one bound: a database might use the weaker one for its scan.
+    There are never two lower or two upper bounds: a database might use the weaker one for its scan.
     """
     lowest, highest = _sort_bounds(selection, order.sort, plan)
     if after is not None:
@@ -79,7 +79,10 @@ def _page_bounds(
 def _after_position(
     columns: Columns, after: DevicePosition, *, reverse: bool, is_first_fixed: bool
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions for devices after a position. `is_first_fixed`: the first column has one value."""
+    """Yield the SQL conditions for devices after a position in sort order.
+
+    `is_first_fixed`: the filter allows only one value of the first sort column.
+    """
     if is_first_fixed:
         columns, after = columns[1:], after[1:]
     elif isinstance(after[0], bool) and after[0] is not reverse:
@@ -93,9 +96,9 @@ def _after_position(
 def _sort_bounds(
     selection: ResolvedFilter, sort: DeviceSort, plan: index_plan.QueryPlan
 ) -> tuple[ColumnElement[bool] | None, ColumnElement[bool] | None]:
-    """Return the lower and upper bound of the first sort column.
+    """Return the SQL conditions for the lower and upper bound of the first sort column; None means no bound.
 
-    The lower bound may be the lowest possible value: SQLite scans an index only if it has a condition on it.
+    The lower bound may be the lowest possible value: SQLite uses an index only if there is a condition on it.
     """
     column, name = plan.columns[0], selection.name
     if sort is DeviceSort.NAME and name and name.is_prefix:

@@ -1,4 +1,4 @@
-"""Path and query parameters for devices and gateways (rest-34 to rest-37)."""
+"""Parses path and query parameters for devices and gateways (rest-34 to rest-37)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshfleet.service.http.request import decode_segment
 
 
 def parse_path_device(text: str) -> Mac:
-    """Parse the device id of a path. Raise `NotFound` for a malformed one (rest-15)."""
+    """Parse the device id in a path. Raise `NotFound` if it is malformed (rest-15)."""
     try:
         return to_mac(parse_device_id(decode_segment(text)))
     except MalformedId:
@@ -26,7 +26,7 @@ def parse_path_device(text: str) -> Mac:
 
 
 def parse_path_gateway(text: str) -> Mac:
-    """Parse the MAC or device id of a gateway in a path. Raise `NotFound` for a malformed one (rest-76)."""
+    """Parse the MAC or device id of a gateway in a path. Raise `NotFound` if it is malformed (rest-76)."""
     try:
         return parse_gateway_mac(decode_segment(text))
     except MalformedId:
@@ -39,7 +39,7 @@ def parse_gateway_mac(text: str, field: str = "mac") -> Mac:
 
 
 _MAX_LABELS: Final = 20
-"""Maximum number of labels of a filter: each one adds a condition to the query."""
+"""Maximum number of labels in a filter, because each adds a condition to the query."""
 
 _SORT_ORDERS: Final = {
     sign + sort: SortOrder(sort, reverse=bool(sign)) for sort in DeviceSort for sign in ("", "-")
@@ -134,7 +134,7 @@ def parse_device_filter(
 
 
 def parse_sort_order(sort: SortParameter = None) -> SortOrder:
-    """Parse the sort order of a device list. Raise `InvalidRequest`."""
+    """Parse the sort order of a device list. Raise `InvalidRequest` if it is unknown."""
     if sort is None:
         return SortOrder()
     if sort not in _SORT_ORDERS:
@@ -143,7 +143,7 @@ def parse_sort_order(sort: SortParameter = None) -> SortOrder:
 
 
 def parse_include_live(include: IncludeParameter = None) -> bool:
-    """Return whether live fields are requested (rest-38). Raise `InvalidRequest`."""
+    """Parse `Include` and return whether live fields are requested (rest-38). Raise `InvalidRequest`."""
     if include not in {None, "live"}:
         raise InvalidRequest([Fault("Include", "must be live")])
     return include is not None

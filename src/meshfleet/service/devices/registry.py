@@ -1,8 +1,8 @@
-"""Registry of devices: adding, updating, renaming and deleting them.
+"""Device registry: adds, updates, renames and deletes devices.
 
-All observations pass through `record_observations` in batches. It loads the devices of a batch, applies one
-observation after another, and writes only what differs: most reports change only the state of a device, and
-the index of an unchanged column is not touched.
+`record_observations` applies observations in batches. It loads the devices of a batch, applies the
+observations one after another, and writes only the columns that changed. Most reports change only the row in
+`device_state`, so the indexes of the table `device` are rarely updated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ADD_NAMES: Final = (
 
 @contextmanager
 def update_name_index(connection: Connection, numbers: Sequence[int]) -> Iterator[None]:
-    """Keep SQLite's name index up to date while the block adds, renames or deletes these devices."""
+    """Update SQLite's index of names for devices that the `with` block adds, renames or deletes."""
     if connection.dialect.name == "sqlite" and numbers:
         bulk.execute_in(connection, _REMOVE_NAMES, numbers)
         yield
@@ -69,7 +69,7 @@ _SELECT_DEVICES: Final = (
 _NAME_COLUMNS: Final = ("name", "name_key")
 
 _Changes: TypeAlias = defaultdict[tuple[str, ...], list[tuple[Any, ...]]]
-"""Rows of new values with the device id last, by the columns that change."""
+"""Rows to update, grouped by the columns that change. Each row has the new values and then the device id."""
 
 
 _NO_MODEL: Final = 0
@@ -95,7 +95,7 @@ class _DeviceRow(Struct):
     created_at: int
 
     def apply(self, observation: DeviceObservation, state: DeviceState) -> None:
-        """Apply the fields of an observation that are newer than the stored ones."""
+        """Apply an observation; fields that are older than the stored ones are ignored."""
         at = observation.at
         if observation.name is not UNSET and not self.named:
             self.name, self.name_key, self.named = observation.name, normalize_name(observation.name), True
@@ -131,12 +131,12 @@ class _DeviceRow(Struct):
 
 
 def _is_newer(at: int, known: int | None) -> bool:
-    """Return whether an observation is at least as new as the stored value: late reports change nothing."""
+    """Return whether an observation is at least as new as the stored value; None means no stored value."""
     return known is None or at >= known
 
 
 def _apply_to_state(state: DeviceState, observation: DeviceObservation) -> None:
-    """Apply the newer fields of an observation to the state, which changes often."""
+    """Apply an observation to the device state; fields that are older than the stored ones are ignored."""
     at = observation.at
     if observation.heard and _is_newer(at, state.reported_at):
         state.reported_at = at
@@ -153,9 +153,9 @@ def _apply_to_state(state: DeviceState, observation: DeviceObservation) -> None:
 
 
 def record_observations(connection: Connection, observations: Sequence[DeviceObservation]) -> None:
-    """Apply observations to their devices, one after another; add unknown devices.
+    """Apply observations to their devices, one after another. Add devices that are not in the registry.
 
-    Raise `WriteConflict` if another transaction adds one of them at the same time.
+    Raise `WriteConflict` if another transaction adds one of these devices at the same time.
     """
     devices, states = _load_devices(
         connection, {mac_to_int(observation.device) for observation in observations}
@@ -176,7 +176,7 @@ def record_observations(connection: Connection, observations: Sequence[DeviceObs
 
 
 def set_device_names(connection: Connection, names: Iterable[tuple[Mac, str]]) -> None:
-    """Set names chosen by users. Unknown devices are ignored."""
+    """Set names chosen by users. Ignore devices that are not in the registry."""
     rows = [(name, normalize_name(name), mac_to_int(mac)) for mac, name in names]
     with update_name_index(connection, [device_id for _, _, device_id in rows]):
         bulk.execute_many(
@@ -185,13 +185,16 @@ def set_device_names(connection: Connection, names: Iterable[tuple[Mac, str]]) -
 
 
 def delete_device(connection: Connection, mac: Mac) -> bool:
-    """Delete a device and its labels; return False if unknown. Its next report adds it again (rest-41)."""
+    """Delete a device and its labels. The next report of the device adds it again (rest-41).
+
+    Return False if the device is not in the registry.
+    """
     with update_name_index(connection, [mac_to_int(mac)]):
         return connection.execute(delete(device).where(device.c.id == mac_to_int(mac))).rowcount > 0
 
 
 def attach_labels(connection: Connection, pairs: Collection[tuple[str, Mac]], *, at: int) -> None:
-    """Attach labels to existing devices; create unknown labels."""
+    """Attach labels to existing devices. Create labels that do not exist."""
     texts = sorted({text for text, _ in pairs})
     bulk.execute_many(
         connection,
@@ -219,7 +222,7 @@ def _load_devices(
 
 
 def _build_unknown_device(device_id: int, at: int) -> _DeviceRow:
-    """Return the row of a device of which nothing is known yet (rest-48)."""
+    """Return the row of a new device, with default values for everything it has not reported (rest-48)."""
     return _DeviceRow(
         id=device_id,
         name="",
@@ -265,7 +268,10 @@ def _update_devices(connection: Connection, changes: _Changes) -> None:
 
 
 def _collect_changes(changes: _Changes, row: _DeviceRow, old: tuple[Any, ...]) -> None:
-    """Add the changed columns of a row. The name is a separate change: a user may set one meanwhile."""
+    """Add the changed columns of a row to `changes`.
+
+    The name is a separate change, so that it does not overwrite a name that a user sets meanwhile.
+    """
     columns = _DeviceRow.__struct_fields__
     differing = [i for i, value in enumerate(astuple(row)) if value != old[i]]
     changes[tuple(columns[i] for i in differing)].append((*(astuple(row)[i] for i in differing), row.id))
@@ -279,7 +285,10 @@ def _collect_changes(changes: _Changes, row: _DeviceRow, old: tuple[Any, ...]) -
 
 
 def rename_device(connection: Connection, mac: Mac, name: str, *, by: Actor, now: int) -> Device:
-    """Set the name of a device (rest-43). Raise `NotFound`. An unchanged name is not recorded."""
+    """Set the name of a device and record the change in the audit log, if it is one (rest-43).
+
+    Raise `NotFound` if the device does not exist.
+    """
     query = select(device.c.name, device.c.named).where(device.c.id == mac_to_int(mac))
     before = connection.execute(query.with_for_update()).first()
     if before is None:
@@ -293,9 +302,9 @@ def rename_device(connection: Connection, mac: Mac, name: str, *, by: Actor, now
 
 
 def forget_device(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
-    """Delete a device but keep its history; a later report adds it again (rest-40, rest-41).
+    """Delete a device but keep its history; a later report adds the device again (rest-40, rest-41).
 
-    Raise `StillClaimed` for a claimed gateway, `NotFound` for an unknown device.
+    Raise `StillClaimed` for a claimed gateway, and `NotFound` if the device does not exist.
     """
     if connection.execute(select(gateway.c.device).where(gateway.c.device == mac_to_int(mac))).first():
         raise StillClaimed(f"gateway {mac} is claimed; release it first")

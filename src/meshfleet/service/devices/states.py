@@ -1,7 +1,7 @@
 """Table `device_state`: the fields of devices that change with every report.
 
-Each part of a state has its own time. The newer value wins, regardless of the order of arrival and of
-concurrent writers (report-50).
+Each group of columns has its own time. Of two values the one with the newer time is kept, whatever the order
+in which they arrive or are written (report-50).
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 BEST_PARENT_MS: Final = 90_000
-"""Milliseconds for which the parent with the strongest signal is kept; parents report every minute."""
+"""Milliseconds for which the parent with the strongest signal is kept if it no longer reports the device.
+
+Parents report every minute.
+"""
 
 
 class DeviceState(Struct):
-    """Row of `device_state`. If a time is None, the fields of its part are unknown."""
+    """Row of `device_state`. If a time such as `status_at` is None, its columns have no value yet."""
 
     device: int
     reported_at: int | None = None
@@ -56,7 +59,7 @@ _PARTS: Final = {
     "firmware_at": (),
     "hardware_at": (),
 }
-"""Time columns, each with the columns that it is the time of."""
+"""Time columns, each with the columns that were observed at that time."""
 
 
 # --- Whole states ---
@@ -77,7 +80,10 @@ _MERGE: Final = "UPDATE SET " + ", ".join(
 
 
 def merge_states(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Merge whole states into the table; for each part the newer one wins. Their devices must exist."""
+    """Merge rows into the table: each group of columns is replaced only by newer values.
+
+    The devices must exist.
+    """
     bulk.insert_rows(connection, device_state, rows, on_conflict=_MERGE)
 
 
@@ -87,14 +93,14 @@ _STRONGER_PARENT: Final = (
     "device_state.parent = {parent} OR device_state.rssi <= {rssi}"
     f" OR device_state.radio_at < {{radio_at}} - {BEST_PARENT_MS}"
 )
-"""Condition for replacing the parent: several parents receive a device, and the strongest signal counts."""
+"""SQL condition for replacing the parent: of several parents that receive a device, the strongest is kept."""
 
 
 def update_state_part(connection: Connection, time: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Update one part of existing states, named by its time column, where the given time is newer.
+    """Update the columns of one time column in existing rows, where the given time is newer.
 
-    Each row has the device, the time, and the columns of the part. Writing one part costs a third of writing
-    a whole state.
+    Each row has the device, the time, and the values of the columns that belong to that time. This costs a
+    third of writing whole rows.
     """
     if rows:
         bulk.update_rows(connection, device_state, _UPDATES[time], rows)
@@ -103,7 +109,7 @@ def update_state_part(connection: Connection, time: str, rows: Sequence[tuple[An
 def update_heard_states(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
     """Update the states of devices that reported through their usual gateway, in normal boot mode.
 
-    This is the common case. Each row has the device and, twice, the time.
+    This is the common case. Each row has the device and twice the time: for `reported_at` and `gateway_at`.
     """
     if rows:
         bulk.update_rows(connection, device_state, _HEARD, rows)
@@ -113,10 +119,10 @@ _LIMIT_HEARTBEATS: Final = f"UPDATE execution SET beat_at = ? WHERE {active_cond
 
 
 def limit_state_times(connection: Connection, now: int) -> None:
-    """Limit all times of states to now, after the clock of this machine was set back.
+    """Replace all future times in device states by `now`, after the clock of this machine was set back.
 
-    Otherwise later observations would count as older, and states would not change until the clock catches up.
-    Heartbeat times of active executions are compared with times of states, so they are limited too.
+    Otherwise new observations would count as older, and states would not change until the clock catches up.
+    Heartbeat times of active job executions are compared with these times, so they are replaced, too.
     """
     is_late = " OR ".join(f"{time} > ?" for time in _PARTS)
     set_times = ", ".join(f"{time} = CASE WHEN {time} > ? THEN ? ELSE {time} END" for time in _PARTS)
@@ -126,7 +132,7 @@ def limit_state_times(connection: Connection, now: int) -> None:
 
 
 def find_newest_state_time(connection: Connection) -> int | None:
-    """Return the latest time of all states; None if there are none. It reads the whole table."""
+    """Return the latest time in all device states; None if there is none. This reads the whole table."""
     newest = connection.execute(select(*(func.max(device_state.c[time]) for time in _PARTS))).one()
     return max((time for time in newest if time is not None), default=None)
 

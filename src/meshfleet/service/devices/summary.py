@@ -1,4 +1,4 @@
-"""Counts of the devices that a filter selects."""
+"""Counts the devices that match a filter, by connectivity, model, firmware and label."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def count_devices(connection: Connection, device_filter: DeviceFilter) -> Summary:
-    """Count the devices that match a filter (rest-42)."""
+    """Count the devices that match a filter, by connectivity, model, firmware and label (rest-42)."""
     connected, models, firmware = Counter[bool](), Counter[str](), Counter[str]()
     labels: dict[str, int] = {}
     selection = resolve_filter(connection, device_filter)
@@ -55,7 +55,10 @@ def count_connected_devices(connection: Connection) -> tuple[int, int]:
 
 
 def _build_group_query(selection: ResolvedFilter) -> Select[bool, int, str, int]:
-    """Return the query of all counts except labels in one pass: there are far fewer groups than devices."""
+    """Return one query for all counts except labels.
+
+    Its groups are added up afterwards: there are far fewer groups than devices.
+    """
     groups = (device.c.connected, device.c.model, device.c.firmware)
     return select(*groups, func.count()).where(*selection.conditions()).group_by(*groups)
 
@@ -69,7 +72,7 @@ def _build_label_query(selection: ResolvedFilter) -> Select[str, int]:
 
 
 def _to_shares(counts: Mapping[str, int]) -> list[Share]:
-    """Return counts as shares, the largest first."""
+    """Return counts as a list of `Share`, the largest first."""
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     return [Share(value=value, count=count) for value, count in ordered]
 
@@ -77,10 +80,10 @@ def _to_shares(counts: Mapping[str, int]) -> list[Share]:
 # Cache of counts, so that a large fleet is not counted for every request.
 
 _SLOW_SECONDS: Final = 0.05
-"""Seconds of counting from which on the result is cached."""
+"""A summary is cached if counting took longer than this, in seconds."""
 
 _CACHE_SECONDS: Final = 10.0
-"""Seconds for which a cached summary is returned, marked as not exact."""
+"""Seconds for which a cached summary is returned; its `exact` is False."""
 
 _MAX_CACHED: Final = 100
 _MAX_RUNNING: Final = 20
@@ -92,7 +95,7 @@ class _CachedSummary(NamedTuple):
 
 
 class SummaryCache:
-    """Summaries of devices by filter. Concurrent requests for the same filter share one count."""
+    """Counts devices by filter and caches the summaries. Requests for the same filter share one count."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,1 +1,1 @@
-"""The embedded MQTT broker in the service: authentication, revocation, audit, listeners and metrics."""
+"""Connects the embedded MQTT broker to the service: authentication, revocation, audit, listeners, metrics."""

@@ -1,4 +1,4 @@
-"""Authentication of MQTT clients: gateways, users and API keys."""
+"""Authenticates clients of the embedded MQTT broker: gateways, users and API keys."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def build_gateway_account(mac: Mac, password: bytes) -> Account:
-    """Return the account of a claimed gateway. `password` is the stored digest."""
+    """Return the account of a claimed gateway. `password` is the stored digest of its password."""
     return Account(kind=AccountKind.GATEWAY, name=mac, credential_digest=_digest_credential(password))
 
 
@@ -55,7 +55,7 @@ def build_api_key_account(name: str, hashed: bytes, role: Role) -> Account:
 
 
 def load_accounts(connection: Connection, accounts: Iterable[Account], *, now: int) -> dict[str, Account]:
-    """Return the current state of the existing ones of these accounts, by `str(account)`."""
+    """Load the current state of these accounts, by `str(account)`. Leave out accounts that do not exist."""
     names: dict[AccountKind, set[str]] = {kind: set() for kind in AccountKind}
     for account in accounts:
         names[account.kind].add(account.name)
@@ -71,7 +71,7 @@ def load_accounts(connection: Connection, accounts: Iterable[Account], *, now: i
 
 
 def _digest_credential(stored: bytes) -> bytes:
-    """Return a digest that differs when the stored credential differs, and reveals nothing else."""
+    """Return a digest of a stored credential, to detect that the credential was changed."""
     return hashlib.sha256(stored).digest()
 
 
@@ -80,7 +80,7 @@ _API_KEY_USERNAME: Final = "apikey"
 
 
 class _WrongGatewayPassword(Exception):
-    """Failed login of a gateway: a wrong password, or a MAC that is not claimed (`is_known` is False)."""
+    """A gateway failed to log in: its password is wrong, or its MAC is not claimed (`is_known` is False)."""
 
     def __init__(self, *, is_known: bool) -> None:
         super().__init__(is_known)
@@ -88,7 +88,7 @@ class _WrongGatewayPassword(Exception):
 
 
 class AccountAuthenticator:
-    """Authenticator of the embedded broker. Failed logins are throttled as on REST (broker-18)."""
+    """Authenticates clients of the embedded broker. Failed logins are delayed as on REST (broker-18)."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -100,14 +100,14 @@ class AccountAuthenticator:
         now: Callable[[], int],
         steady: Callable[[], int],
     ) -> None:
-        """`now` is the wall clock, for the expiry of API keys; `steady` is monotonic, for throttle delays."""
+        """Create it. `now` is the wall clock for API key expiry, `steady` a monotonic clock for delays."""
         self._database = database
         self._logins = logins
         self._denied_access = denied_access
         self._metrics = metrics
         self._now = now
         self._steady = steady
-        # Separate from the users' throttle: a gateway with an old password must not delay users near it.
+        # Separate from the users' throttle: a gateway with an old password must not delay users of a network.
         self._throttle = LoginThrottle()
         # Counts unclaimed MACs per address; old passwords of claimed gateways must not add up here.
         self._unknown_macs = LoginThrottle()
@@ -128,7 +128,7 @@ class AccountAuthenticator:
         return await self._authenticate_user(normalize_username(user), password, address)
 
     def on_access_denied(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Record an attempt to publish or subscribe beyond the access rules, for the audit log."""
+        """Record for the audit log that a client tried to publish or subscribe without permission."""
         self._denied_access.add(account, address, action, topic)
 
     async def _authenticate_gateway(self, mac: Mac, password: str) -> Account:
@@ -158,9 +158,9 @@ class AccountAuthenticator:
     async def _attempt(
         self, name: str, address: str, authenticate: Callable[[], Awaitable[Account | None]]
     ) -> Account:
-        """Run one authentication attempt under the throttle, which delays repeated failures."""
+        """Run `authenticate`, unless earlier failures of this name and network require a delay."""
         network = to_network(address)
-        # One at a time per name and network: parallel correct logins all succeed, guesses are throttled.
+        # One at a time per name and network, so that parallel correct logins do not count as failures.
         lock = self._locks.setdefault((name, network), asyncio.Lock())
         async with lock:
             return await self._attempt_locked(name, network, authenticate)
@@ -193,9 +193,9 @@ class AccountAuthenticator:
         return account
 
     def _count_unknown_mac(self, name: str, network: str | None, *, is_known: bool) -> int:
-        """Count a failed login of a gateway and return the delay in seconds.
+        """Return the delay in seconds after a failed login of a gateway. Count it if the MAC is not claimed.
 
-        The delay does not reveal whether the MAC is claimed; only unclaimed MACs are counted.
+        The delay applies to claimed MACs, too, so that it does not reveal which MACs are claimed.
         """
         now = self._steady() / 1000
         if is_known:
@@ -213,7 +213,7 @@ def _parse_credentials(connect: Connect) -> tuple[str, str]:
 
 
 def _parse_gateway_username(user: str) -> Mac | None:
-    """Return the MAC if the user name is one, in any case, else None."""
+    """Return the MAC if the user name is a MAC in upper or lower case, else None."""
     try:
         return parse_mac(user.lower())
     except MalformedMac:

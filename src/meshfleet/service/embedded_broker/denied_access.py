@@ -1,4 +1,7 @@
-"""Denied publishes and subscriptions of MQTT clients for the audit log, rate-limited against repetition."""
+"""Records denied publishes and subscriptions of MQTT clients in the audit log.
+
+If the same account repeats an action within a minute, it is only counted.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker import Account
 
 _SUPPRESS_MS: Final = 60_000
-"""Milliseconds during which repeated denials of the same action of an account make one audit row."""
+"""Milliseconds after an audit row in which the same action of the same account is only counted."""
 
 _MAX_ACTIONS: Final = 10_000
-"""Maximum number of remembered actions; beyond it the suppression starts from scratch."""
+"""Maximum number of actions whose last time is stored; if it is reached, all are deleted."""
 
 _MAX_TOPIC_LENGTH: Final = 200
-"""Characters of a topic that are recorded."""
+"""Maximum characters of a topic that are recorded."""
 
 
 class _DeniedAction(NamedTuple):
@@ -36,11 +39,11 @@ class _DeniedAccess(NamedTuple):
     topic: str
     at: int
     suppressed: int
-    """Number of denials since the last row that were not recorded."""
+    """Number of denials of the same action since its last audit row that were only counted."""
 
 
 class DeniedAccessLog:
-    """Buffer of denied accesses until they are written to the audit log."""
+    """Collects denied accesses until they are written to the audit log."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
@@ -49,7 +52,7 @@ class DeniedAccessLog:
         self._pending: list[_DeniedAccess] = []
 
     def add(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Record a denied access, or only count it if the same one was recorded recently."""
+        """Record a denied access, or only count it if the same action was recorded within the last minute."""
         now, key = self._now(), _DeniedAction(str(account), action)
         if (
             0 <= now - self._last.get(key, now - _SUPPRESS_MS) < _SUPPRESS_MS
@@ -69,12 +72,12 @@ class DeniedAccessLog:
         )
 
     def drain(self) -> Sequence[_DeniedAccess]:
-        """Return and remove the accesses that are not written yet."""
+        """Return and remove the recorded accesses, so that the caller writes them."""
         entries, self._pending = self._pending, []
         return entries
 
     def requeue(self, entries: Sequence[_DeniedAccess]) -> None:
-        """Put back accesses that could not be written."""
+        """Put back accesses that could not be written to the audit log."""
         self._pending = [*entries, *self._pending]
 
 

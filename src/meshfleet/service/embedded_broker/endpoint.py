@@ -1,4 +1,4 @@
-"""Embedded broker wired to the service: accounts authenticate clients, the database stores its state."""
+"""Embedded broker of a service: clients log in with accounts, and the database stores the broker's state."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class EmbeddedBroker:
         steady: Now,
         poll_interval: float = POLL_SECONDS,
     ) -> None:
-        """`now` is the wall clock; `steady` is monotonic, for waiting and expiry.
+        """Create the broker. `now` is the wall clock; `steady` is a monotonic clock for waiting and expiry.
 
-        `poll_interval` is the time between two checks for revoked accounts, in seconds.
+        `owner` is the token that proves that this process owns the stored broker state. `poll_interval` is
+        the time between two checks for revoked accounts, in seconds.
         """
         denied_access = DeniedAccessLog(now)
         authenticator = AccountAuthenticator(
@@ -71,12 +72,12 @@ class EmbeddedBroker:
 
     @property
     def transport(self) -> Transport:
-        """The broker, as the transport of requests."""
+        """Broker, through which requests to gateways are sent."""
         return self.broker
 
     @property
     def trouble(self) -> ReadinessProblem | None:
-        """Problem that keeps the broker from accepting reports; None: there is none."""
+        """Problem that keeps the broker from accepting reports; None if there is none."""
         return self.broker.trouble
 
     async def run(self, consumer: ReportConsumer) -> None:

@@ -1,4 +1,4 @@
-"""Listeners of the embedded broker: TCP, TLS and WebSocket."""
+"""Listening sockets of the embedded broker (TCP, TLS and WebSocket), and the tasks that accept clients."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ACCEPTS_PER_YIELD: Final = 16
-"""Connections to accept in a row before other tasks run."""
+"""Maximum connections that are accepted in a row before other tasks run."""
 
 _RETRY_SECONDS: Final = 0.5
-"""Seconds before the next accept after an error, such as too many open files."""
+"""Seconds to wait after accepting a connection failed, for example because of too many open files."""
 
 
 async def accept_clients(broker: Broker, listeners: Sequence[MqttListener], settings: Settings) -> None:
@@ -43,7 +43,7 @@ async def accept_clients(broker: Broker, listeners: Sequence[MqttListener], sett
 
 
 class _Acceptor:
-    """Accept loop of one listener."""
+    """Accepts the connections of one listener."""
 
     def __init__(self, broker: Broker, listener: MqttListener, settings: Settings) -> None:
         self._broker = broker
@@ -53,7 +53,7 @@ class _Acceptor:
         self._tls = _build_tls_context(settings) if listener.scheme in {"mqtts", "wss"} else None
 
     async def run(self) -> None:
-        """Accept connections until canceled; close those for which there is no free slot."""
+        """Accept connections until canceled; close those that exceed a connection limit."""
         self._socket.setblocking(False)  # noqa: FBT003 # positional-only parameter
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
@@ -74,7 +74,10 @@ class _Acceptor:
                     await asyncio.sleep(0)
 
     async def _start_connection(self, client: socket.socket, address: str) -> None:
-        """Wait for a login turn, then hand an accepted connection to its protocol, over TLS if configured."""
+        """Wait until the client may log in, then start the protocol of the connection, using TLS if set.
+
+        Close the connection if too many logins of its network failed.
+        """
         connections = self._broker.connections
         try:
             is_admitted = await connections.wait_for_login_turn(address)
@@ -119,7 +122,7 @@ def _build_tls_context(settings: Settings) -> ssl.SSLContext:
 
 
 class MqttListener(NamedTuple):
-    """Listening socket and the protocol of its clients."""
+    """Listening socket of the broker, and the protocol of its clients."""
 
     bound_socket: socket.socket
     scheme: str
@@ -132,7 +135,7 @@ class MqttListener(NamedTuple):
 
 @contextmanager
 def open_mqtt_listeners(settings: Settings) -> Iterator[list[MqttListener]]:
-    """Open the MQTT sockets of the settings while the block runs. No connection is accepted yet."""
+    """Open the MQTT listening sockets of the settings for the `with` block, without accepting connections."""
     has_tls = settings.tls_cert is not None
     configured = (
         (settings.mqtt, "mqtt", "mqtt"),
@@ -148,7 +151,7 @@ def open_mqtt_listeners(settings: Settings) -> Iterator[list[MqttListener]]:
 
 
 def apply_bound_ports(settings: Settings, listeners: list[MqttListener]) -> Settings:
-    """Return the settings with the actual ports in place of port 0: they are sent to gateways."""
+    """Return the settings with port 0 replaced by the actual ports, which are sent to gateways."""
     ports = {each.scheme: each.bound_socket.getsockname()[1] for each in listeners}
     changes = {
         name: listen._replace(port=ports[scheme])

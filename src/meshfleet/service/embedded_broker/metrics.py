@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BrokerMetrics(Collector):
-    """Collector of the broker's own counters, read on every scrape."""
+    """Exports the counters of the broker. They are read on every scrape."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

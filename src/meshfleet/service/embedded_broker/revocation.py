@@ -1,7 +1,7 @@
-"""Revocation: account changes apply to connected MQTT clients within a second (broker-19).
+"""Revocation: disconnects MQTT clients within a second after their account was changed (broker-19).
 
-Every change of an account adds a row to the audit log, in whichever process it is made. One small query
-therefore shows whether accounts must be checked.
+Every change of an account adds a row to the audit log, whichever process makes it. So one small query of the
+audit log shows whether accounts must be checked.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.4
-"""Seconds between two checks."""
+"""Seconds between two checks for revoked accounts."""
 
 
 class RevocationWatcher:
-    """Periodic check of the accounts of connected clients; also writes denied accesses to the audit log."""
+    """Disconnects clients whose account was revoked or changed, by periodic checks.
+
+    It also writes denied accesses to the audit log.
+    """
 
     def __init__(
         self,
@@ -50,10 +53,10 @@ class RevocationWatcher:
         self._mark: audit.AuditMark | None = None
         self._admitted = -1
         self._verified: set[Account] = set()
-        """Accounts that were valid at `_mark`."""
+        """Accounts that were valid when the audit log was last checked (at `_mark`)."""
 
     async def run(self) -> None:
-        """Check accounts until canceled."""
+        """Check accounts and write denied accesses until canceled."""
         has_failed = False
         try:
             while True:
@@ -85,16 +88,17 @@ class RevocationWatcher:
         mark = await self._database.read(audit.load_mark)
         if mark != self._mark or admitted != self._admitted:
             accounts = set(self._broker.accounts())
-        # Accounts verified at this mark are still valid, except API keys, which expire without a change.
+        # While the audit log is unchanged, verified accounts are still valid, except API keys that expire.
         unverified = accounts if mark != self._mark else accounts - self._verified
         unverified |= {each for each in accounts if each.kind is AccountKind.API_KEY}
         revoked = await self._disconnect_revoked(unverified) if unverified else set()
         self._mark, self._admitted, self._verified = mark, admitted, accounts - revoked
 
     async def _disconnect_revoked(self, unverified: set[Account]) -> set[Account]:
-        """Disconnect and return the revoked accounts. Clients with a new role or password must reconnect.
+        """Disconnect the clients of accounts that were removed or changed. Return these accounts.
 
-        Sessions are deleted only if the account no longer exists.
+        Clients with a new role or password must reconnect. MQTT sessions are deleted only if the account no
+        longer exists.
         """
         current = await self._database.read(load_accounts, unverified, now=self._now())
         revoked = {each for each in unverified if not _is_unchanged(each, current.get(str(each)))}
@@ -104,5 +108,8 @@ class RevocationWatcher:
 
 
 def _is_unchanged(account: Account, current: Account | None) -> bool:
-    """Return whether an account is unchanged; without a digest (not connected), whether it exists."""
+    """Return whether an account still exists and has not changed.
+
+    An account without a digest has no connected client: it only has to exist.
+    """
     return current is not None and (not account.credential_digest or account == current)

@@ -1,1 +1,1 @@
-"""Reports and requests through an external MQTT broker, and the configuration of mosquitto as such."""
+"""Client of an external MQTT broker for reports and requests, and the configuration of mosquitto for it."""

@@ -1,13 +1,13 @@
 """Client of an external MQTT broker that replaces the embedded one.
 
-The broker keeps a persistent session for the service and resends each report until it is acknowledged, which
-happens when the database has committed it (broker-22). A service that stops, crashes or waits for its
-database therefore loses nothing; duplicates are recognized when reports are stored.
+The broker keeps a persistent session for the service and resends each report until the service acknowledges
+it, after the database has committed it (broker-22). So no report is lost if the service stops, crashes or
+waits for its database. Duplicates are recognized when reports are stored.
 
-Uncommitted reports are held only up to a limit. Beyond it nothing is read from the network, and the reports
-wait at the broker.
+Uncommitted reports are held in memory only up to a limit. Beyond it nothing is read from the network, and
+further reports wait at the broker.
 
-The same connection carries messages to gateways, and their responses to the subscribed callbacks.
+The same connection is used to send requests to gateways and to receive their responses.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BACKLOG_BYTES: Final = 1024 * 1024
-"""Bytes of received reports that may wait while another batch of this size is committed: some thousand usual
-reports. Tiny ones, as only an attacker would send, take a hundred times as much memory."""
+"""Maximum bytes of received reports that wait while another batch of this size is committed.
+
+This is some thousand usual reports. Tiny reports, as only an attacker would send, take a hundred times as
+much memory.
+"""
 
 _RECONNECT_DELAYS: Final = ExponentialBackoff(maximum=10.0)
-"""A single service may reconnect more often than a fleet of clients."""
+"""Delays between two attempts to connect, shorter than the default: a single service causes little load."""
 
 _COMMIT_DELAYS: Final = ExponentialBackoff(initial=0.1, maximum=5.0)
 """Delays between two attempts to commit while the database is unavailable."""
@@ -59,7 +62,7 @@ _MAX_OUTBOX: Final = 10_000
 """Maximum number of messages that wait for the broker; further ones are dropped."""
 
 _SEND_BATCH: Final = 500
-"""Number of messages passed to the MQTT client at once."""
+"""Maximum number of queued messages that are passed to the MQTT client at once."""
 
 
 def build_link_options(settings: Settings) -> MqttOptions:
@@ -74,24 +77,27 @@ def build_link_options(settings: Settings) -> MqttOptions:
 
 
 def load_client_id(connection: Connection) -> str:
-    """Return the MQTT client id of this database's session; create it on first use.
+    """Return the MQTT client id that is stored in this database; create it on first use.
 
-    It has 23 letters and digits, which every broker must accept. It is random because a client that knew it
-    could take over the session on a broker that does not bind client ids to users.
+    It has 23 letters and digits, which every broker must accept. It is random, because on some brokers any
+    client that knows the id could take over the session.
     """
     return f"meshfleet{load_or_create_secret(connection, 'mqtt-client').hex()[:14]}"
 
 
 class _QueuedMessage(NamedTuple):
-    """Message that waits for the broker."""
+    """Message that waits until the broker can be reached."""
 
     message: Publish
     expires_at: float
-    """Time after which it is dropped, by the clock of the event loop."""
+    """Time after which the message is dropped, by the clock of the event loop."""
 
 
 class ExternalBrokerClient:
-    """Transport and report source on an external broker. Reports are acknowledged when they are committed."""
+    """Receives reports from an external broker, and sends requests to gateways through it.
+
+    Reports are acknowledged after they are committed.
+    """
 
     def __init__(  # keyword-only settings
         self,
@@ -102,9 +108,12 @@ class ExternalBrokerClient:
         options: MqttOptions,
         max_age: float = 60.0,
     ) -> None:
-        """`max_age` is how long a message may wait for an unavailable broker, in seconds (request-30)."""
-        # Messages in flight when a connection breaks are discarded: a request must not be executed twice, and
-        # a lost acknowledgment of a sample is sent again when the sample is resent.
+        """Create a client; `run` connects it.
+
+        `max_age` is how many seconds a message may wait for an unavailable broker (request-30).
+        """
+        # Messages in flight when a connection breaks are discarded: a request must not be executed twice. A
+        # lost acknowledgment of a sample does no harm: the device resends the sample and gets another one.
         self._link = MqttClient(
             address, client_id, clean=False, options=replace(options, discard_on_disconnect=True)
         )
@@ -117,11 +126,11 @@ class ExternalBrokerClient:
         self._report_level = slice(
             _find_report_level(prefix), _find_report_level(prefix) + len(_REPORT_LEVEL)
         )
-        """Position of `/device/` in topics of reports; topics of responses differ there."""
+        """Slice of a topic that is `/device/` in topics of reports, but not in topics of responses."""
         self._max_age = max_age
         self._outbox: deque[_QueuedMessage] = deque()
         self._urgent: deque[tuple[Publish, asyncio.Future[None]]] = deque()
-        """Messages whose senders wait until they are sent."""
+        """Messages of `send_urgent` calls, which wait until their message is sent."""
         self._has_outgoing = asyncio.Event()
         self.dropped = 0
         """Number of messages that were dropped because the queue was full or they waited too long."""
@@ -130,12 +139,12 @@ class ExternalBrokerClient:
 
     @property
     def transport(self) -> Transport:
-        """This client, as the transport of requests."""
+        """This client, through which requests to gateways are sent."""
         return self
 
     @property
     def trouble(self) -> ReadinessProblem | None:
-        """Problem that keeps the service from receiving or committing reports; None: there is none."""
+        """Problem that keeps the service from receiving or committing reports; None if there is none."""
         if self._commit_trouble is not None:
             return self._commit_trouble
         if self._link.connection_error is not None and not isinstance(
@@ -149,7 +158,7 @@ class ExternalBrokerClient:
         )
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """Send messages, all of QoS 1, or queue them until the broker accepts them; see `Transport`."""
+        """Send messages of QoS 1, or queue them until the broker accepts them; see `Transport`."""
         sent = 0 if self._outbox else self._link.try_publish(messages)
         free = max(0, _MAX_OUTBOX - len(self._outbox))
         expires_at = asyncio.get_running_loop().time() + self._max_age
@@ -159,9 +168,9 @@ class ExternalBrokerClient:
             self._has_outgoing.set()
 
     async def send_urgent(self, message: Publish) -> None:
-        """Send a message of QoS 1 ahead of queued ones and wait until it is sent.
+        """Send a message of QoS 1 ahead of queued messages, and wait until it is sent.
 
-        Canceling withdraws it: a request must not be executed when its caller no longer waits.
+        If this call is canceled before, the message is not sent: its caller no longer waits for a response.
         """
         if not self._urgent and self._link.try_publish([message]):
             return
@@ -172,7 +181,7 @@ class ExternalBrokerClient:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Reason why nothing can be sent at the moment; None: messages can be sent."""
+        """Reason why no message can be sent at the moment; None if messages can be sent."""
         match self._link.connection_error:
             case None:
                 return None
@@ -182,22 +191,22 @@ class ExternalBrokerClient:
                 return str(error)
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> object:
-        """Call `callback` for messages that match the filter, except reports. Must precede `run`."""
+        """Call `callback` for messages that match the filter, except reports. Use it only before `run`."""
         self._callbacks.add(topic_filter, callback, 1)
         if topic_filter not in self._topic_filters:
             self._topic_filters.append(topic_filter)
         return callback
 
     def connected_gateways(self) -> None:
-        """Return None: only the external broker knows; see `Transport`."""
+        """Return None: only the external broker knows which gateways are connected; see `Transport`."""
         return
 
     def connection_number(self, gateway: str) -> None:  # noqa: ARG002 # part of the protocol
-        """Return None: only the external broker knows; see `Transport`."""
+        """Return None: only the external broker knows the connections of gateways; see `Transport`."""
         return
 
     def last_connection_number(self, gateway: str) -> None:  # noqa: ARG002 # part of the protocol
-        """Return None: only the external broker knows; see `Transport`."""
+        """Return None: only the external broker knows the connections of gateways; see `Transport`."""
         return
 
     async def run(self, consumer: ReportConsumer) -> None:
@@ -216,7 +225,7 @@ class ExternalBrokerClient:
     # Background tasks
 
     async def _subscribe_to_reports(self) -> None:
-        """Subscribe to reports, with retries until accepted; the client resubscribes after a reconnect."""
+        """Subscribe to reports; retry until the broker accepts. The client resubscribes after a reconnect."""
         for pause in self._retry_delays:
             try:
                 await self._link.subscribe(self._reports)
@@ -230,7 +239,10 @@ class ExternalBrokerClient:
             await asyncio.sleep(pause)
 
     async def _subscribe(self, topic_filter: str) -> None:
-        """Subscribe to another filter, with retries. A refusal is only logged: reports do not need it."""
+        """Subscribe to a filter of responses; retry until the broker accepts.
+
+        A refusal is only logged, because reports arrive without it.
+        """
         is_logged = False
         for pause in self._retry_delays:
             try:
@@ -269,7 +281,7 @@ class ExternalBrokerClient:
         return reports
 
     async def _send_outgoing(self) -> None:
-        """Send queued messages whenever the connection accepts some, urgent ones first."""
+        """Send queued messages whenever the connection accepts some. Urgent messages come first."""
         outbox = self._outbox
         while True:
             await self._has_outgoing.wait()
@@ -284,7 +296,7 @@ class ExternalBrokerClient:
                 self._has_outgoing.clear()
 
     def _send_urgent_messages(self) -> bool:
-        """Send the urgent messages. Return whether all were sent, so that others may follow."""
+        """Send the urgent messages. Return False if the connection did not accept all of them."""
         while self._urgent:
             message, sent = self._urgent[0]
             if not sent.done():  # else canceled
@@ -301,7 +313,7 @@ class ExternalBrokerClient:
             self.dropped += 1
 
     async def _commit(self, consumer: ReportConsumer, batch: ReportBatch) -> None:
-        """Commit a batch, with retries; nothing is acknowledged before, so nothing is lost."""
+        """Commit a batch of reports; retry until it succeeds. The reports are acknowledged afterwards."""
         for pause in _COMMIT_DELAYS:
             try:
                 await consumer.commit(batch)
@@ -316,9 +328,9 @@ class ExternalBrokerClient:
 
 
 _REPORT_LEVEL: Final = "/device/"
-"""Topic level after the MAC of a gateway that marks a report."""
+"""Topic level after the MAC of a gateway by which topics of reports are recognized."""
 
 
 def _find_report_level(prefix: str) -> int:
-    """Return the position of `/device/` in the topics below a prefix."""
+    """Return the character index of `/device/` in report topics with this prefix."""
     return len(TopicCodec(prefix).report_filter(EVERY_GATEWAY)) - len(f"{_REPORT_LEVEL}#")

@@ -1,7 +1,7 @@
-"""Configuration files for mosquitto as a replacement of the embedded broker.
+"""Builds the configuration files for mosquitto as a replacement of the embedded broker.
 
-mosquitto reads three files: passwords, access rules, and settings to include. This module builds their texts;
-the caller writes them.
+mosquitto reads three files: passwords, access rules, and settings to include in mosquitto.conf. This module
+builds their texts; the caller writes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 SERVICE_USER: Final = "meshfleet"
-"""User name of the service at mosquitto. It is not a MAC, so no gateway can have it."""
+"""User name of the service at mosquitto. User names of gateways are MACs, so no gateway has it."""
 
 
 def load_service_password(connection: Connection) -> str:
@@ -35,7 +35,10 @@ def load_service_password(connection: Connection) -> str:
 
 
 def build_password_file(password: str, gateways: Mapping[Mac, str]) -> str:
-    """Return the password file: the service with its password, gateways with their stored hashes."""
+    """Return the text of the password file.
+
+    `password` is that of the service. `gateways` maps MACs to the stored password hashes.
+    """
     lines = [
         f"{SERVICE_USER}:{hash_mosquitto_password(password)}",
         *(f"{mac}:{hashed}" for mac, hashed in gateways.items()),
@@ -44,9 +47,9 @@ def build_password_file(password: str, gateways: Mapping[Mac, str]) -> str:
 
 
 def build_acl_file(prefix: str) -> str:
-    """Return the access rules (broker-7, broker-8, broker-20). The user name of a gateway is its MAC.
+    """Return the text of the access rules (broker-7, broker-8, broker-20).
 
-    Raise `WrongSettings` for a topic prefix that these rules cannot express.
+    The user name of a gateway is its MAC. Raise `WrongSettings` if mosquitto would misread the topic prefix.
     """
     if "%u" in prefix or "%c" in prefix or prefix.startswith(" "):
         reason = "must not contain %u or %c or start with a space: mosquitto's access rules interpret these"
@@ -71,7 +74,7 @@ pattern readwrite meshtech/diagnostics/%u/#
 
 
 def build_config_file(*, passwords: Path, acl: Path) -> str:
-    """Return the settings to include in mosquitto.conf, each with its reason."""
+    """Return the settings to include in mosquitto.conf, each with a comment that gives its reason."""
     return f"""\
 # Clients need a password and may use only their own topics.
 allow_anonymous false

@@ -1,8 +1,8 @@
-"""Handler of image requests: gateways request the URL of a firmware image (firmware-15 to firmware-20).
+"""Answers MQTT requests of gateways for the URL of a firmware image (firmware-15 to firmware-20).
 
-Gateways repeat a request without a response, so requests that cannot be handled now are dropped. On an
-external broker any client could send a request in the name of a gateway: the response goes to that gateway
-only, and only claimed gateways get a URL.
+Gateways repeat a request that gets no response, so requests that cannot be handled now are dropped. On an
+external broker any client could send a request in the name of a gateway. This is harmless: only claimed
+gateways get a URL, and the response goes to the topic of that gateway.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _QUEUE_LIMIT: Final = 1000
-"""Maximum queued requests; further ones are dropped."""
+"""Maximum image requests in the queue; further ones are dropped."""
 
 _WORKERS: Final = 4
 
@@ -47,7 +47,7 @@ class _ImageRequest(NamedTuple):
 
 
 class ImageRequestHandler:
-    """Handler of image requests, with a limited queue and a few workers."""
+    """Answers image requests of gateways, with a limited queue and a few workers."""
 
     def __init__(self, database: Database, transport: Transport, url_signer: ImageUrlSigner) -> None:
         self._database = database
@@ -55,11 +55,11 @@ class ImageRequestHandler:
         self._url_signer = url_signer
         self._queue: asyncio.Queue[_ImageRequest] = asyncio.Queue(_QUEUE_LIMIT)
         self.outcomes: Counter[str] = Counter()
-        """Number of requests by outcome: answered, unknown (firmware or gateway), malformed, dropped."""
+        """Number of image requests by outcome: answered, malformed, dropped, unknown firmware or gateway."""
         transport.subscribe(diagnostics.QUESTION_FILTER, self._on_message)
 
     async def run(self) -> None:
-        """Handle requests until canceled."""
+        """Answer image requests until canceled."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(_WORKERS):
                 tasks.create_task(self._run_worker(), name=f"firmware.image_requests {number}")

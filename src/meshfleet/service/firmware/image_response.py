@@ -28,7 +28,7 @@ MEDIA_TYPE: Final = "application/octet-stream"
 
 _STATUS_WHOLE, _STATUS_PARTIAL = 200, 206
 _SEND_BYTES: Final = 64 * 1024
-"""Bytes passed to the server at a time: small enough for slow clients to stay within the send timeout."""
+"""Maximum bytes per ASGI message: small enough for slow clients to receive it within the send timeout."""
 
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?", re.IGNORECASE)
 
@@ -41,10 +41,10 @@ class ByteRange(NamedTuple):
 
 
 def parse_range(headers: Mapping[str, str], firmware: Firmware) -> ByteRange | None:
-    """Return the requested part of an image; None for the whole image.
+    """Return the part of an image that the header `Range` requests; None means the whole image.
 
-    An unsupported range, such as several ranges at once, is ignored (RFC 9110, 14.2). Raise
-    `RangeNotSatisfiable` if the range starts after the end.
+    An unsupported `Range`, such as several ranges at once, is ignored (RFC 9110, 14.2). Raise
+    `RangeNotSatisfiable` if the range starts after the end of the image.
     """
     match = _RANGE.fullmatch(headers.get("range", "").strip())
     if match is None or headers.get("if-range", _build_etag(firmware)) != _build_etag(firmware):
@@ -58,7 +58,7 @@ def parse_range(headers: Mapping[str, str], firmware: Firmware) -> ByteRange | N
 
 
 class ImageResponse(ASGIResponse):
-    """Image that is read while it is sent. If nothing can be read, it raises before the response starts."""
+    """Response that reads the image while sending. If reading fails at once, it raises before it starts."""
 
     def __init__(
         self, images: ImageStore, firmware: Firmware, byte_range: ByteRange | None, metrics: Metrics
@@ -83,7 +83,7 @@ class ImageResponse(ASGIResponse):
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the image, until the client disconnects."""
+        """Send the image; stop if the client disconnects."""
         state: dict[str, Any] = scope["state"]
         pieces = self._images.stream(
             bytes.fromhex(self._firmware.sha256), size=self._firmware.size, **self._byte_range._asdict()
@@ -102,7 +102,7 @@ class ImageResponse(ASGIResponse):
                         return
                     await self._send(piece, send)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-            except (OSError, RuntimeError):  # ASGI and uvloop report a disconnected client so
+            except (OSError, RuntimeError):  # raised by ASGI and uvloop if the client has disconnected
                 return
             except FleetError as exc:
                 # Part of the image was sent: the client can only notice that the response is too short.
@@ -128,6 +128,6 @@ def _build_etag(firmware: Firmware) -> str:
 
 
 def _build_disposition(file_name: str) -> str:
-    """Build the header with the file name, in ASCII and in UTF-8 (RFC 6266)."""
+    """Build the header `Content-Disposition` with the file name in ASCII and in UTF-8 (RFC 6266)."""
     ascii_name = "".join(char if char.isascii() and char not in '"\\%' else "_" for char in file_name)
     return f"attachment; filename=\"{ascii_name}\"; filename*=UTF-8''{quote(file_name, safe='')}"

@@ -1,8 +1,8 @@
-"""Stores of firmware images by SHA-256. Each image is stored once, completely or not at all (rest-114).
+"""Stores firmware images by their SHA-256. Each image is stored once, completely or not at all (rest-114).
 
-An image is added in the transaction that inserts its record, and removed in a transaction that finds no
-record with it. So no record is ever without its image, even if clients upload and remove the same image at
-the same time. Images left over from a crash are removed at the next start.
+An image is added in the transaction that inserts its firmware record, and removed in a transaction that finds
+no record with this SHA-256. So every record has its image, even if clients upload and remove the same image
+at the same time. Images left over from a crash are removed at the next start.
 """
 
 from __future__ import annotations
@@ -28,48 +28,54 @@ if TYPE_CHECKING:
     from meshfleet.service.firmware.partial_images import ReceivedImage
 
 CHUNK_SIZE: Final = 256 * 1024
-"""Bytes read at a time, and stored in one row on PostgreSQL."""
+"""Bytes that are read at a time, and bytes per row on PostgreSQL."""
 
 _FOLDER_NAME: Final = "images"
 _FILE_NAME: Final = re.compile(r"[0-9a-f]{64}")
 _LOCK_CLASS: Final = 0x696D6167
-"""Class of the advisory locks of images; no other lock uses it."""
+"""First key of the PostgreSQL advisory locks of images; no other lock uses it."""
 
 
 class ImageStore(Protocol):
-    """Store of firmware images."""
+    """Interface of a store of firmware images; see the module."""
 
     folder: Path
-    """Directory of uploads in progress."""
+    """Directory for the files of uploads in progress."""
 
     def add(self, connection: Connection, image: ReceivedImage) -> None:
-        """Add an image, in the transaction that inserts its record."""
+        """Add an image. Call it in the transaction that inserts the firmware record of the image."""
 
     def remove_unused(self, connection: Connection, sha256: bytes) -> None:
-        """Remove an image unless a record has it. Call it in a transaction after that of the deletion."""
+        """Remove an image unless a firmware record uses it.
+
+        Call it after the transaction that deleted a record, in a transaction of its own.
+        """
 
     def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Yield the bytes from `start` to before `stop` in pieces. Raise `ImageDamaged` if that fails."""
+        """Yield the bytes from `start` to before `stop` in pieces. `size` is the expected size of the image.
+
+        Raise `ImageDamaged` if the image cannot be read or has another size.
+        """
 
     def remove_orphans(self) -> None:
-        """Remove images without a record and unfinished uploads. Call it at start-up, before any upload."""
+        """Remove images without a firmware record, and files of unfinished uploads. Call it at start-up."""
 
 
 def open_image_store(database: Database, data: Path) -> ImageStore:
-    """Open the image store: files with SQLite, rows with PostgreSQL (rest-174)."""
+    """Open the image store: images are files with SQLite, and database rows with PostgreSQL (rest-174)."""
     folder = data / _FOLDER_NAME
     return FileImageStore(database, folder) if database.is_sqlite else DatabaseImageStore(database, folder)
 
 
 class FileImageStore:
-    """Images as files. SQLite has one writer, so additions and removals never overlap."""
+    """Stores images as files. SQLite has one writer, so additions and removals never overlap."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.folder = folder
         self._database = database
 
     def add(self, connection: Connection, image: ReceivedImage) -> None:  # noqa: ARG002 # called within its transaction
-        """Rename the uploaded file, which is on disk already, and flush the directory to disk."""
+        """Move the uploaded file to its final name, and flush the directory to disk."""
         try:
             image.path.replace(self._find_path(image.sha256))
             _sync_directory(self.folder)
@@ -77,12 +83,12 @@ class FileImageStore:
             raise ImagesUnavailable(f"the image cannot be stored: {exc.strerror}") from exc
 
     def remove_unused(self, connection: Connection, sha256: bytes) -> None:
-        """Remove the file unless a record has the image."""
+        """Remove the file of an image unless a firmware record uses it."""
         if not store.is_image_used(connection, sha256):
             self._find_path(sha256).unlink(missing_ok=True)
 
     async def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Read the file. It may be deleted meanwhile: the open descriptor stays readable."""
+        """Yield the content of the file. If it is deleted meanwhile, the open file stays readable."""
         file = await asyncio.to_thread(self._open, sha256, size)
         try:
             while start < stop:
@@ -97,7 +103,7 @@ class FileImageStore:
             os.close(file)
 
     def remove_orphans(self) -> None:
-        """Remove files without a record and unfinished uploads."""
+        """Remove image files without a firmware record, and files of unfinished uploads."""
         if not self.folder.is_dir():
             return
         used = {each.hex() for each in self._database.read_now(store.list_used_images)}
@@ -121,14 +127,14 @@ class FileImageStore:
 
 
 class DatabaseImageStore:
-    """Images as database rows, which several services can share."""
+    """Stores images as database rows, so that several service processes can share them."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.folder = folder
         self._database = database
 
     def add(self, connection: Connection, image: ReceivedImage) -> None:
-        """Copy the file into rows, unless the image is stored already."""
+        """Copy the uploaded file into database rows, unless the image is stored already."""
         _lock_image(connection, image.sha256)
         if _load_size(connection, image.sha256) == image.size:
             return
@@ -143,13 +149,13 @@ class DatabaseImageStore:
             raise ImagesUnavailable(f"the image cannot be stored: {exc.strerror}") from exc
 
     def remove_unused(self, connection: Connection, sha256: bytes) -> None:
-        """Remove the rows unless a record has the image."""
+        """Remove the rows of an image unless a firmware record uses it."""
         _lock_image(connection, sha256)
         if not store.is_image_used(connection, sha256):
             connection.execute(delete(image_chunk).where(image_chunk.c.sha256 == sha256))
 
     async def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Read the rows one by one."""
+        """Yield the content of the image, one row after another."""
         if (found := await self._database.read(_load_size, sha256)) != size:
             raise ImageDamaged(f"image {sha256.hex()} has {found} bytes instead of {size}")
         while start < stop:
@@ -162,7 +168,7 @@ class DatabaseImageStore:
             yield piece
 
     def remove_orphans(self) -> None:
-        """Remove rows without a record and unfinished uploads."""
+        """Remove image rows without a firmware record, and files of unfinished uploads."""
         if self.folder.is_dir():
             _remove_partial_images(self.folder)
         for sha256 in self._database.read_now(_list_unused_images):
@@ -170,7 +176,7 @@ class DatabaseImageStore:
 
 
 def _lock_image(connection: Connection, sha256: bytes) -> None:
-    """Lock an image until the transaction ends."""
+    """Lock an image by its SHA-256 until the transaction ends."""
     key = int.from_bytes(sha256[:4], signed=True)
     connection.execute(select(func.pg_advisory_xact_lock(_LOCK_CLASS, key)))
 
@@ -201,7 +207,7 @@ def _remove_partial_images(folder: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Flush the file names of a directory to disk."""
+    """Flush a directory to disk, so that renamed files survive a power failure."""
     file = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of firmware."""
+"""Prometheus metrics of the image requests of gateways."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _OUTCOMES: Final = ("answered", "dropped", "malformed", "unknown")
 
 
 class ImageRequestMetrics(Collector):
-    """Collector of the outcomes of image requests of gateways."""
+    """Exports the number of image requests of gateways, by outcome."""
 
     def __init__(self, handler: ImageRequestHandler) -> None:
         self._handler = handler
 
     def collect(self) -> Iterator[Metric]:
-        """Collect the current counts."""
+        """Yield the current number of image requests by outcome."""
         family = CounterMetricFamily(
             "meshfleet_firmware_questions",
             "Requests of gateways for firmware images, by outcome.",

@@ -1,7 +1,7 @@
-"""Image that is being uploaded: a file that is deleted at the end unless it was moved to the store.
+"""Images that are being uploaded: each is a file that is deleted at the end unless it was moved to the store.
 
-It is written in threads, several pieces at a time. The file is not kept open between writes, because a
-canceled upload may delete it while a thread is still writing.
+Pieces of an image are collected and written in a thread. The file is not kept open between writes, because a
+canceled upload may delete the file while a thread is still writing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTIAL_PREFIX: Final = ".arriving-"
-"""Prefix of the file names of uploads. Such files are leftovers when the service starts."""
+"""Prefix of the file names of uploads. Files with it are deleted when the service starts."""
 
 _FLUSH_BYTES: Final = 1024 * 1024
-"""Bytes that are buffered before they are written."""
+"""Bytes that are collected in memory before they are written to the file."""
 
 
 class ReceivedImage(NamedTuple):
-    """Complete image in its own file."""
+    """Completely received image in its own file."""
 
     path: Path
     size: int
@@ -35,7 +35,7 @@ class ReceivedImage(NamedTuple):
 
 
 class PartialImage:
-    """Writer of an image that arrives in pieces."""
+    """Writes an image that arrives in pieces to a file, and computes its SHA-256."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
@@ -45,7 +45,10 @@ class PartialImage:
         self._buffered = 0
 
     async def write(self, piece: bytes) -> None:
-        """Append a piece. It may be buffered. Raise `ImagesUnavailable` if the disk cannot be written."""
+        """Append a piece to the buffer, and write a full buffer to the file.
+
+        Raise `ImagesUnavailable` if the file cannot be written.
+        """
         self.size += len(piece)
         self._pieces.append(piece)
         self._buffered += len(piece)
@@ -53,7 +56,7 @@ class PartialImage:
             await asyncio.to_thread(self._flush, self._drain())
 
     async def finish(self) -> ReceivedImage:
-        """Write the rest and flush the file to disk."""
+        """Write the rest of the buffer and flush the file to disk. Return the complete image."""
         await asyncio.to_thread(self._flush, self._drain(), to_disk=True)
         return ReceivedImage(self._path, self.size, self._hash.digest())
 
@@ -78,7 +81,7 @@ class PartialImage:
 
 @asynccontextmanager
 async def open_partial_image(folder: Path) -> AsyncIterator[PartialImage]:
-    """Create the file of an upload. It is deleted at the end of the block unless it was moved."""
+    """Create the file of an upload. It is deleted at the end of the `with` block unless it was moved."""
     path = folder / f"{PARTIAL_PREFIX}{secrets.token_hex(16)}"
     await asyncio.to_thread(_create_file, path)
     try:

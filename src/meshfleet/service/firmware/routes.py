@@ -45,7 +45,10 @@ def _build_text_schema(description: str, **more: Any) -> Schema:
 
 @dataclass
 class _UploadOperation(Operation):
-    """OpenAPI operation with the form of an upload, which Litestar cannot derive: the body is streamed."""
+    """OpenAPI operation with the form fields of an upload.
+
+    Litestar cannot derive the fields, because the body is streamed.
+    """
 
     def __post_init__(self) -> None:
         fields: dict[str, Any] = {
@@ -97,7 +100,7 @@ class _UploadOperation(Operation):
 
 @dataclass
 class _ImageOperation(Operation):
-    """OpenAPI operation with the response of a download, which Litestar cannot derive."""
+    """OpenAPI operation with the responses of an image download, which Litestar cannot derive."""
 
     def __post_init__(self) -> None:
         content = {MEDIA_TYPE: OpenAPIMediaType(schema=_BINARY)}

@@ -1,7 +1,7 @@
 """Signed URLs with which a gateway downloads an image without other credentials (firmware-20).
 
-A URL is valid for a limited time, for one record and one gateway. Nothing is stored about it: the token in
-the URL contains these facts and their signature.
+A URL is valid for a limited time, for one firmware record and one gateway. The service stores no URLs: the
+token in the URL contains the expiry time, the record id, the gateway and their signature.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PREFIX: Final = "fw-"
 
 
 class ImageTicket(NamedTuple):
-    """Content of a valid token."""
+    """Firmware record and gateway for which a valid token was issued."""
 
     firmware: str
     gateway: Mac
 
 
 class ImageUrlSigner:
-    """Signer and verifier of image URLs. All processes of a service share the secret."""
+    """Builds signed image URLs and verifies their tokens. All processes of a service share the secret."""
 
     def __init__(self, secret: bytes, url: str, now: Now) -> None:
         """Create a signer. `url` is the base URL under which gateways reach the service."""
@@ -53,12 +53,12 @@ class ImageUrlSigner:
         return f"{self._url}{IMAGES_PATH}/{token}/{quote(firmware.file_name, safe='')}"
 
     def verify_token(self, token: str) -> ImageTicket:
-        """Return the content of a token. Raise `NotFound` if it is invalid or expired."""
+        """Return the firmware and gateway of a token. Raise `NotFound` if it is invalid or expired."""
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise _build_not_found() from None
-        # A token has only one valid encoding.
+        # A base64 decoder accepts several encodings of the same data: only the canonical one is valid.
         if len(data) != _TICKET_FORMAT.size + _SIGNATURE_SIZE or _encode_token(data) != token:
             raise _build_not_found()
         ticket, signature = data[: _TICKET_FORMAT.size], data[_TICKET_FORMAT.size :]

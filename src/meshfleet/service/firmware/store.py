@@ -1,4 +1,4 @@
-"""Store of firmware records."""
+"""Stores firmware records: upload, list, release, withdraw and delete them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from meshfleet.service.firmware.upload_form import NewFirmware
 
 FirmwarePosition = tuple[int, str]
-"""Position in the list: creation time and id of a record."""
+"""Position of a record in the list: its creation time in milliseconds and its id."""
 
 
 class FirmwareFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter of a list of records. All given conditions must hold."""
+    """Filter of the firmware list. A record must meet all conditions; None means any value."""
 
     model: ModelNumber | None = None
     version: str | None = None
@@ -49,9 +49,10 @@ def insert_firmware(  # noqa: PLR0913 # the last three are keyword-only
     by: Actor,
     now: int,
 ) -> Firmware:
-    """Store an image and its record in one transaction (rest-113, rest-114).
+    """Store an image and its firmware record in one transaction (rest-113, rest-114).
 
-    `overridden` is a fault of the image that an admin accepted, for the audit log (rest-221).
+    `overridden` is the fault of the image that an admin accepted, for the audit log; "" if none (rest-221).
+    Raise `AlreadyExists` if there is firmware of this model and version.
     """
     row = {
         "id": f"fw-{secrets.token_hex(8)}",
@@ -91,7 +92,7 @@ def insert_firmware(  # noqa: PLR0913 # the last three are keyword-only
 def list_firmware(
     connection: Connection, firmware_filter: FirmwareFilter, *, before: FirmwarePosition | None, limit: int
 ) -> list[Firmware]:
-    """List records, the newest first, or those before a position."""
+    """List firmware records, the newest first; with `before`, only records older than this position."""
     columns = firmware.c
     query = select(firmware).order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
     if firmware_filter.model is not None:
@@ -107,7 +108,10 @@ def list_firmware(
 
 
 def load_firmware(connection: Connection, firmware_id: str, *, for_update: bool = False) -> Firmware:
-    """Load a record, or raise `NotFound`. With `for_update`, lock its row until the transaction ends."""
+    """Load a firmware record. Raise `NotFound` if it does not exist.
+
+    With `for_update`, lock its row until the transaction ends.
+    """
     query = select(firmware).where(firmware.c.id == firmware_id)
     row = connection.execute(query.with_for_update() if for_update else query).first()
     if row is None:
@@ -129,7 +133,10 @@ def find_released_firmware(connection: Connection, question: FirmwareQuestion) -
 
 
 def load_firmware_for_gateway(connection: Connection, firmware_id: str, mac: Mac) -> Firmware:
-    """Load released firmware for a claimed gateway. Raise `NotFound` if it is not released or not claimed."""
+    """Load a firmware record for download by a gateway.
+
+    Raise `NotFound` if the firmware is not released or the gateway is not claimed.
+    """
     claimed = connection.execute(select(gateway.c.device).where(gateway.c.device == mac_to_int(mac))).first()
     record = load_firmware(connection, firmware_id)
     if claimed is None or record.state != "released":
@@ -138,7 +145,7 @@ def load_firmware_for_gateway(connection: Connection, firmware_id: str, mac: Mac
 
 
 def release_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
-    """Release firmware. Released firmware is unchanged (rest-111)."""
+    """Release firmware; do nothing if it is released already (rest-111)."""
     record = load_firmware(connection, firmware_id, for_update=True)
     if record.state == "withdrawn":
         raise Conflict("withdrawn firmware cannot be released")
@@ -150,7 +157,7 @@ def release_firmware(connection: Connection, firmware_id: str, *, by: Actor, now
 
 
 def withdraw_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
-    """Withdraw firmware and cancel its jobs. Withdrawn firmware is unchanged (rest-111)."""
+    """Withdraw firmware and cancel its jobs; do nothing if it is withdrawn already (rest-111)."""
     record = load_firmware(connection, firmware_id, for_update=True)
     if record.state == "withdrawn":
         return record
@@ -161,7 +168,10 @@ def withdraw_firmware(connection: Connection, firmware_id: str, *, by: Actor, no
 
 
 def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> bytes:
-    """Delete a record that no job uses. Return the SHA-256 of its image (rest-112)."""
+    """Delete a firmware record and return the SHA-256 of its image (rest-112).
+
+    Raise `InUse` if a job uses the firmware.
+    """
     record = load_firmware(connection, firmware_id, for_update=True)
     if connection.execute(select(job.c.id).where(job.c.firmware == firmware_id).limit(1)).first():
         raise InUse("a job uses the firmware; withdraw it instead")
@@ -171,13 +181,13 @@ def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now:
 
 
 def is_image_used(connection: Connection, sha256: bytes) -> bool:
-    """Return whether any record has this image."""
+    """Return whether any firmware record has the image with this SHA-256."""
     query = select(firmware.c.id).where(firmware.c.sha256 == sha256).limit(1)
     return connection.execute(query).first() is not None
 
 
 def list_used_images(connection: Connection) -> set[bytes]:
-    """Return the SHA-256 of the images of all records."""
+    """Return the SHA-256 of the images of all firmware records."""
     return set(connection.execute(select(firmware.c.sha256).distinct()).scalars())
 
 

@@ -1,4 +1,4 @@
-"""Form fields of a firmware upload, and the check of its image (rest-109)."""
+"""Parses the form fields of a firmware upload, and checks its image (rest-109)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ BARE: Final = "bare"
 OVERRIDE: Final = "override"
 
 FORM_FIELDS: Final = frozenset({MODEL, VERSION, HARDWARE, MIN_VERSION, NOTES, SHA256, TYPE, BARE, OVERRIDE})
-"""Names of all fields besides the image."""
+"""Names of all form fields except the image."""
 
 MAX_NOTES_LENGTH: Final = 10_000
 _MAX_NAME_LENGTH: Final = 255
 _MAX_HARDWARE_VERSIONS: Final = 100
 _MAX_VERSION_PART: Final = 255
-"""Maximum number in a version: messages to devices have one byte for each (firmware-1)."""
+"""Maximum of each number in a version: messages to devices have one byte for each (firmware-1)."""
 
 _TOO_LARGE: Final = f"a Nordic package may have at most {MAX_PACKAGE_BYTES} (use type 2 for a RAUC bundle)"
 
@@ -58,14 +58,14 @@ _WITHOUT_LINE_BREAKS: Final = str.maketrans("", "", "\n\r\t")
 
 
 class NewFirmware(Struct, frozen=True, kw_only=True):
-    """Record of an uploaded firmware, not stored yet."""
+    """Fields of an uploaded firmware that is not stored yet."""
 
     model: ModelNumber
     version: Version
     type: FirmwareType
     bare: bool = False
     override: bool = False
-    """Accept an image that fails its check (rest-221)."""
+    """Whether an image that fails its check is accepted nevertheless (rest-221)."""
     file_name: str
     hardware: tuple[str, ...]
     min_version: Version | None
@@ -73,18 +73,18 @@ class NewFirmware(Struct, frozen=True, kw_only=True):
 
 
 class _FieldError(Exception):
-    """Value of a field is invalid; the message says why."""
+    """A form field has an invalid value; the message says why."""
 
 
 class _FieldReader:
-    """Reader of form fields that collects all faults."""
+    """Reads form fields and collects all their faults."""
 
     def __init__(self, fields: Mapping[str, Sequence[str]], faults: Sequence[Fault]) -> None:
         self._fields = fields
         self.faults = [*faults]
 
     def read_one(self, field: str, read: Callable[[str], Value], *, required: bool = False) -> Value | None:
-        """Read a field that may be given once; None if it is missing or invalid."""
+        """Read a field that may be given only once. Return None if it is missing or invalid."""
         texts = self._fields.get(field, ())
         if len(texts) > 1:
             self.faults.append(Fault(field, "must not be given more than once"))
@@ -111,7 +111,10 @@ class _FieldReader:
 def parse_form(
     fields: Mapping[str, Sequence[str]], file_name: str, image: ReceivedImage, faults: Sequence[Fault]
 ) -> NewFirmware:
-    """Parse all fields. Raise `InvalidRequest` with all faults, including the earlier `faults`."""
+    """Parse all form fields. Raise `InvalidRequest` with all faults.
+
+    `faults` are those found before, while the form was received.
+    """
     reader = _FieldReader(fields, faults)
     model = reader.read_one(MODEL, parse_model_number, required=True)
     version = reader.read_one(VERSION, _parse_version, required=True)
@@ -149,7 +152,10 @@ def parse_form(
 
 
 def sanitize_file_name(text: str) -> str:
-    """Return a file name without directories and unprintable characters, of limited length; may be empty."""
+    """Remove directories and unprintable characters from a file name, and shorten it.
+
+    The result may be empty.
+    """
     base = re.split(r"[/\\]", text)[-1]
     name = "".join(char for char in base if char.isprintable()).strip()
     if len(name) > _MAX_NAME_LENGTH:
@@ -162,8 +168,8 @@ def sanitize_file_name(text: str) -> str:
 def check_image(new: NewFirmware, image: ReceivedImage) -> str:
     """Check an image as gateways and devices will (firmware-17, firmware-44). Blocks; call it in a thread.
 
-    Return the fault that was overridden, or "". Raise `ImageCheckFailed` for a fault that can be overridden,
-    and `InvalidRequest` for one that cannot.
+    Return "", or the fault if there is one and `new.override` accepts it. Raise `ImageCheckFailed` for a
+    fault that the user can override, and `InvalidRequest` for one that the user cannot.
     """
     if new.type is not FirmwareType.NORDIC_PACKAGE:
         return ""
@@ -184,10 +190,10 @@ def _find_bare_fault(content: bytes) -> str:
 
 
 def _find_package_fault(new: NewFirmware, content: bytes) -> str:
-    """Return the fault of a package that can be overridden, or "". Raise `InvalidRequest` for other faults.
+    """Return the fault of a package that the user can override, or "". Raise `InvalidRequest` for others.
 
-    Only a different version can be overridden: a vendor may number its packages differently, but gateways
-    reject a package for another model.
+    Only a different version can be overridden, as a vendor may number its packages differently. A package for
+    another model cannot: gateways reject it.
     """
     try:
         package = inspect_image(content)

@@ -1,4 +1,4 @@
-"""Receiver of firmware uploads, which streams them to disk: only a few pieces are in memory (rest-109)."""
+"""Receives firmware uploads and streams them to disk, so that little of them is in memory (rest-109)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _FORM_OVERHEAD_BYTES: Final = 1024 * 1024
 """Maximum bytes of an upload besides its image: fields and multipart boundaries."""
 
 _MAX_CONCURRENT_CHECKS: Final = 2
-"""Maximum packages that are unpacked in memory at the same time."""
+"""Maximum images that are checked at the same time: a check unpacks the image in memory."""
 
 
 class FirmwareUpload(NamedTuple):
-    """Complete image with the record to create."""
+    """Received image with the firmware record to create for it."""
 
     record: NewFirmware
     image: ReceivedImage
@@ -51,7 +51,7 @@ class FirmwareUpload(NamedTuple):
 
 
 class UploadReceiver:
-    """Receiver of uploads, each into a file of one directory."""
+    """Receives uploads, each into its own file in one directory."""
 
     def __init__(self, folder: Path, *, max_image_bytes: int) -> None:
         """Create a receiver for images of at most `max_image_bytes`."""
@@ -61,7 +61,10 @@ class UploadReceiver:
 
     @asynccontextmanager
     async def receive(self, request: ApiRequest) -> AsyncIterator[FirmwareUpload]:
-        """Receive and check an upload. Its file is deleted at the end of the block unless it was stored."""
+        """Receive and check an upload.
+
+        Its file is deleted at the end of the `with` block unless the image was stored.
+        """
         boundary = _parse_boundary(request)
         if (request.content_length or 0) > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
             raise self._build_too_large()
@@ -94,7 +97,7 @@ class UploadReceiver:
 
 
 class _FormParts:
-    """Parts of a multipart form, collected while they arrive."""
+    """Collects the parts of a multipart form while they arrive."""
 
     def __init__(self, image: PartialImage) -> None:
         self.fields: dict[str, list[str]] = {}
@@ -110,7 +113,7 @@ class _FormParts:
         self._is_image = False
 
     async def feed(self, event: MultipartSegment | bytes | None) -> None:
-        """Handle the start of a part, a piece of it, or its end, which is None."""
+        """Handle an event of the parser: the start of a part, a piece of its content, or its end (None)."""
         if event is None:
             self._end_part()
         elif isinstance(event, MultipartSegment):
@@ -125,7 +128,7 @@ class _FormParts:
                 self._reject_part("is too long")
 
     def list_faults(self) -> list[Fault]:
-        """Return the faults of the form itself, without those of field values."""
+        """Return the faults of the form, such as a missing image; not those of field values."""
         if not self._seen_image:
             return [*self._faults, Fault(IMAGE, "is missing")]
         if not self.size:

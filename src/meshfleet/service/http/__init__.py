@@ -1,1 +1,1 @@
-"""HTTP layer shared by all routes: connections, access control, problems, queries, pages, OpenAPI."""
+"""HTTP layer of all routes: connections, access control, error responses, queries, pages, OpenAPI."""

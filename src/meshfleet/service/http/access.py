@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshfleet.service.accounts.bearer import BearerAuthenticator
 
 PUBLIC: Final = None
-"""Marks a route that needs no authentication."""
+"""Value in `REQUIRED_ROLES` of a route that needs no authentication."""
 
 REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "POST /api/v1/auth/login": PUBLIC,
@@ -96,7 +96,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
 
 
 class AccessMiddleware(ASGIMiddleware):
-    """Middleware that authenticates every request and checks the role of its actor."""
+    """Middleware that authenticates every request and checks whether its user or API key has the role."""
 
     scopes = (ScopeType.HTTP,)
 
@@ -104,7 +104,10 @@ class AccessMiddleware(ASGIMiddleware):
         self._provide_authenticator = provide_authenticator
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Pass the request on with `scope["user"]` set. Raise `NotLoggedIn` or `NotAllowed`."""
+        """Set `scope["user"]` to the user or API key of the request, and pass the request on.
+
+        Raise `NotLoggedIn` without valid credentials, and `NotAllowed` if the role is not sufficient.
+        """
         method = scope.get("method")
         if method == "OPTIONS":  # Litestar's own response would not list all methods
             raise MethodNotAllowedException(headers={"allow": format_allow_header(scope["path_template"])})
@@ -118,7 +121,10 @@ class AccessMiddleware(ASGIMiddleware):
 
 
 def check_required_roles(app: Litestar) -> None:
-    """Check that the table of roles matches the routes: a missing route would fail on its first request."""
+    """Raise `AssertionError` if `REQUIRED_ROLES` does not list exactly the routes of the application.
+
+    A missing route would otherwise fail on its first request.
+    """
     routes = {f"{method} {route.path_format}" for route in app.routes for method in _list_methods(route)}
     if routes != set(REQUIRED_ROLES):
         raise AssertionError(
@@ -138,7 +144,7 @@ def _list_methods(route: object) -> set[str]:
 
 
 def get_client_address(scope: Scope) -> str | None:
-    """Return the client's address, behind trusted proxies the one they forward, or None (rest-169)."""
+    """Return the IP address of the client, as forwarded by trusted proxies; None if unknown (rest-169)."""
     client = scope["client"]
     try:
         address = ip_address(client[0] if client else "")

@@ -1,8 +1,8 @@
-"""HTTP connection with limits that uvicorn lacks: on request heads, timeouts, and the number of connections.
+"""HTTP connection with limits that uvicorn lacks: size of request heads, timeouts, number of connections.
 
-A client that sends a byte a minute, or endless headers, must not hold connections and memory others need.
+A client that sends one byte a minute, or endless headers, must not use up connections and memory.
 The connection becomes a WebSocket only for a valid handshake at the one path that has a WebSocket. Any other
-`Upgrade` header is ignored (RFC 9110, 7.8): the parser would skip the body of such a request, so it is given
+`Upgrade` header is ignored (RFC 9110, 7.8). The parser would then skip the body of the request, so it is fed
 the request head again without that header.
 """
 
@@ -35,10 +35,10 @@ _MAX_HEAD_BYTES: Final = 64 * 1024
 """Maximum size of a request line and its headers, in bytes."""
 _REQUEST_LINE_OVERHEAD: Final = len(b"  HTTP/1.1\r\n")
 _HEADER_OVERHEAD: Final = len(b": \r\n")
-"""Bytes of a request line and of a header besides their contents."""
+"""Bytes of spaces, colons and line ends in a request line and in a header."""
 _LINGER_SECONDS: Final = 2.0
-"""Seconds for a client that still sends to read why its request was rejected: closing at once would reset the
-connection and lose the response."""
+"""Seconds before a rejected connection is closed, so that the client can read the response: closing at once
+would reset the connection of a client that still sends, and lose the response."""
 
 _WEBSOCKET_PATH: Final = LIVE_PATH.encode("ascii")
 _READ_METHODS: Final = ("GET", "HEAD")
@@ -52,7 +52,7 @@ _HOST: Final = re.compile(
 
 
 class _RequestRejected(Exception):
-    """Rejection of a request head. It makes the parser fail, so that nothing after it is parsed."""
+    """A request head is rejected. Raised in a parser callback, so that the parser stops."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -60,7 +60,7 @@ class _RequestRejected(Exception):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """HTTP connection of one client."""
+    """HTTP connection of one client, with the limits of `HttpLimits`."""
 
     limits: ClassVar = HTTP_LIMITS
 
@@ -77,15 +77,15 @@ class HttpConnection(HttpToolsProtocol):
         self._head_parsed = 0
         self._is_rejected = False
         self._rejection: bytes | None = None
-        """Last response of the connection, held back until all earlier requests are answered."""
+        """Error response that ends the connection; it is sent after the responses to earlier requests."""
         self._write_deadline: TimerHandle | None = None
         self._asgi_app = self.app
         self._running_cycle: RequestResponseCycle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Start the timeout for the first request head; reject the connection if there are too many."""
+        """Start the timeout for the first request head; reject the connection if too many are open."""
         super().connection_made(transport)
-        # The loop does this only for sockets it creates itself; without it responses are delayed by 40 ms.
+        # The event loop sets this only for sockets it creates; without it, responses are delayed by 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._max_connections is not None and len(self.connections) > self._max_connections:
             self._reject(
@@ -106,7 +106,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Start counting and timing the head of the next request."""
+        """Start the size count and the timeout of the next request head."""
         super().on_message_begin()
         # For endless responses: a client that does not read must not keep the service from stopping.
         self.scope["state"]["abort"] = self.transport.abort
@@ -121,17 +121,17 @@ class HttpConnection(HttpToolsProtocol):
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header without trailing white space, which the parser leaves, and count its size."""
+        """Store a header and count its size. Remove trailing white space, which the parser keeps."""
         super().on_header(name, value.rstrip(b" \t"))
         self._count_head(len(name) + len(value) + _HEADER_OVERHEAD)
 
     def on_body(self, body: bytes) -> None:
-        """Pass on a part of a body."""
+        """Pass a part of the request body to the application."""
         self._has_body = True
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Check the complete request head and start the request. The body has a timeout of its own."""
+        """Check the complete request head and start the request. The timeout of the head ends here."""
         self._is_reading_head = False
         self.scope["method"] = self.parser.get_method().decode("ascii")
         self.scope["http_version"] = self.parser.get_http_version()
@@ -185,12 +185,15 @@ class HttpConnection(HttpToolsProtocol):
             self._start_head_deadline()
 
     def _count_head(self, size: int) -> None:
-        """Count bytes of the request head that the parser has reported."""
+        """Add the size of a parsed part of the request head; reject the head if it is too large."""
         self._head_parsed += size
         self._check_head(self._head_parsed)
 
     def _count_unfinished(self, data: bytes) -> None:
-        """Count the bytes of an incomplete head: the parser reports a header only when it is complete."""
+        """Count the received bytes of an incomplete request head; reject the head if it is too large.
+
+        The parser reports a header only when it is complete, so endless headers would not be noticed.
+        """
         if not self._head_has_begun:
             self._head_read += len(data)
         elif not self._has_body:  # after a body the start of the head is unknown
@@ -234,7 +237,7 @@ class HttpConnection(HttpToolsProtocol):
                 return
 
     def _should_upgrade(self) -> bool:
-        """Return whether this is a valid handshake at the WebSocket's path, with no request running."""
+        """Return whether the request is a valid WebSocket handshake, and no earlier request is running."""
         return (
             self._is_websocket_path()
             and self.scope["http_version"] == "1.1"
@@ -277,14 +280,14 @@ class HttpConnection(HttpToolsProtocol):
         self._cancel_write_deadline()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 # uvicorn's own text for its log
-        """Answer invalid HTTP with a problem (rest-9)."""
+        """Answer invalid HTTP with a problem response (rest-9)."""
         self._reject(HTTPStatus.BAD_REQUEST, "invalid-request", "the request is not valid HTTP")
 
     def _reject(self, status: HTTPStatus, code: str, detail: str) -> None:
-        """Send a problem response, and end the connection when the client has read it.
+        """Send a problem response, and close the connection after the client had time to read it.
 
-        Complete earlier requests are answered first (RFC 9112, 9.3.2). If a response has begun, which may be
-        an endless stream, the connection is closed without the problem response.
+        Earlier requests that are complete are answered first (RFC 9112, 9.3.2). If a response is being sent,
+        the connection is closed without the problem response, because that response may be endless.
         """
         running = self._running_cycle
         if running is not None and running.response_complete:
@@ -321,7 +324,7 @@ class HttpConnection(HttpToolsProtocol):
         self._head_deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _disconnect_cycles(self) -> None:
-        """Mark running requests as disconnected, so that they write nothing more."""
+        """Mark running requests as disconnected, so that they send nothing more."""
         self.pipeline.clear()
         for cycle in (self._running_cycle, self.cycle):
             if cycle is not None and not cycle.response_complete:
@@ -344,9 +347,9 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def _is_handshake(head: bytes) -> bool:
-    """Return whether a request head is a valid WebSocket handshake, by parsing it.
+    """Return whether a request head is a valid WebSocket handshake.
 
-    A handshake that failed only after the switch to the WebSocket would get no response.
+    It is checked before the switch to the WebSocket protocol: after it, an invalid one gets no response.
     """
     trial = ServerProtocol()
     trial.receive_data(head)
@@ -360,7 +363,7 @@ def _is_handshake(head: bytes) -> bool:
 
 
 async def _answer_upgrade_required(scope: Any, _receive: Any, send: Any) -> None:
-    """Answer an HTTP request for the WebSocket's path that is not a valid handshake."""
+    """Answer an HTTP request to the path of the WebSocket that is not a valid handshake."""
     if scope["method"] in _READ_METHODS:
         status, code = HTTPStatus.UPGRADE_REQUIRED, "upgrade-required"
         detail = "this path is a WebSocket (version 13); send a valid WebSocket handshake"

@@ -1,7 +1,7 @@
-"""Objects that routes share, such as the database, provided per request.
+"""Provides objects such as the database to the routes, per request.
 
-The Litestar application is built once per process, the slowest part of a start, and serves every service that
-runs in the process. Each request therefore brings the objects of its service in a context variable.
+Building the Litestar application is the slowest part of a start, so it is built once per process and serves
+all services that run in the process. For each request a context variable holds the objects of its service.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _current_dependencies: Final[ContextVar[object]] = ContextVar("shared")
 
 
 class DependencyMiddleware:
-    """ASGI middleware that provides the objects of one service to the routes inside."""
+    """ASGI middleware that provides the objects of one service, such as its database, to the routes."""
 
     def __init__(self, app: ASGIApp, dependencies: object) -> None:
         self._app = app
@@ -34,7 +34,7 @@ class DependencyMiddleware:
 
 
 def build_provider(name: str) -> Callable[[], Any]:
-    """Return a Litestar provider that returns the attribute `name` of the current service's objects."""
+    """Return a Litestar provider for the object `name` of the service that handles the current request."""
 
     def provide() -> Any:
         return getattr(_current_dependencies.get(), name)

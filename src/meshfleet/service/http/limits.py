@@ -18,7 +18,7 @@ class HttpLimits(NamedTuple):
     """Seconds to receive a request line and its headers."""
 
     body_seconds: float = 30.0
-    """Seconds to receive a whole body; for an upload, each chunk of it."""
+    """Seconds to receive a whole body; for a firmware upload, each chunk of the body."""
 
     read_seconds: float = 30.0
     """Seconds for a client to read a response before the connection is aborted."""
@@ -28,4 +28,4 @@ class HttpLimits(NamedTuple):
 
 
 HTTP_LIMITS: Final = HttpLimits()
-"""Limits of a running service. Only tests use others."""
+"""Limits of the service. Only tests use others."""

@@ -1,4 +1,4 @@
-"""Outermost layer around all routes: path decoding, body timeouts, security headers, request metrics."""
+"""Middleware around all routes: path decoding, body timeouts, security headers, request metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECURITY_HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Headers of every response that does not set them itself."""
+"""Headers that are added to every response unless it sets them itself."""
 
 STRICT_TRANSPORT_SECURITY: Final = "max-age=31536000"
 """Value of the header `Strict-Transport-Security`, for every response over TLS."""
@@ -42,10 +42,10 @@ _RAW_TLS_HEADERS: Final = [
     *_RAW_HEADERS,
     (b"strict-transport-security", STRICT_TRANSPORT_SECURITY.encode("ascii")),
 ]
-"""Headers as ASGI sends them."""
+"""Headers added to responses over TLS, as byte strings for ASGI."""
 
 _UPLOADS: Final = {("POST", FIRMWARE_PATH)}
-"""Operations whose body timeout applies per chunk. Only admins get as far as sending the body."""
+"""Methods and paths whose body timeout applies to each chunk. The body is read only if an admin sends it."""
 
 
 class MetricsAndLimitsMiddleware:
@@ -57,7 +57,7 @@ class MetricsAndLimitsMiddleware:
         self._body_seconds = limits.body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request and measure its duration."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
@@ -80,7 +80,7 @@ class MetricsAndLimitsMiddleware:
 
 
 class _ResponseSender:
-    """`send` of one request that adds the security headers and keeps the status."""
+    """ASGI `send` of one request that adds the security headers and stores the status for metrics."""
 
     def __init__(self, send: Send, *, secure: bool) -> None:
         self.status = 0
@@ -98,7 +98,10 @@ class _ResponseSender:
 
 
 def _with_body_timeout(receive: Receive, seconds: float, *, per_chunk: bool) -> Receive:
-    """Return a `receive` that raises `TooSlow` when the body, or with `per_chunk` a part of it, is late."""
+    """Return an ASGI `receive` that raises `TooSlow` if the body does not arrive within `seconds`.
+
+    With `per_chunk`, the timeout applies to each part of the body instead of the whole.
+    """
     clock = asyncio.get_running_loop().time
     deadline = clock() + seconds
     is_complete = False

@@ -1,4 +1,4 @@
-"""OpenAPI document, built from the types that parse requests and build responses (rest-162)."""
+"""Builds the OpenAPI document from the routes and the types of their requests and responses (rest-162)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STATUS_HEADERS: Final = {
     HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}},
 }
 _RULE_NUMBERS: Final = re.compile(r" \((?:auth|id|rest)-[^)]*\)")
-"""References to rules in docstrings: for readers of the source, removed from the document."""
+"""Pattern of rule numbers in docstrings. They are for readers of the source and removed from the document."""
 
 _DESCRIPTION: Final = (
     "Fleets of BLE-mesh devices behind MQTT gateways. Log in, then send `Authorization: Bearer TOKEN`. "
@@ -47,9 +47,10 @@ _DESCRIPTION: Final = (
 def build_openapi_document(
     routes: Sequence[Router | HTTPRouteHandler], injected: Iterable[str], read: Mapping[str, Provide]
 ) -> dict[str, Any]:
-    """Return the document of all routes.
+    """Return the OpenAPI document of all routes.
 
-    `injected` names the arguments that do not come from the request, `read` has the providers of the others.
+    `injected` are the names of route arguments that do not come from the request, such as the database.
+    `read` has the providers of arguments that are parsed from the request.
     """
     app = Litestar(
         routes,
@@ -97,7 +98,10 @@ def build_openapi_document(
 
 
 def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
-    """Mark fields that responses always have as required: defaults are for clients of older services."""
+    """Mark the fields that are part of every response as required.
+
+    Their defaults exist only for clients that read responses of older services.
+    """
     for kind in family.__subclasses__():
         if kind.__name__ in schemas:
             fields = msgspec.structs.fields(kind)
@@ -107,7 +111,7 @@ def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
 
 
 def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:
-    """Declare that a JSON body rejects unknown fields (rest-5). The schema of a form says so itself."""
+    """Declare that a JSON body must not contain unknown fields (rest-5). Form schemas declare it already."""
     content = operation.get("requestBody", {}).get("content", {})
     if "application/json" in content:
         reference: str = content["application/json"]["schema"]["$ref"]
@@ -133,7 +137,10 @@ def _build_problem_schemas() -> dict[str, Any]:
 
 
 def _build_placeholder() -> Callable[[], None]:
-    """Return a provider for an object of a running service; Litestar rejects the same one for two names."""
+    """Return a new provider that stands for an object of a running service.
+
+    Each argument needs its own: Litestar rejects one provider for two names.
+    """
     return lambda: None
 
 
@@ -142,7 +149,7 @@ def _add_security(operation: dict[str, Any], required: Role | None) -> None:
 
 
 def _add_problems(operation: dict[str, Any], required: Role | None, handler: HTTPRouteHandler) -> None:
-    """Add the problem responses of an operation, except those that it declares with a body of its own."""
+    """Add the problem responses of an operation, except for statuses that it declares with its own body."""
     problems = {*_iter_error_statuses(operation, required), *handler.opt.get("problems", ())}
     for status in sorted(problems - set(handler.responses or ())):
         operation["responses"][str(int(status))] = {

@@ -32,18 +32,18 @@ _SIGNATURE_BYTES: Final = 16
 
 
 class PageTokens:
-    """Encoder and decoder of page tokens. All processes of a service share the secret."""
+    """Encodes, signs and verifies page tokens. All processes of a service share the secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def encode(self, query: Struct | str, position: tuple[Any, ...]) -> str:
-        """Return the token for the page that starts after a position in a list."""
+        """Return the token for the page of a query that starts after `position` (values of the sort key)."""
         encoded = msgspec.json.encode(position)
         return base64.urlsafe_b64encode(self._sign(query, encoded) + encoded).rstrip(b"=").decode("ascii")
 
     def decode(self, query: Struct | str, token: str) -> tuple[Any, ...]:
-        """Return the position in a list. Raise `InvalidToken` if the token belongs to another query."""
+        """Return the position in a token. Raise `InvalidToken` if it is invalid or of another query."""
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
@@ -58,13 +58,20 @@ class PageTokens:
         return tuple(position)
 
     def decode_start(self, query: Struct | str, token: str | None, *, start: Any) -> Any:
-        """Return the single value after which the page starts; `start` for the first page."""
+        """Return the value after which a page starts, for lists whose position is one value.
+
+        Without a token return `start`, the value for the first page.
+        """
         return start if token is None else self.decode(query, token)[0]
 
     def build_page(
         self, query: Struct | str, found: list[Item], limit: int, position: Callable[[Item], tuple[Any, ...]]
     ) -> PageFields[Item]:
-        """Return the first `limit` items as a page. `found` has one item more if there is a next page."""
+        """Return the first `limit` items of `found` as a page, with a token if there is a next page.
+
+        `found` must have one item more than `limit` if there is a next page. `position` returns the position
+        of an item.
+        """
         has_more = len(found) > limit
         items = found[:limit]
         return {"items": items, "next_token": self.encode(query, position(items[-1])) if has_more else None}

@@ -1,4 +1,4 @@
-"""Translation of every error into a problem response (RFC 9457)."""
+"""Translates errors into problem responses (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _INTERNAL: Final = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def build_problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Return the problem response for an error. Internal errors are logged, not described (rest-11)."""
+    """Return the problem response for an error. Internal errors are only logged, not described (rest-11)."""
     match error:
         case FleetError():
             status, code, detail = error.http, error.code, _public_detail(error)
@@ -88,7 +88,10 @@ def build_problem_response(request: Request[Any, Any, Any], error: Exception) ->
 
 
 def _log_failure(error: Exception, operation: str) -> None:
-    """Log an error in one line, as health checks may repeat it often; with traceback if it is unexpected."""
+    """Log a failed request in one line, because health checks may repeat it often.
+
+    Log an unexpected error with its traceback.
+    """
     if isinstance(error, FleetError):
         _log.error("request failed: %s: %s", operation, error)
     else:
@@ -96,7 +99,7 @@ def _log_failure(error: Exception, operation: str) -> None:
 
 
 def _public_detail(error: FleetError) -> str:
-    """Return the text of an error for clients; the texts of internal errors are only logged."""
+    """Return the text of an error that clients get: a general one if the error is internal."""
     is_internal = error.http >= _INTERNAL and not isinstance(error, Unanswered)
     return (
         "the service cannot handle this request now; see /readyz and its log" if is_internal else str(error)

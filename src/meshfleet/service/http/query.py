@@ -1,4 +1,4 @@
-"""Query parameters: names in any case, unknown ones rejected (rest-3, rest-4)."""
+"""Query parameters. Their names may have any case; unknown parameters are rejected (rest-3, rest-4)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ToTime = Annotated[
 
 
 def parse_limit(max_results: MaxResults = None) -> int:
-    """Return the maximum number of items of a page (rest-23). Raise `InvalidRequest`."""
+    """Parse `MaxResults`, the maximum number of items of a page (rest-23). Raise `InvalidRequest`."""
     try:
         return DEFAULT_RESULTS if max_results is None else parse_max_results(max_results)
     except MalformedPayload as exc:
@@ -74,7 +74,7 @@ Other = TypeVar("Other")
 
 
 class QueryReader:
-    """Parser of query parameters that collects their faults."""
+    """Parses query parameters and collects their faults."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -82,7 +82,10 @@ class QueryReader:
     def read(
         self, parse: Callable[[str, str], Value], text: str | None, field: str, *, unless: Other
     ) -> Value | Other:
-        """Return the parsed parameter, or `unless` if it is missing or invalid; a fault is recorded."""
+        """Return the parsed parameter, or `unless` if it is missing or invalid.
+
+        If it is invalid, also add a fault.
+        """
         try:
             return unless if text is None else parse(text, field)
         except WireError as exc:
@@ -90,18 +93,18 @@ class QueryReader:
             return unless
 
     def check_span(self, since: int | None, until: int | None) -> None:
-        """Record a fault if `From` is not before `To`, unless there are other faults already."""
+        """Add a fault if `From` is not before `To`, unless there are other faults already."""
         if not self.faults and since is not None and until is not None and since >= until:
             self.faults.append(Fault("From", "must be before To"))
 
     def raise_faults(self) -> None:
-        """Raise `InvalidRequest` with all recorded faults, if there are any."""
+        """Raise `InvalidRequest` with all collected faults, if there are any."""
         if self.faults:
             raise InvalidRequest(self.faults)
 
 
 def build_choice_parser(known: Mapping[str, Value]) -> Callable[[str, str], Value]:
-    """Return a parser that accepts exactly these keywords and returns their values."""
+    """Return a parser that accepts the keys of `known` and returns their values."""
 
     def parse(text: str, field: str) -> Value:
         if text not in known:
@@ -112,14 +115,14 @@ def build_choice_parser(known: Mapping[str, Value]) -> Callable[[str, str], Valu
 
 
 def parse_flag(text: str, field: str) -> bool:
-    """Parse `true` or `false`, in any case."""
+    """Parse `true` or `false` in upper or lower case."""
     if text.lower() not in {"true", "false"}:
         raise MalformedText(field, "must be true or false")
     return text.lower() == "true"
 
 
 class _Parameter(NamedTuple):
-    """Query parameter of a route: the argument of its handler and the name clients use."""
+    """Query parameter: the argument of the route function, and the name that clients use."""
 
     argument: str
     name: str
@@ -135,7 +138,7 @@ class QueryNameMiddleware(ASGIMiddleware):
     scopes = (ScopeType.HTTP,)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Pass the request on with its canonical query string. Raise `InvalidRequest`."""
+        """Normalize the parameter names of a request and pass it on. Raise `InvalidRequest`."""
         if query := scope["query_string"]:
             known = {each.name.lower(): each for each in _list_parameters(scope["route_handler"])}
             scope["query_string"] = urlencode(_canonicalize(query, known)).encode("ascii")
@@ -143,7 +146,7 @@ class QueryNameMiddleware(ASGIMiddleware):
 
 
 def list_query_faults(request: Request[Any, Any, Any], error: ValidationException) -> list[Fault]:
-    """Return the faults of a validation error, under the parameter names that clients use."""
+    """Return the faults of a Litestar validation error, with the parameter names that clients use."""
     names = {each.argument: each.name for each in _list_parameters(request.route_handler)}
     details = error.extra if isinstance(error.extra, list) else []
     return [

@@ -1,4 +1,4 @@
-"""Decoding of request paths and strict parsing of request bodies into typed values."""
+"""Decodes request paths, and parses request bodies strictly into typed values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from meshfleet.service.actor import Actor
 # Paths are decoded segment by segment: an encoded slash in a label does not separate segments (rest-68).
 
 _NUL: Final = "\0"
-"""Also replaces segments that are not UTF-8."""
+"""Also stands for path segments that are not UTF-8; `decode_segment` rejects both."""
 
 
 def decode_path(raw: bytes) -> str:
-    """Decode each segment of a path, except encoded slashes, which would split the segment.
+    """Decode each segment of a path, except encoded slashes: they would split the segment.
 
-    A literal `%` is kept as `%25`; `decode_segment` decodes both.
+    `/` and `%` within a segment are kept as `%2F` and `%25`, until `decode_segment` decodes them.
     """
     if b"%" not in raw:
         return raw.decode("ascii")
@@ -29,7 +29,10 @@ def decode_path(raw: bytes) -> str:
 
 
 def decode_segment(text: str) -> str:
-    """Return the text of one segment of a decoded path. Raise `NotFound` if it has a NUL or was not UTF-8."""
+    """Return the text of one segment of a path that `decode_path` returned.
+
+    Raise `NotFound` if the segment contains a NUL character or is not UTF-8.
+    """
     decoded = text.replace("%2F", "/").replace("%25", "%")
     if _NUL in decoded:
         raise NotFound("there is no resource at this path")
@@ -44,11 +47,11 @@ def _percent_decode(part: bytes) -> str:
 
 
 _JSON_MEDIA_TYPES = {"application/json", ""}
-"""A body without a content type is JSON: no other type is accepted."""
+"""Accepted content types of a body. A body without one is taken for JSON."""
 
 
 class ApiRequest(Request[Actor, Any, State]):
-    """Request whose body is parsed by `decode_body`, which names the field of every error."""
+    """Request whose JSON body is parsed by `decode_body`, so that errors name the invalid field."""
 
     async def json(self) -> Any:
         """Return the body as the type that the route declares (rest-1, rest-5)."""

@@ -1,4 +1,4 @@
-"""WebSocket protocol with limits that uvicorn lacks, and a send path for pre-encoded shared frames."""
+"""WebSocket connection with limits that uvicorn lacks. It can send frames that were encoded once for many."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOSE_NOT_UTF8: Final = 1007
 
 
 class WebSocketConnection(WebSocketsSansIOProtocol):
-    """WebSocket connection of one client."""
+    """WebSocket connection of one client, with timeouts for the handshake and for sending."""
 
     handshake_seconds: ClassVar = 20.0
     """Seconds for the application to answer the handshake; no other timeout applies until then."""
@@ -38,7 +38,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._handshake_deadline = self.loop.call_later(self.handshake_seconds, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data; buffer it while the handshake is unanswered, when uvicorn would reject it."""
+        """Parse received data. Buffer it until the handshake is answered: uvicorn would reject it before."""
         if self.handshake_initiated and not self.handshake_complete:
             self._early_data += data
             return
@@ -47,7 +47,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.transport.abort()  # uvicorn would wait forever
 
     async def send(self, message: Any) -> None:
-        """Send an ASGI message. The bytes of one with the key `frames` are written unchanged."""
+        """Send an ASGI message. If it has the key `frames`, write these bytes to the socket unchanged."""
         frames = message.get("frames")
         if frames is None:
             await super().send(message)
@@ -66,9 +66,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         return message
 
     def pause_writing(self) -> None:
-        """Start the write timeout because the client does not read its data.
+        """Start the write timeout, because the client does not read its data.
 
-        Reading is paused too: a client that only sends pings would fill the buffer with pongs.
+        Pause reading, too: a client that sends pings and reads nothing would fill the buffer with pongs.
         """
         super().pause_writing()
         self._update_reading()
@@ -87,7 +87,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def keepalive_timeout(self) -> None:
-        """Abort the connection of a client that answers no ping: a close would wait until it reads."""
+        """Abort the connection of a client that does not answer pings: a close would wait for the client."""
         super().keepalive_timeout()
         self.transport.abort()
 
@@ -98,7 +98,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a message to the application; reject text that is not UTF-8, for which uvicorn would fail."""
+        """Pass a message to the application. Reject text that is not UTF-8: uvicorn would fail on it."""
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()
@@ -110,7 +110,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def handle_parser_exception(self) -> None:
-        """Close the connection with a reason, or abort it if no close frame can be sent."""
+        """Close the connection after a protocol error, or abort it if no close frame can be sent."""
         if self.conn.close_sent is None:
             self.transport.abort()
         else:

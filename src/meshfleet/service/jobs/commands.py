@@ -1,4 +1,7 @@
-"""Commands of users to a job. Each is one transaction that locks the row of the job (rest-137)."""
+"""Changes of a job that a user requests: apply, pause, resume, cancel, delete.
+
+Each is one transaction that locks the row of the job (rest-137).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
 
 
 def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> None:
-    """Delete a job; its executions are removed later. Raise `Conflict` if it may still run updates."""
+    """Delete a job. The job runner removes its executions later.
+
+    Raise `Conflict` if the job may still run updates.
+    """
     query = select(job).where(job.c.id == job_number).with_for_update()
     row = connection.execute(query).first()
     if row is None:
@@ -50,7 +56,7 @@ def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 
 def _build_audit_details(connection: Connection, row: Row[Any]) -> dict[str, Any]:
-    """Return the facts about a deleted job that the audit log keeps."""
+    """Return the details of a deleted job that are stored in the audit log."""
     version = select(firmware.c.version).where(firmware.c.id == row.firmware)
     counts = job_view.load_counts(connection, row.id).by_state()
     return {
@@ -77,7 +83,7 @@ _CANCELABLE_STATES: Final = (
 
 
 def cancel_jobs_of_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> None:
-    """Start to cancel all open jobs of a firmware, in the transaction that withdraws it."""
+    """Set all open jobs of a firmware to CANCELING, in the transaction that withdraws the firmware."""
     is_cancelable = (
         (job.c.firmware == firmware_id) & job.c.finished_at.is_(None) & job.c.state.in_(_CANCELABLE_STATES)
     )
@@ -118,7 +124,10 @@ _STARTED_STATES: Final = frozenset({JobState.IN_PROGRESS, JobState.PAUSED})
 
 
 def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Start a job created with `autoApply` false, or let devices start their staged image (rest-132)."""
+    """Start a job that was created with `autoApply` false (rest-132).
+
+    If the job stages images and has started, let its devices install their staged image.
+    """
     row = _lock_job(connection, job_number)
     state = JobState(row.state)
     if state is JobState.CREATED:
@@ -132,7 +141,7 @@ def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
 
 
 def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Pause a job: no more updates start, and those in progress continue."""
+    """Pause a job: no more updates start, but updates in progress continue."""
     row = _lock_job(connection, job_number)
     if row.state != JobState.PAUSED:
         paused = {"state": str(JobState.PAUSED), "pause_reason": str(PauseReason.USER)}
@@ -143,7 +152,7 @@ def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
 def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
     """Resume a paused job.
 
-    Earlier failures no longer count for abort criteria. A job that paused at a gate starts the next wave.
+    Earlier failures no longer count for abort criteria. A job that paused after a wave starts the next wave.
     """
     row = _lock_job(connection, job_number)
     if row.state != JobState.PAUSED:
@@ -161,7 +170,7 @@ def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 
 def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Start to cancel a job: queued updates never start, and those in progress are aborted if possible."""
+    """Set a job to CANCELING: no queued update starts, and updates in progress are aborted if possible."""
     row = _lock_job(connection, job_number)
     if row.state != JobState.CANCELING:
         canceled = {
@@ -179,7 +188,7 @@ COMMANDS: Final = {"apply": apply_job, "pause": pause_job, "resume": resume_job,
 def _lock_job(connection: Connection, job_number: int) -> Row[Any]:
     """Load the row of a job and lock it until the transaction ends.
 
-    Raise `NotFound` if there is none, and `Conflict` if the job has finished.
+    Raise `NotFound` if the job does not exist, and `Conflict` if it has finished.
     """
     row = connection.execute(select(job).where(job.c.id == job_number).with_for_update()).first()
     if row is None:

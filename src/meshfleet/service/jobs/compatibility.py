@@ -1,4 +1,4 @@
-"""Compatibility of devices with a firmware, checked when a job is created and before each update starts."""
+"""Checks whether a firmware fits a device, when a job is created and before each update starts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from meshfleet.protocol.products import UpdateMethod
 
 _NO_VERSION: Final = "0.0.0"
-"""Registry value of a version that the device never reported (rest-48)."""
+"""Version that the device registry stores for a device that has not reported one (rest-48)."""
 
 _NO_MODEL: Final = 0
 
 
 class ExclusionCode(StrEnum):
-    """Code of the reason why a device is excluded, in the order of the checks."""
+    """Reason why a device is excluded from a job. The codes are in the order in which they are checked."""
 
     WRONG_MODEL = "WRONG_MODEL"
     WRONG_HARDWARE = "WRONG_HARDWARE"
@@ -27,7 +27,7 @@ class ExclusionCode(StrEnum):
     TOO_OLD = "TOO_OLD"
     WRONG_METHOD = "WRONG_METHOD"
     EARLIER_JOB = "EARLIER_JOB"
-    """An open job for the device rejects newer jobs (rest-129)."""
+    """An older job that has not finished with the device rejects newer jobs (rest-129)."""
 
 
 class Exclusion(NamedTuple):
@@ -38,7 +38,7 @@ class Exclusion(NamedTuple):
 
 
 class DeviceFacts(NamedTuple):
-    """Facts about a device that decide whether a firmware fits, as the registry stores them."""
+    """Model and versions of a device as the registry stores them; they decide whether a firmware fits."""
 
     model: int
     hardware: str
@@ -47,12 +47,12 @@ class DeviceFacts(NamedTuple):
 
 
 class FirmwareRequirement(NamedTuple):
-    """Requirements of a firmware and a job for a device."""
+    """Requirements that a device must meet to be updated, set by the firmware and by the job."""
 
     model: int
     version: Version
     hardware: frozenset[str] = frozenset()
-    """Supported hardware versions, each with three parts; empty means any."""
+    """Supported hardware versions such as `1.2.0`; empty means any."""
     min_version: Version | None = None
     allow_downgrade: bool = False
     method: UpdateMethod | None = None
@@ -76,7 +76,7 @@ def parse_running_version(device: DeviceFacts) -> Version | None:
 
 
 def select_method(requirement: FirmwareRequirement) -> UpdateMethod:
-    """Return the update method: that of the job, or the default of the model (firmware-32)."""
+    """Return the update method that the job sets, or else the default of the device model (firmware-32)."""
     return requirement.method or get_default_update_method(format_model_number(requirement.model))
 
 

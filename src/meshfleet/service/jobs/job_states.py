@@ -1,4 +1,4 @@
-"""States of a job, the transitions between them, and its outcome. Transitions not listed are conflicts."""
+"""States of a job, the allowed transitions between them, and the outcome of a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build_start_columns(*, start_at: int | None, now: int) -> dict[str, Any]:
-    """Return the columns of a job that starts now, or is scheduled for its start time."""
+    """Return the new values of a job that starts now, or is scheduled because `start_at` is in the future."""
     if start_at is not None and start_at > now:
         return {"state": str(JobState.SCHEDULED)}
     return {
@@ -58,7 +58,7 @@ DELETABLE_STATES: Final = frozenset({S.CREATED, S.CANCELED, S.COMPLETED})
 """States in which no update runs or can start by itself (rest-214)."""
 
 FINISHED_STATES: Final = frozenset({S.CANCELED, S.COMPLETED})
-"""States that never change again (rest-139)."""
+"""States of jobs that have ended; they never change again (rest-139)."""
 
 _DESCRIPTIONS: Final[Mapping[S, str]] = {
     S.CREATED: "has not been started",
@@ -74,7 +74,7 @@ _DESCRIPTIONS: Final[Mapping[S, str]] = {
 
 
 def check_job_transition(before: S, after: S) -> None:
-    """Raise `Conflict` with the state of the job if the transition is not allowed."""
+    """Raise `Conflict` if a job cannot change from state `before` to `after`."""
     if after not in JOB_TRANSITIONS[before]:
         raise build_state_conflict(before)
 
@@ -88,5 +88,5 @@ def check_deletable(state: S) -> None:
 
 
 def build_state_conflict(state: S) -> Conflict:
-    """Build the error of a command that the state of the job does not allow."""
+    """Build the error for a command that a job in this state does not accept."""
     return Conflict(f"the job {_DESCRIPTIONS[state]}")

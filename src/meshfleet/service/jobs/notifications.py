@@ -1,4 +1,4 @@
-"""Notifications about changed jobs and executions: to the job runner and to live events."""
+"""Notifies the job runner and the subscribers of live events about changed jobs and executions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExecutionChange(NamedTuple):
-    """Execution whose state changed."""
+    """Execution whose state changed: the device in the job, and its gateway."""
 
     job: int
     device: int
@@ -18,47 +18,44 @@ class ExecutionChange(NamedTuple):
 
 
 ChangeListener = Callable[[Sequence[int], Sequence[ExecutionChange]], None]
-"""Called with the numbers of changed jobs and with changed executions."""
+"""Function that is called with the numbers of changed jobs and with the executions that changed."""
 
 
 class RunnerWakeup:
-    """Wake-up of the job runner after a job was created or changed.
-
-    Without it the runner, which also polls, sees the change only later.
-    """
+    """Wakes the job runner after a job was created or changed, so that it does not wait for its next poll."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Add a callback of `wake`."""
+        """Add a function that `wake` calls."""
         self._callbacks.append(callback)
 
     def wake(self) -> None:
-        """Call all callbacks."""
+        """Call all subscribed functions."""
         for callback in self._callbacks:
             callback()
 
 
 class JobNotifier:
-    """Notifier of routes that create, change or delete a job."""
+    """Publishes live events and wakes the job runner when a REST route creates, changes or deletes a job."""
 
     def __init__(self, on_changes: ChangeListener, wakeup: RunnerWakeup) -> None:
         self.on_changes = on_changes
-        """Listener of live events, for other jobs and executions that change with a job."""
+        """Publishes live events of changed jobs and executions."""
         self._wakeup = wakeup
 
     def notify_changed(self, job: Job) -> Job:
-        """Publish a changed job to live events and wake the runner. Return the same job."""
+        """Publish a live event of a changed job and wake the runner. Return the same job."""
         self.on_changes([int(job.id.removeprefix("job-"))], [])
         self._wakeup.wake()
         return job
 
     def notify_deleted(self, job_number: int) -> None:
-        """Publish a deleted job to live events and wake the runner, which removes its remaining rows."""
+        """Publish a live event of a deleted job, and wake the runner so that it removes the job's rows."""
         self.on_changes([job_number], [])
         self._wakeup.wake()
 
 
 def ignore_changes(_jobs: Sequence[int], _changed: Sequence[ExecutionChange]) -> None:
-    """Ignore changes: the default listener."""
+    """Do nothing. Used where no function for changes is given."""

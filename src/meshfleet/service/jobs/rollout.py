@@ -1,8 +1,8 @@
-"""Rollout of a job: a pure function of its state, the counts of its executions, and the time.
+"""Rollout of a job: pure functions of its state, the counts of its executions, and the time.
 
-A job proceeds wave by wave. Within a wave it starts as many updates as its rate and limits allow. It stops by
-itself when too many updates fail, when a wave misses its gate, or at its deadline. It ends when all its
-executions have ended.
+A job proceeds wave by wave. Within a wave it starts as many updates as its rate and concurrency limits allow.
+It pauses or is canceled by itself when too many updates fail, when a wave does not reach the success rate of
+the gate, or at its deadline. It ends when all its executions have ended.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from meshfleet.rest.job_requests import Criterion
 
 LEFT_OUT_WAVE: Final = -1
-"""Wave number of devices that are in no wave: they were excluded when the job was created."""
+"""Wave index of devices that are in no wave, because they were excluded when the job was created."""
 
 _MINUTE_MS: Final = 60_000
 _BURST_MS: Final = 1000
-"""Milliseconds of rate that may be caught up in one round, because rounds are not exact."""
+"""Milliseconds for which a round may catch up on starts that the rate allowed, as rounds are not exact."""
 
 _NOT_COUNTED: Final = frozenset({E.QUEUED, E.REMOVED, E.SKIPPED, E.SUPERSEDED, E.CANCELED})
-"""States that do not count in percentages: executions that never started or left the job."""
+"""States of executions that never started or left the job; percentages do not count them."""
 
 _CRITERION_STATES: Final[Mapping[str, tuple[E, ...]]] = {
     "FAILED": (E.FAILED,),
@@ -46,11 +46,11 @@ class ExecutionCounts(dict[tuple[int, E], int]):
     """Number of executions by wave and state."""
 
     def count(self, *states: E, wave: int | None = None) -> int:
-        """Return the number of executions in any of these states, of one wave or of all."""
+        """Return the number of executions in any of these states, in one wave or, with None, in all."""
         return sum(n for (w, state), n in self.items() if state in states and wave in (None, w))
 
     def by_state(self, *, from_wave: int | None = None) -> dict[E, int]:
-        """Return the number of executions by state, of the waves from `from_wave` on."""
+        """Return the number of executions by state, in waves from `from_wave` on or, with None, in all."""
         totals: dict[E, int] = {}
         for (wave, state), count in self.items():
             if from_wave is None or wave >= from_wave:
@@ -59,7 +59,7 @@ class ExecutionCounts(dict[tuple[int, E], int]):
 
     @property
     def left_out(self) -> dict[E, int]:
-        """Number of excluded executions by state."""
+        """Number of executions by state whose devices were excluded when the job was created."""
         return {state: count for (wave, state), count in self.items() if wave == LEFT_OUT_WAVE and count}
 
     @property
@@ -69,23 +69,23 @@ class ExecutionCounts(dict[tuple[int, E], int]):
 
 
 class RolloutState(Struct, frozen=True, kw_only=True):
-    """State of a job in its rollout. Times are in milliseconds."""
+    """State of a job on which its next transition depends. Times are in milliseconds."""
 
     state: S
     body: NewJob
     start_at: int | None
     deadline: int | None
     wave_count: int
-    """Number of waves."""
+    """Number of waves of the job."""
     wave: int
     soaks_until: int | None
     paced_until: int
     abort_baseline: Mapping[str, int]
-    """Counts by state when the job was last resumed. Abort criteria ignore these executions."""
+    """Number of ended executions by state when the job was last resumed. Abort criteria ignore these."""
 
 
 class JobTransition(NamedTuple):
-    """Next transition of a job."""
+    """Change of state or wave of a job, with the columns that change with it."""
 
     state: S
     cause: str
@@ -99,9 +99,9 @@ class JobTransition(NamedTuple):
 def find_next_transition(
     rollout: RolloutState, counts: ExecutionCounts, *, now: int, wall: int
 ) -> JobTransition | None:
-    """Return the next transition of a job; None if there is none yet.
+    """Return the transition that a job makes now; None if it makes none.
 
-    `now` is monotonic. Start time and deadline are times of day and are compared with `wall`.
+    `now` is monotonic time. Start time and deadline are compared with `wall`, the wall-clock time.
     """
     if rollout.state is S.CANCELING:
         return None if counts.unfinished else _end(S.CANCELED, "all executions have ended", counts)
@@ -127,7 +127,7 @@ def _end(state: S, cause: str, counts: ExecutionCounts) -> JobTransition:
 
 
 def _check_abort_criteria(rollout: RolloutState, counts: ExecutionCounts) -> JobTransition | None:
-    """Return the transition that stops the job if an abort criterion is met."""
+    """Return the transition that pauses or cancels the job if an abort criterion is met, else None."""
     baseline = {E(state): count for state, count in rollout.abort_baseline.items()}
     now = {state: max(n - baseline.get(state, 0), 0) for state, n in counts.by_state(from_wave=0).items()}
     executed = sum(count for state, count in now.items() if state not in _NOT_COUNTED)
@@ -151,7 +151,7 @@ def _build_abort(criterion: Criterion, failed: int, executed: int) -> JobTransit
 
 
 def _next_wave(rollout: RolloutState, counts: ExecutionCounts, now: int) -> JobTransition | None:
-    """Return the transition after the current wave: soak, pause at the gate, or start the next wave."""
+    """Return the transition after the current wave: start the soak time, pause, or start the next wave."""
     if rollout.wave + 1 >= rollout.wave_count:
         return None
     passed, cause = _check_gate(rollout, counts)
@@ -173,7 +173,7 @@ def _next_wave(rollout: RolloutState, counts: ExecutionCounts, now: int) -> JobT
 
 
 def _check_gate(rollout: RolloutState, counts: ExecutionCounts) -> tuple[bool, str]:
-    """Return whether the current wave has passed its gate, and a sentence about it."""
+    """Return whether enough devices of the current wave succeeded, and a sentence for users about it."""
     required = rollout.body.gate.success_percent
     if not required:
         has_ended = not counts.count(E.QUEUED, *ACTIVE_STATES, wave=rollout.wave)
@@ -192,15 +192,15 @@ def _check_gate(rollout: RolloutState, counts: ExecutionCounts) -> tuple[bool, s
 
 
 class DispatchAllowance(NamedTuple):
-    """Number of updates that may start now."""
+    """Number of updates that a job may start now."""
 
     slots: int
     broadcast_slots: int
-    """Number that the concurrency limit leaves, regardless of the rate: a broadcast starts many at once."""
+    """Number of updates that a broadcast may start: within the concurrency limit, regardless of the rate."""
     paced_until: int
-    """Time up to which the rate is used up if none of them starts."""
+    """Time up to which earlier starts have used up the rate; each start adds `interval_ms`."""
     interval_ms: float
-    """Milliseconds of the rate that each started update uses up; 0 without a rate."""
+    """Milliseconds between two starts at the rate of the job; 0 if the job has no rate limit."""
 
 
 def compute_allowance(

@@ -70,7 +70,7 @@ device_updates_router = Router("/api/v1/devices", route_handlers=[list_device_up
 
 
 JobCommand = Callable[..., Job]
-"""Function of the module `commands`."""
+"""Function of the module `commands` that changes a job and returns it."""
 RunCommand = Callable[[JobCommand], Awaitable[Job]]
 StateT = TypeVar("StateT", bound=StrEnum)
 
@@ -95,7 +95,7 @@ def _build_state_parameter(states: type[StrEnum]) -> QueryParameter:
 
 
 class _EmptyBody(Struct, frozen=True):
-    """Body of a retry, for its idempotency key."""
+    """Empty body that stands for that of a retry in the digest of its idempotency key."""
 
 
 @post(

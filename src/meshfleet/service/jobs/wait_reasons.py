@@ -1,4 +1,4 @@
-"""Texts of what an execution waits for: a sentence for users that starts with a keyword for programs."""
+"""Describes what an execution waits for: a sentence for users that starts with a keyword for programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WaitReason(StrEnum):
 
 
 class JobSnapshot(NamedTuple):
-    """Facts about a job that its executions may wait for."""
+    """Data of a job that decides what its executions wait for."""
 
     state: JobState
     wave: int
@@ -44,7 +44,7 @@ class JobSnapshot(NamedTuple):
 
 
 class ExecutionSnapshot(NamedTuple):
-    """Facts about an execution that decide what it waits for."""
+    """Data of an execution that decides what it waits for."""
 
     state: ExecutionState
     wave: int
@@ -53,10 +53,10 @@ class ExecutionSnapshot(NamedTuple):
     beats: int
     is_read: bool
     reason: str | None = None
-    """Last error; None if there is none."""
+    """Last error of the execution; None if there is none."""
     step: str | None = None
     until: int | None = None
-    """Deadline; None if the timers are suspended or there is none."""
+    """Next deadline of the execution; None if it has none or its timers are suspended."""
 
 
 _QUEUED_TEXTS: Final[Mapping[WaitReason, str]] = {
@@ -86,7 +86,7 @@ _STEP_TEXTS: Final[Mapping[str | None, str]] = {
     UpdateStep.UNSENT: "the start command could not be sent yet",
     UpdateStep.CHECK_REPORTED: "its version is being read: it reports that it already runs the new one",
 }
-"""Texts of dispatched executions in certain steps."""
+"""Texts of executions in state DISPATCHED, by step; other steps have a common text."""
 
 _HOLD_TEXTS: Final[Mapping[str | None, str]] = {
     WAIT_CANCELING: "the update is being canceled, if that is still possible",
@@ -125,7 +125,7 @@ def _describe_current_wait(job: JobSnapshot, execution: ExecutionSnapshot) -> st
 
 
 def find_wait_reason(job: JobSnapshot, execution: ExecutionSnapshot) -> WaitReason:
-    """Return why a queued execution waits. A reason that concerns the whole job comes first."""
+    """Return why a queued execution waits. A reason of the whole job precedes one of the execution."""
     if job.state in {JobState.PAUSED, JobState.CANCELING}:
         return WaitReason.PAUSED
     if job.state is not JobState.IN_PROGRESS:

@@ -1,7 +1,7 @@
 """Waves: the order in which the devices of a job are updated.
 
-Connected devices come first: a first wave of offline devices would delay all others (rest-208). Apart from
-that the order depends only on the seed, so the same seed gives the same waves on every machine.
+Connected devices come first, because a first wave of offline devices would delay all others (rest-208). Apart
+from that, the order depends only on the random seed of the job: the same seed always gives the same waves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MASK: Final = 2**64 - 1
 _MIX_INCREMENT: Final = 0x9E3779B97F4A7C15
 _MIX_FACTOR_1: Final = 0xBF58476D1CE4E5B9
 _MIX_FACTOR_2: Final = 0x94D049BB133111EB
-"""Constants of splitmix64, a bijective hash of 64-bit numbers."""
+"""Constants of splitmix64, a hash that maps different 64-bit integers to different hashes."""
 
 _PERCENT: Final = 100
 
@@ -36,20 +36,23 @@ class PlannedWave(NamedTuple):
 
 
 class WavePosition(NamedTuple):
-    """Position of a device in the order of a job."""
+    """Position of a device in the update order of a job."""
 
     wave: int
     rank: int
-    """Rank among the devices of all waves, from 0."""
+    """Position among the devices of all waves, from 0."""
 
 
 class WaveAssignment:
-    """Assignment of the devices of a job to waves, by a seed."""
+    """Assigns the devices of a job to waves, in an order that depends on a random seed."""
 
     def __init__(
         self, seed: int, devices: Iterable[int], requested: Sequence[Wave], deferred: Iterable[int] = ()
     ) -> None:
-        """Plan waves as `requested`, which must be valid. Devices in `deferred` come after all `devices`."""
+        """Plan the waves. Devices in `deferred` come after all `devices`.
+
+        `requested` are the waves of the job request; they must be valid.
+        """
         self._start = _splitmix64(seed & _MASK)
         self._keys = self._sort_keys(devices)
         self._deferred_keys = self._sort_keys(deferred)
@@ -102,7 +105,7 @@ def _count_share(percent: float, devices: int) -> int:
 
 
 def _splitmix64(number: int) -> int:
-    """Return the splitmix64 hash of a number. It is bijective, so no two devices share a rank."""
+    """Return the splitmix64 hash of a 64-bit integer. Different devices always have different hashes."""
     number = (number + _MIX_INCREMENT) & _MASK
     number = ((number ^ (number >> 30)) * _MIX_FACTOR_1) & _MASK
     number = ((number ^ (number >> 27)) * _MIX_FACTOR_2) & _MASK

@@ -21,7 +21,7 @@ from meshfleet.service.http.request import decode_segment
 from meshfleet.service.labels import store
 
 _MAX_DEVICES: Final = 1000
-"""Maximum number of devices of one request, because other writers wait for its transaction."""
+"""Maximum number of devices per request: other writers wait for its transaction."""
 
 
 @get()
@@ -86,7 +86,7 @@ async def detach_label(
 
 
 def _parse_devices(ids: tuple[str, ...]) -> list[Mac]:
-    """Parse device ids. Raise `InvalidRequest` with the faults of all invalid ones."""
+    """Parse device ids. Raise `InvalidRequest` with the faults of all malformed ids."""
     if len(ids) > _MAX_DEVICES:
         raise InvalidRequest([Fault("deviceIds", f"must have at most {_MAX_DEVICES} devices")])
     macs, faults = [], []
@@ -101,7 +101,7 @@ def _parse_devices(ids: tuple[str, ...]) -> list[Mac]:
 
 
 def _parse_path_label(text: str) -> str:
-    """Parse the label of a path. Raise `NotFound` for a text that cannot be a label."""
+    """Parse the label in a path. Raise `NotFound` if the text cannot be a label."""
     try:
         return parse_label(decode_segment(text))
     except MalformedText:

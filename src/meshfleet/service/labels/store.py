@@ -1,4 +1,4 @@
-"""Tables of labels and of the devices that have them."""
+"""Stores labels, and which devices have them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from meshfleet.service.actor import Actor
 
 _MAX_ATTEMPTS: Final = 3
-"""Attempts to create a label that another transaction keeps deleting."""
+"""Maximum attempts to create a label that other transactions keep deleting."""
 
 
 def add_label(connection: Connection, text: str, devices: Collection[Mac], *, by: Actor, now: int) -> Label:
@@ -89,9 +89,10 @@ def _load_label(connection: Connection, label_id: int) -> Label:
 
 
 def _lock_or_insert_label(connection: Connection, text: str, *, by: Actor, now: int) -> int:
-    """Return the id of a label, which is created if needed and cannot be deleted during this transaction.
+    """Return the id of a label. Create the label if it does not exist.
 
-    Raise `Conflict` if other transactions keep deleting it.
+    It is locked, so that it cannot be deleted during this transaction. Raise `Conflict` if other
+    transactions keep deleting it.
     """
     query = select(label.c.id).where(label.c.text == text).with_for_update(read=True, key_share=True)
     for _ in range(_MAX_ATTEMPTS):
@@ -113,14 +114,17 @@ def _attach_to_devices(  # noqa: PLR0913 # keyword-only after the devices
 
 
 def _insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> Sequence[Row[Any]]:
-    """Insert rows and return those that did not exist yet."""
+    """Insert the rows that do not exist yet, and return them."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     query = dialect.insert(table).values(rows).on_conflict_do_nothing().returning(*table.columns)
     return connection.execute(query).all()
 
 
 def _lock_devices(connection: Connection, devices: Collection[Mac]) -> None:
-    """Lock devices against removal during this transaction. Raise `NotFound` if one does not exist."""
+    """Lock devices so that they cannot be removed during this transaction.
+
+    Raise `NotFound` if one does not exist.
+    """
     device_ids = sorted({mac_to_int(mac) for mac in devices})
     query = select(device.c.id).where(device.c.id.in_(device_ids)).order_by(device.c.id)
     existing = set(connection.execute(query.with_for_update(read=True, key_share=True)).scalars())

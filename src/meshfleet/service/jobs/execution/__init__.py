@@ -1,1 +1,1 @@
-"""Execution of jobs on the database: load, decide, write transitions and requests, and only then send."""
+"""Runs jobs: loads executions, decides, stores transitions and requests, and only then sends requests."""

@@ -1,4 +1,7 @@
-"""Broadcast batches: which executions share a broadcast, and which responses apply to all of them."""
+"""Broadcast batches: executions whose devices are updated by one broadcast of a gateway.
+
+One member sends a request for the whole batch, and its response applies to the other members, too.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +42,16 @@ _SHARED_STEPS: Final = {
     UpdateStep.APPLY: frozenset({ExecutionState.STAGED}),
     UpdateStep.ABORT: CANCELABLE_STATES,
 }
-"""Requests that one member sends for its whole batch, with the states of the members they concern."""
+"""Steps whose request one member sends for its whole batch, and the states of members they apply to."""
 
 
 class BatchMembers(NamedTuple):
-    """Active members of a broadcast that are in one state."""
+    """Active executions of a broadcast batch that are in the same state."""
 
     ready: frozenset[int]
-    """Devices whose version is known. A device whose version is still being read is not updated yet."""
+    """Devices that can be updated now. Devices whose version is still being read are missing."""
     is_complete: bool
-    """Whether all members in this state are ready."""
+    """Whether all members in this state are in `ready`."""
 
 
 _NO_MEMBERS: Final = BatchMembers(frozenset(), is_complete=True)
@@ -57,9 +60,10 @@ _NO_MEMBERS: Final = BatchMembers(frozenset(), is_complete=True)
 def share_with_batch(
     connection: Connection, loaded: LoadedExecution, event: UpdateEvent
 ) -> list[tuple[LoadedExecution, UpdateEvent]]:
-    """Return the events of other broadcast members that follow from a response or an unsent start command.
+    """Return the other members of a broadcast that an event of one member changes, each with its event.
 
-    The rows of these members are locked until the transaction ends.
+    Only responses and unsent start commands change others. The rows of these members are locked until the
+    transaction ends.
     """
     x = loaded.execution
     if (
@@ -92,7 +96,7 @@ def _concerns_whole_batch(event: ResponseReceived | RequestNotSent) -> bool:
 
 
 def _concerns_member(x: ExecutionRecord, event: ResponseReceived | RequestNotSent) -> bool:
-    """Return whether an event of the whole broadcast changes this member, which did not send the request."""
+    """Return whether an event of the whole broadcast changes a member that did not send the request."""
     if x.ask is not None:
         return False
     if isinstance(event, RequestNotSent):
@@ -106,7 +110,7 @@ def _concerns_member(x: ExecutionRecord, event: ResponseReceived | RequestNotSen
 
 
 def load_batch_members(connection: Connection, executions: Iterable[ExecutionRecord]) -> BatchMembersByState:
-    """Load the active members of the broadcasts to which these executions belong."""
+    """Load the active members of the broadcast batches to which these executions belong."""
     members_by_state: BatchMembersByState = {}
     for job, batch in {(x.job, x.batch) for x in executions if x.batch is not None}:
         steps_by_state: defaultdict[str, dict[int, str | None]] = defaultdict(dict)
@@ -121,7 +125,7 @@ def load_batch_members(connection: Connection, executions: Iterable[ExecutionRec
 def add_batch_members(
     context: UpdateContext, x: ExecutionRecord, members_by_state: BatchMembersByState
 ) -> UpdateContext:
-    """Add the members that are in the same state as this execution to its context."""
+    """Add the members of a broadcast batch that are in the same state as `x` to its context."""
     if x.batch is None:
         return context
     members = members_by_state.get((x.job, x.batch, x.state), _NO_MEMBERS)

@@ -1,4 +1,4 @@
-"""Dispatch of queued executions: start those that may start, and record what the others wait for."""
+"""Dispatch: starts queued executions that may start, and records what the others wait for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateSpec
 
 CANDIDATES_PER_TRANSACTION: Final = 100
-"""Maximum candidates checked in one transaction."""
+"""Maximum number of queued executions checked in one transaction."""
 
 _RECHECK_MS: Final = 30_000
 """Minimum milliseconds before a waiting execution is checked again."""
@@ -48,7 +48,7 @@ _OFFLINE_TEXTS: Final = {
 }
 
 _RECHECKS_PER_SECOND: Final = 200
-"""Maximum rechecks per second if all executions of a long queue wait."""
+"""Maximum rechecks per second of the waiting executions of one job."""
 
 _SELECT: Final = (
     f"SELECT {queries.EXECUTION_COLUMNS},{queries.DEVICE_COLUMNS}, a.job"  # noqa: S608 # constants only
@@ -65,7 +65,10 @@ _SELECT_BEHIND_GATEWAY: Final = (
     " AND e.state = 'QUEUED' AND e.wave BETWEEN 0 AND ? AND (e.due <= ? OR e.waiting = 'gateway-busy')"
     " ORDER BY e.wave, e.due LIMIT ?"
 )
-"""CROSS JOIN makes SQLite start with the devices of the gateway; it would scan the whole queue otherwise."""
+"""Selects the queued executions of a job behind one gateway.
+
+CROSS JOIN makes SQLite start with the devices of the gateway instead of scanning the whole queue.
+"""
 _LOCK: Final = " FOR UPDATE OF e SKIP LOCKED"
 _SELECT_NEWER_JOBS: Final = (
     # CROSS JOIN makes SQLite start with the few open jobs.
@@ -76,31 +79,34 @@ _SELECT_NEWER_JOBS: Final = (
 
 
 class DispatchParameters(NamedTuple):
-    """Parameters of a job whose executions may start."""
+    """Parameters and limits of a job whose queued executions may start."""
 
     spec: UpdateSpec
     requirement: FirmwareRequirement
     per_gateway: int | None
     wave: int
-    """Number of the last wave that has started."""
+    """Index of the last wave that has started, from 0."""
     slots: int
     """Number of executions that may start now."""
     broadcast_slots: int
-    """Number of executions that a broadcast may start. If it exceeds the rate, later starts wait longer."""
+    """Number of executions that a broadcast may start now.
+
+    It may exceed the rate limit of the job: later starts then wait longer.
+    """
     queue_length: int
-    """Number of queued executions; it determines how often each is checked."""
+    """Number of queued executions. The more there are, the less often each is checked."""
     is_supersedable: bool
-    """Whether newer jobs take over its devices."""
+    """Whether newer jobs take over the queued devices of this job."""
 
 
 class DispatchResult(NamedTuple):
-    """Result of one dispatch transaction."""
+    """Number of started executions and other results of one dispatch transaction."""
 
     started: int
     changed: list[ExecutionChange]
     request_count: int
     has_more: bool
-    """Whether there may be more candidates."""
+    """Whether there may be more queued executions to check."""
     unrouted: list[int]
     """Devices that could start, but for which no gateway was selected yet."""
 
@@ -108,7 +114,7 @@ class DispatchResult(NamedTuple):
 class _Candidate(NamedTuple):
     loaded: LoadedExecution
     active_job: int | None
-    """Number of the job that is updating the device now; None if none is."""
+    """Job that is updating the device now; None if none is."""
 
 
 def dispatch_executions(
@@ -120,8 +126,10 @@ def dispatch_executions(
 ) -> DispatchResult:
     """Start as many executions as the limits allow, and record what the others wait for.
 
-    With `routes`, only devices that it contains are started. Selecting a gateway reads the sample store, so
-    it is done only for devices that could start: call again with routes for the `unrouted` devices.
+    `routes` maps devices to the gateways selected for them; only devices in `routes` are started. Selecting
+    a gateway is slow, because it reads the sample store. So call this function first with empty routes: it
+    returns the devices that could start as `unrouted`. Then select gateways for these and call it again.
+    With None, all devices can start, each through its own gateway.
     """
     candidates = [
         each._replace(loaded=each.loaded.with_route(routes))
@@ -154,7 +162,7 @@ def _load_candidates(
 
 
 class _Dispatcher:
-    """Dispatcher of candidates, one after another: each start occupies slots that later ones cannot use."""
+    """Decides about queued executions one after another: each start occupies slots that later ones lack."""
 
     def __init__(
         self,
@@ -173,12 +181,12 @@ class _Dispatcher:
         self._slots.load(each.loaded.snapshot.gateway for each in candidates)
         self._newer_jobs = _find_newer_jobs(connection, parameters, [each.loaded for each in candidates])
         self._broadcast_devices: set[int] = set()
-        """Devices that were started as part of a broadcast."""
+        """Devices that this transaction has started as part of a broadcast."""
         self.transitions: list[ExecutionTransition] = []
         self.started = 0
 
     def decide(self, candidate: _Candidate, context: UpdateContext) -> None:
-        """Start a candidate, alone or with its broadcast; or end it; or let it wait."""
+        """Start a queued execution, alone or as a broadcast with others; or end it; or let it wait."""
         x, snapshot = candidate.loaded
         if x.device in self._broadcast_devices:
             return
@@ -203,7 +211,7 @@ class _Dispatcher:
             _find_facts(candidate.loaded, self._parameters.requirement), self._parameters.requirement
         )
         is_on_target = exclusion is not None and exclusion.code is ExclusionCode.ALREADY_THERE
-        # A device that reported the target when the job was created is checked, whatever it reports now.
+        # A device that reported the target version at job creation is checked, whatever it reports now.
         reports_target = x.attempt == 1 and (is_on_target or (exclusion is None and x.wave == LEFT_OUT_WAVE))
         may_be_updated = is_on_target or _may_be_updated(x)
         if exclusion is not None and not is_on_target:
@@ -222,7 +230,10 @@ class _Dispatcher:
             self._start(x, decision, context)
 
     def _wait_or_skip(self, loaded: LoadedExecution, obstacle: WaitReason, *, reports_target: bool) -> None:
-        """Let an execution wait, or skip it if it reports the target version and is offline for too long."""
+        """Let an execution wait for an obstacle.
+
+        Skip it instead if the device reports the target version and has been offline for too long.
+        """
         x, snapshot = loaded
         if not reports_target or obstacle not in _OFFLINE_TEXTS:
             self._wait(x, obstacle, snapshot.gateway)
@@ -245,9 +256,9 @@ class _Dispatcher:
         self.transitions.append(ExecutionTransition(x, decision._replace(execution=skipped)))
 
     def _needs_route(self, candidate: _Candidate) -> bool:
-        """Return whether a gateway must be selected before this candidate is decided.
+        """Return whether a gateway must be selected before this candidate can start or wait.
 
-        The own gateway of a connected device may be offline while another gateway receives the device.
+        A device whose own gateway is offline needs one, too: another gateway may receive the device.
         """
         x, snapshot = candidate.loaded
         if self._routes is None or x.device in self._routes:
@@ -256,7 +267,7 @@ class _Dispatcher:
         return obstacle is None or (obstacle is WaitReason.GATEWAY_OFFLINE and bool(snapshot.connected))
 
     def _find_obstacle(self, candidate: _Candidate) -> WaitReason | None:
-        """Return why a candidate cannot start now; None if it can."""
+        """Return why a queued execution cannot start now; None if it can."""
         x, snapshot = candidate.loaded
         if candidate.active_job is not None:
             return WaitReason.EARLIER_JOB
@@ -270,7 +281,7 @@ class _Dispatcher:
         return None if is_free else WaitReason.GATEWAY_BUSY
 
     def _wait(self, x: ExecutionRecord, obstacle: WaitReason, gateway: int | None) -> None:
-        """Check an execution again later; in a long queue much later, because there are many to check."""
+        """Let an execution wait and check it again later. The longer the queue, the longer the delay."""
         delay = max(_RECHECK_MS, self._parameters.queue_length * 1000 // _RECHECKS_PER_SECOND)
         waiting = replace(x, waiting=str(obstacle), due=self._now + delay, gateway=gateway or x.gateway)
         self.transitions.append(ExecutionTransition(x, Decision(waiting)))
@@ -330,7 +341,10 @@ class _Dispatcher:
 def _find_newer_jobs(
     connection: Connection, parameters: DispatchParameters, loaded: Sequence[LoadedExecution]
 ) -> dict[int, int]:
-    """Return the newer job that has taken over each device, if the job lets newer jobs do so."""
+    """Return the number of the newer job that takes over each device, by device.
+
+    Return an empty dict if the job does not let newer jobs take over its devices.
+    """
     if not loaded or not parameters.is_supersedable:
         return {}
     devices = sorted(each.execution.device for each in loaded)
@@ -339,7 +353,10 @@ def _find_newer_jobs(
 
 
 def _find_facts(loaded: LoadedExecution, requirement: FirmwareRequirement) -> DeviceFacts:
-    """Return the facts about a device. A version that was read overrides a contradicting report."""
+    """Return the model and versions of a device.
+
+    If the device wrongly reports the target version, return the version that was read from it instead.
+    """
     x, snapshot = loaded
     if (
         x.code != ReasonCode.MISREPORTED
@@ -352,9 +369,9 @@ def _find_facts(loaded: LoadedExecution, requirement: FirmwareRequirement) -> De
 
 
 def _with_from_version(loaded: LoadedExecution, requirement: FirmwareRequirement) -> ExecutionRecord:
-    """Set the version from which this attempt starts, if it is known.
+    """Return the execution with `from_version` set to the running version of the device, if known.
 
-    In a later attempt the target version is not used: an earlier attempt may have installed it.
+    From the second attempt on, the target version is not used: an earlier attempt may have installed it.
     """
     running = parse_running_version(_find_facts(loaded, requirement))
     x = loaded.execution
@@ -366,5 +383,5 @@ def _with_from_version(loaded: LoadedExecution, requirement: FirmwareRequirement
 
 
 def _may_be_updated(x: ExecutionRecord) -> bool:
-    """Return whether an earlier attempt may have installed the version unnoticed."""
+    """Return whether an earlier attempt may have installed the target version without confirming it."""
     return x.attempt > 1 and x.code in UNCERTAIN_CODES

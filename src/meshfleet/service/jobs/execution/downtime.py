@@ -1,9 +1,9 @@
 """Downtime of the job runner: after an outage the timers of jobs keep the time they had left (firmware-39).
 
-Downtime is a time in which no process could run jobs, because the service or its database was away. The
-deadlines of active updates, and of the soak time, queue and rate of jobs, are moved by its length. Times of
-day that users set (`startAt`, `deadline`) are unchanged. The wall clock may have been set meanwhile, even
-back: each timer keeps its remaining time.
+Downtime is a period in which no process could run jobs, because the service or its database was not running.
+After it, the timers of active updates and those of jobs (soak time, queue timeout, rate limit) are moved by
+the length of the downtime. Times that users set (`startAt`, `deadline`) do not change. Each timer also keeps
+its remaining time if the wall clock was set forward or back meanwhile.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ALIVE_INTERVAL_MS: Final = 3000
-"""Milliseconds between two records that a process is running jobs."""
+"""Milliseconds after which a process records again that it is running jobs."""
 
 DOWNTIME_THRESHOLD_MS: Final = 20_000
-"""Milliseconds without such a record that count as downtime. The clocks of processes differ by seconds."""
+"""Milliseconds without a record of a running process that count as downtime.
+
+Less would be too short, because the clocks of processes differ by seconds.
+"""
 
 _SELECT_ALIVE_AT: Final = "SELECT alive_at FROM job_engine WHERE id = 1"
 _UPDATE_ALIVE_AT: Final = (
@@ -40,7 +43,8 @@ _MOVE_QUEUED: Final = (
     "UPDATE execution SET expires = expires + {gap} WHERE state = 'QUEUED' AND expires IS NOT NULL"
 )
 _MOVE_UNCHECKED: Final = (
-    # Since when an offline device that reports the target version is awaited.
+    # `moved_at` of a queued execution: since when the runner waits for an offline device that reports the
+    # target version.
     "UPDATE execution SET moved_at = moved_at + {gap} WHERE state = 'QUEUED' AND moved_at IS NOT NULL"
     " AND job IN (SELECT id FROM job WHERE finished_at IS NULL)"
 )
@@ -56,11 +60,12 @@ _MOVE_LEASES: Final = "UPDATE job_outbox SET taken_until = taken_until + {gap} W
 
 
 def record_alive(connection: Connection, now: int, last_alive_at: int | None = None) -> int:
-    """Record that jobs are running now, and move the timers after downtime. Return its milliseconds, or 0.
+    """Record that jobs are running now; after downtime, move the timers by its length.
 
-    `last_alive_at` is the last record of this process; None if it has just started. A process with a recent
-    record never moves timers: the clock of another process may be ahead or behind. Everything happens in
-    one transaction, so a process that is killed before its end has moved nothing.
+    Return the milliseconds of downtime: 0 if there was none, negative if the clock was set back.
+    `last_alive_at` is the time of the last record of this process; None if it has just started. A process
+    with a recent record never moves timers, because the clock of another process may be ahead or behind.
+    Everything happens in one transaction, so a process that is killed before its end has moved nothing.
     """
     rows = bulk.query_rows(connection, _SELECT_ALIVE_AT, (), lock=" FOR UPDATE")
     gap = now - rows[0][0] if rows else 0
@@ -76,7 +81,7 @@ def record_alive(connection: Connection, now: int, last_alive_at: int | None = N
 
 def _move_timers(connection: Connection, gap: int, now: int) -> None:
     statements = [_MOVE_ACTIVE, _MOVE_QUEUED, _MOVE_UNCHECKED, _MOVE_JOBS]
-    if gap < 0:  # the clock was set back: what is due in the future would wait too long
+    if gap < 0:  # the clock was set back: executions and leases due in the future would wait too long
         statements += [_MOVE_BACK, _MOVE_LEASES]
     for each in statements:
         bulk.execute_one(connection, each.format(gap=gap, now=now), ())

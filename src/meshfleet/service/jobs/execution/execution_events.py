@@ -1,4 +1,7 @@
-"""Application of events to active executions: due timers, results of requests, and registry news."""
+"""Applies events to active executions: due timers, results of requests, and registry news.
+
+Registry news are changes of a device in the device registry, such as heartbeats and its removal.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ _DELETE_UNLEASED: Final = "DELETE FROM job_outbox WHERE id IN numbers AND taken_
 
 
 class RequestResult(NamedTuple):
-    """Result of a request of the outbox."""
+    """Result of a request from the job outbox: a response, or why there is none."""
 
     request_id: str
     job: int
@@ -85,13 +88,13 @@ class RequestResult(NamedTuple):
 
 
 class AdvanceResult(NamedTuple):
-    """Changes made by one transaction."""
+    """Changes of executions that one transaction has made."""
 
     changed: list[ExecutionChange]
     request_count: int
     """Number of requests added to the outbox."""
     has_more: bool
-    """Whether more executions may be waiting to advance."""
+    """Whether more executions may have events to apply."""
 
 
 def list_due_devices(connection: Connection, now: int) -> list[int]:
@@ -127,7 +130,7 @@ def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> Upda
 
 
 def list_devices_with_news(connection: Connection) -> list[int]:
-    """Return devices with registry news that `apply_registry_news` would apply."""
+    """Return a limited number of devices with registry news, for `apply_registry_news`."""
     return sorted({device for _, device in load_registry_news(connection, None)})
 
 
@@ -138,7 +141,7 @@ def apply_registry_news(
     now: Moment,
     routes: GatewayRoutes | None = None,
 ) -> AdvanceResult:
-    """Apply the registry news of devices: heartbeats, DFU mode, removals, gateways that come and go."""
+    """Apply registry news of devices: heartbeats, DFU mode, removals, gateways that dis- or reconnected."""
     executions = [each.with_route(routes) for each in _load_active_executions(connection, devices)]
     news = load_registry_news(connection, devices)
     events = [
@@ -175,7 +178,7 @@ def apply_results(
         if loaded is None or result.request_id not in deleted:
             late.append(result)
         else:
-            deleted.remove(result.request_id)  # its late response may be in the same list
+            deleted.remove(result.request_id)  # a late response to the same request may follow in the list
             events.append((loaded, result.event))
             events += share_with_batch(connection, loaded, result.event)
     transition_writer.insert_evidence(
@@ -221,7 +224,7 @@ def withdraw_unsent_starts(
 
 
 def _delete_requests(connection: Connection, requests: Sequence[str]) -> set[str]:
-    """Delete requests from the outbox. Return the ids of those that were still there."""
+    """Delete requests from the outbox. Return the ids of the deleted ones; others were deleted before."""
     return {row[0] for row in bulk.query_in(connection, _DELETE_REQUESTS, requests)}
 
 
@@ -239,8 +242,9 @@ def _apply_events(
     now: Moment,
     slots: GatewaySlots | None = None,
 ) -> AdvanceResult:
-    """Decide and write what the events change. Only the first event of each device is applied."""
-    # A second event of a device would act on an outdated record; the registry or a timer brings it again.
+    """Decide and store how the events change the executions. Apply only the first event of each device."""
+    # A second event of a device would act on an outdated record. Nothing is lost: the registry or a timer
+    # produces the event again.
     events = list({each.execution.device: (each, event) for each, event in reversed(events)}.values())
     specs = spec_cache.load_specs(connection, {each.execution.job for each, _ in events})
     contexts = queries.load_contexts(connection, specs, [each for each, _ in events])
@@ -263,7 +267,7 @@ def _apply_events(
 
 
 def _decide(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int) -> Decision:
-    """Return the decision of the state machine. An execution that raises an error fails instead."""
+    """Return the decision of the state machine; if the state machine raises an error, fail the execution."""
     try:
         return add_stop_cause(advance_execution(x, event, context, now), context.spec)
     except Exception:  # noqa: BLE001 # one defect must not block the other executions

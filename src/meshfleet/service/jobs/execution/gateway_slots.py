@@ -1,4 +1,4 @@
-"""Update slots of gateways: how many updates each gateway hosts, and whether it can host another one."""
+"""Update slots of gateways: how many updates run through each gateway, and whether another one may start."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ _TRY_DISPATCH_LOCK: Final = f"SELECT pg_try_advisory_xact_lock({0x6A6F_6273})"
 
 
 def try_dispatch_lock(connection: Connection) -> bool:
-    """Return whether this process alone may start executions until its transaction ends.
+    """Try to take the lock that lets only one process start executions until its transaction ends.
 
-    The limits of jobs and gateways apply to all processes together. SQLite has only one writer anyway.
+    Return False if another process holds the lock. It is needed because the limits of jobs and gateways
+    apply to all processes together. SQLite needs no lock: it has only one writer.
     """
     return connection.dialect.name == "sqlite" or bool(
         connection.exec_driver_sql(_TRY_DISPATCH_LOCK).scalar()
@@ -45,9 +46,9 @@ def try_dispatch_lock(connection: Connection) -> bool:
 
 
 class GatewaySlots:
-    """Updates that gateways host, of all jobs. A broadcast counts as one, whatever its number of devices.
+    """Counts the updates of all jobs that run through each gateway. A broadcast counts as one update.
 
-    Use one instance per transaction: it also counts the updates that this transaction starts and has not
+    Use one instance per transaction: it also counts the updates that this transaction has started but not
     written yet.
     """
 
@@ -58,7 +59,7 @@ class GatewaySlots:
         self._methods: set[tuple[int, str]] = set()
 
     def load(self, gateways: Iterable[int | None]) -> None:
-        """Load the updates of gateways in one query. Gateways that were loaded before are not read again."""
+        """Load the update counts of gateways in one query. Skip gateways that were loaded before."""
         missing = sorted({each for each in gateways if each is not None} - self._loaded)
         if not missing:
             return
@@ -68,9 +69,10 @@ class GatewaySlots:
         self._methods.update((row[0], row[1]) for row in rows)
 
     def is_free(self, gateway: int, method: UpdateMethod, limit: int | None) -> bool:
-        """Return whether a gateway can host another update within `limit`; None means no limit.
+        """Return whether another update may start through a gateway.
 
-        A gateway hosts one broadcast and one Nordic DFU at a time (firmware-25).
+        `limit` is the maximum number of updates per gateway; None means no limit. At most one broadcast and
+        one Nordic DFU run through a gateway at a time (firmware-25).
         """
         self.load([gateway])
         if method is not UpdateMethod.DOWNLOAD and (gateway, str(method)) in self._methods:
@@ -78,7 +80,7 @@ class GatewaySlots:
         return limit is None or self._counts[gateway] < limit
 
     def reserve(self, gateway: int, method: UpdateMethod) -> None:
-        """Count an update that starts in this transaction."""
+        """Occupy a slot for an update that starts in this transaction."""
         self.load([gateway])
         self._counts[gateway] += 1
         self._methods.add((gateway, str(method)))
@@ -90,9 +92,9 @@ def reserve_dfu_slots(
     events: Sequence[tuple[LoadedExecution, UpdateEvent]],
     slots: GatewaySlots,
 ) -> list[tuple[LoadedExecution, UpdateEvent]]:
-    """Reserve slots for devices in DFU mode that another gateway than their own receives.
+    """Reserve slots for devices in DFU mode that are received by another gateway than that of their update.
 
-    Return all events; those of these devices say whether the receiving gateway has a free slot.
+    Return all events. In the events of these devices, `has_free_slot` says whether a slot was reserved.
     """
     other_gateways = {
         loaded.execution.device: event.gateway
@@ -119,7 +121,7 @@ def reserve_dfu_slots(
 
 
 class HostGatewaySelector:
-    """Selector of the gateway that hosts an update whose start command is sent again."""
+    """Selects the gateway through which an update runs when its start command is sent again."""
 
     def __init__(self, connection: Connection, spec_cache: JobSpecCache, slots: GatewaySlots) -> None:
         self._connection = connection
@@ -127,10 +129,10 @@ class HostGatewaySelector:
         self._slots = slots
 
     def assign_host(self, transition: ExecutionTransition) -> ExecutionTransition:
-        """Return the transition with the gateway that hosts the update from now on.
+        """Return the transition with the gateway through which the update runs from now on (its host).
 
-        The gateway that receives the start command becomes the host. The command goes through the newly
-        selected gateway if that has a free slot, and otherwise through the previous host.
+        The gateway that receives the start command becomes the host. The start command goes to the newly
+        selected gateway if that gateway has a free slot, and otherwise to the previous host.
         """
         request, x = transition.decision.request, transition.decision.execution
         is_start = request is not None and request.step in START_STEPS and not request.targets_gateway
@@ -147,7 +149,10 @@ class HostGatewaySelector:
         )
 
     def _reserve_slot(self, gateway: int, x: ExecutionRecord) -> bool:
-        """Reserve a slot. Return False if the gateway has none free, or another process starts executions."""
+        """Reserve a slot of a gateway.
+
+        Return False if no slot is free, or if another process holds the dispatch lock.
+        """
         if not try_dispatch_lock(self._connection):
             return False
         limit = self._spec_cache.load_body(self._connection, x.job).concurrency.per_gateway

@@ -1,4 +1,4 @@
-"""Scheduler of jobs: transitions between waves, pauses and ends, and the dispatch of executions."""
+"""Advances jobs: starts waves, pauses and ends jobs, and dispatches their executions."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class JobAdvanceResult(NamedTuple):
     changed: list[ExecutionChange]
     request_count: int
     has_more: bool
-    """Whether the job may have more to do at once."""
+    """Whether the job may have more to do immediately."""
     is_changed: bool = False
-    """Whether the job itself changed."""
+    """Whether the job itself changed, so that it is published."""
     is_idle: bool = False
-    """Whether the job has nothing to do until another event occurs."""
+    """Whether the job has nothing to do now; it is checked again after a change or some seconds."""
     is_canceling: bool = False
     """Whether the job is being canceled, so that no more updates may start."""
     unrouted: Sequence[int] = ()
@@ -85,7 +85,7 @@ IDLE_ADVANCE: Final = NO_ADVANCE._replace(is_idle=True)
 
 
 def list_open_jobs(connection: Connection, after: int) -> dict[int, S]:
-    """Return the states of the next open jobs after a number, at most 100, by number."""
+    """Return the states of at most 100 open jobs whose numbers follow `after`, by job number."""
     return {number: S(state) for number, state in bulk.query_rows(connection, _SELECT_OPEN, (after,))}
 
 
@@ -218,13 +218,13 @@ def _record_stop(connection: Connection, job_number: int, change: JobTransition,
 
 
 def _start_queue_timeout(connection: Connection, job: _OpenJob, now: int) -> None:
-    """Set the monotonic deadline of queued executions."""
+    """Store when the queued executions of a job time out, in monotonic milliseconds."""
     timeout = int(job.rollout.body.timeouts.queue_minutes * _MINUTE_MS)
     bulk.execute_one(connection, "UPDATE job SET queue_until = ? WHERE id = ?", (now + timeout, job.number))
 
 
 def _make_due(connection: Connection, job: _OpenJob, now: int) -> None:
-    """Make executions due that a cancel or apply of the job concerns."""
+    """Set the timers of executions to now that must react to the cancel or apply command of a job."""
     if job.rollout.state is S.CANCELING and any(job.counts.count(each) for each in CANCELABLE_STATES):
         bulk.execute_one(connection, _MAKE_CANCELABLE_DUE, (now, job.number, now))
     elif job.applied_at is not None and job.counts.count(E.STAGED):
@@ -232,7 +232,7 @@ def _make_due(connection: Connection, job: _OpenJob, now: int) -> None:
 
 
 def _end_queued(connection: Connection, job: _OpenJob, now: Moment) -> list[ExecutionChange]:
-    """End a chunk of queued executions if the job is being canceled or their timeout has passed."""
+    """End a limited number of queued executions if the job is being canceled or their timeout has passed."""
     if not job.counts.count(E.QUEUED):
         return []
     if job.rollout.state is S.CANCELING:
@@ -243,7 +243,7 @@ def _end_queued(connection: Connection, job: _OpenJob, now: Moment) -> list[Exec
 def _dispatch(
     connection: Connection, spec_cache: JobSpecCache, job: _OpenJob, now: Moment, routes: GatewayRoutes | None
 ) -> JobAdvanceResult:
-    """Start as many executions as rate and limits allow."""
+    """Start as many executions as the rate limit and the concurrency limits of the job allow."""
     rollout, counts = job.rollout, job.counts
     allowance = compute_allowance(rollout, counts, now.steady, dispatch.CANDIDATES_PER_TRANSACTION)
     # Devices that report the target version are in no wave, and are checked after all waves.

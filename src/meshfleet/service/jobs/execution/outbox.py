@@ -1,8 +1,8 @@
-"""Outbox of job requests: stored in the transaction of their state, sent after it, and only once.
+"""Outbox of job requests: each is stored in the transaction that changes its execution, and then sent once.
 
-A process leases a request before it sends it, until the response must have arrived. If a lease expires and no
-result was applied, its process has ended, and it is unknown whether the request was sent: the process that
-finds the request reports it as unanswered.
+A process leases a request before sending. The lease lasts until the response must have arrived. If it expires
+without a result, the process that leased the request has ended, and it is unknown whether the request was
+sent. The process that finds the expired lease then treats the request as unanswered.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_IN_FLIGHT_PER_GATEWAY: Final = 100
 
 
 class OutboxRequest(NamedTuple):
-    """Request to be sent."""
+    """Row of the outbox: a request to a device or gateway for one execution."""
 
     id: str
     job: int
@@ -59,24 +59,24 @@ class OutboxRequest(NamedTuple):
     value: Any
 
     def build_result(self, event: Any) -> RequestResult:
-        """Build the result of this request."""
+        """Build the result of this request from an event, such as a response."""
         return RequestResult(self.id, self.job, self.device, self.attempt, event)
 
 
 class RequestBatch(NamedTuple):
-    """Leased requests to be sent now."""
+    """Requests that this process has leased and sends now."""
 
     requests: list[OutboxRequest]
     has_more: bool
-    """Whether the outbox may contain more."""
+    """Whether the outbox may contain more requests to send."""
 
 
 def lease_requests(
     connection: Connection, limit: int, in_flight: Mapping[int, int], *, until: int
 ) -> RequestBatch:
-    """Lease up to `limit` requests until a time; no other process gets them.
+    """Lease up to `limit` requests for this process until the time `until`.
 
-    `in_flight` is the number of requests of this process in flight, by gateway.
+    `in_flight` is the number of requests that this process has in flight, by gateway.
     """
     full = [gateway for gateway, count in in_flight.items() if count >= MAX_IN_FLIGHT_PER_GATEWAY]
     text = _SELECT_NEW.format(limit=limit) + ("" if connection.dialect.name == "sqlite" else _LOCK)
@@ -91,11 +91,11 @@ def lease_requests(
 
 
 def list_abandoned_requests(connection: Connection, now: int, own_count: int) -> list[RequestResult]:
-    """Return results for requests whose lease has expired, because their process has ended.
+    """Return the result "unanswered" for each request whose lease has expired, because its process has ended.
 
-    Several processes may find the same ones: `execution_events.apply_results` applies each once. Up to
-    `own_count` of them may belong to this process, after a suspension of the machine; the limit is raised
-    by that number so that they do not crowd out the others.
+    Several processes may find the same requests: `execution_events.apply_results` applies each result once.
+    After the machine was suspended, leases of this process have expired, too. `own_count` is the number of
+    its open requests: that many more are returned, so that these do not displace those of other processes.
     """
     rows = bulk.query_rows(connection, _SELECT_ABANDONED, (now, REQUESTS_PER_BATCH + own_count))
     return [
@@ -109,7 +109,7 @@ def list_abandoned_requests(connection: Connection, now: int, own_count: int) ->
 
 
 def release_leases(connection: Connection) -> None:
-    """Expire all leases: called at the start of the only process, when all earlier senders have ended."""
+    """Expire all leases. Call this when the only process starts: all earlier senders have ended."""
     bulk.execute_many(connection, _RELEASE, [()])
 
 

@@ -40,7 +40,7 @@ DEVICE_COLUMNS: Final = (
     " d.id, d.model, d.hardware, d.firmware, d.beta, d.connected,"
     " CASE WHEN w.device IS NULL THEN d.gateway ELSE d.id END, g.connected, s.status, s.status_at, s.rhythm"
 )
-"""Columns of `DeviceSnapshot`."""
+"""SQL columns for the fields of `DeviceSnapshot`, in the same order."""
 
 STATE_JOINS: Final = (
     " LEFT JOIN gateway w ON w.device = e.device"
@@ -56,7 +56,7 @@ IS_ACTIVE: Final = active_condition("e.state")
 LOCK_EXECUTIONS: Final = " FOR UPDATE OF e"
 
 EXECUTIONS_PER_TRANSACTION: Final = 100
-"""Maximum number of active executions that advance in one transaction."""
+"""Maximum number of active executions that are advanced in one transaction."""
 
 _SELECT_JOBS: Final = (
     "SELECT j.id, j.state, j.stop_cause, j.waves, j.applied_at,"
@@ -71,10 +71,10 @@ _MAX_CACHED_BODIES: Final = 256
 
 
 class DeviceSnapshot(NamedTuple):
-    """Registry data of a device."""
+    """Columns of a device from the registry, with the state of its gateway."""
 
     device: int | None
-    """Number of the device; None if the registry does not know it."""
+    """Device id as an integer; None if the device was removed from the registry."""
     model: int
     hardware: str
     firmware: str
@@ -88,7 +88,7 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def facts(self) -> DeviceFacts:
-        """Facts that decide whether a firmware fits."""
+        """Model and versions of the device, which decide whether a firmware fits."""
         return DeviceFacts(self.model, self.hardware, self.firmware, self.beta)
 
 
@@ -99,7 +99,7 @@ class LoadedExecution(NamedTuple):
     snapshot: DeviceSnapshot
 
     def with_route(self, routes: GatewayRoutes | None) -> LoadedExecution:
-        """Return the execution with the gateway that was selected for its device, if one was."""
+        """Return the execution with its gateway replaced by the one that `routes` has for its device."""
         gateway = None if routes is None else routes.get(self.execution.device)
         if gateway is None:
             return self
@@ -107,13 +107,13 @@ class LoadedExecution(NamedTuple):
 
 
 class JobSpecCache:
-    """Cache of job bodies, which never change. Safe for concurrent readers in several threads."""
+    """Loads job parameters and caches job bodies, which never change. Several threads may use it at once."""
 
     def __init__(self) -> None:
         self._bodies: dict[int, NewJob] = {}
 
     def load_body(self, connection: Connection, job: int) -> NewJob:
-        """Return the request with which a job was created."""
+        """Return the body of the request with which a job was created."""
         return self._load_bodies(connection, [job])[job]
 
     def load_specs(
@@ -208,7 +208,7 @@ def load_contexts(
     specs: Mapping[int, tuple[UpdateSpec, FirmwareRequirement]],
     loaded: Sequence[LoadedExecution],
 ) -> list[UpdateContext]:
-    """Load the context of each execution, without the members of its broadcast."""
+    """Load the data on which the decision about each execution depends, without its broadcast members."""
     gateways = sorted({each.snapshot.gateway for each in loaded if each.snapshot.gateway is not None})
     rates = {
         (gateway, method): rate

@@ -1,4 +1,4 @@
-"""End of many queued executions, in chunks so that other writers do not wait long."""
+"""Ends queued executions that are canceled or timed out, in chunks so that other writers do not wait long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Moment
 
 _EXECUTIONS_PER_TRANSACTION: Final = {"sqlite": 2000, "postgresql": 10_000}
-"""Maximum executions that end in one transaction. Only on SQLite all other writers wait for it."""
+"""Maximum executions that end in one transaction: fewer on SQLite, where all other writers wait for it."""
 
 _SELECT_QUEUED: Final = "SELECT device FROM execution WHERE state = 'QUEUED'"
 # By device, the order of the table, so that each database page is written once and not in every chunk.
@@ -43,7 +43,7 @@ _UPDATE_ENDED: Final = (
     " AND device BETWEEN {first} AND {last} AND device IN numbers AND (state = 'QUEUED') IS TRUE"
     " RETURNING device, wave, attempt, version, gateway"
 )
-"""Formatted with constants and numbers only; the texts must not contain quotes."""
+"""Ends queued executions. The placeholders get only constants and integers; texts must contain no quotes."""
 
 
 class _Ending(NamedTuple):
@@ -65,7 +65,7 @@ _EXPIRED: Final = _Ending(
 def cancel_queued_executions(
     connection: Connection, job: int, cause: StopCause | None, wall: int
 ) -> list[ExecutionChange]:
-    """Cancel a chunk of the queued executions of a canceled job. Return those that changed."""
+    """Cancel a limited number of the queued executions of a canceled job. Return the canceled ones."""
     ending = _Ending(S.CANCELED, STOP_CAUSE_TEXTS[cause or StopCause.USER], ReasonCode.CANCELED)
     return _end_executions(
         connection,
@@ -79,9 +79,10 @@ def cancel_queued_executions(
 def expire_queued_executions(
     connection: Connection, job: int, queue_until: int | None, now: Moment
 ) -> list[ExecutionChange]:
-    """End a chunk of the queued executions whose timeout has passed. Return those that changed.
+    """End a limited number of the queued executions whose timeout has passed. Return the ended ones.
 
-    A retry has its own timeout, which starts with the end of its previous attempt.
+    The first attempt times out at `queue_until`. A retry has its own timeout, which starts when the previous
+    attempt ends.
     """
     rows = bulk.query_rows(
         connection, _SELECT_EXPIRED_RETRIES, (job, now.steady, _max_executions(connection))
@@ -100,7 +101,7 @@ def _max_executions(connection: Connection) -> int:
 def _end_executions(
     connection: Connection, job: int, queued: Sequence[Sequence[int]], ending: _Ending, wall: int
 ) -> list[ExecutionChange]:
-    """End executions that are still queued, and record the transitions."""
+    """End those of the given executions that are still queued, and record the transitions."""
     if not queued:
         return []
     devices = sorted(row[0] for row in queued)

@@ -1,6 +1,6 @@
-"""Registry news: what the device registry knows about active executions and has not been applied to them.
+"""Registry news: changes in the device registry that have not been applied to active executions yet.
 
-News are heartbeats during confirmation, devices seen in DFU mode, removed devices, and gateways that
+News are heartbeats during confirmation, devices received in DFU mode, removed devices, and gateways that
 disconnected or reconnected.
 """
 
@@ -55,9 +55,9 @@ _SELECT_ABSENT: Final = (
     " AND coalesce(e.waiting, '') NOT IN ('canceling', 'gateway-offline')"
     f" AND coalesce(e.outage_left, 1) > 0 AND NOT {_IS_REACHABLE})) LIMIT {EXECUTIONS_PER_TRANSACTION}"
 )
-"""Removed devices, and devices whose gateway disconnected or reconnected, in one pass."""
+"""Selects removed devices, and devices whose gateway disconnected or reconnected, in one query."""
 _ALL_ACTIVE: Final = "e.due >= 0"
-"""All active executions through the index of due times: otherwise SQLite would scan all executions."""
+"""Condition that is always true: it makes SQLite use the index of due times instead of a full scan."""
 _BY_DEVICE: Final = "e.device IN numbers"
 _ABSENCE_EVENTS: Final[Mapping[str, UpdateEvent]] = {
     "gone": DeviceRemoved(),
@@ -69,10 +69,10 @@ _ABSENCE_EVENTS: Final[Mapping[str, UpdateEvent]] = {
 def load_registry_news(
     connection: Connection, devices: Sequence[int] | None
 ) -> dict[tuple[int, int], UpdateEvent]:
-    """Load one event for each execution with news, by job and device.
+    """Load one event for each active execution with registry news, by job and device.
 
-    `devices` limits the search to their executions. None searches all active executions and returns a
-    limited number of them.
+    With `devices`, search only the executions of these devices. With None, search all active executions
+    and return a limited number of events.
     """
 
     def find(text: str) -> Sequence[Sequence[Any]]:

@@ -1,4 +1,4 @@
-"""Sender of leased outbox requests, which collects their results."""
+"""Sends leased requests of the job outbox to gateways, and collects their results."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.rpc import RpcClient, RpcResponse
 
 MAX_IN_FLIGHT: Final = 2000
-"""Maximum requests in flight."""
+"""Maximum requests of this process in flight."""
 
 _PROXY_ORIGINS: Final = frozenset({Origin.EXTENDER, Origin.GATEWAY})
-"""Origins of responses that do not come from the device itself."""
+"""Origins of responses that another node sent on behalf of the device."""
 
 RESPONSE_TIMEOUT_S: Final = timeouts.RESPONSE_TIMEOUT / 1000
 """Seconds to wait for a response."""
 
 
 class _OutgoingRequest:
-    """Request that is being sent, and whether it can still be dropped."""
+    """Request that waits to be sent or for its response. It can be dropped until it is sent."""
 
     __slots__ = ("is_dropped", "is_leased", "is_sent", "request")
 
@@ -55,9 +55,9 @@ class _OutgoingRequest:
         self.is_dropped = False
 
     def mark_sent(self) -> None:
-        """Mark the request as sent: it cannot be dropped any more.
+        """Mark the request as sent, so that it is not dropped any more. Called immediately before sending.
 
-        Raise `GatewayBusy` if its lease has expired: another process may have reported it as abandoned.
+        Raise `GatewayBusy` if the lease has expired: another process may treat the request as unanswered.
         """
         if not self.is_leased():
             raise GatewayBusy("the request waited too long to be sent")
@@ -65,20 +65,20 @@ class _OutgoingRequest:
 
 
 class JobRequestSender:
-    """Sender of job requests. Their results are put into `results`."""
+    """Sends job requests, each in its own task, and puts their results into `results`."""
 
     def __init__(self, rpc: RpcClient) -> None:
         self._rpc = rpc
         self._in_flight: dict[asyncio.Task[None], _OutgoingRequest] = {}
         self._canceled_jobs: set[int] = set()
-        """Jobs whose updates must not start any more."""
+        """Jobs that are being canceled: their start commands are dropped."""
         self._unprocessed: set[str] = set()
-        """Ids of requests whose results were not applied yet."""
+        """Ids of requests with a result that was not applied to its execution yet."""
         self.results: asyncio.Queue[RequestResult] = asyncio.Queue()
 
     @property
     def free_slots(self) -> int:
-        """Number of requests that can be sent now."""
+        """Number of further requests that can be sent now."""
         return MAX_IN_FLIGHT - len(self._in_flight)
 
     @property
@@ -88,17 +88,20 @@ class JobRequestSender:
 
     @property
     def open_request_ids(self) -> set[str]:
-        """Ids of requests in flight or with results that were not applied yet: see `mark_processed`."""
+        """Ids of requests that are in flight, or whose result was not passed to `mark_processed` yet."""
         return self._unprocessed.union(each.request.id for each in self._in_flight.values())
 
     def mark_processed(self, results: Iterable[RequestResult]) -> None:
-        """Discard requests whose results were applied, or could not be."""
+        """Remove the requests of these results from `open_request_ids`.
+
+        Call this after the results were applied to their executions, or could not be applied.
+        """
         self._unprocessed.difference_update(each.request_id for each in results)
 
     def send(self, request: OutboxRequest, is_leased: Callable[[], bool]) -> None:
         """Send a request in its own task, unless it would start an update of a canceled job.
 
-        `is_leased` is called immediately before sending: an expired lease must not be sent.
+        `is_leased` is called immediately before sending: a request whose lease has expired is not sent.
         """
         if self._is_canceled(request):
             self._put_result(_build_canceled_result(request))
@@ -109,7 +112,7 @@ class JobRequestSender:
         task.add_done_callback(self._on_task_done)
 
     def set_canceled_jobs(self, jobs: Iterable[int]) -> None:
-        """Replace the set of jobs that are being canceled, and drop their start commands."""
+        """Set which jobs are being canceled, and drop their start commands that were not sent yet."""
         self._canceled_jobs = set(jobs)
         if self._canceled_jobs:
             self._drop_starts()
@@ -117,7 +120,7 @@ class JobRequestSender:
     def drop_starts(self, job: int) -> None:
         """Drop the start commands of a canceled job that were not sent yet.
 
-        Later ones are dropped, too, until `set_canceled_jobs` is called without the job.
+        Later start commands are dropped, too, until `set_canceled_jobs` is called without the job.
         """
         self._canceled_jobs.add(job)
         self._drop_starts()
@@ -137,7 +140,7 @@ class JobRequestSender:
             self._put_result(_build_canceled_result(each.request))
 
     async def close(self) -> None:
-        """Cancel all requests in flight. A later runner finds them abandoned in the outbox."""
+        """Cancel all requests in flight. The next job runner finds their expired leases in the outbox."""
         for task in self._in_flight:
             task.cancel()
         await asyncio.gather(*self._in_flight, return_exceptions=True)

@@ -1,7 +1,7 @@
 """Job runner: advances due executions, applies registry news, dispatches executions and sends requests.
 
-Its whole state is in the database. It can be killed at any point, and several can run at once: each locks
-what no other has locked, and continues what an ended process left behind.
+The state of all jobs is in the database, so a runner can be killed at any point, and several processes can
+each have one. Each locks rows that no other runner has locked, and continues the work of ended processes.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ROUND_S: Final = 0.5
-"""Seconds between two rounds."""
+"""Seconds between two rounds, and maximum seconds of a round. A round advances all open jobs."""
 
 _IDLE_RECHECK_MS: Final = 5000
 """Milliseconds between two checks of an idle job."""
 
 _YIELD_S: Final = 0.005
-"""Seconds between two transactions under load, so that other writers get their turn."""
+"""Seconds between two transactions while there is more work, so that other writers get their turn."""
 
 _IDLE_SLEEP_S: Final = 2.0
 """Seconds between two rounds while there are no open jobs."""
 
 ABANDONED_CHECK_INTERVAL_S: Final = 5.0
-"""Seconds between two checks for requests whose process has ended."""
+"""Seconds between two checks for outbox requests whose process has ended."""
 
 _CLEANUP_INTERVAL_MS: Final = 3_600_000
-"""Milliseconds between two cleanups of unfinished takeovers and drafts."""
+"""Milliseconds between two cleanups of job drafts and of takeovers that an ended process left unfinished."""
 
 _DRAFT_EXPIRY_MS: Final = 3_600_000
-"""Milliseconds after which an unpublished draft of a job counts as abandoned."""
+"""Milliseconds after which an unpublished job draft counts as abandoned."""
 
 _LEASE_MARGIN_MS: Final = 30_000
-"""Milliseconds that a lease lasts longer than the response timeout, to apply the result."""
+"""Milliseconds that a lease lasts longer than the response timeout: time to apply the result."""
 
 _RESULT_WINDOW_S: Final = 0.03
-"""Seconds for which results are collected into one transaction."""
+"""Seconds for which results of requests are collected to apply them in one transaction."""
 
 
 class JobRunner:
-    """Runner of all jobs of a database, possibly together with runners of other processes."""
+    """Runs all jobs of a database, possibly together with runners in other processes."""
 
     def __init__(  # noqa: PLR0913 # the last four are keyword-only
         self,
@@ -95,9 +95,9 @@ class JobRunner:
         self._has_cleanup = asyncio.Event()
         self._is_failing = False
         self._alive_at: int | None = None
-        """Time of the last record that this process is running jobs; None before the first."""
+        """Time at which this process last recorded that it is running jobs; None before the first time."""
         self._backlog = 0
-        """Number of jobs and queries with remaining work when the last round ended."""
+        """Amount of work that remained after the last round; 0 means that the next round can wait."""
         self._idle_until: dict[int, int] = {}
         """Time until which each idle job is not checked unless one of its executions changes."""
 
@@ -108,7 +108,7 @@ class JobRunner:
         self._has_cleanup.set()
 
     async def run(self) -> None:
-        """Run until canceled."""
+        """Run jobs until canceled."""
         if self._database.is_sqlite:  # there is no other process, so all leases are left from an earlier one
             await self._database.write(outbox.release_leases)
         while not await self._try(self._record_alive):  # noqa: ASYNC110 # retry until the database is available
@@ -133,7 +133,7 @@ class JobRunner:
             await self._sleep(delay)
 
     async def _run_round(self) -> bool:
-        """Advance executions and jobs for at most one round. Return whether there are open jobs."""
+        """Advance executions and jobs for at most `_ROUND_S` seconds. Return whether there are open jobs."""
         await self._record_alive()
         jobs = await self._load_open_jobs()
         # Another process may have advanced a canceled job, and starts may be leased while it is canceled.
@@ -163,7 +163,7 @@ class JobRunner:
         return jobs
 
     async def _record_alive(self) -> bool:
-        """Record that jobs are running; after downtime the timers are moved by its length."""
+        """Record every few seconds that jobs are running; after downtime, move the timers by its length."""
         now = self._steady()
         if self._alive_at is None or now - self._alive_at >= downtime.ALIVE_INTERVAL_MS:
             await self._database.write(downtime.record_alive, now, self._alive_at)
@@ -249,7 +249,7 @@ class JobRunner:
             self._has_requests.clear()
 
     async def _send_batch(self) -> bool:
-        """Lease and send a batch of requests. Return whether there may be more."""
+        """Lease and send a batch of outbox requests. Return whether there may be more."""
         limit = min(outbox.REQUESTS_PER_BATCH, self._sender.free_slots)
         if not limit:
             return True
@@ -269,7 +269,7 @@ class JobRunner:
                 results.append(self._sender.results.get_nowait())
             await self._try(lambda results=results: self._apply_results(results))  # type: ignore[misc] # binds the current list
             self._sender.mark_processed(results)
-            self._has_requests.set()  # these requests have left free slots
+            self._has_requests.set()  # the completed requests have freed slots for others
 
     async def _run_abandoned_check(self) -> None:
         while True:
@@ -277,7 +277,7 @@ class JobRunner:
             await asyncio.sleep(self._abandoned_check_interval)
 
     async def _run_cleanup(self) -> None:
-        """Complete unfinished takeovers, and remove the rows of deleted jobs and abandoned drafts."""
+        """Complete takeovers of ended processes, and remove the rows of deleted jobs and abandoned drafts."""
         while True:
             await self._try(self._resume_superseding)
             until = self._steady() + _CLEANUP_INTERVAL_MS
@@ -299,10 +299,10 @@ class JobRunner:
         return True
 
     async def _apply_abandoned(self) -> bool:
-        """Apply results for requests whose process has ended.
+        """Apply the result "unanswered" to requests whose process has ended, found by their expired leases.
 
-        After a suspension of the machine the leases of this process may have expired, too, but its requests
-        are still in flight: the event loop, which times them out, was suspended.
+        After the machine was suspended, leases of this process may have expired, too. Its requests are left
+        out, because they are still in flight: the event loop that times them out was suspended as well.
         """
         own_ids = self._sender.open_request_ids
         results = await self._database.read(outbox.list_abandoned_requests, self._steady(), len(own_ids))
@@ -325,7 +325,7 @@ class JobRunner:
         return True
 
     async def _try(self, work: Callable[[], Awaitable[bool]]) -> bool:
-        """Await work that needs the database. If it fails, log the first failure, wait, and return False."""
+        """Await `work` and return its result. If it raises, log the first failure, wait, and return False."""
         try:
             result = await work()
         except (FleetError, DBAPIError) as exc:

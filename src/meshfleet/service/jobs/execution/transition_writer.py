@@ -1,4 +1,4 @@
-"""Writer of decisions about executions: states, history, counts and requests, in one transaction."""
+"""Writes decisions about executions in one transaction: states, history, counts and outbox requests."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _TRANSFERRED_STATES: Final = frozenset(
     {ExecutionState.VERIFYING, ExecutionState.STAGED, ExecutionState.APPLYING, ExecutionState.CONFIRMING}
 )
 _MAX_RATE: Final = 1_000_000_000
-"""Bytes per second that fit the column and that no radio reaches."""
+"""Maximum stored transfer rate in bytes per second. It fits the column, and no radio reaches it."""
 _AVERAGE_RATE: Final = "UPDATE SET rate = (pace.rate + excluded.rate) / 2"
-"""Mean of old and new rate, so that old measurements fade."""
+"""Stores the mean of the old and the new rate, so that old measurements lose weight."""
 
 
 def update_transfer_rates(
@@ -42,7 +42,7 @@ def update_transfer_rates(
     specs: Mapping[int, tuple[UpdateSpec, FirmwareRequirement]],
     now: int,
 ) -> None:
-    """Store the transfer rates of completed transfers."""
+    """Store the transfer rates of transfers that these transitions complete, per gateway and method."""
     rates: dict[tuple[int, str], int] = {}
     for before, decision, *_ in transitions:
         duration = None if before.moved_at is None else now - before.moved_at
@@ -57,7 +57,7 @@ def update_transfer_rates(
 
 
 def _is_uninterrupted(x: ExecutionRecord) -> bool:
-    """Return whether a transfer had no outage, which would distort its measured duration."""
+    """Return whether a transfer was not interrupted, so that its duration can be used as a measurement."""
     if x.suspended_at is not None:
         return False
     return x.resumed_at is None or x.moved_at is None or x.resumed_at < x.moved_at
@@ -70,18 +70,18 @@ _MAKE_NEXT_DUE: Final = (
     "SELECT e.job, e.device FROM execution e JOIN job j ON j.id = e.job AND j.state = 'IN_PROGRESS'"
     " WHERE e.waiting = 'gateway-busy' AND e.gateway = ? ORDER BY e.due LIMIT 8{lock})"
 )
-"""Several executions, because the rate limit of a job may keep the first one from starting."""
+"""Makes several executions due, because the rate limit of a job may keep the first one from starting."""
 
 
 def _wake_waiting_executions(connection: Connection, gateways: Sequence[int], now: int) -> None:
-    """Make the next executions due that wait for a free slot of these gateways."""
-    # On PostgreSQL another process may be starting some of these: they need no wake-up.
+    """Set the timers of the next executions to now that wait for a free slot of these gateways."""
+    # On PostgreSQL another process may be starting some of these executions: they are skipped.
     lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE OF e SKIP LOCKED"
     bulk.execute_many(connection, _MAKE_NEXT_DUE.format(lock=lock), [(now, gateway) for gateway in gateways])
 
 
 ENGINE_ACTOR: Final = "meshfleet"
-"""Actor of transitions that no user caused."""
+"""Name of the actor that is stored with transitions that no user caused."""
 
 _UPDATE_EXECUTION: Final = "UPDATE SET " + ", ".join(
     f"{column.name} = excluded.{column.name}" for column in execution.columns if not column.primary_key
@@ -93,24 +93,24 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EvidenceItem(NamedTuple):
-    """Evidence of a transition: a report, a response, or a missing response."""
+    """Evidence stored with a transition: the report, response or missing response that caused it."""
 
     kind: str
     content: Any
 
 
 class ExecutionTransition(NamedTuple):
-    """Decision about an execution, with the execution before it and the evidence."""
+    """Decision about an execution, with the execution before the decision and the evidence for it."""
 
     before: ExecutionRecord
     decision: Decision
     evidence: EvidenceItem | None = None
     request_gateway: int | None = None
-    """Gateway for its requests to the device; None means the gateway of the execution."""
+    """Gateway through which requests of the decision are sent; None means the gateway of the execution."""
 
     @property
     def changes_state(self) -> bool:
-        """Whether the state changes."""
+        """Whether the decision changes the state of the execution."""
         after = self.decision.execution
         return after.state is not self.before.state
 
@@ -118,7 +118,10 @@ class ExecutionTransition(NamedTuple):
 def write_transitions(
     connection: Connection, transitions: Sequence[ExecutionTransition], now: Moment
 ) -> list[ExecutionChange]:
-    """Write decisions. The rows of the executions must have been locked since they were read."""
+    """Write decisions and return the executions whose state changed.
+
+    The rows of the executions must have been locked since they were read.
+    """
     requests = [row for each in transitions for row in _build_request_rows(each)]
     request_ids = {(row[1], row[2]): row[0] for row in requests if row[4] != "parting"}
     rows = [
@@ -147,7 +150,7 @@ def _insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any,
 
 
 def update_tallies(connection: Connection, deltas: Counter[tuple[int, int, str]]) -> None:
-    """Add changes to the tallies of jobs, by job, wave and state."""
+    """Add `deltas` to the stored numbers of executions per job, wave and state."""
     rows = [(*key, change) for key, change in sorted(deltas.items()) if change]
     bulk.upsert_rows(connection, tally, rows, on_conflict=_ADD_COUNT)
 
@@ -155,9 +158,9 @@ def update_tallies(connection: Connection, deltas: Counter[tuple[int, int, str]]
 def insert_evidence(
     connection: Connection, rows: Iterable[tuple[int, int, int, EvidenceItem]], wall: int
 ) -> None:
-    """Store evidence without a transition, as rows of job, device, attempt and item.
+    """Store evidence that caused no transition. Drop that of deleted jobs.
 
-    Evidence of deleted jobs is dropped.
+    Each row is a tuple of job, device, attempt and evidence.
     """
     rows = list(rows)
     if not rows:
@@ -176,7 +179,7 @@ def insert_evidence(
 
 
 def _delete_obsolete_requests(connection: Connection, transitions: Iterable[ExecutionTransition]) -> None:
-    """Delete requests whose executions have moved on without a result: they must not be sent any more."""
+    """Delete outbox requests whose execution has changed without their result: they must not be sent."""
     obsolete = [
         each.before.ask for each in transitions if each.evidence is None and each.before.ask is not None
     ]
@@ -231,7 +234,7 @@ def _count_deltas(transitions: Iterable[ExecutionTransition]) -> Counter[tuple[i
 
 
 def _insert_history(connection: Connection, transitions: Sequence[ExecutionTransition], wall: int) -> None:
-    """Insert evidence, and a transition for each changed state."""
+    """Insert the evidence of decisions, and a row in the history for each changed state."""
     proved = [each for each in transitions if each.evidence is not None and each.decision.is_evidence]
     numbers = dict(zip(map(id, proved), bulk.reserve_ids(connection, evidence, len(proved)), strict=True))
     _insert_rows(
@@ -280,7 +283,7 @@ def _build_transition_row(
 
 
 def _find_freed_gateways(transitions: Iterable[ExecutionTransition]) -> list[int]:
-    """Return the gateways that may have a free slot now."""
+    """Return the gateways on which these transitions may free a slot."""
     return sorted(
         {
             each.before.gateway

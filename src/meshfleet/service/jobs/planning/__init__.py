@@ -1,1 +1,1 @@
-"""Planning of a job: validation, targets, eligibility, waves, dry run, and the stored draft."""
+"""Plans a new job: validation, target devices, eligibility, waves, dry run, and storage as a draft."""

@@ -1,4 +1,8 @@
-"""Conflicts between jobs: what happens to a device of an open job when a newer job targets it (rest-129)."""
+"""Conflicts between jobs: a newer job targets a device with which an older job has not finished (rest-129).
+
+Depending on its `onNewerJob`, the older job rejects the newer one for the device, hands over the device if it
+is still queued (supersede), or finishes first while the newer job waits.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +33,26 @@ _ACTIVE_DEVICES: Final = f"SELECT device FROM execution WHERE device IN numbers 
 
 
 class ConflictingJobs(NamedTuple):
-    """Open jobs whose devices do not simply queue for a newer job."""
+    """Open jobs whose `onNewerJob` is reject or supersede."""
 
     rejecting: tuple[int, ...] = ()
     """Jobs that reject newer jobs for their devices."""
     superseded: tuple[int, ...] = ()
-    """Jobs whose queued devices are taken over by a newer job."""
+    """Jobs whose queued devices a newer job takes over."""
 
 
 def find_conflicting_jobs(connection: Connection) -> ConflictingJobs:
-    """Return the numbers of all open jobs that reject newer jobs or are superseded by them."""
+    """Load the numbers of all open jobs that reject newer jobs or hand over devices to them."""
     return ConflictingJobs(_list_open_jobs(connection, "reject"), _list_open_jobs(connection, "supersede"))
 
 
 def find_unfinished_devices(
     connection: Connection, jobs: Sequence[int], devices: Sequence[int]
 ) -> dict[int, int]:
-    """Return the first of these jobs that has not finished with each device. `devices` must be sorted."""
+    """Return the lowest number among `jobs` that has not finished with a device, by device.
+
+    Devices with which all these jobs have finished are missing. `devices` must be sorted.
+    """
     if not jobs:
         return {}
     rows = bulk.query_in(
@@ -61,7 +68,7 @@ def find_unfinished_devices(
 
 
 def list_jobs_with_queue(connection: Connection) -> tuple[int, ...]:
-    """Return the open jobs with queued devices that newer jobs do not take over."""
+    """Return the open jobs that have queued devices and do not hand them over to newer jobs."""
     queued = select(tally.c.job).where(tally.c.state == str(ExecutionState.QUEUED), tally.c.count > 0)
     query = select(job.c.id).where(
         job.c.finished_at.is_(None), job.c.id.in_(queued), ~_has_policy("supersede")
@@ -70,7 +77,10 @@ def list_jobs_with_queue(connection: Connection) -> tuple[int, ...]:
 
 
 def find_busy_devices(connection: Connection, jobs: Sequence[int], devices: Sequence[int]) -> set[int]:
-    """Return the devices with an active execution, or one in these jobs. `devices` must be sorted."""
+    """Return the devices that are being updated by any job, or that one of `jobs` has not finished.
+
+    `devices` must be sorted.
+    """
     return {
         *find_unfinished_devices(connection, jobs, devices),
         *(row[0] for row in bulk.query_in(connection, _ACTIVE_DEVICES, devices)),
@@ -78,16 +88,16 @@ def find_busy_devices(connection: Connection, jobs: Sequence[int], devices: Sequ
 
 
 def _list_open_jobs(connection: Connection, policy: str) -> tuple[int, ...]:
-    """Return the open jobs with a value of `onNewerJob`."""
+    """Return the open jobs whose `onNewerJob` is `policy`."""
     query = select(job.c.id).where(job.c.finished_at.is_(None), _has_policy(policy)).order_by(job.c.id)
     return tuple(connection.scalars(query))
 
 
 def _has_policy(policy: str) -> ColumnElement[bool]:
-    """Return the condition that a job has a value of `onNewerJob`.
+    """Return the SQL condition that the `onNewerJob` of a job is `policy`.
 
-    It searches the text of the JSON body: within a JSON string the quotes would be escaped. The JSON
-    functions of PostgreSQL fail on some strings that are valid in JSON.
+    The condition searches the text of the JSON body, because the JSON functions of PostgreSQL fail on some
+    valid strings. It finds no other text: within a JSON string the quotes would be escaped.
     """
     return job.c.body.contains(f'"onNewerJob":"{policy}"')
 
@@ -95,13 +105,13 @@ def _has_policy(policy: str) -> ColumnElement[bool]:
 # A newer job takes over the queued devices of older jobs with the policy `supersede` (rest-129).
 
 _DEVICES_PER_CHUNK: Final = 500
-"""Maximum devices of one transaction."""
+"""Maximum devices that are taken over in one transaction."""
 
 
 async def supersede_older_jobs(
     database: Database, job_number: int, older: Sequence[int], now: int, notify: ChangeListener
 ) -> None:
-    """Take over the queued devices of older jobs, in chunks."""
+    """Take over the devices of job `job_number` that are still queued in the `older` jobs, in chunks."""
     after: int | None = -1
     while older and after is not None:
         after, changed = await database.write(_supersede_chunk, job_number, older, after, now)
@@ -175,7 +185,7 @@ def _supersede_devices(
 
 
 def _update_tallies(connection: Connection, superseded: Counter[tuple[int, int]]) -> None:
-    """Update the tallies of the older jobs, by job and wave."""
+    """Update the stored counts of older jobs. `superseded` counts executions by job and wave."""
     changes: list[tuple[Any, ...]] = []
     for (number, wave), count in sorted(superseded.items()):
         changes.append((number, wave, str(ExecutionState.QUEUED), -count))

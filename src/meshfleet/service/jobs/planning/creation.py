@@ -1,4 +1,4 @@
-"""Creation of jobs: validate, resolve targets, exclude devices, plan waves, and store (rest-115)."""
+"""Creates jobs: validates the request, finds target devices, plans waves, and stores the job (rest-115)."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 
 _SEED_BITS: Final = 63
-"""Bits of a seed: a signed 64-bit column stores it."""
+"""Bits of the random seed that orders the devices of a job; it fits a signed 64-bit column."""
 
 _MAX_TRIES: Final = 5
-"""Maximum tries to store a job while other jobs keep reserving its devices."""
+"""Maximum tries to store a job while other jobs are created that reject it for their devices."""
 
 
 class JobRequestContext(NamedTuple):
-    """Context of a request that creates a job."""
+    """User, idempotency key and change notification of a request that creates a job."""
 
     by: Actor
     idempotency_key: IdempotencyKey | None
@@ -59,9 +59,9 @@ class JobRequestContext(NamedTuple):
 
 
 async def create_job(database: Database, body: NewJob, context: JobRequestContext, now: Now) -> Job | DryRun:
-    """Create a job, or return what it would do if the request is a dry run.
+    """Create a job; if the request is a dry run, only return what the job would do.
 
-    A request with an idempotency key that was used before returns the earlier job.
+    If the idempotency key was used before, return the job that was created with it.
     """
     if body.dry_run:
         validated = validate_job(body, now())
@@ -97,7 +97,10 @@ async def create_validated_job(  # noqa: PLR0913 # the last two are keyword-only
     now: Now,
     parent: int | None = None,
 ) -> Job:
-    """Create a job for devices. Plan it again if conflicting jobs change while it is stored."""
+    """Create a job for the devices `numbers`. Plan it again if conflicting jobs change while it is stored.
+
+    `parent` is the job that this one retries; None if it is not a retry.
+    """
     for _ in range(_MAX_TRIES):
         plan = await build_job_plan(database, job, context, numbers, parent)
         if not len(plan.targets):
@@ -181,7 +184,7 @@ _RETRIED_STATES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, Execu
 
 _NAME_SUFFIX: Final = " (retry)"
 _MAX_NAME_LENGTH: Final = 200
-"""Maximum characters of a name."""
+"""Maximum characters of a job name."""
 
 
 async def retry_job(database: Database, job_number: int, context: JobRequestContext, now: Now) -> Job:
@@ -206,7 +209,7 @@ async def retry_job(database: Database, job_number: int, context: JobRequestCont
 
 
 def _build_retry_body(row: Row[Any], now: int) -> NewJob:
-    """Build the body of a retry: that of the job, without times that have passed."""
+    """Build the body of a retry from that of the job, without a start time or deadline that has passed."""
     body = decode_job_body(row)
     return replace(
         body,
@@ -221,7 +224,7 @@ def _is_future(time: int | None, now: int) -> bool:
 
 
 async def _list_failed_devices(database: Database, job_number: int) -> array[int]:
-    """List the devices that were not updated, in short reads."""
+    """List the devices whose update failed, timed out or was canceled, page by page."""
     devices = array("q")
     while True:
         page = await database.read(_list_failed_page, job_number, devices[-1] if devices else -1)

@@ -1,4 +1,4 @@
-"""Dry run: the effect and estimated duration of a job, without creating it (rest-122)."""
+"""Dry run: computes the effect and estimated duration of a job without creating it (rest-122)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HEARTBEAT_INTERVALS: Final = (
     "SELECT rhythm / 1000, count(*) FROM device_state WHERE device IN numbers AND rhythm IS NOT NULL"
     " GROUP BY rhythm / 1000"
 )
-"""Intervals are rounded to seconds, so that there are few different ones."""
+"""Counts devices by heartbeat interval, rounded down to seconds so that there are few different ones."""
 
 _SECOND_MS: Final = 1000
 _MINUTE_MS: Final = 60_000
@@ -48,18 +48,18 @@ _INTERVAL_QUANTILE: Final = 0.9
 
 
 class FleetEstimate(NamedTuple):
-    """Facts about the devices that would be updated."""
+    """Values of the devices that a job would update, for the estimate of its duration."""
 
     bytes_per_second: float
-    """Transfer rate from gateways to devices."""
+    """Mean transfer rate from gateways to devices."""
     heartbeat_minutes: float
-    """Heartbeat interval in minutes that nine of ten devices keep or beat."""
+    """Heartbeat interval in minutes that nine of ten devices do not exceed."""
     busy: int
     """Number of devices that another open job still has to update."""
 
 
 async def load_fleet_estimate(database: Database, plan: JobPlan) -> FleetEstimate:
-    """Load the facts for the estimate of a job."""
+    """Load the values for the estimate of a job's duration."""
     rate = await database.read(_load_transfer_rate, select_method(plan.firmware.requirement))
     devices = array("q", plan.targets.list_eligible())
     queue_jobs = await database.read(conflicts.list_jobs_with_queue)
@@ -94,7 +94,7 @@ def _find_interval_quantile(intervals: Counter[int]) -> int:
 
 
 _MAX_EXAMPLES: Final = 20
-"""Maximum number of listed device ids."""
+"""Maximum number of device ids in a list of examples."""
 
 
 def build_dry_run(plan: JobPlan, estimate: FleetEstimate) -> DryRun:
@@ -147,7 +147,7 @@ def _build_refusals(plan: JobPlan) -> list[Refusal]:
 
 
 def _list_first_devices(plan: JobPlan) -> list[int]:
-    """List the devices that are updated first, in order."""
+    """List the devices that are updated first, at most `_MAX_EXAMPLES`, in order."""
     ranks = ((plan.waves.find_position(device).rank, device) for device in plan.targets.list_eligible())
     return [device for _, device in sorted(each for each in ranks if each[0] < _MAX_EXAMPLES)]
 
@@ -157,7 +157,7 @@ def _format_device_ids(numbers: Iterable[int]) -> list[str]:
 
 
 def _estimate_minutes(plan: JobPlan, method: UpdateMethod, estimate: FleetEstimate) -> float:
-    """Estimate the duration of a job without failures, by its tightest limit."""
+    """Estimate the duration of a job without failures: that of the limit which slows it down most."""
     body, waves = plan.job.body, len(plan.waves.planned)
     devices_by_gateway = Counter(target.gateway for target in plan.targets if target.exclusion is None)
     parallel = MAX_BROADCAST_DEVICES if method is UpdateMethod.BROADCAST else body.concurrency.per_gateway

@@ -1,6 +1,6 @@
 """Eligibility of the targets of a job: which devices are updated, and why others are excluded.
 
-A job may have a hundred thousand targets, so they are stored in arrays, and equal verdicts only once.
+A job may have a hundred thousand targets. To save memory they are kept in arrays, and equal results once.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ _FACTS: Final = (
     " ELSE id END AS behind, device.connected FROM device LEFT JOIN gateway ON gateway.device = id"
     " WHERE id IN numbers ORDER BY id"
 )
-"""Facts about devices. A claimed gateway is its own gateway."""
+"""Selects the registry data of devices. The gateway of a claimed gateway is the gateway itself."""
 
 _NO_GATEWAY: Final = -1
 
 
 class JobTarget(NamedTuple):
-    """Target device of a job."""
+    """Target device of a job with its eligibility."""
 
     device: int
     gateway: int | None
     from_version: str | None
-    """Running version; None if unknown."""
+    """Version that the device runs; None if unknown."""
     exclusion: Exclusion | None
-    """Reason why the device is not updated; None if it is."""
+    """Reason why the device is excluded; None if it will be updated."""
 
 
 class _Verdict(NamedTuple):
-    """Verdict shared by all devices with the same facts."""
+    """Result of the eligibility check, shared by all devices with the same model and versions."""
 
     from_version: str | None
     exclusion: Exclusion | None
 
 
 class ResolvedTargets:
-    """All targets of a job with their verdicts, in the order in which they were added."""
+    """Target devices of a job with their eligibility, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._devices = array("q")
@@ -87,7 +87,7 @@ class ResolvedTargets:
             )
 
     def list_eligible(self, *, connected: bool | None = None) -> Iterator[int]:
-        """Iterate over the eligible devices; with `connected`, over those that are, or are not, connected."""
+        """Iterate over the eligible devices: all (None), connected (True) or disconnected ones (False)."""
         rows = zip(self._devices, self._verdict_indexes, self._connected, strict=True)
         return (
             device
@@ -107,7 +107,10 @@ class ResolvedTargets:
     def add(
         self, rows: Sequence[Sequence[Any]], requirement: FirmwareRequirement, held_by: dict[int, int]
     ) -> None:
-        """Evaluate rows of the registry. `held_by` maps devices to a job that rejects newer jobs for them."""
+        """Check the eligibility of devices, given as rows of the registry, and add them.
+
+        `held_by` maps a device to an older job that rejects newer jobs for it.
+        """
         for device, model, hardware, firmware, beta, gateway, connected in rows:
             verdict = self._evaluate(DeviceFacts(model, hardware, firmware, beta), requirement)
             if verdict.exclusion is None and device in held_by:
@@ -136,7 +139,10 @@ class ResolvedTargets:
 async def evaluate_targets(
     database: Database, numbers: array[int], requirement: FirmwareRequirement, rejecting_jobs: Sequence[int]
 ) -> ResolvedTargets:
-    """Evaluate devices in short reads. `rejecting_jobs` reject newer jobs for their devices."""
+    """Check the eligibility of devices, page by page, and return them with the results.
+
+    `rejecting_jobs` are the open jobs that reject newer jobs for their devices.
+    """
     targets = ResolvedTargets()
     for page in split_pages(numbers):
         await database.read(_evaluate_page, page, requirement, rejecting_jobs, targets)

@@ -1,4 +1,4 @@
-"""Lookup of the released firmware of a job."""
+"""Loads the firmware of a job and checks that it is released."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ID: Final = re.compile(r"fw-[0-9a-f]{16}")
 
 
 class ReleasedFirmware(NamedTuple):
-    """Released firmware, with the requirements of firmware and job for a device."""
+    """Released firmware, with the requirements that a device must meet."""
 
     id: str
     size: int
@@ -30,7 +30,10 @@ class ReleasedFirmware(NamedTuple):
 
 
 def load_released_firmware(connection: Connection, body: NewJob) -> ReleasedFirmware:
-    """Load the firmware of a job. Raise `InvalidRequest` or `NotReleased` if it cannot be used (rest-118)."""
+    """Load the firmware of a job (rest-118).
+
+    Raise `InvalidRequest` if it does not exist, and `NotReleased` if it is not released or was withdrawn.
+    """
     is_valid_id = _ID.fullmatch(body.firmware_id)
     row = (
         connection.execute(select(firmware).where(firmware.c.id == body.firmware_id)).first()
@@ -52,9 +55,9 @@ def load_released_firmware(connection: Connection, body: NewJob) -> ReleasedFirm
 
 
 def lock_released_firmware(connection: Connection, firmware_id: str) -> None:
-    """Check that a firmware is released, and lock it until the transaction ends.
+    """Check that a firmware is released, and lock its row until the transaction ends.
 
-    A withdrawal waits for the lock, so it also cancels the job that is created in this transaction.
+    A withdrawal of the firmware waits for the lock, so it also cancels the job that this transaction creates.
     """
     query = select(firmware.c.state).where(firmware.c.id == firmware_id).with_for_update(read=True)
     _check_released(connection.execute(query).scalar())

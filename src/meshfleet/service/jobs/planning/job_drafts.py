@@ -1,8 +1,8 @@
 """Job drafts: the executions of a job are stored before the job becomes visible.
 
 A draft reserves the job number. Executions are inserted in chunks, so that other writers do not wait long.
-The row of the job follows in one last transaction, which publishes the draft. Drafts that are never published
-are swept, as are the rows of a deleted job, which becomes an abandoned draft.
+The last transaction inserts the row of the job, which publishes the draft. Drafts that are never published
+are removed later (swept). A deleted job becomes such a draft, so that its rows are removed in chunks, too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.idempotency import IdempotencyKey
 
 EXECUTIONS_PER_CHUNK: Final = 2000
-"""Executions inserted in one transaction. Other writers wait for it."""
+"""Maximum executions inserted in one transaction, because other writers wait for it."""
 
 _MAX_LISTED_DEVICES: Final = 100
 """Maximum device ids that are stored in the body of a job."""
@@ -50,10 +50,10 @@ _ROWS_PER_SWEEP: Final = 2000
 """Maximum rows removed in one transaction."""
 
 ABANDONED_AT: Final = 0
-"""`job_draft.created_at` of an abandoned draft and of a deleted job."""
+"""Value of `job_draft.created_at` that marks an abandoned draft or a deleted job for removal."""
 
 _PUBLISH_LOCK: Final = 0x6D66_6A6F
-"""Advisory lock on PostgreSQL: jobs are published one after another, so each sees all earlier ones."""
+"""Key of a PostgreSQL advisory lock: jobs are published one after another, so each sees all earlier ones."""
 
 _VARIABLE_COLUMNS: Final = (
     "device",
@@ -66,7 +66,7 @@ _VARIABLE_COLUMNS: Final = (
     "code",
     "reason",
 )
-"""Columns in which the executions of a new job differ."""
+"""Columns in which the executions of a new job differ from each other."""
 
 _INITIAL_VALUES: Final = {"attempt": 1, "progress": 0, "tries": 0, "beats": 0, "is_read": False, "version": 0}
 _DELETE_ROWS: Final = tuple(
@@ -83,7 +83,7 @@ _DELETE_ROWS: Final = tuple(
 
 
 ExecutionValues = tuple[Any, ...]
-"""Values of `_VARIABLE_COLUMNS`."""
+"""Values of `_VARIABLE_COLUMNS` for one execution."""
 
 
 class ConflictsChanged(Exception):
@@ -91,7 +91,7 @@ class ConflictsChanged(Exception):
 
 
 class JobPlan(NamedTuple):
-    """Everything that is stored when a job is created."""
+    """All data that is stored when a job is created."""
 
     job: ValidatedJob
     firmware: ReleasedFirmware
@@ -105,20 +105,20 @@ class JobPlan(NamedTuple):
 
 
 class JobDraft(NamedTuple):
-    """Reserved number of a job that is not visible yet."""
+    """Reserved number of a job that is not published yet."""
 
     number: int
     created_at: int
 
 
 class PublishedJob(NamedTuple):
-    """Published job."""
+    """Result of publishing a draft: the new job, or an earlier job with the same idempotency key."""
 
     number: int
     is_new: bool
     """False if an earlier request with the same idempotency key created the job, so the draft is unused."""
     superseded_jobs: tuple[int, ...] = ()
-    """Older jobs whose queued executions it supersedes."""
+    """Older jobs whose queued executions the new job supersedes."""
 
 
 def insert_draft(connection: Connection, now: int) -> JobDraft:
@@ -151,7 +151,8 @@ def insert_executions(connection: Connection, draft: JobDraft, rows: Sequence[Ex
 def publish_draft(connection: Connection, draft: JobDraft, plan: JobPlan, now: int) -> PublishedJob:
     """Publish a draft as a job, or return the earlier job with the same idempotency key.
 
-    Raise `ConflictsChanged` if the plan is outdated, and `Conflict` if the draft was swept meanwhile.
+    Raise `ConflictsChanged` if the jobs that reject newer jobs have changed since the plan was made, and
+    `Conflict` if the draft was swept meanwhile.
     """
     if connection.dialect.name != "sqlite":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PUBLISH_LOCK})")
@@ -184,7 +185,7 @@ def _check_parent(connection: Connection, job_number: int | None) -> None:
 def find_job_by_key(connection: Connection, key: IdempotencyKey) -> int | None:
     """Return the job that was created with an idempotency key; None if there is none (rest-25).
 
-    Raise `KeyReused` if its request was a different one (rest-26).
+    Raise `KeyReused` if the key was used for a different request (rest-26).
     """
     row = connection.execute(select(job.c.id, job.c.digest).where(job.c.key == key.name)).first()
     if row is None:
@@ -195,9 +196,9 @@ def find_job_by_key(connection: Connection, key: IdempotencyKey) -> int | None:
 
 
 def delete_draft_rows(connection: Connection, job_number: int) -> bool:
-    """Remove one chunk of rows of a draft or deleted job. Return False if none are left or it was published.
+    """Remove a limited number of rows of a draft or deleted job. The draft cannot be published after this.
 
-    The draft cannot be published after this.
+    Return False if no rows are left, or if the draft was already published.
     """
     abandon = update(job_draft).where(job_draft.c.id == job_number).values(created_at=ABANDONED_AT)
     if not connection.execute(abandon).rowcount:
@@ -212,9 +213,9 @@ def delete_draft_rows(connection: Connection, job_number: int) -> bool:
 
 
 def sweep_drafts(connection: Connection, before: int) -> bool:
-    """Remove one chunk of rows of a deleted job, or of a draft created before a time.
+    """Remove a limited number of rows of a deleted job, or of a draft created before the time `before`.
 
-    Return False if none are left. Call it until then, each time in its own transaction.
+    Return False if there is none left. Call this until then, each time in its own transaction.
     """
     query = select(job_draft.c.id).where(job_draft.c.created_at < before).order_by(job_draft.c.id).limit(1)
     number: int | None = connection.execute(query).scalar()
@@ -225,9 +226,9 @@ def sweep_drafts(connection: Connection, before: int) -> bool:
 
 
 def encode_job_body(body: NewJob) -> str:
-    """Encode the body of a job as JSON, with all defaults, because these may change in a later version.
+    """Encode the body of a job as JSON. Include default values, because they may change in a later version.
 
-    A long list of device ids is cut off: the executions have them all.
+    A long list of device ids is cut off: the executions store all devices.
     """
     ids = body.targets.device_ids
     if ids is not UNSET and len(ids) > _MAX_LISTED_DEVICES:
@@ -250,7 +251,7 @@ def _build_execution(target: JobTarget, waves: WaveAssignment, method: str) -> E
 
 
 def _find_initial_state(code: ExclusionCode) -> ExecutionState:
-    """Return the first state of an excluded device.
+    """Return the initial execution state of an excluded device.
 
     A device that reports the target version is queued, because its version is read before it is skipped.
     """
@@ -260,7 +261,7 @@ def _find_initial_state(code: ExclusionCode) -> ExecutionState:
 
 
 def _insert_job(connection: Connection, job_number: int, plan: JobPlan, now: int) -> None:
-    """Insert the row of a job with its tallies, its first transition and an audit record."""
+    """Insert the row of a job, its counts by wave and state, its first transition and an audit row."""
     body, key = plan.job.body, plan.idempotency_key
     counts, planned = _count_executions(plan), plan.waves.planned
     state_columns = _build_state_columns(plan, counts, now)
@@ -317,7 +318,7 @@ def _count_executions(plan: JobPlan) -> Counter[tuple[int, ExecutionState]]:
 def _build_state_columns(
     plan: JobPlan, counts: Counter[tuple[int, ExecutionState]], now: int
 ) -> dict[str, Any]:
-    """Return the state columns of a new job. Without a queued execution it is completed at once."""
+    """Return the state columns of a new job. A job without a queued execution is completed at once."""
     if ExecutionState.QUEUED not in {state for _, state in counts}:
         outcome = compute_outcome({state: count for (_, state), count in counts.items()})
         return {"state": str(JobState.COMPLETED), "outcome": str(outcome), "finished_at": now}

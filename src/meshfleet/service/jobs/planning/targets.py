@@ -1,6 +1,6 @@
-"""Targets of a job: all devices that any part of `targets` selects, each once (rest-116).
+"""Target devices of a job: all that the ids, labels or filter of `targets` select, each once (rest-116).
 
-They are loaded in many short reads, so that a large fleet does not block other readers.
+They are loaded page by page in short reads, so that a large fleet does not block other readers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 DEVICES_PER_PAGE: Final = 5000
-"""Maximum devices of one read."""
+"""Maximum devices that are read in one transaction."""
 
 _MAX_FAULTS: Final = 20
 """Maximum number of reported faults of one kind."""
@@ -42,7 +42,7 @@ _KNOWN_DEVICES: Final = "SELECT id FROM device WHERE id IN numbers"
 
 
 async def resolve_targets(database: Database, targets: Targets) -> array[int]:
-    """Return the numbers of all target devices, sorted. Raise `InvalidRequest` if there are none."""
+    """Return all target devices as sorted integers. Raise `InvalidRequest` if there are none."""
     found = array("q")
     if targets.device_ids is not UNSET:
         found.extend(await _find_by_id(database, targets.device_ids))
@@ -58,7 +58,7 @@ async def resolve_targets(database: Database, targets: Targets) -> array[int]:
 
 
 def split_pages(numbers: array[int], size: int = DEVICES_PER_PAGE) -> Iterator[array[int]]:
-    """Split numbers into pages."""
+    """Split an array into pages of `size` elements."""
     return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
@@ -68,7 +68,7 @@ async def _read_pages(
     read: Callable[[Connection, Value, int], Sequence[int]],
     criterion: Value,
 ) -> None:
-    """Append all pages of a query to `found`, each starting after the last device of the page before."""
+    """Call `read` for one page of devices after the other, and append all devices to `found`."""
     after = -1
     while True:
         page = await database.read(read, criterion, after)
@@ -79,7 +79,7 @@ async def _read_pages(
 
 
 async def _find_by_id(database: Database, texts: Sequence[str]) -> array[int]:
-    """Parse device ids. Raise `InvalidRequest` if one is malformed or unknown."""
+    """Parse device ids. Raise `InvalidRequest` if one is malformed or not in the registry."""
     numbers, faults = array("q"), list[Fault]()
     for index, text in enumerate(texts):
         try:
@@ -105,7 +105,7 @@ def _list_known_devices(connection: Connection, numbers: Sequence[int]) -> list[
 
 
 def _find_labels(connection: Connection, texts: Sequence[str]) -> list[int]:
-    """Return the numbers of labels. Raise `InvalidRequest` if one is malformed or unknown."""
+    """Return the database ids of labels. Raise `InvalidRequest` if one is malformed or does not exist."""
     numbers, faults = list[int](), list[Fault]()
     for index, text in enumerate(texts):
         field = f"targets.labels[{index}]"
@@ -126,14 +126,17 @@ def _find_labels(connection: Connection, texts: Sequence[str]) -> list[int]:
 
 
 def _list_labeled_devices(connection: Connection, number: int, after: int) -> Sequence[int]:
-    """Return the next devices with a label, after a device."""
+    """Return the page of devices with a label that follows the device `after`."""
     columns = device_label.c
     query = select(columns.device).where(columns.label == number, columns.device > after)
     return connection.scalars(query.order_by(columns.device).limit(DEVICES_PER_PAGE)).all()
 
 
 def _parse_filter(target_filter: TargetFilter) -> DeviceFilter:
-    """Parse a filter like that of the device list. Raise `InvalidRequest` if it is empty (rest-117)."""
+    """Parse `targets.filter`, which has the same fields as the filter of the device list.
+
+    Raise `InvalidRequest` if it is invalid or empty (rest-117).
+    """
     labels = (
         [target_filter.label] if isinstance(target_filter.label, str) else _get_optional(target_filter.label)
     )
@@ -168,7 +171,7 @@ async def _find_by_filter(database: Database, device_filter: DeviceFilter, found
 
 
 def _list_filtered_devices(connection: Connection, device_filter: DeviceFilter, after: int) -> list[int]:
-    """Return the next devices that match a filter, after a device."""
+    """Return the page of devices that match a filter and follow the device `after`."""
     selection = resolve_filter(connection, device_filter)
     if selection is None:
         return []

@@ -1,4 +1,4 @@
-"""Validation of a job request, before anything is loaded for it."""
+"""Validates the body of a new job: all checks that need no database."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 class ValidatedJob(NamedTuple):
-    """Valid job request. Its firmware and targets are not checked yet."""
+    """Body of a new job with valid names, waves and times. Its firmware and targets are not checked yet."""
 
     body: NewJob
-    """Body with normalized times."""
+    """Body in which `startAt` and `deadline` have the standard time format."""
     start_at: int | None
     deadline: int | None
 
 
 def validate_job(body: NewJob, now: int) -> ValidatedJob:
-    """Validate names, waves and times. Raise `InvalidRequest` with all faults."""
+    """Validate the names, waves and times of a new job. Raise `InvalidRequest` with all faults."""
     faults = [*_find_name_faults(body), *waves.find_wave_faults(body.waves)]
     start_at = _parse_time(body.start_at, "startAt", faults)
     deadline = _parse_time(body.deadline, "deadline", faults)
@@ -48,7 +48,10 @@ def validate_job(body: NewJob, now: int) -> ValidatedJob:
 
 
 def _find_name_faults(body: NewJob) -> Iterator[Fault]:
-    """Find the faults of names. They are shown on terminals, so invisible characters are not allowed."""
+    """Find the faults of job and wave names.
+
+    Names are shown on terminals, so invisible characters are not allowed.
+    """
     names = {"name": body.name, **{f"waves[{n}].name": each.name for n, each in enumerate(body.waves)}}
     for field, name in names.items():
         if name is None:

@@ -1,7 +1,7 @@
-"""Confirmation of an update (firmware-34).
+"""Confirmation of an update by the version that the device runs and by good heartbeats (firmware-34).
 
-The version is read after the first heartbeat, so that a failure shows early. It is read again after the last
-required heartbeat, because the device may have gone back to the old version meanwhile.
+The version is read after the first heartbeat, so that a failed update is noticed early. It is read again
+after the last required heartbeat, because the device may have gone back to the old version meanwhile.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 def handle_heartbeat(
     x: ExecutionRecord, event: HeartbeatReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Count a heartbeat. A bad one resets the count, unless its status is that from before the update."""
-    if x.beat_at is not None and event.at <= x.beat_at:  # another process has counted it
+    """Count a good heartbeat, and read the version when it is time. A bad heartbeat resets the count.
+
+    A heartbeat is good if its status is 0 or the same as before the update.
+    """
+    if x.beat_at is not None and event.at <= x.beat_at:  # another process has counted this heartbeat
         return Decision(x)
     fault = _find_heartbeat_fault(x, event.status)
     x = replace(
@@ -54,7 +57,7 @@ def _find_heartbeat_fault(x: ExecutionRecord, status: int | None) -> str | None:
 
 
 def _with_shorter_timeout(x: ExecutionRecord, context: UpdateContext) -> ExecutionRecord:
-    """Shorten the deadline of the confirmation if the heartbeat interval has become known meanwhile."""
+    """Shorten the deadline of the confirmation if the now known heartbeat interval allows it."""
     if x.expires is None or x.moved_at is None:
         return x
     return replace(x, expires=min(x.expires, x.moved_at + timeouts.compute_confirm_timeout(context)))
@@ -63,7 +66,7 @@ def _with_shorter_timeout(x: ExecutionRecord, context: UpdateContext) -> Executi
 def handle_version_response(
     x: ExecutionRecord, status: int, value: Any, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle the response to a version query: succeed, fail, or continue."""
+    """Handle the response to a version query: end the execution, fail it, or wait for more heartbeats."""
     version = parse_version(value) if status == Status.OK else None
     if version is None:
         return wait_until(replace(x, reason=describe_unreadable_response(status)), now + timeouts.RETRY_DELAY)
@@ -77,7 +80,7 @@ def handle_version_response(
 
 
 def continue_confirmation(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Read the version if no heartbeat is awaited for it."""
+    """Read the version if a version query failed or no heartbeats are required; otherwise wait for one."""
     if x.step is UpdateStep.CONFIRM_VERSION or not context.spec.heartbeats:
         return issue_request(x, build_version_query(UpdateStep.CONFIRM_VERSION), now)
     return wait_until(x, now + timeouts.LOST_REQUEST_TIMEOUT)

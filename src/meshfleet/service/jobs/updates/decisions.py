@@ -1,4 +1,4 @@
-"""Decisions about an execution: send a request, wait, enter a state, retry, or end."""
+"""Builds decisions about an execution: send a request, wait, enter a state, retry, or end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def issue_request(x: ExecutionRecord, request: UpdateRequest, now: int, cause: str = "") -> Decision:
-    """Send a request. If its result is lost, the execution is due again after a timeout."""
+    """Decide to send a request. If its result is lost, the execution is due again after a timeout."""
     until = now + timeouts.LOST_REQUEST_TIMEOUT
     if x.final_until is not None:
         until = min(until, x.final_until)
@@ -35,7 +35,10 @@ def issue_request(x: ExecutionRecord, request: UpdateRequest, now: int, cause: s
 
 
 def wait_until(x: ExecutionRecord, until: int) -> Decision:
-    """Make the execution due at a time, or at an earlier deadline. Suspended deadlines do not count."""
+    """Let the execution wait until a time, or until its next deadline if that is earlier.
+
+    Deadlines do not count while the timers of the execution are suspended.
+    """
     if x.suspended_at is not None:
         return Decision(replace(x, due=until))
     deadlines = list_deadlines(x) if x.final_until is None else (x.final_until,)
@@ -43,13 +46,13 @@ def wait_until(x: ExecutionRecord, until: int) -> Decision:
 
 
 def list_deadlines(x: ExecutionRecord) -> tuple[int, ...]:
-    """Return the deadlines of an execution: of its state, and of the whole update unless it is staged."""
+    """Return the deadline of the current state and, unless the image is staged, of the whole update."""
     deadlines = (x.expires, None if x.state is S.STAGED else x.total_until)
     return tuple(each for each in deadlines if each is not None)
 
 
 def enter_state(x: ExecutionRecord, state: S, cause: str, context: UpdateContext, now: int) -> Decision:
-    """Enter the next state of an update and decide its first step."""
+    """Enter the next state of an update, and decide the first request or wait in it."""
     states.check_execution_transition(x.state, state)
     leaves_stage = x.state is S.STAGED and x.total_until is not None
     x = replace(
@@ -81,7 +84,7 @@ def _find_state_timeout(state: S, context: UpdateContext) -> int:
 
 
 def _decide_on_entry(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Decide the first step in a new state."""
+    """Decide the first request or wait in the state that the execution has entered."""
     match x.state:
         case S.TRANSFERRING:
             member_delay = 0 if context.is_batch_leader(x.device) else timeouts.BATCH_MEMBER_DELAY
@@ -98,7 +101,7 @@ def _decide_on_entry(x: ExecutionRecord, context: UpdateContext, now: int) -> De
 
 
 def request_apply(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Request that the device starts its staged image, or wait until it may."""
+    """Send the command to start the staged image, or wait until the device may start it."""
     request = DRIVERS[x.method].build_apply()
     x = replace(x, progress=100)
     if request is None or not may_apply(context):
@@ -112,7 +115,7 @@ def request_apply(x: ExecutionRecord, context: UpdateContext, now: int) -> Decis
 
 
 def may_apply(context: UpdateContext) -> bool:
-    """Return whether devices may start their staged image."""
+    """Return whether devices of the job may start their staged image now."""
     return not context.spec.is_canceling and (context.spec.is_applied or not context.spec.stage)
 
 
@@ -123,7 +126,7 @@ WAIT_CANCELING: Final = "canceling"
 def end_execution(
     x: ExecutionRecord, state: S, cause: str, now: int, code: ReasonCode | None = None
 ) -> Decision:
-    """End an execution in a terminal state."""
+    """End an execution in the terminal state `state`."""
     states.check_execution_transition(x.state, state)
     succeeded = state is S.SUCCEEDED
     x = replace(
@@ -145,7 +148,7 @@ def end_execution(
 def fail_execution(
     x: ExecutionRecord, code: ReasonCode, cause: str, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle a failed or rejected update: retry it if another attempt may succeed, and end it otherwise."""
+    """Handle a failed update: retry it if another attempt may succeed, and otherwise end it."""
     if context.spec.is_canceling and S.CANCELED in states.EXECUTION_TRANSITIONS[x.state]:
         return end_execution(x, S.CANCELED, cause, now, ReasonCode.CANCELED)
     if code in REJECTION_CODES and S.REJECTED in states.EXECUTION_TRANSITIONS[x.state]:
@@ -156,13 +159,13 @@ def fail_execution(
 def time_out_execution(
     x: ExecutionRecord, code: ReasonCode, cause: str, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle a missed deadline: retry or end, and abort the update on the device if possible."""
+    """Handle a missed deadline: retry or end the execution; abort the update on the device if possible."""
     decision = _retry_or_end(S.TIMED_OUT, x, code, cause, context=context, now=now)
     return decision._replace(abort_request=_build_final_abort(x))
 
 
 def remove_execution(x: ExecutionRecord, now: int) -> Decision:
-    """End the execution of a removed device, and abort its update if that is still possible."""
+    """End the execution of a device that was removed from the registry; abort its update if possible."""
     decision = end_execution(
         x, S.REMOVED, "the device was removed from the registry", now, ReasonCode.REMOVED
     )
@@ -170,12 +173,12 @@ def remove_execution(x: ExecutionRecord, now: int) -> Decision:
 
 
 def reject_execution(x: ExecutionRecord, cause: str, now: int) -> Decision:
-    """End an execution whose request the device or gateway rejected for good."""
+    """End an execution as REJECTED: the device or gateway would reject the request every time."""
     return end_execution(x, S.REJECTED, cause, now, ReasonCode.REFUSED)
 
 
 def cancel_execution(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Abort the update, unless the device has gone too far: then wait for the outcome (I11)."""
+    """Abort the update on the device. If it can no longer be aborted, wait for its outcome (I11)."""
     request = DRIVERS[x.method].build_abort()
     if (cause := _explain_nothing_to_abort(x)) is not None:
         return end_execution(x, S.CANCELED, cause, now, ReasonCode.CANCELED)
@@ -196,7 +199,7 @@ def cancel_execution(x: ExecutionRecord, context: UpdateContext, now: int) -> De
 
 
 def _explain_nothing_to_abort(x: ExecutionRecord) -> str | None:
-    """Return why there is nothing to abort on the device; None if there is."""
+    """Return why the device has no update to abort; None if it may have one."""
     if x.step is UpdateStep.UNSENT:
         return "canceled before the start command was sent"
     cause = "canceled before the transfer started"
@@ -210,14 +213,14 @@ def _explain_nothing_to_abort(x: ExecutionRecord) -> str | None:
 
 
 def _only_read_version(x: ExecutionRecord) -> bool:
-    """Return whether this attempt has only read the version, and is not part of a broadcast."""
+    """Return whether this attempt has sent nothing but version queries, and is not part of a broadcast."""
     return (
         x.state is S.DISPATCHED and x.step is UpdateStep.RECHECK_VERSION and not x.tries and x.batch is None
     )
 
 
 def add_stop_cause(decision: Decision, spec: UpdateSpec) -> Decision:
-    """Add the reason why the job was stopped to a canceled execution, unless a user canceled the job."""
+    """Add to a canceled execution why its job was canceled, unless a user canceled the job."""
     x = decision.execution
     if x.state is not S.CANCELED or spec.stop_cause in (None, StopCause.USER):
         return decision
@@ -231,10 +234,10 @@ def cancel_idle_execution(x: ExecutionRecord, now: int) -> Decision:
 
 
 def is_past_abort(x: ExecutionRecord) -> bool:
-    """Return whether the update can no longer be aborted and must be followed to its end."""
+    """Return whether the update can no longer be aborted, so that its outcome is awaited."""
     if DRIVERS[x.method].build_abort() is None:
         return True
-    # The broadcast is over or never started: the device is queried, and the gateway gets no further request.
+    # In these steps the broadcast is over or never started: only the device is queried, not the gateway.
     device_steps = (
         (UpdateStep.DEVICE_STATE, UpdateStep.RECHECK_VERSION)
         if x.batch is not None
@@ -285,7 +288,7 @@ def _requeue_attempt(
 def _build_final_abort(x: ExecutionRecord) -> UpdateRequest | None:
     """Build the request that aborts an update in progress; None if there is nothing to abort.
 
-    It goes to the device even in a broadcast, which continues for the other devices.
+    The request goes to the device even in a broadcast: the broadcast continues for the other devices.
     """
     is_untouched = x.step in (UpdateStep.BUSY_ELSEWHERE, UpdateStep.CHECK_REPORTED, UpdateStep.UNSENT)
     if x.state not in states.CANCELABLE_STATES or x.method is UpdateMethod.NORDIC_DFU or is_untouched:

@@ -1,4 +1,7 @@
-"""Update drivers: requests and responses of the methods download, broadcast and Nordic DFU."""
+"""Update drivers: build the requests and parse the responses of download, broadcast and Nordic DFU.
+
+Numbers such as 8120 are property identifiers of the protocol.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ if TYPE_CHECKING:
 
 
 ABORT_ACTION, APPLY_ACTION = 0, 1
-"""Actions of 8122 and 8126 (firmware-7)."""
+"""Actions that are written to properties 8122 and 8126 (firmware-7)."""
 
 APPLY_AT_ONCE, STAGE_ONLY = 0, 1
-"""Types of 8121 and 8124 (firmware-3)."""
+"""Start types that are written to properties 8121 and 8124 (firmware-3)."""
 
 _STATES_BY_NAME: Final = {state.name.lower(): state for state in UpdateState}
 
@@ -37,11 +40,11 @@ class ProgressReport(NamedTuple):
     percent: int
     error: int
     is_ours: bool
-    """Whether the report is about this image and this device."""
+    """Whether the report is about this update: the same image and, for Nordic DFU, the same device."""
 
 
 class UpdateDriver(Protocol):
-    """Update method. A driver builds requests and parses responses; it sends nothing."""
+    """Protocol of an update method: builds requests and parses responses, but sends nothing."""
 
     needs_dfu: bool
     """Whether the device must be in DFU mode before the transfer starts."""
@@ -50,7 +53,7 @@ class UpdateDriver(Protocol):
         """Build the command that starts the transfer."""
 
     def build_state_query(self, execution: ExecutionRecord) -> UpdateRequest:
-        """Build the query for the progress."""
+        """Build the query for the progress of the transfer."""
 
     def build_apply(self) -> UpdateRequest | None:
         """Build the command to start the staged image; None if devices start it by themselves."""
@@ -65,17 +68,20 @@ class UpdateDriver(Protocol):
 
 
 def build_image_fields(spec: UpdateSpec) -> dict[str, Any]:
-    """Return the fields that identify the image in a value (firmware-1)."""
+    """Return the fields that identify the firmware image in requests and reports (firmware-1)."""
     return {"modelNumber": int(spec.model, 16), "version": str(spec.version)}
 
 
 def find_start_type(spec: UpdateSpec) -> int:
-    """Return the start type: whether the device starts the image at once, or only stages it."""
+    """Return the start type, which says whether the device starts the image at once or only stages it."""
     return STAGE_ONLY if spec.stage and not spec.is_applied else APPLY_AT_ONCE
 
 
 def parse_state(value: Any, spec: UpdateSpec) -> ProgressReport | None:
-    """Parse the fields common to 8120, 8125 and 8130 (firmware-4); None if they cannot be decoded."""
+    """Parse the fields that 8120, 8125 and 8130 have in common (firmware-4).
+
+    Return None if they cannot be decoded.
+    """
     if not isinstance(value, dict):
         return None
     state = _STATES_BY_NAME.get(str(value.get("state")))
@@ -102,13 +108,17 @@ def parse_version(value: Any) -> Version | None:
 # Broadcast: the gateway sends one image to many connected devices at once (firmware-24).
 
 MAX_BROADCAST_DEVICES: Final = 200
-"""Maximum devices of one broadcast. The list in 8124 is limited to 255."""
+"""Maximum devices of one broadcast. Property 8124 can list at most 255."""
 
 _BROADCAST_STATES: Final = frozenset({ExecutionState.DISPATCHED, ExecutionState.TRANSFERRING})
 
 
 class BroadcastDriver:
-    """Broadcast: 8124 starts, 8125 (gateway) and 8120 (device) are the progress, 8126 applies or aborts."""
+    """Driver of the method broadcast.
+
+    Writing 8124 of the gateway starts the broadcast, and writing 8126 applies or aborts it. The progress is
+    read from 8125 of the gateway, or from 8120 of the device once the broadcast is over.
+    """
 
     needs_dfu = False
 
@@ -125,7 +135,7 @@ class BroadcastDriver:
         )
 
     def build_state_query(self, execution: ExecutionRecord) -> UpdateRequest:
-        """Build the query to the gateway, or to the device once the broadcast is over."""
+        """Build the query for the progress: to the gateway, or to the device once the broadcast is over."""
         if execution.step is UpdateStep.DEVICE_STATE or execution.state not in _BROADCAST_STATES:
             return build_device_request(
                 UpdateStep.DEVICE_STATE, Operation.READ_DECODED, "firmware-update-state"
@@ -146,7 +156,7 @@ class BroadcastDriver:
         spec: UpdateSpec,
         execution: ExecutionRecord,  # noqa: ARG002 # other drivers need it
     ) -> ProgressReport | None:
-        """Parse 8125, or 8120, which starts with the same fields."""
+        """Parse the progress from 8125 or 8120: both start with the same fields."""
         return parse_state(value, spec)
 
 
@@ -160,7 +170,11 @@ def _build_broadcast_control(step: UpdateStep, action: int) -> UpdateRequest:
 
 
 class DownloadDriver:
-    """Download: 8121 of the device starts, 8120 is the progress, 8122 applies or aborts."""
+    """Driver of the method download.
+
+    Writing 8121 of the device starts the download, 8120 contains the progress, and writing 8122 applies or
+    aborts it.
+    """
 
     needs_dfu = False
 
@@ -170,7 +184,7 @@ class DownloadDriver:
         return build_device_request(UpdateStep.START, Operation.WRITE_DECODED, "start-firmware-update", value)
 
     def build_state_query(self, execution: ExecutionRecord) -> UpdateRequest:  # noqa: ARG002 # as all drivers
-        """Build the query to the device."""
+        """Build the query for the progress to the device."""
         return build_device_request(UpdateStep.STATE, Operation.READ_DECODED, "firmware-update-state")
 
     def build_apply(self) -> UpdateRequest:
@@ -187,7 +201,7 @@ class DownloadDriver:
         spec: UpdateSpec,
         execution: ExecutionRecord,  # noqa: ARG002 # other drivers need it
     ) -> ProgressReport | None:
-        """Parse 8120."""
+        """Parse the progress from 8120."""
         return parse_state(value, spec)
 
 
@@ -198,16 +212,23 @@ def _build_update_control(step: UpdateStep, action: int) -> UpdateRequest:
 # Nordic DFU: the gateway sends the image to a device in DFU mode (firmware-26).
 
 _DFU_MODE: Final = 1
-"""Value of DFU mode in 8111."""
+"""Value of property 8111 that means DFU mode."""
 
 
 class NordicDfuDriver:
-    """Nordic DFU: 8110 or 8111 switches to DFU mode, 8131 of the gateway starts, 8130 is the progress."""
+    """Driver of the method Nordic DFU.
+
+    Writing 8110 or 8111 switches the device to DFU mode. Writing 8131 of the gateway starts the transfer, and
+    8130 of the gateway contains the progress.
+    """
 
     needs_dfu = True
 
     def build_mode_switch(self, spec: UpdateSpec, execution: ExecutionRecord) -> UpdateRequest:
-        """Build the command that switches the device to DFU mode; an nRF51 device through its gateway."""
+        """Build the command that switches the device to DFU mode.
+
+        It goes to the device itself, or for an nRF51 device to its gateway.
+        """
         if is_nrf51(spec.model):
             value = {"mac": mac_from_int(execution.device), "mode": _DFU_MODE}
             return build_gateway_request(
@@ -221,7 +242,7 @@ class NordicDfuDriver:
         return build_gateway_request(UpdateStep.START, Operation.WRITE_DECODED, "start-nordic-dfu", value)
 
     def build_state_query(self, execution: ExecutionRecord) -> UpdateRequest:  # noqa: ARG002 # as all drivers
-        """Build the query to the gateway."""
+        """Build the query for the progress to the gateway."""
         return build_gateway_request(UpdateStep.STATE, Operation.READ_DECODED, "nordic-dfu-state")
 
     def build_apply(self) -> None:
@@ -233,7 +254,7 @@ class NordicDfuDriver:
     def parse_progress(
         self, value: Any, spec: UpdateSpec, execution: ExecutionRecord
     ) -> ProgressReport | None:
-        """Parse 8130, which may be about another device."""
+        """Parse the progress from 8130. It may be that of another device; `is_ours` is False then."""
         report = parse_state(value, spec)
         if report is None:
             return None

@@ -1,7 +1,7 @@
-"""Gateway outages: the timers of an execution are suspended while nothing can be sent to it (firmware-39).
+"""Gateway outages: the timers of an execution stop while no request can be sent to its device (firmware-39).
 
-Within one attempt the timers are suspended for at most the queue timeout of the job. Then they run on, so
-every execution ends.
+Within one attempt the timers are suspended for at most the queue timeout of the job. Then they continue, so
+that every execution ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ WAIT_GATEWAY_OFFLINE: Final = "gateway-offline"
 
 
 def suspend_timers(x: ExecutionRecord, context: UpdateContext, now: int) -> ExecutionRecord:
-    """Suspend the timers, unless the execution is being canceled or has no outage time left."""
+    """Suspend the timers of an execution.
+
+    They continue if the execution is being canceled or has used up its maximum suspension.
+    """
     left = _find_outage_left(x, context)
     if x.waiting == WAIT_CANCELING or left <= 0:
         return replace(x, outage_left=left)
@@ -50,12 +53,12 @@ def resume_timers(x: ExecutionRecord, context: UpdateContext, now: int) -> Execu
 
 
 def find_suspension_end(x: ExecutionRecord, context: UpdateContext) -> int:
-    """Return until when the timers of a suspended execution may stay suspended."""
+    """Return the time at which suspended timers must continue."""
     return (x.suspended_at or 0) + _find_outage_left(x, context)
 
 
 def handle_gateway_disconnect(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Suspend the timers until the gateway reconnects. A staged image needs no gateway."""
+    """Suspend the timers until the gateway reconnects. A device with a staged image needs no gateway."""
     if x.state is S.STAGED or x.waiting in (WAIT_CANCELING, WAIT_GATEWAY_OFFLINE):
         return Decision(x)
     x = suspend_timers(x, context, now)
@@ -68,8 +71,8 @@ def handle_gateway_disconnect(x: ExecutionRecord, context: UpdateContext, now: i
 def _find_outage_left(x: ExecutionRecord, context: UpdateContext) -> int:
     """Return for how many more milliseconds the timers may be suspended in this attempt.
 
-    A gateway that is updated itself disconnects while it restarts: it gets no more time than a restart may
-    take.
+    A gateway that is updated itself disconnects while it restarts: its timers are suspended for at most as
+    long as a restart may take.
     """
     if x.outage_left is not None:
         return x.outage_left

@@ -29,23 +29,23 @@ class ResponseReceived(NamedTuple):
     status: int
     value: Any = None
     is_shared: bool = False
-    """Whether the request was sent by another member of the same broadcast."""
+    """Whether the request was sent for another device of the same broadcast."""
 
 
 class RequestNotSent(NamedTuple):
-    """A request of the execution was not sent."""
+    """A request of the execution could not be sent, so no device or gateway received it."""
 
     step: UpdateStep
     reason: str
 
 
 class RequestUnanswered(NamedTuple):
-    """No response arrived. The request may have been carried out nevertheless."""
+    """No response to a request of the execution arrived. The device may have executed it nevertheless."""
 
     step: UpdateStep
     reason: str
     is_connection_lost: bool = False
-    """Whether the connection to the gateway was lost, so that the silence says nothing about the device."""
+    """Whether the connection to the gateway was lost: then the device may be well, although it is silent."""
 
 
 class HeartbeatReceived(NamedTuple):
@@ -53,7 +53,7 @@ class HeartbeatReceived(NamedTuple):
 
     status: int
     at: int
-    """Time in milliseconds, by the clock of the device or gateway that reported it."""
+    """Time of the heartbeat in milliseconds, by the clock of the device or gateway that reported it."""
 
 
 class DfuModeSeen(NamedTuple):
@@ -63,7 +63,7 @@ class DfuModeSeen(NamedTuple):
     parent: int | None
     rssi: int | None
     has_free_slot: bool = True
-    """Whether that gateway can host one more update."""
+    """Whether one more update may run through that gateway."""
 
 
 class GatewayDisconnected(NamedTuple):
@@ -92,10 +92,10 @@ UpdateEvent = (
 
 
 class UpdateStep(StrEnum):
-    """Purpose of a request of a job, or what an execution waits for between two requests."""
+    """Purpose of the last request of an execution, or what the execution waits for without a request."""
 
     RECHECK_VERSION = "look"
-    """Read the version before another attempt: an earlier one may have installed it."""
+    """Read the version before the start command is sent again: the device may already run the new version."""
     CHECK_REPORTED = "check"
     """Read the version of a device that reports the target version, before it is skipped."""
     ENTER_DFU = "mode"
@@ -103,7 +103,7 @@ class UpdateStep(StrEnum):
     START = "start"
     STATE = "state"
     BUSY_ELSEWHERE = "foreign"
-    """No request: the device or gateway is busy with an update of another origin."""
+    """No request: the device or gateway is busy with an update that is not part of this job."""
     UNSENT = "unsent"
     """No request: the start command was never sent in this attempt."""
     DEVICE_STATE = "own-state"
@@ -112,15 +112,15 @@ class UpdateStep(StrEnum):
     ABORT = "abort"
     CONFIRM_VERSION = "version"
     FINAL_ABORT = "parting"
-    """Abort an update that is given up. The response changes nothing."""
+    """Abort an update that is given up. The response to this request is ignored."""
 
 
 START_STEPS: Final = frozenset({UpdateStep.START, UpdateStep.ENTER_DFU})
-"""Steps of the commands that start an update."""
+"""Steps whose requests start an update on the device."""
 
 
 class UpdateRequest(NamedTuple):
-    """A request to be sent."""
+    """Request that the state machine wants to send to a device or gateway."""
 
     step: UpdateStep
     targets_gateway: bool
@@ -153,10 +153,10 @@ class UpdateSpec(Struct, frozen=True, kw_only=True):
     size: int
     stage: bool
     is_applied: bool
-    """Whether devices may start an image that they have staged."""
+    """Whether a user has applied the job: devices may start an image that they have staged."""
     is_canceling: bool
     stop_cause: StopCause | None = None
-    """Why the job is being canceled."""
+    """Why the job is being canceled; None if it is not."""
     last_wave: int = 0
     transferring_count: int = 0
     """Number of devices of the job that are receiving the image now."""
@@ -169,31 +169,31 @@ class UpdateSpec(Struct, frozen=True, kw_only=True):
 
 
 class UpdateContext(Struct, frozen=True, kw_only=True):
-    """Parameters of the job and current facts about one device."""
+    """Parameters of the job and current data of one device, on which a decision depends."""
 
     spec: UpdateSpec
     gateway: int
-    """Gateway for requests to the device."""
+    """Gateway through which requests to the device are sent."""
     rate: float
-    """Expected transfer rate of its gateway, in bytes per second."""
+    """Expected transfer rate from this gateway to the device, in bytes per second."""
     heartbeat_interval: int | None
     """Usual time between two heartbeats, in milliseconds; None if unknown."""
     status: int | None = None
-    """Status of its last heartbeat; None if there was none."""
+    """Status of the last heartbeat of the device; None if there was none."""
     beat_at: int | None = None
-    """Time of its last heartbeat, by the clock of the device or gateway that reported it."""
+    """Time of the last heartbeat in milliseconds, by the clock of the device or gateway that reported it."""
     batch: tuple[int, ...] = ()
-    """In a broadcast: devices in the same state, sorted. They get the same requests."""
+    """In a broadcast: devices whose executions are in the same state, sorted. One sends requests for all."""
     is_batch_complete: bool = True
-    """In a broadcast: whether the versions of all members in this state are known."""
+    """In a broadcast: whether the version of every device in this state has been read."""
 
     def is_batch_leader(self, device: int) -> bool:
-        """Return whether this device sends the requests for the whole broadcast."""
+        """Return whether the execution of this device sends the requests for the whole broadcast."""
         return not self.batch or self.batch[0] == device
 
 
 class ExecutionRecord(Struct, frozen=True, kw_only=True):
-    """Row of the table `execution`."""
+    """Row of the table `execution`: the update of one device in a job."""
 
     job: int
     device: int
@@ -229,7 +229,7 @@ class ExecutionRecord(Struct, frozen=True, kw_only=True):
 
 
 class Decision(NamedTuple):
-    """Decision of the state machine about an execution."""
+    """Decision of the state machine: the changed execution, and the requests to send."""
 
     execution: ExecutionRecord
     cause: str = ""

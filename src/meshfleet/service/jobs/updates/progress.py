@@ -1,4 +1,4 @@
-"""Progress of an update, as the device or its gateway reports it."""
+"""Handles progress reports: decides how an execution continues after a report of its device or gateway."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _REST_STATES: Final = frozenset({UpdateState.IDLE, UpdateState.DONE, UpdateState
 def handle_progress(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Handle a progress report of the update."""
+    """Handle a progress report: follow the reported state, wait, query again, or fail the execution."""
     if x.state is S.DISPATCHED:
         return _handle_start_progress(x, report, context, now, is_shared=is_shared)
     if not report.is_ours or report.state is UpdateState.IDLE:
@@ -76,7 +76,7 @@ def handle_progress(
 def _handle_start_progress(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Find out from a progress report whether a start command without response was carried out."""
+    """Find out from a progress report whether the device has executed a start command without response."""
     if context.spec.is_canceling and report.state in (UpdateState.IDLE, UpdateState.FAILED):
         return cancel_idle_execution(x, now)
     if (
@@ -104,7 +104,7 @@ def _handle_start_progress(
 
 
 def _may_still_start(x: ExecutionRecord, context: UpdateContext, now: int) -> bool:
-    """Return whether a device that accepted the start and shows no progress may still start."""
+    """Return whether a device that accepted the start command but shows no progress may still start."""
     if x.state is not S.TRANSFERRING or x.progress or x.final_until is not None:
         return False
     return x.moved_at is not None and now < x.moved_at + timeouts.compute_first_progress_timeout(context.spec)
@@ -113,14 +113,14 @@ def _may_still_start(x: ExecutionRecord, context: UpdateContext, now: int) -> bo
 def _handle_unknown_update(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Handle a report of a device or gateway that does not know this update: not yet, or no longer."""
+    """Handle a report that does not show this update: it has not started yet, or the device has lost it."""
     if x.state is S.APPLYING and report.state is UpdateState.IDLE:
         return enter_state(x, S.CONFIRMING, "the device has restarted", context, now)
     if report.state in _REST_STATES and _may_still_start(x, context, now):
         return wait_until(
             x, now + timeouts.STATE_QUERY_DELAY + (timeouts.BATCH_MEMBER_DELAY if is_shared else 0)
         )
-    if report.state is UpdateState.IDLE:  # it may have restarted, with the new version or without
+    if report.state is UpdateState.IDLE:  # the device may have restarted, with the new or the old version
         return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
     return fail_execution(x, ReasonCode.OVERRIDDEN, "another update replaced this one", context, now)
 
@@ -139,24 +139,24 @@ def _handle_failure(x: ExecutionRecord, report: ProgressReport, context: UpdateC
 
 
 def _recheck_version(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Read the version before anything is started; devices of a broadcast one after another."""
+    """Read the version before the start command is sent again; in a broadcast, one device after another."""
     if not context.batch or x.final_until is not None:
         return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
     return wait_until(replace(x, step=UpdateStep.RECHECK_VERSION), now + _compute_batch_delay(x, context))
 
 
 def _is_broadcast_report(x: ExecutionRecord) -> bool:
-    """Return whether a progress report concerns the whole broadcast."""
+    """Return whether a progress report for this execution concerns a whole broadcast."""
     return x.method is UpdateMethod.BROADCAST and x.step is not UpdateStep.DEVICE_STATE
 
 
 def query_device_state(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Query each device itself from now on, because its broadcast is over; one device after another."""
+    """Query the device itself from now on, because its broadcast is over; one device after another."""
     return wait_until(replace(x, step=UpdateStep.DEVICE_STATE), now + _compute_batch_delay(x, context))
 
 
 def _compute_batch_delay(x: ExecutionRecord, context: UpdateContext) -> int:
-    """Return how long a device of a broadcast waits while others are queried, in milliseconds."""
+    """Return how many milliseconds a device of a broadcast waits while those before it are queried."""
     return context.batch.index(x.device) * timeouts.BATCH_QUERY_SPACING if x.device in context.batch else 0
 
 
@@ -177,7 +177,7 @@ def _follow_state(
 def _stay_in_state(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    if x.state is S.STAGED:  # it did not start: the command is sent again later
+    if x.state is S.STAGED:  # the device did not start the image: the command is sent again later
         return wait_until(replace(x, step=UpdateStep.APPLY), now + timeouts.APPLY_RETRY_DELAY)
     if x.state is not S.TRANSFERRING:
         return wait_until(x, now + timeouts.STATE_QUERY_DELAY)

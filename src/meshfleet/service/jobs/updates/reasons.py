@@ -1,4 +1,4 @@
-"""Reasons of unsuccessful updates: stable codes, sentences for users, and which failures are retried."""
+"""Reasons why updates fail or end early: codes for programs, texts for users, which ones are retried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReasonCode(StrEnum):
-    """Stable code of a reason, for programs."""
+    """Code of the reason why an update failed, ended early or is retried. Programs rely on it."""
 
     NO_IMAGE = "NO_IMAGE"
     WRONG_MODEL = "WRONG_MODEL"
@@ -35,7 +35,7 @@ class ReasonCode(StrEnum):
     WRONG_VERSION = "WRONG_VERSION"
     NOT_CONFIRMED = "NOT_CONFIRMED"
     NEVER_BEGUN = "NEVER_BEGUN"
-    """The execution waited in the queue until its timeout."""
+    """The execution waited in the queue until the queue timeout."""
     MISREPORTED = "MISREPORTED"
     """The device reports the target version, but runs another one."""
     CANCELED = "CANCELED"
@@ -58,7 +58,7 @@ RETRYABLE_CODES: Final = frozenset(
         ReasonCode.STALLED,
     }
 )
-"""Failures that another attempt may avoid. A device that had problems with the new version is not retried."""
+"""Failures after which another attempt may succeed. Problems with the new version itself are not retried."""
 
 UNCERTAIN_CODES: Final = frozenset(
     {ReasonCode.NOT_STARTED, ReasonCode.STALLED, ReasonCode.TRANSFER_LOST, ReasonCode.OVERRIDDEN}
@@ -66,7 +66,7 @@ UNCERTAIN_CODES: Final = frozenset(
 """Failures after which the device may run the new version nevertheless."""
 
 REJECTION_CODES: Final = frozenset({ReasonCode.WRONG_MODEL, ReasonCode.DOWNGRADE, ReasonCode.REFUSED})
-"""Failures that would occur again in every attempt."""
+"""Failures that would occur again in every attempt: they end the execution as REJECTED."""
 
 ERROR_REASONS: Final[Mapping[int, tuple[ReasonCode, str]]] = {
     UpdateErrorCode.NO_IMAGE: (ReasonCode.NO_IMAGE, "the gateway could not download the image"),
@@ -110,10 +110,10 @@ STOP_CAUSE_TEXTS: Final[Mapping[StopCause, str]] = {
     StopCause.RELEASE_WITHDRAWN: "the firmware was withdrawn",
     StopCause.DEADLINE: "the deadline of the job has passed",
 }
-"""Reason of executions that end because their job is being canceled."""
+"""Text of the reason of executions that end because their job is being canceled, by cause."""
 
 STOPPED_TEXT: Final = "the job was canceled, and the update was stopped"
-"""Reason of an execution that was aborted in time."""
+"""Reason of an execution whose update was aborted in time after its job was canceled."""
 
 
 def describe_status(status: int) -> str:
@@ -122,7 +122,7 @@ def describe_status(status: int) -> str:
 
 
 def describe_heartbeat(status: int) -> str:
-    """Return the text of a heartbeat whose status is not good."""
+    """Return the text for a heartbeat with a bad status."""
     return f"a heartbeat reported status {status}"
 
 
@@ -132,6 +132,6 @@ def describe_unreadable_response(status: int) -> str:
 
 
 def describe_error(error: int, percent: int) -> tuple[ReasonCode, str]:
-    """Return the reason of an error that the device reports, with the percentage at which it occurred."""
+    """Return reason code and text of an error that a device reported at `percent` of the transfer."""
     code, text = ERROR_REASONS.get(error, (ReasonCode.TRANSFER_LOST, f"the device reports error {error}"))
     return code, text.format(percent=percent)

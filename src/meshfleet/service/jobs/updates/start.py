@@ -1,4 +1,8 @@
-"""Start of an update: the delay between tries grows, and no start is repeated before the state was read."""
+"""Starts an update: sends the start command, and sends it again if it fails.
+
+The delay between tries grows. A start command whose result is unknown is sent again only after the state of
+the device was read.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +46,9 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
 ) -> Decision:
     """Start a queued execution.
 
-    `is_leader`: this device sends the start command of its broadcast. `may_be_updated`: an earlier attempt
-    may have installed the version, so it is read first. `reports_target`: the device reports the version
-    before any attempt, so it is only checked.
+    `is_leader`: this execution sends the start command of its broadcast. `may_be_updated`: an earlier attempt
+    may have installed the target version, so the version is read first. `reports_target`: the device reports
+    the target version before the first attempt, so the version is only read.
     """
     x = replace(
         x,
@@ -80,14 +84,14 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
             due=now + timeouts.BATCH_MEMBER_DELAY + position * timeouts.BATCH_QUERY_SPACING,
         )
         return Decision(x, "dispatched as part of a broadcast")
-    # Nothing was sent yet, and it may turn out that nothing can be sent.
+    # The cause does not say that the command was sent: sending may still fail.
     return send_first_command(x, context, now)._replace(
         cause="dispatched: the start command is about to be sent"
     )
 
 
 def send_first_command(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the first command: the switch to DFU mode for Nordic DFU, the start otherwise."""
+    """Send the first command of an update: for Nordic DFU the switch to DFU mode, otherwise the start."""
     driver = DRIVERS[x.method]
     if isinstance(driver, NordicDfuDriver):
         return issue_request(replace(x, tries=x.tries + 1), driver.build_mode_switch(context.spec, x), now)
@@ -109,7 +113,7 @@ def resend_first_command(x: ExecutionRecord, context: UpdateContext, now: int) -
 
 
 def give_up_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Give up an update that could not be started, with the last error if there is one."""
+    """Give up an update that could not be started. The reason contains the last error, if any."""
     cause = "the update could not be started"
     return time_out_execution(
         x, ReasonCode.NOT_STARTED, f"{cause}: {x.reason}" if x.reason else cause, context, now
@@ -117,7 +121,7 @@ def give_up_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Decis
 
 
 def continue_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Continue a start whose result is unknown: query the state or the version, or send the command again."""
+    """Continue a start that is not confirmed: query the state or version, or send the command again."""
     if x.step is UpdateStep.RECHECK_VERSION:
         return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
     if x.step is UpdateStep.UNSENT and x.method is UpdateMethod.NORDIC_DFU:
@@ -136,7 +140,7 @@ def continue_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Deci
 
 
 def handle_dfu_response(x: ExecutionRecord, status: int, now: int) -> Decision:
-    """Handle the response to the switch to DFU mode: wait for the device there, retry, or reject."""
+    """Handle the response to the switch to DFU mode: wait for the device in DFU mode, retry, or end."""
     if status == Status.OK:
         return wait_until(
             replace(x, reason="the device was not seen in DFU mode"), now + timeouts.DFU_MODE_TIMEOUT
@@ -147,7 +151,10 @@ def handle_dfu_response(x: ExecutionRecord, status: int, now: int) -> Decision:
 
 
 def start_checked_device(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Start a device whose version was read and is not the target; a broadcast starts for all of them."""
+    """Start the update of a device after its version was read and is not the target version.
+
+    A broadcast starts for all its devices together.
+    """
     if not context.batch:
         return resend_first_command(x, context, now)
     if context.spec.is_canceling:
@@ -159,13 +166,13 @@ def start_checked_device(x: ExecutionRecord, context: UpdateContext, now: int) -
 def handle_start_response(
     x: ExecutionRecord, status: int, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Handle the response to the start command: enter TRANSFERRING, retry, or reject."""
+    """Handle the response to the start command: enter TRANSFERRING, retry, or end as REJECTED."""
     if status == Status.OK:
         return enter_state(x, S.TRANSFERRING, "the start command was accepted", context, now)
     if is_shared and status in _TRANSIENT_STATUSES:  # the leader retries for all
         x = replace(x, step=UpdateStep.STATE, reason=describe_status(status), tries=x.tries + 1)
         return wait_until(x, now + timeouts.BATCH_MEMBER_DELAY)
-    if status in (Status.BUSY, Status.TIMEOUT):  # perhaps with an earlier start of this update
+    if status in (Status.BUSY, Status.TIMEOUT):  # an earlier start of this update may be running
         return _retry_later(replace(x, step=UpdateStep.STATE), status, now)
     if status in _TRANSIENT_STATUSES:
         return _retry_later(x, status, now)
@@ -173,6 +180,6 @@ def handle_start_response(
 
 
 def _retry_later(x: ExecutionRecord, status: int, now: int) -> Decision:
-    """Retry after a delay that grows with each try. The response is kept as evidence and as the reason."""
+    """Retry after a delay that grows with each try. Store the response as evidence and as the reason."""
     decision = wait_until(replace(x, reason=describe_status(status)), now + timeouts.compute_start_backoff(x))
     return decision._replace(is_evidence=True)

@@ -1,8 +1,8 @@
 """State machine of an update: a pure function of the execution, an event, and the time.
 
-Only observed facts count. A command whose result is unknown is not sent again before the state was read. An
-update is given up only after a last query, and its timers are suspended while nothing can be sent. Success
-requires that the version was read back from the device, and good heartbeats.
+Only observed facts count. A command whose result is unknown is not sent again before the device state was
+read. An update is given up only after a last query to the device. Its timers are suspended while no request
+can be sent. An update succeeds if the new version was read from the device and good heartbeats arrived.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 _QUERY_STEPS: Final = frozenset(
     {UpdateStep.STATE, UpdateStep.DEVICE_STATE, UpdateStep.RECHECK_VERSION, UpdateStep.CONFIRM_VERSION}
 )
-"""Steps whose requests only read."""
+"""Steps whose requests only read from the device or gateway."""
 
 
 def advance_execution(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int) -> Decision:  # noqa: C901, PLR0911 # one case per event
@@ -102,17 +102,17 @@ def advance_execution(x: ExecutionRecord, event: UpdateEvent, context: UpdateCon
 
 
 def _lasting_reason(x: ExecutionRecord) -> str | None:
-    """Return the reason that a response does not clear: why the last start failed, or a bad heartbeat."""
+    """Return the reason to keep after a response: why the last start failed, or a bad heartbeat."""
     return x.reason if x.state in (S.DISPATCHED, S.CONFIRMING) else None
 
 
 def _enforce_deadlines(
     x: ExecutionRecord, decision: Decision, context: UpdateContext, now: int, *, is_conclusive: bool
 ) -> Decision:
-    """Replace a decision that only continues the same state if a deadline has passed or the job is canceled.
+    """Replace a decision that stays in the same state if a deadline has passed or the job is being canceled.
 
-    The last query (`final_until` is set) ends the execution if its response is conclusive and led to no new
-    state.
+    After a deadline a last query is sent; `final_until` is set then. The execution ends if the response to
+    the last query has status OK (`is_conclusive`) and leads to no new state.
     """
     after = decision.execution
     if after.state is not x.state:
@@ -136,7 +136,7 @@ def _has_expired(x: ExecutionRecord, now: int) -> bool:
 
 
 def _discard_lost_request(x: ExecutionRecord) -> ExecutionRecord:
-    """Discard a request whose result was lost. A start command is followed by a state query, not resent."""
+    """Discard a request whose result was lost. After a lost start command, the state is queried next."""
     if x.ask is None:
         return x
     return replace(x, ask=None, step=UpdateStep.STATE if x.step is UpdateStep.START else x.step)
@@ -156,7 +156,7 @@ def _handle_timer(x: ExecutionRecord, context: UpdateContext, now: int) -> Decis
 
 
 def _handle_timer_suspended(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Try to send again while the timers are suspended, unless the gateway is disconnected."""
+    """Try to send the next request while the timers are suspended, unless the gateway is disconnected."""
     until = find_suspension_end(x, context)
     if now >= until or (x.state is S.STAGED and not may_apply(context)):
         return _handle_timer(resume_timers(x, context, now), context, now)
@@ -168,7 +168,7 @@ def _handle_timer_suspended(x: ExecutionRecord, context: UpdateContext, now: int
 
 
 def _handle_gateway_reconnect(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Resume the timers and query the device, which may have finished meanwhile."""
+    """Resume the timers and send the next request: the device may have finished the update meanwhile."""
     x = resume_timers(x, context, now)
     return Decision(x) if x.ask is not None else _handle_timer(x, context, now)
 
@@ -198,7 +198,7 @@ def _is_worth_querying(x: ExecutionRecord, context: UpdateContext) -> bool:
 
 
 def _build_last_query(x: ExecutionRecord) -> UpdateRequest:
-    """Build the last query: the state of the device itself, also in a broadcast, or its version."""
+    """Build the last query for the version or the update state; in a broadcast it goes to the device."""
     if x.state is S.CONFIRMING:
         return build_version_query(UpdateStep.CONFIRM_VERSION)
     if x.step in (UpdateStep.RECHECK_VERSION, UpdateStep.ENTER_DFU):
@@ -224,7 +224,7 @@ def _time_out(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
 
 
 def _with_reason(cause: str, x: ExecutionRecord) -> str:
-    """Add the error of the last query, if there was one."""
+    """Add the error of the last query to the cause, if there was one."""
     return f"{cause}; last query: {x.reason}" if x.reason else cause
 
 
@@ -269,7 +269,7 @@ def _send_next_request(x: ExecutionRecord, context: UpdateContext, now: int) -> 
 
 
 def _handle_dfu_mode(x: ExecutionRecord, event: DfuModeSeen, context: UpdateContext, now: int) -> Decision:
-    """Start the transfer to a device in DFU mode, unless it was started already."""
+    """Start the transfer to a device that was received in DFU mode, unless it was started already."""
     if (
         x.state is not S.DISPATCHED
         or x.step not in (UpdateStep.ENTER_DFU, UpdateStep.RECHECK_VERSION)
@@ -289,7 +289,7 @@ def _handle_dfu_mode(x: ExecutionRecord, event: DfuModeSeen, context: UpdateCont
 
 
 def _wait_for_slot(x: ExecutionRecord, now: int) -> Decision:
-    """Wait for a free slot without switching the device to DFU mode again."""
+    """Wait for a free slot of the gateway without switching the device to DFU mode again."""
     if x.due - now > timeouts.DFU_MODE_TIMEOUT // 2:
         return Decision(x)
     return wait_until(
@@ -320,9 +320,9 @@ def _handle_response(  # noqa: PLR0911 # one case per step
 def _handle_recheck_response(
     x: ExecutionRecord, event: ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle the version that was read before a start: the device may already run the new one."""
+    """Handle the version that was read because the device may already run the new version."""
     version = parse_version(event.value) if event.status == Status.OK else None
-    if version is None:  # it may run the new version: do not update again without knowing
+    if version is None:  # the device may run the new version: do not update it again without knowing
         return _query_later(replace(x, reason=describe_unreadable_response(event.status)), context, now)
     if version == context.spec.version:
         return enter_state(x, S.CONFIRMING, f"the device already runs {version}", context, now)
@@ -368,7 +368,7 @@ def _handle_state_response(
 
 
 def _query_later(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Query again later. Before the transfer has started, the delay grows with each try."""
+    """Send the query again later. Before the transfer has started, the delay grows with each try."""
     if x.state is not S.DISPATCHED or x.waiting == WAIT_CANCELING:
         return wait_until(x, now + max(timeouts.compute_poll_interval(context), timeouts.RETRY_DELAY))
     x = replace(x, tries=x.tries + 1)
@@ -376,7 +376,10 @@ def _query_later(x: ExecutionRecord, context: UpdateContext, now: int) -> Decisi
 
 
 def _handle_not_sent(x: ExecutionRecord, event: RequestNotSent, context: UpdateContext, now: int) -> Decision:
-    """Suspend the timers until a request can be sent. An unsent start command does not count as a try."""
+    """Suspend the timers, because a request could not be sent, and try again later.
+
+    A start command that was not sent does not count as a try.
+    """
     if event.step in START_STEPS:
         x = replace(x, tries=max(x.tries - 1, 0))
     if _is_start_unsent(x, event.step):
@@ -399,7 +402,7 @@ def _is_start_unsent(x: ExecutionRecord, step: UpdateStep) -> bool:
 def _handle_unanswered(
     x: ExecutionRecord, event: RequestUnanswered, context: UpdateContext, now: int
 ) -> Decision:
-    """Query the state first: the command may have been carried out."""
+    """Query the state after a command without response, because the device may have executed the command."""
     if event.step is UpdateStep.START and x.state is S.DISPATCHED:
         return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
     if event.step is UpdateStep.ENTER_DFU:  # if the command arrived, the device appears in DFU mode

@@ -1,4 +1,4 @@
-"""States of an execution and the transitions between them. A transition that is not listed is an error."""
+"""States of an execution and the allowed transitions between them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def occupies_gateway(state: S, method: UpdateMethod) -> bool:
 TERMINAL_STATES: Final = frozenset(
     {S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.REJECTED, S.SKIPPED, S.CANCELED, S.REMOVED, S.SUPERSEDED}
 )
-"""States that never change again (rest-143)."""
+"""States of executions that have ended; they never change again (rest-143)."""
 
 CANCELABLE_STATES: Final = frozenset({S.DISPATCHED, S.TRANSFERRING, S.VERIFYING, S.STAGED})
 """States in which the device still runs its old version and can abort the update."""
@@ -39,7 +39,7 @@ CANCELABLE_STATES: Final = frozenset({S.DISPATCHED, S.TRANSFERRING, S.VERIFYING,
 _ENDS: Final = frozenset({S.FAILED, S.TIMED_OUT, S.REMOVED})
 _REFUSALS: Final = frozenset({S.REJECTED, S.CANCELED})
 _RETRY: Final = frozenset({S.QUEUED})
-"""Back to the queue for another attempt."""
+"""State of an execution that returns to the queue for another attempt."""
 
 EXECUTION_TRANSITIONS: Final[Mapping[S, frozenset[S]]] = {
     S.QUEUED: frozenset({S.DISPATCHED, S.SKIPPED, S.CANCELED, S.REMOVED, S.SUPERSEDED, S.TIMED_OUT}),
@@ -59,6 +59,6 @@ EXECUTION_TRANSITIONS: Final[Mapping[S, frozenset[S]]] = {
 
 
 def check_execution_transition(before: S, after: S) -> None:
-    """Raise `AssertionError` if the transition is not listed."""
+    """Raise `AssertionError` if `EXECUTION_TRANSITIONS` does not allow the transition."""
     if after not in EXECUTION_TRANSITIONS[before]:
         raise AssertionError(f"an execution cannot change from {before} to {after}")

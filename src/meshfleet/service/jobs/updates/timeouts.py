@@ -24,16 +24,16 @@ VERSION_CHECK_TIMEOUT: Final = _MINUTE_MS
 """Maximum duration of the version check of a device that already reports the target version."""
 
 OFFLINE_CHECK_TIMEOUT: Final = 10 * _MINUTE_MS
-"""Maximum wait until a device that reports the target version is connected for its version check."""
+"""Maximum wait for an offline device whose version is to be checked, as it reports the target version."""
 
 START_TIMEOUT: Final = 10 * _MINUTE_MS
 """Maximum duration of all tries to start an update."""
 
 _FIRST_PROGRESS_TIMEOUT: Final = 2 * _MINUTE_MS
-"""Maximum wait for progress after an accepted start. The gateway downloads the image first."""
+"""Maximum wait for progress after an accepted start command: the gateway downloads the image first."""
 
 LAST_QUERY_TIMEOUT: Final = 90 * _SECOND_MS
-"""Maximum wait for the last query before an update is given up: enough for three tries."""
+"""Maximum time for the last query before an update is given up: enough for three tries."""
 
 LOST_REQUEST_TIMEOUT: Final = 5 * _MINUTE_MS
 """Time after which a request without a result counts as lost."""
@@ -46,25 +46,25 @@ APPLY_RETRY_DELAY: Final = 30 * _SECOND_MS
 """Delay before the command to start a staged image is sent again."""
 
 DFU_MODE_TIMEOUT: Final = 2 * _MINUTE_MS
-"""Maximum wait until a device appears in DFU mode."""
+"""Maximum wait until a gateway receives the device in DFU mode."""
 
 APPLY_TIMEOUT: Final = 15 * _MINUTE_MS
 CANCEL_TIMEOUT: Final = 2 * _MINUTE_MS
 _MIN_CONFIRM_TIMEOUT: Final = 15 * _MINUTE_MS
 _MIN_HEARTBEATS: Final = 5
 _SPARE_HEARTBEATS: Final = 2
-"""Number of awaited heartbeats that may get lost."""
+"""Number of heartbeats that may get lost before the confirmation times out."""
 _MAX_TOTAL_TIMEOUT: Final = 7 * 24 * _HOUR_MS
 _TRANSFER_FACTOR: Final = 4
 
 BATCH_MEMBER_DELAY: Final = _MINUTE_MS
-"""Additional delay of the queries of broadcast members that are not the leader."""
+"""Additional delay of broadcast members that do not send the shared requests, so that the leader is first."""
 
 BATCH_QUERY_SPACING: Final = 500
-"""Delay between the queries of two devices of a broadcast."""
+"""Delay between the queries to two devices of the same broadcast."""
 
 _POLLS_PER_TRANSFER: Final = 20
-"""Number of state queries during a transfer of the estimated length."""
+"""Number of state queries during a transfer that takes as long as estimated."""
 _MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL = 2 * _SECOND_MS, 30 * _SECOND_MS
 
 _QUERIES_PER_SECOND: Final = 40
@@ -85,7 +85,7 @@ DEFAULT_RATES: Final[Mapping[UpdateMethod, float]] = {
 
 
 def estimate_transfer(size: int, rate: float) -> int:
-    """Return the estimated duration of a transfer, for a size in bytes and a rate in bytes per second."""
+    """Estimate the milliseconds of a transfer from a size in bytes and a rate in bytes per second."""
     return int(size / max(rate, 1.0) * _SECOND_MS)
 
 
@@ -100,14 +100,14 @@ def compute_poll_interval(context: UpdateContext) -> int:
 
 
 def compute_first_progress_timeout(spec: UpdateSpec) -> int:
-    """Return how long a device may be idle after it accepted the start."""
+    """Return how long a device may be idle after it accepted the start command."""
     return min(_FIRST_PROGRESS_TIMEOUT, spec.step_timeout)
 
 
 def compute_confirm_timeout(context: UpdateContext) -> int:
     """Return the timeout of the confirmation: time for the required heartbeats and some that get lost.
 
-    If the heartbeat interval is unknown, the total timeout of the job is used, if it has one.
+    If the heartbeat interval is unknown, return the total timeout of the job, if the job has one.
     """
     if context.heartbeat_interval is None and context.spec.total_timeout is not None:
         return context.spec.total_timeout
@@ -120,7 +120,7 @@ def compute_confirm_timeout(context: UpdateContext) -> int:
 
 
 def compute_total_timeout(context: UpdateContext) -> int:
-    """Return the timeout of a whole update from its first command, without the time that it is staged."""
+    """Return the timeout of a whole update from its first command, not counting the time in STAGED."""
     if context.spec.total_timeout is not None:
         return context.spec.total_timeout
     transfer = _TRANSFER_FACTOR * estimate_transfer(context.spec.size, context.rate)
@@ -130,9 +130,9 @@ def compute_total_timeout(context: UpdateContext) -> int:
 
 
 def compute_attempt_backoff(execution: ExecutionRecord, spec: UpdateSpec) -> int:
-    """Return the delay before the next attempt: it doubles each time, with jitter, and is never zero.
+    """Return the delay before the next attempt. It doubles each time, with jitter.
 
-    Otherwise the final abort of the previous attempt could arrive in the next one.
+    It is never zero, because the final abort of one attempt could otherwise arrive during the next one.
     """
     backoff = min(spec.backoff_base * 2 ** (execution.attempt - 1), _MAX_ATTEMPT_BACKOFF)
     return max(_with_jitter(backoff, f"{execution.job} {execution.device} {execution.attempt}"), RETRY_DELAY)

@@ -1,8 +1,8 @@
 """Version check of a device that already reports the target version (rest-219).
 
-A report may be stale or wrong, so the version is read from the device. If it is the target, the device is
-skipped. If it is another, the execution returns to the queue and the device is updated. A device that does
-not respond in time is skipped, too: nothing contradicts its reports.
+The report may be outdated or wrong, so the version is read from the device. If the device runs the target
+version, it is skipped. If it runs another version, the execution returns to the queue, and the device is
+updated. A device that does not respond in time is skipped, too: nothing contradicts its report.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def start_version_check(x: ExecutionRecord, now: int) -> Decision:
-    """Read the version of a device that reports the target version."""
+    """Start the version check: read the version of a device that reports the target version."""
     x = replace(x, expires=now + timeouts.VERSION_CHECK_TIMEOUT, code=str(ExclusionCode.ALREADY_THERE))
     return issue_request(
         x,
@@ -44,14 +44,14 @@ def start_version_check(x: ExecutionRecord, now: int) -> Decision:
 
 
 def is_version_check(x: ExecutionRecord) -> bool:
-    """Return whether the execution is in its version check."""
+    """Return whether the execution is only checking the version of its device."""
     return x.state is S.DISPATCHED and x.step is UpdateStep.CHECK_REPORTED
 
 
 def advance_version_check(
     x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int
 ) -> Decision:
-    """Decide by the result of the query, or send it again."""
+    """Handle an event during the version check: skip the device, queue it for an update, or query again."""
     match event:
         case ResponseReceived(_, status, value):
             return _handle_response(replace(x, ask=None), status, value, context=context, now=now)
@@ -98,7 +98,7 @@ def _handle_timer(x: ExecutionRecord, context: UpdateContext, now: int) -> Decis
 
 
 def _requeue(x: ExecutionRecord, cause: str, context: UpdateContext, now: int) -> Decision:
-    """Return the execution to the queue, in the last wave if it was in none."""
+    """Return the execution to the queue for an update; if it is in no wave, put it into the last one."""
     x = replace(
         x,
         state=S.QUEUED,

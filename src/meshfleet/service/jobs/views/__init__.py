@@ -1,1 +1,1 @@
-"""Read models of jobs and executions for the REST API."""
+"""Builds the jobs and executions that the REST API returns, from the database."""

@@ -1,4 +1,4 @@
-"""Read model of executions, with their history and evidence."""
+"""Builds the executions that the REST API returns, with their history and evidence."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 
 
 _MAX_EVIDENCE: Final = 1000
-"""Maximum number of shown evidence items; the newest are shown."""
+"""Maximum number of evidence items that are returned; the oldest are left out."""
 
 _FORMATTERS: Final[Mapping[str, Mapping[str, Callable[[int], str]]]] = {
     "dfu": {"gateway": mac_from_int, "parent": mac_from_int},
     "heartbeat": {"time": format_millis},
 }
-"""Formatters of stored numbers, by kind of evidence and field."""
+"""Formatters of MACs and times that are stored as integers, by kind of evidence and field."""
 
 
 class ExecutionListing(Struct, frozen=True, kw_only=True):
-    """Filter of a list of executions."""
+    """Filter of a list of executions of one job. Empty tuples mean any value."""
 
     job: int
     states: tuple[ExecutionState, ...] = ()
     gateway: Mac | None = None
     codes: tuple[str, ...] = ()
     devices: tuple[Mac, ...] | None = None
-    """Devices; None means any."""
+    """Devices to which the list is limited; None means all."""
     left_out: bool | None = None
     """Whether the device was excluded when the job was created; None means either."""
 
 
 class JobContext(Struct, frozen=True):
-    """Facts about a job that all its executions show."""
+    """Data of a job that is part of each of its executions."""
 
     job: JobSnapshot
     wave_names: list[str]
@@ -69,7 +69,7 @@ class JobContext(Struct, frozen=True):
 def list_executions(
     connection: Connection, listing: ExecutionListing, *, after: int, limit: int
 ) -> list[Execution]:
-    """List executions in the order of devices, after a device (rest-140)."""
+    """List executions sorted by device, from the first one after the device `after` on (rest-140)."""
     context = build_job_context(job_view.load_job_row(connection, listing.job))
     columns = execution.c
     query = select(execution).where(columns.job == listing.job, columns.device > after)
@@ -106,7 +106,7 @@ def load_execution(connection: Connection, job_number: int, device: Mac) -> Exec
 
 
 def load_executions(connection: Connection, job_number: int, devices: Collection[int]) -> list[Execution]:
-    """Load executions of devices in a job; none if the job no longer exists."""
+    """Load the executions of devices in a job. Return an empty list if the job no longer exists."""
     try:
         context = build_job_context(job_view.load_job_row(connection, job_number))
     except NotFound:
@@ -118,7 +118,10 @@ def load_executions(connection: Connection, job_number: int, devices: Collection
 def list_transfers(
     connection: Connection, jobs: Collection[int], *, after: tuple[int, int], limit: int
 ) -> list[tuple[int, Execution]]:
-    """List the TRANSFERRING executions of jobs, each with its job number, after a job and device."""
+    """List the TRANSFERRING executions of jobs, each with its job number.
+
+    Sorted by job and device, they start with the one that follows the pair `after`.
+    """
     columns = execution.c
     query = select(execution).where(
         columns.job.in_(jobs),
@@ -134,7 +137,7 @@ def list_transfers(
 
 
 def build_job_snapshot(job: Row[Any]) -> JobSnapshot:
-    """Build the facts about a job that its executions may wait for."""
+    """Build the data of a job that decides what its executions wait for."""
     body = decode_job_body(job)
     return JobSnapshot(
         state=JobState(job.state),
@@ -146,13 +149,13 @@ def build_job_snapshot(job: Row[Any]) -> JobSnapshot:
 
 
 def build_job_context(job: Row[Any]) -> JobContext:
-    """Build the facts about a job that its executions show, from a row of `load_job_row`."""
+    """Build the data of a job that is part of its executions, from a row of `load_job_row`."""
     names = [each.name or str(number) for number, each in enumerate(decode_waves(job), start=1)]
     return JobContext(build_job_snapshot(job), names, job.version)
 
 
 def build_execution(row: Row[Any], context: JobContext) -> Execution:
-    """Build an execution from a row of the table."""
+    """Build an execution from a row of the table `execution`."""
     state = ExecutionState(row.state)
     snapshot = ExecutionSnapshot(
         state,
@@ -184,13 +187,13 @@ def build_execution(row: Row[Any], context: JobContext) -> Execution:
 
 
 def _find_deadline(row: Row[Any]) -> int | None:
-    """Return the first deadline; None if the timers are suspended or there is none."""
+    """Return the next deadline of an execution; None if it has none or its timers are suspended."""
     deadlines = [each for each in (row.expires, row.total_until) if each is not None]
     return min(deadlines, default=None) if row.suspended_at is None else None
 
 
 def _build_first_transition(job: Row[Any], row: Row[Any]) -> Transition:
-    """Build the first transition. It is not stored, because all executions of a job start with it."""
+    """Build the first transition of an execution. It is not stored, as it is the creation of the job."""
     was_excluded = row.wave == LEFT_OUT_WAVE and not row.version
     first_state = ExecutionState(row.state) if was_excluded else ExecutionState.QUEUED
     return Transition(
@@ -211,7 +214,10 @@ class _History(NamedTuple):
 
 
 def _load_history(connection: Connection, row: Row[Any]) -> _History:
-    """Load the transitions with their evidence, other evidence, and evidence after the end."""
+    """Load the transitions of an execution with their evidence, and the evidence without a transition.
+
+    Evidence that arrived after the end of the execution is returned separately.
+    """
     transitions = connection.execute(
         select(transition)
         .where(transition.c.job == row.job, transition.c.device == row.device)
@@ -238,7 +244,10 @@ def _load_history(connection: Connection, row: Row[Any]) -> _History:
 
 
 def _is_late(item: Row[Any], last: Row[Any] | None) -> bool:
-    """Return whether evidence arrived after the end; `last` is the transition that ended the execution."""
+    """Return whether evidence arrived after the execution ended.
+
+    `last` is the transition that ended it; None if the execution has not ended.
+    """
     if last is None:
         return False
     return bool(item.id > last.evidence if last.evidence is not None else item.time >= last.time)
@@ -280,7 +289,7 @@ def _format_content(kind: str, content: Any) -> Any:
 
 
 class DeviceUpdateListing(Struct, frozen=True, kw_only=True):
-    """Filter of a list of updates of a device."""
+    """Filter of a list of updates of one device in open jobs."""
 
     device: int
 
@@ -288,9 +297,10 @@ class DeviceUpdateListing(Struct, frozen=True, kw_only=True):
 def list_device_updates(
     connection: Connection, listing: DeviceUpdateListing, *, before: int | None, limit: int
 ) -> list[DeviceUpdate]:
-    """List the executions of a device in open jobs, the newest first, or older than `before` (rest-211).
+    """List the executions of a device in open jobs, the newest job first (rest-211).
 
-    There are few open jobs, and in each the execution is found by its primary key.
+    With `before`, list only jobs with a lower number. The query is fast: there are few open jobs, and in each
+    the execution is found by its primary key.
     """
     open_jobs = select(job.c.id).where(job.c.finished_at.is_(None))
     if before is not None:

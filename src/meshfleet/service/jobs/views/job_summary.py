@@ -1,9 +1,9 @@
 """Summary of a job: its executions counted by failure reason, by wait reason, and by gateway.
 
-One query over the job gives all counts, so they belong to the same moment and add up. Devices that were
-excluded when the job was created are counted separately: nothing failed there. Counts are not maintained with
-each transition and have no index, because transitions are many and summaries are rare. With a hundred
-thousand devices the query takes a fraction of a second, so clients that poll should leave time between.
+One query returns all counts, so they belong to the same time and add up. Devices that were excluded when the
+job was created are counted separately, because their updates did not fail. The counts are computed for each
+summary: transitions are frequent and summaries are rare. With a hundred thousand devices the query takes a
+fraction of a second, so clients should not poll often.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.wait_reasons import JobSnapshot
 
 _MAX_GATEWAYS: Final = 100
-"""Maximum number of listed gateways."""
+"""Maximum number of gateways in a summary."""
 
 StateReason = tuple[ExecutionState, str | None]
-"""State and reason code."""
+"""Execution state and reason code."""
 
 _GROUP_COLUMNS: Final = (
     # The gateways of excluded devices do not matter.
@@ -47,7 +47,7 @@ _GROUP_COLUMNS: Final = (
 
 
 def load_job_summary(connection: Connection, job_number: int, *, now: int) -> JobSummary:
-    """Count the executions of a job in several ways (rest-207). The job's `eta` depends on `now`."""
+    """Load the summary of a job (rest-207). The estimated end (`eta`) of the job depends on `now`."""
     snapshot = build_job_snapshot(job_view.load_job_row(connection, job_number))
     query = (
         select(*_GROUP_COLUMNS, func.count().label("many"))
@@ -87,7 +87,7 @@ def load_job_summary(connection: Connection, job_number: int, *, now: int) -> Jo
 
 
 def _find_wait_reason(job: JobSnapshot, row: Row[Any]) -> str:
-    """Return the keyword with which `waitingFor` of these executions starts."""
+    """Return why these queued executions wait, as the keyword with which their `waitingFor` starts."""
     execution = ExecutionSnapshot(ExecutionState.QUEUED, row.wave, row.waiting, due=0, beats=0, is_read=False)
     return str(find_wait_reason(job, execution))
 

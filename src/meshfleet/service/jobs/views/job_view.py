@@ -1,4 +1,4 @@
-"""Read model of jobs: `Job` objects with counts, progress and wave states."""
+"""Builds the `Job` objects that the REST API returns, with counts, progress and wave states."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # States of the waves of a job.
 
 _RAN_STATES: Final = (E.SUCCEEDED, *FAILURE_STATES)
-"""Terminal states of executions that ran."""
+"""Terminal states of executions that succeeded or failed, not of skipped or canceled ones."""
 
 _PAUSED_WAVE_STATES: Final = {PauseReason.GATE: WaveState.HELD, PauseReason.GATE_FAILED: WaveState.FAILED}
 
@@ -70,7 +70,10 @@ def build_wave_states(
 
 
 def _count_devices(counts: ExecutionCounts, wave: int) -> int:
-    """Return the current number of devices in a wave. Devices that misreported their version join later."""
+    """Return the current number of devices in a wave.
+
+    It can grow: a device that wrongly reports the target version joins the last wave later.
+    """
     return sum(count for (other, _), count in counts.items() if other == wave)
 
 
@@ -91,7 +94,7 @@ def _format_soak_end(row: Row[Any]) -> str:
 
 
 def _find_final_wave_state(gate: Gate, wave: int, counts: ExecutionCounts) -> WaveState:
-    """Return the state of a wave of a finished job: SKIPPED if none of its executions ran."""
+    """Return the state of a wave of a finished job: SKIPPED if no execution succeeded or failed."""
     if not counts.count(*_RAN_STATES, wave=wave):
         return WaveState.SKIPPED
     is_complete = not counts.count(E.CANCELED, wave=wave)
@@ -111,21 +114,21 @@ _MOVING_STATES: Final = ACTIVE_STATES - {ExecutionState.STAGED}
 """Active states that make progress by themselves; a staged image usually waits for a user."""
 
 _LATEST_ETA_MS: Final = 4_102_444_800_000
-"""Start of the year 2100. A later estimate is not shown."""
+"""Start of the year 2100 in milliseconds. A later estimated end is not shown."""
 
 
 class JobProgress(NamedTuple):
-    """Progress of a job."""
+    """Values from which the progress and the estimated end of a job are computed."""
 
     counts: ExecutionCounts
     active_percents: int
-    """Sum of the percentages of all active executions."""
+    """Sum of the transfer percentages of all active executions."""
     resumed_at: int | None
-    """Time of the last resume; None if it was never paused."""
+    """Time at which the job was last resumed; None if it was never paused."""
 
 
 def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
-    """Build a job from a row that `load_job_row` returns (rest-131)."""
+    """Build a `Job` from a row that `load_job_row` returns (rest-131)."""
     body, counts = decode_job_body(row), progress.counts
     body_fields = asdict(body) | {
         "start_at": format_optional_time(row.start_at),
@@ -155,7 +158,7 @@ def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
 
 
 def decode_job_body(row: Row[Any]) -> NewJob:
-    """Decode the stored request of a job."""
+    """Decode the body of the request with which a job was created."""
     return get_decoder(StoredJobRequest).decode(row.body)
 
 
@@ -170,7 +173,10 @@ def format_optional_time(millis: int | None) -> str | None:
 
 
 def _compute_percent(progress: JobProgress) -> int:
-    """Compute the mean percentage of all executions in waves. Ended executions count as 100 %."""
+    """Compute the progress of a job: the mean percentage of the executions in its waves.
+
+    Ended executions count as 100 %.
+    """
     counts = progress.counts.by_state(from_wave=LEFT_OUT_WAVE + 1)
     done = (
         sum(count for state, count in counts.items() if state in TERMINAL_STATES) * _FULL_PERCENT
@@ -182,9 +188,9 @@ def _compute_percent(progress: JobProgress) -> int:
 
 
 def _estimate_end(row: Row[Any], progress: JobProgress, now: int) -> str | None:
-    """Estimate the end of a job from its pace since it started or was last resumed (rest-209).
+    """Estimate the end of a job from its speed since it started or was last resumed (rest-209).
 
-    Return None while no update makes progress: then the rest waits for users or for offline devices.
+    Return None while no update makes progress: all remaining ones then wait for users or offline devices.
     """
     counts = progress.counts.by_state(from_wave=LEFT_OUT_WAVE + 1)
     finished = sum(
@@ -221,7 +227,7 @@ _SELECT_RESUMED: Final = (
 
 
 class JobListing(Struct, frozen=True, kw_only=True):
-    """Filter of a list of jobs."""
+    """Filter of a list of jobs. No states or None mean any value."""
 
     states: tuple[JobState, ...] = ()
     firmware: str | None = None
@@ -230,7 +236,7 @@ class JobListing(Struct, frozen=True, kw_only=True):
 def list_jobs(
     connection: Connection, listing: JobListing, *, before: int | None, limit: int, now: int
 ) -> list[Job]:
-    """List jobs, the newest first, or those older than `before` (rest-136)."""
+    """List jobs, the newest first; with `before`, only jobs with a lower number (rest-136)."""
     query = _SELECT_JOBS.order_by(job.c.id.desc()).limit(limit)
     if listing.states:
         query = query.where(job.c.state.in_([str(state) for state in listing.states]))
@@ -242,31 +248,34 @@ def list_jobs(
 
 
 def load_job(connection: Connection, job_number: int, *, now: int) -> Job:
-    """Load a job. Raise `NotFound` if there is none."""
+    """Load a job. Raise `NotFound` if it does not exist."""
     return _build_jobs(connection, [load_job_row(connection, job_number)], now)[0]
 
 
 def load_jobs(connection: Connection, job_numbers: Collection[int], *, now: int) -> dict[int, Job]:
-    """Load jobs by number. Missing jobs are omitted."""
+    """Load jobs, and return them by job number. Leave out jobs that do not exist."""
     rows = load_job_rows(connection, job_numbers)
     return dict(zip(rows, _build_jobs(connection, list(rows.values()), now), strict=True))
 
 
 def list_newest_open_jobs(connection: Connection, limit: int, *, now: int) -> dict[int, Job]:
-    """Load the newest open jobs by number."""
+    """Load the newest open jobs, at most `limit`, and return them by job number."""
     query = _SELECT_JOBS.where(job.c.finished_at.is_(None)).order_by(job.c.id.desc()).limit(limit)
     rows = connection.execute(query).all()
     return dict(zip([each.id for each in rows], _build_jobs(connection, rows, now), strict=True))
 
 
 def load_job_rows(connection: Connection, job_numbers: Collection[int]) -> dict[int, Row[Any]]:
-    """Load rows like `load_job_row` by number. Missing jobs are omitted."""
+    """Load the rows of jobs as `load_job_row` does, by job number. Leave out jobs that do not exist."""
     rows = connection.execute(_SELECT_JOBS.where(job.c.id.in_(job_numbers))) if job_numbers else ()
     return {each.id: each for each in rows}
 
 
 def load_job_row(connection: Connection, job_number: int) -> Row[Any]:
-    """Load the row of a job with the model and version of its firmware. Raise `NotFound` if there is none."""
+    """Load the row of a job with the model and version of its firmware.
+
+    Raise `NotFound` if the job does not exist.
+    """
     row = connection.execute(_SELECT_JOBS.where(job.c.id == job_number)).first()
     if row is None:
         raise NotFound("job not found")
@@ -292,7 +301,7 @@ def _build_jobs(connection: Connection, rows: Sequence[Row[Any]], now: int) -> l
 
 
 def _load_resumed_at(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, int]:
-    """Load the times of the last resume of jobs in progress. Jobs that were never paused are missing."""
+    """Load when jobs in progress were last resumed, by job number. Jobs that never paused are missing."""
     numbers = [each.id for each in rows if each.state == JobState.IN_PROGRESS]
     return (
         {each[0]: each[1] for each in bulk.query_in(connection, _SELECT_RESUMED, numbers)} if numbers else {}

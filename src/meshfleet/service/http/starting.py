@@ -1,4 +1,7 @@
-"""Responses while the service starts: migrations may take minutes, and probes must learn the reason."""
+"""Answers HTTP requests while the service starts.
+
+Database migrations may take minutes, and health probes must learn why the service is not ready.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from meshfleet.service.readiness import READINESS_TEXTS, build_reason
 
 _JSON: Final = "application/json"
 _RETRY_AFTER: Final = "2"
-"""Seconds, as the header `Retry-After` has them."""
+"""Value of the header `Retry-After`, in seconds."""
 
 _UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
