@@ -157,7 +157,11 @@ _ROLLOUT_OPTIONS: Final = (
         show_default=True,
         help="With --abort: only after this many updates were started.",
     ),
-    click.option("--abort-cancel", is_flag=True, help="With --abort: cancel the job instead of pausing it."),
+    click.option(
+        "--abort-cancel",
+        is_flag=True,
+        help="Cancel the job when the --abort condition is met, instead of pausing it.",
+    ),
     click.option(
         "--on-newer-job",
         type=click.Choice(["queue", "supersede", "reject"]),

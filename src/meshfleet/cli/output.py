@@ -33,9 +33,9 @@ class Column(NamedTuple):
 
 def json_option(command: Any) -> Any:
     """Add the option `--json` to a command. The command receives it as argument `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON; lists as one object per line.")(
-        command
-    )
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON; a list is printed as one object per line."
+    )(command)
 
 
 limit_option = click.option("--limit", type=click.IntRange(1), help="Maximum number of items.")

@@ -70,7 +70,7 @@ def normalize_mac(text: str, field: str = "gateway") -> Mac:
 
 
 def normalize_device_id(text: str, field: str = "device") -> DeviceId:
-    """Convert a MAC or device id in either case to a device id."""
+    """Convert a MAC or device id, in upper or lower case, to a device id."""
     return to_device_id(normalize_mac(text, field))
 
 

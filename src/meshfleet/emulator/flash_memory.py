@@ -153,7 +153,7 @@ def _restore_device(context: EmulatorContext, device: SimulatedDevice, record: _
 
 
 def _restore_mode(context: EmulatorContext, device: SimulatedDevice, mode: DeviceMode) -> None:
-    """Restore the mode of a device. Do not restore DFU mode: a bootloader does not wait that long."""
+    """Restore the mode of a device. Do not restore DFU mode: the bootloader would have timed out."""
     if mode is device.mode or mode is DeviceMode.DFU or mode not in device.product.modes:
         return
     device.mode = mode

@@ -116,7 +116,7 @@ def parse_broker(text: str) -> BrokerAddress | None:
 
 
 def _parse_url(text: str, schemes: tuple[str, str]) -> SplitResult:
-    """Parse a URL without user and password. Errors never quote the URL, in case it contains a password."""
+    """Parse a URL, and reject one with a user or password. Errors never quote the URL: it may be secret."""
     try:
         url = urlsplit(text)
         port = url.port

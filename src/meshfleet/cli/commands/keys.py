@@ -39,7 +39,7 @@ def list_keys(*, as_json: bool) -> None:
 
 @keys.command()
 @click.argument("name", type=TEXT)
-@click.option("--role", type=ROLE, required=True, help="Role of the program.")
+@click.option("--role", type=ROLE, required=True, help="Role of programs that use this key.")
 @click.option(
     "--expires", type=TIME, help="When the key expires, such as 2027-01-01T00:00:00Z. Default: never."
 )

@@ -119,7 +119,7 @@ def _by_hops_to_gateway(candidate: tuple[float, MeshNode]) -> float:
 # Nodes of the tree
 
 MAX_CHILDREN: Final = 18
-"""Maximum children of a node (gateway-18)."""
+"""Maximum number of children of a node (rule gateway-18)."""
 
 DISCONNECTED_DEPTH: Final = -1
 """Depth of a node without a route to the gateway."""

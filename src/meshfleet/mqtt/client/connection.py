@@ -58,7 +58,7 @@ class ReadCoalescer:
         self._packets = 0
 
     def should_pause(self, packets: int, size: int, now: float) -> bool:
-        """Record a read, and return whether to pause. `now` is the time of the event loop."""
+        """Count one socket read. Return whether to pause reading; `now` is the time of the event loop."""
         if now - self._window_start > READ_PAUSE_SECONDS:
             self._window_start = now
             self._packets = 0

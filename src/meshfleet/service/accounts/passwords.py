@@ -78,5 +78,5 @@ class PasswordVerifier:
 
 
 def hash_password(password: str) -> str:
-    """Return the hash to store for a password. For programs without an event loop."""
+    """Return the hash to store for a password. Blocks while hashing: do not call it in an event loop."""
     return PASSWORD_HASHER.hash(password)

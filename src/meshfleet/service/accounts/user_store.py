@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Sessions: an access token is valid only while the row of its session exists (auth-9, auth-10).
 
 MAX_SESSION_MS: Final = 12 * 3600 * 1000
-"""Milliseconds after the login in which the access token of a session can be refreshed."""
+"""How long after the login the access token can be refreshed, in milliseconds."""
 
 _TOKEN_MS: Final = TOKEN_LIFETIME // timedelta(milliseconds=1)
 """Milliseconds for which an access token is valid."""

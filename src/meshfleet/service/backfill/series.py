@@ -188,7 +188,7 @@ class SeriesState(Struct, gc=False):
         return False
 
     def needs_backfill(self, outage: int, now: int) -> bool:
-        """Return whether to request missing samples (ack-11): once after an outage, repeatedly for gaps.
+        """Return whether to request missing samples (ack-11): once per outage, again and again per gap.
 
         `outage` is the time when the last outage ended.
         """

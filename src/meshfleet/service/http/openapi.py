@@ -98,7 +98,7 @@ def build_openapi_document(
 
 
 def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
-    """Mark the fields that are part of every response as required.
+    """Mark each field that all responses contain as required.
 
     Their defaults exist only for clients that read responses of older services.
     """

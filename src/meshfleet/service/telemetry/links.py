@@ -50,7 +50,7 @@ class LinkAggregator:
         self._grid = grid
         self._whole_grid = TimeGrid.divide(grid.since, grid.until, parts=1)
         self._only = only
-        """Parents to aggregate; None: all parents."""
+        """Parents whose links are aggregated; None means all."""
         self.is_truncated = False
         """Whether parents were dropped because there were too many."""
         self._by_parent: dict[int, _ParentLink] = {}

@@ -72,5 +72,5 @@ def _format_optional(number: float | None) -> float | int | None:
 
 
 def _embed_json(text: str) -> Any:
-    """Return stored JSON so that it is inserted into a response without being decoded."""
+    """Wrap stored JSON so that the encoder copies it into the response unchanged."""
     return msgspec.Raw(text.encode())

@@ -141,7 +141,7 @@ def apply_registry_news(
     now: Moment,
     routes: GatewayRoutes | None = None,
 ) -> AdvanceResult:
-    """Apply registry news of devices: heartbeats, DFU mode, removals, gateways that dis- or reconnected."""
+    """Apply changes from the registry: heartbeats, DFU mode, removals, connections of gateways."""
     executions = [each.with_route(routes) for each in _load_active_executions(connection, devices)]
     news = load_registry_news(connection, devices)
     events = [
@@ -278,7 +278,7 @@ def _decide(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now:
 
 
 def _build_evidence(event: UpdateEvent) -> EvidenceItem | None:
-    """Return the evidence to store for an event; None for timers and removals."""
+    """Return the part of an event to store as proof; None for timers and removals, which have none."""
     match event:
         case ResponseReceived(step, status, value):
             return EvidenceItem("response", {"step": str(step), "status": status, "value": value})

@@ -36,7 +36,7 @@ class ConflictingJobs(NamedTuple):
     """Open jobs whose `onNewerJob` is reject or supersede."""
 
     rejecting: tuple[int, ...] = ()
-    """Jobs that reject newer jobs for their devices."""
+    """Existing jobs because of which a new job for the same devices is rejected."""
     superseded: tuple[int, ...] = ()
     """Jobs whose queued devices a newer job takes over."""
 

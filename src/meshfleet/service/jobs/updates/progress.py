@@ -151,7 +151,7 @@ def _is_broadcast_report(x: ExecutionRecord) -> bool:
 
 
 def query_device_state(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Query the device itself from now on, because its broadcast is over; one device after another."""
+    """Query each device for its own state, one after another, because the broadcast has ended."""
     return wait_until(replace(x, step=UpdateStep.DEVICE_STATE), now + _compute_batch_delay(x, context))
 
 
