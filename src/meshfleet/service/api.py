@@ -45,7 +45,7 @@ from meshfleet.service.jobs.notifications import JobNotifier, RunnerWakeup
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
 from meshfleet.service.live.live_events import LIVE_TIMINGS, LiveEvents, LiveTimings
-from meshfleet.service.live.metrics import LiveMetrics
+from meshfleet.service.metric_table import add_live_metrics
 from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.presence import routes as presence_routes
@@ -158,7 +158,7 @@ class RestApi:
         self.rollups = Rollups()
         self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))
         self.live = LiveEvents(database, authenticator, self.traffic, now, timings=live_timings)
-        self.metrics.register(LiveMetrics(self.live.hub))
+        add_live_metrics(self.metrics, self.live.hub)
         self.job_wakeup = RunnerWakeup()
         self.url_signer = ImageUrlSigner(
             database.write_now(load_or_create_secret, "images"), settings.url, now

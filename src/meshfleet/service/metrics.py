@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from prometheus_client.registry import Collector
+    from prometheus_client import Metric
 
 METRICS_MEDIA_TYPE: Final = CONTENT_TYPE_LATEST
 
 _LATENCY_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+ReadValue: TypeAlias = Callable[[], float | Mapping[Any, float]]
+"""Function that returns the value of a metric, or its values by label: a text, or a tuple of texts."""
+
+
+class _ReadMetric(NamedTuple):
+    family: type[CounterMetricFamily | GaugeMetricFamily]
+    name: str
+    description: str
+    read: ReadValue
+    labels: tuple[str, ...]
+
+
+class _ReadMetrics(Collector):
+    """Metrics whose values are read from other parts of the service at each scrape."""
+
+    def __init__(self) -> None:
+        self.metrics: list[_ReadMetric] = []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics with their current values."""
+        for family, name, description, read, labels in self.metrics:
+            metric, values = family(f"meshfleet_{name}", description, labels=labels), read()
+            if isinstance(values, Mapping):
+                for key, value in sorted(values.items()):
+                    metric.add_metric(key if isinstance(key, tuple) else [key], value)
+            else:
+                metric.add_metric([], values)
+            yield metric
 
 
 class Metrics:
@@ -20,6 +53,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._read_metrics = _ReadMetrics()
+        self._registry.register(self._read_metrics)
         self._requests = Histogram(
             "meshfleet_http_request_seconds",
             "Time from the first byte of a request to the end of its response, in seconds.",
@@ -52,8 +87,16 @@ class Metrics:
         self._image_bytes.inc(count)
 
     def register(self, collector: Collector) -> None:
-        """Add a collector with the metrics of another part of the service."""
+        """Add a metric that another part of the service updates itself."""
         self._registry.register(collector)
+
+    def add_counter(self, name: str, description: str, read: ReadValue, *labels: str) -> None:
+        """Add a counter that is read at each scrape. With labels, `read` returns values by label."""
+        self._read_metrics.metrics.append(_ReadMetric(CounterMetricFamily, name, description, read, labels))
+
+    def add_gauge(self, name: str, description: str, read: ReadValue, *labels: str) -> None:
+        """Add a gauge that is read at each scrape. With labels, `read` returns values by label."""
+        self._read_metrics.metrics.append(_ReadMetric(GaugeMetricFamily, name, description, read, labels))
 
     def render(self, connected: int, disconnected: int) -> bytes:
         """Return all metrics in the Prometheus text format, with these numbers of devices."""

@@ -13,20 +13,16 @@ from meshfleet.errors import FleetError
 from meshfleet.mqtt.broker import take_ownership
 from meshfleet.protocol.ids import mac_from_int, mac_to_int
 from meshfleet.protocol.topics import TopicCodec
-from meshfleet.service import clock
+from meshfleet.service import clock, metric_table
 from meshfleet.service.backfill import store as backfill_store
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.backfill.gap_check import run_gap_checks
-from meshfleet.service.backfill.metrics import AckMetrics
 from meshfleet.service.embedded_broker.endpoint import EmbeddedBroker
 from meshfleet.service.external_broker.client import ExternalBrokerClient, build_link_options, load_client_id
 from meshfleet.service.firmware.image_requests import ImageRequestHandler
-from meshfleet.service.firmware.metrics import ImageRequestMetrics
 from meshfleet.service.gateways import store as gateway_store
-from meshfleet.service.gateways.metrics import GatewayMetrics
 from meshfleet.service.gateways.versions import GatewayVersions, VersionTracker
 from meshfleet.service.ingest.gateway_admission import GatewayAdmission
-from meshfleet.service.ingest.metrics import IngestMetrics
 from meshfleet.service.ingest.pipeline import DEFAULT_TIMINGS, IngestPipeline
 from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.locks import accepts_reports
@@ -34,13 +30,11 @@ from meshfleet.service.metadata.reader import MetadataReader
 from meshfleet.service.presence import store as presence_store
 from meshfleet.service.presence.gateway_clocks import GatewayClocks
 from meshfleet.service.presence.gateway_poll import poll_gateways
-from meshfleet.service.presence.metrics import PresenceMetrics
 from meshfleet.service.presence.tracker import PresenceTracker
 from meshfleet.service.requests.dispatcher import RequestDispatcher
 from meshfleet.service.requests.gateway_ranking import FailedAttempts
 from meshfleet.service.requests.gateway_selector import GatewaySelector
 from meshfleet.service.requests.history import RequestHistory
-from meshfleet.service.requests.metrics import RequestMetrics
 from meshfleet.service.requests.rpc import RpcClient
 
 if TYPE_CHECKING:
@@ -206,15 +200,13 @@ class Runtime:
         )
         for subscriber in (self._backfill, self._presence, api.traffic, api.live.reports):
             self._ingest.subscribe(subscriber)
-        for metrics in (
-            IngestMetrics(self._ingest.counters),
-            AckMetrics(self._backfill),
-            PresenceMetrics(self._presence),
-            GatewayMetrics(versions),
-            RequestMetrics(rpc, self._dispatcher, self._history),
-            ImageRequestMetrics(self._image_requests),
-        ):
-            api.metrics.register(metrics)
+        metrics = api.metrics
+        metric_table.add_ingest_metrics(metrics, self._ingest.counters)
+        metric_table.add_backfill_metrics(metrics, self._backfill)
+        metric_table.add_gateway_metrics(metrics, versions)
+        metric_table.add_presence_metrics(metrics, self._presence)
+        metric_table.add_request_metrics(metrics, rpc, self._dispatcher, self._history)
+        metric_table.add_firmware_metrics(metrics, self._image_requests)
 
     async def restore(self) -> None:
         """Load the state that an earlier process stored. Call this before `run`."""

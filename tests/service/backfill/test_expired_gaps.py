@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from meshfleet.db.samples import SampleKind
 from meshfleet.service.backfill.gap_check import drop_expired_gaps
-from meshfleet.service.backfill.metrics import AckMetrics
+from meshfleet.service.metric_table import add_backfill_metrics
 from tests.service.backfill.ack_harness import TEMPERATURE, assert_flushed, sample_time
 from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON
 from tests.service.ingest.messages import E, mac_to_number, temperature
+from tests.service.metric_values import read_added_metrics
 
 if TYPE_CHECKING:
     from tests.service.backfill.ack_harness import AckHarness
@@ -90,11 +92,7 @@ async def test_metrics_count_acks_and_gaps(sqlite_harness: AckHarness) -> None:
     await sqlite_harness.check_gaps()
     await sqlite_harness.commit_samples(70, 72, 73)
     await sqlite_harness.commit_samples(0, device=E)
-    values = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in AckMetrics(sqlite_harness.acknowledger).collect()
-        for sample in family.samples
-    }
+    values = read_added_metrics(partial(add_backfill_metrics, acknowledger=sqlite_harness.acknowledger))
     assert values == {
         ("meshfleet_holes", "open"): 2,
         ("meshfleet_holes", "lost"): 1,

@@ -20,10 +20,10 @@ from meshfleet.protocol.topics import TopicCodec
 from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.external_broker.client import ExternalBrokerClient
 from meshfleet.service.gateways import store
-from meshfleet.service.gateways.metrics import GatewayMetrics
 from meshfleet.service.gateways.traffic import GatewayTraffic
 from meshfleet.service.gateways.versions import GatewayVersions, VersionTracker
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
+from meshfleet.service.metric_table import add_gateway_metrics
 from meshfleet.service.presence.gateway_clocks import GatewayClocks
 from meshfleet.service.requests.rpc import RpcClient
 from tests.emulator.runtime.fleet_builder import FleetBuilder, fresh_mac
@@ -32,6 +32,7 @@ from tests.mqtt.broker.running_broker import PASSWORD, Clock, G, RunningBroker
 from tests.servers import Mosquitto
 from tests.service.embedded_broker.mqtt_accounts import database_outage
 from tests.service.external_broker.storing_consumer import PATIENT, StoringConsumer
+from tests.service.metric_values import read_added_metrics
 from tests.service.requests.scripted_gateway import connect_gateway, never_respond
 
 if TYPE_CHECKING:
@@ -432,12 +433,8 @@ async def test_metrics_count_gateways_that_support_acknowledgements(
 ) -> None:
     async with connect_gateway(broker.port, respond_with_version("2.4.0")):
         await harness.poll_until(lambda: harness.versions.ack_capable)
-    metrics = {
-        sample.name: sample.value
-        for family in GatewayMetrics(harness.versions).collect()
-        for sample in family.samples
-    }
-    assert metrics == {"meshfleet_gateways_acking": 1}
+    metrics = read_added_metrics(partial(add_gateway_metrics, versions=harness.versions))
+    assert metrics == {("meshfleet_gateways_acking",): 1}
 
 
 # --- Emulated gateways and an external broker ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -13,9 +14,10 @@ from meshfleet.db.tables import label
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.mqtt.broker import ReportBatch
 from meshfleet.mqtt.broker.store import PendingChanges
-from meshfleet.service.ingest.metrics import IngestMetrics
+from meshfleet.service.metric_table import add_ingest_metrics
 from tests.service.ingest.ingest_harness import MINUTE, NOON, build_batch
 from tests.service.ingest.messages import D, E, heartbeat, link, temperature
+from tests.service.metric_values import read_added_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,10 +112,8 @@ async def test_a_refused_report_is_rejected_alone(harness: IngestHarness) -> Non
     assert list_labels(harness) == ["word"]
     counters = harness.ingest.counters
     assert (counters.reports.total(), counters.rejects.total(), counters.samples) == (21, 1, 20)
-    values = {
-        sample.name: sample.value for metric in IngestMetrics(counters).collect() for sample in metric.samples
-    }
-    assert values["meshfleet_lag_seconds_count"] == values["meshfleet_batches_total"] > 0
+    values = read_added_metrics(partial(add_ingest_metrics, counters=counters))
+    assert values["meshfleet_lag_seconds_count",] == values["meshfleet_batches_total",] > 0
     await harness.ingest.flush()
     assert harness.state().status == 2
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.service.presence.metrics import PresenceMetrics
+from meshfleet.service.metric_table import add_presence_metrics
 from tests.service.ingest.ingest_harness import SECOND
 from tests.service.ingest.messages import A, B, D, E, heartbeat, mac_to_number
+from tests.service.metric_values import read_added_metrics
 from tests.service.presence.stored_presence_harness import connect_with_devices
 
 if TYPE_CHECKING:
@@ -62,15 +64,11 @@ async def test_metrics_count_stored_changes(sqlite_harness: StoredPresenceHarnes
     now = sqlite_harness.ingest_harness.now
     for gateway, ahead in {A: 7 * SECOND, B: -9500}.items():
         sqlite_harness.tracker.clocks.measure(mac_to_number(gateway), now, now, now + ahead)
-    metrics = {
-        (sample.name, sample.labels.get("cause")): sample.value
-        for metric in PresenceMetrics(sqlite_harness.tracker).collect()
-        for sample in metric.samples
-    }
+    metrics = read_added_metrics(partial(add_presence_metrics, tracker=sqlite_harness.tracker))
     metric_name = "meshfleet_connectivity_changes_total"
     assert metrics[metric_name, "heard"] == 2
     assert metrics[metric_name, "gateway"] == 2
     assert metrics[metric_name, "connection"] == 3
-    assert metrics["meshfleet_gateways_connected", None] == 1
-    assert metrics["meshfleet_clocks_wrong", None] == 2
-    assert metrics["meshfleet_clock_offset_max_seconds", None] == 9.5
+    assert metrics["meshfleet_gateways_connected",] == 1
+    assert metrics["meshfleet_clocks_wrong",] == 2
+    assert metrics["meshfleet_clock_offset_max_seconds",] == 9.5

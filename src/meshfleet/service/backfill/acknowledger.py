@@ -17,7 +17,6 @@ from meshfleet.protocol.codes import AckType
 from meshfleet.protocol.times import from_millis
 from meshfleet.service.backfill import store
 from meshfleet.service.backfill.gap_index import CheckSchedule, GapIndex
-from meshfleet.service.backfill.metrics import AckCounters
 from meshfleet.service.backfill.series import BACKFILL_INTERVAL_MS, SEQ_CYCLE, SeriesState, is_seq_ahead
 
 if TYPE_CHECKING:
@@ -131,6 +130,15 @@ If there are more, the longest connected one is dropped: its series have request
 """
 _MAX_TIME_TEXTS: Final = 4096
 """Maximum number of cached texts of timestamps in seconds; most samples are only seconds old."""
+
+
+class AckCounters:
+    """Number of acks sent, of those that requested a backfill, and of gaps found, since the start."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.backfills = 0
+        self.gaps = 0
 
 
 class SampleAcknowledger:

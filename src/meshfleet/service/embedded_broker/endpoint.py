@@ -10,8 +10,8 @@ from meshfleet.protocol.topics import TopicCodec
 from meshfleet.service.embedded_broker.authentication import AccountAuthenticator
 from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog
 from meshfleet.service.embedded_broker.listeners import accept_clients
-from meshfleet.service.embedded_broker.metrics import BrokerMetrics
 from meshfleet.service.embedded_broker.revocation import POLL_SECONDS, RevocationWatcher
+from meshfleet.service.metric_table import add_broker_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class EmbeddedBroker:
         self._revocation_watcher = RevocationWatcher(
             database, self.broker, denied_access, now, poll_interval=poll_interval
         )
-        metrics.register(BrokerMetrics(self.broker))
+        add_broker_metrics(metrics, self.broker)
 
     @property
     def transport(self) -> Transport:

@@ -25,7 +25,7 @@ from meshfleet.mqtt.broker import check_ownership
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.devices import states
 from meshfleet.service.ingest import store
-from meshfleet.service.ingest.metrics import IngestCounters
+from meshfleet.service.ingest.counters import IngestCounters
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.service.ingest.parser import ReportParser
 from meshfleet.service.ingest.pending_state import apply_readings, apply_samples

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.ingest.metrics import IngestCounters
+    from meshfleet.service.ingest.counters import IngestCounters
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.pending_state import PendingStates
 
