@@ -16,7 +16,7 @@ from sqlalchemy import delete, func, insert, select
 
 from meshfleet.db.tables import firmware, image_chunk
 from meshfleet.errors import ImageDamaged, ImagesUnavailable
-from meshfleet.service.firmware import partial_images, store
+from meshfleet.service.firmware import partial_images
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -84,7 +84,7 @@ class FileImageStore:
 
     def remove_unused(self, connection: Connection, sha256: bytes) -> None:
         """Remove the file of an image unless a firmware record uses it."""
-        if not store.is_image_used(connection, sha256):
+        if not _is_image_used(connection, sha256):
             self._find_path(sha256).unlink(missing_ok=True)
 
     async def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
@@ -106,7 +106,7 @@ class FileImageStore:
         """Remove image files without a firmware record, and files of unfinished uploads."""
         if not self.folder.is_dir():
             return
-        used = {each.hex() for each in self._database.read_now(store.list_used_images)}
+        used = {each.hex() for each in self._database.read_now(_list_used_images)}
         _remove_partial_images(self.folder)
         for path in self.folder.iterdir():
             if _FILE_NAME.fullmatch(path.name) and path.name not in used:
@@ -151,7 +151,7 @@ class DatabaseImageStore:
     def remove_unused(self, connection: Connection, sha256: bytes) -> None:
         """Remove the rows of an image unless a firmware record uses it."""
         _lock_image(connection, sha256)
-        if not store.is_image_used(connection, sha256):
+        if not _is_image_used(connection, sha256):
             connection.execute(delete(image_chunk).where(image_chunk.c.sha256 == sha256))
 
     async def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
@@ -213,3 +213,14 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def _is_image_used(connection: Connection, sha256: bytes) -> bool:
+    """Return whether any firmware record has the image with this SHA-256."""
+    query = select(firmware.c.id).where(firmware.c.sha256 == sha256).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def _list_used_images(connection: Connection) -> set[bytes]:
+    """Return the SHA-256 of the images of all firmware records."""
+    return set(connection.execute(select(firmware.c.sha256).distinct()).scalars())

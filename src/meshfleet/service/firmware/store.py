@@ -180,17 +180,6 @@ def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now:
     return bytes.fromhex(record.sha256)
 
 
-def is_image_used(connection: Connection, sha256: bytes) -> bool:
-    """Return whether any firmware record has the image with this SHA-256."""
-    query = select(firmware.c.id).where(firmware.c.sha256 == sha256).limit(1)
-    return connection.execute(query).first() is not None
-
-
-def list_used_images(connection: Connection) -> set[bytes]:
-    """Return the SHA-256 of the images of all firmware records."""
-    return set(connection.execute(select(firmware.c.sha256).distinct()).scalars())
-
-
 def _update_firmware(connection: Connection, firmware_id: str, **values: Any) -> None:
     connection.execute(update(firmware).where(firmware.c.id == firmware_id).values(values))
 
