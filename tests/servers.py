@@ -133,7 +133,7 @@ class PostgreSQL:
     def __init__(self, directory: Path, *settings: str) -> None:
         self.address = ServerAddress("127.0.0.1", free_port())
         self.url = f"postgresql://postgres@{self.address.host}:{self.address.port}"
-        program = require(POSTGRESQL)
+        program = require(POSTGRESQL).resolve()  # its other programs are in the same directory
         as_owner: list[str] = []
         if os.geteuid() == 0:
             # PostgreSQL refuses to run as root. The Debian package has created the user postgres, which needs

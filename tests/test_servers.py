@@ -37,7 +37,7 @@ def test_mosquitto_accepts_an_mqtt_connection(broker: ServerAddress) -> None:
 
 
 def test_postgresql_15_or_newer_responds_to_a_query(database: ServerAddress) -> None:
-    psql = str(require(POSTGRESQL).with_name("psql"))
+    psql = str(require(POSTGRESQL).resolve().with_name("psql"))
     address = ["-h", database.host, "-p", str(database.port), "-U", "postgres"]
     command = [psql, *address, "-Atc", "show server_version_num"]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
