@@ -78,7 +78,7 @@ async def serve(port: int) -> None:
                 logins=api.logins,
                 metrics=api.metrics,
                 now=clock.now,
-                steady=clock.steady,
+                monotonic=clock.monotonic,
             )
             broker_task = asyncio.create_task(endpoint.run(CountingConsumer(database)))
             await asyncio.sleep(0.1)

@@ -168,7 +168,7 @@ class MosquittoTrial:
             options=build_link_options(Settings()),
         )
         running = asyncio.create_task(client.run(self._consumer))
-        while client.trouble is not None:  # noqa: ASYNC110 # it has no event to wait for
+        while client.problem is not None:  # noqa: ASYNC110 # it has no event to wait for
             await asyncio.sleep(0.01)
         yield
         running.cancel()

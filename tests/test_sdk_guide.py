@@ -249,7 +249,7 @@ def test_the_table_of_errors_states_for_every_error_of_a_request_whether_it_was_
 def test_every_error_of_a_connection_or_service_is_in_the_table_or_a_subclass() -> None:
     listed = tuple(each for names, _, _ in _find_error_rows() for each in _find_error_classes(names))
     internal = {mqtt_errors.Undelivered}  # a Mesh only logs it
-    roots = (mqtt_errors.LinkError, errors.Unanswered, errors.Unavailable)
+    roots = (mqtt_errors.MqttError, errors.Unanswered, errors.Unavailable)
     assert {
         each for root in roots for each in root.__subclasses__() if not issubclass(each, listed)
     } == internal

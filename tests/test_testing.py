@@ -20,7 +20,7 @@ from meshfleet.client import check
 from meshfleet.client.blocking import Fleet
 from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.errors.mqtt import BrokerUnreachable
-from meshfleet.errors.protocol import MalformedVersion, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedVersion
 from meshfleet.mqtt.client import BrokerAddress
 from meshfleet.protocol.codes import Kind, Status
 from meshfleet.protocol.ids import Mac, Version
@@ -115,10 +115,10 @@ def test_invalid_arguments_are_refused_before_anything_starts() -> None:
     for settings, problem in (
         ({"mode": "cooked"}, ValueError),
         ({"api_version": "new"}, MalformedVersion),
-        ({"api_version": "9.0.0"}, WireError),
-        ({"faults": {"weather": 1}}, WireError),
+        ({"api_version": "9.0.0"}, MalformedInput),
+        ({"faults": {"weather": 1}}, MalformedInput),
         ({"devices": -1}, ValueError),
-        ({"mac": "me"}, WireError),
+        ({"mac": "me"}, MalformedInput),
     ):
         with pytest.raises(problem):
             emulated_gateway(**settings)

@@ -46,7 +46,7 @@ def database(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def _insert_users(connection: Connection) -> None:
     for user in (ADA, BOB):
         user_store.insert_user(connection, user.name, hashed="lost", role=user.role, by=user, now=0)
-        user_store.insert_session(connection, user, knowing="lost", now=0)
+        user_store.insert_session(connection, user, checked_hash="lost", now=0)
 
 
 def is_password(database: Database, username: str, password: str) -> bool:

@@ -11,7 +11,7 @@ from meshfleet.emulator import Faults, ReportMode
 from meshfleet.emulator.context import CloseConnection, OpenConnection
 from meshfleet.emulator.device_behavior import REBOOT_SECONDS
 from meshfleet.emulator.simulation.products import DeviceMode
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol import reports
 from meshfleet.protocol.codes import Kind, Operation, Status
 from meshfleet.protocol.ids import Identifier
@@ -66,7 +66,7 @@ def test_several_faults_are_combined_and_the_last_value_wins() -> None:
 @each_row("name", NAMES)
 @each_row("value", ["", "much", "-0.1", "nan", "inf", "1e9", "0,5"])
 def test_an_invalid_value_is_rejected_with_the_name_of_its_fault(name: str, value: str) -> None:
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(MalformedInput) as caught:
         Faults.parse(f"{name}={value}")
     assert name in str(caught.value)
     assert value in str(caught.value)
@@ -74,19 +74,19 @@ def test_an_invalid_value_is_rejected_with_the_name_of_its_fault(name: str, valu
 
 @each_row("name", FRACTIONS)
 def test_a_fraction_is_at_most_one(name: str) -> None:
-    with pytest.raises(WireError, match="fraction from 0 to 1"):
+    with pytest.raises(MalformedInput, match="fraction from 0 to 1"):
         Faults.parse(f"{name}=1.01")
 
 
 @each_row("text", ["", "=1", "lost=1", "LOSS=1", "quoted_seq=1", "loss:1", " loss=1"])
 def test_an_unknown_fault_is_rejected_with_a_list_of_all_faults(text: str) -> None:
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(MalformedInput) as caught:
         Faults.parse(text)
     assert all(name in str(caught.value) for name in NAMES)
 
 
 def test_a_fault_without_a_value_is_rejected() -> None:
-    with pytest.raises(WireError, match="loss"):
+    with pytest.raises(MalformedInput, match="loss"):
         Faults.parse("loss")
 
 
@@ -207,7 +207,7 @@ def test_a_gateway_runs_with_all_faults_at_once() -> None:
         if isinstance(topic, ReportTopic):
             try:
                 reports.decode_report(topic.kind, message.payload)
-            except WireError:
+            except MalformedInput:
                 continue
             valid_count += 1
     assert 1000 < valid_count < len(published)

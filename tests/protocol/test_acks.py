@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors.protocol import GatewayTooOld, MalformedIdentifier, MalformedPayload, WireError
+from meshfleet.errors.protocol import GatewayTooOld, MalformedIdentifier, MalformedInput, MalformedPayload
 from meshfleet.protocol import reports, requests
 from meshfleet.protocol.codes import AckType, Kind, Operation, Priority
 from meshfleet.protocol.ids import Identifier, IdentifierName, Mac, RequestId, Version
@@ -91,7 +91,7 @@ WRONG: dict[str, list[Any]] = {
 @each_row(("field", "wrong"), [(field, wrong) for field in WRONG for wrong in WRONG[field]])
 @each_row("operation", ACKS)
 def test_an_error_names_the_wrong_parameter(operation: Operation, field: str, wrong: Any) -> None:
-    with pytest.raises(WireError) as rejected:
+    with pytest.raises(MalformedInput) as rejected:
         _decode(operation, PLAIN | {field: wrong})
     assert rejected.value.field == field
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors.protocol import GatewayTooOld, MalformedVersion, WireError
+from meshfleet.errors.protocol import GatewayTooOld, MalformedInput, MalformedVersion
 from meshfleet.protocol import reports, requests, responses
 from meshfleet.protocol.api_versions import (
     ASSUMED_VERSION,
@@ -286,7 +286,7 @@ def test_a_value_with_added_bytes_is_decoded_as_before_with_a_remainder() -> Non
     ],
 )
 def test_a_topic_of_a_newer_version_raises_our_error(text: str) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(MalformedInput):
         TopicCodec().parse(text)
 
 

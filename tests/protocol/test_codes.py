@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.errors import FleetError, quote_input
-from meshfleet.errors.protocol import GatewayTooOld, MalformedPayload, PayloadTooLarge, WireError
+from meshfleet.errors.protocol import GatewayTooOld, MalformedInput, MalformedPayload, PayloadTooLarge
 from meshfleet.protocol import requests
 from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
 from tests.row_tables import each_row
@@ -149,8 +149,8 @@ def test_an_error_has_a_lower_case_code_and_an_http_error_status(error: type[Fle
     assert 400 <= error.http <= 599
 
 
-@each_row("error", _list_subclasses(WireError))
-def test_every_wire_error_names_the_field_and_the_reason(error: type[WireError]) -> None:
+@each_row("error", _list_subclasses(MalformedInput))
+def test_every_wire_error_names_the_field_and_the_reason(error: type[MalformedInput]) -> None:
     raised = error("seq", "is missing")
     assert (raised.field, raised.reason, str(raised)) == ("seq", "is missing", "seq: is missing")
 
@@ -158,7 +158,7 @@ def test_every_wire_error_names_the_field_and_the_reason(error: type[WireError])
 @each_row(
     ("error", "code", "http"),
     [
-        (WireError, "malformed", 400),
+        (MalformedInput, "malformed", 400),
         (PayloadTooLarge, "payload-too-large", 413),
         (GatewayTooOld, "gateway-too-old", 409),
         (FleetError, "error", 500),

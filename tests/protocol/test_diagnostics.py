@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors.protocol import MalformedPayload, MalformedTopic, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedPayload, MalformedTopic
 from meshfleet.protocol import diagnostics
 from meshfleet.protocol.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
 from meshfleet.protocol.hex import Hex
@@ -218,7 +218,7 @@ def test_a_request_needs_all_its_parameters(field: str) -> None:
 @pytest.mark.rule("firmware-16", "firmware-17")
 @each_row(("field", "wrong"), [(field, wrong) for field in WRONG_PARAMS for wrong in WRONG_PARAMS[field]])
 def test_an_error_names_the_wrong_parameter(field: str, wrong: Any) -> None:
-    with pytest.raises(WireError) as rejected:
+    with pytest.raises(MalformedInput) as rejected:
         _decode_question(**PARAMS | {field: wrong})
     assert rejected.value.field == field
 
@@ -234,7 +234,7 @@ def test_a_successful_response_needs_all_fields_of_its_result(field: str) -> Non
 @pytest.mark.rule("firmware-19", "firmware-17")
 @each_row(("field", "wrong"), [(field, wrong) for field in WRONG_RESULT for wrong in WRONG_RESULT[field]])
 def test_an_error_names_the_wrong_field_of_a_result(field: str, wrong: Any) -> None:
-    with pytest.raises(WireError) as rejected:
+    with pytest.raises(MalformedInput) as rejected:
         _decode_answer(**RESULT | {field: wrong})
     assert rejected.value.field == field
 
@@ -242,7 +242,7 @@ def test_an_error_names_the_wrong_field_of_a_result(field: str, wrong: Any) -> N
 @pytest.mark.rule("firmware-36")
 @each_row(("field", "wrong"), [(field, wrong) for field in WRONG_CHECKS for wrong in WRONG_CHECKS[field]])
 def test_an_error_names_an_invalid_hash_or_size(field: str, wrong: Any) -> None:
-    with pytest.raises(WireError) as rejected:
+    with pytest.raises(MalformedInput) as rejected:
         _decode_answer(**RESULT | {field: wrong})
     assert rejected.value.field == field
 

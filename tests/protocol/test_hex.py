@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors.protocol import MalformedHex, WireError
+from meshfleet.errors.protocol import MalformedHex, MalformedInput
 from meshfleet.protocol import reports, requests, responses
 from meshfleet.protocol.codes import Kind, Operation
 from meshfleet.protocol.hex import Hex, Secret, format_hex, parse_hex
@@ -65,7 +65,7 @@ def test_hex_digits_are_hex_when_their_number_is_even(text: str) -> None:
 
 @given(st.text() | st.text("0123456789abcdefABCDEF \n\u0663"))
 def test_arbitrary_text_is_hex_or_rejected_by_our_error(text: str) -> None:
-    with suppress(WireError):
+    with suppress(MalformedInput):
         assert format_hex(parse_hex(text)) == text.lower()
 
 

@@ -15,10 +15,10 @@ from meshfleet.errors.protocol import (
     MalformedCatalogue,
     MalformedDeviceId,
     MalformedIdentifier,
+    MalformedInput,
     MalformedMac,
     MalformedModelNumber,
     MalformedVersion,
-    WireError,
 )
 from meshfleet.protocol import reports, requests, responses
 from meshfleet.protocol.codes import Kind, Operation
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 G = Mac("0123456789ab")
 TIME = "2020-11-04T10:07:20.585Z"
 
-PARSERS: list[tuple[Parse, type[WireError]]] = [
+PARSERS: list[tuple[Parse, type[MalformedInput]]] = [
     (parse_mac, MalformedMac),
     (parse_device_id, MalformedDeviceId),
     (parse_identifier, MalformedIdentifier),
@@ -62,7 +62,7 @@ PARSERS: list[tuple[Parse, type[WireError]]] = [
 
 @each_row(("parse", "error"), PARSERS)
 def test_an_error_has_its_class_and_names_the_field_and_the_text(
-    parse: Parse, error: type[WireError]
+    parse: Parse, error: type[MalformedInput]
 ) -> None:
     with pytest.raises(error, match=r"^somewhere: 'no/id'") as caught:
         parse("no/id", "somewhere")
@@ -72,7 +72,7 @@ def test_an_error_has_its_class_and_names_the_field_and_the_text(
 @each_row(("parse", "error"), PARSERS)
 @each_row("hostile", ["/" * 100_000, "\x1b[2J\n/" * 100])
 def test_long_or_hostile_text_is_not_repeated_in_full(
-    parse: Parse, error: type[WireError], hostile: str
+    parse: Parse, error: type[MalformedInput], hostile: str
 ) -> None:
     with pytest.raises(error) as caught:
         parse(hostile, "field")
@@ -83,7 +83,7 @@ def test_long_or_hostile_text_is_not_repeated_in_full(
 @given(text=st.text() | st.text("0123456789abcdefABCDEF.-bmact: \n\u0663"))
 @each_row(("parse", "error"), PARSERS)
 def test_arbitrary_text_is_an_id_or_rejected_by_our_error(
-    parse: Parse, error: type[WireError], text: str
+    parse: Parse, error: type[MalformedInput], text: str
 ) -> None:
     with suppress(error):
         parse(text, "field")

@@ -9,9 +9,9 @@ import pytest
 
 from meshfleet.errors.protocol import (
     GatewayTooOld,
+    LineFault,
     MalformedCatalogue,
     MalformedPayload,
-    Mistake,
     UnencodableValue,
 )
 from meshfleet.protocol import requests, responses
@@ -147,7 +147,7 @@ def test_an_extension_that_is_not_an_object_is_refused() -> None:
     "error",
     [
         GatewayTooOld("ack", Version(2, 4, 0), Version(2, 0, 0)),
-        MalformedCatalogue("my.table", [Mistake(2, "is bad")]),
+        MalformedCatalogue("my.table", [LineFault(2, "is bad")]),
         MalformedPayload("seq", "is missing"),
     ],
 )

@@ -14,10 +14,10 @@ from msgspec import UNSET
 
 from meshfleet.errors.protocol import (
     MalformedIdentifier,
+    MalformedInput,
     MalformedMac,
     MalformedPayload,
     MalformedTopic,
-    WireError,
 )
 from meshfleet.protocol import reports
 from meshfleet.protocol.codes import Kind, Status
@@ -197,7 +197,7 @@ def test_a_report_without_an_optional_field_is_decoded(kind: Kind, field: str) -
     ],
 )
 def test_an_error_names_the_invalid_field(kind: Kind, field: str, wrong: Any) -> None:
-    with pytest.raises(WireError) as rejected:
+    with pytest.raises(MalformedInput) as rejected:
         _decode(kind, _example_fields(kind) | {field: wrong})
     assert rejected.value.field == field
 
@@ -293,6 +293,6 @@ def test_a_gateway_before_1_3_0_sends_no_last_count(version: str, *, has_field: 
         ("c4bd6a040506/measurement/8800/8800", MalformedTopic),
     ],
 )
-def test_a_report_on_a_malformed_topic_is_rejected(suffix: str, error: type[WireError]) -> None:
+def test_a_report_on_a_malformed_topic_is_rejected(suffix: str, error: type[MalformedInput]) -> None:
     with pytest.raises(error):
         TopicCodec().parse(f"mt/gateway/c4bd6a010203/device/{suffix}")

@@ -13,10 +13,10 @@ from rich.pretty import pretty_repr
 
 from meshfleet.errors.protocol import (
     MalformedHex,
+    MalformedInput,
     MalformedMac,
     MalformedPayload,
     UnencodableValue,
-    WireError,
 )
 from meshfleet.protocol import requests
 from meshfleet.protocol.codes import AccessType, Operation, Priority
@@ -157,7 +157,7 @@ WRONG: dict[str, list[Any]] = {
 @each_row(("field", "wrong"), [(field, wrong) for field in WRONG for wrong in WRONG[field]])
 @each_row("operation", DEVICE_OPERATIONS)
 def test_an_error_names_the_wrong_parameter(operation: Operation, field: str, wrong: Any) -> None:
-    with pytest.raises(WireError) as rejected:
+    with pytest.raises(MalformedInput) as rejected:
         _decode(operation, **{field: wrong})
     assert rejected.value.field == field
 
@@ -175,7 +175,7 @@ NOT_AN_OBJECT: list[Any] = [None, True, 0, 1.5, [], "", "x"]
     ],
 )
 def test_an_error_names_a_wrong_value_or_ext(operation: Operation, field: str, wrong: Any) -> None:
-    with pytest.raises(WireError) as rejected:
+    with pytest.raises(MalformedInput) as rejected:
         _decode(operation, **{field: wrong})
     assert rejected.value.field == field
 
@@ -297,7 +297,7 @@ def test_an_older_gateway_ignores_newer_parameters(
     payload = json.dumps(dict.fromkeys(ignored, 0)).encode()
     assert requests.decode_request(operation, payload, version=Version.parse(version)) == DEFAULTS[operation]
     for field in ignored:
-        with pytest.raises(WireError):
+        with pytest.raises(MalformedInput):
             requests.decode_request(operation, json.dumps({field: 0}).encode())
 
 

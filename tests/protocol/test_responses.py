@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors.protocol import MalformedPayload, MalformedTopic, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedPayload, MalformedTopic
 from meshfleet.protocol import responses
 from meshfleet.protocol.codes import Operation, Origin, Status
 from meshfleet.protocol.hex import Hex
@@ -143,7 +143,7 @@ WRONG: dict[str, list[Any]] = {
     ],
 )
 def test_an_error_names_the_invalid_field(operation: Operation, field: str, wrong: Any) -> None:
-    with pytest.raises(WireError) as rejected:
+    with pytest.raises(MalformedInput) as rejected:
         _decode(operation, _example_fields(operation) | {field: wrong})
     assert rejected.value.field == field
 

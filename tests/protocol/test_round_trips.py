@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors.protocol import MalformedPayload, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedPayload
 from meshfleet.protocol import payload, reports, requests, responses
 from meshfleet.protocol.codes import Kind, Operation
 from meshfleet.protocol.times import parse_time
@@ -50,14 +50,14 @@ def test_every_response_survives_a_round_trip(drawn: tuple[Operation, responses.
 @given(st.data())
 def test_a_damaged_report_is_decoded_or_raises_our_error(data: st.DataObject) -> None:
     topic, report = data.draw(any_reports())
-    with suppress(WireError):
+    with suppress(MalformedInput):
         reports.decode_report(topic.kind, data.draw(damaged(reports.encode_report(topic.kind, report))))
 
 
 def _decode_or_classify(decode: Callable[[], reports.Report]) -> reports.Report | tuple[str, str]:
     try:
         return decode()
-    except WireError as exc:
+    except MalformedInput as exc:
         return exc.code, exc.field
 
 
@@ -82,21 +82,21 @@ def test_a_report_with_two_timestamps_is_encoded_again_or_rejected(
 ) -> None:
     topic, report = drawn
     doubled = reports.encode_report(topic.kind, report)[:-1] + b',"time":"' + time + b'"}'
-    with suppress(WireError):
+    with suppress(MalformedInput):
         reports.encode_report(topic.kind, reports.decode_report(topic.kind, doubled))
 
 
 @given(st.data())
 def test_a_damaged_request_is_decoded_or_raises_our_error(data: st.DataObject) -> None:
     operation, request = data.draw(any_requests())
-    with suppress(WireError):
+    with suppress(MalformedInput):
         requests.decode_request(operation, data.draw(damaged(requests.encode_request(request))))
 
 
 @given(st.data())
 def test_a_damaged_response_is_decoded_or_raises_our_error(data: st.DataObject) -> None:
     operation, response = data.draw(any_responses())
-    with suppress(WireError):
+    with suppress(MalformedInput):
         responses.decode_response(
             operation, data.draw(damaged(responses.encode_response(operation, response)))
         )
@@ -104,7 +104,7 @@ def test_a_damaged_response_is_decoded_or_raises_our_error(data: st.DataObject) 
 
 @given(st.sampled_from(Kind), st.binary())
 def test_arbitrary_bytes_are_decoded_or_raise_our_error(kind: Kind, payload: bytes) -> None:
-    with suppress(WireError):
+    with suppress(MalformedInput):
         reports.decode_report(kind, payload)
 
 
@@ -112,7 +112,7 @@ def test_arbitrary_bytes_are_decoded_or_raise_our_error(kind: Kind, payload: byt
 def test_a_damaged_topic_is_parsed_or_raises_our_error(data: st.DataObject) -> None:
     topic = data.draw(any_topics())
     text = data.draw(damaged(str(topic).encode())).decode(errors="replace")
-    with suppress(WireError):
+    with suppress(MalformedInput):
         assert str(TOPICS.parse(text)) == text
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors.protocol import MalformedIdentifier, MalformedMac, MalformedTopic, WireError
+from meshfleet.errors.protocol import MalformedIdentifier, MalformedInput, MalformedMac, MalformedTopic
 from meshfleet.protocol import diagnostics
 from meshfleet.protocol.codes import Kind, Operation
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
@@ -40,7 +40,7 @@ RAW = [
 DECODED = [f"{text}-decoded" for text in RAW]
 
 
-def _assert_rejected(error: type[WireError], field: str, text: str, topics: TopicCodec = TOPICS) -> None:
+def _assert_rejected(error: type[MalformedInput], field: str, text: str, topics: TopicCodec = TOPICS) -> None:
     with pytest.raises(error) as caught:
         topics.parse(text)
     assert type(caught.value) is error
@@ -267,14 +267,14 @@ LEVELS = st.lists(st.sampled_from(["a", "b", "mt", "gateway", "gateways", G, "de
 @given(text=st.text() | LEVELS.map("/".join))
 @each_row("topics", [TopicCodec(), TopicCodec("a/b", identifier_names={"a"})])
 def test_arbitrary_text_is_parsed_or_raises_our_error(topics: TopicCodec, text: str) -> None:
-    with suppress(WireError):
+    with suppress(MalformedInput):
         assert topics.format_topic(topics.parse(text)) == text
 
 
 @each_row("prefix", ["", f"{DEVICE}/", f"{DEVICE}/event/", f"{DEVICE}/rssi/", "mt/gateway/"])
 @each_row("hostile", ["x" * 60_000, "\x1b[2J\n" * 100])
 def test_a_long_or_hostile_topic_is_not_repeated_in_full(prefix: str, hostile: str) -> None:
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(MalformedInput) as caught:
         TOPICS.parse(prefix + hostile)
     assert len(str(caught.value)) < 200
     assert str(caught.value).isprintable()

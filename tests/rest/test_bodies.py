@@ -22,7 +22,7 @@ from meshfleet.protocol.times import format_time
 from meshfleet.rest.accounts import TOKEN_LIFETIME, LoggedIn, Login
 from meshfleet.rest.bodies import ResponseBody
 from meshfleet.rest.devices import Connectivity, Device, DevicePage, FriendlyName, NewLabel
-from meshfleet.rest.gateways import BrokerPlace, GatewayClaim, NewGateway
+from meshfleet.rest.gateways import BrokerEndpoint, GatewayClaim, NewGateway
 from meshfleet.rest.inputs import (
     DEFAULT_RESULTS,
     MAX_RESULTS,
@@ -84,7 +84,7 @@ CLAIM = GatewayClaim(
     device_id="bmac-d0cf5e000001",
     username="d0cf5e000001",
     password=HIDDEN,
-    broker=BrokerPlace(host="broker.example", port=8883, tls=True),
+    broker=BrokerEndpoint(host="broker.example", port=8883, tls=True),
 )
 CLAIM_TEXT = (
     b'{"mac":"d0cf5e000001","deviceId":"bmac-d0cf5e000001","username":"d0cf5e000001",'

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.errors.startup import UnusableFolder
-from meshfleet.service.locks import hold_data_folder
+from meshfleet.errors.startup import UnusableDataFolder
+from meshfleet.service.locks import lock_data_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def get_mode(path: Path) -> int:
 
 
 def get_refusal(folder: Path) -> str:
-    with pytest.raises(UnusableFolder) as raised, hold_data_folder(folder):
+    with pytest.raises(UnusableDataFolder) as raised, lock_data_folder(folder):
         raise AssertionError("the directory was accepted")
     return str(raised.value)
 
@@ -47,14 +47,14 @@ def get_refusal(folder: Path) -> str:
 @pytest.mark.rule("rest-170")
 def test_a_new_directory_and_its_files_are_accessible_only_to_their_owner(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    with hold_data_folder(folder):
+    with lock_data_folder(folder):
         assert get_mode(folder) == 0o700
         assert {get_mode(each) for each in folder.iterdir()} == {0o600}
 
 
 def test_missing_parent_directories_are_created_with_default_permissions(tmp_path: Path) -> None:
     folder = tmp_path / "var" / "lib" / "data"
-    with hold_data_folder(folder):
+    with lock_data_folder(folder):
         assert (get_mode(tmp_path / "var" / "lib"), get_mode(folder)) == (0o755, 0o700)
 
 
@@ -66,7 +66,7 @@ def test_an_accessible_directory_that_is_empty_or_ours_becomes_private(
     folder.mkdir(0o755)
     for name in names:
         (folder / name).touch()
-    with hold_data_folder(folder):
+    with lock_data_folder(folder):
         assert get_mode(folder) == 0o700
 
 
@@ -82,7 +82,7 @@ def test_a_private_directory_with_foreign_files_is_accepted(tmp_path: Path) -> N
     folder = tmp_path / "data"
     folder.mkdir(0o700)
     (folder / "cert.pem").touch()
-    with hold_data_folder(folder):
+    with lock_data_folder(folder):
         assert (folder / "cert.pem").exists()
 
 
@@ -102,7 +102,7 @@ def test_an_accessible_directory_of_another_user_is_refused(tmp_path: Path) -> N
 def test_a_link_to_a_directory_is_followed(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir(0o755)
     (tmp_path / "data").symlink_to(tmp_path / "disk")
-    with hold_data_folder(tmp_path / "data"):
+    with lock_data_folder(tmp_path / "data"):
         assert get_mode(tmp_path / "disk") == 0o700
 
 
@@ -124,10 +124,10 @@ def test_a_directory_below_a_file_is_refused(tmp_path: Path) -> None:
 _HOLD_WITHOUT_ROOT = f"""
 import os
 from pathlib import Path
-from meshfleet.service.locks import hold_data_folder
+from meshfleet.service.locks import lock_data_folder
 if os.geteuid() == 0:
     os.setuid({UNPRIVILEGED_ID})
-with hold_data_folder(Path("data")):
+with lock_data_folder(Path("data")):
     print("locked")
 """
 
@@ -143,7 +143,7 @@ def test_a_directory_that_cannot_be_written_is_refused(permissions: int | None, 
         [sys.executable, "-c", _HOLD_WITHOUT_ROOT], cwd=tmp_path, capture_output=True, check=False, text=True
     )
     tmp_path.chmod(0o755)
-    assert "UnusableFolder: the data directory data cannot be used: Permission denied" in result.stderr
+    assert "UnusableDataFolder: the data directory data cannot be used: Permission denied" in result.stderr
 
 
 # --- One service at a time ---
@@ -151,25 +151,25 @@ def test_a_directory_that_cannot_be_written_is_refused(permissions: int | None, 
 
 def test_a_locked_directory_is_refused_until_it_is_released(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    with hold_data_folder(folder):
+    with lock_data_folder(folder):
         assert "in use by another meshfleet serve; stop that service" in get_refusal(folder)
         assert "in use" in get_refusal(folder)  # a refused attempt does not release the lock
-    with hold_data_folder(folder):
+    with lock_data_folder(folder):
         pass
 
 
 def test_an_error_inside_the_block_releases_the_directory(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), hold_data_folder(tmp_path):
+    with pytest.raises(ZeroDivisionError), lock_data_folder(tmp_path):
         raise ZeroDivisionError
-    with hold_data_folder(tmp_path):
+    with lock_data_folder(tmp_path):
         pass
 
 
 _HOLDER = """
 import sys
 from pathlib import Path
-from meshfleet.service.locks import hold_data_folder
-with hold_data_folder(Path(sys.argv[1])):
+from meshfleet.service.locks import lock_data_folder
+with lock_data_folder(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()
 """
@@ -184,5 +184,5 @@ def test_a_killed_process_releases_its_directory(tmp_path: Path) -> None:
         assert "in use" in get_refusal(tmp_path)
         holder.kill()
         holder.wait()
-        with hold_data_folder(tmp_path):
+        with lock_data_folder(tmp_path):
             pass

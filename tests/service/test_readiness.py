@@ -27,15 +27,15 @@ async def test_a_broker_that_cannot_commit_is_reported(sqlite_database: Database
     readiness = Readiness()
     async with RunningBroker(sqlite_database) as running:
         readiness.add_check(running.broker)
-        assert readiness.list_troubles() == []
+        assert readiness.list_problems() == []
         error = DatabaseUnavailable("the disk is full", ReadinessCode.DISK_FULL)
         running.consumer.failures.append(error)
         viewer = await running.raw_client()
         viewer.send(connect("viewer", clean=False))
-        await running.until(lambda: running.broker.trouble is not None)
-        assert readiness.list_troubles() == [error.readiness_problem]
+        await running.until(lambda: running.broker.problem is not None)
+        assert readiness.list_problems() == [error.readiness_problem]
         assert (await viewer.expect(Connack)).code == ConnectReturnCode.ACCEPTED
-        assert readiness.list_troubles() == []
+        assert readiness.list_problems() == []
     sqlite_database.close()
 
 
@@ -49,7 +49,7 @@ def test_scarce_file_descriptors_are_reported(
     os.close(lowest)
     limit = resource.RLIM_INFINITY if left is None else lowest + left
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    codes = [each.code for each in Readiness().list_troubles()]
+    codes = [each.code for each in Readiness().list_problems()]
     assert codes == ([ReadinessCode.DESCRIPTORS] if is_scarce else [])
 
 

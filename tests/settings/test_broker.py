@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.mqtt.broker_limits import BrokerLimits
-from meshfleet.rest.gateways import BrokerPlace
+from meshfleet.rest.gateways import BrokerEndpoint
 from meshfleet.settings import ListenAddress
 from tests.row_tables import each_row
 from tests.settings.from_flags import faults, settings
@@ -61,11 +61,11 @@ def test_gateways_get_the_public_broker_else_the_tls_listener_else_the_plain_one
     pem: Mapping[str, str],
 ) -> None:
     flags = {"mqtt": "192.0.2.1:1884"}
-    assert settings(**flags).gateway_broker == BrokerPlace(host="192.0.2.1", port=1884, tls=False)
+    assert settings(**flags).gateway_broker == BrokerEndpoint(host="192.0.2.1", port=1884, tls=False)
     flags |= {"mqtt_tls": "192.0.2.2:8884", "tls_cert": pem["cert"], "tls_key": pem["key"]}
-    assert settings(**flags).gateway_broker == BrokerPlace(host="192.0.2.2", port=8884, tls=True)
+    assert settings(**flags).gateway_broker == BrokerEndpoint(host="192.0.2.2", port=8884, tls=True)
     flags |= {"public_mqtt": "mqtt://fleet.example.org"}
-    assert settings(**flags).gateway_broker == BrokerPlace(host="fleet.example.org", port=1883, tls=False)
+    assert settings(**flags).gateway_broker == BrokerEndpoint(host="fleet.example.org", port=1883, tls=False)
 
 
 @pytest.mark.rule("rest-168")
@@ -73,7 +73,7 @@ def test_without_a_listener_gateways_get_the_public_broker_or_none() -> None:
     assert settings(mqtt="off").gateway_broker is None
     assert settings(mqtt="off", mqtt_ws="192.0.2.1:80").gateway_broker is None
     public = settings(mqtt="off", public_mqtt="mqtts://fleet.example.org").gateway_broker
-    assert public == BrokerPlace(host="fleet.example.org", port=8883, tls=True)
+    assert public == BrokerEndpoint(host="fleet.example.org", port=8883, tls=True)
 
 
 def test_a_public_broker_cannot_have_port_0() -> None:
@@ -83,12 +83,12 @@ def test_a_public_broker_cannot_have_port_0() -> None:
 @each_row(
     ("text", "address"),
     [
-        ("mqtt://host", BrokerPlace(host="host", port=1883, tls=False)),
-        ("mqtt://host/", BrokerPlace(host="host", port=1883, tls=False)),
-        ("mqtts://[2001:db8::1]:9", BrokerPlace(host="2001:db8::1", port=9, tls=True)),
+        ("mqtt://host", BrokerEndpoint(host="host", port=1883, tls=False)),
+        ("mqtt://host/", BrokerEndpoint(host="host", port=1883, tls=False)),
+        ("mqtts://[2001:db8::1]:9", BrokerEndpoint(host="2001:db8::1", port=9, tls=True)),
     ],
 )
-def test_a_public_broker_is_parsed(text: str, address: BrokerPlace) -> None:
+def test_a_public_broker_is_parsed(text: str, address: BrokerEndpoint) -> None:
     assert settings(public_mqtt=text).public_mqtt == address
 
 

@@ -9,7 +9,7 @@ import pytest
 import rich.pretty
 
 from meshfleet.mqtt.client import BrokerAddress
-from meshfleet.rest.gateways import BrokerPlace
+from meshfleet.rest.gateways import BrokerEndpoint
 from meshfleet.settings import Settings
 from tests.row_tables import each_row
 from tests.settings.from_flags import faults, settings
@@ -101,10 +101,10 @@ def test_listeners_and_an_external_broker_exclude_each_other(pem: Mapping[str, s
 
 @pytest.mark.rule("rest-168")
 def test_gateways_get_the_external_broker_unless_there_is_a_public_address() -> None:
-    assert settings(broker=EXTERNAL).gateway_broker == BrokerPlace(host="192.0.2.1", port=1883, tls=False)
-    assert settings(broker="mqtts://host").gateway_broker == BrokerPlace(host="host", port=8883, tls=True)
+    assert settings(broker=EXTERNAL).gateway_broker == BrokerEndpoint(host="192.0.2.1", port=1883, tls=False)
+    assert settings(broker="mqtts://host").gateway_broker == BrokerEndpoint(host="host", port=8883, tls=True)
     public = settings(broker=EXTERNAL, public_mqtt="mqtts://fleet.example.org").gateway_broker
-    assert public == BrokerPlace(host="fleet.example.org", port=8883, tls=True)
+    assert public == BrokerEndpoint(host="fleet.example.org", port=8883, tls=True)
 
 
 # --- Automatic claims ---

@@ -14,7 +14,7 @@ export const ORIGIN = { connected: 0, unconnected: 1, extender: 16, gateway: 32 
 const MACS = /^[0-9a-f]{12}(?:-[0-9a-f]{12})*$/;
 
 /** Return the nodes from the gateway to the device; null if the route has an unknown notation and is shown as it is. */
-export function buildRequestPath(answer: Schemas["RequestAnswer"], device: string): readonly PathNode[] | null {
+export function buildRequestPath(answer: Schemas["RequestOutcome"], device: string): readonly PathNode[] | null {
   const route = (answer.route ?? answer.extenderRoute ?? "").toLowerCase();
   if (route !== "" && !MACS.test(route)) return null;
   const between = route.split("-").filter((mac) => mac !== "" && mac !== answer.gateway && mac !== device);

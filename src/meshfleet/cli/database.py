@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from meshfleet.db import open_database
-from meshfleet.errors.startup import UnusableFolder
+from meshfleet.errors.startup import UnusableDataFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_existing_database(settings: Settings) -> Iterator[Database]:
-    """Open an existing database. Raise `UnusableFolder` if there is no database, instead of creating one."""
+    """Open an existing database. Raise `UnusableDataFolder` if there is none."""
     check_database_exists(settings)
     with closing(open_database(settings.database, settings.data)) as database:
         yield database
 
 
 def check_database_exists(settings: Settings) -> None:
-    """Raise `UnusableFolder` if SQLite is configured and its database is missing or not writable."""
+    """Raise `UnusableDataFolder` if SQLite is configured and its database is missing or not writable."""
     if settings.database != "sqlite":
         return
     try:
         (settings.data / "meshfleet.sqlite").open("r+b").close()
     except FileNotFoundError:
         reason = f"there is no database in {settings.data}; give the data directory with --data"
-        raise UnusableFolder(reason) from None
+        raise UnusableDataFolder(reason) from None
     except OSError as exc:
-        raise UnusableFolder(f"the database in {settings.data} cannot be used: {exc.strerror}") from exc
+        raise UnusableDataFolder(f"the database in {settings.data} cannot be used: {exc.strerror}") from exc

@@ -51,7 +51,7 @@ class FleetStats(Struct, frozen=True, kw_only=True, rename="camel"):
     dropped: int
     """Number of messages dropped because the broker was unreachable for too long."""
     cpu_micros_per_report: float
-    trouble: str
+    problem: str
     """Reason why a gateway is not connected; empty if all are connected."""
 
 
@@ -83,7 +83,7 @@ class FleetStatsSampler:
             requests=sum(uplink.received for uplink in uplinks),
             dropped=sum(uplink.dropped for uplink in uplinks),
             cpu_micros_per_report=round(cpu_used / new_reports * 1e6, 1) if new_reports else 0.0,
-            trouble=next((uplink.disconnect_reason for uplink in uplinks if not uplink.is_connected), ""),
+            problem=next((uplink.disconnect_reason for uplink in uplinks if not uplink.is_connected), ""),
         )
 
 
@@ -101,11 +101,11 @@ async def print_fleet_stats(fleet: EmulatedFleet, *, seconds: float | None, as_j
 def _format_line(stats: FleetStats, *, as_json: bool) -> str:
     if as_json:
         return json.encode(stats).decode()
-    trouble = f"; {stats.trouble}" if stats.trouble else ""
+    problem = f"; {stats.problem}" if stats.problem else ""
     return (
         f"{stats.seconds:.0f} s: {stats.connected} of {stats.gateways} gateways, "
         f"{stats.reports} reports ({stats.reports_per_second:.0f}/s), "
-        f"{stats.requests} requests{trouble}"
+        f"{stats.requests} requests{problem}"
     )
 
 

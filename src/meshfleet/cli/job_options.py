@@ -21,7 +21,7 @@ from meshfleet.client import (
     UpdateMethod,
     Wave,
 )
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +49,7 @@ _BOOLEANS: Final = {"yes": True, "no": False, "true": True, "false": False}
 def _parse_wave(text: str) -> Wave:
     found = _WAVE.fullmatch(parse_text(text, "wave"))
     if found is None or ("." in found["size"] and not found["percent"]):
-        raise WireError("wave", f"{text!r} is not a number or percentage such as canary=5 or 10%")
+        raise MalformedInput("wave", f"{text!r} is not a number or percentage such as canary=5 or 10%")
     if found["percent"]:
         return Wave(name=found["name"], percent=float(found["size"]))
     return Wave(name=found["name"], count=int(found["size"]))
@@ -58,11 +58,11 @@ def _parse_wave(text: str) -> Wave:
 def _parse_filter(text: str) -> tuple[str, object]:
     name, equals, value = parse_text(text, "filter").partition("=")
     if not equals or name not in _FILTERS:
-        raise WireError("filter", f"{text!r} is not NAME=VALUE with one of {', '.join(_FILTERS)}")
+        raise MalformedInput("filter", f"{text!r} is not NAME=VALUE with one of {', '.join(_FILTERS)}")
     if name != "connected":
         return _FILTERS[name], value
     if value not in _BOOLEANS:
-        raise WireError("filter", "connected must be yes or no")
+        raise MalformedInput("filter", "connected must be yes or no")
     return _FILTERS[name], _BOOLEANS[value]
 
 
@@ -71,7 +71,7 @@ def _parse_limit(text: str) -> int | str:
     if text == _NO_LIMIT:
         return text
     if not (text.isascii() and text.isdecimal() and int(text)):
-        raise WireError("limit", f"{text!r} is not a positive number or {_NO_LIMIT}")
+        raise MalformedInput("limit", f"{text!r} is not a positive number or {_NO_LIMIT}")
     return int(text)
 
 

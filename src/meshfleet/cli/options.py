@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import MalformedCatalogue, MalformedMac, MalformedText, Mistake, WireError
+from meshfleet.errors.protocol import (
+    LineFault,
+    MalformedCatalogue,
+    MalformedInput,
+    MalformedMac,
+    MalformedText,
+)
 from meshfleet.mqtt.client import BrokerAddress
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, IdentifierCatalogue
 from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, Version, parse_mac
@@ -38,7 +44,7 @@ def _read_utf8(path: Path) -> str:
         return raw.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as exc:
         line = raw[: exc.start].count(b"\n") + 1
-        raise MalformedCatalogue(str(path), [Mistake(line, "is not UTF-8")]) from exc
+        raise MalformedCatalogue(str(path), [LineFault(line, "is not UTF-8")]) from exc
 
 
 def table_option(command: Any) -> Any:
@@ -60,12 +66,12 @@ class TextParamType(click.ParamType[Any]):
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a text. A `WireError` of the parse function becomes a usage error."""
+        """Parse a text. A `MalformedInput` of the parse function becomes a usage error."""
         if not isinstance(value, str):
             return value
         try:
             return self._parse(value)
-        except WireError as exc:
+        except MalformedInput as exc:
             self.fail(exc.reason, param, ctx)
 
 

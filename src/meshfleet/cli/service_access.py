@@ -19,7 +19,7 @@ from meshfleet.cli.terminal import to_printable
 from meshfleet.client import Fleet
 from meshfleet.client.rest.http_messages import BaseUrl
 from meshfleet.errors import Fault, InvalidRequest, NotLoggedIn
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
@@ -45,7 +45,7 @@ _OPTION_NAMES: Final[Mapping[str, str]] = {
 """Parameter name of the option for a REST field, if it cannot be derived from the field's name."""
 
 
-def to_usage_error(error: InvalidRequest | WireError) -> click.UsageError | None:
+def to_usage_error(error: InvalidRequest | MalformedInput) -> click.UsageError | None:
     """Convert an error about REST fields to an error that names the command-line options (exit code 2).
 
     Return None if the error is not about an option.
@@ -122,7 +122,7 @@ async def open_fleet() -> AsyncIterator[Fleet]:
             yield fleet
     except NotLoggedIn as exc:
         raise click.ClickException(_format_login_hint(access)) from exc
-    except (InvalidRequest, WireError) as exc:
+    except (InvalidRequest, MalformedInput) as exc:
         usage_error = to_usage_error(exc)
         if usage_error is None:
             raise

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from meshfleet.cli.terminal import to_printable
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.hex import parse_hex
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
@@ -59,7 +59,7 @@ def decode_raw_value(identifier: str, raw: str) -> DecodedValue | None:
         return None
     try:
         return entry.decode(parse_hex(raw))
-    except WireError:
+    except MalformedInput:
         return None
 
 

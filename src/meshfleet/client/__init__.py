@@ -66,11 +66,11 @@ from meshfleet.rest.requests import (
     GatewayChoice,
     NewRequest,
     RequestAccepted,
-    RequestAnswer,
+    RequestOutcome,
     RequestRecord,
     RequestState,
 )
-from meshfleet.rest.telemetry import Hole, Link, Links, Reject, Sample, Series
+from meshfleet.rest.telemetry import Link, Links, Reject, Sample, SampleGap, Series
 
 __all__ = [
     "AccessType",
@@ -106,7 +106,6 @@ __all__ = [
     "GatewayClaim",
     "GatewayCounts",
     "Health",
-    "Hole",
     "IssuedApiKey",
     "Job",
     "JobHealth",
@@ -142,7 +141,7 @@ __all__ = [
     "ReleasedGateway",
     "Report",
     "RequestAccepted",
-    "RequestAnswer",
+    "RequestOutcome",
     "RequestRecord",
     "RequestState",
     "Response",
@@ -150,6 +149,7 @@ __all__ = [
     "Retry",
     "Role",
     "Sample",
+    "SampleGap",
     "SampleKind",
     "Series",
     "Session",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import MalformedText, MalformedTime, UnencodableValue, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedText, MalformedTime, UnencodableValue
 from meshfleet.protocol.codes import Operation
 from meshfleet.protocol.hex import parse_hex
 from meshfleet.protocol.ids import Mac, is_identifier, parse_identifier_name, parse_mac, to_device_id
@@ -32,7 +32,7 @@ def to_wire_value(operation: Operation, value: Any) -> Any:
 
 
 def to_hex_value(value: Any) -> str | None:
-    """Convert a raw value, given as bytes or hex, to hex. None stays None. Raise `WireError` for others."""
+    """Convert a raw value (bytes or hex) to hex. None stays None. Raise `MalformedInput` for others."""
     match value:
         case None:
             return None
@@ -75,10 +75,10 @@ def normalize_device_id(text: str, field: str = "device") -> DeviceId:
 
 
 def normalize_device_ids(texts: str | Iterable[str], field: str) -> list[DeviceId]:
-    """Convert MACs or device ids to device ids. Raise `WireError` if there are too many for one query."""
+    """Convert MACs or device ids to device ids. Raise `MalformedInput` if one query cannot have so many."""
     ids = [normalize_device_id(each, field) for each in to_tuple(texts)]
     if len(ids) > _MAX_IDS:
-        raise WireError(field, f"has {len(ids)} values; at most {_MAX_IDS} are allowed in one query")
+        raise MalformedInput(field, f"has {len(ids)} values; at most {_MAX_IDS} are allowed in one query")
     return ids
 
 
@@ -103,22 +103,22 @@ def format_optional_time(time: Moment | None, field: str = "time") -> str | None
 
 
 def check_timeout(timeout: float) -> float:
-    """Return a timeout in seconds unchanged. Raise `WireError` if it is not positive and finite."""
+    """Return a timeout in seconds unchanged. Raise `MalformedInput` if it is not positive and finite."""
     if not 0 < timeout < math.inf:  # NaN fails both comparisons
-        raise WireError("timeout", "must be a positive number of seconds")
+        raise MalformedInput("timeout", "must be a positive number of seconds")
     return timeout
 
 
 def parse_enum(kind: type[EnumT], value: object, field: str) -> EnumT:
     """Convert a value to a member of an enum.
 
-    Raise `WireError` with the list of valid values if the enum does not have the value.
+    Raise `MalformedInput` with the list of valid values if the enum does not have the value.
     """
     try:
         return kind(value)
     except ValueError:
         known = ", ".join(str(each.value) for each in kind)
-    raise WireError(field, f"{quote_input(value)} is not one of {known}")
+    raise MalformedInput(field, f"{quote_input(value)} is not one of {known}")
 
 
 def check_text(text: str, field: str) -> str:
@@ -150,7 +150,7 @@ def to_tuple(texts: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def normalize_identifier(text: str) -> str:
-    """Return a hex identifier in lower case, and a name unchanged. Raise `WireError` for an invalid name."""
+    """Return a hex identifier in lower case, or a valid name unchanged. Raise `MalformedInput` for others."""
     return text.lower() if is_identifier(text.lower()) else parse_identifier_name(text)
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.api_versions import LATEST_VERSION
 from meshfleet.protocol.ids import Mac, Version
 
@@ -43,13 +43,13 @@ class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
 
     @classmethod
     def parse(cls, *texts: str) -> Self:
-        """Parse faults given as `name=value`. The last value of a name wins. Raises WireError."""
+        """Parse faults given as `name=value`. The last value of a name wins. Raises MalformedInput."""
         field_names = {field.encode_name: field.name for field in fields(cls)}
         amounts = {}
         for text in texts:
             name, _, value = text.partition("=")
             if name not in field_names:
-                raise WireError("fault", f"{quote_input(name)} is not one of {', '.join(field_names)}")
+                raise MalformedInput("fault", f"{quote_input(name)} is not one of {', '.join(field_names)}")
             amounts[field_names[name]] = _parse_amount(name, value)
         return cls(**amounts)
 
@@ -66,11 +66,11 @@ def _parse_amount(name: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise WireError(f"fault {name}", f"{quote_input(text)} is not a number") from None
+        raise MalformedInput(f"fault {name}", f"{quote_input(text)} is not a number") from None
     maximum = _MAX_FAULT_SECONDS if name in _FAULTS_IN_SECONDS else 1.0
     if not 0.0 <= value <= maximum:
         unit = "a number of seconds" if name in _FAULTS_IN_SECONDS else "a fraction"
-        raise WireError(f"fault {name}", f"{quote_input(text)} is not {unit} from 0 to {maximum:g}")
+        raise MalformedInput(f"fault {name}", f"{quote_input(text)} is not {unit} from 0 to {maximum:g}")
     return value
 
 
@@ -99,6 +99,6 @@ class EmulatorSettings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not OLDEST_API_VERSION <= self.api_version <= LATEST_VERSION:
-            raise WireError(
+            raise MalformedInput(
                 "api-version", f"{self.api_version} is not between {OLDEST_API_VERSION} and {LATEST_VERSION}"
             )

@@ -218,13 +218,13 @@ class NoBroker(Conflict):
     code = "no-broker"
 
 
-class TooSlow(Refused):
+class RequestTimeout(Refused):
     """Raised when the request did not arrive completely within the time limit."""
 
     code, http = "too-slow", 408
 
 
-class WentAway(Refused):
+class RequestAborted(Refused):
     """Raised inside the service when the client disconnects before its request is complete.
 
     It is never sent.
@@ -274,7 +274,7 @@ class TooManyAttempts(Refused):
         return f"too many attempts; try again in {self.retry_after} s"
 
 
-class TooManyListeners(TooManyAttempts):
+class TooManySubscribers(TooManyAttempts):
     """Raised when the service has no capacity for another subscriber of live events.
 
     Retry after `retry_after` seconds.

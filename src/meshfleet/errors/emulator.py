@@ -23,17 +23,17 @@ class ImageBroken(FleetError):
 
 
 class MalformedSite(FleetError):
-    """Raised when a site file has faults. `mistakes` lists the field and the reason of each."""
+    """Raised when a site file has faults. `faults` lists the field and the reason of each."""
 
     code, http = "malformed-site", 400
 
-    def __init__(self, source: str, mistakes: Sequence[tuple[str, str]]) -> None:
-        super().__init__(source, mistakes)
+    def __init__(self, source: str, faults: Sequence[tuple[str, str]]) -> None:
+        super().__init__(source, faults)
         self.source = source
-        self.mistakes = tuple(mistakes)
+        self.faults = tuple(faults)
 
     def __str__(self) -> str:
-        return "\n".join(f"{self.source}: {where}: {reason}" for where, reason in self.mistakes)
+        return "\n".join(f"{self.source}: {where}: {reason}" for where, reason in self.faults)
 
 
 class UnreadableMemory(FleetError):

@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class LinkError(FleetError):
+class MqttError(FleetError):
     """Base class of errors of a broker connection. A retry may help."""
 
     code, http = "link-error", 503
 
 
-class BrokerUnreachable(LinkError):
+class BrokerUnreachable(MqttError):
     """Raised when the broker's address does not respond, or does not respond like an MQTT broker."""
 
     code = "broker-unreachable"
 
 
-class UntrustedBroker(LinkError):
+class UntrustedBroker(MqttError):
     """Raised when the TLS certificate of the broker cannot be verified. Check `tls_ca` and the host name."""
 
     code = "untrusted-broker"
 
 
-class ConnectionRefused(LinkError):
+class ConnectionRefused(MqttError):
     """Raised when the broker refuses CONNECT. `return_code` is that of the CONNACK."""
 
     code = "connection-refused"
@@ -43,13 +43,13 @@ class ConnectionRefused(LinkError):
         return f"{self.broker} refuses the connection: {self.message} (return code {self.return_code})"
 
 
-class ConnectionLost(LinkError):
+class ConnectionLost(MqttError):
     """Raised when the connection to the broker breaks."""
 
     code = "connection-lost"
 
 
-class SubscriptionRefused(LinkError):
+class SubscriptionRefused(MqttError):
     """Raised when the broker refuses a subscription, or grants a lower QoS than requested."""
 
     code = "subscription-refused"
@@ -63,13 +63,13 @@ class SubscriptionRefused(LinkError):
         return f"the broker refused the subscription, or granted a lower QoS: {filters}"
 
 
-class LinkClosed(LinkError):
+class ConnectionClosed(MqttError):
     """Raised when a connection is used before it is open or after it was closed."""
 
     code = "link-closed"
 
 
-class Undelivered(LinkError):
+class Undelivered(MqttError):
     """Raised when the connection is closed before the broker acknowledged all published messages."""
 
     code = "undelivered"

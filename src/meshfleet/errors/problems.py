@@ -13,14 +13,14 @@ from meshfleet.errors import (
     NotFound,
     NotLoggedIn,
     Refused,
+    RequestTimeout,
     SamplesDamaged,
     TooManyAttempts,
-    TooSlow,
     Unanswered,
     Unavailable,
     UnsupportedMediaType,
 )
-from meshfleet.errors.protocol import GatewayTooOld, WireError
+from meshfleet.errors.protocol import GatewayTooOld, MalformedInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ _SERVICE_ERRORS: Final[tuple[type[FleetError], ...]] = (
     Refused,
     Unavailable,
     Unanswered,
-    WireError,
+    MalformedInput,
     GatewayTooOld,
     SamplesDamaged,
     ImageDamaged,
@@ -44,7 +44,7 @@ _BY_STATUS: Final[Mapping[int, type[FleetError]]] = {
         NotLoggedIn,
         NotAllowed,
         NotFound,
-        TooSlow,
+        RequestTimeout,
         Conflict,
         BodyTooLarge,
         UnsupportedMediaType,

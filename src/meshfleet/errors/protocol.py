@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from meshfleet.errors import ProblemDetails
 
 
-class WireError(FleetError):
+class MalformedInput(FleetError):
     """Base class of errors of malformed data: an id, topic, payload or argument. A retry does not help."""
 
     code, http = "malformed", 400
@@ -31,7 +31,7 @@ class WireError(FleetError):
         return f"{self.field}: {self.reason}"
 
 
-class MalformedId(WireError):
+class MalformedId(MalformedInput):
     """Base class of errors of malformed ids."""
 
     code = "malformed-id"
@@ -67,31 +67,31 @@ class MalformedVersion(MalformedId):
     code = "malformed-version"
 
 
-class MalformedTime(WireError):
+class MalformedTime(MalformedInput):
     """Raised when a time is not an ISO 8601 date and time, or does not exist in the calendar."""
 
     code = "malformed-time"
 
 
-class MalformedHex(WireError):
+class MalformedHex(MalformedInput):
     """Raised when a raw value is not an even number of hex digits."""
 
     code = "malformed-hex"
 
 
-class MalformedText(WireError):
+class MalformedText(MalformedInput):
     """Raised when a name or label is too short, too long, or has control characters."""
 
     code = "malformed-text"
 
 
-class MalformedTopic(WireError):
+class MalformedTopic(MalformedInput):
     """Raised when the MT2 protocol does not define an MQTT topic."""
 
     code = "malformed-topic"
 
 
-class MalformedPacket(WireError):
+class MalformedPacket(MalformedInput):
     """Raised when bytes are not a valid MQTT 3.1.1 packet."""
 
     code = "malformed-packet"
@@ -109,7 +109,7 @@ class UnsupportedProtocol(MalformedPacket):
     code = "unsupported-protocol"
 
 
-class MalformedPayload(WireError):
+class MalformedPayload(MalformedInput):
     """Raised when a payload is not the JSON object that its topic requires."""
 
     code = "malformed-payload"
@@ -121,43 +121,43 @@ class PayloadTooLarge(MalformedPayload):
     code, http = "payload-too-large", 413
 
 
-class UnknownIdentifier(WireError):
+class UnknownIdentifier(MalformedInput):
     """Raised when an identifier is not in the catalogue, or has no decoding there. Use its hex id."""
 
     code = "unknown-identifier"
 
 
-class UndecodableValue(WireError):
+class UndecodableValue(MalformedInput):
     """Raised when raw bytes do not fit the layout of the identifier."""
 
     code = "undecodable-value"
 
 
-class UnencodableValue(WireError):
+class UnencodableValue(MalformedInput):
     """Raised when a JSON value does not fit the layout of the identifier."""
 
     code = "unencodable-value"
 
 
-class MalformedImage(WireError):
+class MalformedImage(MalformedInput):
     """Raised when a firmware image is empty, damaged, or not of the declared model and version."""
 
     code = "malformed-image"
 
 
-class UnclaimedGateway(WireError):
+class UnclaimedGateway(MalformedInput):
     """Raised when a gateway that is not claimed publishes a report."""
 
     code = "unclaimed-gateway"
 
 
-class UnstorableReport(WireError):
+class UnstorableReport(MalformedInput):
     """Raised when the database rejects a report that is well-formed."""
 
     code = "unstorable-report"
 
 
-class MalformedAddress(WireError):
+class MalformedAddress(MalformedInput):
     """Raised when the URL of a broker or service is invalid.
 
     The text omits the URL: it may contain a password.
@@ -185,7 +185,7 @@ class GatewayTooOld(FleetError):
         return f"{self.feature} needs API version {self.since}; the gateway has {self.version}"
 
 
-class Mistake(NamedTuple):
+class LineFault(NamedTuple):
     """Fault in one line of an identifier table."""
 
     line: int
@@ -193,14 +193,14 @@ class Mistake(NamedTuple):
 
 
 class MalformedCatalogue(FleetError):
-    """Raised when an identifier table has faults. `mistakes` lists all of them."""
+    """Raised when an identifier table has faults. `faults` lists all of them."""
 
     code, http = "malformed-catalogue", 400
 
-    def __init__(self, source: str, mistakes: Sequence[Mistake]) -> None:
-        super().__init__(source, mistakes)
+    def __init__(self, source: str, faults: Sequence[LineFault]) -> None:
+        super().__init__(source, faults)
         self.source = source
-        self.mistakes = tuple(mistakes)
+        self.faults = tuple(faults)
 
     def __str__(self) -> str:
-        return "\n".join(f"{self.source}:{line}: {reason}" for line, reason in self.mistakes)
+        return "\n".join(f"{self.source}:{line}: {reason}" for line, reason in self.faults)

@@ -24,7 +24,7 @@ class UnusableAddress(FleetError):
     code = "unusable-address"
 
 
-class UnusableFolder(FleetError):
+class UnusableDataFolder(FleetError):
     """Raised when the data directory cannot be used: wrong permissions, or in use by another process."""
 
     code = "unusable-folder"

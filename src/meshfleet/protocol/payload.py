@@ -52,7 +52,7 @@ class _Field(NamedTuple):
 
 
 def decode_payload(kind: type[PayloadT], payload: bytes, *, excluded: Collection[str] = ()) -> PayloadT:
-    """Decode a payload in any tolerated spelling, or raise a `WireError` that names the invalid field.
+    """Decode a payload in any tolerated spelling, or raise a `MalformedInput` that names the invalid field.
 
     Fields in `excluded` are ignored.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol import api_versions, payload
 from meshfleet.protocol.codes import AccessType, AckType, Operation, Priority
 from meshfleet.protocol.fields import (
@@ -123,7 +123,7 @@ def decode_request_id(data: bytes) -> RequestId | None:
     """
     try:
         request_id = payload.decode_object(data or b"{}").get("id")
-    except WireError:
+    except MalformedInput:
         return None
     return RequestId(request_id) if isinstance(request_id, str) else None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct
 
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import MalformedIdentifier, MalformedMac, MalformedTopic, WireError
+from meshfleet.errors.protocol import MalformedIdentifier, MalformedInput, MalformedMac, MalformedTopic
 from meshfleet.protocol.codes import Kind, Operation
 from meshfleet.protocol.ids import (
     EVERY_GATEWAY,
@@ -135,7 +135,7 @@ class TopicCodec:
         return f"{self._prefix}mt/gateway/{gateway}/response/{device}/{match[3]}"
 
     def parse_uncached(self, text: str) -> Topic:
-        """Parse a topic without the cache, or raise a `WireError` that names the invalid part."""
+        """Parse a topic without the cache, or raise a `MalformedInput` that names the invalid part."""
         match = self._shape.fullmatch(text)
         if match is None:
             raise _explain_malformed(text, self._prefix)
@@ -190,7 +190,7 @@ _SHAPE = (
 _REQUEST = r"mt/(?:gateway/([0-9a-f]{12})|gateways)/request/([0-9a-f]{12})/([^+#\x00]+)"
 
 
-def _explain_malformed(text: str, prefix: str) -> WireError:
+def _explain_malformed(text: str, prefix: str) -> MalformedInput:
     """Return the error for a topic that does not match the pattern."""
     if not text.startswith(prefix):
         return MalformedTopic(

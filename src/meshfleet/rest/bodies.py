@@ -40,7 +40,7 @@ BodyT = TypeVar("BodyT", bound=RequestBody | ResponseBody)
 
 
 def decode_body(kind: type[BodyT], data: bytes) -> BodyT:
-    """Decode the body of a request or response. Raise a `WireError` that names the field if it is invalid."""
+    """Decode the body of a request or response. Raise `MalformedInput` with the invalid field."""
     try:
         return get_decoder(kind).decode(payload.decode_utf8(data))
     except MalformedPayload as exc:

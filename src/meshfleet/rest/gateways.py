@@ -16,7 +16,7 @@ class NewGateway(RequestBody, frozen=True, kw_only=True):
     friendly_name: str | None = None
 
 
-class BrokerPlace(ResponseBody, frozen=True, kw_only=True):
+class BrokerEndpoint(ResponseBody, frozen=True, kw_only=True):
     """Broker address that a gateway connects to."""
 
     host: Annotated[str, Meta(min_length=1)]
@@ -31,7 +31,7 @@ class GatewayClaim(ResponseBody, frozen=True, kw_only=True):
     device_id: str
     username: str
     password: str
-    broker: BrokerPlace
+    broker: BrokerEndpoint
 
     def __repr__(self) -> str:
         return f"GatewayClaim(mac={self.mac!r}, password=…)"

@@ -86,7 +86,7 @@ class GatewayChoice(ResponseBody, frozen=True, kw_only=True):
     """All candidates, the best first."""
 
 
-class RequestAnswer(ResponseBody, frozen=True, kw_only=True):
+class RequestOutcome(ResponseBody, frozen=True, kw_only=True):
     """Response of a gateway, whatever its status, and the gateway that sent it (rest-99)."""
 
     id: str
@@ -147,7 +147,7 @@ class RequestRecord(ResponseBody, frozen=True, kw_only=True):
     requested_at: TimeText
     finished_at: TimeText | None
     request: SentRequest
-    response: RequestAnswer | None
+    response: RequestOutcome | None
     problem: RequestProblem | None
 
 

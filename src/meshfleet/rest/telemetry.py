@@ -13,7 +13,7 @@ from meshfleet.rest.bodies import IdentifierText, MacText, ResponseBody, TimeTex
 # Gaps in series.
 
 
-class Hole(ResponseBody, frozen=True, kw_only=True):
+class SampleGap(ResponseBody, frozen=True, kw_only=True):
     """Gap in a series: samples are missing between two received ones (rest-190)."""
 
     kind: Literal["measurement", "event"]
@@ -28,10 +28,10 @@ class Hole(ResponseBody, frozen=True, kw_only=True):
     """Time since which the missing samples are no longer expected; None while they are being requested."""
 
 
-class HolePage(ResponseBody, frozen=True, kw_only=True):
+class SampleGapPage(ResponseBody, frozen=True, kw_only=True):
     """Page of gaps, by kind, identifier and time."""
 
-    items: list[Hole]
+    items: list[SampleGap]
     next_token: str | None
 
 

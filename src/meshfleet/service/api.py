@@ -9,7 +9,7 @@ from litestar.di import Provide
 
 from meshfleet.db import Database
 from meshfleet.db.samples import SampleStore
-from meshfleet.rest.gateways import BrokerPlace
+from meshfleet.rest.gateways import BrokerEndpoint
 from meshfleet.service import clock
 from meshfleet.service.accounts import routes as account_routes
 from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner
@@ -97,7 +97,7 @@ class RouteDependencies(NamedTuple):
     url_signer: ImageUrlSigner
     job_wakeup: RunnerWakeup
     blocks: ChunkSizes
-    broker: BrokerPlace | None
+    broker: BrokerEndpoint | None
     device_summaries: SummaryCache
     database: Database
     metrics: Metrics
@@ -129,19 +129,19 @@ class RestApi:
         *,
         live_timings: LiveTimings = LIVE_TIMINGS,
         now: clock.Now = clock.now,
-        steady: clock.Now = clock.steady,
+        monotonic: clock.Now = clock.monotonic,
         hasher: PasswordHasher = PASSWORD_HASHER,
         limits: HttpLimits = HTTP_LIMITS,
         blocks: ChunkSizes = DEFAULT_CHUNK_SIZES,
     ) -> None:
         """Create all objects that routes need.
 
-        `steady` is the monotonic clock for login delays and report rates. Only tests pass `live_timings`,
+        `monotonic` is the monotonic clock for login delays and report rates. Only tests pass `live_timings`,
         `hasher`, `limits` and `blocks`: they use shorter waits, cheap password hashes and small chunks.
         """
         self.metrics = Metrics()
         self.readiness = Readiness()
-        self.traffic = GatewayTraffic(steady)
+        self.traffic = GatewayTraffic(monotonic)
         tokens = TokenSigner(database.write_now(load_or_create_secret, "tokens"))
         authenticator = BearerAuthenticator(database, tokens, now)
         self._passwords = PasswordVerifier(hasher)
@@ -153,7 +153,7 @@ class RestApi:
             authenticator=authenticator,
             metrics=self.metrics,
             now=now,
-            steady=steady,
+            monotonic=monotonic,
         )
         self.rollups = Rollups()
         self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))

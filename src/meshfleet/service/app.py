@@ -32,7 +32,7 @@ from meshfleet.service.http.connection import HttpConnection
 from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.http.websocket_connection import MAX_MESSAGE_BYTES, WebSocketConnection
-from meshfleet.service.locks import hold_data_folder, hold_service_lock
+from meshfleet.service.locks import hold_service_lock, lock_data_folder
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.sockets import open_listener
 
@@ -95,7 +95,7 @@ async def serve(
         open_listener(settings.http, "http") as listener,
         open_mqtt_listeners(settings) as mqtt_listeners,
         # After the listeners: it may create the directory, so a wrong address must be reported before.
-        hold_data_folder(settings.data),
+        lock_data_folder(settings.data),
     ):
         port = listener.getsockname()[1]
         settings = replace(

@@ -28,14 +28,14 @@ def read_ticks() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
-class Moment(NamedTuple):
+class ClockReading(NamedTuple):
     """Point in time on two clocks, in milliseconds: monotonic for waiting, wall clock for display."""
 
-    steady: int
+    monotonic: int
     wall: int
 
 
-class SteadyClock:
+class MonotonicClock:
     """Monotonic clock in milliseconds: a wait of an hour lasts an hour, even if the wall clock is set.
 
     It starts at the wall-clock time and also advances while the machine is suspended, so that a suspension
@@ -58,5 +58,5 @@ class SteadyClock:
         return at if abs(offset) < _TOLERANCE_MS else at + offset
 
 
-steady: Final = SteadyClock(now)
+monotonic: Final = MonotonicClock(now)
 """Monotonic clock of this process."""

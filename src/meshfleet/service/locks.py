@@ -1,6 +1,6 @@
 """Locks so that only one service processes reports of a database: a second one fails before it changes data.
 
-A SQLite database is in a data directory, which one service locks (`hold_data_folder`). On PostgreSQL the
+A SQLite database is in a data directory, which one service locks (`lock_data_folder`). On PostgreSQL the
 service holds an advisory lock on a connection of its own; the server releases the lock when that connection
 ends. A service that has lost the lock still cannot write: the token in the table `broker_owner` prevents it.
 """
@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.db import explain_driver_errors
-from meshfleet.errors.startup import UnusableDatabase, UnusableFolder
+from meshfleet.errors.startup import UnusableDatabase, UnusableDataFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +31,10 @@ _OTHERS_MODE: Final = 0o077
 
 
 @contextmanager
-def hold_data_folder(folder: Path) -> Iterator[None]:
+def lock_data_folder(folder: Path) -> Iterator[None]:
     """Create the data directory if needed, and lock it against other services during the `with` block.
 
-    The lock ends with the process, even after a crash. Raise `UnusableFolder` if it cannot be used or locked.
+    The lock ends with the process, even after a crash. Raise `UnusableDataFolder` if that fails.
     """
     try:
         _create_directory(folder)
@@ -42,7 +42,7 @@ def hold_data_folder(folder: Path) -> Iterator[None]:
         lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as exc:
         reason = f"{exc.strerror} ({exc.filename})"
-        raise UnusableFolder(f"the data directory {folder} cannot be used: {reason}") from exc
+        raise UnusableDataFolder(f"the data directory {folder} cannot be used: {reason}") from exc
     try:
         _lock_file(lock, folder)
         yield
@@ -56,25 +56,25 @@ def _create_directory(folder: Path) -> None:
         folder.mkdir(0o700)
     except FileExistsError:
         if not folder.is_dir():
-            raise UnusableFolder(f"{folder} is not a directory; choose another one with --data") from None
+            raise UnusableDataFolder(f"{folder} is not a directory; choose another one with --data") from None
 
 
 def _make_private(folder: Path) -> None:
     """Remove the permissions of other users from the data directory.
 
-    Raise `UnusableFolder` if others have permissions and it belongs to another user or has foreign files.
+    Raise `UnusableDataFolder` if others have permissions and it belongs to another user or has foreign files.
     """
     status = folder.stat()
     if os.name == "nt" or not status.st_mode & _OTHERS_MODE:  # Windows has no such modes
         return
     if status.st_uid != os.geteuid():
-        raise UnusableFolder(
+        raise UnusableDataFolder(
             f"the data directory {folder} belongs to another user and is accessible to others; "
             "choose a directory of your own with --data, for example one inside it"
         )
     # A mistyped --data must not change the permissions of a home directory or of /tmp.
     if _list_names(folder) and not _list_names(folder) & _KNOWN_FILES:
-        raise UnusableFolder(
+        raise UnusableDataFolder(
             f"the data directory {folder} is accessible to other users and contains foreign files; "
             f"choose another one with --data, or restrict it: chmod 700 {folder}"
         )
@@ -93,12 +93,12 @@ def _lock_file(file: int, folder: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UnusableFolder(
+        raise UnusableDataFolder(
             f"the data directory {folder} is in use by another meshfleet serve; "
             "stop that service, or choose another directory with --data"
         ) from None
     except OSError as exc:
-        raise UnusableFolder(f"the data directory {folder} cannot be locked: {exc.strerror}") from exc
+        raise UnusableDataFolder(f"the data directory {folder} cannot be locked: {exc.strerror}") from exc
 
 
 _ADVISORY_LOCK_ID: Final = 0x6D717474

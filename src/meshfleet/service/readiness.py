@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         """Part of the service that processes reports: embedded broker, external broker client, or ingest."""
 
         @property
-        def trouble(self) -> ReadinessProblem | None:
+        def problem(self) -> ReadinessProblem | None:
             """Problem that keeps this part from processing reports; None if there is none."""
 
 
@@ -113,9 +113,9 @@ class Readiness:
         """Report the service as shutting down from now on."""
         self._is_draining = True
 
-    def list_troubles(self) -> list[ReadinessProblem]:
+    def list_problems(self) -> list[ReadinessProblem]:
         """Return all current problems except those that need a database query."""
-        problems = [each.trouble for each in self._checks]
+        problems = [each.problem for each in self._checks]
         if self._expects_intake and not self._checks:
             problems.append(ReadinessProblem(ReadinessCode.STARTING, "report processing is starting"))
         if are_descriptors_scarce():
@@ -131,7 +131,7 @@ class Readiness:
 
     async def list_reasons(self, database: Database) -> tuple[ReadinessReason, ...]:
         """Return all reasons why the service is not ready, each code once; empty if it is ready."""
-        problems = self.list_troubles()
+        problems = self.list_problems()
         if (database_problem := await self._check_database(database)) is not None:
             problems.append(database_problem)
         self._log_changes(problems)

@@ -98,7 +98,7 @@ async def _open_report_source(
             logins=api.logins,
             metrics=api.metrics,
             now=clock.now,
-            steady=clock.steady,
+            monotonic=clock.monotonic,
         )
     return ExternalBrokerClient(
         settings.external_broker,
@@ -132,7 +132,7 @@ class Runtime:
         self._poll_seconds = timings.poll_seconds
         now = clock.now()
         # Requests: which gateways there are, what they support, and which one reaches a device.
-        clocks = GatewayClocks(lambda gateway: transport.last_connection_number(mac_from_int(gateway)))
+        clocks = GatewayClocks(lambda gateway: transport.last_connection_id(mac_from_int(gateway)))
         versions = GatewayVersions(acks_enabled=settings.acks)
         failures = FailedAttempts()
         rpc = RpcClient(
@@ -155,10 +155,10 @@ class Runtime:
             traffic=api.traffic,
             clocks=clocks,
             now=clock.now,
-            steady=clock.steady,
+            monotonic=clock.monotonic,
         )
         self._metadata = MetadataReader(
-            database, rpc, now=clock.now, steady=clock.steady, select_gateways=selector.select_many
+            database, rpc, now=clock.now, monotonic=clock.monotonic, select_gateways=selector.select_many
         )
         self._history = RequestHistory(database, clock.now, retention=_to_millis(settings.retention.request))
         self._dispatcher = RequestDispatcher(
@@ -170,7 +170,7 @@ class Runtime:
             database,
             rpc,
             clock.now,
-            steady=clock.steady,
+            monotonic=clock.monotonic,
             notify=api.live.jobs.mark_changed,
             select_gateways=selector.select_many,
         )
@@ -250,7 +250,7 @@ class Runtime:
     async def _watch_source(self) -> None:
         """Pause the detection of offline devices while the broker cannot deliver reports (rest-192)."""
         while True:
-            if self._source.trouble is not None:
+            if self._source.problem is not None:
                 self._presence.pause_detection(clock.now())
             await asyncio.sleep(_SOURCE_CHECK_SECONDS)
 

@@ -38,10 +38,10 @@ class Transport(Protocol):
         Return None with an external broker, because only that broker knows.
         """
 
-    def connection_number(self, gateway: str) -> int | None:
+    def connection_id(self, gateway: str) -> int | None:
         """Return the connection id of a gateway: 0 if it is not connected, None with an external broker."""
 
-    def last_connection_number(self, gateway: str) -> int | None:
+    def last_connection_id(self, gateway: str) -> int | None:
         """Return the id of the current or last connection of a gateway.
 
         Return 0 if it never connected, and None with an external broker.
@@ -56,7 +56,7 @@ class ReportSource(Protocol):
         """Transport for requests to the gateways that report through this source."""
 
     @property
-    def trouble(self) -> ReadinessProblem | None:
+    def problem(self) -> ReadinessProblem | None:
         """Problem that keeps reports from being received or committed; None if there is none."""
 
     async def run(self, consumer: ReportConsumer) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.client.address import BrokerAddress
-from meshfleet.rest.gateways import BrokerPlace
+from meshfleet.rest.gateways import BrokerEndpoint
 
 _QUARTER_SECONDS: Final = 90 * 86_400
 _MONTH_SECONDS: Final = 30 * 86_400
@@ -64,7 +64,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """File with the certificate authorities to trust for the external broker; None: those of the system."""
     public_url: str | None = None
     """URL at which clients reach the service, without a trailing slash; None: derived from `http`."""
-    public_mqtt: BrokerPlace | None = None
+    public_mqtt: BrokerEndpoint | None = None
     """Address at which gateways reach the broker; None: that of the external broker or of a listener."""
     topic_prefix: str = ""
     """Prefix of all topics, without a trailing slash."""
@@ -87,7 +87,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     retention: Retention = Retention()
 
     @property
-    def gateway_broker(self) -> BrokerPlace | None:
+    def gateway_broker(self) -> BrokerEndpoint | None:
         """Address at which gateways reach the broker (rest-168); None if there is no listener.
 
         Port 0 means a free port, which is known only after the service has started to listen.
@@ -95,13 +95,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.public_mqtt is not None:
             return self.public_mqtt
         if self.external_broker is not None:
-            return BrokerPlace(
+            return BrokerEndpoint(
                 host=self.external_broker.host, port=self.external_broker.port, tls=self.external_broker.tls
             )
         listen = self.mqtt_tls or self.mqtt
         if listen is None:
             return None
-        return BrokerPlace(host=listen.host, port=listen.port, tls=self.mqtt_tls is not None)
+        return BrokerEndpoint(host=listen.host, port=listen.port, tls=self.mqtt_tls is not None)
 
     @property
     def listen_url(self) -> str:

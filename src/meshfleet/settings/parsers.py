@@ -12,7 +12,7 @@ from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedAddress, MalformedTopic
 from meshfleet.mqtt.client.address import BrokerAddress
 from meshfleet.protocol.topics import TopicCodec
-from meshfleet.rest.gateways import BrokerPlace
+from meshfleet.rest.gateways import BrokerEndpoint
 from meshfleet.settings.model import ListenAddress
 
 if TYPE_CHECKING:
@@ -88,13 +88,13 @@ def parse_public_url(text: str) -> str:
     return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
 
 
-def parse_public_mqtt(text: str) -> BrokerPlace:
+def parse_public_mqtt(text: str) -> BrokerEndpoint:
     """Parse the URL at which gateways reach the broker. Default ports: 1883, with TLS 8883."""
     url = _parse_url(text, ("mqtt", "mqtts"))
     if url.path.strip("/"):
         raise InvalidSetting("must not have a path")
     tls = url.scheme == "mqtts"
-    return BrokerPlace(host=url.hostname or "", port=url.port or (8883 if tls else 1883), tls=tls)
+    return BrokerEndpoint(host=url.hostname or "", port=url.port or (8883 if tls else 1883), tls=tls)
 
 
 def parse_broker(text: str) -> BrokerAddress | None:

@@ -56,7 +56,7 @@ async def running_broker(prefix: str) -> AsyncIterator[int]:
         limits=_LIMITS,
         stored_state=StoredState(sessions={}, subscriptions=[], messages=[], unreleased_ids=[], retained={}),
         owner_token=b"",
-        steady_clock=clock.steady,
+        monotonic_clock=clock.monotonic,
         wall_clock=clock.now,
         topic_prefix=prefix,
     )

@@ -15,7 +15,7 @@ import pytest
 from meshfleet.client import Role
 from meshfleet.client.blocking import Fleet
 from meshfleet.errors import NotFound, ServiceUnreachable
-from meshfleet.errors.mqtt import LinkClosed
+from meshfleet.errors.mqtt import ConnectionClosed
 from tests.servers import free_port
 from tests.service.http.running_service import PASSWORD
 from tests.service.ingest.messages import heartbeat, temperature
@@ -55,9 +55,9 @@ def test_a_closed_fleet_leaves_no_thread(service: LiveService) -> None:
         devices = fleet.devices.list()
         assert next(devices).id
     assert not fleet_threads()
-    with pytest.raises(LinkClosed, match="not open"):
+    with pytest.raises(ConnectionClosed, match="not open"):
         fleet.me()
-    with pytest.raises(LinkClosed, match="not open"):
+    with pytest.raises(ConnectionClosed, match="not open"):
         next(devices)
     with pytest.raises(StopIteration):
         next(devices)
@@ -68,7 +68,7 @@ def test_a_closed_fleet_leaves_no_thread(service: LiveService) -> None:
 
 def test_a_fleet_can_be_opened_only_once_at_a_time(service: LiveService) -> None:
     with Fleet(service.url, token=service.key) as fleet:
-        with pytest.raises(LinkClosed, match="already"):
+        with pytest.raises(ConnectionClosed, match="already"):
             fleet.__enter__()
         assert fleet.me().kind == "api-key"
     assert not fleet_threads()
@@ -76,9 +76,9 @@ def test_a_fleet_can_be_opened_only_once_at_a_time(service: LiveService) -> None
 
 def test_a_fleet_can_be_used_only_inside_its_block() -> None:
     fleet = Fleet("http://127.0.0.1", token="mfk_x")  # noqa: S106 # not a real key
-    with pytest.raises(LinkClosed, match="with"):
+    with pytest.raises(ConnectionClosed, match="with"):
         fleet.me()
-    with pytest.raises(LinkClosed, match="with"):
+    with pytest.raises(ConnectionClosed, match="with"):
         next(fleet.labels.list())
 
 
@@ -139,7 +139,7 @@ def test_closing_a_fleet_raises_link_closed_in_waiting_calls(service: LiveServic
         try:
             for _ in fleet.live(types="report", ids=service.new_mac()):
                 pass
-        except LinkClosed as exc:
+        except ConnectionClosed as exc:
             errors.append(exc)
 
     with fleet:

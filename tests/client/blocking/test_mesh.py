@@ -15,7 +15,7 @@ from meshfleet.client.blocking import Mesh
 from meshfleet.client.blocking.event_loop import EventLoopThread
 from meshfleet.client.blocking.proxies import BlockingIterator
 from meshfleet.client.mesh.mesh import Mesh as AsyncMesh
-from meshfleet.errors.mqtt import BrokerUnreachable, LinkClosed
+from meshfleet.errors.mqtt import BrokerUnreachable, ConnectionClosed
 from meshfleet.testing import EmulatedGateway, emulated_gateway
 from tests.servers import free_port
 
@@ -67,7 +67,7 @@ def test_an_iterator_can_be_used_by_one_thread_at_a_time() -> None:
         yield 1
 
     def expect_closed() -> None:
-        with pytest.raises(LinkClosed, match="closed while a call was waiting"):
+        with pytest.raises(ConnectionClosed, match="closed while a call was waiting"):
             next(items)
         finished.set()
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.client.mesh.mesh import Mesh
-from meshfleet.errors.protocol import GatewayTooOld, MalformedMac, MalformedTime, UnencodableValue, WireError
+from meshfleet.errors.protocol import (
+    GatewayTooOld,
+    MalformedInput,
+    MalformedMac,
+    MalformedTime,
+    UnencodableValue,
+)
 from meshfleet.protocol.codes import AckType, Kind, Origin, Status
 from meshfleet.protocol.ids import Version
 from meshfleet.protocol.responses import ReadDecodedResponse, ReadResponse
@@ -118,7 +124,7 @@ async def test_an_ack_with_backfill_resends_unacknowledged_samples(
 
 async def test_only_measurements_and_events_can_be_acknowledged(gateway: EmulatedGateway, mesh: Mesh) -> None:
     (heartbeat,) = await collect_reports(mesh.reports(kinds=Kind.HEARTBEAT, gateway=gateway.mac), 1)
-    with pytest.raises(WireError, match="not heartbeat"):
+    with pytest.raises(MalformedInput, match="not heartbeat"):
         await mesh.acknowledge(heartbeat)
 
 
@@ -196,7 +202,7 @@ async def test_invalid_arguments_are_reported_by_field_and_never_sent(mesh_witho
         ("type", mesh_without_gateway.ack(GATEWAY, GATEWAY, "8800", time=datetime.now(UTC), type=3)),
     ]
     for field, call in cases:
-        with pytest.raises(WireError) as raised:
+        with pytest.raises(MalformedInput) as raised:
             await call  # type: ignore[misc] # all are coroutines
         assert raised.value.field == field
         assert "secret" not in str(raised.value)
@@ -209,13 +215,13 @@ async def test_errors_have_specific_classes(mesh_without_gateway: Mesh) -> None:
     with pytest.raises(UnencodableValue):
         await mesh_without_gateway.write(GATEWAY, GATEWAY, "tx-power", {1, timedelta})
     for timeout in (0.0, -1.0, float("nan")):
-        with pytest.raises(WireError, match="positive number of seconds"):
+        with pytest.raises(MalformedInput, match="positive number of seconds"):
             await mesh_without_gateway.apiversion(GATEWAY, timeout=timeout)
     with pytest.raises(MalformedTime):
         await mesh_without_gateway.ack(GATEWAY, GATEWAY, "8800", time=datetime(2026, 1, 1))  # noqa: DTZ001 # naive on purpose
     with pytest.raises(MalformedTime):
         await mesh_without_gateway.ack(GATEWAY, GATEWAY, "8800", time="soon")
-    with pytest.raises(WireError, match="'bogus' is not one of unprovisioned, legacy"):
+    with pytest.raises(MalformedInput, match="'bogus' is not one of unprovisioned, legacy"):
         await mesh_without_gateway.read(GATEWAY, GATEWAY, "8000", access_type="bogus")
     with pytest.raises(TypeError, match="prioritty"):
         await mesh_without_gateway.read(GATEWAY, GATEWAY, "8000", prioritty=1)  # type: ignore[call-arg] # misspelt on purpose
@@ -223,7 +229,7 @@ async def test_errors_have_specific_classes(mesh_without_gateway: Mesh) -> None:
 
 @each_row("value", [float("nan"), 4, object, "zz"])
 async def test_a_raw_value_must_be_hex_or_bytes(mesh_without_gateway: Mesh, value: object) -> None:
-    with pytest.raises(WireError) as raised:
+    with pytest.raises(MalformedInput) as raised:
         await mesh_without_gateway.write(GATEWAY, GATEWAY, TX_POWER, value)
     assert raised.value.field == "value"
 
@@ -233,6 +239,6 @@ async def test_requests_to_all_gateways_are_refused(mesh_without_gateway: Mesh) 
         mesh_without_gateway.apiversion("f" * 12),
         mesh_without_gateway.read("F" * 12, GATEWAY, "8000"),
     ):
-        with pytest.raises(WireError, match="must be one gateway"):
+        with pytest.raises(MalformedInput, match="must be one gateway"):
             await call
     assert mesh_without_gateway.pending == 0

@@ -13,7 +13,7 @@ import pytest
 from meshfleet.client.mesh.mesh import Mesh
 from meshfleet.client.mesh.reports import ReportFilter, ReportSubscription
 from meshfleet.errors.mqtt import SubscriptionRefused
-from meshfleet.errors.protocol import MalformedMac, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedMac
 from meshfleet.mqtt.client import BrokerAddress, MqttClient, Publish
 from meshfleet.protocol.codes import Kind
 from meshfleet.protocol.reports import REPORT_TYPES, Heartbeat, MeasurementError
@@ -110,7 +110,7 @@ async def test_reports_can_be_filtered_by_gateway_device_and_kind(broker: str) -
 
 async def test_invalid_filters_are_refused_at_once(broker: str) -> None:
     mesh = Mesh(broker)
-    with pytest.raises(WireError, match="'weather' is not one of heartbeat, dfu"):
+    with pytest.raises(MalformedInput, match="'weather' is not one of heartbeat, dfu"):
         mesh.reports(kinds=["weather"])
     with pytest.raises(MalformedMac):
         mesh.reports(gateway="02")

@@ -12,9 +12,9 @@ from meshfleet.client.mesh.rpc import MeshRpcClient
 from meshfleet.errors import GatewayTimeout, MalformedResponse, TooManyRequests
 from meshfleet.errors.mqtt import (
     BrokerUnreachable,
+    ConnectionClosed,
     ConnectionLost,
     ConnectionRefused,
-    LinkClosed,
     SubscriptionRefused,
 )
 from meshfleet.mqtt.client import BrokerAddress, MqttOptions
@@ -341,18 +341,18 @@ async def test_a_stopped_broker_is_reported_and_nothing_is_sent(tmp_path: Path) 
 
 async def test_a_closed_or_unopened_mesh_raises_link_closed(broker: str) -> None:
     mesh = Mesh(broker)
-    with pytest.raises(LinkClosed):
+    with pytest.raises(ConnectionClosed):
         await mesh.read(GATEWAY, DEVICE, "8000")
-    with pytest.raises(LinkClosed):
+    with pytest.raises(ConnectionClosed):
         await anext(mesh.reports())
     async with connect_gateway(port_of(broker)) as fake_gateway:
         async with mesh:
             reading = asyncio.create_task(mesh.read(GATEWAY, DEVICE, "8000", timeout=LONG))
             await wait_until(lambda: fake_gateway.requests)
-        with pytest.raises(LinkClosed, match="may have been carried out"):
+        with pytest.raises(ConnectionClosed, match="may have been carried out"):
             await reading
-    with pytest.raises(LinkClosed):
+    with pytest.raises(ConnectionClosed):
         await mesh.read(GATEWAY, DEVICE, "8000")
-    with pytest.raises(LinkClosed, match="Mesh can be opened only once"):
+    with pytest.raises(ConnectionClosed, match="Mesh can be opened only once"):
         await mesh.__aenter__()
     assert mesh.pending == 0

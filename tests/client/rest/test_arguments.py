@@ -1,4 +1,4 @@
-"""Invalid arguments, reported as a `WireError` before anything is sent, and without quoting secrets."""
+"""Invalid arguments, reported as a `MalformedInput` before anything is sent, and without quoting secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.client import Fleet, NewRequest, Operation
-from meshfleet.errors.protocol import MalformedText, MalformedTime, UnencodableValue, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedText, MalformedTime, UnencodableValue
 from meshfleet.protocol.hex import Secret
 from tests.client.rest.scripted_server import build_response, scripted_server
 from tests.client.rest.test_secrets import format_everything
@@ -41,9 +41,9 @@ async def fleet(server: ScriptedServer) -> AsyncIterator[Fleet]:
         yield fleet
 
 
-async def get_error(call: Callable[[], Awaitable[object]], server: ScriptedServer) -> WireError:
-    """Return the `WireError` of a call, and check that nothing was sent."""
-    with pytest.raises(WireError) as raised:
+async def get_error(call: Callable[[], Awaitable[object]], server: ScriptedServer) -> MalformedInput:
+    """Return the `MalformedInput` of a call, and check that nothing was sent."""
+    with pytest.raises(MalformedInput) as raised:
         await call()
     assert server.requests == []
     return raised.value
@@ -160,5 +160,5 @@ async def test_invalid_arguments_are_reported_by_their_names(
 
 @each_row("timeout", [math.nan, math.inf, 0, -1])
 def test_the_timeout_of_a_fleet_must_be_a_positive_number(timeout: float) -> None:
-    with pytest.raises(WireError, match="timeout"):
+    with pytest.raises(MalformedInput, match="timeout"):
         Fleet("http://127.0.0.1", token=KEY, timeout=timeout)

@@ -11,7 +11,7 @@ import pytest
 
 from meshfleet.client import Fleet
 from meshfleet.errors import AlreadyExists, ImageCheckFailed, ImageDamaged, InvalidRequest, NotFound
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from tests.client.rest.scripted_server import build_response, scripted_server
 from tests.service.firmware.uploads import BUNDLE, MODEL, new_content, new_version, package
 
@@ -100,7 +100,7 @@ async def test_an_image_with_a_wrong_hash_is_refused(fleet: Fleet) -> None:
 
 
 async def test_a_directory_is_not_uploaded(fleet: Fleet, tmp_path: Path) -> None:
-    with pytest.raises(WireError, match="not a file"):
+    with pytest.raises(MalformedInput, match="not a file"):
         await fleet.firmware.upload(tmp_path, model_number=MODEL, version="1.0.0")
 
 

@@ -11,7 +11,7 @@ from meshfleet.client.rest.http_messages import BaseUrl
 from meshfleet.client.rest.session import Credentials
 from meshfleet.client.rest.transport import HttpTransport
 from meshfleet.errors import WrongCredentials
-from meshfleet.errors.mqtt import LinkClosed
+from meshfleet.errors.mqtt import ConnectionClosed
 from tests.client.rest.scripted_server import build_problem, build_response, scripted_server
 
 pytestmark = pytest.mark.anyio
@@ -27,11 +27,11 @@ async def test_a_closed_fleet_raises_link_closed() -> None:
     async with scripted_server(ME) as server:
         async with Fleet(server.url, token=KEY) as fleet:
             await fleet.me()
-        with pytest.raises(LinkClosed, match="Fleet is closed"):
+        with pytest.raises(ConnectionClosed, match="Fleet is closed"):
             await fleet.me()
-        with pytest.raises(LinkClosed, match="Fleet is closed"):
+        with pytest.raises(ConnectionClosed, match="Fleet is closed"):
             await anext(fleet.live())
-        with pytest.raises(LinkClosed, match="Fleet can be opened only once"):
+        with pytest.raises(ConnectionClosed, match="Fleet can be opened only once"):
             await fleet.__aenter__()
 
 
@@ -42,7 +42,7 @@ async def test_a_blocking_fleet_can_be_opened_only_once() -> None:
             fleet = blocking.Fleet(server.url, token=KEY)
             with fleet:
                 fleet.me()
-            with pytest.raises(LinkClosed, match="Fleet can be opened only once"):
+            with pytest.raises(ConnectionClosed, match="Fleet can be opened only once"):
                 fleet.__enter__()
 
         await asyncio.to_thread(open_twice)

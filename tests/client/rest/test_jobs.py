@@ -30,7 +30,7 @@ from meshfleet.client import (
     blocking,
 )
 from meshfleet.errors import Conflict, NotFound, NotReleased
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.firmware_image import build_package
 from meshfleet.protocol.ids import ModelNumber, Version
 from meshfleet.service.live.live_events import MAX_SUBSCRIBERS_PER_ACCOUNT
@@ -141,9 +141,9 @@ async def test_invalid_jobs_are_refused_with_specific_errors(
     draft = environment.firmware("1.0.0", state="draft")
     with pytest.raises(NotReleased):
         await fleet.jobs.create("Draft", draft, devices=environment.device())
-    with pytest.raises(WireError, match="everything=True"):
+    with pytest.raises(MalformedInput, match="everything=True"):
         await fleet.jobs.create("No targets", environment.firmware())
-    with pytest.raises(WireError, match="method"):
+    with pytest.raises(MalformedInput, match="method"):
         await fleet.jobs.create("Method", environment.firmware(), everything=True, method="carrier pigeon")  # type: ignore[arg-type] # wrong on purpose
     misspelt: dict[str, Any] = {"device": "c0ffee000001"}
     with pytest.raises(TypeError, match="device"):

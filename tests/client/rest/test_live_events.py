@@ -25,7 +25,7 @@ from meshfleet.client import (
 from meshfleet.client.rest.live_events import SseParser, decode_event
 from meshfleet.client.rest.transport import LineSplitter
 from meshfleet.errors import InvalidRequest, NotLoggedIn, ServiceRefused
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.rest.live import STREAM_PATH
 from meshfleet.rest.paths import REFRESH_PATH
 from tests.client.rest.scripted_server import build_response, scripted_server
@@ -268,9 +268,9 @@ def test_unknown_events_of_a_newer_service_are_returned_as_dictionaries() -> Non
 
 
 def test_a_malformed_event_raises_a_wire_error() -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(MalformedInput):
         decode_event(_build_event("resync", {}))
-    with pytest.raises(WireError):
+    with pytest.raises(MalformedInput):
         decode_event(b"{")
 
 

@@ -22,11 +22,11 @@ from meshfleet.errors import (
     Refused,
     ServiceRefused,
     TooManyAttempts,
-    TooManyListeners,
+    TooManySubscribers,
     Unanswered,
     Unavailable,
 )
-from meshfleet.errors.protocol import GatewayTooOld, WireError
+from meshfleet.errors.protocol import GatewayTooOld, MalformedInput
 from meshfleet.protocol.ids import Version
 from meshfleet.service.http.problems import build_problem_response
 from tests.row_tables import each_row
@@ -48,7 +48,7 @@ def _list_errors(*families: type[FleetError]) -> list[type[FleetError]]:
 
 
 def _create_error(kind: type[FleetError]) -> FleetError:
-    if issubclass(kind, WireError):
+    if issubclass(kind, MalformedInput):
         return kind("identifier", "is none")
     if issubclass(kind, InvalidRequest):
         return kind([Fault("MaxResults", "is none"), Fault("Sort", "is none")])
@@ -79,7 +79,7 @@ def _encode_error(error: Exception) -> HttpResponse:
 
 
 @pytest.mark.rule("rest-10")
-@each_row("kind", _list_errors(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
+@each_row("kind", _list_errors(Refused, Unavailable, Unanswered, MalformedInput, GatewayTooOld))
 def test_an_error_is_rebuilt_as_its_class(kind: type[FleetError]) -> None:
     original = _create_error(kind)
     decoded = decode_error(_encode_error(original), BASE_URL)
@@ -104,11 +104,11 @@ def test_the_seconds_to_wait_are_rebuilt() -> None:
     decoded = decode_error(_encode_error(TooManyAttempts(7)), BASE_URL)
     assert isinstance(decoded, TooManyAttempts)
     assert decoded.retry_after == 7
-    by_default = decode_error(_encode_error(TooManyListeners("too many subscribers")), BASE_URL)
-    assert isinstance(by_default, TooManyListeners)
+    by_default = decode_error(_encode_error(TooManySubscribers("too many subscribers")), BASE_URL)
+    assert isinstance(by_default, TooManySubscribers)
     assert (by_default.retry_after, str(by_default)) == (10, "too many subscribers")
-    with_seconds = decode_error(_encode_error(TooManyListeners("too many subscribers", 7)), BASE_URL)
-    assert isinstance(with_seconds, TooManyListeners)
+    with_seconds = decode_error(_encode_error(TooManySubscribers("too many subscribers", 7)), BASE_URL)
+    assert isinstance(with_seconds, TooManySubscribers)
     assert with_seconds.retry_after == 7
 
 
@@ -154,7 +154,7 @@ def test_a_secret_in_a_response_is_redacted() -> None:
     assert str(decoded) == "no … here[1m"
 
 
-@each_row("kind", _list_errors(Refused, Unavailable, Unanswered, WireError, GatewayTooOld))
+@each_row("kind", _list_errors(Refused, Unavailable, Unanswered, MalformedInput, GatewayTooOld))
 def test_an_error_can_be_pickled(kind: type[FleetError]) -> None:
     decoded = decode_error(_encode_error(_create_error(kind)), BASE_URL)
     unpickled = pickle.loads(pickle.dumps(decoded))  # noqa: S301 # pickled in the same line

@@ -8,7 +8,7 @@ import pytest
 
 from meshfleet.client import AckType, Fleet, NewRequest, Operation, RequestState, check
 from meshfleet.errors import Declined, GatewayOffline, NotFound, Refused
-from meshfleet.errors.protocol import GatewayTooOld, MalformedMac, WireError
+from meshfleet.errors.protocol import GatewayTooOld, MalformedInput, MalformedMac
 from meshfleet.protocol.codes import Status
 from meshfleet.testing import RunningFleet, running_fleet
 from tests.eventually import eventually_async
@@ -94,11 +94,11 @@ async def test_an_ack_is_sent_without_a_response(fleet: Fleet, gateway: str) -> 
 
 
 async def test_invalid_requests_are_refused_with_the_reason(fleet: Fleet, gateway: str) -> None:
-    with pytest.raises((Refused, WireError), match="riority"):
+    with pytest.raises((Refused, MalformedInput), match="riority"):
         await fleet.requests.read(gateway, "8000", priority=9)
-    with pytest.raises((Refused, WireError), match="timeout"):
+    with pytest.raises((Refused, MalformedInput), match="timeout"):
         await fleet.requests.read(gateway, "8000", timeout=0.001)
-    with pytest.raises((Refused, WireError), match="value"):
+    with pytest.raises((Refused, MalformedInput), match="value"):
         await fleet.requests.write(gateway, "8000", "zz")
     with pytest.raises(NotFound):
         await fleet.requests.read("c0ffee999999", "8000")

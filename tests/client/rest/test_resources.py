@@ -192,9 +192,9 @@ async def test_connectivity_changes_and_gaps_of_a_device_are_listed(
     assert [
         each async for each in fleet.devices.connectivity(device)
     ] == []  # presence tracking does not run here
-    assert [each async for each in fleet.devices.holes(device)] == []
+    assert [each async for each in fleet.devices.gaps(device)] == []
     with pytest.raises(NotFound):
-        [each async for each in fleet.devices.holes(service.new_mac())]
+        [each async for each in fleet.devices.gaps(service.new_mac())]
 
 
 async def test_the_catalogue_lists_identifiers_and_products(fleet: Fleet) -> None:

@@ -54,7 +54,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "attachLabel": ("devices.label", lambda method: method(DEVICE, "label")),
     "detachLabel": ("devices.unlabel", lambda method: method(DEVICE, "label")),
     "listConnectivity": ("devices.connectivity", lambda method: method(DEVICE)),
-    "listHoles": ("devices.holes", lambda method: method(DEVICE)),
+    "listHoles": ("devices.gaps", lambda method: method(DEVICE)),
     "listDeviceUpdates": ("devices.updates", lambda method: method(DEVICE)),
     "listLabels": ("labels.list", lambda method: method()),
     "addLabel": ("labels.add", lambda method: method("label", [DEVICE])),

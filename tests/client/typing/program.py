@@ -16,7 +16,7 @@ from meshfleet.client import (
     NewRequest,
     Operation,
     Priority,
-    RequestAnswer,
+    RequestOutcome,
     RequestState,
     Resync,
     Role,
@@ -78,7 +78,7 @@ async def administer(fleet: Fleet) -> Session | None:
 async def send_requests(fleet: Fleet) -> int:
     """Use requests through a service, and all their outcomes."""
     try:
-        response: RequestAnswer = check(await fleet.requests.read(DEVICE, "8000", timeout=3))
+        response: RequestOutcome = check(await fleet.requests.read(DEVICE, "8000", timeout=3))
         await fleet.requests.write(DEVICE, "tx-power", -4, gateway=GATEWAY, priority=Priority.HIGH)
     except Declined as declined:
         return declined.status
@@ -151,7 +151,7 @@ async def send_mqtt_requests(mesh: Mesh) -> bytes:
 def use_blocking_fleet(url: str, authorities: Path) -> list[Device]:
     """Use the blocking SDK, which has the same names without await."""
     with blocking.Fleet(url, token="mfk_", tls_ca=authorities) as fleet:  # noqa: S106 # not a real key
-        response: RequestAnswer = check(fleet.requests.write(DEVICE, "8000", "00", gateway=None))
+        response: RequestOutcome = check(fleet.requests.write(DEVICE, "8000", "00", gateway=None))
         for event in fleet.live(types="report"):
             one: Event = event
             if one.type == str(response.status):

@@ -49,8 +49,8 @@ def find_problems(content: Any) -> list[tuple[str, str]]:
     with pytest.raises(MalformedSite) as caught:
         parse(content)
     assert caught.value.source == "my.json"
-    assert all(f"my.json: {path}: {reason}" in str(caught.value) for path, reason in caught.value.mistakes)
-    return list(caught.value.mistakes)
+    assert all(f"my.json: {path}: {reason}" in str(caught.value) for path, reason in caught.value.faults)
+    return list(caught.value.faults)
 
 
 # --- Generated sites ---

@@ -54,7 +54,7 @@ def response(gateway: str = G, device: str = D, what: str = "read/8000") -> str:
 
 
 class Clock:
-    """Wall clock that a test can set and advance; `steady` is the monotonic clock."""
+    """Wall clock that a test can set and advance; `monotonic` is the monotonic clock."""
 
     def __init__(self) -> None:
         self._passed = 0
@@ -62,9 +62,9 @@ class Clock:
         self._epoch = 0
 
     def __call__(self) -> int:
-        return self.steady() - self._epoch + self._ahead
+        return self.monotonic() - self._epoch + self._ahead
 
-    def steady(self) -> int:
+    def monotonic(self) -> int:
         """Return the monotonic time, which setting the wall clock does not change."""
         return time.time_ns() // 1_000_000 + self._passed + self._epoch
 
@@ -194,7 +194,7 @@ class RunningBroker:
             limits=self.limits,
             owner_token=await self.database.write(take_ownership),
             stored_state=await self.database.read(load_stored_state),
-            steady_clock=self.clock.steady,
+            monotonic_clock=self.clock.monotonic,
             wall_clock=self.clock,
             topic_prefix=self.prefix,
             slow_seconds=self.slow_seconds,

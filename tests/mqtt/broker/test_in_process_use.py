@@ -232,9 +232,9 @@ async def test_a_burst_to_a_connected_gateway_arrives_completely_and_does_not_cu
 async def test_messages_sent_to_a_disconnected_gateway_are_dropped(server: RunningBroker) -> None:
     gateway = await server.subscriber(G, REQUESTS, clean=False)
     assert server.broker.connected_gateways().keys() == {G}
-    assert server.broker.connection_number(G)
+    assert server.broker.connection_id(G)
     await gateway.close()
-    await server.until(lambda: not server.broker.connection_number(G))
+    await server.until(lambda: not server.broker.connection_id(G))
     server.broker.send([Publish(request(), b"{}", 1)])
     assert (server.broker.quotas.queued_bytes, server.broker.connected_gateways()) == (0, {})
     gateway = await server.client(G, clean=False)

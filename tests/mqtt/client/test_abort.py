@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from meshfleet.errors.mqtt import LinkClosed
+from meshfleet.errors.mqtt import ConnectionClosed
 from meshfleet.mqtt.codec.packets import Connect, Disconnect, Publish, Subscribe
 from tests.mqtt.client.scripted_broker import NO_RECONNECT, ScriptedBroker, wait_until, with_timeout
 
@@ -31,7 +31,7 @@ async def test_abort_does_not_wait_for_published_messages() -> None:
         publishing = asyncio.create_task(client.publish("t", b"published"))
         await peer.publishes(2)
         await with_timeout(client.abort())
-        with pytest.raises(LinkClosed):
+        with pytest.raises(ConnectionClosed):
             await with_timeout(publishing)
         assert client.try_publish([Publish("t", b"", qos=1)]) == 0
 
@@ -43,7 +43,7 @@ async def test_abort_fails_a_publish_that_waits_for_the_window() -> None:
         publishing = asyncio.create_task(client.publish_all([Publish("t", b"", qos=1)] * 3))
         await peer.publishes(1)
         await with_timeout(client.abort())
-        with pytest.raises(LinkClosed):
+        with pytest.raises(ConnectionClosed):
             await with_timeout(publishing)
 
 
@@ -55,7 +55,7 @@ async def test_abort_ends_a_call_that_waits_for_messages() -> None:
         iterating = asyncio.create_task(anext(client))
         await asyncio.sleep(0)
         await with_timeout(client.abort())
-        with pytest.raises(LinkClosed):
+        with pytest.raises(ConnectionClosed):
             await with_timeout(receiving)
         with pytest.raises(StopAsyncIteration):
             await with_timeout(iterating)
@@ -68,7 +68,7 @@ async def test_abort_fails_a_pending_subscribe_at_once() -> None:
         subscribing = asyncio.create_task(client.subscribe("a/#"))
         await peer.expect(Subscribe)
         await with_timeout(client.abort())
-        with pytest.raises(LinkClosed):
+        with pytest.raises(ConnectionClosed):
             await with_timeout(subscribing)
 
 
@@ -79,7 +79,7 @@ async def test_a_client_that_is_reconnecting_can_be_aborted() -> None:
         peer.close()
         await wait_until(lambda: client.connection_error)
         await with_timeout(client.abort())
-        with pytest.raises(LinkClosed):
+        with pytest.raises(ConnectionClosed):
             await with_timeout(client.publish("t", b""))
         assert len(broker.peers) == 1
 
@@ -93,7 +93,7 @@ async def test_an_aborted_client_does_not_reconnect() -> None:
             await broker.accept()
             await with_timeout(other.publish("t", b"", qos=0))
         assert len(broker.peers) == 2
-        assert isinstance(client.connection_error, LinkClosed)
+        assert isinstance(client.connection_error, ConnectionClosed)
 
 
 async def test_aborting_twice_and_closing_afterwards_do_nothing() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.errors.mqtt import ConnectionLost, ConnectionRefused, LinkClosed
+from meshfleet.errors.mqtt import ConnectionClosed, ConnectionLost, ConnectionRefused
 from meshfleet.mqtt.client import ExponentialBackoff
 from meshfleet.mqtt.codec.packets import Connack, Subscribe
 from tests.mqtt.client.scripted_broker import NO_RECONNECT, ScriptedBroker, wait_until, with_timeout
@@ -157,9 +157,9 @@ async def test_a_defect_while_reconnecting_is_logged_and_fails_all_waiting_calls
         await peer.expect(Subscribe)
         peer.close()
         errors = await with_timeout(asyncio.gather(*waiting, return_exceptions=True))
-        assert [type(error) for error in errors] == [LinkClosed] * 3
+        assert [type(error) for error in errors] == [ConnectionClosed] * 3
         assert all("because of a defect" in str(error) for error in errors)
         assert "because of a defect" in str(client.connection_error)
-        with pytest.raises(LinkClosed, match="because of a defect"):
+        with pytest.raises(ConnectionClosed, match="because of a defect"):
             await anext(client)
     assert "has failed" in caplog.text

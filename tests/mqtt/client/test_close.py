@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.errors.mqtt import LinkClosed, LinkError, Undelivered
+from meshfleet.errors.mqtt import ConnectionClosed, MqttError, Undelivered
 from meshfleet.mqtt.codec.packets import Connack, Disconnect, Puback, Publish
 from tests.eventually import eventually_async
 from tests.mqtt.client.scripted_broker import (
@@ -156,7 +156,7 @@ async def test_unacknowledged_messages_are_undelivered_and_all_waiting_calls_fai
             await with_timeout(client.close())
         assert caught.value.messages == len(received)
         errors = await with_timeout(asyncio.gather(*publishers, receiver, return_exceptions=True))
-        assert all(isinstance(error, LinkError) for error in errors)
+        assert all(isinstance(error, MqttError) for error in errors)
         assert asyncio.all_tasks() == before
         await wait_until(lambda: peer.gone)
         assert peer.received[-1] == Disconnect()
@@ -178,7 +178,7 @@ async def test_publishers_that_wait_for_the_window_are_refused_and_sent_messages
         publishing = asyncio.create_task(client.publish_all(_numbered(4)))
         received = await peer.publishes(2)
         closing = asyncio.create_task(client.close())
-        with pytest.raises(LinkClosed):
+        with pytest.raises(ConnectionClosed):
             await with_timeout(publishing)
         peer.acknowledge(received)
         await with_timeout(closing)
@@ -195,7 +195,7 @@ async def test_close_in_an_outage_returns_at_once_if_nothing_is_in_flight() -> N
         await asyncio.sleep(0)
         await with_timeout(client.close())
         errors = await with_timeout(asyncio.gather(*waiting, return_exceptions=True))
-        assert all(isinstance(error, LinkClosed) for error in errors)
+        assert all(isinstance(error, ConnectionClosed) for error in errors)
         assert asyncio.all_tasks() == before
 
 
@@ -261,7 +261,7 @@ async def test_a_canceled_close_fails_waiting_calls_and_leaves_no_task(*, linger
             closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await with_timeout(closing)
-        with pytest.raises(LinkError):
+        with pytest.raises(MqttError):
             await with_timeout(publishing)
         await with_timeout(_wait_until_gone(peer))
         assert asyncio.all_tasks() == before
@@ -296,7 +296,7 @@ async def test_canceling_at_any_iteration_of_entering_leaves_no_task(iterations:
 
 async def test_iterating_over_a_client_that_was_never_entered_is_an_error() -> None:
     async with ScriptedBroker() as broker:
-        with pytest.raises(LinkClosed, match="async with"):
+        with pytest.raises(ConnectionClosed, match="async with"):
             await anext(broker.create_client())
 
 
@@ -344,7 +344,7 @@ async def test_received_messages_can_be_fetched_after_close() -> None:
             peer.send(Publish("t", b"two"), Puback(mark.packet_id))
             await with_timeout(publishing)
         assert (await with_timeout(client.receive())).messages == [Publish("t", b"two")]
-        with pytest.raises(LinkClosed):
+        with pytest.raises(ConnectionClosed):
             await with_timeout(client.receive())
 
 
@@ -363,14 +363,14 @@ async def test_a_client_cannot_be_used_before_it_is_entered_and_after_it_is_clos
 ) -> None:
     async with ScriptedBroker() as broker:
         client = broker.create_client()
-        with pytest.raises(LinkClosed, match="async with"):
+        with pytest.raises(ConnectionClosed, match="async with"):
             await call(client)
         assert "async with" in str(client.connection_error)
         async with client:
             await broker.accept()
-        with pytest.raises(LinkClosed, match="closed"):
+        with pytest.raises(ConnectionClosed, match="closed"):
             await call(client)
-        with pytest.raises(LinkClosed, match="once"):
+        with pytest.raises(ConnectionClosed, match="once"):
             await client.__aenter__()
 
 
@@ -378,7 +378,7 @@ async def test_connection_error_after_close_says_that_the_client_is_closed() -> 
     async with ScriptedBroker() as broker:
         async with broker.create_client() as client:
             await broker.accept()
-        assert isinstance(client.connection_error, LinkClosed)
+        assert isinstance(client.connection_error, ConnectionClosed)
 
 
 async def test_iterating_over_a_client_ends_when_it_is_closed() -> None:

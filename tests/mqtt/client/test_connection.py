@@ -13,7 +13,7 @@ from meshfleet.errors.mqtt import (
     BrokerUnreachable,
     ConnectionLost,
     ConnectionRefused,
-    LinkError,
+    MqttError,
     SubscriptionRefused,
 )
 from meshfleet.errors.protocol import MalformedPacket
@@ -143,7 +143,7 @@ async def test_a_broker_whose_first_packet_is_not_connack_is_unreachable(
 
 async def test_session_present_after_a_clean_connect_is_an_error() -> None:
     async with ScriptedBroker(Connack(session_present=True)) as broker:
-        with pytest.raises(LinkError, match="kept a session although a clean session was requested"):
+        with pytest.raises(MqttError, match="kept a session although a clean session was requested"):
             await with_timeout(broker.create_client(clean=True).__aenter__())  # [MQTT-3.2.2-1]
         await wait_until(lambda: broker.peers[0].gone)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.errors.mqtt import BrokerUnreachable, ConnectionLost, LinkClosed, Undelivered
+from meshfleet.errors.mqtt import BrokerUnreachable, ConnectionClosed, ConnectionLost, Undelivered
 from meshfleet.mqtt.client import BrokerAddress, ExponentialBackoff, MqttClient, MqttOptions, Publish
 from meshfleet.mqtt.codec.packets import Puback, Suback
 from tests.mqtt.client.proxy import (
@@ -263,7 +263,7 @@ async def test_closing_while_the_broker_is_stopped_raises_undelivered(tmp_path: 
                 await client.close()
             with pytest.raises(Undelivered):
                 await pending
-            with pytest.raises(LinkClosed):
+            with pytest.raises(ConnectionClosed):
                 await client.publish(topic, b"too late")
 
 
@@ -277,7 +277,7 @@ async def test_a_publisher_that_waits_for_the_window_is_refused_at_close(
         await asyncio.sleep(0)
         with pytest.raises(Undelivered, match="10 messages"):
             await client.close()
-        with pytest.raises(LinkClosed):
+        with pytest.raises(ConnectionClosed):
             await pending
         del pending
         gc.collect()  # an error that was never retrieved would be logged now, and fail the test
@@ -334,5 +334,5 @@ async def test_a_client_that_waits_for_its_first_connection_can_be_closed() -> N
     ):
         waiting = asyncio.create_task(client.publish("a", b"never"))
         await asyncio.sleep(0)
-    with pytest.raises(LinkClosed):
+    with pytest.raises(ConnectionClosed):
         await waiting

@@ -16,7 +16,7 @@ from meshfleet import tls
 from meshfleet.errors.mqtt import (
     BrokerUnreachable,
     ConnectionRefused,
-    LinkError,
+    MqttError,
     SubscriptionRefused,
     UntrustedBroker,
     UnusableCertificate,
@@ -308,11 +308,11 @@ async def test_tls_and_plain_mqtt_do_not_connect_to_each_other(
     secure: Mosquitto, certificates: Certificates, tmp_path: Path
 ) -> None:
     plain = to_address(secure.address)
-    with pytest.raises(LinkError, match=f"^{plain}.*(reset|closed|respond|protocol)"):
+    with pytest.raises(MqttError, match=f"^{plain}.*(reset|closed|respond|protocol)"):
         await MqttClient(plain, unique_name("c")).__aenter__()
     with Mosquitto(tmp_path) as broker:
         address, options = secured(broker), MqttOptions(tls=certificates.trust())
-        with pytest.raises(LinkError, match=f"^{address}.*(reset|closed|respond|TLS)"):
+        with pytest.raises(MqttError, match=f"^{address}.*(reset|closed|respond|TLS)"):
             await MqttClient(address, unique_name("c"), options=options).__aenter__()
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed as WebSocketClosed
 from websockets.typing import Subprotocol
 
-from meshfleet.errors.mqtt import BrokerUnreachable, LinkClosed
+from meshfleet.errors.mqtt import BrokerUnreachable, ConnectionClosed
 from meshfleet.mqtt.client import BrokerAddress, MqttClient, MqttOptions, Publish
 from meshfleet.mqtt.codec.decoder import FROM_CLIENTS
 from meshfleet.mqtt.codec.encoder import DISCONNECT, encode_packet
@@ -52,7 +52,7 @@ async def test_the_last_messages_reach_a_broker_that_sends_all_the_time() -> Non
         await accept_connect(connection)
         parser, flood = PacketParser(FROM_CLIENTS), encode_packet(Publish("t", bytes(20_000)))
         sending = asyncio.create_task(send_forever(connection, flood))
-        with suppress(ConnectionClosed):
+        with suppress(WebSocketClosed):
             while True:
                 received.extend(parser.feed(cast("bytes", await connection.recv())))
                 await asyncio.sleep(0.001)  # it reads slowly, too
@@ -69,7 +69,7 @@ async def test_the_last_messages_reach_a_broker_that_sends_all_the_time() -> Non
 
 
 async def send_forever(connection: ServerConnection, frame: bytes) -> None:
-    with suppress(ConnectionClosed):
+    with suppress(WebSocketClosed):
         while True:
             await connection.send(frame)
 
@@ -161,5 +161,5 @@ async def test_a_client_may_close_at_the_same_time_as_the_broker() -> None:
         batch = await client.receive()
         await client.close()
         assert [message.payload for message in batch.messages] == [b"last words"]
-        with pytest.raises(LinkClosed):
+        with pytest.raises(ConnectionClosed):
             await client.receive()

@@ -13,7 +13,7 @@ from meshfleet.mqtt.codec.parser import PacketParser
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from meshfleet.errors.protocol import WireError
+    from meshfleet.errors.protocol import MalformedInput
     from meshfleet.mqtt.codec.decoder import PacketDecoder
     from meshfleet.mqtt.codec.packets import Packet
 
@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
     """Result of parsing a stream."""
 
     packets: list[Packet]
-    error: type[WireError] | None = None
+    error: type[MalformedInput] | None = None
     text: str = ""
 
 
@@ -45,7 +45,7 @@ def parse_hex(raw: str, decoders: Mapping[int, PacketDecoder] = FROM_CLIENTS) ->
     return packets
 
 
-def parse_fault(raw: str, decoders: Mapping[int, PacketDecoder] = FROM_CLIENTS) -> WireError:
+def parse_fault(raw: str, decoders: Mapping[int, PacketDecoder] = FROM_CLIENTS) -> MalformedInput:
     """Return the fault of the only packet of a stream, given as hex."""
     parser = PacketParser(decoders)
     assert parser.feed(bytes.fromhex(raw)) == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshfleet.errors.protocol import MalformedPacket, PacketTooLarge, UnsupportedProtocol, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedPacket, PacketTooLarge, UnsupportedProtocol
 from meshfleet.mqtt.codec.decoder import FROM_CLIENTS
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import Disconnect, Packet, Pingreq, Puback, Publish, Pubrel, Subscribe
@@ -77,7 +77,7 @@ def test_an_empty_piece_changes_nothing() -> None:
 @each_row(("raw", "error"), INVALID.items())
 @each_row("before", [0, 1, 4])
 def test_valid_packets_before_a_fault_are_returned_and_none_after_it(
-    raw: str, error: type[WireError], before: int
+    raw: str, error: type[MalformedInput], before: int
 ) -> None:
     stream = b"".join(
         [*map(encode_packet, PACKETS[:before]), bytes.fromhex(raw), *map(encode_packet, PACKETS[before:])]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from meshfleet.errors.protocol import MalformedCatalogue, Mistake
+from meshfleet.errors.protocol import LineFault, MalformedCatalogue
 from meshfleet.protocol.identifiers import (
     BUILTIN_CATALOGUE,
     DecodedValue,
@@ -26,12 +26,12 @@ def build_table(*rows: str, header: str = HEADER) -> str:
     return "\n".join((header, *rows))
 
 
-def find_mistakes(text: str, existing: IdentifierCatalogue | None = None) -> list[Mistake]:
+def find_mistakes(text: str, existing: IdentifierCatalogue | None = None) -> list[LineFault]:
     """Return the mistakes in a table, alone or added to an existing catalogue."""
     with pytest.raises(MalformedCatalogue) as refused:
         (existing or IdentifierCatalogue([])).extended(text, "my.table")
     assert refused.value.source == "my.table"
-    return [*refused.value.mistakes]
+    return [*refused.value.faults]
 
 
 def build_row(**cells: str) -> str:
@@ -190,11 +190,11 @@ def test_mistakes_of_all_rows_are_reported_at_once() -> None:
 
 @pytest.mark.rule("value-45")
 def test_mistakes_of_all_cells_are_reported_at_once() -> None:
-    mistakes = find_mistakes(
+    faults = find_mistakes(
         build_table(build_row(id="x", dictionary="?", kind="?", access="?", type="u9", ext="u8"))
     )
-    assert {line for line, _ in mistakes} == {2}
-    assert {reason.split(":")[0] for _, reason in mistakes} == {
+    assert {line for line, _ in faults} == {2}
+    assert {reason.split(":")[0] for _, reason in faults} == {
         "id",
         "dictionary",
         "kind",
@@ -206,7 +206,7 @@ def test_mistakes_of_all_cells_are_reported_at_once() -> None:
 
 @pytest.mark.rule("value-45")
 def test_mistakes_are_printed_one_per_line_with_the_file_name() -> None:
-    refused = MalformedCatalogue("my.table", [Mistake(2, "id: is bad"), Mistake(7, "kind: is missing")])
+    refused = MalformedCatalogue("my.table", [LineFault(2, "id: is bad"), LineFault(7, "kind: is missing")])
     assert str(refused) == "my.table:2: id: is bad\nmy.table:7: kind: is missing"
 
 
@@ -286,7 +286,7 @@ def test_any_text_is_a_table_or_a_list_of_mistakes(text: str) -> None:
     try:
         entries = parse_identifier_table(text, "my.table")
     except MalformedCatalogue as refused:
-        lines = [mistake.line for mistake in refused.mistakes]
+        lines = [mistake.line for mistake in refused.faults]
     else:
         lines = [*entries, 1]
     assert lines

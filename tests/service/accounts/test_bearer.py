@@ -51,7 +51,7 @@ class AuthenticationContext(NamedTuple):
         return self.create_session()
 
     def create_session(self) -> tuple[str, str]:
-        session = self.ours.write_now(user_store.insert_session, ADA, knowing="none", now=self.now())
+        session = self.ours.write_now(user_store.insert_session, ADA, checked_hash="none", now=self.now())
         return TokenSigner(SECRET).issue("ada", session, self.now() / 1000), session
 
     async def refuses(self, bearer: str) -> bool:

@@ -123,5 +123,5 @@ def _build_logins(database: Database, passwords: PasswordVerifier) -> Logins:
         authenticator=BearerAuthenticator(database, tokens, lambda: NOW),
         metrics=Metrics(),
         now=lambda: NOW,
-        steady=lambda: NOW,
+        monotonic=lambda: NOW,
     )

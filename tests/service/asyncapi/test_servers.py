@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.mqtt.client.address import BrokerAddress
-from meshfleet.rest.gateways import BrokerPlace
+from meshfleet.rest.gateways import BrokerEndpoint
 from meshfleet.service.asyncapi import build_asyncapi_document, list_servers
 from meshfleet.settings import ListenAddress, Settings
 from tests.service.http.running_service import run_service
@@ -48,7 +48,7 @@ def test_a_wildcard_listener_is_listed_with_a_reachable_host(host: str) -> None:
 
 @pytest.mark.rule("rest-168")
 def test_the_public_address_replaces_all_listeners() -> None:
-    public_address = BrokerPlace(host="fleet.example.org", port=8883, tls=True)
+    public_address = BrokerEndpoint(host="fleet.example.org", port=8883, tls=True)
     settings = Settings(mqtt_tls=ListenAddress("127.0.0.1", 1), public_mqtt=public_address)
     assert _list_documented_servers(settings) == {"mqtt": ("secure-mqtt", "fleet.example.org:8883")}
 

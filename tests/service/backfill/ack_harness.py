@@ -51,10 +51,10 @@ class RecordingTransport:
     def connected_gateways(self) -> None:
         """Return None: the connected gateways are unknown."""
 
-    def connection_number(self, gateway: str) -> None:
+    def connection_id(self, gateway: str) -> None:
         """Return None: connections are unknown."""
 
-    def last_connection_number(self, gateway: str) -> None:
+    def last_connection_id(self, gateway: str) -> None:
         """Return None: connections are unknown."""
 
     async def send_urgent(self, message: Publish) -> None:

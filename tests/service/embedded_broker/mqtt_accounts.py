@@ -62,7 +62,7 @@ class MqttAccounts:
             authenticator=BearerAuthenticator(database, tokens, self.clock),
             metrics=self.metrics,
             now=self.clock,
-            steady=self.clock.steady,
+            monotonic=self.clock.monotonic,
         )
 
     def close(self) -> None:

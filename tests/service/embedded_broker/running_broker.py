@@ -54,7 +54,7 @@ class RunningBroker:
             logins=accounts.logins,
             metrics=accounts.metrics,
             now=accounts.clock,
-            steady=accounts.clock.steady,
+            monotonic=accounts.clock.monotonic,
             poll_interval=_POLL_SECONDS,
         )
         self.broker = self._endpoint.broker

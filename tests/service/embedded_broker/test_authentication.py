@@ -35,7 +35,7 @@ def authenticator(accounts: MqttAccounts) -> AccountAuthenticator:
         denied_access=DeniedAccessLog(accounts.clock),
         metrics=accounts.metrics,
         now=accounts.clock,
-        steady=accounts.clock.steady,
+        monotonic=accounts.clock.monotonic,
     )
 
 

@@ -221,7 +221,7 @@ async def test_a_client_accepted_while_its_account_is_removed_is_disconnected(
         if work is gateways.load_password_digests:
             checked.set()
             await may_continue.wait()
-        checks += work is audit.load_mark
+        checks += work is audit.load_revision
         return connack
 
     monkeypatch.setattr(accounts.database, "read", read_slowly)
@@ -244,7 +244,7 @@ async def test_an_already_verified_client_is_disconnected(
 
     async def read_and_count(work: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal checks
-        checks += work is audit.load_mark
+        checks += work is audit.load_revision
         return await read(work, *args, **kwargs)
 
     monkeypatch.setattr(accounts.database, "read", read_and_count)

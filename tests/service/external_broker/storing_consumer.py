@@ -86,5 +86,5 @@ class RunningClient:
 
     async def wait_until_ready(self) -> Self:
         """Wait until the client is subscribed to reports."""
-        await wait_until(lambda: self.client.trouble is None)
+        await wait_until(lambda: self.client.problem is None)
         return self

@@ -142,11 +142,11 @@ async def test_a_commit_is_retried_after_a_database_outage(
         peer = await broker.accept()
         await peer.grant()
         await running.wait_until_ready()
-        assert readiness.list_troubles() == []
+        assert readiness.list_problems() == []
         peer.send(Publish(TOPIC, b"kept", 1, packet_id=7))
-        await wait_until(lambda: readiness.list_troubles() == [full.readiness_problem])
+        await wait_until(lambda: readiness.list_problems() == [full.readiness_problem])
         assert (await peer.expect(Puback)).packet_id == 7
-        assert readiness.list_troubles() == []
+        assert readiness.list_problems() == []
     assert sqlite_consumer.offered == [b"kept"] * 4
     assert sqlite_consumer.committed == [b"kept"]
     assert caplog.text.count("cannot commit") == 1
@@ -188,11 +188,11 @@ async def test_no_report_is_lost_when_the_broker_restarts(
         await running.wait_until_ready()
         await publish(mosquitto, number_payloads(20))
         await asyncio.to_thread(mosquitto.stop)
-        await wait_until(lambda: running.client.trouble)
+        await wait_until(lambda: running.client.problem)
         await asyncio.to_thread(mosquitto.start)
         await publish(mosquitto, number_payloads(20, start=20))
         await wait_until(lambda: {*number_payloads(40)} <= {*consumer.committed})
-        assert running.client.trouble is None
+        assert running.client.problem is None
 
 
 async def test_an_unavailable_broker_is_retried_and_logged_once(
@@ -200,11 +200,11 @@ async def test_an_unavailable_broker_is_retried_and_logged_once(
 ) -> None:
     mosquitto.stop()
     async with RunningClient(build_address(mosquitto), sqlite_consumer) as running:
-        trouble = running.client.trouble
-        assert trouble == ReadinessProblem(
+        problem = running.client.problem
+        assert problem == ReadinessProblem(
             ReadinessCode.BROKER, f"not subscribed to reports at {build_address(mosquitto)} yet"
         )
-        await wait_until(lambda: "Connection refused" in str(running.client.trouble))
+        await wait_until(lambda: "Connection refused" in str(running.client.problem))
         await asyncio.to_thread(mosquitto.start)
         await running.wait_until_ready()
         await publish(mosquitto, number_payloads(1))
@@ -231,7 +231,7 @@ async def test_a_refused_subscription_is_retried_until_it_is_granted(
         peer = await broker.accept()
         for _ in range(3):
             await peer.grant(SUBACK_FAILURE)
-        await wait_until(lambda: "mt/gateway/+/device/#" in str(running.client.trouble))
+        await wait_until(lambda: "mt/gateway/+/device/#" in str(running.client.problem))
         subscribe = await peer.expect(Subscribe)
         peer.send(Suback(subscribe.packet_id, (1,)))
         await running.wait_until_ready()

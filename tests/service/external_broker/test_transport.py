@@ -117,7 +117,7 @@ async def test_messages_sent_while_disconnected_are_sent_after_the_reconnect(
         await peer.grant()
         await running.wait_until_ready()
         peer.close()
-        await wait_until(lambda: running.client.trouble)
+        await wait_until(lambda: running.client.problem)
         running.client.send(number_messages(3))
         reconnected = await broker.accept()
         await reconnected.grant()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.errors import TooSlow
+from meshfleet.errors import RequestTimeout
 from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.service.http.limits import HTTP_LIMITS
 from meshfleet.service.http.middleware import MetricsAndLimitsMiddleware
@@ -96,7 +96,7 @@ async def test_only_an_upload_may_take_longer_than_other_requests_while_it_progr
         try:
             while (await receive())["more_body"]:
                 pass
-        except TooSlow as exc:
+        except RequestTimeout as exc:
             status_code = exc.http
         await send({"type": "http.response.start", "status": status_code, "headers": []})
 

@@ -76,7 +76,7 @@ class TrackerHarness:
         self.database = database
         self.clock = clock
         self.clocks = GatewayClocks()
-        self.traffic = GatewayTraffic(clock.steady)
+        self.traffic = GatewayTraffic(clock.monotonic)
         self.rpc = RpcClient(transport, TopicCodec(), clock, on_clock_sample=self.clocks.measure)
         self.versions = GatewayVersions(acks_enabled=acks_enabled)
         self.tracker = VersionTracker(
@@ -87,7 +87,7 @@ class TrackerHarness:
             traffic=self.traffic,
             clocks=self.clocks,
             now=clock,
-            steady=clock.steady,
+            monotonic=clock.monotonic,
             timeout=timeout,
         )
 
@@ -375,7 +375,7 @@ async def test_an_offset_is_unconfirmed_after_another_connection_even_if_that_ha
 ) -> None:
     """Check this because reports of a connection may be processed after it has ended."""
     clocks, confirmed = (
-        GatewayClocks(lambda number: broker.broker.last_connection_number(mac_from_int(number))),
+        GatewayClocks(lambda number: broker.broker.last_connection_id(mac_from_int(number))),
         [],
     )
     for measures in (True, False):
@@ -386,7 +386,7 @@ async def test_an_offset_is_unconfirmed_after_another_connection_even_if_that_ha
         confirmed.append(clocks.is_confirmed(NUMBER))
     assert confirmed == [True, False]
     broker.broker.disconnect_account(Account(kind=AccountKind.GATEWAY, name=G), delete_sessions=True)
-    assert broker.broker.last_connection_number(G) == 0
+    assert broker.broker.last_connection_id(G) == 0
 
 
 @pytest.mark.rule("report-48")

@@ -25,9 +25,9 @@ class FrozenClock(Clock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stands_at = super().steady()
+        self._stands_at = super().monotonic()
 
-    def steady(self) -> int:
+    def monotonic(self) -> int:
         return self._stands_at + self._passed + self._epoch
 
 

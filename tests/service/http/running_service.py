@@ -173,7 +173,7 @@ def run_service(  # noqa: PLR0913 # keyword-only settings
             settings_used,
             samples,
             now=clock,
-            steady=clock.steady,
+            monotonic=clock.monotonic,
             limits=limits,
             hasher=hasher,
             blocks=blocks,

@@ -11,7 +11,7 @@ import pytest
 from meshfleet.db.tables import gateway as gateway_table
 from meshfleet.protocol.ids import mac_to_int
 from meshfleet.protocol.times import format_time, from_millis
-from meshfleet.rest.gateways import BrokerPlace
+from meshfleet.rest.gateways import BrokerEndpoint
 from meshfleet.service.devices.model import DeviceObservation
 from meshfleet.settings import Settings
 from tests.row_tables import each_row
@@ -287,7 +287,7 @@ def test_an_unclaimed_device_is_not_a_gateway(service: RunningService) -> None:
 
 @pytest.mark.rule("rest-70", "rest-168")
 def test_a_claim_returns_the_public_broker_address(database: Database) -> None:
-    broker = BrokerPlace(host="mqtt.example.org", port=8883, tls=True)
+    broker = BrokerEndpoint(host="mqtt.example.org", port=8883, tls=True)
     with run_service(database, Settings(public_mqtt=broker)) as service:
         mac = service.new_mac()
         claim = _claim(service, mac).json()

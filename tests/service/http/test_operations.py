@@ -38,19 +38,19 @@ def test_a_running_service_is_healthy_and_ready(service: RunningService, path: s
 
 
 class _Check(NamedTuple):
-    trouble: ReadinessProblem | None = None
+    problem: ReadinessProblem | None = None
 
 
 @pytest.mark.rule("rest-160")
 def test_a_service_is_starting_until_report_processing_is_ready() -> None:
     readiness = Readiness()
-    assert readiness.list_troubles() == []
+    assert readiness.list_problems() == []
     readiness.expect_report_intake()
-    assert [each.code for each in readiness.list_troubles()] == [ReadinessCode.STARTING]
+    assert [each.code for each in readiness.list_problems()] == [ReadinessCode.STARTING]
     readiness.add_check(_Check())
-    assert readiness.list_troubles() == []
+    assert readiness.list_problems() == []
     readiness.drain()
-    assert [each.code for each in readiness.list_troubles()] == [ReadinessCode.DRAINING]
+    assert [each.code for each in readiness.list_problems()] == [ReadinessCode.DRAINING]
 
 
 @pytest.mark.rule("rest-161")

@@ -58,8 +58,8 @@ async def running(harness: IngestHarness) -> AsyncIterator[asyncio.Task[None]]:
 
 
 def read_problem(readiness: Readiness) -> str:
-    (trouble,) = readiness.list_troubles()
-    return trouble.detail
+    (problem,) = readiness.list_problems()
+    return problem.detail
 
 
 @pytest.mark.rule("rest-160")
@@ -78,14 +78,14 @@ async def test_an_unexpected_error_is_reported_until_it_is_over_and_stops_nothin
     await harness.commit(heartbeat(NOON, 3))
     setattr(harness.store, failure, build_unexpected_error())
     async with running(harness) as task:
-        await until(lambda: harness.ingest.trouble is not None or task.done())
+        await until(lambda: harness.ingest.problem is not None or task.done())
         detail = read_problem(readiness)
         assert message in detail
         assert "InsufficientPrivilege" in detail
         assert not any(secret in detail for secret in ("topsecret", "DELETE", "secrets"))
         setattr(harness.store, failure, None)
-        await until(lambda: harness.ingest.trouble is None or task.done())
-        assert readiness.list_troubles() == []
+        await until(lambda: harness.ingest.problem is None or task.done())
+        assert readiness.list_problems() == []
         await until(lambda: harness.device() is not None)
         assert not task.done()
     assert harness.state().status == 3
@@ -95,11 +95,11 @@ async def test_of_two_problems_one_is_reported_after_the_other(sqlite_harness: I
     sqlite_harness.store.on_maintain = OSError("the disk is full")
     sqlite_harness.store.on_write = build_unexpected_error()
     async with running(sqlite_harness):
-        await until(lambda: "device states" in str(sqlite_harness.ingest.trouble))
+        await until(lambda: "device states" in str(sqlite_harness.ingest.problem))
         sqlite_harness.store.on_write = None
-        await until(lambda: "the disk is full" in str(sqlite_harness.ingest.trouble))
+        await until(lambda: "the disk is full" in str(sqlite_harness.ingest.problem))
         sqlite_harness.store.on_maintain = None
-        await until(lambda: sqlite_harness.ingest.trouble is None)
+        await until(lambda: sqlite_harness.ingest.problem is None)
 
 
 # --- Capacity ---
@@ -127,7 +127,7 @@ async def test_a_capacity_timeout_reports_the_underlying_problem(sqlite_harness:
     sqlite_harness.store.on_maintain = OSError("the disk is full")
     sqlite_harness.store.has_capacity.clear()
     async with running(sqlite_harness):
-        await until(lambda: sqlite_harness.ingest.trouble is not None)
+        await until(lambda: sqlite_harness.ingest.problem is not None)
         with pytest.raises(DatabaseUnavailable, match="the disk is full"):
             await asyncio.wait_for(sqlite_harness.commit(temperature(NOON)), 30)
 

@@ -72,6 +72,6 @@ async def test_a_failing_subscriber_affects_nothing_else(
     harness.ingest.subscribe(working)
     await harness.commit_flushed(heartbeat(NOON, 3), temperature(NOON))
     assert working.seen == ["heartbeat", "measurement-decoded", D, "written"]
-    assert (len(await harness.samples()), harness.state().status, harness.ingest.trouble) == (1, 3, None)
+    assert (len(await harness.samples()), harness.state().status, harness.ingest.problem) == (1, 3, None)
     assert ("a subscriber failed" in caplog.text, harness.ingest.counters.subscriber_failures) == (True, 1)
     assert mac_to_number(D) == harness.state().device

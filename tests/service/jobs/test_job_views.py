@@ -216,8 +216,8 @@ def test_deadlines_are_shown_by_the_wall_clock(env: JobEnvironment, monkeypatch:
 
     assert read_times() == (format_millis(until), f"back-off: next attempt at {format_millis(until)}")
     clock_offset = 60 * MINUTE  # the clock of the machine is set
-    monkeypatch.setattr(clock.steady, "_tick", lambda: 0.0)
-    monkeypatch.setattr(clock.steady, "_now", lambda: clock.steady() + clock_offset)
+    monkeypatch.setattr(clock.monotonic, "_tick", lambda: 0.0)
+    monkeypatch.setattr(clock.monotonic, "_now", lambda: clock.monotonic() + clock_offset)
     at = format_millis(until + clock_offset)
     assert read_times() == (at, f"back-off: next attempt at {at}")
 

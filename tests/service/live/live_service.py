@@ -227,7 +227,7 @@ def run_live_service(database: Database, timings: LiveTimings = QUICK) -> Iterat
             samples,
             live_timings=timings,
             now=clock,
-            steady=clock.steady,
+            monotonic=clock.monotonic,
             hasher=QUICK_HASHER,
         )
         with _serve_in_thread(api, listener) as loop:

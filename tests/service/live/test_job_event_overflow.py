@@ -10,7 +10,7 @@ import pytest
 
 from meshfleet.mqtt.client import BrokerAddress, MqttOptions
 from meshfleet.protocol.topics import TopicCodec
-from meshfleet.service.clock import SteadyClock
+from meshfleet.service.clock import MonotonicClock
 from meshfleet.service.external_broker.client import ExternalBrokerClient
 from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.requests.rpc import RpcClient
@@ -42,7 +42,7 @@ def run_jobs(service: LiveService) -> Iterator[None]:
             service.database,
             rpc,
             service.clock,
-            steady=SteadyClock(service.clock),
+            monotonic=MonotonicClock(service.clock),
             notify=service.api.live.jobs.mark_changed,
         )
         service.api.job_wakeup.subscribe(runner.wake)

@@ -65,7 +65,7 @@ class MetadataHarness:
             broker.database,
             self.rpc,
             now=broker.clock,
-            steady=broker.clock,
+            monotonic=broker.clock,
             timeout=timeout,
             select_gateways=select_gateways,
         )

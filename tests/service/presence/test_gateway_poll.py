@@ -36,11 +36,11 @@ class ConnectionScript:
             return self._lists[0]
         return self._lists.pop(0)
 
-    def connection_number(self, gateway: str) -> int:
+    def connection_id(self, gateway: str) -> int:
         """Return the number of a gateway's connection."""
         return (self._lists[0] or {}).get(gateway, 0)
 
-    last_connection_number = connection_number
+    last_connection_id = connection_id
 
     def send(self, messages: Sequence[Publish]) -> None:
         """Ignore messages."""

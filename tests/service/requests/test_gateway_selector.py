@@ -65,10 +65,10 @@ class UnknownConnections:
     def connected_gateways(self) -> None:
         return
 
-    def connection_number(self, gateway: str) -> None:  # noqa: ARG002 # unknown for every gateway
+    def connection_id(self, gateway: str) -> None:  # noqa: ARG002 # unknown for every gateway
         return
 
-    last_connection_number = connection_number
+    last_connection_id = connection_id
 
 
 class SelectorHarness:
@@ -312,7 +312,7 @@ async def test_connections_are_not_cached(harness: SelectorHarness) -> None:
     harness.store_link(B, -60)
     assert (await harness.select()).gateway == A
     first.abort()
-    await harness.broker.until(lambda: not harness.broker.broker.connection_number(A))
+    await harness.broker.until(lambda: not harness.broker.broker.connection_id(A))
     assert list_candidates(await harness.select()) == [(B, True, -60), (A, False, -30)]
     await harness.broker.gateway(A)
     assert (await harness.select()).gateway == A

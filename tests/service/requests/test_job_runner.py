@@ -12,7 +12,7 @@ import pytest
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.topics import TopicCodec
 from meshfleet.rest.job_requests import Concurrency, NewJob, Targets
-from meshfleet.service.clock import SteadyClock
+from meshfleet.service.clock import MonotonicClock
 from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.requests.rpc import RpcClient
 from tests.eventually import eventually_async
@@ -40,9 +40,9 @@ class RunnerHarness:
         self.seconds = 0.0
         """Seconds for which the machine was suspended."""
         self.rpc = RpcClient(broker.broker, TopicCodec(broker.prefix), broker.clock, max_concurrent=1)
-        steady = SteadyClock(lambda: simulation.now, lambda: self.seconds)
+        monotonic = MonotonicClock(lambda: simulation.now, lambda: self.seconds)
         self.runner = JobRunner(
-            broker.database, self.rpc, steady, steady=steady, abandoned_check_interval=0.02
+            broker.database, self.rpc, monotonic, monotonic=monotonic, abandoned_check_interval=0.02
         )
 
     def query(self, text: str) -> list[object]:

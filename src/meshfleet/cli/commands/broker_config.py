@@ -12,7 +12,7 @@ import msgspec
 
 from meshfleet.cli.database import open_existing_database
 from meshfleet.cli.settings_options import load_command_settings, settings_options
-from meshfleet.errors.startup import UnusableFolder
+from meshfleet.errors.startup import UnusableDataFolder
 from meshfleet.mqtt.client import BrokerAddress
 from meshfleet.service.external_broker.mosquitto import (
     SERVICE_USER,
@@ -92,14 +92,14 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
     try:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         if os.name != "nt" and folder.stat().st_mode & _NON_OWNER_MODE:  # Windows has no such permission bits
-            raise UnusableFolder(
+            raise UnusableDataFolder(
                 f"other users can access {folder}; "
                 f"choose another directory with --out, or run: chmod 700 {folder}"
             )
         for name, text in files.items():
             _replace_file(folder / name, text)
     except OSError as exc:
-        raise UnusableFolder(f"{folder} cannot be written: {exc.strerror}") from exc
+        raise UnusableDataFolder(f"{folder} cannot be written: {exc.strerror}") from exc
 
 
 def _replace_file(path: Path, text: str) -> None:

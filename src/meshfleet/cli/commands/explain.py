@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from meshfleet.cli.options import table_option
 from meshfleet.cli.terminal import to_printable
-from meshfleet.errors.protocol import UndecodableValue, WireError
+from meshfleet.errors.protocol import MalformedInput, UndecodableValue
 from meshfleet.protocol import payload, reports, requests, responses
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.fields import Json
@@ -84,7 +84,7 @@ def _explain_message(
     try:
         parsed = topics.parse(topic)
         body = _decode_payload(parsed, data)
-    except WireError as exc:
+    except MalformedInput as exc:
         return Explanation(
             message="rejected",
             topic=topic,

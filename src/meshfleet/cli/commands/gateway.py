@@ -38,7 +38,7 @@ from meshfleet.emulator import (
 from meshfleet.emulator.settings import OLDEST_API_VERSION
 from meshfleet.emulator.simulation.site import MAX_DEVICES
 from meshfleet.errors.emulator import UnreadableMemory
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.mqtt.client import run_program
 from meshfleet.protocol.api_versions import LATEST_VERSION
 
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 def _parse_faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Faults:
     try:
         return Faults.parse(*texts)
-    except WireError as exc:
+    except MalformedInput as exc:
         raise click.BadParameter(str(exc)) from exc
 
 
@@ -138,7 +138,7 @@ def gateway(  # noqa: PLR0913 # one for each option
             disable_subscribe=disable_subscribe,
             faults=faults,
         )
-    except WireError as exc:
+    except MalformedInput as exc:
         raise click.BadParameter(exc.reason, param_hint=f"--{exc.field}") from exc
     loaded_site = _load_site(mac, devices, seed, site)
     if describes:

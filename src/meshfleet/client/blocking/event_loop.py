@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from meshfleet.errors.mqtt import LinkClosed
+from meshfleet.errors.mqtt import ConnectionClosed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -30,10 +30,10 @@ class EventLoopThread:
     def start(self) -> None:
         """Start the thread, and wait until its event loop is running.
 
-        Raise `LinkClosed` if the thread is already running.
+        Raise `ConnectionClosed` if the thread is already running.
         """
         if self._thread is not None:
-            raise LinkClosed(f"the {self._name} is already open")
+            raise ConnectionClosed(f"the {self._name} is already open")
         started = threading.Event()
         # A daemon thread, so that a program that exits without closing does not hang.
         self._thread = threading.Thread(target=self._run_loop, args=(started,), name=self._name, daemon=True)
@@ -58,12 +58,12 @@ class EventLoopThread:
         with self._lock:
             if self._loop is None:
                 coroutine.close()
-                raise LinkClosed(f"the {self._name} is not open: use it inside its `with` block")
+                raise ConnectionClosed(f"the {self._name} is not open: use it inside its `with` block")
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except CancelledError:
-            raise LinkClosed(f"the {self._name} was closed while a call was waiting") from None
+            raise ConnectionClosed(f"the {self._name} was closed while a call was waiting") from None
         except BaseException:
             future.cancel()
             raise

@@ -28,7 +28,7 @@ class Devices(Proxy[devices.Devices]):
     label = BlockingMethod(devices.Devices.label)
     unlabel = BlockingMethod(devices.Devices.unlabel)
     connectivity = IteratorMethod(devices.Devices.connectivity)
-    holes = IteratorMethod(devices.Devices.holes)
+    gaps = IteratorMethod(devices.Devices.gaps)
     updates = IteratorMethod(devices.Devices.updates)
 
 

@@ -15,7 +15,7 @@ from inspect import signature
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from meshfleet.errors.mqtt import LinkClosed
+from meshfleet.errors.mqtt import ConnectionClosed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -65,7 +65,7 @@ class BlockingIterator(Iterator[Item]):
         with self._exclusive():
             if not self._is_over:
                 self._is_over = True
-                with suppress(LinkClosed):  # the Fleet or Mesh is closed, and the generator with it
+                with suppress(ConnectionClosed):  # the Fleet or Mesh is closed, and the generator with it
                     self._loop_thread.run(self._generator.close())
 
     def __enter__(self) -> Self:

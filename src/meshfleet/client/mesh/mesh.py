@@ -21,7 +21,7 @@ from meshfleet.client.mesh.requests import (
     is_repeatable,
 )
 from meshfleet.client.mesh.rpc import MeshRpcClient
-from meshfleet.errors.mqtt import LinkClosed
+from meshfleet.errors.mqtt import ConnectionClosed
 from meshfleet.mqtt.client import BrokerAddress, ExponentialBackoff, MqttClient, MqttOptions
 from meshfleet.protocol import requests
 from meshfleet.protocol.codes import AckType, Operation
@@ -55,7 +55,7 @@ _RECONNECT_BACKOFF: Final = ExponentialBackoff(maximum=10.0)
 class Mesh:
     """Gateways on an MQTT broker: `async with Mesh("mqtt://user:password@host:1883") as mesh`.
 
-    Entering the block connects to the broker, or raises a `LinkError`. After a lost connection, `Mesh`
+    Entering the block connects to the broker, or raises a `MqttError`. After a lost connection, `Mesh`
     reconnects. Methods accept a MAC or device id for gateways and devices, in either case. A hex identifier
     selects the raw operation, a name the decoded one. Responses with an error status are returned too:
     `meshfleet.client.check` raises an error for them.
@@ -81,7 +81,7 @@ class Mesh:
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
-            raise LinkClosed("a Mesh can be opened only once: create another one")
+            raise ConnectionClosed("a Mesh can be opened only once: create another one")
         self._is_entered = True
         await self._rpc.start()
         return self

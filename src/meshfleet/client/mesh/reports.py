@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from meshfleet.client.arguments import normalize_mac, parse_enum, to_tuple
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import PayloadTooLarge, WireError
+from meshfleet.errors.protocol import MalformedInput, PayloadTooLarge
 from meshfleet.mqtt.client import MqttClient, OversizedPublish
 from meshfleet.protocol import reports
 from meshfleet.protocol.codes import Kind
@@ -118,7 +118,7 @@ class ReportSubscription:
             if isinstance(message, OversizedPublish):
                 raise PayloadTooLarge("payload", f"has {message.size} bytes")
             body = reports.decode_report(topic.kind, message.payload)
-        except WireError as exc:
+        except MalformedInput as exc:
             self.rejected += 1
             # Without the text of the error, which may quote a part of the payload.
             _log.warning(

@@ -14,7 +14,7 @@ from meshfleet.client.arguments import (
     to_json_value,
     to_wire_value,
 )
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol import payload, requests
 from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation
 from meshfleet.protocol.hex import Secret
@@ -88,7 +88,9 @@ def build_write(
     fields = {**_to_wire_names(parameters), "value": to_wire_value(operation, value)}
     if operation is Operation.WRITE:
         if ext is not None:
-            raise WireError("ext", "needs the name of an identifier; raw values end with their extension")
+            raise MalformedInput(
+                "ext", "needs the name of an identifier; raw values end with their extension"
+            )
         return payload.build_payload(requests.WriteRequest, fields)
     if ext is not None:
         fields["ext"] = to_json_value(dict(ext), "ext")
@@ -102,10 +104,10 @@ def build_ack(time: Moment, kind: int, priority: int | None) -> AckRequest:
 
 
 def build_ack_topic(report: Report) -> RequestTopic:
-    """Return the topic on which to acknowledge a report. Raise `WireError` if its kind has no acks."""
+    """Return the topic on which to acknowledge a report. Raise `MalformedInput` if its kind has no acks."""
     operation = _ACK_OPERATIONS.get(report.kind)
     if operation is None:
-        raise WireError("kind", f"only measurements and events can be acknowledged, not {report.kind}")
+        raise MalformedInput("kind", f"only measurements and events can be acknowledged, not {report.kind}")
     return RequestTopic(report.gateway, report.device, operation, report.identifier)
 
 

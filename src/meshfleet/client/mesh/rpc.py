@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from meshfleet.client.arguments import check_timeout
 from meshfleet.errors import GatewayTimeout, MalformedResponse
-from meshfleet.errors.mqtt import BrokerUnreachable, ConnectionLost, LinkClosed, Undelivered
-from meshfleet.errors.protocol import PayloadTooLarge, WireError
+from meshfleet.errors.mqtt import BrokerUnreachable, ConnectionClosed, ConnectionLost, Undelivered
+from meshfleet.errors.protocol import MalformedInput, PayloadTooLarge
 from meshfleet.mqtt.client import MqttClient, OversizedPublish, Publish
 from meshfleet.protocol import payload, requests, responses
 from meshfleet.protocol.ids import EVERY_GATEWAY
@@ -177,12 +177,12 @@ class MeshRpcClient:
         return len(self._tracker)
 
     async def start(self) -> None:
-        """Connect and start to receive responses. Raise a `LinkError` if the connection fails."""
+        """Connect and start to receive responses. Raise a `MqttError` if the connection fails."""
         await self._mqtt.__aenter__()
         self._receiver = asyncio.create_task(self._receive(), name="responses")
 
     async def close(self) -> None:
-        """Disconnect. Requests that are still waiting raise `LinkClosed`."""
+        """Disconnect. Requests that are still waiting raise `ConnectionClosed`."""
         self._fail_pending()
         try:
             await self._mqtt.close()
@@ -208,7 +208,7 @@ class MeshRpcClient:
         """
         self._check_call(timeout)
         if topic.gateway == EVERY_GATEWAY:
-            raise WireError(
+            raise MalformedInput(
                 "gateway", "must be one gateway: a request to all of them would get many responses"
             )
         request_id = self._tracker.open(topic.to_response_topic())
@@ -299,7 +299,7 @@ class MeshRpcClient:
                 for message in batch.messages:
                     self._on_message(message)
                 batch.acknowledge()
-        except LinkClosed as closed:
+        except ConnectionClosed as closed:
             _log.error("responses can no longer be received: %s", closed)
         finally:
             self._fail_pending()
@@ -308,7 +308,7 @@ class MeshRpcClient:
         """Match a response with the pending requests. Count responses to other requests only (request-29)."""
         try:
             topic = self._topics.parse_uncached(message.topic)
-        except WireError:
+        except MalformedInput:
             return
         if not isinstance(topic, ResponseTopic):
             return
@@ -332,9 +332,9 @@ class MeshRpcClient:
     # Errors
 
     def check_open(self) -> None:
-        """Raise `LinkClosed` if the client was not opened or is closed."""
+        """Raise `ConnectionClosed` if the client was not opened or is closed."""
         if self._receiver is None or self._receiver.done():
-            raise LinkClosed("the Mesh is not open: use it inside its `async with` block")
+            raise ConnectionClosed("the Mesh is not open: use it inside its `async with` block")
 
     def _check_call(self, timeout: float) -> None:
         self.check_open()
@@ -347,7 +347,7 @@ class MeshRpcClient:
     def _fail_pending(self) -> None:
         for pending in self._pending.values():
             pending.resolve(
-                LinkClosed("closed before a response arrived; the request may have been carried out")
+                ConnectionClosed("closed before a response arrived; the request may have been carried out")
             )
 
     def _build_timeout_error(self, pending: PendingRequest, timeout: float) -> FleetError:
@@ -370,7 +370,7 @@ def _is_unreadable(message: Publish) -> bool:
         return True
     try:
         payload.decode_object(message.payload)
-    except WireError:
+    except MalformedInput:
         return True
     return False
 
@@ -378,7 +378,7 @@ def _is_unreadable(message: Publish) -> bool:
 def _decode_response(topic: ResponseTopic, payload: bytes) -> Response | MalformedResponse:
     try:
         return responses.decode_response(topic.operation, payload)
-    except WireError as exc:
+    except MalformedInput as exc:
         problem = MalformedResponse(f"gateway {topic.gateway} sent a response that cannot be decoded: {exc}")
         problem.__cause__ = exc
         return problem

@@ -42,7 +42,7 @@ from meshfleet.rest.paths import (
     label_path,
     updates_path,
 )
-from meshfleet.rest.telemetry import HolePage
+from meshfleet.rest.telemetry import SampleGapPage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.http_messages import QueryParams
     from meshfleet.rest.devices import ConnectivityChange
     from meshfleet.rest.jobs import DeviceUpdate
-    from meshfleet.rest.telemetry import Hole
+    from meshfleet.rest.telemetry import SampleGap
 
 
 # `fleet.gateways`: claims of gateways.
@@ -181,9 +181,9 @@ class Devices:
         """List the times at which a device connected and disconnected, the newest first."""
         return iterate_items(self._caller, ConnectivityPage, connectivity_path(normalize_device_id(device)))
 
-    def holes(self, device: str) -> AsyncGenerator[Hole, None]:
+    def gaps(self, device: str) -> AsyncGenerator[SampleGap, None]:
         """List the gaps in the samples of a device."""
-        return iterate_items(self._caller, HolePage, holes_path(normalize_device_id(device)))
+        return iterate_items(self._caller, SampleGapPage, holes_path(normalize_device_id(device)))
 
     def updates(self, device: str) -> AsyncGenerator[DeviceUpdate, None]:
         """List the executions of a device in unfinished jobs, the newest job first."""

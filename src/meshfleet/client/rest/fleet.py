@@ -18,7 +18,7 @@ from meshfleet.client.rest.samples import Samples
 from meshfleet.client.rest.session import Credentials, Session
 from meshfleet.client.rest.transport import HttpTransport
 from meshfleet.errors import NotLoggedIn
-from meshfleet.errors.mqtt import LinkClosed
+from meshfleet.errors.mqtt import ConnectionClosed
 from meshfleet.rest.accounts import Me, NewPassword
 from meshfleet.rest.catalogue import CATALOGUE_PATH, Catalogue
 from meshfleet.rest.operations import Health, Ready
@@ -128,7 +128,7 @@ class Fleet:
 
     async def __aenter__(self) -> Self:
         if self._is_entered:
-            raise LinkClosed("a Fleet can be opened only once: create another one")
+            raise ConnectionClosed("a Fleet can be opened only once: create another one")
         self._is_entered = True
         return self
 

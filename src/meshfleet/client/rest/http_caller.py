@@ -9,7 +9,7 @@ import msgspec
 from meshfleet.client.rest.http_messages import HttpRequest, HttpResponse, encode_body, find_secrets
 from meshfleet.client.rest.problems import decode_error
 from meshfleet.errors import NotLoggedIn, ServiceRefused
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.rest.bodies import RequestBody, ResponseBody, decode_body
 from meshfleet.rest.inputs import MAX_RESULTS
 
@@ -135,7 +135,7 @@ class HttpCaller:
         """Decode the body of a response. Raise `ServiceRefused` if the body is not of type `kind`."""
         try:
             return decode_body(kind, response.body)
-        except WireError as exc:
+        except MalformedInput as exc:
             field = exc.field
         # Only the name of the field: the text of the error may quote the value.
         raise self.build_refusal(f"the response has no valid {field}")

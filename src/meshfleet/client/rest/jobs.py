@@ -29,7 +29,7 @@ from meshfleet.client.rest.http_caller import iterate_items
 from meshfleet.client.rest.http_messages import HttpRequest, build_query, encode_body
 from meshfleet.client.rest.live_events import subscribe_to_events
 from meshfleet.errors import ServiceRefused, ServiceUnreachable, TooManyAttempts, Unavailable
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.job_requests import (
     Concurrency,
@@ -162,7 +162,7 @@ def _build_targets(options: JobOptions) -> Targets:
         all=options.get("everything", False),
     )
     if targets == Targets():
-        raise WireError(
+        raise MalformedInput(
             "devices", "no targets are given: name devices, labels or a filter, or pass everything=True"
         )
     return targets

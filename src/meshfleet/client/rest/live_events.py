@@ -15,7 +15,7 @@ from meshfleet.client.rest.http_messages import HttpRequest, build_query
 from meshfleet.client.rest.retries import compute_backoff
 from meshfleet.client.rest.transport import LineSplitter
 from meshfleet.errors import ServiceRefused, ServiceUnreachable, TooManyAttempts, Unavailable
-from meshfleet.errors.protocol import MalformedText, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedText
 from meshfleet.rest.bodies import ResponseBody, decode_body
 from meshfleet.rest.devices import Device
 from meshfleet.rest.jobs import Job
@@ -130,7 +130,7 @@ class _UndecodedEvent(ResponseBody, frozen=True, kw_only=True):
 
 
 def decode_event(text: bytes) -> Event:
-    """Decode an event. Raise a `WireError` if it is malformed."""
+    """Decode an event. Raise a `MalformedInput` if it is malformed."""
     undecoded = decode_body(_UndecodedEvent, text)
     if not _EVENT_ID.fullmatch(undecoded.id):
         raise MalformedText("id", "cannot be sent in a header")
@@ -262,7 +262,7 @@ class EventSubscription:
     def _decode(self, text: bytes) -> Event:
         try:
             return decode_event(text)
-        except WireError as exc:
+        except MalformedInput as exc:
             field = exc.field
         raise self._caller.build_refusal(f"a live event has no valid {field}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from meshfleet.client.arguments import check_text
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -59,7 +59,7 @@ class MultipartUpload:
         return len(self._head) + self._length + hash_size + len(self._end)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the whole body in chunks. Raise `WireError` if the file has become shorter meanwhile."""
+        """Yield the whole body in chunks. Raise `MalformedInput` if the file has become shorter meanwhile."""
         digest, remaining = hashlib.sha256(), self._length
         yield self._head
         async with self._opened() as file:
@@ -68,7 +68,7 @@ class MultipartUpload:
                 digest.update(chunk)
                 yield chunk
         if remaining:
-            raise WireError(self._field, "became shorter while it was being read")
+            raise MalformedInput(self._field, "became shorter while it was being read")
         if self._appends_hash:
             yield self._hash_header + digest.hexdigest().encode()
         yield self._end
@@ -85,7 +85,7 @@ class MultipartUpload:
 
 def _get_position(file: BinaryIO, field: str) -> int:
     if not file.seekable():
-        raise WireError(field, "must be seekable: save it to a file first")
+        raise MalformedInput(field, "must be seekable: save it to a file first")
     return file.tell()
 
 
@@ -93,7 +93,7 @@ def _find_end(file: Path | BinaryIO, field: str) -> int:
     """Return the position of the end of a file, in bytes."""
     if isinstance(file, Path):
         if not file.is_file():
-            raise WireError(field, f"{str(file)!r} is not a file")
+            raise MalformedInput(field, f"{str(file)!r} is not a file")
         return file.stat().st_size
     position = file.tell()
     end = file.seek(0, os.SEEK_END)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.client.rest.http_messages import JSON_TYPE
 from meshfleet.errors import BodyTooLarge, Fault, ProblemDetails, ServiceRefused, Unavailable
 from meshfleet.errors.problems import decode_problem
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.rest.bodies import decode_body
 from meshfleet.rest.operations import NotReadyReply
 from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, ProblemReply
@@ -66,7 +66,7 @@ def _decode_problem_body(response: HttpResponse) -> ProblemReply | None:
         return None
     try:
         return decode_body(ProblemReply, response.body)
-    except WireError:
+    except MalformedInput:
         return None
 
 
@@ -79,7 +79,7 @@ def _decode_not_ready_reasons(response: HttpResponse) -> str | None:
         return None
     try:
         return " ".join(reason.text for reason in decode_body(NotReadyReply, response.body).reasons)
-    except WireError:
+    except MalformedInput:
         return None
 
 

@@ -34,7 +34,7 @@ from meshfleet.rest.requests import (
     DEFAULT_TIMEOUT_MS,
     NewRequest,
     RequestAccepted,
-    RequestAnswer,
+    RequestOutcome,
     RequestPage,
     RequestRecord,
 )
@@ -83,7 +83,7 @@ class Requests:
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
 
-    async def read(self, device: str, identifier: str, **options: Unpack[RequestOptions]) -> RequestAnswer:
+    async def read(self, device: str, identifier: str, **options: Unpack[RequestOptions]) -> RequestOutcome:
         """Read a property of a device."""
         return await self.send(device, _build_request(Operation.READ, identifier, options))
 
@@ -95,7 +95,7 @@ class Requests:
         *,
         ext: Mapping[str, Any] | None = None,
         **options: Unpack[RequestOptions],
-    ) -> RequestAnswer:
+    ) -> RequestOutcome:
         """Write a property of a device. None writes NULL.
 
         For a hex identifier the value is hex or bytes, for a name any JSON.
@@ -110,7 +110,7 @@ class Requests:
         *,
         priority: int | None = None,
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109 # sent to the service, which enforces it
-    ) -> RequestAnswer:
+    ) -> RequestOutcome:
         """Read the API version of a gateway."""
         return await self.send(
             gateway, _build_request(Operation.APIVERSION, None, {"priority": priority, "timeout": timeout})
@@ -132,12 +132,12 @@ class Requests:
         request = msgspec.structs.replace(request, time=formatted_time, type=int(ack_type))
         return self._caller.decode(RequestAccepted, await self._post(device, request))
 
-    async def send(self, device: str, request: NewRequest) -> RequestAnswer:
+    async def send(self, device: str, request: NewRequest) -> RequestOutcome:
         """Send a request and wait for the response of the device."""
         if not request.operation.is_answered:
             raise ValueError("an ack has no response: use post")
         response = await self._post(device, request, extra_timeout=request.timeout_ms / 1000)
-        return self._caller.decode(RequestAnswer, response)
+        return self._caller.decode(RequestOutcome, response)
 
     async def post(self, device: str, request: NewRequest) -> RequestAccepted:
         """Send a request without waiting for the response of the device. `show` returns the state later."""

@@ -19,7 +19,7 @@ from msgspec import Struct
 from meshfleet.client.rest.http_messages import HttpRequest, encode_body
 from meshfleet.client.rest.problems import decode_error
 from meshfleet.errors import FleetError, NotLoggedIn, ServiceRefused, ServiceUnreachable, WrongCredentials
-from meshfleet.errors.protocol import MalformedText, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedText
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.rest.accounts import TOKEN_LIFETIME, LoggedIn, Login
 from meshfleet.rest.bodies import decode_body
@@ -196,7 +196,7 @@ class Credentials:
     def _decode_token(self, response: HttpResponse) -> _Token:
         try:
             token = check_token(decode_body(LoggedIn, response.body).auth_token)
-        except WireError:
+        except MalformedInput:
             problem: FleetError = ServiceRefused(f"{self._transport.base_url} is not a Meshfleet service")
         else:
             claims = _decode_claims(token)

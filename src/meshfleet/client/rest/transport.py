@@ -16,8 +16,8 @@ from meshfleet.client.rest.http_messages import JSON_TYPE, HttpResponse
 from meshfleet.client.rest.problems import decode_error
 from meshfleet.client.rest.retries import decide_retry_after_error, decide_retry_after_loss
 from meshfleet.errors import ServiceRefused, ServiceUnreachable
-from meshfleet.errors.mqtt import LinkClosed
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.mqtt import ConnectionClosed
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.rest.inputs import parse_retry_after
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class HttpTransport:
         self, call: HttpRequest, bearer: str | None, seconds: float, idle_timeout: float
     ) -> httpx.Request:
         if self._http.is_closed:
-            raise LinkClosed("the Fleet is closed: create another one")
+            raise ConnectionClosed("the Fleet is closed: create another one")
         headers = {"Accept": call.accept, "Accept-Encoding": "identity", **dict(call.headers)}
         if bearer is not None:
             headers["Authorization"] = f"Bearer {bearer}"
@@ -170,7 +170,7 @@ class HttpTransport:
             return self.base_url.join(call.path_with_query)
         except httpx.InvalidURL:
             pass
-        raise WireError("request", "is too long for a URL: use fewer or shorter filters")
+        raise MalformedInput("request", "is too long for a URL: use fewer or shorter filters")
 
     async def _read_response(self, response: httpx.Response) -> HttpResponse:
         stream = ResponseStream(self.base_url, response)

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from meshfleet.emulator.requests.active_request import ActiveRequest
 from meshfleet.emulator.requests.execution import RequestExecutor
-from meshfleet.errors.protocol import MalformedIdentifier, WireError
+from meshfleet.errors.protocol import MalformedIdentifier, MalformedInput
 from meshfleet.mqtt.codec.topic_names import MAX_STRING_BYTES
 from meshfleet.protocol import api_versions, requests, responses
 from meshfleet.protocol.codes import AckType, Kind, Operation, Origin, Priority, Status
@@ -57,7 +57,7 @@ class SampleAckHandler:
             ack = requests.decode_request(
                 topic.operation, payload, version=self._context.settings.api_version
             )
-        except WireError:
+        except MalformedInput:
             return
         if topic.operation.is_decoded:
             identifier = (
@@ -141,7 +141,7 @@ class GatewayRequestHandler:
         """
         try:
             parsed = self._context.topics.parse(topic)
-        except WireError as exc:
+        except MalformedInput as exc:
             self._reject_topic(topic, payload, exc)
             return
         if isinstance(parsed, BroadcastTopic):
@@ -151,7 +151,7 @@ class GatewayRequestHandler:
         if isinstance(parsed, RequestTopic) and parsed.gateway == self._context.settings.mac:
             self._handle_request(parsed, payload)
 
-    def _reject_topic(self, topic: str, payload: bytes | None, error: WireError) -> None:
+    def _reject_topic(self, topic: str, payload: bytes | None, error: MalformedInput) -> None:
         """Respond to a topic that has the shape of a request but is malformed (response-24, response-26)."""
         context, mac = self._context, self._context.settings.mac
         response_topic = context.topics.format_response_topic(topic, mac)
@@ -202,7 +202,7 @@ class GatewayRequestHandler:
             return
         try:
             exchange.request = requests.decode_request(operation, payload, version=version)
-        except WireError as exc:
+        except MalformedInput as exc:
             is_value_error = exc.field.partition(".")[0] in {"value", "ext"}
             status = Status.INVALID_VALUE if is_value_error else Status.INVALID_REQUEST
             exchange.fail_at_gateway(status, str(exc))

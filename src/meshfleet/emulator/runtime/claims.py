@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from meshfleet.emulator.runtime.http_download import read_body, redact_url
 from meshfleet.errors import ServiceRefused
-from meshfleet.errors.protocol import MalformedAddress, WireError
+from meshfleet.errors.protocol import MalformedAddress, MalformedInput
 from meshfleet.mqtt.client import BrokerAddress
 from meshfleet.rest.accounts import LoggedIn, Login
 from meshfleet.rest.bodies import BodyT, RequestBody, decode_body
@@ -198,7 +198,7 @@ class _ClaimClient:
                 raise self._build_error(f"returned HTTP status {status}{self._quote_problem(body)}")
         try:
             return decode_body(body_type, body)
-        except WireError as error:
+        except MalformedInput as error:
             # Quote only the field name: the rest of the message may repeat the value.
             raise self._build_error(
                 f"is not a Meshfleet service: its response has no valid {error.field}"
@@ -208,7 +208,7 @@ class _ClaimClient:
         """Return the problem description of the service in one line, or "" if it contains a secret."""
         try:
             problem = decode_body(ProblemSummary, body)
-        except WireError:
+        except MalformedInput:
             return ""
         text = "".join(char for char in problem.detail or problem.title or "" if char.isprintable())
         repeats_secret = any(value and value in text for value in (self._login.password, self._token))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from meshfleet.errors.mqtt import LinkError
+from meshfleet.errors.mqtt import MqttError
 from meshfleet.mqtt.client import MqttClient
 from meshfleet.protocol.diagnostics import format_answer_topic
 
@@ -62,7 +62,7 @@ class DiagnosticsConnection:
         self._task: Task[None] | None = None
 
     @property
-    def problem(self) -> LinkError | None:
+    def problem(self) -> MqttError | None:
         """Error that keeps the connection from being established, or None."""
         return None if self._link is None else self._link.connection_error
 
@@ -105,7 +105,7 @@ class DiagnosticsConnection:
                 await self._connect(ready)
             else:
                 await self._use_shared_link(self._shared, ready)
-        except LinkError as error:
+        except MqttError as error:
             if not ready.done():
                 ready.set_exception(error)
                 ready.exception()  # mark as retrieved: the user may have left, so that nothing awaits it
@@ -128,6 +128,6 @@ class DiagnosticsConnection:
             ready.set_result(link)
             await asyncio.Event().wait()  # until canceled
         finally:
-            with suppress(LinkError, TimeoutError):
+            with suppress(MqttError, TimeoutError):
                 async with asyncio.timeout(self._options.timeout):
                     await link.unsubscribe(topic)

@@ -15,8 +15,8 @@ from msgspec import UNSET, Struct
 from meshfleet.emulator.runtime.diagnostics import DiagnosticsConnection
 from meshfleet.emulator.runtime.http_download import download_image
 from meshfleet.errors.emulator import ImageBroken, ImageUnavailable
-from meshfleet.errors.mqtt import LinkError
-from meshfleet.errors.protocol import MalformedImage, WireError
+from meshfleet.errors.mqtt import MqttError
+from meshfleet.errors.protocol import MalformedImage, MalformedInput
 from meshfleet.mqtt.client import MqttOptions
 from meshfleet.protocol.diagnostics import decode_answer, encode_question, format_question_topic
 from meshfleet.protocol.firmware_image import MAX_PACKAGE_BYTES, inspect_image
@@ -104,7 +104,7 @@ class GatewayImageFetcher:
         """Handle an answer of the service. Late, unknown and malformed ones are ignored."""
         try:
             question_id, answer = decode_answer(payload)
-        except WireError as error:
+        except MalformedInput as error:
             _log.debug("%s ignores a malformed answer: %s", self._gateway, error)
             return
         future = self._pending.get(question_id)
@@ -126,7 +126,7 @@ class GatewayImageFetcher:
                 if not is_answered:
                     reason = self._diagnostics.problem or "the service does not respond"
                     raise ImageUnavailable(f"cannot request the image {_describe_image(question)}: {reason}")
-        except LinkError as error:
+        except MqttError as error:
             raise ImageUnavailable(
                 f"cannot request the image {_describe_image(question)}: {error}"
             ) from error

@@ -13,7 +13,7 @@ from meshfleet.emulator.context import CloseConnection, FetchImage, OpenConnecti
 from meshfleet.emulator.runtime.image_fetcher import GatewayImageFetcher, ImageFetchOptions
 from meshfleet.emulator.updates import Error
 from meshfleet.errors.emulator import ImageBroken, ImageUnavailable
-from meshfleet.errors.mqtt import LinkClosed, Undelivered
+from meshfleet.errors.mqtt import ConnectionClosed, Undelivered
 from meshfleet.mqtt.client import MqttClient, OversizedPublish
 from meshfleet.protocol.diagnostics import format_answer_topic
 
@@ -193,7 +193,7 @@ class Uplink:
     async def _close(self, link: MqttClient) -> None:
         """Publish the remaining messages and disconnect; warn if some cannot be delivered in time."""
         try:
-            with suppress(TimeoutError, LinkClosed):
+            with suppress(TimeoutError, ConnectionClosed):
                 async with asyncio.timeout(self._options.timeout):
                     await self._drain(link)
             if self._queue:
@@ -255,7 +255,7 @@ class Uplink:
         assert self._link is not None  # noqa: S101 # fetch tasks end before the link closes
         try:
             image = await self._get_image_fetcher(self._link).fetch(question)
-        except (ImageUnavailable, LinkClosed) as exc:
+        except (ImageUnavailable, ConnectionClosed) as exc:
             _log.warning("%s cannot fetch a firmware image: %s", self._mac, exc)
             self.gateway.on_image_failed(question, Error.NO_IMAGE, self._now())
         except ImageBroken as exc:

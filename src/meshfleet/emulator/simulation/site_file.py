@@ -27,7 +27,7 @@ from meshfleet.emulator.simulation.site import (
 )
 from meshfleet.errors import quote_input, quote_name
 from meshfleet.errors.emulator import MalformedSite
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.codes import AccessType
 from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, parse_mac
 
@@ -44,7 +44,7 @@ FieldProblems = list[tuple[str, str]]
 
 
 class FieldSpec(NamedTuple):
-    """Rule for one field. `read` returns its value, or raises `ValueError` or `WireError` with the reason."""
+    """Rule for one field. `read` returns its value; `ValueError` or `MalformedInput` say why it cannot."""
 
     read: Callable[[Any], Any]
     required: bool = False
@@ -79,8 +79,8 @@ def read_fields(
             continue
         try:
             values[name] = field.read(value[name])
-        except (WireError, ValueError) as exc:
-            problems.append((path_prefix + name, exc.reason if isinstance(exc, WireError) else str(exc)))
+        except (MalformedInput, ValueError) as exc:
+            problems.append((path_prefix + name, exc.reason if isinstance(exc, MalformedInput) else str(exc)))
     problems += (
         (path_prefix + quote_name(name), "is not a field here") for name in value if name not in fields
     )

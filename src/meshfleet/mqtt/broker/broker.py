@@ -56,7 +56,7 @@ class Broker:
         limits: BrokerLimits,
         stored_state: StoredState,
         owner_token: bytes,
-        steady_clock: Callable[[], int],
+        monotonic_clock: Callable[[], int],
         wall_clock: Callable[[], int],
         topic_prefix: str = "",
         request_max_age: float = 60.0,
@@ -64,7 +64,7 @@ class Broker:
         sweep_seconds: float = 1.0,
         max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
-        """`steady_clock` is monotonic and measures all waits; `wall_clock` is for persisted times.
+        """`monotonic_clock` is monotonic and measures all waits; `wall_clock` is for persisted times.
 
         Both return milliseconds. All connections are checked every `sweep_seconds`. Once a commit batch holds
         more than `max_batch_bytes`, its publishers are not read until the next batch.
@@ -77,7 +77,7 @@ class Broker:
         )
         self.retained.restore(stored_state.retained)
         times = WallClockConverter(
-            steady_clock=steady_clock, wall_clock=wall_clock, request_max_age=request_max_age
+            monotonic_clock=monotonic_clock, wall_clock=wall_clock, request_max_age=request_max_age
         )
         self._group_commit = GroupCommit(owner_token=owner_token, wall_clock=times)
         self._router = MessageRouter(
@@ -85,10 +85,10 @@ class Broker:
             self.retained,
             consumed_filters=consumed_filters,
             request_rules=RequestTopicRules(topic_prefix, request_max_age),
-            steady_clock=steady_clock,
+            monotonic_clock=monotonic_clock,
         )
         self.sessions = SessionRegistry(
-            self._group_commit, self._router, self.quotas, limits, times, steady_clock()
+            self._group_commit, self._router, self.quotas, limits, times, monotonic_clock()
         )
         self.sessions.restore(stored_state)
         self.connect_handler = ConnectHandler(
@@ -98,7 +98,7 @@ class Broker:
             router=self._router,
             group_commit=self._group_commit,
             quotas=self.quotas,
-            steady_clock=steady_clock,
+            monotonic_clock=monotonic_clock,
             topic_prefix=topic_prefix,
             sweep_seconds=sweep_seconds,
         )
@@ -133,9 +133,9 @@ class Broker:
             commit_task.cancel()
 
     @property
-    def trouble(self) -> ReadinessProblem | None:
+    def problem(self) -> ReadinessProblem | None:
         """Why nothing is acknowledged at present, or None."""
-        return self._group_commit.trouble
+        return self._group_commit.problem
 
     @property
     def held_publishers(self) -> int:
@@ -202,7 +202,7 @@ class Broker:
             and _is_gateway_connection(connection)
         }
 
-    def connection_number(self, gateway: str) -> int:
+    def connection_id(self, gateway: str) -> int:
         """Return a gateway's connection number, 0 if disconnected. Cheaper than `connected_gateways`."""
         gateway_connections = filter(
             _is_gateway_connection,
@@ -210,9 +210,9 @@ class Broker:
         )
         return max((connection.number for connection in gateway_connections), default=0)
 
-    def last_connection_number(self, gateway: str) -> int:
+    def last_connection_id(self, gateway: str) -> int:
         """Return the number of a gateway's current or last connection; 0 if none since the start."""
-        return self.connect_handler.last_connection_numbers.get(gateway, 0)
+        return self.connect_handler.last_connection_ids.get(gateway, 0)
 
     def accounts(self) -> list[Account]:
         """Return the accounts of all connections and sessions.
@@ -241,7 +241,7 @@ class Broker:
                     self.sessions.delete(session)
             self._router.delete_retained(str(account))
             if account.kind is AccountKind.GATEWAY:
-                self.connect_handler.last_connection_numbers.pop(account.name, None)
+                self.connect_handler.last_connection_ids.pop(account.name, None)
 
 
 def _is_gateway_connection(connection: ServerConnection) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import UnsupportedProtocol, WireError
+from meshfleet.errors.protocol import MalformedInput, UnsupportedProtocol
 from meshfleet.mqtt.broker.auth import NO_PERMISSIONS
 from meshfleet.mqtt.codec.decoder import FROM_CLIENTS
 from meshfleet.mqtt.codec.encoder import PINGRESP, encode_packet, encode_pubacks
@@ -397,7 +397,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._is_throttled = True
             self.hold_reading()
 
-    def _handle_fault(self, fault: WireError) -> None:
+    def _handle_fault(self, fault: MalformedInput) -> None:
         """Close after a protocol violation [MQTT-4.8.0-1].
 
         Refuse another MQTT version with a CONNACK first.

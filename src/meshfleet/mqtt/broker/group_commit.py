@@ -141,7 +141,7 @@ class GroupCommit:
 
     def __init__(self, *, owner_token: bytes, wall_clock: WallClockConverter) -> None:
         self.batch = CommitBatch()
-        self.trouble: ReadinessProblem | None = None
+        self.problem: ReadinessProblem | None = None
         """Why nothing can be committed at present; None after a successful commit."""
         self._owner_token = owner_token
         self._wall_clock = wall_clock
@@ -258,10 +258,10 @@ class GroupCommit:
             try:
                 await consumer.commit(batch)
             except DatabaseUnavailable as exc:
-                self.trouble = exc.readiness_problem
+                self.problem = exc.readiness_problem
                 _log.error("cannot commit, publishers are not acknowledged: %s", exc)
             else:
-                self.trouble = None
+                self.problem = None
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MAX_RETRY_SECONDS)

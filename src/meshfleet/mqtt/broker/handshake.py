@@ -46,7 +46,7 @@ class ConnectHandler:
         router: MessageRouter,
         group_commit: GroupCommit,
         quotas: QueueQuotas,
-        steady_clock: Callable[[], int],
+        monotonic_clock: Callable[[], int],
         topic_prefix: str,
         sweep_seconds: float,
     ) -> None:
@@ -56,7 +56,7 @@ class ConnectHandler:
         self._router = router
         self._group_commit = group_commit
         self._quotas = quotas
-        self._steady_clock = steady_clock
+        self._monotonic_clock = monotonic_clock
         self._topic_prefix = topic_prefix
         self._sweep_seconds = sweep_seconds
         self._tasks: asyncio.TaskGroup | None = None
@@ -64,7 +64,7 @@ class ConnectHandler:
         """Event that is set once clients are accepted. Earlier connections are closed without a CONNACK."""
         self._last_number = 0
         """Sequence number of the latest CONNECT."""
-        self.last_connection_numbers: dict[str, int] = {}
+        self.last_connection_ids: dict[str, int] = {}
         """CONNECT sequence number of each gateway's current or last connection, by MAC."""
         self.admitted_count = 0
         """Number of clients accepted since the start."""
@@ -155,10 +155,10 @@ class ConnectHandler:
         connection.will = connect.will
         connection.keep_alive = float(connect.keep_alive)
         connection.session = opened.session
-        opened.session.resume(connection, self._steady_clock())
+        opened.session.resume(connection, self._monotonic_clock())
         # With another client id, this is the diagnostics connection of the gateway (broker-5).
         if account.kind is AccountKind.GATEWAY and client_id == account.name:
-            self.last_connection_numbers[account.name] = connection.number
+            self.last_connection_ids[account.name] = connection.number
         self._group_commit.save_session(opened.session)
         accept = partial(connection.accept, session_present=opened.session_present)
         if opened.must_wait_for_commit:
@@ -175,7 +175,7 @@ class ConnectHandler:
         if session is None:
             return
         if session.connection is connection:
-            self._sessions.handle_disconnect(session, self._steady_clock())
+            self._sessions.handle_disconnect(session, self._monotonic_clock())
         if will is not None:  # [MQTT-3.1.2-8]
             message = Publish(will.topic, will.payload, will.qos, will.retain)
             self._router.route(message, str(connection.account))
@@ -197,7 +197,7 @@ class ConnectHandler:
                 # Check each connection in its own callback, so that an exception affects only that one.
                 loop.call_soon(connection.check_deadlines, now)
             if sweeps % _SWEEPS_PER_CLEANUP == 0:
-                self._sessions.delete_expired(self._steady_clock())
+                self._sessions.delete_expired(self._monotonic_clock())
 
 
 def _check_client_id(connect: Connect) -> None:

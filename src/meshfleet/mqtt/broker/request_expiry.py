@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.payload import decode_object
 
 
@@ -33,7 +33,7 @@ def contains_key(payload: bytes) -> bool:
     """
     try:
         return _part_contains_key(decode_object(payload or b"{}"))
-    except WireError:
+    except MalformedInput:
         return True
 
 

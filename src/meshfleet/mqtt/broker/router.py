@@ -63,12 +63,12 @@ class MessageRouter:
         *,
         consumed_filters: Sequence[str],
         request_rules: RequestTopicRules,
-        steady_clock: Callable[[], int],
+        monotonic_clock: Callable[[], int],
     ) -> None:
         self._group_commit = group_commit
         self._retained = retained
         self._request_rules = request_rules
-        self._steady_clock = steady_clock
+        self._monotonic_clock = monotonic_clock
         self._subscriptions: SubscriptionTree[Subscriber] = SubscriptionTree()
         self._consumed_filters = [topic_filter.split("/") for topic_filter in consumed_filters]
         self._consumed_pattern = re.compile("|".join(map(_to_regex, consumed_filters)), re.DOTALL)
@@ -178,7 +178,7 @@ class MessageRouter:
     def _build_outgoing(self, message: Publish, *, is_request: bool) -> OutgoingMessage:
         if not is_request:
             return OutgoingMessage(message)
-        expires_at = self._request_rules.expiry_time(self._steady_clock())
+        expires_at = self._request_rules.expiry_time(self._monotonic_clock())
         return OutgoingMessage(message, expires_at=expires_at, volatile=contains_key(message.payload))
 
     def _retain(self, message: Publish, account: str) -> None:

@@ -19,10 +19,10 @@ class WallClockConverter:
     """Converts between monotonic times and persisted wall clock times, all in milliseconds."""
 
     def __init__(
-        self, *, steady_clock: Callable[[], int], wall_clock: Callable[[], int], request_max_age: float
+        self, *, monotonic_clock: Callable[[], int], wall_clock: Callable[[], int], request_max_age: float
     ) -> None:
         """`request_max_age` is the maximum time that a request may wait, in seconds."""
-        self._monotonic = steady_clock
+        self._monotonic = monotonic_clock
         self._wall = wall_clock
         self._max_age = round(request_max_age * 1000)
         self._wall_offset = self._measure_offset()

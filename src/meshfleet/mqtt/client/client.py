@@ -11,7 +11,13 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from meshfleet.errors.mqtt import ConnectionLost, LinkClosed, LinkError, SubscriptionRefused, Undelivered
+from meshfleet.errors.mqtt import (
+    ConnectionClosed,
+    ConnectionLost,
+    MqttError,
+    SubscriptionRefused,
+    Undelivered,
+)
 from meshfleet.errors.protocol import MalformedPacket
 from meshfleet.mqtt.change_signal import ChangeSignal
 from meshfleet.mqtt.client.connector import connect_to_broker
@@ -123,7 +129,7 @@ class MqttClient:
     # Called by the application
 
     @property
-    def connection_error(self) -> LinkError | None:
+    def connection_error(self) -> MqttError | None:
         """Why there is no connection at present, or None if there is one."""
         return self._reconnector.connection_error
 
@@ -223,8 +229,8 @@ class MqttClient:
     async def receive(self) -> MessageBatch:
         """Return the messages received since the last call; wait for the first one if there are none.
 
-        Acknowledge the batch when its messages are processed. Raises LinkClosed once the client is closed and
-        no messages are left.
+        Acknowledge the batch when its messages are processed. Raises ConnectionClosed once the client is
+        closed and no messages are left.
         """
         while not self._inbox:
             self._reconnector.check_open()
@@ -240,16 +246,17 @@ class MqttClient:
     async def __anext__(self) -> MessageBatch:
         try:
             return await self.receive()
-        except LinkClosed:
+        except ConnectionClosed:
             if self._reconnector.is_closing:
                 raise StopAsyncIteration from None
             raise
 
     async def close(self) -> None:
-        """Wait until all sent messages are acknowledged, and disconnect. Waiting publishers get LinkClosed.
+        """Wait until all sent messages are acknowledged, and disconnect.
 
-        Raises Undelivered if the broker does not acknowledge in time. Received messages without
-        acknowledgement stay at the broker, which resends them when the session is resumed.
+        Waiting publishers get ConnectionClosed. Raises Undelivered if the broker does not acknowledge.
+        Received messages without acknowledgement stay at the broker, which resends them when the session is
+        resumed.
         """
         self._reconnector.is_closing = True
         self._wake_waiters()
@@ -274,7 +281,7 @@ class MqttClient:
         self._wake_waiters()
         if connection := await self._reconnector.stop():
             connection.fail("the MQTT client was aborted")
-        self._in_flight.fail_all(LinkClosed("the MQTT client was aborted"))
+        self._in_flight.fail_all(ConnectionClosed("the MQTT client was aborted"))
 
     # Called by the connection
 
@@ -304,7 +311,7 @@ class MqttClient:
 
     # Internal
 
-    def _on_reconnect_failed(self, defect: LinkClosed) -> None:
+    def _on_reconnect_failed(self, defect: ConnectionClosed) -> None:
         self._in_flight.fail_all(defect)
         self._wake_waiters()
 

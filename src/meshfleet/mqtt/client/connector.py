@@ -1,4 +1,4 @@
-"""Opens a connection: network, TLS, WebSocket and CONNECT. Errors of all steps become a `LinkError`."""
+"""Opens a connection: network, TLS, WebSocket and CONNECT. Errors of all steps become a `MqttError`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshfleet.errors.mqtt import (
     BrokerUnreachable,
     ConnectionLost,
     ConnectionRefused,
-    LinkError,
+    MqttError,
     UntrustedBroker,
 )
 from meshfleet.mqtt.client.connection import ClientConnection
@@ -93,7 +93,7 @@ async def connect_to_broker(
 ) -> tuple[ClientConnection, Connack]:
     """Connect and wait for CONNACK.
 
-    Raises a `LinkError` if the broker is unreachable, is not trusted, or refuses the client.
+    Raises a `MqttError` if the broker is unreachable, is not trusted, or refuses the client.
     """
     connection = ClientConnection(
         connect, listener, max_packet_bytes=options.max_packet_bytes, ping_interval=options.ping_interval
@@ -134,7 +134,7 @@ def _check_connack(address: BrokerAddress, connect: Connect, connack: Connack) -
         raise ConnectionLost("the broker kept a session although a clean session was requested")
 
 
-def _to_link_error(address: BrokerAddress, error: BaseException, timeout: float) -> LinkError | None:
+def _to_link_error(address: BrokerAddress, error: BaseException, timeout: float) -> MqttError | None:
     match error:
         case ssl.SSLCertVerificationError():
             return UntrustedBroker(f"{address}: {error.verify_message}")

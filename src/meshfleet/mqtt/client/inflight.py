@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Iterable, Sequence
 
-    from meshfleet.errors.mqtt import LinkError
+    from meshfleet.errors.mqtt import MqttError
     from meshfleet.mqtt.codec.packets import Publish
 
 LAST_PUBLISH_ID: Final = 60_000
@@ -108,7 +108,7 @@ class InFlightWindow:
         """Return all packets in their original order, with the dup flag set [MQTT-4.4.0-1]."""
         return [set_dup_flag(packet) for packet, _ in self._sent.values()]
 
-    def fail_all(self, reason: LinkError) -> None:
+    def fail_all(self, reason: MqttError) -> None:
         """Remove all messages, and fail their deliveries with this reason."""
         for _, delivery in self._sent.values():
             if delivery is not None and not delivery.done.done():

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from meshfleet.errors.mqtt import LinkClosed, LinkError
+from meshfleet.errors.mqtt import ConnectionClosed, MqttError
 from meshfleet.mqtt.change_signal import ChangeSignal
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Reconnector:
         name: str,
         connect: Callable[[], Awaitable[ClientConnection]],
         backoff: ExponentialBackoff,
-        on_failed: Callable[[LinkClosed], None],
+        on_failed: Callable[[ConnectionClosed], None],
     ) -> None:
         self._name = name
         self._connect = connect
@@ -56,7 +56,7 @@ class Reconnector:
         self._reconnect_task: asyncio.Task[None] | None = None
         self._is_started = False
         self.connection: ClientConnection | None = None
-        self.connection_error: LinkError | None = LinkClosed(
+        self.connection_error: MqttError | None = ConnectionClosed(
             "the MQTT client is not open: use it with `async with`"
         )
         """Why there is no connection at present, or None if there is one."""
@@ -71,17 +71,17 @@ class Reconnector:
         If that fails, raise the error; with `retry_first_connect`, start to reconnect instead.
         """
         if self._is_started:
-            raise LinkClosed("an MQTT client can be entered only once")
+            raise ConnectionClosed("an MQTT client can be entered only once")
         self._is_started = True
         try:
             self._set_connection(await self._connect())
-        except LinkError as error:
+        except MqttError as error:
             if not retry_first_connect:
                 raise
             self._start_reconnect(error)
 
     async def wait_connected(self) -> ClientConnection:
-        """Wait for a connection and return it. Raise LinkClosed if there will be none."""
+        """Wait for a connection and return it. Raise ConnectionClosed if there will be none."""
         self.check_open()
         while self.connection is None:
             await self.changed.wait()
@@ -89,13 +89,13 @@ class Reconnector:
         return self.connection
 
     def check_open(self) -> None:
-        """Raise LinkClosed if there is no connection and will be none."""
+        """Raise ConnectionClosed if there is no connection and will be none."""
         if self.is_closing:
-            raise LinkClosed("the MQTT client is closed")
-        if isinstance(self.connection_error, LinkClosed):
-            raise LinkClosed(*self.connection_error.args)
+            raise ConnectionClosed("the MQTT client is closed")
+        if isinstance(self.connection_error, ConnectionClosed):
+            raise ConnectionClosed(*self.connection_error.args)
 
-    def on_connection_lost(self, connection: ClientConnection, reason: LinkError) -> None:
+    def on_connection_lost(self, connection: ClientConnection, reason: MqttError) -> None:
         """Start to reconnect if `connection` is the current one: established, and not released by `stop`."""
         if connection is self.connection:
             self.connection = None
@@ -104,7 +104,7 @@ class Reconnector:
     async def stop(self) -> ClientConnection | None:
         """Stop reconnecting. Return the connection, if there is one, for the caller to close."""
         connection, self.connection = self.connection, None
-        self.connection_error = LinkClosed("the MQTT client is closed")
+        self.connection_error = ConnectionClosed("the MQTT client is closed")
         if self._reconnect_task is not None and not self._reconnect_task.done():
             self._reconnect_task.cancel()
             await asyncio.wait((self._reconnect_task,))
@@ -123,7 +123,7 @@ class Reconnector:
         self._connected_at = asyncio.get_running_loop().time()
         self.changed.notify()
 
-    def _start_reconnect(self, error: LinkError) -> None:
+    def _start_reconnect(self, error: MqttError) -> None:
         loop = asyncio.get_running_loop()
         if loop.time() - self._connected_at >= self._backoff.reset_after:
             self._next_delays = iter(self._backoff)
@@ -137,11 +137,11 @@ class Reconnector:
             await asyncio.sleep(next(self._next_delays))
             try:
                 self._set_connection(await self._connect())
-            except LinkError as error:
+            except MqttError as error:
                 self._set_connection_error(error)
         _log.info("%s has a connection again", self._name)
 
-    def _set_connection_error(self, error: LinkError) -> None:
+    def _set_connection_error(self, error: MqttError) -> None:
         """Record why there is no connection. Log each reason once: thousands of clients may retry."""
         if str(error) != str(self.connection_error):
             _log.warning("%s has no connection: %s", self._name, error)
@@ -152,5 +152,7 @@ class Reconnector:
     def _on_reconnect_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (defect := task.exception()):
             _log.error("reconnect of %s has failed", self._name, exc_info=defect)
-            self.connection_error = LinkClosed("the MQTT client has failed because of a defect: see the log")
+            self.connection_error = ConnectionClosed(
+                "the MQTT client has failed because of a defect: see the log"
+            )
             self._on_failed(self.connection_error)

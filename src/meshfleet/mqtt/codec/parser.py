@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from struct import Struct, unpack
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.errors.protocol import MalformedPacket, PacketTooLarge, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedPacket, PacketTooLarge
 from meshfleet.mqtt.codec.decoder import decode_publish
 from meshfleet.mqtt.codec.packets import MAX_REMAINING_LENGTH, OversizedPublish, Packet, Puback, Publish
 from meshfleet.mqtt.codec.topic_names import DECODED_TOPICS, decode_topic
@@ -85,7 +85,7 @@ class PacketParser:
         self._bytes_needed = 0
         """Bytes that `_incomplete` must hold before parsing can succeed; 0 if unknown."""
         self.limit = limit
-        self.fault: WireError | None = None
+        self.fault: MalformedInput | None = None
         """Why the stream cannot be parsed any further, or None."""
 
     def feed(self, data: bytes) -> list[Packet]:
@@ -109,7 +109,7 @@ class PacketParser:
         packets: list[Packet] = []
         try:
             position, self._bytes_needed = self._parse(data, packets)
-        except WireError as fault:
+        except MalformedInput as fault:
             # Drop the traceback, which would keep the bytes and the packets of this call alive.
             self.fault = type(fault)(fault.field, fault.reason)
         else:
@@ -161,7 +161,7 @@ class PacketParser:
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
         try:
             topic = DECODED_TOPICS.get(raw) or decode_topic(raw)
-        except WireError:
+        except MalformedInput:
             return None
         if not packet_id:
             return None

@@ -6,7 +6,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import MalformedCatalogue, Mistake, UnknownIdentifier, WireError
+from meshfleet.errors.protocol import LineFault, MalformedCatalogue, MalformedInput, UnknownIdentifier
 from meshfleet.protocol.identifiers.composites import RecordLayout
 from meshfleet.protocol.identifiers.definition import (
     REMAINDER_KEY,
@@ -41,20 +41,20 @@ def parse_identifier_table(
     another id is a fault too.
     """
     entries: dict[int, IdentifierDefinition] = {}
-    mistakes: list[Mistake] = []
+    faults: list[LineFault] = []
     lines = _split_lines(text)
     line, header = next(lines, (1, []))
     if header != list(TABLE_COLUMNS):
-        mistakes.append(Mistake(line, f"the first line is not the header: {' | '.join(TABLE_COLUMNS)}"))
+        faults.append(LineFault(line, f"the first line is not the header: {' | '.join(TABLE_COLUMNS)}"))
     for line, cells in lines:
         result = _parse_entry(cells)
         if isinstance(result, IdentifierDefinition):
             entries[line] = result
         else:
-            mistakes += [Mistake(line, reason) for reason in result]
-    mistakes += _find_conflicts(entries, existing)
-    if mistakes:
-        raise MalformedCatalogue(source, sorted(mistakes))
+            faults += [LineFault(line, reason) for reason in result]
+    faults += _find_conflicts(entries, existing)
+    if faults:
+        raise MalformedCatalogue(source, sorted(faults))
     return entries
 
 
@@ -67,16 +67,16 @@ def _split_lines(text: str) -> Iterator[tuple[int, list[str]]]:
 
 def _find_conflicts(
     entries: Mapping[int, IdentifierDefinition], existing: Iterable[IdentifierDefinition]
-) -> Iterator[Mistake]:
+) -> Iterator[LineFault]:
     lines_by_key: dict[str, int] = {}
     for line, entry in entries.items():
         for key in (entry.id, entry.name):
             if lines_by_key.setdefault(key, line) != line:
-                yield Mistake(line, f"{key} is already in line {lines_by_key[key]}")
+                yield LineFault(line, f"{key} is already in line {lines_by_key[key]}")
     ids_by_name = {entry.name: entry.id for entry in existing if entry.id not in lines_by_key}
     for line, entry in entries.items():
         if entry.name in ids_by_name:
-            yield Mistake(line, f"name: {entry.name} is already the name of {ids_by_name[entry.name]}")
+            yield LineFault(line, f"name: {entry.name} is already the name of {ids_by_name[entry.name]}")
 
 
 def _parse_entry(cells: list[str]) -> IdentifierDefinition | list[str]:
@@ -85,15 +85,15 @@ def _parse_entry(cells: list[str]) -> IdentifierDefinition | list[str]:
         return [f"{len(cells)} columns; {len(TABLE_COLUMNS)} are required"]
     row = dict(zip(TABLE_COLUMNS, cells, strict=True))
     values: dict[str, Any] = {}
-    mistakes: list[str] = []
+    faults: list[str] = []
     for column, parse_cell in _CELL_PARSERS.items():
         try:
             values[column] = parse_cell(row[column])
-        except (WireError, ValueError) as exc:
-            reason = exc.reason if isinstance(exc, WireError) else exc
-            mistakes.append(f"{column}: {reason}")
-    if mistakes:
-        return mistakes
+        except (MalformedInput, ValueError) as exc:
+            reason = exc.reason if isinstance(exc, MalformedInput) else exc
+            faults.append(f"{column}: {reason}")
+    if faults:
+        return faults
     return IdentifierDefinition(
         id=values["id"],
         name=values["name"],

@@ -48,9 +48,9 @@ class Logins:
         authenticator: BearerAuthenticator,
         metrics: Metrics,
         now: Now,
-        steady: Now,
+        monotonic: Now,
     ) -> None:
-        """Create the service. `now` is the wall clock for tokens, `steady` a monotonic clock for delays."""
+        """Create the service. `now` is the wall clock for tokens, `monotonic` the clock for delays."""
         self._database = database
         self._verifier = verifier
         self._throttle = throttle
@@ -58,7 +58,7 @@ class Logins:
         self._authenticator = authenticator
         self._metrics = metrics
         self._now = now
-        self._steady = steady
+        self._monotonic = monotonic
         self._pending_checks = Counter[str | None]()
         self._locks: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
@@ -78,7 +78,7 @@ class Logins:
             hashed = renewed
         actor = Actor(name=username, role=Role.VIEWER, kind="user", address=address)
         session = await self._database.write(
-            user_store.insert_session, actor, knowing=hashed, now=self._now()
+            user_store.insert_session, actor, checked_hash=hashed, now=self._now()
         )
         return self._issue_token(username, session)
 
@@ -107,7 +107,7 @@ class Logins:
         current_hash = await self.check_password(actor.name, ask.current, actor.address)
         hashed = await self._verifier.hash(password)
         await self._database.write(
-            user_store.update_own_password, hashed, knowing=current_hash, by=actor, now=self._now()
+            user_store.update_own_password, hashed, checked_hash=current_hash, by=actor, now=self._now()
         )
         self._authenticator.invalidate()
 
@@ -117,7 +117,7 @@ class Logins:
         Raise `WrongCredentials` or `TooManyAttempts`.
         """
         network = None if address is None else to_network(address)
-        has_failures = self._throttle.delay_after_failure(network, self._steady() / 1000)
+        has_failures = self._throttle.delay_after_failure(network, self._monotonic() / 1000)
         if self._pending_checks[network] >= (
             _MAX_PENDING_CHECKS_AFTER_FAILURES if has_failures else _MAX_PENDING_CHECKS
         ):
@@ -134,7 +134,7 @@ class Logins:
         # One at a time per name and network, so that parallel correct logins do not count as failures.
         lock = self._locks.setdefault((username, network), asyncio.Lock())
         async with lock:
-            decision = self._throttle.count_attempt(username, network, self._steady() / 1000)
+            decision = self._throttle.count_attempt(username, network, self._monotonic() / 1000)
             if decision.wait:
                 self._metrics.count_login("throttled")
                 raise TooManyAttempts(decision.wait)

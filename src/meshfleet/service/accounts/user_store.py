@@ -41,13 +41,13 @@ class LoginSession(NamedTuple):
     is_refreshable: bool
 
 
-def insert_session(connection: Connection, by: Actor, *, knowing: str, now: int) -> str:
+def insert_session(connection: Connection, by: Actor, *, checked_hash: str, now: int) -> str:
     """Create a session for the actor and return its id. Also delete expired sessions of all users.
 
-    `knowing` is the password hash that the login was checked against. Raise `WrongCredentials` if the user
-    was removed or the password was changed since then.
+    `checked_hash` is the password hash that the login was checked against. Raise `WrongCredentials` if the
+    user was removed or the password was changed since then.
     """
-    is_unchanged = (account.c.username == by.name) & (account.c.password == knowing)
+    is_unchanged = (account.c.username == by.name) & (account.c.password == checked_hash)
     if not connection.execute(update(account).where(is_unchanged).values(last_login_at=now)).rowcount:
         raise WrongCredentials(
             "the user was removed or the password was changed during the login; log in again"
@@ -178,13 +178,15 @@ def update_password(connection: Connection, username: str, hashed: str, *, by: A
     connection.execute(delete(session).where(session.c.username == username))
 
 
-def update_own_password(connection: Connection, hashed: str, *, knowing: str, by: Actor, now: int) -> None:
+def update_own_password(
+    connection: Connection, hashed: str, *, checked_hash: str, by: Actor, now: int
+) -> None:
     """Set the actor's own password and end all sessions of the actor except the current one.
 
-    `knowing` is the hash that the current password was checked against. Raise `WrongCredentials` if the
+    `checked_hash` is the hash that the current password was checked against. Raise `WrongCredentials` if the
     password was changed since then.
     """
-    is_unchanged = (account.c.username == by.name) & (account.c.password == knowing)
+    is_unchanged = (account.c.username == by.name) & (account.c.password == checked_hash)
     if connection.execute(select(account.c.username).where(is_unchanged).with_for_update()).first() is None:
         raise WrongCredentials("the password was changed by another request; log in again")
     _set_password(connection, by.name, hashed, by=by, now=now)

@@ -71,7 +71,7 @@ def _choose_entry_time(connection: Connection, now: int) -> int:
     return now if newest is None else max(now, newest)
 
 
-class AuditMark(NamedTuple):
+class AuditRevision(NamedTuple):
     """Value that changes with every new row; compare two to see whether the log has changed."""
 
     newest: int
@@ -79,11 +79,11 @@ class AuditMark(NamedTuple):
     """Number of rows among the newest ids. It reveals a row that is committed after one with a higher id."""
 
 
-def load_mark(connection: Connection) -> AuditMark:
+def load_revision(connection: Connection) -> AuditRevision:
     """Load the current mark. While it stays the same, no row was added to the log."""
     newest = connection.execute(select(func.max(audit.c.id))).scalar() or 0
     recent = select(func.count()).where(audit.c.id > newest - _RECENT_IDS)
-    return AuditMark(newest, connection.execute(recent).scalar_one())
+    return AuditRevision(newest, connection.execute(recent).scalar_one())
 
 
 class AuditPosition(NamedTuple):

@@ -38,8 +38,8 @@ async def list_changes(
         actor=by,
         action=action,
         target=target,
-        since=reader.read(parse_millis, since, "From", unless=None),
-        until=reader.read(parse_millis, until, "To", unless=None),
+        since=reader.read(parse_millis, since, "From", default=None),
+        until=reader.read(parse_millis, until, "To", default=None),
     )
     reader.check_span(criteria.since, criteria.until)
     reader.raise_faults()

@@ -230,7 +230,7 @@ class SampleAcknowledger:
     def prepare_flush(self, states: PendingStates, now: int) -> SeriesFlush:  # noqa: ARG002 # states do not affect series
         """Return the series and gaps that changed since the last flush, to be written."""
         if now < self._collected_at:
-            self._rewind_clock(now)
+            self._handle_clock_set_back(now)
         self._collected_at = now
         changed, self._changed_series = self._changed_series, set()
         gap_keys, self._changed_gaps = self._changed_gaps, set()
@@ -273,7 +273,7 @@ class SampleAcknowledger:
         self._changed_series.add(key)
         self._changed_gaps.add(key)
 
-    def _rewind_clock(self, now: int) -> None:
+    def _handle_clock_set_back(self, now: int) -> None:
         """Limit all times to now, after the clock of this machine was set back."""
         self._started_at = min(self._started_at, now)
         self._connected_at = {gateway: min(at, now) for gateway, at in self._connected_at.items()}

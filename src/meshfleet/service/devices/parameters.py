@@ -115,16 +115,16 @@ def parse_device_filter(
 ) -> DeviceFilter:
     """Parse the filters of a device list. Raise `InvalidRequest` with all faults."""
     reader = QueryReader()
-    labels = [reader.read(parse_label, each, "Label", unless=None) for each in label or ()]
-    device_ids = [reader.read(parse_device_id, each, "Ids", unless=None) for each in ids or ()]
+    labels = [reader.read(parse_label, each, "Label", default=None) for each in label or ()]
+    device_ids = [reader.read(parse_device_id, each, "Ids", default=None) for each in ids or ()]
     device_filter = DeviceFilter(
         labels=tuple(sorted({each for each in labels if each is not None})),
-        connected=reader.read(parse_flag, connected, "Connected", unless=None),
-        model=reader.read(parse_model_number, model_number, "ModelNumber", unless=None),
-        firmware=reader.read(Version.parse, firmware_version, "FirmwareVersion", unless=None),
-        hardware=reader.read(Version.parse, hardware_version, "HardwareVersion", unless=None),
-        name=reader.read(parse_name_part, friendly_name, "FriendlyName", unless=None),
-        gateway=reader.read(parse_gateway_mac, gateway, "Gateway", unless=None),
+        connected=reader.read(parse_flag, connected, "Connected", default=None),
+        model=reader.read(parse_model_number, model_number, "ModelNumber", default=None),
+        firmware=reader.read(Version.parse, firmware_version, "FirmwareVersion", default=None),
+        hardware=reader.read(Version.parse, hardware_version, "HardwareVersion", default=None),
+        name=reader.read(parse_name_part, friendly_name, "FriendlyName", default=None),
+        gateway=reader.read(parse_gateway_mac, gateway, "Gateway", default=None),
         ids=None if ids is None else tuple(sorted({to_mac(each) for each in device_ids if each is not None})),
     )
     if len(device_filter.labels) > _MAX_LABELS:

@@ -98,15 +98,15 @@ class AccountAuthenticator:
         denied_access: DeniedAccessLog,
         metrics: Metrics,
         now: Callable[[], int],
-        steady: Callable[[], int],
+        monotonic: Callable[[], int],
     ) -> None:
-        """Create it. `now` is the wall clock for API key expiry, `steady` a monotonic clock for delays."""
+        """Create it. `now` is the wall clock for API key expiry, `monotonic` a monotonic clock for delays."""
         self._database = database
         self._logins = logins
         self._denied_access = denied_access
         self._metrics = metrics
         self._now = now
-        self._steady = steady
+        self._monotonic = monotonic
         # Separate from the users' throttle: a gateway with an old password must not delay users of a network.
         self._throttle = LoginThrottle()
         # Counts unclaimed MACs per address; old passwords of claimed gateways must not add up here.
@@ -168,7 +168,7 @@ class AccountAuthenticator:
     async def _attempt_locked(
         self, name: str, network: str | None, authenticate: Callable[[], Awaitable[Account | None]]
     ) -> Account:
-        wait = self._throttle.count_attempt(name, network, self._steady() / 1000).wait
+        wait = self._throttle.count_attempt(name, network, self._monotonic() / 1000).wait
         if wait:
             self._metrics.count_login("throttled")
             raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, str(TooManyAttempts(wait)))
@@ -197,7 +197,7 @@ class AccountAuthenticator:
 
         The delay applies to claimed MACs, too, so that it does not reveal which MACs are claimed.
         """
-        now = self._steady() / 1000
+        now = self._monotonic() / 1000
         if is_known:
             return self._unknown_macs.delay_after_failure(network, now)
         return self._unknown_macs.count_attempt(name, network, now).wait_if_failed

@@ -40,17 +40,22 @@ class EmbeddedBroker:
         logins: Logins,
         metrics: Metrics,
         now: Now,
-        steady: Now,
+        monotonic: Now,
         poll_interval: float = POLL_SECONDS,
     ) -> None:
-        """Create the broker. `now` is the wall clock; `steady` is a monotonic clock for waiting and expiry.
+        """Create the broker. `now` is the wall clock; `monotonic` is the clock for waiting and expiry.
 
         `owner` is the token that proves that this process owns the stored broker state. `poll_interval` is
         the time between two checks for revoked accounts, in seconds.
         """
         denied_access = DeniedAccessLog(now)
         authenticator = AccountAuthenticator(
-            database, logins=logins, denied_access=denied_access, metrics=metrics, now=now, steady=steady
+            database,
+            logins=logins,
+            denied_access=denied_access,
+            metrics=metrics,
+            now=now,
+            monotonic=monotonic,
         )
         self._settings = settings
         self._listeners = listeners
@@ -60,7 +65,7 @@ class EmbeddedBroker:
             limits=settings.limits,
             owner_token=owner,
             stored_state=database.read_now(load_stored_state),
-            steady_clock=steady,
+            monotonic_clock=monotonic,
             wall_clock=now,
             topic_prefix=settings.topic_prefix,
             request_max_age=settings.requests_max_age,
@@ -76,9 +81,9 @@ class EmbeddedBroker:
         return self.broker
 
     @property
-    def trouble(self) -> ReadinessProblem | None:
+    def problem(self) -> ReadinessProblem | None:
         """Problem that keeps the broker from accepting reports; None if there is none."""
-        return self.broker.trouble
+        return self.broker.problem
 
     async def run(self, consumer: ReportConsumer) -> None:
         """Serve MQTT clients and pass their reports to the consumer until canceled."""

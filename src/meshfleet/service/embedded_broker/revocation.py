@@ -50,10 +50,10 @@ class RevocationWatcher:
         self._denied_access = denied_access
         self._now = now
         self._poll_interval = poll_interval
-        self._mark: audit.AuditMark | None = None
+        self._revision: audit.AuditRevision | None = None
         self._admitted = -1
         self._verified: set[Account] = set()
-        """Accounts that were valid when the audit log was last checked (at `_mark`)."""
+        """Accounts that were valid when the audit log was last checked (at `_revision`)."""
 
     async def run(self) -> None:
         """Check accounts and write denied accesses until canceled."""
@@ -85,14 +85,14 @@ class RevocationWatcher:
 
     async def _check_accounts(self) -> None:
         admitted, accounts = self._broker.connect_handler.admitted_count, set(self._verified)
-        mark = await self._database.read(audit.load_mark)
-        if mark != self._mark or admitted != self._admitted:
+        revision = await self._database.read(audit.load_revision)
+        if revision != self._revision or admitted != self._admitted:
             accounts = set(self._broker.accounts())
         # While the audit log is unchanged, verified accounts are still valid, except API keys that expire.
-        unverified = accounts if mark != self._mark else accounts - self._verified
+        unverified = accounts if revision != self._revision else accounts - self._verified
         unverified |= {each for each in accounts if each.kind is AccountKind.API_KEY}
         revoked = await self._disconnect_revoked(unverified) if unverified else set()
-        self._mark, self._admitted, self._verified = mark, admitted, accounts - revoked
+        self._revision, self._admitted, self._verified = revision, admitted, accounts - revoked
 
     async def _disconnect_revoked(self, unverified: set[Account]) -> set[Account]:
         """Disconnect the clients of accounts that were removed or changed. Return these accounts.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.errors.mqtt import LinkClosed, SubscriptionRefused
+from meshfleet.errors.mqtt import ConnectionClosed, SubscriptionRefused
 from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.mqtt.broker import ReportBatch
 from meshfleet.mqtt.broker.store import PendingChanges
@@ -119,8 +119,8 @@ class ExternalBrokerClient:
         )
         self._reports = TopicCodec(prefix).report_filter()
         self._retry_delays = options.backoff
-        self._subscription_trouble: str | None = f"not subscribed to reports at {address} yet"
-        self._commit_trouble: ReadinessProblem | None = None
+        self._subscription_problem: str | None = f"not subscribed to reports at {address} yet"
+        self._commit_problem: ReadinessProblem | None = None
         self._callbacks: SubscriptionTree[Callable[[Publish], None]] = SubscriptionTree()
         self._topic_filters: list[str] = []
         self._report_level = slice(
@@ -143,18 +143,18 @@ class ExternalBrokerClient:
         return self
 
     @property
-    def trouble(self) -> ReadinessProblem | None:
+    def problem(self) -> ReadinessProblem | None:
         """Problem that keeps the service from receiving or committing reports; None if there is none."""
-        if self._commit_trouble is not None:
-            return self._commit_trouble
+        if self._commit_problem is not None:
+            return self._commit_problem
         if self._link.connection_error is not None and not isinstance(
-            self._link.connection_error, LinkClosed
+            self._link.connection_error, ConnectionClosed
         ):
             return ReadinessProblem(ReadinessCode.BROKER, str(self._link.connection_error))
         return (
             None
-            if self._subscription_trouble is None
-            else ReadinessProblem(ReadinessCode.BROKER, self._subscription_trouble)
+            if self._subscription_problem is None
+            else ReadinessProblem(ReadinessCode.BROKER, self._subscription_problem)
         )
 
     def send(self, messages: Sequence[Publish]) -> None:
@@ -185,7 +185,7 @@ class ExternalBrokerClient:
         match self._link.connection_error:
             case None:
                 return None
-            case LinkClosed():
+            case ConnectionClosed():
                 return "not connected to the broker yet"
             case error:
                 return str(error)
@@ -201,11 +201,11 @@ class ExternalBrokerClient:
         """Return None: only the external broker knows which gateways are connected; see `Transport`."""
         return
 
-    def connection_number(self, gateway: str) -> None:  # noqa: ARG002 # part of the protocol
+    def connection_id(self, gateway: str) -> None:  # noqa: ARG002 # part of the protocol
         """Return None: only the external broker knows the connections of gateways; see `Transport`."""
         return
 
-    def last_connection_number(self, gateway: str) -> None:  # noqa: ARG002 # part of the protocol
+    def last_connection_id(self, gateway: str) -> None:  # noqa: ARG002 # part of the protocol
         """Return None: only the external broker knows the connections of gateways; see `Transport`."""
         return
 
@@ -230,11 +230,11 @@ class ExternalBrokerClient:
             try:
                 await self._link.subscribe(self._reports)
             except SubscriptionRefused as exc:
-                if str(exc) != self._subscription_trouble:
+                if str(exc) != self._subscription_problem:
                     _log.error("cannot subscribe to reports at the broker, will retry: %s", exc)
-                self._subscription_trouble = str(exc)
+                self._subscription_problem = str(exc)
             else:
-                self._subscription_trouble = None
+                self._subscription_problem = None
                 return
             await asyncio.sleep(pause)
 
@@ -318,11 +318,11 @@ class ExternalBrokerClient:
             try:
                 await consumer.commit(batch)
             except DatabaseUnavailable as exc:
-                if self._commit_trouble is None:
+                if self._commit_problem is None:
                     _log.error("cannot commit reports, they wait at the broker: %s", exc)
-                self._commit_trouble = exc.readiness_problem
+                self._commit_problem = exc.readiness_problem
             else:
-                self._commit_trouble = None
+                self._commit_problem = None
                 return
             await asyncio.sleep(pause)
 

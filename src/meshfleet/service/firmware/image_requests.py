@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from meshfleet.db.tables import gateway as gateways
 from meshfleet.errors import FleetError
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.mqtt.codec.packets import Publish
 from meshfleet.protocol import diagnostics
 from meshfleet.protocol.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
@@ -68,7 +68,7 @@ class ImageRequestHandler:
         try:
             gateway = diagnostics.parse_question_topic(message.topic)
             request = _ImageRequest(gateway, *diagnostics.decode_question(message.payload))
-        except WireError as exc:
+        except MalformedInput as exc:
             self.outcomes["malformed"] += 1
             _log.debug("malformed firmware image request: %s", exc)
             return

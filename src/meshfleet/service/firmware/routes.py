@@ -239,9 +239,9 @@ def _parse_filter(model_number: str | None, version: str | None, state: str | No
     """Parse the query parameters. Raise `InvalidRequest` with all faults."""
     reader = QueryReader()
     query = store.FirmwareFilter(
-        model=reader.read(parse_model_number, model_number, "ModelNumber", unless=None),
-        version=reader.read(_parse_version, version, "Version", unless=None),
-        state=reader.read(_parse_state, state, "State", unless=None),
+        model=reader.read(parse_model_number, model_number, "ModelNumber", default=None),
+        version=reader.read(_parse_version, version, "Version", default=None),
+        state=reader.read(_parse_state, state, "State", default=None),
     )
     reader.raise_faults()
     return query

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from meshfleet.errors import Fault, ImageCheckFailed, InvalidRequest, quote_input
-from meshfleet.errors.protocol import MalformedImage, WireError
+from meshfleet.errors.protocol import MalformedImage, MalformedInput
 from meshfleet.protocol.diagnostics import FirmwareType
 from meshfleet.protocol.firmware_image import MAX_PACKAGE_BYTES, check_bare_image, inspect_image, is_zip
 from meshfleet.protocol.ids import ModelNumber, Version, parse_model_number
@@ -101,7 +101,7 @@ class _FieldReader:
     def _try(self, field: str, read: Callable[[str], Value], text: str) -> Value | None:
         try:
             return read(text)
-        except WireError as exc:
+        except MalformedInput as exc:
             self.faults.append(Fault(field, exc.reason))
         except _FieldError as exc:
             self.faults.append(Fault(field, str(exc)))

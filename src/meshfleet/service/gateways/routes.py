@@ -11,7 +11,7 @@ from meshfleet.db import Database
 from meshfleet.errors import NoBroker
 from meshfleet.errors.protocol import MalformedMac
 from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, mac_to_int, to_device_id
-from meshfleet.rest.gateways import BrokerPlace, Gateway, GatewayClaim, GatewayPage, NewGateway
+from meshfleet.rest.gateways import BrokerEndpoint, Gateway, GatewayClaim, GatewayPage, NewGateway
 from meshfleet.rest.inputs import parse_friendly_name
 from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
@@ -46,7 +46,7 @@ async def claim_gateway(
     data: JSONBody[NewGateway],
     actor: Given[Actor],
     database: Given[Database],
-    broker: Given[BrokerPlace | None],
+    broker: Given[BrokerEndpoint | None],
     now: Given[Now],
     request: ApiRequest,
 ) -> GatewayClaim:
@@ -73,7 +73,7 @@ async def rotate_credentials(
     mac: FromPath[str],
     actor: Given[Actor],
     database: Given[Database],
-    broker: Given[BrokerPlace | None],
+    broker: Given[BrokerEndpoint | None],
     now: Given[Now],
     request: ApiRequest,
 ) -> GatewayClaim:
@@ -98,7 +98,7 @@ def _with_rate(gateway: Gateway, traffic: GatewayTraffic) -> Gateway:
     return msgspec.structs.replace(gateway, reports_per_minute=reports_per_minute)
 
 
-def _resolve_broker(broker: BrokerPlace | None, request: ApiRequest) -> BrokerPlace:
+def _resolve_broker(broker: BrokerEndpoint | None, request: ApiRequest) -> BrokerEndpoint:
     """Return the address to which gateways connect.
 
     If the broker listens on all addresses, use the host name of the HTTP request. Raise `NoBroker` if no MQTT
@@ -111,7 +111,7 @@ def _resolve_broker(broker: BrokerPlace | None, request: ApiRequest) -> BrokerPl
     return msgspec.structs.replace(broker, host=request.url.hostname or broker.host)
 
 
-def _credentials(mac: Mac, password: str, broker: BrokerPlace) -> GatewayClaim:
+def _credentials(mac: Mac, password: str, broker: BrokerEndpoint) -> GatewayClaim:
     return GatewayClaim(mac=mac, device_id=to_device_id(mac), username=mac, password=password, broker=broker)
 
 

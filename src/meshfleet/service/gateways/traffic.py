@@ -110,11 +110,11 @@ _RECENT_MINUTES: Final = 15
 class GatewayTraffic:
     """Counts reports per gateway and minute. A `CommitSubscriber` of ingest."""
 
-    def __init__(self, steady: Now) -> None:
-        """Create counters. `steady` is a monotonic clock."""
+    def __init__(self, monotonic: Now) -> None:
+        """Create counters. `monotonic` is a monotonic clock."""
         self.modes = ModeDetector()
-        self._monotonic = steady
-        self._started_at = steady()
+        self._monotonic = monotonic
+        self._started_at = monotonic()
         self._minute = self._started_at // _MINUTE
         self._counts: Counter[int] = Counter()
         """Number of reports per gateway in the current minute."""

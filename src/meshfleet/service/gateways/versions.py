@@ -106,10 +106,10 @@ class VersionTracker:
         traffic: GatewayTraffic,
         clocks: GatewayClocks,
         now: Now,
-        steady: Now,
+        monotonic: Now,
         timeout: float = _TIMEOUT_SECONDS,
     ) -> None:
-        """Create a tracker. `steady` is a monotonic clock that schedules the requests."""
+        """Create a tracker. `monotonic` is a monotonic clock that schedules the requests."""
         self._database = database
         self._rpc = rpc
         self._transport = transport
@@ -117,8 +117,8 @@ class VersionTracker:
         self._traffic = traffic
         self._clocks = clocks
         self._now = now
-        self._monotonic = steady
-        self._wall_clock_lead = now() - steady()
+        self._monotonic = monotonic
+        self._wall_clock_lead = now() - monotonic()
         """Milliseconds by which the wall clock is ahead of the monotonic clock."""
         self._timeout = timeout
         self._schedule = VersionSchedule(Random())  # noqa: S311 # timing, not cryptography

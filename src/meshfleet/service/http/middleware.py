@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from litestar.enums import ScopeType
 
-from meshfleet.errors import TooSlow, WentAway
+from meshfleet.errors import RequestAborted, RequestTimeout
 from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.service.http.request import decode_path
 
@@ -98,7 +98,7 @@ class _ResponseSender:
 
 
 def _with_body_timeout(receive: Receive, seconds: float, *, per_chunk: bool) -> Receive:
-    """Return an ASGI `receive` that raises `TooSlow` if the body does not arrive within `seconds`.
+    """Return an ASGI `receive` that raises `RequestTimeout` if the body does not arrive within `seconds`.
 
     With `per_chunk`, the timeout applies to each part of the body instead of the whole.
     """
@@ -116,9 +116,9 @@ def _with_body_timeout(receive: Receive, seconds: float, *, per_chunk: bool) -> 
             async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError:
-            raise TooSlow("the request body did not arrive in time") from None
+            raise RequestTimeout("the request body did not arrive in time") from None
         if message["type"] == "http.disconnect":
-            raise WentAway("the client disconnected before its request was complete")
+            raise RequestAborted("the client disconnected before its request was complete")
         is_complete = not message.get("more_body", False)
         return message
 

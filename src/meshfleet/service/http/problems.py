@@ -26,7 +26,7 @@ from meshfleet.errors import (
     Unanswered,
     WrongCredentials,
 )
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, FieldProblem, Problem
 from meshfleet.service.http.query import list_query_faults
 
@@ -110,7 +110,7 @@ def _list_field_problems(error: Exception) -> tuple[FieldProblem, ...]:
     match error:
         case InvalidRequest():
             return tuple(FieldProblem(field=field, message=message) for field, message in error.faults)
-        case WireError():
+        case MalformedInput():
             return (FieldProblem(field=error.field, message=error.reason),)
     return ()
 

@@ -11,7 +11,7 @@ from litestar.middleware import ASGIMiddleware
 from litestar.params import QueryParameter
 
 from meshfleet.errors import Fault, InvalidRequest, quote_name
-from meshfleet.errors.protocol import MalformedPayload, MalformedText, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedPayload, MalformedText
 from meshfleet.rest.inputs import DEFAULT_RESULTS, MAX_RESULTS, MIN_RESULTS, parse_max_results
 
 if TYPE_CHECKING:
@@ -80,17 +80,17 @@ class QueryReader:
         self.faults: list[Fault] = []
 
     def read(
-        self, parse: Callable[[str, str], Value], text: str | None, field: str, *, unless: Other
+        self, parse: Callable[[str, str], Value], text: str | None, field: str, *, default: Other
     ) -> Value | Other:
-        """Return the parsed parameter, or `unless` if it is missing or invalid.
+        """Return the parsed parameter, or `default` if it is missing or invalid.
 
         If it is invalid, also add a fault.
         """
         try:
-            return unless if text is None else parse(text, field)
-        except WireError as exc:
+            return default if text is None else parse(text, field)
+        except MalformedInput as exc:
             self.faults.append(Fault(field, exc.reason))
-            return unless
+            return default
 
     def check_span(self, since: int | None, until: int | None) -> None:
         """Add a fault if `From` is not before `To`, unless there are other faults already."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.sample_values import SampleNumber
 
     HandlePayload: TypeAlias = Callable[[ParsedBatch, int, int, bytes], None]
-    """Function that adds the payload of a device and gateway to a batch, or raises a `WireError`."""
+    """Function that adds the payload of a device and gateway to a batch, or raises a `MalformedInput`."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN_TIME, _MAX_TIME = (

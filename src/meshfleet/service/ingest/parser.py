@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import MalformedTopic, UnclaimedGateway, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedTopic, UnclaimedGateway
 from meshfleet.mqtt.codec.packets import OversizedPublish
 from meshfleet.protocol.codes import Kind
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
@@ -49,7 +49,7 @@ class TopicCache:
         self.handlers: dict[str, ReportHandler] = {}
 
     def parse_topic(self, text: str) -> tuple[ReportEndpoint, ReportHandler]:
-        """Parse a topic and cache its parts. Raise a `WireError` if it is not a report topic."""
+        """Parse a topic and cache its parts. Raise a `MalformedInput` if it is not a report topic."""
         topic = self._topics.parse_uncached(text)
         if not isinstance(topic, ReportTopic):
             raise MalformedTopic("topic", f"{quote_input(text)} is not a report topic")
@@ -116,7 +116,7 @@ class ReportParser:
                         batch.set_shift(0)
                 else:
                     handle_payload(batch, device, gateway, message.payload)
-            except WireError as exc:
+            except MalformedInput as exc:
                 batch.rejects.append(build_reject(message, exc, batch.now))
             else:
                 report_kinds.append(kind)

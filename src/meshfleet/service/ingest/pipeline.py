@@ -205,7 +205,7 @@ class IngestPipeline:
             ) from exc
 
     @property
-    def trouble(self) -> ReadinessProblem | None:
+    def problem(self) -> ReadinessProblem | None:
         """Current failure of a background task, or None. Failures to write a batch are raised by `commit`."""
         return next((self._problems[name] for name in sorted(self._problems)), None)
 
@@ -284,7 +284,7 @@ class IngestPipeline:
             async with asyncio.timeout(self._timings.capacity_timeout_seconds):
                 await self._samples.wait_for_capacity()
         except TimeoutError:
-            if (problem := self.trouble) is not None:
+            if (problem := self.problem) is not None:
                 raise DatabaseUnavailable(problem.detail, problem.code) from None
             raise DatabaseUnavailable(
                 "the sample store is full: samples are not flushed fast enough"

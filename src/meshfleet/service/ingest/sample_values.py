@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from meshfleet.db.samples import SampleExtras
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.identifiers.layouts import NumberLayout
 
@@ -61,7 +61,7 @@ def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
         raw = bytes.fromhex(value)
         try:
             decoded = entry.decode(raw)
-        except WireError:
+        except MalformedInput:
             return None, raw, None
         number, extras = to_sample_value(decoded.value, decoded.ext)
         return number, raw, extras

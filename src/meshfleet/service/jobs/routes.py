@@ -200,10 +200,10 @@ async def list_executions(
     query = ExecutionListing(
         job=_parse_job_number(decode_segment(job_id)),
         states=_parse_states(reader, ExecutionState, states),
-        gateway=reader.read(parse_gateway_mac, gateway, "Gateway", unless=None),
+        gateway=reader.read(parse_gateway_mac, gateway, "Gateway", default=None),
         codes=tuple(sorted(set(codes or ()))),
         devices=None if ids is None else _parse_devices(reader, ids),
-        left_out=reader.read(parse_flag, left_out, "LeftOut", unless=None),
+        left_out=reader.read(parse_flag, left_out, "LeftOut", default=None),
     )
     reader.raise_faults()
     after = pages.decode_start(query, next_token, start=-1)
@@ -315,12 +315,12 @@ def _parse_job_number(text: str) -> int:
 
 def _parse_states(reader: QueryReader, states: type[StateT], texts: list[str] | None) -> tuple[StateT, ...]:
     parse = build_choice_parser({str(each): each for each in states})
-    parsed = [reader.read(parse, each, "State", unless=None) for each in texts or ()]
+    parsed = [reader.read(parse, each, "State", default=None) for each in texts or ()]
     return tuple(sorted({each for each in parsed if each is not None}))
 
 
 def _parse_devices(reader: QueryReader, texts: list[str]) -> tuple[Mac, ...]:
-    ids = [reader.read(parse_device_id, each, "Ids", unless=None) for each in texts]
+    ids = [reader.read(parse_device_id, each, "Ids", default=None) for each in texts]
     return tuple(sorted({to_mac(each) for each in ids if each is not None}))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.jobs import ExecutionState, JobState
-from meshfleet.service.clock import steady
+from meshfleet.service.clock import monotonic
 from meshfleet.service.jobs.updates.decisions import WAIT_CANCELING
 from meshfleet.service.jobs.updates.gateway_outages import WAIT_GATEWAY_OFFLINE
 from meshfleet.service.jobs.updates.model import UpdateStep
@@ -143,7 +143,7 @@ def _describe_queued(reason: WaitReason, job: JobSnapshot, execution: ExecutionS
     if reason is WaitReason.PAUSED and job.state is JobState.CANCELING:
         return "the job is being canceled"
     if reason in {WaitReason.BACK_OFF, WaitReason.BATTERY}:
-        return f"{_QUEUED_TEXTS[reason]} at {format_millis(steady.to_wall_time(execution.due))}"
+        return f"{_QUEUED_TEXTS[reason]} at {format_millis(monotonic.to_wall_time(execution.due))}"
     return _QUEUED_TEXTS[reason]
 
 
@@ -156,4 +156,4 @@ def _describe_confirming(job: JobSnapshot, execution: ExecutionSnapshot) -> str:
 def _describe_deadline(execution: ExecutionSnapshot) -> str:
     if execution.until is None:
         return ""
-    return f", deadline {format_millis(steady.to_wall_time(execution.until))}"
+    return f", deadline {format_millis(monotonic.to_wall_time(execution.until))}"

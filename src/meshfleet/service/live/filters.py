@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from msgspec import Struct
 
 from meshfleet.errors import Fault, InvalidRequest, TooManySubscriptions
-from meshfleet.errors.protocol import MalformedText, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedText
 from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
 from meshfleet.rest.live import LIVE_EVENT_TYPES, MAX_FILTER_VALUES
 from meshfleet.service.devices.parameters import parse_gateway_mac
@@ -258,7 +258,7 @@ def parse_event_filter(filters: Mapping[str, Sequence[str] | None]) -> EventFilt
         for value in values:
             try:
                 parsed.add(parse(value, name))
-            except WireError as exc:
+            except MalformedInput as exc:
                 faults.append(Fault(exc.field, exc.reason))
         return frozenset(parsed)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meshfleet.errors import TooManyListeners
+from meshfleet.errors import TooManySubscribers
 from meshfleet.service.live.audit_watcher import AuditWatcher
 from meshfleet.service.live.device_events import DeviceEvents
 from meshfleet.service.live.hub import COMMENT_SECONDS, EventHub
@@ -67,20 +67,20 @@ class LiveEvents:
         )
 
     def check_limits(self, actor: Actor) -> None:
-        """Raise `TooManyListeners` if one more subscriber would exceed a limit."""
+        """Raise `TooManySubscribers` if one more subscriber would exceed a limit."""
         if len(self.hub.subscribers) >= MAX_SUBSCRIBERS:
-            raise TooManyListeners(
+            raise TooManySubscribers(
                 f"the service already has {MAX_SUBSCRIBERS} subscribers of live events, the maximum"
             )
         accounts = Counter(each.account for each in self.hub.subscribers)
         if accounts[actor.kind, actor.name] >= MAX_SUBSCRIBERS_PER_ACCOUNT:
-            raise TooManyListeners(
+            raise TooManySubscribers(
                 f"{actor.display_name} already has {MAX_SUBSCRIBERS_PER_ACCOUNT} subscribers of live events,"
                 " the maximum"
             )
 
     async def add_subscriber(self, subscriber: LiveSubscriber) -> None:
-        """Register an authenticated subscriber. Raise `TooManyListeners` or `NotLoggedIn` if that fails.
+        """Register an authenticated subscriber. Raise `TooManySubscribers` or `NotLoggedIn` if that fails.
 
         The caller must remove the subscriber from the hub in the end, even if this raises.
         """

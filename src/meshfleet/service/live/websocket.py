@@ -19,12 +19,12 @@ from meshfleet.errors import (
     InvalidRequest,
     NotAllowed,
     NotLoggedIn,
+    RequestAborted,
+    RequestTimeout,
     TooManySubscriptions,
-    TooSlow,
-    WentAway,
     quote_name,
 )
-from meshfleet.errors.protocol import MalformedPayload, WireError
+from meshfleet.errors.protocol import MalformedInput, MalformedPayload
 from meshfleet.rest.bodies import decode_body
 from meshfleet.rest.live import LiveError, LiveFrame, LivePong, LiveRefusal
 from meshfleet.rest.problems import FieldProblem
@@ -125,7 +125,7 @@ class WebSocketSession:
             async with asyncio.timeout(self._live.timings.first_frame):
                 frame = await self._next_frame()
         except TimeoutError:
-            raise TooSlow("the first frame, with the token, was not sent in time") from None
+            raise RequestTimeout("the first frame, with the token, was not sent in time") from None
         if frame.token is UNSET:
             raise NotLoggedIn('the first frame must be {"token": ...}')
         authentication = await self._authenticator.authenticate(frame.token)
@@ -151,7 +151,7 @@ class WebSocketSession:
         try:
             while subscriber.close_reason is None:
                 await self._handle_frame(subscriber, await self._next_frame())
-        except (WentAway, ClientDisconnected, WebSocketDisconnect):
+        except (RequestAborted, ClientDisconnected, WebSocketDisconnect):
             subscriber.close(CLIENT_LEFT)
         except FleetError as exc:
             self._error = exc
@@ -164,7 +164,7 @@ class WebSocketSession:
     async def _next_frame(self) -> LiveFrame:
         message = await self._socket.receive()
         if message["type"] != "websocket.receive":
-            raise WentAway("the client disconnected")
+            raise RequestAborted("the client disconnected")
         text = message.get("text")
         # Even a delay of zero lets other tasks run between two frames.
         await asyncio.sleep(self._frame_bucket.take(1 + len(text or "") / _BYTES_PER_FRAME, self._now()))
@@ -209,7 +209,7 @@ class WebSocketSession:
 
     async def _close(self, reason: CloseReason) -> None:
         """Send the reason in a last frame, and close the WebSocket."""
-        if reason is CLIENT_LEFT or isinstance(self._error, WentAway):
+        if reason is CLIENT_LEFT or isinstance(self._error, RequestAborted):
             return
         refusal = _build_refusal(self._error, reason)
         try:
@@ -266,7 +266,7 @@ def _build_refusal(error: FleetError | None, reason: CloseReason) -> LiveRefusal
     match error:
         case InvalidRequest():
             faults = tuple(FieldProblem(field=field, message=message) for field, message in error.faults)
-        case WireError():
+        case MalformedInput():
             faults = (FieldProblem(field=error.field, message=error.reason),)
         case _:
             faults = ()

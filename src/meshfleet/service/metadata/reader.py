@@ -17,7 +17,7 @@ from msgspec import UNSET
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import DatabaseUnavailable, GatewayTimeout, MalformedResponse, Unanswered
-from meshfleet.errors.protocol import UndecodableValue, WireError
+from meshfleet.errors.protocol import MalformedInput, UndecodableValue
 from meshfleet.protocol.codes import Operation, Priority, Status
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.identifiers.numbers import identifier_from_int
@@ -138,19 +138,19 @@ class MetadataReader:
         rpc: RpcClient,
         *,
         now: Now,
-        steady: Now,
+        monotonic: Now,
         timeout: float = _TIMEOUT_SECONDS,
         select_gateways: SelectGateways | None = None,
     ) -> None:
         """Create a reader.
 
-        `now` is the clock for stored values, `steady` a monotonic clock for delays. `select_gateways` selects
+        `now` is the clock for stored values, `monotonic` the clock for delays. `select_gateways` selects
         the gateway for each device; if None, each device is read through its own gateway.
         """
         self._database = database
         self._rpc = rpc
         self._now = now
-        self._monotonic = steady
+        self._monotonic = monotonic
         self._timeout = timeout
         self._select_gateways = select_gateways
         self._backoff = ReadBackoff()
@@ -267,7 +267,7 @@ class MetadataReader:
         self._backoff.record_response(key, self._monotonic())
         try:
             observation = _to_observation(key, response, at)
-        except WireError as exc:
+        except MalformedInput as exc:
             _log.debug("metadata of a device was rejected: %s", exc)
         else:
             await self._database.write(registry.record_observations, [observation])
@@ -280,7 +280,7 @@ class MetadataReader:
 
 
 def _to_observation(key: ReadKey, response: Response, at: int) -> DeviceObservation:
-    """Convert a response to an observation. Raise `WireError` if the value is missing or implausible."""
+    """Convert a response to an observation. Raise `MalformedInput` if the value is missing or implausible."""
     device, identifier = key
     if identifier is None or not isinstance(response, ReadResponse) or response.value is UNSET:
         raise UndecodableValue("value", "is missing")

@@ -229,7 +229,7 @@ class PresenceTracker:
         if not 0 <= now - self._checked_at < _STALL_MS:
             self.pause_detection(now)
         if now < self._checked_at:
-            self._rewind_clock(now)
+            self._handle_clock_set_back(now)
         self._checked_at = now
         changes = []
         for change in chain(self._gateway_changes(now), self._reconnections(now), self._timeouts(now)):
@@ -398,7 +398,7 @@ class PresenceTracker:
         """Schedule the next check of a device at `silent_at`, but at most three minutes from now."""
         self._timer_wheel.schedule(device, last_seen, min(silent_at, now + _MAX_CHECK_INTERVAL_MS))
 
-    def _rewind_clock(self, now: int) -> None:
+    def _handle_clock_set_back(self, now: int) -> None:
         """Limit all times to now and schedule all checks again, after the local clock was set back."""
         self._timer_wheel.clear()
         for device, last_seen in self._last_seen.devices.items():

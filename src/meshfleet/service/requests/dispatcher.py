@@ -35,7 +35,7 @@ from meshfleet.errors.problems import decode_problem
 from meshfleet.protocol.ids import RequestId
 from meshfleet.protocol.times import format_time
 from meshfleet.protocol.topics import RequestTopic
-from meshfleet.rest.requests import RequestAnswer, RequestState
+from meshfleet.rest.requests import RequestOutcome, RequestState
 from meshfleet.service.requests import store
 from meshfleet.service.requests.history_entry import HistoryEntry
 from meshfleet.service.requests.idempotency import (
@@ -81,7 +81,7 @@ _FORMATTED_FIELDS: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 
 
-def build_answer(response: Response, entry: HistoryEntry, route: GatewayRoute) -> RequestAnswer:
+def build_answer(response: Response, entry: HistoryEntry, route: GatewayRoute) -> RequestOutcome:
     """Build the REST response: the gateway's response, and why this gateway was selected."""
     fields: dict[str, Any] = {name: getattr(response, name, UNSET) for name in _COPIED_FIELDS}
     for name, format_value in _FORMATTED_FIELDS.items():
@@ -89,7 +89,7 @@ def build_answer(response: Response, entry: HistoryEntry, route: GatewayRoute) -
         fields[name] = value if value is UNSET else format_value(value)
     if entry.secrets and fields["error_message"] is not UNSET:
         fields["error_message"] = entry.redact(fields["error_message"])
-    return RequestAnswer(**fields, id=entry.record.id, gateway=route.gateway, choice=route.choice)
+    return RequestOutcome(**fields, id=entry.record.id, gateway=route.gateway, choice=route.choice)
 
 
 # Entry point for REST handlers; it exists even while no dispatcher is attached.
@@ -148,7 +148,7 @@ class RequestFacade:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
 
-def unwrap_answer(record: RequestRecord) -> RequestAnswer:
+def unwrap_answer(record: RequestRecord) -> RequestOutcome:
     """Return the response of a finished request, or raise the error with which the request failed."""
     if record.state is RequestState.DONE and record.response is not None:
         return record.response
@@ -302,7 +302,7 @@ class RequestDispatcher:
 
     async def _send_with_retries(
         self, entry: HistoryEntry, prepared: PreparedRequest, route: GatewayRoute, deadline: float
-    ) -> RequestAnswer | None:
+    ) -> RequestOutcome | None:
         """Send a request and return its response, or None for an operation without one.
 
         A read is sent again if its gateway disconnects before it responds.

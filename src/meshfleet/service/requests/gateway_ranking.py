@@ -195,8 +195,8 @@ class FailedAttempts:
     route. A response of the device through the same gateway clears the failure.
     """
 
-    def __init__(self, steady: Now = clock.steady) -> None:
-        self._monotonic = steady
+    def __init__(self, monotonic: Now = clock.monotonic) -> None:
+        self._monotonic = monotonic
         self._failed_at: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def __len__(self) -> int:

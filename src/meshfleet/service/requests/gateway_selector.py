@@ -171,7 +171,7 @@ class GatewaySelector:
 
         The embedded broker knows. With an external broker, the database says which sent reports recently.
         """
-        connections = {each: self._transport.connection_number(mac_from_int(each)) for each in gateways}
+        connections = {each: self._transport.connection_id(mac_from_int(each)) for each in gateways}
         if None in connections.values():
             return await self._database.read(_load_connected, sorted(gateways))
         return [each for each, connection in connections.items() if connection]

@@ -18,7 +18,7 @@ from meshfleet.service.actor import Actor
 
 if TYPE_CHECKING:
     from meshfleet.errors import FleetError
-    from meshfleet.rest.requests import RequestAnswer
+    from meshfleet.rest.requests import RequestOutcome
     from meshfleet.service.requests.prepared_request import PreparedRequest
 
 
@@ -80,7 +80,7 @@ class HistoryEntry(Struct, kw_only=True):
         """Set the gateway through which the request is sent."""
         self.record = replace(self.record, gateway=gateway)
 
-    def complete(self, answer: RequestAnswer | None, now: int) -> None:
+    def complete(self, answer: RequestOutcome | None, now: int) -> None:
         """Mark the request as done with its response, or with None if the operation has no response."""
         self._finish(now, state=RequestState.DONE, response=answer)
 

@@ -87,7 +87,7 @@ class PreparedRequest(NamedTuple):
 def prepare_request(body: NewRequest) -> PreparedRequest:
     """Parse and check the body of a request.
 
-    Raise `InvalidRequest`, or a protocol error (`WireError`) that names the invalid field.
+    Raise `InvalidRequest`, or a protocol error (`MalformedInput`) that names the invalid field.
     """
     parameters = {name: value for name in _JSON_NAMES if (value := getattr(body, name)) is not UNSET}
     _reject_foreign_parameters(body.operation, parameters)

@@ -16,7 +16,7 @@ from meshfleet.rest.requests import (
     REQUESTS_PATH,
     NewRequest,
     RequestAccepted,
-    RequestAnswer,
+    RequestOutcome,
     RequestPage,
     RequestRecord,
 )
@@ -65,7 +65,7 @@ async def send_request(
             description="Repeating a key with the same body returns the same response.",
         ),
     ] = None,
-) -> Response[RequestAnswer]:
+) -> Response[RequestOutcome]:
     """Send a request to a device or a gateway and return its response, whatever its status.
 
     Without `gateway`, the gateway with the best signal is selected; `choice` explains why. An ack

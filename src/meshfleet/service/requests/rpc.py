@@ -23,7 +23,7 @@ from meshfleet.errors import (
     MalformedResponse,
     Unanswered,
 )
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.mqtt.codec.packets import Publish
 from meshfleet.protocol import api_versions, payload, requests, responses
 from meshfleet.protocol.codes import Status
@@ -86,7 +86,7 @@ class SendProgress(Enum):
 class _PendingRequest:
     """Request that waits for its response."""
 
-    __slots__ = ("connection_number", "gateway", "progress", "response", "started_at")
+    __slots__ = ("connection_id", "gateway", "progress", "response", "started_at")
 
     def __init__(self, gateway: Mac, response: asyncio.Future[RpcResponse | Unanswered]) -> None:
         self.gateway = gateway
@@ -98,7 +98,7 @@ class _PendingRequest:
         self.progress = SendProgress.WAITING
         self.started_at = 0.0
         """Time when publishing started, by the event loop's clock."""
-        self.connection_number: int | None = None
+        self.connection_id: int | None = None
         """Connection number of the gateway when the request was sent, to detect a reconnect.
 
         None: not sent yet, or unknown with an external broker.
@@ -171,7 +171,7 @@ class RpcClient:
         """Raise an error if broker or gateway is not connected, or the gateway is too old (version-12)."""
         if (reason := self._transport.unavailable_reason) is not None:
             raise BrokerUnavailable(f"the broker is unavailable: {reason}")
-        if self._transport.connection_number(topic.gateway) == 0:
+        if self._transport.connection_id(topic.gateway) == 0:
             raise GatewayOffline(f"gateway {topic.gateway} is not connected")
         requests.check_request_supported(topic.operation, request, self._get_version(topic.gateway))
 
@@ -262,10 +262,10 @@ class RpcClient:
         for pending in self._pending.values():
             gateway = pending.gateway
             if gateway not in connections:
-                connections[gateway] = self._transport.connection_number(gateway)
+                connections[gateway] = self._transport.connection_id(gateway)
             if (
                 pending.progress is SendProgress.SENT
-                and connections[gateway] != pending.connection_number
+                and connections[gateway] != pending.connection_id
                 and not pending.response.done()
             ):
                 pending.response.set_result(
@@ -328,8 +328,8 @@ class RpcClient:
                 before_send()
             pending.progress = SendProgress.SENDING
             await self._send(topic, request, request_id)
-            pending.connection_number, pending.progress = (
-                self._transport.connection_number(topic.gateway),
+            pending.connection_id, pending.progress = (
+                self._transport.connection_id(topic.gateway),
                 SendProgress.SENT,
             )
             outcome = await pending.response
@@ -367,7 +367,7 @@ class RpcClient:
         """Match a received response to a pending request, if it belongs to this client."""
         try:
             topic = self._topics.parse_uncached(message.topic)
-        except WireError:
+        except MalformedInput:
             return
         if not isinstance(topic, ResponseTopic):
             return
@@ -395,7 +395,7 @@ class RpcClient:
         received_at = self._now()
         try:
             reply = RpcResponse(responses.decode_response(topic.operation, data), received_at, received_at)
-        except WireError:
+        except MalformedInput:
             return
         if reply.response.status not in _UNREACHABLE_STATUSES:
             self._record_reachability(topic, reply.response)
@@ -420,7 +420,7 @@ class RpcClient:
         sent_at = received_at - round(seconds * 1000)
         try:
             reply = RpcResponse(responses.decode_response(topic.operation, data), sent_at, received_at)
-        except WireError as exc:
+        except MalformedInput as exc:
             problem = MalformedResponse(
                 f"gateway {topic.gateway} sent a response that cannot be decoded: {exc}"
             )
@@ -448,6 +448,6 @@ def _is_unreadable(message: Publish) -> bool:
     """Return whether the payload is not a JSON object, so that its request id cannot be read."""
     try:
         payload.decode_object(message.payload)
-    except WireError:
+    except MalformedInput:
         return True
     return False

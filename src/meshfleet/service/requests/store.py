@@ -13,7 +13,7 @@ from meshfleet.errors import Interrupted, NotFound
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest.requests import RequestAnswer, RequestProblem, RequestRecord, RequestState, SentRequest
+from meshfleet.rest.requests import RequestOutcome, RequestProblem, RequestRecord, RequestState, SentRequest
 from meshfleet.service.audit import log as audit
 from meshfleet.service.requests.history_entry import to_request_row
 from meshfleet.service.requests.idempotency import KeyedRequest
@@ -112,6 +112,6 @@ def _to_record(row: Row[Any]) -> RequestRecord:
         requested_at=format_millis(row.requested_at),
         finished_at=None if row.finished_at is None else format_millis(row.finished_at),
         request=get_decoder(SentRequest).decode(row.asked),
-        response=None if row.answer is None else get_decoder(RequestAnswer).decode(row.answer),
+        response=None if row.answer is None else get_decoder(RequestOutcome).decode(row.answer),
         problem=None if row.problem is None else get_decoder(RequestProblem).decode(row.problem),
     )

@@ -12,7 +12,7 @@ from meshfleet.db import Database
 from meshfleet.db.tables import hole
 from meshfleet.protocol.ids import mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest.telemetry import Hole, HolePage
+from meshfleet.rest.telemetry import SampleGap, SampleGapPage
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.parameters import parse_path_device
 from meshfleet.service.http.pagination import PageTokens
@@ -67,7 +67,7 @@ async def list_holes(
     database: Given[Database],
     pages: Given[PageTokens],
     next_token: NextToken = None,
-) -> HolePage:
+) -> SampleGapPage:
     """List the gaps in the acknowledged series of a device: times between which samples are missing."""
     device = parse_path_device(device_id)
     request_key = GapListing(device=mac_to_int(device))
@@ -77,14 +77,14 @@ async def list_holes(
         await database.read(listing.load_device, device)  # raises NotFound if the device is unknown
     page = pages.build_page(request_key, gaps, limit, lambda last: last.position)
     foreign_names = await load_foreign_names(database, (gap.identifier for gap in page["items"]))
-    return HolePage(
+    return SampleGapPage(
         items=[_to_rest_gap(gap, foreign_names) for gap in page["items"]], next_token=page["next_token"]
     )
 
 
-def _to_rest_gap(gap: GapRecord, foreign_names: dict[int, str]) -> Hole:
+def _to_rest_gap(gap: GapRecord, foreign_names: dict[int, str]) -> SampleGap:
     title = describe_identifier(gap.identifier, foreign_names)
-    return Hole(
+    return SampleGap(
         kind=NAMES_BY_KIND[gap.kind],
         identifier=title.identifier,
         name=title.name,

@@ -132,14 +132,14 @@ def parse_sample_selection(
         kinds=tuple(
             sorted(
                 {
-                    reader.read(_parse_kind, name, "Kind", unless=SampleKind.EVENT)
+                    reader.read(_parse_kind, name, "Kind", default=SampleKind.EVENT)
                     for name in kind or KINDS_BY_NAME
                 }
             )
         ),
-        identifier=reader.read(_parse_identifier_number, identifier, "Identifier", unless=None),
-        since=reader.read(parse_millis, since, "From", unless=_MIN_TIME),
-        until=reader.read(parse_millis, until, "To", unless=_TIME_END),
+        identifier=reader.read(_parse_identifier_number, identifier, "Identifier", default=None),
+        since=reader.read(parse_millis, since, "From", default=_MIN_TIME),
+        until=reader.read(parse_millis, until, "To", default=_TIME_END),
     )
     reader.check_span(selection.since, selection.until)
     reader.raise_faults()
@@ -159,7 +159,7 @@ def parse_series_selection(
     """
     reader = QueryReader()
     parsed_identifier = reader.read(
-        _parse_required_identifier, identifier or "", "Identifier", unless=_INVALID_IDENTIFIER
+        _parse_required_identifier, identifier or "", "Identifier", default=_INVALID_IDENTIFIER
     )
     return SeriesSelection(
         identifier=parsed_identifier, grid=_parse_grid(reader, now(), since, until, points)
@@ -180,9 +180,9 @@ def _parse_grid(
     reader: QueryReader, now: int, since: str | None, until: str | None, points: str | None
 ) -> TimeGrid:
     """Parse the time range and the number of buckets. Then raise all errors that `reader` has found."""
-    end = reader.read(parse_millis, until, "To", unless=now)
-    start = reader.read(parse_millis, since, "From", unless=max(end - DAY_MS, _MIN_TIME))
-    parts = reader.read(parse_points, points, "Points", unless=DEFAULT_POINTS)
+    end = reader.read(parse_millis, until, "To", default=now)
+    start = reader.read(parse_millis, since, "From", default=max(end - DAY_MS, _MIN_TIME))
+    parts = reader.read(parse_points, points, "Points", default=DEFAULT_POINTS)
     reader.check_span(start, end)
     reader.raise_faults()
     return TimeGrid.divide(start, end, parts=parts)

@@ -78,7 +78,7 @@ async def _run(database: str, broker: str, name: str) -> None:
         options=MqttOptions(retry_first_connect=True, backoff=ExponentialBackoff(initial=0.05, maximum=0.3)),
     )
     rpc = RpcClient(broker_client, TopicCodec(), clock.now)
-    runner = JobRunner(open_database(database, Path.cwd()), rpc, clock.now, steady=clock.steady)
+    runner = JobRunner(open_database(database, Path.cwd()), rpc, clock.now, monotonic=clock.monotonic)
     sys.stdout.write(f"{rpc.new_id()}\n")
     sys.stdout.flush()
     async with asyncio.TaskGroup() as tasks:

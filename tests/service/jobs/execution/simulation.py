@@ -20,7 +20,7 @@ from meshfleet.db.tables import job as jobs
 from meshfleet.errors import Conflict
 from meshfleet.protocol.ids import ModelNumber
 from meshfleet.service.actor import SERVICE
-from meshfleet.service.clock import Moment
+from meshfleet.service.clock import ClockReading
 from meshfleet.service.devices import states
 from meshfleet.service.jobs import commands
 from meshfleet.service.jobs.execution import downtime, execution_events, job_scheduler, outbox
@@ -136,9 +136,9 @@ class Simulation:
         return self.now + self.ahead
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> ClockReading:
         """Time of both clocks."""
-        return Moment(self.now, self.wall)
+        return ClockReading(self.now, self.wall)
 
     @property
     def ahead(self) -> int:
@@ -325,8 +325,8 @@ class Simulation:
         return result
 
     def _apply_news(self, connection: Connection) -> Any:
-        devices = execution_events.list_devices_with_news(connection)
-        return execution_events.apply_registry_news(
+        devices = execution_events.list_changed_devices(connection)
+        return execution_events.apply_registry_changes(
             connection, self._spec_cache, devices, self.moment, self._routes(devices)
         )
 

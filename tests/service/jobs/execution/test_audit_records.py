@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.protocol.times import parse_millis
-from meshfleet.service.clock import Moment
+from meshfleet.service.clock import ClockReading
 from meshfleet.service.jobs.execution import job_scheduler
 from meshfleet.service.jobs.execution.queries import JobSpecCache
 from tests.service.jobs.job_environment import job_number
@@ -22,7 +22,7 @@ def advance_job_twice(env: JobEnvironment, job: str, at: int) -> None:
     """Advance a job twice: its transition must be recorded only once."""
     for _ in range(2):
         env.service.database.write_now(
-            job_scheduler.advance_job, JobSpecCache(), job_number(job), Moment(at, at)
+            job_scheduler.advance_job, JobSpecCache(), job_number(job), ClockReading(at, at)
         )
 
 

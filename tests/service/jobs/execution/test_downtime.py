@@ -9,7 +9,7 @@ import pytest
 
 from meshfleet.mqtt.client import BrokerAddress, MqttOptions
 from meshfleet.protocol.topics import TopicCodec
-from meshfleet.service.clock import SteadyClock
+from meshfleet.service.clock import MonotonicClock
 from meshfleet.service.external_broker.client import ExternalBrokerClient
 from meshfleet.service.jobs.execution import downtime
 from meshfleet.service.jobs.execution.runner import JobRunner
@@ -58,7 +58,7 @@ def test_two_processes_whose_clocks_differ_move_no_timers(database: Database) ->
 async def test_a_service_without_jobs_records_that_it_is_alive(database: Database) -> None:
     """Record it even without jobs: otherwise the first job would count that time as downtime."""
     seconds = 0.0
-    now = SteadyClock(lambda: START, lambda: seconds)
+    now = MonotonicClock(lambda: START, lambda: seconds)
     broker = ExternalBrokerClient(
         BrokerAddress(host="127.0.0.1", port=1),
         "jobs",
@@ -66,7 +66,7 @@ async def test_a_service_without_jobs_records_that_it_is_alive(database: Databas
         options=MqttOptions(),
     )
     rpc = RpcClient(broker, TopicCodec(), now)
-    runner = JobRunner(database, rpc, now, steady=now)
+    runner = JobRunner(database, rpc, now, monotonic=now)
 
     async def is_recorded() -> bool:
         return await database.read(_alive_at) == now()

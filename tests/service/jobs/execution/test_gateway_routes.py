@@ -13,7 +13,7 @@ from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.job_requests import Concurrency, NewJob, Retry, Targets
 from meshfleet.rest.jobs import ExecutionState
-from meshfleet.service.clock import Moment
+from meshfleet.service.clock import ClockReading
 from meshfleet.service.jobs.execution import execution_events, job_scheduler
 from meshfleet.service.jobs.execution.queries import JobSpecCache
 from meshfleet.service.jobs.updates.model import ResponseReceived, UpdateStep
@@ -219,7 +219,7 @@ def create_simulation_moving_to_b(database: Database) -> Simulation:
         database.write_now(lambda c, each=each: c.exec_driver_sql(each))  # type: ignore[misc] # binds the current statement
     simulation.move(FIRST, B)
     simulation.move(LEGACY_DEVICE, B)
-    assert database.read_now(execution_events.list_devices_with_news) == [FIRST, LEGACY_DEVICE]
+    assert database.read_now(execution_events.list_changed_devices) == [FIRST, LEGACY_DEVICE]
     return simulation
 
 
@@ -233,7 +233,7 @@ def test_two_updates_that_move_at_once_do_not_share_the_last_slot(database: Data
     simulation = create_simulation_moving_to_b(database)
     invariants = Invariants(simulation)
     database.write_now(
-        execution_events.apply_registry_news, JobSpecCache(), [FIRST, LEGACY_DEVICE], simulation.moment
+        execution_events.apply_registry_changes, JobSpecCache(), [FIRST, LEGACY_DEVICE], simulation.moment
     )
     invariants.check_round()
     assert sorted(find_hosts(simulation).values()) == [A, B, B]
@@ -261,7 +261,7 @@ def test_two_processes_do_not_share_the_last_slot(on_postgresql: Database) -> No
     is_planned, may_commit = Event(), Event()
 
     def advance_job(connection: Connection) -> None:
-        later = Moment(simulation.now + MINUTE, simulation.wall + MINUTE)
+        later = ClockReading(simulation.now + MINUTE, simulation.wall + MINUTE)
         job_scheduler.advance_job(connection, JobSpecCache(), simulation.jobs[0], later)
         is_planned.set()
         assert may_commit.wait(TEST_TIMEOUT)
@@ -276,6 +276,6 @@ def test_two_processes_do_not_share_the_last_slot(on_postgresql: Database) -> No
 
         devices = [FIRST, LEGACY_DEVICE]
         on_postgresql.write_now(
-            execution_events.apply_registry_news, LateSpecCache(commit), devices, simulation.moment
+            execution_events.apply_registry_changes, LateSpecCache(commit), devices, simulation.moment
         )
     assert find_hosts(simulation) == {FIRST: A, AT_B: B, LEGACY_DEVICE: A, LATER: B}

@@ -57,9 +57,9 @@ class TwoRunnerSimulation(Simulation):
             write(execution_events.apply_results, spec_cache, abandoned, self.moment)
         write(execution_events.advance_due_executions, spec_cache, self.moment)
         write(
-            execution_events.apply_registry_news,
+            execution_events.apply_registry_changes,
             spec_cache,
-            self.database.read_now(execution_events.list_devices_with_news),
+            self.database.read_now(execution_events.list_changed_devices),
             self.moment,
         )
         for job in self.database.read_now(job_scheduler.list_open_jobs, 0):

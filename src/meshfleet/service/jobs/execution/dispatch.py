@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.clock import Moment
+    from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.compatibility import DeviceFacts, Exclusion, FirmwareRequirement
     from meshfleet.service.jobs.execution.queries import GatewayRoutes, LoadedExecution
     from meshfleet.service.jobs.notifications import ExecutionChange
@@ -121,7 +121,7 @@ def dispatch_executions(
     connection: Connection,
     parameters: DispatchParameters,
     waves: Sequence[int],
-    now: Moment,
+    now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> DispatchResult:
     """Start as many executions as the limits allow, and record what the others wait for.
@@ -133,11 +133,11 @@ def dispatch_executions(
     """
     candidates = [
         each._replace(loaded=each.loaded.with_route(routes))
-        for each in _load_candidates(connection, parameters, waves, now.steady)
+        for each in _load_candidates(connection, parameters, waves, now.monotonic)
     ]
     specs = {parameters.spec.job: (parameters.spec, parameters.requirement)}
     contexts = queries.load_contexts(connection, specs, [each.loaded for each in candidates])
-    dispatcher = _Dispatcher(connection, parameters, candidates, now.steady, routes)
+    dispatcher = _Dispatcher(connection, parameters, candidates, now.monotonic, routes)
     for candidate, context in zip(candidates, contexts, strict=True):
         if dispatcher.started + len(dispatcher.unrouted) >= parameters.slots:
             break

@@ -22,7 +22,7 @@ from meshfleet.service.jobs.execution.gateway_slots import (
     reserve_dfu_slots,
 )
 from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION
-from meshfleet.service.jobs.execution.registry_news import load_registry_news
+from meshfleet.service.jobs.execution.registry_changes import load_registry_changes
 from meshfleet.service.jobs.execution.transition_writer import (
     EvidenceItem,
     ExecutionTransition,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.clock import Moment
+    from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpecCache, LoadedExecution
     from meshfleet.service.jobs.notifications import ExecutionChange
     from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateContext, UpdateEvent
@@ -103,10 +103,10 @@ def list_due_devices(connection: Connection, now: int) -> list[int]:
 
 
 def advance_due_executions(
-    connection: Connection, spec_cache: JobSpecCache, now: Moment, routes: GatewayRoutes | None = None
+    connection: Connection, spec_cache: JobSpecCache, now: ClockReading, routes: GatewayRoutes | None = None
 ) -> AdvanceResult:
     """Advance the executions whose timers are due. Skip those that another process has locked."""
-    rows = bulk.query_rows(connection, _SELECT_DUE, (now.steady,), lock=_LOCK_SKIPPING)
+    rows = bulk.query_rows(connection, _SELECT_DUE, (now.monotonic,), lock=_LOCK_SKIPPING)
     due = [queries.parse_loaded_execution(row).with_route(routes) for row in rows]
     withdrawn = _withdraw_unsent(connection, [each.execution for each in due])
     return _apply_events(
@@ -129,21 +129,21 @@ def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> Upda
     return TimerDue()
 
 
-def list_devices_with_news(connection: Connection) -> list[int]:
-    """Return a limited number of devices with registry news, for `apply_registry_news`."""
-    return sorted({device for _, device in load_registry_news(connection, None)})
+def list_changed_devices(connection: Connection) -> list[int]:
+    """Return a limited number of devices with registry news, for `apply_registry_changes`."""
+    return sorted({device for _, device in load_registry_changes(connection, None)})
 
 
-def apply_registry_news(
+def apply_registry_changes(
     connection: Connection,
     spec_cache: JobSpecCache,
     devices: Sequence[int],
-    now: Moment,
+    now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> AdvanceResult:
     """Apply changes from the registry: heartbeats, DFU mode, removals, connections of gateways."""
     executions = [each.with_route(routes) for each in _load_active_executions(connection, devices)]
-    news = load_registry_news(connection, devices)
+    news = load_registry_changes(connection, devices)
     events = [
         (each, event)
         for each in executions
@@ -159,7 +159,7 @@ def apply_results(
     connection: Connection,
     spec_cache: JobSpecCache,
     results: Sequence[RequestResult],
-    now: Moment,
+    now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> AdvanceResult:
     """Apply the results of requests, each only once.
@@ -201,7 +201,7 @@ def withdraw_unsent_starts(
     connection: Connection,
     spec_cache: JobSpecCache,
     job: int,
-    now: Moment,
+    now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> AdvanceResult:
     """Withdraw the start commands of a canceled job that no process has leased for sending."""
@@ -239,7 +239,7 @@ def _apply_events(
     connection: Connection,
     spec_cache: JobSpecCache,
     events: Sequence[tuple[LoadedExecution, UpdateEvent]],
-    now: Moment,
+    now: ClockReading,
     slots: GatewaySlots | None = None,
 ) -> AdvanceResult:
     """Decide and store how the events change the executions. Apply only the first event of each device."""
@@ -253,12 +253,12 @@ def _apply_events(
     transitions = []
     for (loaded, event), context in zip(events, contexts, strict=True):
         x = loaded.execution
-        decision = _decide(x, event, add_batch_members(context, x, members), now.steady)
+        decision = _decide(x, event, add_batch_members(context, x, members), now.monotonic)
         if decision.execution is not x:
             transition = ExecutionTransition(x, decision, _build_evidence(event), context.gateway)
             transitions.append(hosts.assign_host(transition))
     changed = transition_writer.write_transitions(connection, transitions, now)
-    update_transfer_rates(connection, transitions, specs, now.steady)
+    update_transfer_rates(connection, transitions, specs, now.monotonic)
     request_count = sum(
         (each.decision.request is not None) + (each.decision.abort_request is not None)
         for each in transitions

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.rest.job_requests import NewJob
-    from meshfleet.service.clock import Moment
+    from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpecCache
     from meshfleet.service.jobs.notifications import ExecutionChange
     from meshfleet.service.jobs.rollout import JobTransition
@@ -104,7 +104,7 @@ def advance_job(
     connection: Connection,
     spec_cache: JobSpecCache,
     job_number: int,
-    now: Moment,
+    now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> JobAdvanceResult:
     """Advance a job: write its next transition, end queued executions, or dispatch executions.
@@ -116,13 +116,13 @@ def advance_job(
     job = _load_job(connection, spec_cache, job_number)
     if job is None:
         return NO_ADVANCE
-    change = find_next_transition(job.rollout, job.counts, now=now.steady, wall=now.wall)
+    change = find_next_transition(job.rollout, job.counts, now=now.monotonic, wall=now.wall)
     if change is not None:
         _write_transition(connection, job, change, now.wall)
         return JobAdvanceResult([], 0, has_more=True, is_changed=True)
     if job.queue_until is None and job.rollout.state is S.IN_PROGRESS:
-        _start_queue_timeout(connection, job, now.steady)
-    _make_due(connection, job, now.steady)
+        _start_queue_timeout(connection, job, now.monotonic)
+    _make_due(connection, job, now.monotonic)
     if job.rollout.state is S.CANCELING and job.counts.count(E.DISPATCHED):
         withdrawn = execution_events.withdraw_unsent_starts(connection, spec_cache, job_number, now, routes)
         if withdrawn.changed or withdrawn.request_count or withdrawn.has_more:
@@ -231,7 +231,7 @@ def _make_due(connection: Connection, job: _OpenJob, now: int) -> None:
         bulk.execute_one(connection, _MAKE_STAGED_DUE, (now, job.number, now))
 
 
-def _end_queued(connection: Connection, job: _OpenJob, now: Moment) -> list[ExecutionChange]:
+def _end_queued(connection: Connection, job: _OpenJob, now: ClockReading) -> list[ExecutionChange]:
     """End a limited number of queued executions if the job is being canceled or their timeout has passed."""
     if not job.counts.count(E.QUEUED):
         return []
@@ -241,11 +241,15 @@ def _end_queued(connection: Connection, job: _OpenJob, now: Moment) -> list[Exec
 
 
 def _dispatch(
-    connection: Connection, spec_cache: JobSpecCache, job: _OpenJob, now: Moment, routes: GatewayRoutes | None
+    connection: Connection,
+    spec_cache: JobSpecCache,
+    job: _OpenJob,
+    now: ClockReading,
+    routes: GatewayRoutes | None,
 ) -> JobAdvanceResult:
     """Start as many executions as the rate limit and the concurrency limits of the job allow."""
     rollout, counts = job.rollout, job.counts
-    allowance = compute_allowance(rollout, counts, now.steady, dispatch.CANDIDATES_PER_TRANSACTION)
+    allowance = compute_allowance(rollout, counts, now.monotonic, dispatch.CANDIDATES_PER_TRANSACTION)
     # Devices that report the target version are in no wave, and are checked after all waves.
     waves = [wave for wave in (*range(rollout.wave + 1), LEFT_OUT_WAVE) if counts.count(E.QUEUED, wave=wave)]
     if not waves:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.clock import Moment
+    from meshfleet.service.clock import ClockReading
 
 _EXECUTIONS_PER_TRANSACTION: Final = {"sqlite": 2000, "postgresql": 10_000}
 """Maximum executions that end in one transaction: fewer on SQLite, where all other writers wait for it."""
@@ -77,7 +77,7 @@ def cancel_queued_executions(
 
 
 def expire_queued_executions(
-    connection: Connection, job: int, queue_until: int | None, now: Moment
+    connection: Connection, job: int, queue_until: int | None, now: ClockReading
 ) -> list[ExecutionChange]:
     """End a limited number of the queued executions whose timeout has passed. Return the ended ones.
 
@@ -85,9 +85,9 @@ def expire_queued_executions(
     attempt ends.
     """
     rows = bulk.query_rows(
-        connection, _SELECT_EXPIRED_RETRIES, (job, now.steady, _max_executions(connection))
+        connection, _SELECT_EXPIRED_RETRIES, (job, now.monotonic, _max_executions(connection))
     )
-    if not rows and queue_until is not None and now.steady >= queue_until:
+    if not rows and queue_until is not None and now.monotonic >= queue_until:
         if unchecked := bulk.query_rows(connection, _SELECT_UNCHECKED, (job, _max_executions(connection))):
             return _end_executions(connection, job, unchecked, _UNCHECKED, now.wall)
         rows = bulk.query_rows(connection, _SELECT_FIRST, (job, _max_executions(connection)))

@@ -66,7 +66,7 @@ _ABSENCE_EVENTS: Final[Mapping[str, UpdateEvent]] = {
 }
 
 
-def load_registry_news(
+def load_registry_changes(
     connection: Connection, devices: Sequence[int] | None
 ) -> dict[tuple[int, int], UpdateEvent]:
     """Load one event for each active execution with registry news, by job and device.

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError
 from meshfleet.rest.jobs import JobState
-from meshfleet.service.clock import Moment
+from meshfleet.service.clock import ClockReading
 from meshfleet.service.jobs.execution import downtime, execution_events, job_scheduler, outbox
 from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION, JobSpecCache
 from meshfleet.service.jobs.execution.request_sender import RESPONSE_TIMEOUT_S, JobRequestSender
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from meshfleet.db import Database
-    from meshfleet.service.clock import Now, SteadyClock
+    from meshfleet.service.clock import MonotonicClock, Now
     from meshfleet.service.jobs.execution.execution_events import RequestResult
     from meshfleet.service.jobs.notifications import ChangeListener, ExecutionChange
     from meshfleet.service.requests.gateway_ranking import SelectGateways
@@ -71,7 +71,7 @@ class JobRunner:
         rpc: RpcClient,
         now: Now,
         *,
-        steady: SteadyClock,
+        monotonic: MonotonicClock,
         notify: ChangeListener = ignore_changes,
         select_gateways: SelectGateways | None = None,
         abandoned_check_interval: float = ABANDONED_CHECK_INTERVAL_S,
@@ -86,7 +86,7 @@ class JobRunner:
         self._database = database
         self._sender = JobRequestSender(rpc)
         self._wall = now
-        self._steady = steady
+        self._monotonic = monotonic
         self._notify = notify
         self._select_gateways = select_gateways
         self._spec_cache = JobSpecCache()
@@ -139,9 +139,9 @@ class JobRunner:
         # Another process may have advanced a canceled job, and starts may be leased while it is canceled.
         self._sender.set_canceled_jobs(job for job, state in jobs.items() if state is JobState.CANCELING)
         self._idle_until = {job: until for job, until in self._idle_until.items() if job in jobs}
-        until = self._steady() + int(_ROUND_S * 1000)
+        until = self._monotonic() + int(_ROUND_S * 1000)
         busy_jobs, has_more = list(jobs), [bool(jobs)]
-        while (busy_jobs or any(has_more)) and self._steady() < until:
+        while (busy_jobs or any(has_more)) and self._monotonic() < until:
             has_more = [await self._advance_due(), await self._apply_news()]
             busy_jobs = [
                 job for job in busy_jobs if not self._is_idle(job) and await self._try_advance_job(job)
@@ -154,7 +154,7 @@ class JobRunner:
         return await self._try(lambda: self._advance_job(job))
 
     def _is_idle(self, job: int) -> bool:
-        return self._steady() < self._idle_until.get(job, 0)
+        return self._monotonic() < self._idle_until.get(job, 0)
 
     async def _load_open_jobs(self) -> dict[int, JobState]:
         jobs: dict[int, JobState] = {}
@@ -164,7 +164,7 @@ class JobRunner:
 
     async def _record_alive(self) -> bool:
         """Record every few seconds that jobs are running; after downtime, move the timers by its length."""
-        now = self._steady()
+        now = self._monotonic()
         if self._alive_at is None or now - self._alive_at >= downtime.ALIVE_INTERVAL_MS:
             await self._database.write(downtime.record_alive, now, self._alive_at)
             self._alive_at = now
@@ -174,7 +174,7 @@ class JobRunner:
         await self._record_alive()
         routes = None
         if self._select_gateways is not None:
-            devices = await self._database.read(execution_events.list_due_devices, self._steady())
+            devices = await self._database.read(execution_events.list_due_devices, self._monotonic())
             routes = await self._select_gateways(devices)
         result = await self._database.write(
             execution_events.advance_due_executions, self._spec_cache, self._moment, routes
@@ -183,12 +183,12 @@ class JobRunner:
         return result.has_more
 
     async def _apply_news(self) -> bool:
-        devices = await self._database.read(execution_events.list_devices_with_news)
+        devices = await self._database.read(execution_events.list_changed_devices)
         if not devices:
             return False
         routes = None if self._select_gateways is None else await self._select_gateways(devices)
         result = await self._database.write(
-            execution_events.apply_registry_news, self._spec_cache, devices, self._moment, routes
+            execution_events.apply_registry_changes, self._spec_cache, devices, self._moment, routes
         )
         self._publish_changes(result.changed, result.request_count)
         return result.has_more
@@ -210,12 +210,12 @@ class JobRunner:
         if result.is_canceling:
             self._sender.drop_starts(job)
         if result.is_idle:
-            self._idle_until[job] = self._steady() + _IDLE_RECHECK_MS
+            self._idle_until[job] = self._monotonic() + _IDLE_RECHECK_MS
         return result.has_more or bool(result.unrouted)
 
     @property
-    def _moment(self) -> Moment:
-        return Moment(self._steady(), self._wall())
+    def _moment(self) -> ClockReading:
+        return ClockReading(self._monotonic(), self._wall())
 
     def _publish_changes(
         self, changed: list[ExecutionChange], request_count: int, jobs: list[int] | None = None
@@ -253,12 +253,12 @@ class JobRunner:
         limit = min(outbox.REQUESTS_PER_BATCH, self._sender.free_slots)
         if not limit:
             return True
-        until = self._steady() + int(RESPONSE_TIMEOUT_S * 1000) + _LEASE_MARGIN_MS
+        until = self._monotonic() + int(RESPONSE_TIMEOUT_S * 1000) + _LEASE_MARGIN_MS
         batch = await self._database.write(
             outbox.lease_requests, limit, self._sender.in_flight_by_gateway, until=until
         )
         for request in batch.requests:
-            self._sender.send(request, lambda: self._steady() < until)
+            self._sender.send(request, lambda: self._monotonic() < until)
         return batch.has_more
 
     async def _run_result_writer(self) -> None:
@@ -280,8 +280,8 @@ class JobRunner:
         """Complete takeovers of ended processes, and remove the rows of deleted jobs and abandoned drafts."""
         while True:
             await self._try(self._resume_superseding)
-            until = self._steady() + _CLEANUP_INTERVAL_MS
-            while (remaining := until - self._steady()) > 0:
+            until = self._monotonic() + _CLEANUP_INTERVAL_MS
+            while (remaining := until - self._monotonic()) > 0:
                 await self._try(self._sweep_drafts)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(remaining / 1000):
@@ -305,7 +305,7 @@ class JobRunner:
         out, because they are still in flight: the event loop that times them out was suspended as well.
         """
         own_ids = self._sender.open_request_ids
-        results = await self._database.read(outbox.list_abandoned_requests, self._steady(), len(own_ids))
+        results = await self._database.read(outbox.list_abandoned_requests, self._monotonic(), len(own_ids))
         abandoned = [each for each in results if each.request_id not in own_ids][: outbox.REQUESTS_PER_BATCH]
         return await self._apply_results(abandoned) if abandoned else False
 

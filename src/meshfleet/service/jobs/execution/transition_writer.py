@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-    from meshfleet.service.clock import Moment
+    from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.compatibility import FirmwareRequirement
     from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateRequest, UpdateSpec
 
@@ -116,7 +116,7 @@ class ExecutionTransition(NamedTuple):
 
 
 def write_transitions(
-    connection: Connection, transitions: Sequence[ExecutionTransition], now: Moment
+    connection: Connection, transitions: Sequence[ExecutionTransition], now: ClockReading
 ) -> list[ExecutionChange]:
     """Write decisions and return the executions whose state changed.
 
@@ -135,7 +135,7 @@ def write_transitions(
     changed = [each for each in transitions if each.changes_state]
     for each in changed:
         states.check_execution_transition(each.before.state, each.decision.execution.state)
-    _wake_waiting_executions(connection, _find_freed_gateways(transitions), now.steady)
+    _wake_waiting_executions(connection, _find_freed_gateways(transitions), now.monotonic)
     update_tallies(connection, _count_deltas(changed))
     _insert_history(connection, transitions, now.wall)
     return [

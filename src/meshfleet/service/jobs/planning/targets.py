@@ -14,7 +14,7 @@ from sqlalchemy import select
 from meshfleet.db import bulk
 from meshfleet.db.tables import device_label, label
 from meshfleet.errors import Fault, InvalidRequest, join_field_path
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
 from meshfleet.rest.inputs import parse_label
 from meshfleet.service.devices import page_query
@@ -84,7 +84,7 @@ async def _find_by_id(database: Database, texts: Sequence[str]) -> array[int]:
     for index, text in enumerate(texts):
         try:
             numbers.append(mac_to_int(to_mac(parse_device_id(text, f"targets.deviceIds[{index}]"))))
-        except WireError as exc:
+        except MalformedInput as exc:
             faults.append(Fault(exc.field, exc.reason))
     if not faults:
         known = {
@@ -113,7 +113,7 @@ def _find_labels(connection: Connection, texts: Sequence[str]) -> list[int]:
             found = connection.execute(
                 select(label.c.id).where(label.c.text == parse_label(text, field))
             ).scalar()
-        except WireError as exc:
+        except MalformedInput as exc:
             faults.append(Fault(exc.field, exc.reason))
             continue
         if found is None:

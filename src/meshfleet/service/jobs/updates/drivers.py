@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from meshfleet.errors.protocol import WireError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.codes import Operation, UpdateState
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.ids import Identifier, Version, mac_from_int, to_dfu_mac
@@ -101,7 +101,7 @@ def parse_version(value: Any) -> Version | None:
     """Parse the value of a version query; None if it cannot be decoded."""
     try:
         return Version.parse(BUILTIN_CATALOGUE.decode(VERSION_IDENTIFIER, bytes.fromhex(value)).value)
-    except (WireError, TypeError, ValueError):
+    except (MalformedInput, TypeError, ValueError):
         return None
 
 

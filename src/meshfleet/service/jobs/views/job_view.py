@@ -28,7 +28,7 @@ from meshfleet.rest.jobs import (
 )
 from meshfleet.rest.jobs import ExecutionState as E
 from meshfleet.rest.percent import reaches_percent
-from meshfleet.service.clock import steady
+from meshfleet.service.clock import monotonic
 from meshfleet.service.jobs.job_states import FAILURE_STATES, FINISHED_STATES
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE, ExecutionCounts
 from meshfleet.service.jobs.updates.states import ACTIVE_STATES, TERMINAL_STATES
@@ -90,7 +90,7 @@ def _find_wave_state(row: Row[Any], gate: Gate, wave: int, counts: ExecutionCoun
 
 
 def _format_soak_end(row: Row[Any]) -> str:
-    return format_millis(steady.to_wall_time(row.soaks_until))
+    return format_millis(monotonic.to_wall_time(row.soaks_until))
 
 
 def _find_final_wave_state(gate: Gate, wave: int, counts: ExecutionCounts) -> WaveState:
