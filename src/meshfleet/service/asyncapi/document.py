@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from meshfleet.protocol.api_versions import ASSUMED_VERSION, LATEST_VERSION
 from meshfleet.protocol.codes import Kind, Operation
 from meshfleet.protocol.payload import MAX_PAYLOAD_BYTES
-from meshfleet.service.asyncapi import channels
 from meshfleet.service.asyncapi.channels import build_parameters, iter_channels
-from meshfleet.service.asyncapi.messages import CORRELATION_ID, iter_messages
+from meshfleet.service.asyncapi.messages import CORRELATION_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from meshfleet.service.asyncapi.channels import ChannelDescription
     from meshfleet.settings import ListenAddress, Settings
@@ -36,29 +35,18 @@ _BY_EACH: Final = "Each gateway that knows the device responds, with the `id` of
 _NOT_ANSWERED: Final = "There is no response; a gateway too old for this operation responds with status 3."
 
 
-def build_operations(prefix: str) -> dict[str, dict[str, Any]]:
-    """Return all AsyncAPI operations of the service by name, for the topic prefix of the installation."""
-    return dict(_iter_operations(prefix))
-
-
-def _iter_operations(prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _iter_operations(channels: Mapping[str, ChannelDescription]) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind in Kind:
-        yield (
-            f"receive-{kind}",
-            _build_operation("receive", channels.build_report_channel(kind, prefix), _ACKNOWLEDGED),
-        )
+        yield f"receive-{kind}", _build_operation("receive", channels[f"report-{kind}"], _ACKNOWLEDGED)
     for operation in Operation:
-        reply = channels.build_response_channel(operation, prefix) if operation.is_answered else None
-        for name, channel, description in (
-            (f"send-{operation}", channels.build_request_channel(operation, prefix), _ANSWERED),
-            (f"send-{operation}-to-all", channels.build_broadcast_channel(operation, prefix), _BY_EACH),
-        ):
-            yield name, _build_operation("send", channel, description if reply else _NOT_ANSWERED, reply)
-    question, answer = channels.build_firmware_question_channel(), channels.build_firmware_answer_channel()
-    yield (
-        f"receive-{question.name}",
-        _build_operation("receive", question, "The response has the same `id`.", answer),
-    )
+        reply = channels.get(f"response-{operation}")
+        request, broadcast = channels[f"request-{operation}"], channels[f"request-to-all-{operation}"]
+        text, text_to_all = (_ANSWERED, _BY_EACH) if reply else (_NOT_ANSWERED, _NOT_ANSWERED)
+        yield f"send-{operation}", _build_operation("send", request, text, reply)
+        yield f"send-{operation}-to-all", _build_operation("send", broadcast, text_to_all, reply)
+    question, answer = channels["firmware-question"], channels["firmware-answer"]
+    text = "The response has the same `id`."
+    yield f"receive-{question.name}", _build_operation("receive", question, text, answer)
 
 
 def _build_operation(
@@ -71,7 +59,7 @@ def _build_operation(
         "action": action,
         "channel": _build_channel_reference(channel),
         "title": f"{action} {channel.name}".replace("-", " ").capitalize(),
-        "summary": channel.message.to_dict()["summary"],
+        "summary": channel.message.summary,
         "description": description,
         "tags": [{"name": channel.message.tag}],
         "bindings": _BINDINGS,
@@ -214,7 +202,8 @@ def build_asyncapi_document(
 @cache
 def _build_without_servers(prefix: str) -> dict[str, Any]:
     """Return the AsyncAPI document without servers. It is cached, as a process uses only one prefix."""
-    messages = list(iter_messages())
+    channels = {each.name: each for each in iter_channels()}
+    messages = {each.message.name: each.message for each in channels.values()}
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -226,11 +215,11 @@ def _build_without_servers(prefix: str) -> dict[str, Any]:
         },
         "defaultContentType": "application/json",
         "servers": {},
-        "channels": {each.name: each.to_dict(prefix) for each in iter_channels(prefix)},
-        "operations": build_operations(prefix),
+        "channels": {name: each.to_dict(prefix) for name, each in channels.items()},
+        "operations": dict(_iter_operations(channels)),
         "components": {
-            "schemas": {name: schema for each in messages for name, schema in each.schemas.items()},
-            "messages": {each.name: each.to_dict() for each in messages},
+            "schemas": {name: schema for each in messages.values() for name, schema in each.schemas.items()},
+            "messages": {name: each.to_dict() for name, each in messages.items()},
             "parameters": build_parameters(),
             "correlationIds": {
                 CORRELATION_ID: {

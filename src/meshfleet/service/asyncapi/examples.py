@@ -1,11 +1,9 @@
-"""Example payloads of every message of the AsyncAPI document, encoded as the service encodes them."""
+"""Examples of every message of the AsyncAPI document."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from meshfleet.protocol import diagnostics, reports, requests, responses
 from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
@@ -23,7 +21,7 @@ _TIME: Final = datetime(2026, 11, 15, 10, 7, 20, 585_000, tzinfo=UTC)
 _ID: Final = RequestId("7f1c-42")
 _SITE: Final[dict[str, Any]] = {"transitionCounter": 21, "isTransition": True}
 
-_REPORTS: Final[Mapping[Kind, Sequence[reports.Report]]] = {
+REPORTS: Final[Mapping[Kind, Sequence[reports.Report]]] = {
     Kind.HEARTBEAT: (reports.Heartbeat(time=_TIME, seq=41, status=0, last_count=3),),
     Kind.DFU: (reports.Dfu(time=_TIME, parent=EXAMPLE_GATEWAY, rssi=-71),),
     Kind.RSSI: (
@@ -47,8 +45,9 @@ _REPORTS: Final[Mapping[Kind, Sequence[reports.Report]]] = {
         reports.EventDecoded(time=_TIME, seq=2),
     ),
 }
+"""Example reports of each kind."""
 
-_REQUESTS: Final[Mapping[Operation, Sequence[requests.Request]]] = {
+REQUESTS: Final[Mapping[Operation, Sequence[requests.Request]]] = {
     Operation.APIVERSION: (requests.ApiVersionRequest(id=_ID),),
     Operation.READ: (
         requests.ReadRequest(id=_ID, priority=Priority.HIGH),
@@ -69,65 +68,52 @@ _REQUESTS: Final[Mapping[Operation, Sequence[requests.Request]]] = {
     Operation.ACK: (requests.AckRequest(time=_TIME, type=AckType.ACK),),
     Operation.ACK_DECODED: (requests.AckRequest(time=_TIME, type=AckType.BACKFILL, priority=Priority.LOW),),
 }
+"""Example requests of each operation."""
 
-_RESPONSES: Final[Mapping[Operation, Sequence[responses.Response]]] = {
+_CONNECTED: Final[dict[str, Any]] = {"time": _TIME, "origin": Origin.CONNECTED, "id": _ID}
+_THROUGH_EXTENDER: Final[dict[str, Any]] = {
+    "time": _TIME,
+    "id": _ID,
+    "extender_id": _EXTENDER,
+    "extender_route": str(_EXTENDER),
+}
+_ROUTE: Final = f"{_EXTENDER}-{EXAMPLE_DEVICE}"
+
+RESPONSES: Final[Mapping[Operation, Sequence[responses.Response]]] = {
     Operation.APIVERSION: (
         responses.ApiVersionResponse(
-            time=_TIME,
-            status=Status.OK,
-            response_time=4,
-            origin=Origin.CONNECTED,
-            id=_ID,
-            version=Version(2, 4, 0),
+            **_CONNECTED, status=Status.OK, response_time=4, version=Version(2, 4, 0)
         ),
     ),
     Operation.READ: (
         responses.ReadResponse(
-            time=_TIME,
-            status=Status.OK,
-            response_time=180,
-            origin=Origin.CONNECTED,
-            id=_ID,
-            route=f"{_EXTENDER}-{EXAMPLE_DEVICE}",
-            value=Hex("5f"),
+            **_CONNECTED, status=Status.OK, response_time=180, route=_ROUTE, value=Hex("5f")
         ),
         responses.ReadResponse(
-            time=_TIME,
+            **_CONNECTED,
             status=Status.UNKNOWN_IDENTIFIER,
             response_time=160,
-            origin=Origin.CONNECTED,
-            id=_ID,
             error_message="the device has no such identifier",
-            route=f"{_EXTENDER}-{EXAMPLE_DEVICE}",
+            route=_ROUTE,
         ),
     ),
     Operation.READ_DECODED: (
         responses.ReadDecodedResponse(
-            time=_TIME,
+            **_THROUGH_EXTENDER,
             status=Status.OK,
             response_time=420.5,
             origin=Origin.UNCONNECTED,
-            id=_ID,
-            extender_id=_EXTENDER,
-            extender_route=str(_EXTENDER),
             value=95,
         ),
     ),
-    Operation.WRITE: (
-        responses.Response(time=_TIME, status=Status.OK, response_time=210, origin=Origin.CONNECTED, id=_ID),
-    ),
+    Operation.WRITE: (responses.Response(**_CONNECTED, status=Status.OK, response_time=210),),
     Operation.WRITE_DECODED: (
         responses.Response(
-            time=_TIME,
-            status=Status.TIMEOUT,
-            response_time=10_002,
-            origin=Origin.EXTENDER,
-            id=_ID,
-            extender_id=_EXTENDER,
-            extender_route=str(_EXTENDER),
+            **_THROUGH_EXTENDER, status=Status.TIMEOUT, response_time=10_002, origin=Origin.EXTENDER
         ),
     ),
 }
+"""Example responses of each operation that has one."""
 
 _QUESTION: Final = diagnostics.FirmwareQuestion(
     model_number=ModelNumber("2011"),
@@ -142,35 +128,7 @@ _ANSWER: Final = diagnostics.FirmwareAnswer(
     size=182_344,
 )
 
-
-def encode_report_examples(kind: Kind) -> list[bytes]:
-    """Return example payloads of a kind of report."""
-    return [reports.encode_report(kind, report) for report in _REPORTS[kind]]
-
-
-def encode_request_examples(operation: Operation) -> list[bytes]:
-    """Return example payloads of the requests of an operation."""
-    return [requests.encode_request(request) for request in _REQUESTS[operation]]
-
-
-def encode_response_examples(operation: Operation) -> list[bytes]:
-    """Return example payloads of the responses to an operation."""
-    return [responses.encode_response(operation, response) for response in _RESPONSES[operation]]
-
-
-def encode_firmware_question_examples() -> list[bytes]:
-    """Return an example payload of a firmware request on the diagnostics connection."""
-    return [diagnostics.encode_question(_ID, _QUESTION)]
-
-
-def encode_firmware_answer_examples() -> list[bytes]:
-    """Return example payloads of the responses to a firmware request: image found, and not found."""
-    return [diagnostics.encode_answer(_ID, _ANSWER), diagnostics.encode_answer(_ID, None)]
-
-
-def build_examples(payloads: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Return encoded payloads as the AsyncAPI example objects of a message."""
-    return [
-        {"name": f"example{number}", "payload": msgspec.json.decode(payload)}
-        for number, payload in enumerate(payloads, 1)
-    ]
+FIRMWARE_QUESTIONS: Final = (diagnostics.encode_question(_ID, _QUESTION),)
+"""Example payloads of firmware requests."""
+FIRMWARE_ANSWERS: Final = (diagnostics.encode_answer(_ID, _ANSWER), diagnostics.encode_answer(_ID, None))
+"""Example payloads of responses to firmware requests: image found, and not found."""

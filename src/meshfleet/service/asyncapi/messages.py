@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from meshfleet.protocol import api_versions, reports, requests, responses
+import msgspec
+
+from meshfleet.protocol.api_versions import InterfacePart, find_first_version
 from meshfleet.protocol.codes import Kind, Operation
-from meshfleet.service.asyncapi import examples
-from meshfleet.service.asyncapi import schemas as envelopes
-from meshfleet.service.asyncapi.schemas import build_schema, build_schema_reference
+from meshfleet.protocol.payload import Payload, encode_payload
+from meshfleet.service.asyncapi import examples, schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
-    from meshfleet.protocol.payload import Payload
+    from meshfleet.protocol.ids import Version
 
 CORRELATION_ID: Final = "requestId"
 
@@ -54,107 +54,92 @@ class MessageDescription(NamedTuple):
     payload: str
     """Name of the schema of the payload."""
     schemas: Mapping[str, dict[str, Any]]
-    examples: list[bytes]
-    since: str | None = None
+    """Schema of the payload and the schemas that it refers to, by name."""
+    examples: Sequence[bytes]
+    since: Version | None = None
+    """Interface version that added the message; None if the message has always existed."""
     has_id: bool = True
     """Whether the payload has an `id` by which a response is matched to its request."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the AsyncAPI message object."""
+        correlation = {"$ref": f"#/components/correlationIds/{CORRELATION_ID}"}
         return {
             "name": self.name,
             "title": self.name.replace("-", " ").capitalize(),
-            "summary": self.description.partition(". ")[0].removesuffix(".") + ".",
+            "summary": self.summary,
             "description": self.description + (f" Since version {self.since}." if self.since else ""),
-            **(
-                {"correlationId": {"$ref": f"#/components/correlationIds/{CORRELATION_ID}"}}
-                if self.has_id
-                else {}
-            ),
-            "payload": build_schema_reference(self.payload),
+            **({"correlationId": correlation} if self.has_id else {}),
+            "payload": schemas.build_schema_reference(self.payload),
             "tags": [{"name": self.tag}],
-            "examples": examples.build_examples(self.examples),
-            **({"x-since": self.since} if self.since else {}),
+            "examples": [
+                {"name": f"example{number}", "payload": msgspec.json.decode(payload)}
+                for number, payload in enumerate(self.examples, 1)
+            ],
+            **({"x-since": str(self.since)} if self.since else {}),
         }
 
+    @property
+    def summary(self) -> str:
+        """First sentence of the description."""
+        return self.description.partition(". ")[0].removesuffix(".") + "."
 
-@cache
+
 def build_report_message(kind: Kind) -> MessageDescription:
     """Return the message of a kind of report."""
     form = "" if not kind.has_identifier else f" {_DECODED_TEXT if kind.is_decoded else _RAW_TEXT}"
-    payload = _build_payload(reports.REPORT_TYPES[kind], "report", kind)
-    return MessageDescription(
-        str(kind),
-        _REPORT_TEXTS[kind.raw_kind] + form,
-        "reports",
-        *payload,
-        examples.encode_report_examples(kind),
-        has_id=False,
-    )
+    text = _REPORT_TEXTS[kind.raw_kind] + form
+    return _build_message(str(kind), text, "report", kind, examples.REPORTS[kind], has_id=False)
 
 
-@cache
 def build_request_message(operation: Operation) -> MessageDescription:
     """Return the request message of an operation."""
-    payloads = examples.encode_request_examples(operation)
-    payload = _build_payload(type(requests.decode_request(operation, payloads[0])), "request", operation)
-    since = api_versions.find_first_version("request", operation, None)
-    return MessageDescription(
-        f"{operation}-request",
-        _REQUEST_TEXTS[operation],
-        "requests",
-        *payload,
-        payloads,
-        since=None if since is None else str(since),
-        has_id=operation.is_answered,
-    )
+    name, text, payloads = f"{operation}-request", _REQUEST_TEXTS[operation], examples.REQUESTS[operation]
+    return _build_message(name, text, "request", operation, payloads, has_id=operation.is_answered)
 
 
-@cache
 def build_response_message(operation: Operation) -> MessageDescription:
     """Return the response message of an operation."""
-    payloads = examples.encode_response_examples(operation)
-    payload = _build_payload(type(responses.decode_response(operation, payloads[0])), "response", operation)
-    description = f"Result of a {operation} request. `status` says whether it succeeded."
-    return MessageDescription(f"{operation}-response", description, "responses", *payload, payloads)
+    text = f"Result of a {operation} request. `status` says whether it succeeded."
+    payloads = examples.RESPONSES[operation]
+    return _build_message(f"{operation}-response", text, "response", operation, payloads, has_id=True)
 
 
-@cache
-def build_firmware_question_message() -> MessageDescription:
-    """Return the message with which a gateway requests firmware on the diagnostics connection."""
+def _build_message(  # noqa: PLR0913 # one call for each part of the interface
+    name: str,
+    text: str,
+    part: InterfacePart,
+    code: Kind | Operation,
+    payloads: Sequence[Payload],
+    *,
+    has_id: bool,
+) -> MessageDescription:
+    payload = type(payloads[0])
     return MessageDescription(
-        "firmware-question",
-        "A gateway requests a firmware image.",
-        "diagnostics",
-        envelopes.FIRMWARE_QUESTION,
-        envelopes.build_firmware_question_schemas(),
-        examples.encode_firmware_question_examples(),
+        name,
+        text,
+        f"{part}s",
+        payload.__name__,
+        {payload.__name__: schemas.build_schema(payload, part, code)},
+        [encode_payload(each) for each in payloads],
+        since=find_first_version(part, code, None),
+        has_id=has_id,
     )
 
 
-@cache
-def build_firmware_answer_message() -> MessageDescription:
-    """Return the message that answers a firmware request."""
-    return MessageDescription(
-        "firmware-answer",
-        "Download address of a firmware image, or that there is no such image.",
-        "diagnostics",
-        envelopes.FIRMWARE_ANSWER,
-        envelopes.build_firmware_answer_schemas(),
-        examples.encode_firmware_answer_examples(),
-    )
-
-
-def iter_messages() -> Iterator[MessageDescription]:
-    """Yield all messages of the document."""
-    yield from map(build_report_message, Kind)
-    yield from map(build_request_message, Operation)
-    yield from (build_response_message(operation) for operation in Operation if operation.is_answered)
-    yield build_firmware_question_message()
-    yield build_firmware_answer_message()
-
-
-def _build_payload(
-    payload: type[Payload], part: api_versions.InterfacePart, of: Kind | Operation
-) -> tuple[str, dict[str, dict[str, Any]]]:
-    return payload.__name__, {payload.__name__: build_schema(payload, part, of)}
+FIRMWARE_QUESTION: Final = MessageDescription(
+    "firmware-question",
+    "A gateway requests a firmware image.",
+    "diagnostics",
+    "FirmwareCommand",
+    schemas.FIRMWARE_QUESTION_SCHEMAS,
+    examples.FIRMWARE_QUESTIONS,
+)
+FIRMWARE_ANSWER: Final = MessageDescription(
+    "firmware-answer",
+    "Download address of a firmware image, or that there is no such image.",
+    "diagnostics",
+    "FirmwareResponse",
+    schemas.FIRMWARE_ANSWER_SCHEMAS,
+    examples.FIRMWARE_ANSWERS,
+)

@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args, get_type_hin
 
 import msgspec
 
-from meshfleet.protocol import api_versions, fields
-from meshfleet.protocol.codes import Status
+from meshfleet.protocol import fields
+from meshfleet.protocol.api_versions import InterfacePart, find_first_version
+from meshfleet.protocol.codes import Kind, Operation, Status
 from meshfleet.protocol.diagnostics import FirmwareAnswer, FirmwareQuestion, Sha256Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshfleet.protocol.codes import Kind, Operation
+    from meshfleet.protocol.ids import Version
     from meshfleet.protocol.payload import Payload
 
 
 # Descriptions of fields: units, defaults, and the meaning of numbers.
 
 
-def describe_enum(values: type[Enum]) -> str:
-    """Return the values of an enum with their meanings."""
+def _describe_enum(values: type[Enum]) -> str:
     return ", ".join(
         f"`{each.value}` {each.name.lower().replace('_', ' ')}"
         for each in sorted(values, key=lambda each: each.value)
     )
 
 
-_STATUS_VALUES_TEXT: Final = f"{describe_enum(Status)}; other values are passed on unchanged"
-_UNIT_TEXT: Final = "the unit depends on the identifier"
+_STATUS_VALUES_TEXT: Final = f"{_describe_enum(Status)}; other values are passed on unchanged"
+_JSON_VALUE_TEXT: Final = "The value, as any JSON; the unit depends on the identifier."
 
 _FIELD_TEXTS: Final[Mapping[str, str]] = {
     "time": "Time of the observation.",
@@ -42,7 +42,7 @@ _FIELD_TEXTS: Final[Mapping[str, str]] = {
     "rssi": "Received signal strength of the device, in dBm.",
     "channel": "The BLE advertising channel on which the device was received.",
     "unreachable": "True: the device cannot be reached through this parent.",
-    "value": f"The value, as any JSON; {_UNIT_TEXT}.",
+    "value": _JSON_VALUE_TEXT,
     "ext": "The extension of the value, if it has one.",
     "error": f"Why the measurement failed: {_STATUS_VALUES_TEXT}.",
     "errorExt": "Additional, device-specific error code.",
@@ -70,8 +70,6 @@ _FIELD_TEXTS: Final[Mapping[str, str]] = {
 }
 
 _RAW_VALUE_TEXT: Final = "The bytes of the value, as hex; the catalogue of identifiers defines their meaning."
-_STATUS_TEXT: Final = f"Result of the request: {_STATUS_VALUES_TEXT}."
-_RESPONSE_TIME_TEXT: Final = "Time of the response."
 
 _PAYLOAD_FIELD_TEXTS: Final[Mapping[tuple[str, str], str]] = {
     ("Heartbeat", "seq"): "Sequence number of the heartbeats of this device: 0 to 255, then 0 again.",
@@ -79,29 +77,26 @@ _PAYLOAD_FIELD_TEXTS: Final[Mapping[tuple[str, str], str]] = {
     ("Property", "value"): _RAW_VALUE_TEXT,
     ("Measurement", "value"): _RAW_VALUE_TEXT,
     ("Event", "value"): f"{_RAW_VALUE_TEXT} Only some events have one.",
-    ("EventDecoded", "value"): f"The value, as any JSON; {_UNIT_TEXT}. Only some events have one.",
+    ("EventDecoded", "value"): f"{_JSON_VALUE_TEXT} Only some events have one.",
     ("WriteRequest", "value"): (
         "The bytes to write, as hex. Null, an empty string or a missing value writes NULL (no value), "
         "which triggers a command property."
     ),
     ("WriteDecodedRequest", "value"): (
-        f"The value to write, as any JSON; {_UNIT_TEXT}. Null or a missing value writes NULL "
-        "(no value), which triggers a command property."
+        "The value to write, as any JSON; the unit depends on the identifier. Null or a missing value writes "
+        "NULL (no value), which triggers a command property."
     ),
     ("AckRequest", "time"): "The `time` of the acknowledged sample, truncated to milliseconds.",
     ("AckRequest", "id"): "As in every request; there is no response to an ack.",
     ("ReadResponse", "value"): f"{_RAW_VALUE_TEXT} Always present if `status` is 0.",
-    (
-        "ReadDecodedResponse",
-        "value",
-    ): f"The value, as any JSON; {_UNIT_TEXT}. Always present if `status` is 0.",
+    ("ReadDecodedResponse", "value"): f"{_JSON_VALUE_TEXT} Always present if `status` is 0.",
     ("FirmwareQuestion", "version"): "The version of the firmware.",
     **{
         (response, field): text
         for response in ("Response", "ApiVersionResponse", "ReadResponse", "ReadDecodedResponse")
         for field, text in (
-            ("time", _RESPONSE_TIME_TEXT),
-            ("status", _STATUS_TEXT),
+            ("time", "Time of the response."),
+            ("status", f"Result of the request: {_STATUS_VALUES_TEXT}."),
             ("id", "The `id` of the request, if it had one."),
             ("extenderId", "The MAC of the extender that reached the unconnected target."),
         )
@@ -110,51 +105,40 @@ _PAYLOAD_FIELD_TEXTS: Final[Mapping[tuple[str, str], str]] = {
 """Descriptions of fields that differ from `_FIELD_TEXTS` in one payload, by payload and field."""
 
 
-def describe_field(payload: str, field: str) -> str:
-    """Return the description of a field of a payload."""
-    return _PAYLOAD_FIELD_TEXTS.get((payload, field)) or _FIELD_TEXTS[field]
-
-
 # Formats of field types, and other forms that are accepted.
 
 _HEX: Final = "^([0-9a-f]{2})*$"
 _EITHER_CASE: Final = "Accepted in upper and lower case."
 
 
-class FieldFormat(NamedTuple):
+class _FieldFormat(NamedTuple):
     """Schema of a field as it is sent, and a text about other forms that are accepted."""
 
     schema: dict[str, Any]
     tolerated: str = ""
 
 
-_FIELD_FORMATS: Final[dict[object, FieldFormat]] = {
-    fields.TimeField: FieldFormat(
+_FIELD_FORMATS: Final[dict[object, _FieldFormat]] = {
+    fields.TimeField: _FieldFormat(
         {"format": "date-time", "pattern": r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$"},
         "UTC with three fractional digits and `Z`. Accepted with any number of digits, with any offset or "
         "none (then UTC), and in the other forms of ISO 8601; fractions of a millisecond are truncated.",
     ),
-    fields.SequenceField: FieldFormat({}, "Also accepted as a string."),
-    fields.MacField: FieldFormat({"pattern": "^[0-9a-f]{12}$"}, _EITHER_CASE),
-    fields.ExtenderIdField: FieldFormat({"pattern": "^[0-9A-F]{12}$"}, f"Sent in upper case. {_EITHER_CASE}"),
-    fields.HexField: FieldFormat({"pattern": _HEX}, _EITHER_CASE),
-    fields.HexOrNullField: FieldFormat({"type": ["string", "null"], "pattern": _HEX}, _EITHER_CASE),
-    fields.SecretField: FieldFormat({"pattern": _HEX}, _EITHER_CASE),
-    fields.ModelNumberField: FieldFormat({"pattern": "^[0-9A-F]{4}$"}, _EITHER_CASE),
-    fields.VersionField: FieldFormat(
+    fields.SequenceField: _FieldFormat({}, "Also accepted as a string."),
+    fields.MacField: _FieldFormat({"pattern": "^[0-9a-f]{12}$"}, _EITHER_CASE),
+    fields.ExtenderIdField: _FieldFormat(
+        {"pattern": "^[0-9A-F]{12}$"}, f"Sent in upper case. {_EITHER_CASE}"
+    ),
+    fields.HexField: _FieldFormat({"pattern": _HEX}, _EITHER_CASE),
+    fields.HexOrNullField: _FieldFormat({"type": ["string", "null"], "pattern": _HEX}, _EITHER_CASE),
+    fields.SecretField: _FieldFormat({"pattern": _HEX}, _EITHER_CASE),
+    fields.ModelNumberField: _FieldFormat({"pattern": "^[0-9A-F]{4}$"}, _EITHER_CASE),
+    fields.VersionField: _FieldFormat(
         {"pattern": r"^\d{1,5}\.\d{1,5}\.\d{1,5}(-beta\.\d{1,3})?$"},
         "A missing third number means 0.",
     ),
-    Sha256Field: FieldFormat({"pattern": "^[0-9a-f]{64}$"}, _EITHER_CASE),
+    Sha256Field: _FieldFormat({"pattern": "^[0-9a-f]{64}$"}, _EITHER_CASE),
 }
-
-
-def find_field_format(hint: object) -> FieldFormat:
-    """Return the format of a field with this type annotation, which may be optional."""
-    for part in (hint, *get_args(hint)):
-        if (field_format := _FIELD_FORMATS.get(part)) is not None:
-            return field_format
-    return FieldFormat({})
 
 
 _RULES: Final = re.compile(r" \([a-z]+-\d[^)]*\)")
@@ -162,26 +146,25 @@ _RULES: Final = re.compile(r" \([a-z]+-\d[^)]*\)")
 
 
 def build_schema(
-    payload: type[Payload], part: api_versions.InterfacePart | None = None, of: Kind | Operation | None = None
+    payload: type[Payload], part: InterfacePart | None = None, code: Kind | Operation | None = None
 ) -> dict[str, Any]:
     """Return the JSON schema of a payload as it is sent.
 
-    With `part` and `of`, the schema includes the interface version that added each field.
+    With `part` and `code`, the schema includes the interface version that added each field.
     """
-    components = msgspec.json.schema_components([payload], schema_hook=_custom_type_schema)[1]
-    schema: dict[str, Any] = components[payload.__name__]
+    name = payload.__name__
+    # Custom field types are strings; `_FIELD_FORMATS` has their patterns.
+    components = msgspec.json.schema_components([payload], schema_hook=lambda _: {"type": "string"})[1]
+    schema: dict[str, Any] = components[name]
     # Later versions may add fields, and receivers ignore unknown ones.
     del schema["additionalProperties"]
-    schema["description"] = _clean_docstring(schema["description"])
+    schema["description"] = _RULES.sub("", schema["description"]).replace("None", "null").replace("?.", "?")
     hints = get_type_hints(payload, include_extras=True)
-    for field in msgspec.structs.fields(payload):
-        since = api_versions.find_first_version(part, of, field.encode_name) if part else None
-        schema["properties"][field.encode_name] = _build_field_schema(
-            schema["properties"][field.encode_name],
-            hints[field.name],
-            meaning=describe_field(payload.__name__, field.encode_name),
-            since=None if since is None else str(since),
-        )
+    for each in msgspec.structs.fields(payload):
+        field = each.encode_name
+        text = _PAYLOAD_FIELD_TEXTS.get((name, field)) or _FIELD_TEXTS[field]
+        since = find_first_version(part, code, field) if part else None
+        _complete_field_schema(schema["properties"][field], hints[each.name], text, since)
     return schema
 
 
@@ -190,76 +173,65 @@ def build_schema_reference(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _custom_type_schema(_kind: type) -> dict[str, Any]:
-    """Return the JSON schema of a custom field type. All are strings; `find_field_format` adds details."""
-    return {"type": "string"}
-
-
-def _build_field_schema(
-    schema: Mapping[str, Any], hint: object, *, meaning: str, since: str | None
-) -> dict[str, Any]:
-    # Keywords next to a `$ref` are ignored, so the values of an enum are inlined.
-    result = {key: value for key, value in schema.items() if key != "$ref"}
+def _complete_field_schema(schema: dict[str, Any], hint: object, text: str, since: Version | None) -> None:
+    """Add description, format and version to the schema of a field with the type annotation `hint`."""
+    schema.pop("$ref", None)  # keywords next to a reference are ignored, so the values of an enum are inlined
     if (values := _find_enum(hint)) is not None:
         is_numeric = issubclass(values, int)
-        result["type"] = "integer" if is_numeric else "string"
-        result["enum"] = sorted(each.value for each in values)
-        meaning = f"{meaning} {describe_enum(values)}." if is_numeric else meaning
-    field_format = find_field_format(hint)
+        schema["type"] = "integer" if is_numeric else "string"
+        schema["enum"] = sorted(each.value for each in values)
+        text = f"{text} {_describe_enum(values)}." if is_numeric else text
+    formats = (_FIELD_FORMATS[part] for part in (hint, *get_args(hint)) if part in _FIELD_FORMATS)
+    field_format = next(formats, _FieldFormat({}))
     if "type" in field_format.schema:
-        result.pop("anyOf", None)
-    texts = [meaning, field_format.tolerated, f"Since version {since}." if since else ""]
-    result |= {**field_format.schema, "description": " ".join(filter(None, texts))}
-    return result | ({"x-since": since} if since else {})
+        schema.pop("anyOf", None)
+    schema |= field_format.schema
+    texts = (text, field_format.tolerated, f"Since version {since}." if since else "")
+    schema["description"] = " ".join(filter(None, texts))
+    if since:
+        schema["x-since"] = str(since)
 
 
 def _find_enum(hint: object) -> type[Enum] | None:
-    """Return the enum in a type annotation, which may be optional; None if it contains no enum."""
+    """Return the enum in a type annotation, which may be optional; None if there is no enum."""
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     return next(filter(None, map(_find_enum, get_args(hint))), None)
 
 
-def _clean_docstring(docstring: str) -> str:
-    return _RULES.sub("", docstring).replace("None", "null").replace("?.", "?")
-
-
 # Envelopes of diagnostics messages: an id with the firmware request, and with the response.
-
-FIRMWARE_QUESTION: Final = "FirmwareCommand"
-FIRMWARE_ANSWER: Final = "FirmwareResponse"
 
 _ID_SCHEMA: Final = {"type": "string", "description": "Chosen by the gateway; repeated in the response."}
 
+FIRMWARE_QUESTION_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
+    "FirmwareCommand": {
+        "title": "FirmwareCommand",
+        "description": "A firmware request with its id.",
+        "type": "object",
+        "properties": {"id": _ID_SCHEMA, "params": build_schema_reference("FirmwareQuestion")},
+        "required": ["id", "params"],
+    },
+    "FirmwareQuestion": build_schema(FirmwareQuestion),
+}
+"""Schemas of a firmware request (firmware-15), by name."""
 
-def build_firmware_question_schemas() -> dict[str, dict[str, Any]]:
-    """Return the schemas of a firmware request (firmware-15)."""
-    inner = FirmwareQuestion.__name__
-    return {
-        FIRMWARE_QUESTION: {
-            "title": FIRMWARE_QUESTION,
-            "description": "A firmware request with its id.",
-            "type": "object",
-            "properties": {"id": _ID_SCHEMA, "params": build_schema_reference(inner)},
-            "required": ["id", "params"],
+FIRMWARE_ANSWER_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
+    "FirmwareResponse": {
+        "title": "FirmwareResponse",
+        "description": "The response to the firmware request with the same id.",
+        "type": "object",
+        "properties": {
+            "id": _ID_SCHEMA,
+            "success": {
+                "type": "boolean",
+                "description": "False: there is no such image, and `result` is absent.",
+            },
+            "result": build_schema_reference("FirmwareAnswer"),
         },
-        inner: build_schema(FirmwareQuestion),
-    }
-
-
-def build_firmware_answer_schemas() -> dict[str, dict[str, Any]]:
-    """Return the schemas of the response to a firmware request (firmware-18, firmware-19)."""
-    inner = FirmwareAnswer.__name__
-    success = {"type": "boolean", "description": "False: there is no such image, and `result` is absent."}
-    return {
-        FIRMWARE_ANSWER: {
-            "title": FIRMWARE_ANSWER,
-            "description": "The response to the firmware request with the same id.",
-            "type": "object",
-            "properties": {"id": _ID_SCHEMA, "success": success, "result": build_schema_reference(inner)},
-            "required": ["id", "success"],
-            "if": {"properties": {"success": {"const": True}}},
-            "then": {"required": ["result"]},
-        },
-        inner: build_schema(FirmwareAnswer),
-    }
+        "required": ["id", "success"],
+        "if": {"properties": {"success": {"const": True}}},
+        "then": {"required": ["result"]},
+    },
+    "FirmwareAnswer": build_schema(FirmwareAnswer),
+}
+"""Schemas of the response to a firmware request (firmware-18, firmware-19), by name."""
