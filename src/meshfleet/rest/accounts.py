@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from meshfleet.rest.bodies import RequestBody, ResponseBody, TimeText
+from meshfleet.rest.bodies import HidesSecrets, RequestBody, ResponseBody, TimeText
 
 TOKEN_LIFETIME: Final = timedelta(minutes=30)
 
@@ -24,31 +24,20 @@ class Role(StrEnum):
         return ranks.index(self) >= ranks.index(other)
 
 
-class Login(RequestBody, frozen=True, kw_only=True):
+class Login(HidesSecrets, RequestBody, frozen=True, kw_only=True):
     """Credentials of a login (auth-1)."""
 
+    shown = ("username",)
     username: str
     password: str
 
-    def __repr__(self) -> str:
-        return f"Login(username={self.username!r}, password=…)"
 
-    def __rich_repr__(self) -> list[tuple[str, str]]:
-        return [("username", self.username)]
-
-
-class LoggedIn(ResponseBody, frozen=True, kw_only=True):
+class LoggedIn(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
     """Access token of a successful login (auth-2)."""
 
     status: Literal["SUCCESS"] = "SUCCESS"
     auth_token: str
     session_id: None = None
-
-    def __repr__(self) -> str:
-        return "LoggedIn(auth_token=…)"
-
-    def __rich_repr__(self) -> list[tuple[str, str]]:
-        return []
 
 
 class Me(ResponseBody, frozen=True, kw_only=True):
@@ -60,17 +49,11 @@ class Me(ResponseBody, frozen=True, kw_only=True):
     kind: Literal["user", "api-key"]
 
 
-class NewPassword(RequestBody, frozen=True, kw_only=True):
+class NewPassword(HidesSecrets, RequestBody, frozen=True, kw_only=True):
     """Change of one's own password (auth-12)."""
 
     current: str
     password: str
-
-    def __repr__(self) -> str:
-        return "NewPassword(…)"
-
-    def __rich_repr__(self) -> list[tuple[str, str]]:
-        return []
 
 
 class User(ResponseBody, frozen=True, kw_only=True):
@@ -89,31 +72,21 @@ class UserPage(ResponseBody, frozen=True, kw_only=True):
     next_token: str | None
 
 
-class NewUser(RequestBody, frozen=True, kw_only=True):
+class NewUser(HidesSecrets, RequestBody, frozen=True, kw_only=True):
     """User to create (auth-21)."""
 
+    shown = ("username", "role")
     username: str
     password: str
     role: Role
 
-    def __repr__(self) -> str:
-        return f"NewUser(username={self.username!r}, role={self.role!r}, password=…)"
 
-    def __rich_repr__(self) -> list[tuple[str, str]]:
-        return [("username", self.username), ("role", self.role)]
-
-
-class UserChange(RequestBody, frozen=True, kw_only=True):
+class UserChange(HidesSecrets, RequestBody, frozen=True, kw_only=True):
     """Changes of a user. Absent fields are unchanged (auth-23)."""
 
+    shown = ("role",)
     role: Role | None = None
     password: str | None = None
-
-    def __repr__(self) -> str:
-        return f"UserChange(role={self.role!r}, password=…)"
-
-    def __rich_repr__(self) -> list[tuple[str, str | None]]:
-        return [("role", self.role)]
 
 
 class NewApiKey(RequestBody, frozen=True, kw_only=True):
@@ -142,20 +115,15 @@ class ApiKeyPage(ResponseBody, frozen=True, kw_only=True):
     next_token: str | None
 
 
-class IssuedApiKey(ResponseBody, frozen=True, kw_only=True):
+class IssuedApiKey(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
     """New API key with its secret, which cannot be read again (auth-24)."""
 
+    shown = ("id", "name")
     id: str
     name: str
     role: Role
     expires_at: TimeText | None
     key: str
-
-    def __repr__(self) -> str:
-        return f"IssuedApiKey(id={self.id!r}, name={self.name!r}, key=…)"
-
-    def __rich_repr__(self) -> list[tuple[str, str]]:
-        return [("id", self.id), ("name", self.name)]
 
 
 class AuditRow(ResponseBody, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -34,6 +34,20 @@ class RequestBody(
 
     Unknown fields are refused: a misspelt one must not count as absent (rest-5).
     """
+
+
+class HidesSecrets:
+    """Mixin of bodies with passwords, tokens or keys: the representation contains only the fields `shown`."""
+
+    __slots__ = ()
+    shown: ClassVar[tuple[str, ...]] = ()
+
+    def __repr__(self) -> str:
+        fields = [f"{name}={value!r}" for name, value in self.__rich_repr__()]
+        return f"{type(self).__name__}({', '.join([*fields, '…'])})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [(name, getattr(self, name)) for name in self.shown]
 
 
 BodyT = TypeVar("BodyT", bound=RequestBody | ResponseBody)

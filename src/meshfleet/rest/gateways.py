@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from meshfleet.rest.bodies import DeviceIdText, MacText, RequestBody, ResponseBody, TimeText
+from meshfleet.rest.bodies import DeviceIdText, HidesSecrets, MacText, RequestBody, ResponseBody, TimeText
 
 
 class NewGateway(RequestBody, frozen=True, kw_only=True):
@@ -24,20 +24,15 @@ class BrokerEndpoint(ResponseBody, frozen=True, kw_only=True):
     tls: bool
 
 
-class GatewayClaim(ResponseBody, frozen=True, kw_only=True):
+class GatewayClaim(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
     """Claimed gateway with its MQTT credentials, which cannot be read again (rest-70, rest-71)."""
 
+    shown = ("mac",)
     mac: str
     device_id: str
     username: str
     password: str
     broker: BrokerEndpoint
-
-    def __repr__(self) -> str:
-        return f"GatewayClaim(mac={self.mac!r}, password=…)"
-
-    def __rich_repr__(self) -> list[tuple[str, str]]:
-        return [("mac", self.mac)]
 
 
 class Gateway(ResponseBody, frozen=True, kw_only=True):

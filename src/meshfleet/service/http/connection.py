@@ -14,15 +14,15 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import httptools
-import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.exceptions import InvalidHandshake
 from websockets.server import ServerProtocol
 
 from meshfleet.rest.live import LIVE_PATH
-from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, Problem
+from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
 from meshfleet.service.http.limits import HTTP_LIMITS
 from meshfleet.service.http.middleware import SECURITY_HEADERS, STRICT_TRANSPORT_SECURITY
+from meshfleet.service.http.problems import encode_problem
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport
@@ -295,7 +295,7 @@ class HttpConnection(HttpToolsProtocol):
         if running is not None and running.response_started:
             self.transport.close()
             return
-        body = _encode_problem(status, code, detail)
+        body = encode_problem(status, code, detail)
         headers = {**_build_headers(body), "connection": "close"}
         lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -369,31 +369,15 @@ async def _answer_upgrade_required(scope: Any, _receive: Any, send: Any) -> None
         detail = "this path is a WebSocket (version 13); send a valid WebSocket handshake"
         extra = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
     else:
-        status, code, detail = (
-            HTTPStatus.METHOD_NOT_ALLOWED,
-            "method-not-allowed",
-            "this method is not allowed here",
-        )
+        status, code = HTTPStatus.METHOD_NOT_ALLOWED, "method-not-allowed"
+        detail = "this method is not allowed here"
         extra = {"allow": ", ".join(_READ_METHODS)}
     if scope["scheme"] == "https":
         extra["strict-transport-security"] = STRICT_TRANSPORT_SECURITY
-    body = _encode_problem(status, code, detail, scope["raw_path"].decode("ascii"))
+    body = encode_problem(status, code, detail, scope["raw_path"].decode("ascii"))
     headers = [(name.encode(), value.encode()) for name, value in {**_build_headers(body), **extra}.items()]
     await send({"type": "http.response.start", "status": status.value, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _encode_problem(status: HTTPStatus, code: str, detail: str, instance: str = "") -> bytes:
-    problem = Problem(
-        type="about:blank",
-        title=status.phrase,
-        status=status,
-        detail=detail,
-        instance=instance,
-        code=code,
-        errors=(),
-    )
-    return msgspec.json.encode(problem)
 
 
 def _build_headers(body: bytes) -> dict[str, str]:

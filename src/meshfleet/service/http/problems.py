@@ -60,31 +60,33 @@ def build_problem_response(request: Request[Any, Any, Any], error: Exception) ->
         case HTTPException() if error.status_code < _INTERNAL:
             status, code, detail = error.status_code, "invalid-request", "the request is malformed"
         case _:
-            status, code, detail = (
-                _INTERNAL,
-                "internal-error",
-                "internal error; see the log of the service",
-            )
+            status, code, detail = _INTERNAL, "internal-error", "internal error; see the log of the service"
     path = request.scope["raw_path"].decode("ascii")
-    if status >= _INTERNAL and not isinstance(
-        error, Unanswered
-    ):  # Unanswered errors are counted where they are raised
+    # Unanswered errors are counted where they are raised.
+    if status >= _INTERNAL and not isinstance(error, Unanswered):
         _log_failure(error, f"{request.method} {path}: {code}")
+    return Response(
+        encode_problem(status, code, detail, path, _list_field_problems(error)),
+        status_code=status,
+        media_type=PROBLEM_MEDIA_TYPE,
+        headers=dict(_build_headers(error)),
+    )
+
+
+def encode_problem(
+    status: int, code: str, detail: str, instance: str = "", errors: tuple[FieldProblem, ...] = ()
+) -> bytes:
+    """Encode the body of a problem response. `instance` is the path of the request."""
     problem = Problem(
         type="about:blank",
         title=HTTPStatus(status).phrase,
         status=status,
         detail=detail,
-        instance=path,
+        instance=instance,
         code=code,
-        errors=_list_field_problems(error),
+        errors=errors,
     )
-    return Response(
-        msgspec.json.encode(problem),
-        status_code=status,
-        media_type=PROBLEM_MEDIA_TYPE,
-        headers=dict(_build_headers(error)),
-    )
+    return msgspec.json.encode(problem)
 
 
 def _log_failure(error: Exception, operation: str) -> None:

@@ -15,8 +15,9 @@ from meshfleet.errors import Unavailable
 from meshfleet.errors.readiness import ReadinessCode
 from meshfleet.rest.operations import Health, NotReady
 from meshfleet.rest.paths import HEALTH_PATH, READINESS_PATH
-from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, Problem
+from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE
 from meshfleet.service.http.middleware import SECURITY_HEADERS
+from meshfleet.service.http.problems import encode_problem
 from meshfleet.service.readiness import READINESS_TEXTS, build_reason
 
 _JSON: Final = "application/json"
@@ -54,13 +55,5 @@ def _build_starting_response(path: str) -> tuple[HTTPStatus, str, bytes]:
     if path == READINESS_PATH:
         unready = NotReady(status="unavailable", reasons=(build_reason(ReadinessCode.STARTING),))
         return _UNAVAILABLE, _JSON, msgspec.json.encode(unready)
-    problem = Problem(
-        type="about:blank",
-        title=_UNAVAILABLE.phrase,
-        status=_UNAVAILABLE,
-        detail=READINESS_TEXTS[ReadinessCode.STARTING],
-        instance="",
-        code=Unavailable.code,
-        errors=(),
-    )
-    return _UNAVAILABLE, PROBLEM_MEDIA_TYPE, msgspec.json.encode(problem)
+    problem = encode_problem(_UNAVAILABLE, Unavailable.code, READINESS_TEXTS[ReadinessCode.STARTING])
+    return _UNAVAILABLE, PROBLEM_MEDIA_TYPE, problem
