@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshfleet.errors import FleetError
+from meshfleet.errors import Fault, FleetError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ class MalformedSite(FleetError):
     def __init__(self, source: str, faults: Sequence[tuple[str, str]]) -> None:
         super().__init__(source, faults)
         self.source = source
-        self.faults = tuple(faults)
+        self.faults = tuple(Fault(*each) for each in faults)
 
     def __str__(self) -> str:
         return "\n".join(f"{self.source}: {where}: {reason}" for where, reason in self.faults)

@@ -17,13 +17,13 @@ class CatalogueEntry(ResponseBody, frozen=True, kw_only=True):
     identifier: IdentifierText
     name: str
     kinds: list[Literal["property", "measurement", "event", "command", "internal"]]
-    """Several if devices differ."""
+    """Kinds of the identifier; several if devices differ."""
     type: str
-    """Layout of its values in the notation of the catalogue; `raw` if unknown."""
+    """Layout of the values in the notation of the catalogue; `raw` if unknown."""
     unit: str | None
-    """None if it has no unit."""
+    """Unit of the values; None if they have no unit."""
     access: Literal["r", "w", "rw"] | None
-    """Operations that requests may use; None if it is only reported."""
+    """Operations that requests may use; None if the identifier is only reported."""
     note: str | None
 
 
@@ -32,7 +32,7 @@ class Product(ResponseBody, frozen=True, kw_only=True):
 
     model_number: Annotated[str, Meta(pattern="^[0-9A-F]{4}$")]
     variant: int | None
-    """None if the model number alone identifies the product."""
+    """Variant of the model; None if the model number alone identifies the product."""
     name: str
 
 

@@ -27,12 +27,12 @@ class Firmware(ResponseBody, frozen=True, kw_only=True):
     type: Literal[1, 2]
     """1 is a Nordic distribution package or a bare image, 2 a RAUC bundle (firmware-17)."""
     bare: bool = False
-    """Whether it is an image without a package, so that the uploader states its model and version."""
+    """Whether the file is an image without a package: the uploader stated its model and version."""
     file_name: str
     size: int
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     hardware_versions: list[str]
-    """Hardware versions that it supports, as devices report them; empty for any."""
+    """Hardware versions that the image supports, as devices report them; empty for any."""
     min_version: VersionText | None
     """Oldest installed version from which a device can be updated; None for any."""
     notes: str

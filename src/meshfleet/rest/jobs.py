@@ -225,7 +225,7 @@ class GatewayCounts(ResponseBody, frozen=True, kw_only=True):
     gateway: MacText | None
     """Null if the gateway is unknown."""
     counts: dict[ExecutionState, int]
-    """Only states that occur."""
+    """Number of executions by state, without states that do not occur."""
 
 
 class JobSummary(ResponseBody, frozen=True, kw_only=True):
@@ -240,8 +240,8 @@ class JobSummary(ResponseBody, frozen=True, kw_only=True):
     waiting: dict[str, int]
     """Numbers of queued executions by the text of their `waitingFor`."""
     gateways: list[GatewayCounts]
-    """At most 100 gateways, those with the most unfinished executions first. The last may be null:
-    unknown."""
+    """At most 100 gateways, those with the most unfinished executions first. The last may be
+    executions without a known gateway."""
     gateway_count: int
     """Number of all gateways of the job."""
 
@@ -262,7 +262,7 @@ class Transition(ResponseBody, frozen=True, kw_only=True):
     """State transition of an execution."""
 
     from_: ExecutionState | None = field(name="from")
-    """Null for the first state."""
+    """State before the transition; null if there was none."""
     to: ExecutionState
     time: TimeText
     attempt: int
@@ -278,7 +278,7 @@ class ExecutionDetail(Execution, frozen=True, kw_only=True):
     evidence: list[Evidence]
     """Reports and responses that did not cause a transition by themselves."""
     later: list[Evidence]
-    """Reports and responses that arrived after the end, and changed nothing."""
+    """Reports and responses that arrived after the end of the execution, and changed nothing."""
 
 
 class Refusal(ResponseBody, frozen=True, kw_only=True):
@@ -288,7 +288,7 @@ class Refusal(ResponseBody, frozen=True, kw_only=True):
     reason: str
     count: int
     device_ids: list[DeviceIdText]
-    """Some of these devices."""
+    """Some of the devices that would not be updated for this reason."""
 
 
 class DryRun(ResponseBody, frozen=True, kw_only=True):

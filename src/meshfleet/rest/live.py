@@ -85,7 +85,7 @@ class LiveGateway(Gateway, frozen=True, kw_only=True):
     cause: str
     """Cause of the change: `connected`, `disconnected`, `claimed` or `renamed`; there may be more."""
     devices: int
-    """Number of devices that changed with it. They have no events of their own."""
+    """Number of devices that changed with the gateway. They have no events of their own."""
 
 
 class ReleasedGateway(ResponseBody, frozen=True, kw_only=True):

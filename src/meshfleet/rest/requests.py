@@ -141,7 +141,7 @@ class RequestRecord(ResponseBody, frozen=True, kw_only=True):
     state: RequestState
     device: DeviceIdText
     gateway: MacText | None
-    """Null if it was not sent."""
+    """Gateway that the request was sent to; null if it was not sent."""
     by: str
     """Account that sent the request."""
     requested_at: TimeText

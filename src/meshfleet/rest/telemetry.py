@@ -92,7 +92,7 @@ class Series(ResponseBody, frozen=True, kw_only=True):
     complete_up_to: TimeText | None
     """Time up to which no sample is missing; None if unknown."""
     gap_checked: bool | None
-    """Whether `seq` shows which samples are missing; None if its samples are not acknowledged."""
+    """Whether `seq` shows which samples are missing; None if the samples are not acknowledged."""
     items: list[Bucket]
 
 

@@ -77,23 +77,18 @@ def add_ingest_metrics(metrics: Metrics, counters: IngestCounters) -> None:
 
 def add_backfill_metrics(metrics: Metrics, acknowledger: SampleAcknowledger) -> None:
     """Add the metrics of sample acknowledgments and gaps."""
+    gauge, counter = metrics.add_gauge, metrics.add_counter
     gaps, counts = acknowledger.gap_index, acknowledger.counts
-    metrics.add_gauge(
-        "holes", "Gaps in series of samples.", lambda: {"open": gaps.open, "lost": gaps.lost}, "state"
-    )
-    metrics.add_gauge(
-        "acknowledged_series", "Series whose samples are acknowledged.", lambda: len(acknowledger.series)
-    )
-    metrics.add_gauge(
+    gauge("holes", "Gaps in series of samples.", lambda: {"open": gaps.open, "lost": gaps.lost}, "state")
+    gauge("acknowledged_series", "Series whose samples are acknowledged.", lambda: len(acknowledger.series))
+    gauge(
         "series_unchecked",
         "Series without gap checks because their `seq` does not count samples.",
         lambda: gaps.unchecked,
     )
-    metrics.add_counter("acks", "Acknowledgments of samples.", lambda: counts.sent)
-    metrics.add_counter(
-        "backfills", "Acknowledgments that requested missing samples.", lambda: counts.backfills
-    )
-    metrics.add_counter("holes_found", "Gaps found.", lambda: counts.gaps)
+    counter("acks", "Acknowledgments of samples.", lambda: counts.sent)
+    counter("backfills", "Acknowledgments that requested missing samples.", lambda: counts.backfills)
+    counter("holes_found", "Gaps found.", lambda: counts.gaps)
 
 
 def add_gateway_metrics(metrics: Metrics, versions: GatewayVersions) -> None:
@@ -107,19 +102,16 @@ def add_gateway_metrics(metrics: Metrics, versions: GatewayVersions) -> None:
 
 def add_presence_metrics(metrics: Metrics, tracker: PresenceTracker) -> None:
     """Add the metrics of connected devices and gateways, and of the clocks of gateways."""
+    gauge, counter = metrics.add_gauge, metrics.add_counter
     clocks = tracker.clocks
-    metrics.add_gauge(
-        "gateways_connected", "Gateways that are connected.", lambda: tracker.connected_gateway_count
-    )
-    metrics.add_gauge(
-        "clocks_wrong", "Gateways whose clocks are known to be wrong.", lambda: len(clocks.shifts)
-    )
-    metrics.add_gauge(
+    gauge("gateways_connected", "Gateways that are connected.", lambda: tracker.connected_gateway_count)
+    gauge("clocks_wrong", "Gateways whose clocks are known to be wrong.", lambda: len(clocks.shifts))
+    gauge(
         "clock_offset_max_seconds",
         "Largest known offset of a gateway's clock, ahead or behind.",
         lambda: max(map(abs, clocks.offsets.values()), default=0) / 1000,
     )
-    metrics.add_counter(
+    counter(
         "connectivity_changes",
         "Connections and disconnections of devices and gateways.",
         lambda: tracker.change_counts,
@@ -131,30 +123,31 @@ def add_request_metrics(
     metrics: Metrics, rpc: RpcClient, dispatcher: RequestDispatcher, history: RequestHistory
 ) -> None:
     """Add the metrics of requests to gateways and devices."""
-    metrics.add_counter(
+    gauge, counter = metrics.add_gauge, metrics.add_counter
+    counter(
         "requests",
         "Requests over REST, by operation and outcome.",
         lambda: dispatcher.outcomes,
         "operation",
         "outcome",
     )
-    metrics.add_counter(
+    counter(
         "responses",
         "Responses of gateways, by how they matched a request.",
         lambda: rpc.response_counts,
         "fate",
     )
-    metrics.add_counter(
+    counter(
         "requests_unrecorded",
         "Requests missing in the history: the database was unavailable for too long or rejected them.",
         lambda: history.dropped,
     )
-    metrics.add_gauge(
+    gauge(
         "requests_pending",
         "Requests waiting for their responses, from REST, jobs and the service itself.",
         lambda: rpc.pending,
     )
-    metrics.add_gauge(
+    gauge(
         "requests_queued",
         "Pending requests that wait in the queue of a gateway and are not sent yet.",
         lambda: rpc.queued,
@@ -173,13 +166,12 @@ def add_firmware_metrics(metrics: Metrics, handler: ImageRequestHandler) -> None
 
 def add_live_metrics(metrics: Metrics, hub: EventHub) -> None:
     """Add the metrics of live events."""
+    gauge, counter = metrics.add_gauge, metrics.add_counter
 
     def count_subscribers() -> dict[str, float]:
         sockets = sum(each.encoder is encode_websocket_frame for each in list(hub.subscribers))
         return {"websocket": sockets, "stream": len(hub.subscribers) - sockets}
 
-    metrics.add_gauge("live_listeners", "Connected subscribers of live events.", count_subscribers, "door")
-    metrics.add_counter("live_events", "Published live events.", lambda: hub.published, "type")
-    metrics.add_counter(
-        "live_resyncs", "Resyncs sent to single subscribers that missed events.", lambda: hub.resyncs
-    )
+    gauge("live_listeners", "Connected subscribers of live events.", count_subscribers, "door")
+    counter("live_events", "Published live events.", lambda: hub.published, "type")
+    counter("live_resyncs", "Resyncs sent to single subscribers that missed events.", lambda: hub.resyncs)

@@ -54,10 +54,11 @@ _RETIRED: Final = {
 """Settings of earlier versions that are now ignored with a warning, and the reason."""
 
 
-class RawSetting(NamedTuple):
-    """Value of a setting before parsing. `origin` names the flag, variable or file in error messages."""
+class _RawSetting(NamedTuple):
+    """Value of a setting before parsing."""
 
     origin: str
+    """Flag, environment variable or file and key, for error messages."""
     raw: object
 
     def to_text(self, setting: Setting) -> str:
@@ -78,21 +79,20 @@ class RawSetting(NamedTuple):
         )
 
 
-def read_flags(flags: Mapping[str, str]) -> dict[str, RawSetting]:
-    """Return the settings given by flags. `flags` has the names of settings as keys."""
-    return {each.name: RawSetting(each.flag, flags[each.name]) for each in SETTINGS if each.name in flags}
+def _read_sources(
+    flags: Mapping[str, str], variables: Mapping[str, str], file: Path | None, faults: list[Fault]
+) -> dict[str, _RawSetting]:
+    """Return all given settings by name. Append the faults of the file to `faults`."""
+    given = _read_file(file, faults)
+    for each in SETTINGS:
+        if text := variables.get(each.variable):
+            given[each.name] = _RawSetting(each.variable, text)
+        if each.name in flags:
+            given[each.name] = _RawSetting(each.flag, flags[each.name])
+    return given
 
 
-def read_variables(variables: Mapping[str, str]) -> dict[str, RawSetting]:
-    """Return the settings given by environment variables; empty variables are ignored."""
-    return {
-        each.name: RawSetting(each.variable, text)
-        for each in SETTINGS
-        if (text := variables.get(each.variable))
-    }
-
-
-def find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
+def _find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
     """Yield a fault for each environment variable whose name is similar to that of a setting.
 
     A misspelled variable must not be ignored: the service could open the wrong database, for example. Log a
@@ -107,11 +107,7 @@ def find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
             yield Fault(name, f"unknown setting; did you mean {near[0]}?")
 
 
-def read_file(file: Path | None, faults: list[Fault]) -> dict[str, RawSetting]:
-    """Return the settings in a file, by name. Append the faults of the file to `faults`.
-
-    If `file` is None, read `meshfleet.toml` in the working directory if it exists.
-    """
+def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]:
     if file is None and not _FILE.exists():
         return {}
     path = file or _FILE
@@ -129,7 +125,7 @@ def read_file(file: Path | None, faults: list[Fault]) -> dict[str, RawSetting]:
         for name in found
         if name not in known
     ]
-    return {name: RawSetting(f"{path}: {name}", raw) for name, raw in found.items() if name in known}
+    return {name: _RawSetting(f"{path}: {name}", raw) for name, raw in found.items() if name in known}
 
 
 def _parse_toml(path: Path) -> dict[str, object]:
@@ -163,8 +159,8 @@ def load_settings(
     `meshfleet.toml` in the working directory if it exists. Raise `WrongSettings` with all faults.
     """
     faults: list[Fault] = []
-    given = read_file(file, faults) | read_variables(variables) | read_flags(flags)
-    faults += find_misspelled_variables(variables)
+    given = _read_sources(flags, variables, file, faults)
+    faults += _find_misspelled_variables(variables)
     values = _parse_values(given, faults)
     faults += _check_tls_complete(given, values)
     faults += _check_certificate(given, values.get("tls_cert"), values.get("tls_key"))
@@ -179,10 +175,10 @@ def list_given_names(
     flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path | None = None
 ) -> frozenset[str]:
     """Return the names of the settings given by flags, variables or a file. All others have defaults."""
-    return frozenset(read_file(file, []) | read_variables(variables) | read_flags(flags))
+    return frozenset(_read_sources(flags, variables, file, []))
 
 
-def _parse_values(given: Mapping[str, RawSetting], faults: list[Fault]) -> dict[str, Any]:
+def _parse_values(given: Mapping[str, _RawSetting], faults: list[Fault]) -> dict[str, Any]:
     """Parse the given settings. Return their values by `Setting.attribute_path`; add faults to `faults`."""
     values = {}
     for setting in SETTINGS:
@@ -209,7 +205,7 @@ def _build_settings(values: Mapping[str, Any]) -> Settings:
 # --- Checks across settings ---
 
 
-def _check_tls_complete(given: Mapping[str, RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
+def _check_tls_complete(given: Mapping[str, _RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield a fault if only one of certificate and key is given, or MQTT over TLS is on without them."""
     for one, other in (("tls-cert", "tls-key"), ("tls-key", "tls-cert")):
         if one in given and other not in given:
@@ -220,7 +216,7 @@ def _check_tls_complete(given: Mapping[str, RawSetting], values: Mapping[str, An
 
 
 def _check_certificate(
-    given: Mapping[str, RawSetting], certificate: Path | None, key: Path | None
+    given: Mapping[str, _RawSetting], certificate: Path | None, key: Path | None
 ) -> Iterator[Fault]:
     """Yield a fault if the certificate and key cannot be loaded or do not match."""
     if certificate is None or key is None:
@@ -234,7 +230,7 @@ def _check_certificate(
         yield Fault(given["tls-cert"].origin, f"is not a certificate with its key in PEM: {reason}")
 
 
-def _check_broker_mode(given: Mapping[str, RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
+def _check_broker_mode(given: Mapping[str, _RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield a fault for each setting that does not apply to the kind of broker in use."""
     if "broker" in given and "external_broker" not in values:
         return  # the setting is invalid, so the mode is not known
@@ -250,7 +246,7 @@ def _check_broker_mode(given: Mapping[str, RawSetting], values: Mapping[str, Any
             yield Fault(given[name].origin, reason)
 
 
-def _check_broker_ca(given: Mapping[str, RawSetting], authorities: Path | None) -> Iterator[Fault]:
+def _check_broker_ca(given: Mapping[str, _RawSetting], authorities: Path | None) -> Iterator[Fault]:
     """Yield a fault if the file of certificate authorities contains no valid certificates."""
     if authorities is None:
         return

@@ -68,6 +68,14 @@ class Setting(NamedTuple):
 _DEFAULTS: Final = Settings()
 
 
+def _listener_setting(name: str, help_text: str) -> Setting:
+    return Setting(name, parsers.parse_listen_address_or_off, "HOST:PORT", help_text)
+
+
+def _file_setting(name: str, help_text: str) -> Setting:
+    return Setting(name, parsers.parse_readable_file, "FILE", help_text)
+
+
 def _limit_setting(
     name: str, form: str, help_text: str, *, least: int = 1, most: int = parsers.MAX_NUMBER
 ) -> Setting:
@@ -83,29 +91,14 @@ SETTINGS: Final = (
         "data", parsers.parse_path, "DIR", "Data directory for the database, firmware images and secrets."
     ),
     Setting(
-        "http",
-        parsers.parse_listen_address,
-        "HOST:PORT",
-        "HTTP listen address; port 0 selects a free port.",
+        "http", parsers.parse_listen_address, "HOST:PORT", "HTTP listen address; port 0 selects a free port."
     ),
-    Setting(
+    _listener_setting(
         "mqtt",
-        parsers.parse_listen_address_or_off,
-        "HOST:PORT",
         "MQTT listen address, or off; port 0 selects a free port. Always off with an external --broker.",
     ),
-    Setting(
-        "mqtt-tls",
-        parsers.parse_listen_address_or_off,
-        "HOST:PORT",
-        "MQTT over TLS listen address, or off; needs --tls-cert and --tls-key.",
-    ),
-    Setting(
-        "mqtt-ws",
-        parsers.parse_listen_address_or_off,
-        "HOST:PORT",
-        "MQTT over WebSocket listen address, or off; uses TLS with --tls-cert.",
-    ),
+    _listener_setting("mqtt-tls", "MQTT over TLS listen address, or off; needs --tls-cert and --tls-key."),
+    _listener_setting("mqtt-ws", "MQTT over WebSocket listen address, or off; uses TLS with --tls-cert."),
     Setting(
         "broker",
         parsers.parse_broker,
@@ -113,10 +106,8 @@ SETTINGS: Final = (
         "embedded (default), or the URL of an external broker: mqtt[s]://[user[:password]@]host[:port]",
         attribute="external_broker",
     ),
-    Setting(
+    _file_setting(
         "broker-ca",
-        parsers.parse_readable_file,
-        "FILE",
         "PEM file with the certificate authorities of an mqtts:// broker. Default: those of the system.",
     ),
     Setting(
@@ -132,22 +123,10 @@ SETTINGS: Final = (
         "Broker URL given to gateways (mqtt:// or mqtts://)."
         " Default: --broker, else --mqtt-tls, else --mqtt.",
     ),
-    Setting(
-        "topic-prefix",
-        parsers.parse_topic_prefix,
-        "TEXT",
-        "Prefix of all topics, as in TEXT/mt/…",
-    ),
+    Setting("topic-prefix", parsers.parse_topic_prefix, "TEXT", "Prefix of all topics, as in TEXT/mt/…"),
     Setting("database", parsers.parse_database, "URL", "sqlite (in the data directory) or postgresql://…"),
-    Setting(
-        "tls-cert",
-        parsers.parse_readable_file,
-        "FILE",
-        "PEM file with the TLS certificate of the service and its chain.",
-    ),
-    Setting(
-        "tls-key", parsers.parse_readable_file, "FILE", "PEM file with the private key of the certificate."
-    ),
+    _file_setting("tls-cert", "PEM file with the TLS certificate of the service and its chain."),
+    _file_setting("tls-key", "PEM file with the private key of the certificate."),
     Setting(
         "trusted-proxies",
         parsers.parse_networks,

@@ -19,7 +19,7 @@ from meshfleet.service.audit import log as audit
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import ColumnElement, Connection, Row
 
 API_KEY_PREFIX: Final = "mfk_"
 """Prefix of every key, so that this service and secret scanners recognize it."""
@@ -70,9 +70,8 @@ class ApiKeyHolder(NamedTuple):
 
 def find_api_key_holder(connection: Connection, key: str, *, now: int) -> ApiKeyHolder | None:
     """Return the actor of an API key; None if the key does not exist or has expired."""
-    is_valid = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
     query = select(api_key.c.name, api_key.c.role, api_key.c.expires_at).where(
-        api_key.c.hash == hash_credential(key), is_valid
+        api_key.c.hash == hash_credential(key), _is_valid(now)
     )
     row = connection.execute(query).first()
     if row is None:
@@ -91,8 +90,9 @@ def load_api_key_credentials(
     connection: Connection, names: Collection[str], *, now: int
 ) -> dict[str, ApiKeyCredential]:
     """Return hash and role of the API keys with these names, by name. Leave out expired keys."""
-    is_valid = or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
-    query = select(api_key.c.name, api_key.c.hash, api_key.c.role).where(api_key.c.name.in_(names), is_valid)
+    query = select(api_key.c.name, api_key.c.hash, api_key.c.role).where(
+        api_key.c.name.in_(names), _is_valid(now)
+    )
     return {row.name: ApiKeyCredential(row.hash, Role(row.role)) for row in connection.execute(query)}
 
 
@@ -109,6 +109,10 @@ def delete_api_key(connection: Connection, identity: str, *, by: Actor, now: int
     if name is None:
         raise NotFound("API key not found")
     audit.record_change(connection, by, "api-key.revoke", name, now=now)
+
+
+def _is_valid(now: int) -> ColumnElement[bool]:
+    return or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
 
 
 def _to_api_key(row: Row[Any]) -> ApiKey:

@@ -141,9 +141,9 @@ class Logins:
             hashed = await self._verify_password(username, password, network)
         if hashed is None:
             self._metrics.count_login("failed")
-            raise (
-                TooManyAttempts(decision.wait_if_failed) if decision.wait_if_failed else _wrong_credentials()
-            )
+            if decision.wait_if_failed:
+                raise TooManyAttempts(decision.wait_if_failed)
+            raise WrongCredentials("wrong user name or password")
         self._metrics.count_login("succeeded")
         return hashed
 
@@ -172,10 +172,6 @@ def normalize_username(name: str) -> str:
         return parse_username(name)
     except MalformedText:
         return f"?{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
-
-
-def _wrong_credentials() -> WrongCredentials:
-    return WrongCredentials("wrong user name or password")
 
 
 def _require_session(actor: Actor) -> str:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from litestar import Router, get
 
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, IdentifierAccess, IdentifierDefinition
-from meshfleet.protocol.products import NamedProduct, list_named_products
+from meshfleet.protocol.products import list_named_products
 from meshfleet.rest.catalogue import Catalogue, CatalogueEntry, Product
 
 _ACCESS: Final[Mapping[IdentifierAccess, Literal["r", "w", "rw"] | None]] = {
@@ -33,7 +33,10 @@ def _build_catalogue() -> Catalogue:
         identifiers=[
             _to_catalogue_entry(each) for each in sorted(BUILTIN_CATALOGUE, key=lambda entry: entry.id)
         ],
-        products=[_to_product(each) for each in list_named_products()],
+        products=[
+            Product(model_number=each.model, variant=each.variant, name=each.name)
+            for each in list_named_products()
+        ],
     )
 
 
@@ -47,10 +50,6 @@ def _to_catalogue_entry(entry: IdentifierDefinition) -> CatalogueEntry:
         access=_ACCESS[entry.access],
         note=entry.note or None,
     )
-
-
-def _to_product(product: NamedProduct) -> Product:
-    return Product(model_number=product.model, variant=product.variant, name=product.name)
 
 
 router = Router("/api/v1/catalogue", route_handlers=[show_catalogue], tags=["Catalogue"])

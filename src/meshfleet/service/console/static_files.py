@@ -123,7 +123,7 @@ class ConsoleMiddleware:
         self._static_files = static_files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. HEAD arrives as GET, because `OuterMiddleware` has replaced the method."""
+        """Serve a file of the console. `MetricsAndLimitsMiddleware` has replaced the method HEAD by GET."""
         if scope["type"] != ScopeType.HTTP or (page := self._find_file(scope["path"])) is None:
             await self._app(scope, receive, send)
             return

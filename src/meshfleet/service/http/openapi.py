@@ -92,8 +92,9 @@ def build_openapi_document(
                 parameter["schema"] = _without_null(parameter["schema"])
             _close_body(document, operation)
             operation["summary"] = operation["description"].partition(".")[0]
-            _add_security(operation, REQUIRED_ROLES[name])
-            _add_problems(operation, REQUIRED_ROLES[name], handlers[name])
+            required = REQUIRED_ROLES[name]
+            operation["security"] = [] if required is PUBLIC else [{"token": []}]
+            _add_problems(operation, required, handlers[name])
     return document
 
 
@@ -142,10 +143,6 @@ def _build_placeholder() -> Callable[[], None]:
     Each argument needs its own: Litestar rejects one provider for two names.
     """
     return lambda: None
-
-
-def _add_security(operation: dict[str, Any], required: Role | None) -> None:
-    operation["security"] = [] if required is PUBLIC else [{"token": []}]
 
 
 def _add_problems(operation: dict[str, Any], required: Role | None, handler: HTTPRouteHandler) -> None:

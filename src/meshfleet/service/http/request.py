@@ -15,7 +15,7 @@ from meshfleet.service.actor import Actor
 # Paths are decoded segment by segment: an encoded slash in a label does not separate segments (rest-68).
 
 _NUL: Final = "\0"
-"""Also stands for path segments that are not UTF-8; `decode_segment` rejects both."""
+"""NUL character. It replaces path segments that are not UTF-8, and `decode_segment` rejects it."""
 
 
 def decode_path(raw: bytes) -> str:
