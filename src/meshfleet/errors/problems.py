@@ -5,21 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.errors import (
-    BodyTooLarge,
-    Conflict,
-    ImageDamaged,
-    NotAllowed,
-    NotFound,
-    NotLoggedIn,
-    Refused,
-    RequestTimeout,
-    SamplesDamaged,
-    TooManyAttempts,
-    Unanswered,
-    Unavailable,
-    UnsupportedMediaType,
-)
+from meshfleet import errors
 from meshfleet.errors.protocol import GatewayTooOld, MalformedInput
 
 if TYPE_CHECKING:
@@ -28,27 +14,27 @@ if TYPE_CHECKING:
     from meshfleet.errors import FleetError, ProblemDetails
 
 _SERVICE_ERRORS: Final[tuple[type[FleetError], ...]] = (
-    Refused,
-    Unavailable,
-    Unanswered,
+    errors.Refused,
+    errors.Unavailable,
+    errors.Unanswered,
     MalformedInput,
     GatewayTooOld,
-    SamplesDamaged,
-    ImageDamaged,
+    errors.SamplesDamaged,
+    errors.ImageDamaged,
 )
 """Errors that a service can report over REST. All others are local to one process."""
 
 _BY_STATUS: Final[Mapping[int, type[FleetError]]] = {
     each.http: each
     for each in (
-        NotLoggedIn,
-        NotAllowed,
-        NotFound,
-        RequestTimeout,
-        Conflict,
-        BodyTooLarge,
-        UnsupportedMediaType,
-        TooManyAttempts,
+        errors.NotLoggedIn,
+        errors.NotAllowed,
+        errors.NotFound,
+        errors.RequestTimeout,
+        errors.Conflict,
+        errors.BodyTooLarge,
+        errors.UnsupportedMediaType,
+        errors.TooManyAttempts,
     )
 }
 _INTERNAL: Final = 500
@@ -60,7 +46,7 @@ def decode_problem(code: str, status: int, problem: ProblemDetails) -> FleetErro
 
 
 def _select_by_status(status: int) -> type[FleetError]:
-    return _BY_STATUS.get(status, Unavailable if status >= _INTERNAL else Refused)
+    return _BY_STATUS.get(status, errors.Unavailable if status >= _INTERNAL else errors.Refused)
 
 
 @cache

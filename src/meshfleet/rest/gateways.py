@@ -49,7 +49,7 @@ class Gateway(ResponseBody, frozen=True, kw_only=True):
     device_count: int
     reports_per_minute: float
     clock_offset: float | None = None
-    """Seconds that the gateway's clock is ahead of the service, negative if behind; None if unknown (rest-75)."""
+    """Seconds by which the gateway's clock is ahead of the service (negative: behind); None if unknown."""
 
 
 class GatewayPage(ResponseBody, frozen=True, kw_only=True):

@@ -8,19 +8,7 @@ from meshfleet.db import Database
 from meshfleet.errors import Fault, InvalidRequest, NotFound
 from meshfleet.errors.protocol import MalformedText
 from meshfleet.protocol.times import parse_millis
-from meshfleet.rest.accounts import (
-    ApiKeyPage,
-    IssuedApiKey,
-    LoggedIn,
-    Login,
-    Me,
-    NewApiKey,
-    NewPassword,
-    NewUser,
-    User,
-    UserChange,
-    UserPage,
-)
+from meshfleet.rest import accounts as bodies
 from meshfleet.rest.inputs import parse_key_name, parse_password, parse_username
 from meshfleet.service.accounts import api_key_store, user_store
 from meshfleet.service.accounts.bearer import BearerAuthenticator
@@ -42,20 +30,20 @@ async def list_keys(
     pages: Given[PageTokens],
     limit: Given[int],
     next_token: NextToken = None,
-) -> ApiKeyPage:
+) -> bodies.ApiKeyPage:
     """List API keys by name. The secret keys are not included."""
     after = pages.decode_start("api-keys", next_token, start="")
     found = await database.read(api_key_store.list_api_keys, after=after, limit=limit + 1)
-    return ApiKeyPage(**pages.build_page("api-keys", found, limit, lambda last: (last.name,)))
+    return bodies.ApiKeyPage(**pages.build_page("api-keys", found, limit, lambda last: (last.name,)))
 
 
 @post(problems=(409,))
 async def issue_key(
-    data: JSONBody[NewApiKey],
+    data: JSONBody[bodies.NewApiKey],
     actor: Given[Actor],
     database: Given[Database],
     now: Given[Now],
-) -> IssuedApiKey:
+) -> bodies.IssuedApiKey:
     """Create an API key for a program. The response is the only one that contains the key."""
     created_at = now()
     return await database.write(
@@ -104,21 +92,21 @@ async def list_users(
     pages: Given[PageTokens],
     limit: Given[int],
     next_token: NextToken = None,
-) -> UserPage:
+) -> bodies.UserPage:
     """List users by name."""
     after = pages.decode_start("users", next_token, start="")
     found = await database.read(user_store.list_users, after=after, limit=limit + 1)
-    return UserPage(**pages.build_page("users", found, limit, lambda last: (last.username,)))
+    return bodies.UserPage(**pages.build_page("users", found, limit, lambda last: (last.username,)))
 
 
 @post(problems=(409, 429))
 async def create_user(
-    data: JSONBody[NewUser],
+    data: JSONBody[bodies.NewUser],
     actor: Given[Actor],
     database: Given[Database],
     passwords: Given[PasswordVerifier],
     now: Given[Now],
-) -> User:
+) -> bodies.User:
     """Create a user."""
     username, password = parse_username(data.username), parse_password(data.password)
     hashed = await passwords.hash(password)
@@ -128,7 +116,7 @@ async def create_user(
 
 
 @get("/{username:str}")
-async def show_user(username: FromPath[str], database: Given[Database]) -> User:
+async def show_user(username: FromPath[str], database: Given[Database]) -> bodies.User:
     """Get a user."""
     return await database.read(user_store.load_user, _parse_username_segment(username))
 
@@ -136,13 +124,13 @@ async def show_user(username: FromPath[str], database: Given[Database]) -> User:
 @put("/{username:str}", problems=(409, 429))
 async def change_user(
     username: FromPath[str],
-    data: JSONBody[UserChange],
+    data: JSONBody[bodies.UserChange],
     actor: Given[Actor],
     database: Given[Database],
     passwords: Given[PasswordVerifier],
     authenticator: Given[BearerAuthenticator],
     now: Given[Now],
-) -> User:
+) -> bodies.User:
     """Change the role or the password of a user. A new password ends all sessions of the user."""
     name = _parse_username_segment(username)
     hashed = None if data.password is None else await passwords.hash(parse_password(data.password))
@@ -181,13 +169,13 @@ user_router = Router(
 
 
 @post("/login", status_code=200, problems=(401, 429))
-async def log_in(data: JSONBody[Login], request: ApiRequest, logins: Given[Logins]) -> LoggedIn:
+async def log_in(data: JSONBody[bodies.Login], request: ApiRequest, logins: Given[Logins]) -> bodies.LoggedIn:
     """Log in with user name and password. The access token is valid for 30 minutes."""
     return await logins.log_in(data, get_client_address(request.scope))
 
 
 @post("/refresh", status_code=200, problems=(409,))
-async def refresh(actor: Given[Actor], logins: Given[Logins]) -> LoggedIn:
+async def refresh(actor: Given[Actor], logins: Given[Logins]) -> bodies.LoggedIn:
     """Exchange a valid access token for a new one, until 12 hours after the login."""
     return await logins.refresh(actor)
 
@@ -199,13 +187,17 @@ async def log_out(actor: Given[Actor], logins: Given[Logins]) -> None:
 
 
 @get("/me")
-async def me(actor: Given[Actor]) -> Me:
+async def me(actor: Given[Actor]) -> bodies.Me:
     """Get the user or API key of the request, with its role."""
-    return Me(username=actor.name, role=actor.role, kind="api-key" if actor.kind == "api-key" else "user")
+    return bodies.Me(
+        username=actor.name, role=actor.role, kind="api-key" if actor.kind == "api-key" else "user"
+    )
 
 
 @put("/password", status_code=204, problems=(409, 429))
-async def change_password(data: JSONBody[NewPassword], actor: Given[Actor], logins: Given[Logins]) -> None:
+async def change_password(
+    data: JSONBody[bodies.NewPassword], actor: Given[Actor], logins: Given[Logins]
+) -> None:
     """Change your own password. All your other sessions end."""
     await logins.change_password(actor, data)
 
