@@ -55,34 +55,26 @@ def _build_operation(
     description: str,
     reply: ChannelDescription | None = None,
 ) -> dict[str, Any]:
-    return {
+    references = _refer_to(channel)
+    operation = {
         "action": action,
-        "channel": _build_channel_reference(channel),
+        "channel": references["channel"],
         "title": f"{action} {channel.name}".replace("-", " ").capitalize(),
         "summary": channel.message.summary,
         "description": description,
         "tags": [{"name": channel.message.tag}],
         "bindings": _BINDINGS,
-        "messages": [_build_message_reference(channel)],
-        **(
-            {
-                "reply": {
-                    "channel": _build_channel_reference(reply),
-                    "messages": [_build_message_reference(reply)],
-                }
-            }
-            if reply
-            else {}
-        ),
+        "messages": references["messages"],
     }
+    return operation | ({"reply": _refer_to(reply)} if reply else {})
 
 
-def _build_channel_reference(channel: ChannelDescription) -> dict[str, str]:
-    return {"$ref": f"#/channels/{channel.name}"}
-
-
-def _build_message_reference(channel: ChannelDescription) -> dict[str, str]:
-    return {"$ref": f"#/channels/{channel.name}/messages/{channel.message.name}"}
+def _refer_to(channel: ChannelDescription) -> dict[str, Any]:
+    reference = f"#/channels/{channel.name}"
+    return {
+        "channel": {"$ref": reference},
+        "messages": [{"$ref": f"{reference}/messages/{channel.message.name}"}],
+    }
 
 
 # MQTT servers.
