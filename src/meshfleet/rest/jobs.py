@@ -8,18 +8,8 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, field
 
 from meshfleet.protocol.products import UpdateMethod  # noqa: TC001 # msgspec reads it
+from meshfleet.rest import job_requests  # noqa: TC001 # msgspec reads it
 from meshfleet.rest.bodies import DeviceIdText, MacText, ResponseBody, TimeText
-from meshfleet.rest.job_requests import (  # noqa: TC001 # msgspec reads them
-    ConcurrencyView,
-    CriterionView,
-    GateView,
-    JobHealthView,
-    RateView,
-    RetryView,
-    TargetsView,
-    TimeoutsView,
-    WaveView,
-)
 
 JOBS_PATH: Final = "/api/v1/jobs"
 
@@ -124,7 +114,7 @@ class Job(ResponseBody, frozen=True, kw_only=True):
     model_number: str
     version: str
     """Version of the firmware; `model_number` is the one of the firmware, too."""
-    targets: TargetsView
+    targets: job_requests.TargetsView
     stage: bool
     allow_downgrade: bool
     method: UpdateMethod | None
@@ -132,14 +122,14 @@ class Job(ResponseBody, frozen=True, kw_only=True):
     dry_run: Literal[False] = False
     start_at: TimeText | None
     deadline: TimeText | None
-    waves: tuple[WaveView, ...]
-    gate: GateView
-    concurrency: ConcurrencyView
-    rate: RateView | None
-    abort: tuple[CriterionView, ...]
-    retry: RetryView
-    timeouts: TimeoutsView
-    health: JobHealthView
+    waves: tuple[job_requests.WaveView, ...]
+    gate: job_requests.GateView
+    concurrency: job_requests.ConcurrencyView
+    rate: job_requests.RateView | None
+    abort: tuple[job_requests.CriterionView, ...]
+    retry: job_requests.RetryView
+    timeouts: job_requests.TimeoutsView
+    health: job_requests.JobHealthView
     on_newer_job: Literal["queue", "supersede", "reject"]
     state: JobState
     outcome: Outcome | None
