@@ -45,7 +45,7 @@ def find_bidirectional_control(text: str) -> str | None:
     """Describe the first bidirectional control character in a text; None if there is none.
 
     With such a character, a text can look like another one. Scripts that are written from right to left do
-    not need them.
+    not need such characters.
     """
     found = next((char for char in text if char in _BIDIRECTIONAL), None)
     if found is None:

@@ -86,8 +86,8 @@ async def serve(
 ) -> None:
     """Run a service until canceled.
 
-    `started` is called when the service is up. `prepare` is called before, with the migrated database, and
-    may change it.
+    `started` is called when the service is up. `prepare` is called before that, with the migrated
+    database, and may change the database.
     """
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)

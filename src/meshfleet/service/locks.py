@@ -34,7 +34,8 @@ _OTHERS_MODE: Final = 0o077
 def lock_data_folder(folder: Path) -> Iterator[None]:
     """Create the data directory if needed, and lock it against other services during the `with` block.
 
-    The lock ends with the process, even after a crash. Raise `UnusableDataFolder` if that fails.
+    The lock ends with the process, even after a crash. Raise `UnusableDataFolder` if the directory cannot be
+    used, or another service has locked it.
     """
     try:
         _create_directory(folder)
@@ -62,7 +63,8 @@ def _create_directory(folder: Path) -> None:
 def _make_private(folder: Path) -> None:
     """Remove the permissions of other users from the data directory.
 
-    Raise `UnusableDataFolder` if others have permissions and it belongs to another user or has foreign files.
+    Raise `UnusableDataFolder` if others have permissions, and the directory belongs to another user or has
+    foreign files.
     """
     status = folder.stat()
     if os.name == "nt" or not status.st_mode & _OTHERS_MODE:  # Windows has no such modes

@@ -24,8 +24,8 @@ _PORT_COUNT: Final = 65536
 def open_listener(address: ListenAddress, option: str) -> Iterator[socket.socket]:
     """Listen on an address during the `with` block.
 
-    Raise `UnusableAddress` if that fails; its text names the command-line option to change. Call this first
-    at start-up, so that a second service fails before it changes any data.
+    Raise `UnusableAddress` if the address cannot be used; the text names `option`, the command-line option
+    to change. Call this first at start-up, so that a second service fails before it changes any data.
     """
     try:
         listener = _bind(address)

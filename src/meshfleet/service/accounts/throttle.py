@@ -49,9 +49,9 @@ class LoginThrottle:
         self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
 
     def count_attempt(self, name: str, address: str | None, now: float) -> ThrottleDecision:
-        """Return the delays of a login attempt. If it need not wait, count it as failed.
+        """Return the delays of a login attempt. Count the attempt as failed if it need not wait.
 
-        A successful login calls `clear_failures` afterwards. So concurrent attempts all count.
+        Call `clear_failures` after a successful login. Counting before the check covers concurrent attempts.
         """
         decision = ThrottleDecision(self._delay((name, address), now), self._delay((None, address), now))
         if not decision.wait and self._count((name, address), now) == 1:
@@ -72,7 +72,7 @@ class LoginThrottle:
             )
 
     def withdraw_attempt(self, name: str, address: str | None) -> None:
-        """Take back one counted attempt, because its password could not be checked."""
+        """Uncount one attempt of a name from this address, because the password could not be checked."""
         entry = self._entries.get((name, address))
         if entry is None or entry.failures <= 1:
             self.clear_failures(name, address)

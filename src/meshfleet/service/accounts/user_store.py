@@ -33,7 +33,7 @@ _TOKEN_MS: Final = TOKEN_LIFETIME // timedelta(milliseconds=1)
 
 
 class LoginSession(NamedTuple):
-    """Login session of a user that has not expired."""
+    """Login session that has not expired."""
 
     username: str
     role: Role

@@ -70,7 +70,7 @@ _USES: Final[Mapping[str, Callable[[IdentifierDefinition], bool]]] = {
     "readable": lambda entry: entry.access in {IdentifierAccess.READ, IdentifierAccess.READ_WRITE},
     "writable": lambda entry: entry.access in {IdentifierAccess.WRITE, IdentifierAccess.READ_WRITE},
 }
-"""Parameters for identifiers by use, and which identifiers of the catalogue each of them lists."""
+"""Uses of identifiers in topics, and which identifiers of the catalogue have each use."""
 
 _OPERATION_USES: Final = {"read": "readable", "write": "writable", "ack": "sample"}
 

@@ -187,7 +187,7 @@ _TAGS: Final = {
 def build_asyncapi_document(
     servers: Iterable[ServerDescription] = DEFAULT_SERVERS, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the AsyncAPI document. Its parts are cached: do not modify it."""
+    """Return the AsyncAPI document. Do not modify the result: its parts are cached."""
     return _build_without_servers(prefix) | {"servers": {each.name: each.to_dict() for each in servers}}
 
 

@@ -54,7 +54,7 @@ class MessageDescription(NamedTuple):
     payload: str
     """Name of the schema of the payload."""
     schemas: Mapping[str, dict[str, Any]]
-    """Schema of the payload and the schemas that it refers to, by name."""
+    """Schema of the payload and the schemas to which that schema refers, by name."""
     examples: Sequence[bytes]
     since: Version | None = None
     """Interface version that added the message; None if the message has always existed."""

@@ -349,7 +349,7 @@ class HttpConnection(HttpToolsProtocol):
 def _is_handshake(head: bytes) -> bool:
     """Return whether a request head is a valid WebSocket handshake.
 
-    It is checked before the switch to the WebSocket protocol: after it, an invalid one gets no response.
+    Call this before the switch to the WebSocket protocol: after it, an invalid handshake gets no response.
     """
     trial = ServerProtocol()
     trial.receive_data(head)

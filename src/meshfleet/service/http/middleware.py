@@ -45,7 +45,7 @@ _RAW_TLS_HEADERS: Final = [
 """Headers added to responses over TLS, as byte strings for ASGI."""
 
 _UPLOADS: Final = {("POST", FIRMWARE_PATH)}
-"""Methods and paths whose body timeout applies to each chunk. The body is read only if an admin sends it."""
+"""Methods and paths of uploads. The body timeout applies to each chunk: only admins can upload."""
 
 
 class MetricsAndLimitsMiddleware:

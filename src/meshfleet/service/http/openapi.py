@@ -101,7 +101,7 @@ def build_openapi_document(
 def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
     """Mark each field that all responses contain as required.
 
-    Their defaults exist only for clients that read responses of older services.
+    The defaults of such fields exist only for clients that read responses of older services.
     """
     for kind in family.__subclasses__():
         if kind.__name__ in schemas:

@@ -82,10 +82,7 @@ class QueryReader:
     def read(
         self, parse: Callable[[str, str], Value], text: str | None, field: str, *, default: Other
     ) -> Value | Other:
-        """Return the parsed parameter, or `default` if it is missing or invalid.
-
-        If it is invalid, also add a fault.
-        """
+        """Return the parsed parameter, or `default` if it is missing or invalid (which adds a fault)."""
         try:
             return default if text is None else parse(text, field)
         except MalformedInput as exc:
@@ -138,7 +135,7 @@ class QueryNameMiddleware(ASGIMiddleware):
     scopes = (ScopeType.HTTP,)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Normalize the parameter names of a request and pass it on. Raise `InvalidRequest`."""
+        """Normalize the parameter names of a request and pass the request on. Raise `InvalidRequest`."""
         if query := scope["query_string"]:
             known = {each.name.lower(): each for each in _list_parameters(scope["route_handler"])}
             scope["query_string"] = urlencode(_canonicalize(query, known)).encode("ascii")

@@ -1,4 +1,4 @@
-"""WebSocket connection with limits that uvicorn lacks. It can send frames that were encoded once for many."""
+"""WebSocket connection with limits that uvicorn lacks, and with frames encoded once for many clients."""
 
 from __future__ import annotations
 
