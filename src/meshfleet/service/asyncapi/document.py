@@ -56,7 +56,7 @@ def _build_operation(
     reply: ChannelDescription | None = None,
 ) -> dict[str, Any]:
     references = _refer_to(channel)
-    operation = {
+    operation: dict[str, Any] = {
         "action": action,
         "channel": references["channel"],
         "title": f"{action} {channel.name}".replace("-", " ").capitalize(),
