@@ -6,14 +6,15 @@ import json
 import math
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedInput, MalformedText, MalformedTime, UnencodableValue
-from meshfleet.protocol.codes import Operation
-from meshfleet.protocol.hex import parse_hex
+from meshfleet.protocol.codes import AccessType, Operation
+from meshfleet.protocol.hex import Secret, parse_hex
 from meshfleet.protocol.ids import Mac, is_identifier, parse_identifier_name, parse_mac, to_device_id
 from meshfleet.protocol.times import format_time, parse_time
 
@@ -21,6 +22,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from meshfleet.protocol.ids import DeviceId
+
+Value = TypeVar("Value")
+
+
+class RequestParameters(TypedDict, total=False):
+    """Optional parameters of a request to a device. For None the gateway uses its default."""
+
+    priority: int | None
+    """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
+    extender_id: str | None
+    """MAC of the extender through which an unconnected device is reached. Needs API version 2.1.0."""
+    access_type: AccessType | str | None
+    """Access to a device outside the secure network: `unprovisioned` or `legacy`. Needs API version 2.2.0."""
+    public_key: str | Secret | None
+    """Public key in hex, for unprovisioned access."""
+    key: str | Secret | None
+    """Network key in hex. `key` and `public_key` are secrets, never stored or logged."""
 
 
 # Values of writes: converted and checked before anything is sent.
@@ -51,6 +69,11 @@ def to_json_value(value: Any, field: str) -> Any:
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         pass
     raise UnencodableValue(field, "cannot be represented in JSON")
+
+
+def unset_if_none(value: Value | None) -> Value | UnsetType:
+    """Return the value for a field of a request body: UNSET, which is not sent, instead of None."""
+    return UNSET if value is None else value
 
 
 EnumT = TypeVar("EnumT", bound=Enum)

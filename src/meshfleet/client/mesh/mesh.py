@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Unpack
 
-    from meshfleet.client.arguments import Moment
+    from meshfleet.client.arguments import Moment, RequestParameters
     from meshfleet.client.mesh.reports import Report
-    from meshfleet.client.mesh.requests import RequestParameters
     from meshfleet.protocol.codes import Kind
     from meshfleet.protocol.ids import Mac, Version
     from meshfleet.protocol.requests import Request

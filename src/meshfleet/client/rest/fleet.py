@@ -9,7 +9,7 @@ from meshfleet.client.arguments import check_timeout
 from meshfleet.client.rest.accounts import ApiKeys, Audit, Users
 from meshfleet.client.rest.devices import Devices, Gateways, Labels
 from meshfleet.client.rest.firmware import FirmwareImages
-from meshfleet.client.rest.http_caller import HttpCaller
+from meshfleet.client.rest.http_caller import HttpCaller, RestResource
 from meshfleet.client.rest.http_messages import BaseUrl, HttpRequest
 from meshfleet.client.rest.jobs import Jobs
 from meshfleet.client.rest.live_events import subscribe_to_events
@@ -43,11 +43,8 @@ if TYPE_CHECKING:
 # `fleet.operations`: state of the service itself, and its API documents.
 
 
-class Operations:
+class Operations(RestResource):
     """Health, readiness, metrics and API documents of a service. Only the metrics need a login."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     async def health(self) -> Health:
         """Check that the service process is running. Raise `ServiceUnreachable` if it does not respond."""
@@ -141,7 +138,7 @@ class Fleet:
 
     @property
     def session(self) -> Session | None:
-        """Current login. Store it and pass it later as argument `session`. None if not logged in."""
+        """Current login, which a later `Fleet` accepts as argument `session`; None if not logged in."""
         token = self._credentials.token
         if token is None:
             return None
@@ -187,7 +184,7 @@ class Fleet:
         """Iterate over live events as they happen. Without a filter, events of all types are received.
 
         An event must match all given filters: one of `types`, one of the device `ids`, one of the gateways,
-        one of the jobs. After a lost connection, it reconnects and continues with the next event. A `resync`
-        event means that events were missed and cannot be replayed: read the state again.
+        one of the jobs. After a lost connection, the iterator reconnects and continues with the next event. A
+        `resync` event means that events were missed and cannot be replayed: read the state again.
         """
         return subscribe_to_events(self._caller, types, ids, gateway, jobs)

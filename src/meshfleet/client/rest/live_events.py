@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
     from meshfleet.client.rest.http_caller import HttpCaller
+    from meshfleet.client.rest.http_messages import QueryParams
     from meshfleet.client.rest.transport import ResponseStream
 
 
@@ -85,11 +86,7 @@ _REPORT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
     "event": LiveSample,
 }
 
-
-_EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
-    "execution": LiveExecution,
-    "resync": Resync,
-}
+_EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {"execution": LiveExecution, "resync": Resync}
 
 _MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of an event. Events of the service are not much larger than 64 KiB."""
@@ -165,12 +162,12 @@ _STABLE_AFTER: Final = 30.0
 
 
 class EventSubscription:
-    """Subscription to live events. When a stream ends, it reconnects and continues with the next event."""
+    """Subscription to live events that reconnects when its stream ends, and continues with the next event."""
 
     def __init__(
         self,
         caller: HttpCaller,
-        filters: tuple[tuple[str, str], ...],
+        filters: QueryParams,
         *,
         backoff: Callable[[int], float] = compute_backoff,
     ) -> None:
