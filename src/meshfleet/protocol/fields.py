@@ -35,6 +35,7 @@ class FieldCodec(NamedTuple):
     """
 
     encode: Callable[[Any], Any] | None = None
+    """Function that converts the value to JSON; None if msgspec's own conversion is sufficient."""
 
 
 def _decode_time(value: Any, field: str) -> Any:

@@ -11,7 +11,6 @@ devices report their version and as `build_package` writes it. A number below 1.
 as other tools write a counter or decimal digits. All bits set mean that there is no version. The newer format
 has only an increasing number in the `dat_file`, which is not read.
 
-
 Images are untrusted input. Nothing is unpacked to disk, and at most `MAX_PACKAGE_BYTES` to memory.
 """
 

@@ -35,7 +35,7 @@ class IdentifierKind(StrEnum):
 
 
 class IdentifierAccess(StrEnum):
-    """Says whether requests may read or write an identifier."""
+    """Access of requests to an identifier: read, write, both or none."""
 
     READ = "r"
     WRITE = "w"
