@@ -50,7 +50,7 @@ def to_wire_value(operation: Operation, value: Any) -> Any:
 
 
 def to_hex_value(value: Any) -> str | None:
-    """Convert a raw value (bytes or hex) to hex. None stays None. Raise `MalformedInput` for others."""
+    """Convert a raw value, bytes or hex, to hex. None stays None. Raise `MalformedInput` for other values."""
     match value:
         case None:
             return None
@@ -63,7 +63,7 @@ def to_hex_value(value: Any) -> str | None:
 
 
 def to_json_value(value: Any, field: str) -> Any:
-    """Convert a value to plain JSON types. Raise `UnencodableValue` if JSON cannot represent it."""
+    """Convert a value to plain JSON types. Raise `UnencodableValue` if JSON cannot represent the value."""
     try:
         return msgspec.json.decode(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
@@ -84,7 +84,7 @@ offset)."""
 
 
 _MAX_IDS: Final = 1000
-"""Maximum number of device ids in one query. With other filters they still fit into a URL of 64 KiB."""
+"""Maximum number of device ids in one query. So many ids and other filters fit into a URL of 64 KiB."""
 
 
 def normalize_mac(text: str, field: str = "gateway") -> Mac:
@@ -126,7 +126,7 @@ def format_optional_time(time: Moment | None, field: str = "time") -> str | None
 
 
 def check_timeout(timeout: float) -> float:
-    """Return a timeout in seconds unchanged. Raise `MalformedInput` if it is not positive and finite."""
+    """Return a timeout in seconds unchanged. Raise `MalformedInput` unless positive and finite."""
     if not 0 < timeout < math.inf:  # NaN fails both comparisons
         raise MalformedInput("timeout", "must be a positive number of seconds")
     return timeout
@@ -145,9 +145,9 @@ def parse_enum(kind: type[EnumT], value: object, field: str) -> EnumT:
 
 
 def check_text(text: str, field: str) -> str:
-    """Return a text unchanged. Raise `MalformedText` if it cannot be encoded as UTF-8.
+    """Return a text unchanged. Raise `MalformedText` if the text cannot be encoded as UTF-8.
 
-    The text may be a secret, so the error does not quote it and has no cause.
+    The error does not quote the text and has no cause, as the text may be a secret.
     """
     try:
         text.encode()
@@ -173,7 +173,7 @@ def to_tuple(texts: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def normalize_identifier(text: str) -> str:
-    """Return a hex identifier in lower case, or a valid name unchanged. Raise `MalformedInput` for others."""
+    """Return a hex identifier in lower case, or a name unchanged. Raise `MalformedInput` for other texts."""
     return text.lower() if is_identifier(text.lower()) else parse_identifier_name(text)
 
 

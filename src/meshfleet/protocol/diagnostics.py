@@ -61,7 +61,7 @@ class FirmwareAnswer(Payload, frozen=True, kw_only=True):
     file_name: str
     firmware_type: FirmwareTypeField
     sha256: Sha256Field | UnsetType = UNSET
-    """Hash of the file at `uri`. With it and `size` the gateway verifies the download (firmware-35)."""
+    """Hash of the file at `uri`. With hash and `size` the gateway verifies the download (firmware-35)."""
     size: CountField | UnsetType = UNSET
 
 

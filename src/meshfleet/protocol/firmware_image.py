@@ -139,9 +139,9 @@ class ImageInfo(Struct, frozen=True):
     sha256: bytes
     """Hash of the file as downloaded."""
     model_number: ModelNumber | None
-    """Model for which the image is; None if it is for any model or contains none."""
+    """Model for which the image is; None if the image is for any model or names none."""
     version: Version | None = None
-    """Version that the image contains; None if it contains none."""
+    """Version that the image contains; None if the image contains no version."""
 
 
 class _InitPacket(Struct, frozen=True):
@@ -170,12 +170,12 @@ class _Manifest(Struct, frozen=True):
 
 
 def is_zip(data: bytes) -> bool:
-    """Return whether a file starts like a package; otherwise it is a bare image."""
+    """Return whether a file starts like a package; any other file is a bare image."""
     return data.startswith(_ZIP_SIGNATURE)
 
 
 def inspect_image(data: bytes) -> ImageInfo:
-    """Read the properties of an image and verify them. Raise MalformedImage if a check fails."""
+    """Read and verify the properties of an image. Raise `MalformedImage` if a check fails."""
     if not data:
         raise MalformedImage("image", "is empty")
     digest = sha256(data).digest()

@@ -142,7 +142,7 @@ class RequestTracker:
     def may_be_unreadable(self, request_id: RequestId) -> bool:
         """Return whether the response to an open request may have arrived, but is not a JSON object.
 
-        The id of such a response is unknown: it may belong to any request open on the same topic.
+        The id of such a response is unknown, so the response may belong to any open request on its topic.
         """
         request = self._open.get(request_id)
         return request is not None and self._unreadable.get(request.topic, 0) > request.unreadable_before

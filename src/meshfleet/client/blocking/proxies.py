@@ -32,7 +32,7 @@ _END: Any = object()
 
 
 class BlockingIterator(Iterator[Item]):
-    """Blocking iterator over an asynchronous generator. Only one thread at a time may use it.
+    """Blocking iterator over an asynchronous generator. Only one thread at a time may use the iterator.
 
     `close`, or leaving the `with` block of the iterator, waits until its connection is closed. After a
     `break` the connection is closed in the background.
@@ -94,7 +94,7 @@ class BlockingIterator(Iterator[Item]):
 
 
 class _SerializedGenerator(Generic[Item]):
-    """Wraps a generator so that `close` first waits until a running `next` has ended or was canceled."""
+    """Generator whose `close` first waits until a running `next` has ended or was canceled."""
 
     def __init__(self, items: AsyncGenerator[Item, None]) -> None:
         self._items = items

@@ -117,9 +117,9 @@ class Mesh:
         Only reports of `kinds` are received; an empty tuple means all. Reports that cannot be decoded are
         skipped and counted in `rejected`.
 
-        `session` is an MQTT client id that no other client uses. With it, the broker queues reports while the
-        program is not connected, within the limits of the broker. A report is acknowledged when the next
-        report is requested, so after a crash or a `break` the last report is delivered again. Without
+        `session` is an MQTT client id that no other client uses. With a session, the broker queues reports
+        while the program is not connected, within the limits of the broker. A report is acknowledged when the
+        next report is requested, so after a crash or a `break` the last report is delivered again. Without
         `session`, reports that are published while there is no connection are lost.
         """
         return self._receive_reports(ReportFilter.parse(gateway, device, kinds), session)

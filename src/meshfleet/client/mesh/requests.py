@@ -1,4 +1,4 @@
-"""Builds requests of the MT2 protocol from the arguments of `Mesh`, and checks them."""
+"""Builds and checks requests of the MT2 protocol from the arguments of `Mesh`."""
 
 from __future__ import annotations
 

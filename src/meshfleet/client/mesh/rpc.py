@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # State of one request until its response arrives, and what to do after a lost connection.
 
 _MAX_LOST_CONNECTIONS: Final = 2
-"""Number of connections lost before the broker acknowledged a message after which it is not sent again.
+"""Number of times a message is sent at most, if each time the connection breaks before the acknowledgment.
 
 The message may be the reason why the broker disconnects.
 """
@@ -71,7 +71,7 @@ class PendingRequest:
         self._changed = _create_future()
 
     def mark_sent(self, delivered: asyncio.Future[None]) -> None:
-        """Record that the message was sent. `delivered` is done when the broker has acknowledged it."""
+        """Record that the message was sent. `delivered` is done when the broker acknowledges the message."""
         self.may_have_been_sent = True
         self._delivered = delivered
 
@@ -87,7 +87,7 @@ class PendingRequest:
     def resolve(self, outcome: Response | FleetError) -> None:
         """End the request with a response or an error. Later outcomes are ignored.
 
-        A response is accepted even if its connection broke before it was decoded.
+        A response is accepted even if the connection broke before the response was decoded.
         """
         self._outcome = self._outcome or outcome
         self._wake()
@@ -197,7 +197,7 @@ class MeshRpcClient:
         is_repeatable: bool,
         timeout: float,  # noqa: ASYNC109 # part of the public SDK
     ) -> Response:
-        """Send a request and wait up to `timeout` seconds for its response. Return it whatever its status.
+        """Send a request and wait up to `timeout` seconds. Return the response, whatever its status.
 
         A repeatable request is sent again after a lost connection. If the caller is canceled, a request that
         was sent may still be carried out.

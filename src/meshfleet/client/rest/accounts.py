@@ -62,7 +62,7 @@ class ApiKeys(RestResource):
         return self._caller.iterate_items(ApiKeyPage, API_KEYS_PATH)
 
     async def issue(self, name: str, role: Role | str, expires_at: Moment | None = None) -> IssuedApiKey:
-        """Create an API key. Only this result contains the secret key: it cannot be read later."""
+        """Create an API key. Only this result contains the secret key, which cannot be read later."""
         body = NewApiKey(
             name=name,
             role=parse_enum(Role, role, "role"),

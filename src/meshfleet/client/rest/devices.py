@@ -69,7 +69,7 @@ class Gateways(RestResource):
         return await self._caller.get(Gateway, gateway_path(normalize_mac(gateway)))
 
     async def claim(self, gateway: str, name: str | None = None) -> GatewayClaim:
-        """Claim a gateway. Only this result contains its MQTT credentials: they cannot be read later."""
+        """Claim a gateway. Only this result contains the MQTT credentials, which cannot be read later."""
         body = NewGateway(mac=normalize_mac(gateway), friendly_name=name)
         return await self._caller.post(GatewayClaim, GATEWAYS_PATH, body)
 
@@ -78,7 +78,7 @@ class Gateways(RestResource):
         return await self._caller.post(GatewayClaim, credentials_path(normalize_mac(gateway)))
 
     async def release(self, gateway: str) -> None:
-        """Release a gateway and disconnect it. It remains a device until `devices.forget` deletes it."""
+        """Release and disconnect a gateway, which remains a device until `devices.forget` is called."""
         await self._caller.delete(gateway_path(normalize_mac(gateway)))
 
 
@@ -136,7 +136,7 @@ class Devices(RestResource):
     def list(
         self, *, sort: Sort | None = None, live: bool = False, **filters: Unpack[DeviceFilters]
     ) -> AsyncGenerator[Device, None]:
-        """List the devices that match all filters. If `live` is True, they include their current state."""
+        """List the devices that match all filters. If `live` is True, include their current state."""
         options = build_query({"Sort": sort, "Include": "live" if live else None})
         return self._caller.iterate_items(DevicePage, DEVICES_PATH, _build_filter_query(filters) + options)
 
@@ -154,7 +154,7 @@ class Devices(RestResource):
         return await self._caller.put(Device, path, FriendlyName(name=name))
 
     async def forget(self, device: str) -> None:
-        """Delete a device. Its history is kept. The next report of the device creates it again."""
+        """Delete a device. Its history is kept. The next report creates the device again."""
         await self._caller.delete(device_path(normalize_device_id(device)))
 
     async def label(self, device: str, label: str) -> Device:

@@ -148,7 +148,7 @@ class FirmwareImages(RestResource):
         return await self._caller.post(Firmware, release_path(to_firmware_id(firmware)))
 
     async def withdraw(self, firmware: str | Firmware) -> Firmware:
-        """Withdraw firmware. Gateways can no longer download it, and its jobs are canceled."""
+        """Withdraw firmware, so that gateways can no longer download the image, and cancel its jobs."""
         return await self._caller.post(Firmware, withdraw_path(to_firmware_id(firmware)))
 
     async def remove(self, firmware: str | Firmware) -> None:

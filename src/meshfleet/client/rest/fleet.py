@@ -47,11 +47,11 @@ class Operations(RestResource):
     """Health, readiness, metrics and API documents of a service. Only the metrics need a login."""
 
     async def health(self) -> Health:
-        """Check that the service process is running. Raise `ServiceUnreachable` if it does not respond."""
+        """Check that the service process is running. Raise `ServiceUnreachable` without a response."""
         return self._caller.decode(Health, await self._caller.send_as(None, _build_get(HEALTH_PATH)))
 
     async def ready(self) -> Ready:
-        """Check that the service is ready. Raise `Unavailable` with the reasons if it is not."""
+        """Check that the service is ready. Otherwise raise `Unavailable` with the reasons."""
         return self._caller.decode(Ready, await self._caller.send_as(None, _build_get(READINESS_PATH)))
 
     async def metrics(self) -> str:
@@ -81,8 +81,8 @@ class Fleet:
     no response arrived.
 
     After a lost connection, calls that only read are repeated. Requests to devices and the creation of jobs
-    are repeated too, as they have an idempotency key. Other changes are repeated only if they cannot have
-    arrived.
+    have an idempotency key and are repeated too. Other changes are repeated only if the service cannot have
+    received them.
     """
 
     def __init__(  # noqa: PLR0913 # keyword-only, all optional

@@ -124,11 +124,11 @@ class HttpCaller:
         return await self.send(request)
 
     async def send_as(self, bearer: str | None, request: HttpRequest) -> HttpResponse:
-        """Send a request with this bearer token, or without a token if it is None. Never log in."""
+        """Send a request with the token `bearer`, or without a token for None. Never log in."""
         return self._check_success(await self._transport.send(request, bearer), request)
 
     async def open_stream(self, request: HttpRequest, *, idle_timeout: float) -> ResponseStream:
-        """Send a request and return its response as a stream. Raise an error if it is unsuccessful.
+        """Send a request and return a successful response as a stream. Raise an error for other responses.
 
         `idle_timeout` is the maximum number of seconds between two chunks.
         """
@@ -161,7 +161,7 @@ class HttpCaller:
         return ServiceRefused(f"{self._transport.base_url} is not a Meshfleet service: {reason}")
 
     async def _send_with_token(self, send: Callable[[str], Awaitable[ResultT]]) -> ResultT:
-        """Send a request with the access token; once more if the service rejects the token."""
+        """Send a request with the access token, and once more with a new token if the service rejects it."""
         bearer = await self.credentials.get_token()
         response = await send(bearer)
         if (

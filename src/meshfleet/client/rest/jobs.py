@@ -1,7 +1,7 @@
 """`fleet.jobs`: firmware updates of many devices.
 
-The request that creates a job has an idempotency key: if it is repeated after a lost connection, the service
-still creates only one job.
+The request that creates a job has an idempotency key, so the service creates only one job even if the request
+is repeated after a lost connection.
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ class Jobs(RestResource):
     async def create(self, name: str, firmware: str | Firmware, **options: Unpack[JobOptions]) -> Job:
         """Create a job that updates devices to this firmware, which must be released.
 
-        Devices that cannot be updated get an execution in state SKIPPED with the reason. `dry_run` lists them
-        in advance.
+        Devices that cannot be updated get an execution in state SKIPPED with the reason. `dry_run` lists
+        such devices in advance.
         """
         body = build_new_job(name, to_firmware_id(firmware), options, dry_run=False)
         return self._caller.decode(Job, await self._post_once(JOBS_PATH, body))
@@ -304,8 +304,8 @@ class Jobs(RestResource):
     ) -> AsyncGenerator[Execution, None]:
         """List the executions of a job, one per device, that match all filters.
 
-        If `left_out` is True, list only devices that were excluded when the job was created. If it is False,
-        list only the other devices.
+        If `left_out` is True, list only devices that were excluded when the job was created; if False, only
+        the other devices.
         """
         single = {"Gateway": None if gateway is None else normalize_mac(gateway), "LeftOut": left_out}
         repeated = {

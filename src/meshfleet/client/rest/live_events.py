@@ -58,7 +58,7 @@ EventData = (
     | Resync
     | dict[str, Any]
 )
-"""Content of an event. It is a dictionary only if a newer service sends an unknown type of event."""
+"""Content of an event; a dictionary only if a newer service sends an unknown type of event."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ class _UndecodedEvent(ResponseBody, frozen=True, kw_only=True):
 
 
 def decode_event(text: bytes) -> Event:
-    """Decode an event. Raise a `MalformedInput` if it is malformed."""
+    """Decode an event. Raise `MalformedInput` for a malformed event."""
     undecoded = decode_body(_UndecodedEvent, text)
     if not _EVENT_ID.fullmatch(undecoded.id):
         raise MalformedText("id", "cannot be sent in a header")

@@ -1,7 +1,7 @@
 """`fleet.requests`: requests to devices through the service.
 
-Every request has an idempotency key: if it is repeated after a lost connection, it is still carried out only
-once.
+Every request has an idempotency key, so a request that is repeated after a lost connection is carried out
+only once.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Samples(RestResource):
     ) -> Links:
         """Get the mesh nodes (parents) that received a device, with their latest RSSI and its history.
 
-        The history has at most `points` time buckets. Without `since` and `until`, it covers the last day.
+        The history has at most `points` time buckets. By default it covers the last day.
         """
         query = build_query(_build_bucket_query(since, until, points))
         return await self._caller.get(Links, links_path(normalize_device_id(device)), query)

@@ -226,7 +226,7 @@ class ExternalBrokerClient:
     async def _subscribe(self, topic_filter: str) -> None:
         """Subscribe to a filter; retry until the broker accepts. The client resubscribes after a reconnect.
 
-        A refusal is logged. A refused subscription to reports is also a `problem`: without it none arrive.
+        A refusal is logged. Only a refused subscription to reports makes the service not ready.
         """
         is_for_reports = topic_filter == self._reports
         messages = "reports" if is_for_reports else "responses of gateways"

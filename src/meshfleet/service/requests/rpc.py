@@ -154,8 +154,8 @@ class RpcClient:
     def check_sendable(self, topic: RequestTopic, request: Request) -> None:
         """Raise an error if the request cannot be sent now.
 
-        Raise `GatewayTooOld` if the gateway does not support it. Raise an `Unanswered` error if the broker or
-        the gateway is not connected, or if too many requests are pending.
+        Raise `GatewayTooOld` if the gateway does not support the request. Raise an `Unanswered` error if the
+        broker or the gateway is not connected, or if too many requests are pending.
         """
         if topic.operation.is_answered:
             self._tracker.check_capacity()
@@ -177,7 +177,7 @@ class RpcClient:
         timeout: float,  # noqa: ASYNC109 # see request()
         request_id: RequestId,
     ) -> None:
-        """Send a request without a response. It does not wait in the gateway's queue.
+        """Send a request that has no response, without waiting in the queue of the gateway.
 
         Raise the errors of `check_sendable`, and `BrokerUnavailable` after `timeout` seconds.
         """
