@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from meshfleet.errors import TooManyRequests
+from meshfleet.errors import MalformedResponse, TooManyRequests
 from meshfleet.protocol.codes import Operation
 from meshfleet.protocol.ids import Identifier, Mac, RequestId
 from meshfleet.protocol.request_tracker import RequestTracker, ResponseMatch
-from meshfleet.protocol.topics import ResponseTopic
+from meshfleet.protocol.topics import ResponseTopic, TopicCodec
 from tests.row_tables import each_row
 
 GATEWAY, OTHER = Mac("02005e000001"), Mac("02005e000002")
@@ -107,3 +107,33 @@ def test_only_the_newest_closed_requests_are_remembered() -> None:
         tracker.abandon(closed[-1])
     assert tracker.match_response(READ, closed[0]) is ResponseMatch.FOREIGN
     assert tracker.match_response(READ, closed[1]) is ResponseMatch.LATE
+
+
+@pytest.mark.rule("request-28")
+def test_a_message_is_matched_by_the_id_in_its_payload() -> None:
+    tracker = RequestTracker("x")
+    request_id = tracker.open(READ)
+    received = tracker.match_message(TopicCodec(), str(READ), f'{{"id": "{request_id}"}}'.encode())
+    assert received is not None
+    assert received[:3] == (ResponseMatch.ANSWER, request_id, READ)
+    assert isinstance(received.decode(), MalformedResponse)
+
+
+@each_row("topic", ["mt/gateways/request/02005e0000aa/read/8000", "mt", ""])
+def test_a_message_on_another_topic_is_not_matched(topic: str) -> None:
+    assert RequestTracker("x").match_message(TopicCodec(), topic, b"{}") is None
+
+
+def test_an_unreadable_message_may_belong_to_each_open_request_on_its_topic() -> None:
+    tracker, topics = RequestTracker("x"), TopicCodec()
+    elsewhere = ResponseTopic(OTHER, DEVICE, Operation.READ, Identifier("8000"))
+    answered, first, second, foreign = (tracker.open(topic) for topic in (READ, READ, READ, elsewhere))
+    tracker.match_response(READ, answered)
+    received = tracker.match_message(topics, str(READ), b"")
+    later = tracker.open(READ)
+    assert received is not None
+    assert received.match is ResponseMatch.FOREIGN
+    marked = [each for each in (answered, first, second, foreign, later) if tracker.may_be_unreadable(each)]
+    assert marked == [first, second]
+    tracker.match_message(topics, str(READ), b"[]")
+    assert tracker.may_be_unreadable(later)

@@ -6,14 +6,15 @@ import json
 import math
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedInput, MalformedText, MalformedTime, UnencodableValue
-from meshfleet.protocol.codes import Operation
-from meshfleet.protocol.hex import parse_hex
+from meshfleet.protocol.codes import AccessType, Operation
+from meshfleet.protocol.hex import Secret, parse_hex
 from meshfleet.protocol.ids import Mac, is_identifier, parse_identifier_name, parse_mac, to_device_id
 from meshfleet.protocol.times import format_time, parse_time
 
@@ -21,6 +22,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from meshfleet.protocol.ids import DeviceId
+
+Value = TypeVar("Value")
+
+
+class RequestParameters(TypedDict, total=False):
+    """Optional parameters of a request to a device. For None the gateway uses its default."""
+
+    priority: int | None
+    """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
+    extender_id: str | None
+    """MAC of the extender through which an unconnected device is reached. Needs API version 2.1.0."""
+    access_type: AccessType | str | None
+    """Access to a device outside the secure network: `unprovisioned` or `legacy`. Needs API version 2.2.0."""
+    public_key: str | Secret | None
+    """Public key in hex, for unprovisioned access."""
+    key: str | Secret | None
+    """Network key in hex. `key` and `public_key` are secrets, never stored or logged."""
 
 
 # Values of writes: converted and checked before anything is sent.
@@ -32,7 +50,7 @@ def to_wire_value(operation: Operation, value: Any) -> Any:
 
 
 def to_hex_value(value: Any) -> str | None:
-    """Convert a raw value (bytes or hex) to hex. None stays None. Raise `MalformedInput` for others."""
+    """Convert a raw value, bytes or hex, to hex. None stays None. Raise `MalformedInput` for other values."""
     match value:
         case None:
             return None
@@ -45,12 +63,17 @@ def to_hex_value(value: Any) -> str | None:
 
 
 def to_json_value(value: Any, field: str) -> Any:
-    """Convert a value to plain JSON types. Raise `UnencodableValue` if JSON cannot represent it."""
+    """Convert a value to plain JSON types. Raise `UnencodableValue` if JSON cannot represent the value."""
     try:
         return msgspec.json.decode(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         pass
     raise UnencodableValue(field, "cannot be represented in JSON")
+
+
+def unset_if_none(value: Value | None) -> Value | UnsetType:
+    """Return the value for a field of a request body: UNSET, which is not sent, instead of None."""
+    return UNSET if value is None else value
 
 
 EnumT = TypeVar("EnumT", bound=Enum)
@@ -61,7 +84,7 @@ offset)."""
 
 
 _MAX_IDS: Final = 1000
-"""Maximum number of device ids in one query. With other filters they still fit into a URL of 64 KiB."""
+"""Maximum number of device ids in one query. So many ids and other filters fit into a URL of 64 KiB."""
 
 
 def normalize_mac(text: str, field: str = "gateway") -> Mac:
@@ -103,7 +126,7 @@ def format_optional_time(time: Moment | None, field: str = "time") -> str | None
 
 
 def check_timeout(timeout: float) -> float:
-    """Return a timeout in seconds unchanged. Raise `MalformedInput` if it is not positive and finite."""
+    """Return a timeout in seconds unchanged. Raise `MalformedInput` unless positive and finite."""
     if not 0 < timeout < math.inf:  # NaN fails both comparisons
         raise MalformedInput("timeout", "must be a positive number of seconds")
     return timeout
@@ -122,9 +145,9 @@ def parse_enum(kind: type[EnumT], value: object, field: str) -> EnumT:
 
 
 def check_text(text: str, field: str) -> str:
-    """Return a text unchanged. Raise `MalformedText` if it cannot be encoded as UTF-8.
+    """Return a text unchanged. Raise `MalformedText` if the text cannot be encoded as UTF-8.
 
-    The text may be a secret, so the error does not quote it and has no cause.
+    The error does not quote the text and has no cause, as the text may be a secret.
     """
     try:
         text.encode()
@@ -150,7 +173,7 @@ def to_tuple(texts: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def normalize_identifier(text: str) -> str:
-    """Return a hex identifier in lower case, or a valid name unchanged. Raise `MalformedInput` for others."""
+    """Return a hex identifier in lower case, or a name unchanged. Raise `MalformedInput` for other texts."""
     return text.lower() if is_identifier(text.lower()) else parse_identifier_name(text)
 
 

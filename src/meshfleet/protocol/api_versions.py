@@ -22,7 +22,7 @@ class Feature(NamedTuple):
     since: Version
     part: InterfacePart
     message: Kind | Operation | None
-    """Kind or operation that has the field; None: all that have no row of their own for this field."""
+    """Kind or operation that has the field; None for every one without its own row for this field."""
     field: str | None
     """Name of the field or parameter; None if the feature is the operation itself."""
 

@@ -137,7 +137,7 @@ class AccessType(StrEnum):
 
 
 class Status(IntEnum):
-    """Status codes of responses that this code uses; others stay numbers (response-20, response-21)."""
+    """Status code of a response. Gateways may also send other codes (response-20, response-21)."""
 
     OK = 0
     FAILED = 1

@@ -1,8 +1,8 @@
 """Cache of msgspec decoders, each created by one thread at a time.
 
 msgspec inspects a struct type when its first decoder is created. If another thread decodes the same type at
-that moment, it uses the unfinished result, and the process crashes. This happens with structs that contain
-structs or enums. Code that decodes such structs in several threads must get its decoder here.
+that moment, that thread uses the unfinished result, and the process crashes. This happens with structs that
+contain structs or enums. Code that decodes such structs in several threads must get its decoder here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _decoders: dict[type, Decoder[Any]] = {}
 
 
 def get_decoder(kind: type[_Value]) -> Decoder[_Value]:
-    """Return the decoder of a type. If it does not exist yet, create it under a lock."""
+    """Return the decoder of a type. The first call for a type creates the decoder under a lock."""
     decoder = _decoders.get(kind)
     if decoder is None:
         with _lock:

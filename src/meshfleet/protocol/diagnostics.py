@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -33,7 +33,6 @@ QUESTION_FILTER: Final = "meshtech/diagnostics/+/server-command/firmware"
 """Topic filter for the firmware requests of all gateways."""
 
 _QUESTION_TOPIC = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-command/firmware")
-_ANSWER_TOPIC = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-response/firmware")
 
 
 class FirmwareType(IntEnum):
@@ -62,8 +61,25 @@ class FirmwareAnswer(Payload, frozen=True, kw_only=True):
     file_name: str
     firmware_type: FirmwareTypeField
     sha256: Sha256Field | UnsetType = UNSET
-    """Hash of the file at `uri`. With it and `size` the gateway verifies the download (firmware-35)."""
+    """Hash of the file at `uri`. With hash and `size` the gateway verifies the download (firmware-35)."""
     size: CountField | UnsetType = UNSET
+
+
+class ReceivedQuestion(NamedTuple):
+    """Request of a gateway for the location of an image."""
+
+    id: str
+    """Id of the request, which its response repeats."""
+    question: FirmwareQuestion
+
+
+class ReceivedAnswer(NamedTuple):
+    """Response to a request for the location of an image."""
+
+    id: str
+    """Id of the request."""
+    answer: FirmwareAnswer | None
+    """Location of the image; None if no such image exists."""
 
 
 def format_question_topic(gateway: Mac) -> str:
@@ -84,23 +100,17 @@ def parse_question_topic(topic: str) -> Mac:
     return Mac(match[1])
 
 
-def parse_answer_topic(topic: str) -> Mac:
-    """Return the gateway in the topic of a firmware response."""
-    match = _ANSWER_TOPIC.fullmatch(topic)
-    if match is None:
-        raise MalformedTopic("topic", f"{quote_input(topic)} is not a firmware response topic")
-    return Mac(match[1])
-
-
 def encode_question(question_id: str, question: FirmwareQuestion) -> bytes:
     """Encode a firmware request."""
     return msgspec.json.encode({"id": question_id, "params": payload.to_json_object(question)})
 
 
-def decode_question(data: bytes) -> tuple[str, FirmwareQuestion]:
-    """Decode a firmware request. Return its id and parameters (firmware-15)."""
+def decode_question(data: bytes) -> ReceivedQuestion:
+    """Decode a firmware request (firmware-15)."""
     envelope = payload.decode_object(data)
-    return _get_id(envelope), payload.build_payload(FirmwareQuestion, _get_object(envelope, "params"))
+    return ReceivedQuestion(
+        _get_id(envelope), payload.build_payload(FirmwareQuestion, _get_object(envelope, "params"))
+    )
 
 
 def encode_answer(question_id: str, answer: FirmwareAnswer | None) -> bytes:
@@ -110,18 +120,16 @@ def encode_answer(question_id: str, answer: FirmwareAnswer | None) -> bytes:
     return msgspec.json.encode({"id": question_id, "success": True, "result": payload.to_json_object(answer)})
 
 
-def decode_answer(data: bytes) -> tuple[str, FirmwareAnswer | None]:
-    """Decode the response to a firmware request. Return the id of the request and the location.
-
-    The location is None if no such image exists.
-    """
+def decode_answer(data: bytes) -> ReceivedAnswer:
+    """Decode the response to a firmware request."""
     envelope = payload.decode_object(data)
     success = envelope.get("success")
     if not isinstance(success, bool):
         raise MalformedPayload("success", "is missing or not a boolean")
-    return _get_id(envelope), payload.build_payload(
-        FirmwareAnswer, _get_object(envelope, "result")
-    ) if success else None
+    question_id = _get_id(envelope)
+    if not success:
+        return ReceivedAnswer(question_id, None)
+    return ReceivedAnswer(question_id, payload.build_payload(FirmwareAnswer, _get_object(envelope, "result")))
 
 
 def _get_id(envelope: dict[str, Json]) -> str:

@@ -1,7 +1,7 @@
 """Field types of payloads.
 
-A field type is a Python type with limits that msgspec checks. It has a `FieldCodec` if the protocol accepts
-several spellings of its values or requires a particular one.
+A field type is a Python type with limits that msgspec checks. A field type has a `FieldCodec` if the
+protocol accepts several spellings of its values or requires a particular one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ class FieldCodec(NamedTuple):
     decode: Callable[[Any, str], Any]
     """Function that takes the JSON value and the field name and returns the converted value.
 
-    A value that needs no conversion is returned unchanged. So is a value of a wrong type: msgspec rejects it
-    afterwards.
+    A value that needs no conversion is returned unchanged. So is a value of a wrong type, which
+    msgspec rejects afterwards.
     """
 
     encode: Callable[[Any], Any] | None = None
+    """Function that converts the value to JSON; None if msgspec's own conversion is sufficient."""
 
 
 def _decode_time(value: Any, field: str) -> Any:

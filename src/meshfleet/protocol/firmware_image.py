@@ -11,7 +11,6 @@ devices report their version and as `build_package` writes it. A number below 1.
 as other tools write a counter or decimal digits. All bits set mean that there is no version. The newer format
 has only an increasing number in the `dat_file`, which is not read.
 
-
 Images are untrusted input. Nothing is unpacked to disk, and at most `MAX_PACKAGE_BYTES` to memory.
 """
 
@@ -140,9 +139,9 @@ class ImageInfo(Struct, frozen=True):
     sha256: bytes
     """Hash of the file as downloaded."""
     model_number: ModelNumber | None
-    """Model for which the image is; None if it is for any model or contains none."""
+    """Model for which the image is; None if the image is for any model or names none."""
     version: Version | None = None
-    """Version that the image contains; None if it contains none."""
+    """Version that the image contains; None if the image contains no version."""
 
 
 class _InitPacket(Struct, frozen=True):
@@ -171,12 +170,12 @@ class _Manifest(Struct, frozen=True):
 
 
 def is_zip(data: bytes) -> bool:
-    """Return whether a file starts like a package; otherwise it is a bare image."""
+    """Return whether a file starts like a package; any other file is a bare image."""
     return data.startswith(_ZIP_SIGNATURE)
 
 
 def inspect_image(data: bytes) -> ImageInfo:
-    """Read the properties of an image and verify them. Raise MalformedImage if a check fails."""
+    """Read and verify the properties of an image. Raise `MalformedImage` if a check fails."""
     if not data:
         raise MalformedImage("image", "is empty")
     digest = sha256(data).digest()

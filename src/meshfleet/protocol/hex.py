@@ -12,7 +12,7 @@ Hex = NewType("Hex", str)
 
 
 def parse_hex(text: str, field: str = "value") -> bytes:
-    """Parse hex in upper or lower case. The error never contains the text: it may be a key."""
+    """Parse hex in upper or lower case. The error never contains the text, which may be a key."""
     try:
         return unhexlify(text)
     except ValueError as exc:
@@ -26,7 +26,7 @@ def format_hex(raw: bytes) -> Hex:
 
 @final
 class Secret:
-    """Key that does not appear in logs and errors; only `reveal` returns it, for the payload (request-32)."""
+    """Key that does not appear in logs and errors; only `reveal` returns it, for a payload (request-32)."""
 
     __slots__ = ("_raw",)
 

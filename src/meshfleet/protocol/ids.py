@@ -31,13 +31,13 @@ IdentifierName = NewType("IdentifierName", str)
 """Name of an identifier. A gateway may use names that are not in the catalogue."""
 
 RequestId = NewType("RequestId", str)
-"""Id that a response has in common with its request. Any text; the client must keep its ids unique."""
+"""Id of a request, which its response repeats. Any text; a client must never use an id twice."""
 
 ModelNumber = NewType("ModelNumber", str)
 """Model number: four upper-case hex digits, such as `2011` or `000F`."""
 
 EVERY_GATEWAY: Final = Mac("ffffffffffff")
-"""Device in a request to all gateways that each gateway applies to itself."""
+"""MAC that in a request to all gateways stands for each receiving gateway itself."""
 
 _MAC = re.compile(r"[0-9a-f]{12}")
 _DEVICE_ID = re.compile(r"bmac-([0-9a-f]{12})")

@@ -8,19 +8,26 @@ from __future__ import annotations
 from collections import OrderedDict
 from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meshfleet.errors import TooManyRequests
+from meshfleet.errors import MalformedResponse, TooManyRequests
+from meshfleet.errors.protocol import MalformedInput
+from meshfleet.protocol import payload, responses
 from meshfleet.protocol.ids import RequestId
+from meshfleet.protocol.topics import ResponseTopic
 
 if TYPE_CHECKING:
-    from meshfleet.protocol.topics import ResponseTopic
+    from meshfleet.protocol.responses import Response
+    from meshfleet.protocol.topics import TopicCodec
 
 MAX_OPEN_REQUESTS: Final = 20_000
-"""Maximum number of requests that wait for a response."""
+"""Default for the maximum number of requests that wait for a response."""
 
 _MAX_CLOSED_REQUESTS: Final = 10_000
 """Number of closed requests that are remembered. A response to an older request counts as foreign."""
+
+_MAX_UNREADABLE_TOPICS: Final = 1000
+"""Maximum number of topics for which an unreadable response is remembered."""
 
 
 class ResponseMatch(StrEnum):
@@ -36,6 +43,35 @@ class ResponseMatch(StrEnum):
     """Response that belongs to no request of this client (request-29)."""
 
 
+class ReceivedResponse(NamedTuple):
+    """Message on a response topic, matched to the tracked requests."""
+
+    match: ResponseMatch
+    request_id: RequestId | None
+    """Request id in the payload; None if the payload has no valid id."""
+    topic: ResponseTopic
+    data: bytes
+    """Payload, not decoded."""
+
+    def decode(self) -> Response | MalformedResponse:
+        """Decode the payload. Return, not raise, the error if the payload is malformed."""
+        try:
+            return responses.decode_response(self.topic.operation, self.data)
+        except MalformedInput as exc:
+            problem = MalformedResponse(
+                f"gateway {self.topic.gateway} sent a response that cannot be decoded: {exc}"
+            )
+            problem.__cause__ = exc
+            return problem
+
+
+class _OpenRequest(NamedTuple):
+    topic: ResponseTopic
+    """Topic on which the response is expected."""
+    unreadable_before: int
+    """Number of unreadable responses, on any topic, before the request was opened."""
+
+
 class RequestTracker:
     """Keeps the open requests and matches responses to them. The caller sends requests and waits."""
 
@@ -44,8 +80,11 @@ class RequestTracker:
         self._id_prefix = id_prefix
         self._max_open = max_open
         self._numbers = count(1)
-        self._open: dict[RequestId, ResponseTopic] = {}
+        self._open: dict[RequestId, _OpenRequest] = {}
         self._closed: OrderedDict[RequestId, tuple[ResponseTopic, ResponseMatch]] = OrderedDict()
+        self._unreadable_count = 0
+        self._unreadable: dict[ResponseTopic, int] = {}
+        """Value of `_unreadable_count` after the last unreadable response, by topic."""
 
     def __len__(self) -> int:
         """Return the number of requests that wait for a response."""
@@ -63,7 +102,7 @@ class RequestTracker:
         """
         self.check_capacity()
         request_id = request_id or self.new_id()
-        self._open[request_id] = expected
+        self._open[request_id] = _OpenRequest(expected, self._unreadable_count)
         return request_id
 
     def check_capacity(self) -> None:
@@ -71,15 +110,42 @@ class RequestTracker:
         if len(self._open) >= self._max_open:
             raise TooManyRequests(f"{self._max_open} requests are waiting for a response")
 
+    def match_message(self, topics: TopicCodec, topic: str, data: bytes) -> ReceivedResponse | None:
+        """Match a received message to the requests, as `match_response` does.
+
+        Return None if the message is not on a response topic.
+        """
+        try:
+            parsed = topics.parse_uncached(topic)
+        except MalformedInput:
+            return None
+        if not isinstance(parsed, ResponseTopic):
+            return None
+        try:
+            given_id = payload.decode_object(data).get("id")
+        except MalformedInput:
+            self._record_unreadable(parsed)
+            given_id = None
+        request_id = RequestId(given_id) if isinstance(given_id, str) else None
+        return ReceivedResponse(self.match_response(parsed, request_id), request_id, parsed, data)
+
     def match_response(self, topic: ResponseTopic, request_id: RequestId | None) -> ResponseMatch:
         """Return how a received response relates to the requests. An answered request is closed."""
         if request_id is None:
             return ResponseMatch.FOREIGN
-        if self._open.get(request_id) == topic:
+        if request_id in self._open and self._open[request_id].topic == topic:
             self._close(request_id, ResponseMatch.REPEATED)
             return ResponseMatch.ANSWER
         expected, match = self._closed.get(request_id, (None, ResponseMatch.FOREIGN))
         return match if expected == topic else ResponseMatch.FOREIGN
+
+    def may_be_unreadable(self, request_id: RequestId) -> bool:
+        """Return whether the response to an open request may have arrived, but is not a JSON object.
+
+        The id of such a response is unknown, so the response may belong to any open request on its topic.
+        """
+        request = self._open.get(request_id)
+        return request is not None and self._unreadable.get(request.topic, 0) > request.unreadable_before
 
     def abandon(self, request_id: RequestId) -> bool:
         """Stop waiting for the response to a request.
@@ -92,6 +158,12 @@ class RequestTracker:
         return True
 
     def _close(self, request_id: RequestId, later_match: ResponseMatch) -> None:
-        self._closed[request_id] = self._open.pop(request_id), later_match
+        self._closed[request_id] = self._open.pop(request_id).topic, later_match
         if len(self._closed) > _MAX_CLOSED_REQUESTS:
             self._closed.popitem(last=False)
+
+    def _record_unreadable(self, topic: ResponseTopic) -> None:
+        if len(self._unreadable) >= _MAX_UNREADABLE_TOPICS:
+            self._unreadable.clear()
+        self._unreadable_count += 1
+        self._unreadable[topic] = self._unreadable_count

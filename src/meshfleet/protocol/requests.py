@@ -78,7 +78,7 @@ class WriteDecodedRequest(Payload, frozen=True, kw_only=True):
 
 
 class AckRequest(Payload, frozen=True, kw_only=True):
-    """Acknowledgment of a timestamped sample, raw or decoded; it has no response (ack-1 to ack-4)."""
+    """Acknowledgment of a timestamped sample, raw or decoded, without a response (ack-1 to ack-4)."""
 
     time: TimeField
     type: AckTypeField
@@ -102,7 +102,7 @@ _REQUEST_TYPES: Final[Mapping[Operation, type[Request]]] = {
 def decode_request(
     operation: Operation, data: bytes, *, version: Version = api_versions.LATEST_VERSION
 ) -> Request:
-    """Decode the payload of a request as a gateway of this version does: it ignores newer parameters.
+    """Decode the payload of a request as a gateway of this version does, ignoring newer parameters.
 
     If this raises an error, the gateway responds with INVALID_VALUE for the fields `value` and `ext`, and
     with INVALID_REQUEST for all others.

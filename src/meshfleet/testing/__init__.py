@@ -10,7 +10,7 @@
         with Fleet(running.url, user=running.user, password=running.password) as fleet:
             assert len(list(fleet.gateways.list())) == 2
 
-With pytest a fixture is two lines; with the scope of a session it is started only once:
+A pytest fixture takes two lines. With the scope of a session, the gateway is started only once:
 
     @pytest.fixture(scope="session")
     def gateway() -> Iterator[EmulatedGateway]:

@@ -20,8 +20,8 @@ _Running = TypeVar("_Running")
 class BackgroundContext(Generic[_Running]):
     """Asynchronous context that runs in a thread for the duration of a `with` or `async with` block.
 
-    An error while it starts is raised on entering. A later error is raised at the end of the block, unless
-    the block itself failed. Each instance can be used only once.
+    An error while the context starts is raised on entering. A later error is raised at the end of the block,
+    unless the block itself failed. Each instance can be used only once.
     """
 
     def __init__(self, name: str, open_context: Callable[[], AbstractAsyncContextManager[_Running]]) -> None:

@@ -29,9 +29,9 @@ def running_fleet(  # noqa: PLR0913 # keyword-only, all optional
 ) -> BackgroundContext[RunningFleet]:
     """Run a service and emulated gateways, each with `devices` devices, while a `with` block lasts.
 
-    Works with `with` and `async with`. It is the real service with its own SQLite database. All devices are
-    registered from the start, so that requests to them are answered at once. Devices report every minute of
-    simulated time; `speed` is the number of simulated seconds per real second.
+    Works with `with` and `async with`. The service is the real one, with its own SQLite database. All devices
+    are registered from the start, so that requests to them are answered at once. Devices report every minute
+    of simulated time; `speed` is the number of simulated seconds per real second.
     """
     if gateways < 1:
         raise ValueError("gateways must be at least 1")

@@ -41,6 +41,7 @@ class EmulatedGateway(Struct, frozen=True, kw_only=True):
     broker: str
     """URL of the gateway's broker: publish requests and subscribe to reports there."""
     prefix: str
+    """Topic prefix; empty for none."""
     mac: Mac
     devices: tuple[Mac, ...]
 
@@ -63,11 +64,12 @@ def emulated_gateway(  # noqa: PLR0913 # keyword-only, all optional
     faults: Mapping[str, float] | None = None,
     broker: str | None = None,
 ) -> BackgroundContext[EmulatedGateway]:
-    """Run a gateway with devices while a `with` or `async with` block lasts.
+    """Run an emulated gateway with devices while a `with` or `async with` block lasts.
 
-    It connects to its own in-memory broker, which accepts every client, or to the one at the URL `broker`.
-    Devices report every minute of simulated time; `speed` is the number of simulated seconds per real second.
-    `faults` are those of `meshfleet gateway`, such as `{"silent": 1}`.
+    The gateway connects to the broker at the URL `broker`; if None, to its own broker in memory, which
+    accepts every client. Devices report every minute of simulated time; `speed` is the number of simulated
+    seconds per real second. `faults` maps names of faults to values, such as `{"silent": 1}`, as the option
+    `--fault` of `meshfleet gateway` does.
     """
     settings = EmulatorSettings(
         mac=parse_mac(mac.lower()),

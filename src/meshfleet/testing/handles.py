@@ -22,8 +22,9 @@ class RunningFleet(Struct, frozen=True, kw_only=True):
     """User name of an admin."""
     password: str
     broker: str
-    """URL of its broker, with user and password."""
+    """URL of the MQTT broker of the service, with user and password."""
     prefix: str
+    """Topic prefix; empty for none."""
     gateways: tuple[RunningGateway, ...]
 
     def __repr__(self) -> str:

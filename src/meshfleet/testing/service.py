@@ -69,7 +69,7 @@ async def running_service(
 
 @asynccontextmanager
 async def _run_service(settings: Settings, prepare: Callable[[Database], None]) -> AsyncIterator[StartupInfo]:
-    """Run the service. Yield when it has started."""
+    """Run the service. Yield when the service has started."""
     started: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         app.serve(settings, started=started.set_result, prepare=prepare), name="service"

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class EventLoopThread:
-    """Runs an event loop in its own thread from `start` to `stop`. Any thread may run coroutines in it."""
+    """Runs an event loop in its own thread from `start` to `stop`, for coroutines of any other thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshfleet.client.blocking.event_loop import EventLoopThread
-from meshfleet.client.blocking.proxies import BlockingMethod, ContextProxy, IteratorMethod, Proxy
+from meshfleet.client.blocking.proxies import ContextProxy, Proxy, wrap_generator, wrap_method
 from meshfleet.client.rest import accounts, devices, firmware, fleet, jobs, requests, samples
-from meshfleet.client.rest import devices as gateways
-from meshfleet.client.rest import devices as labels
-from meshfleet.client.rest import fleet as operations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,44 +17,44 @@ if TYPE_CHECKING:
 class Devices(Proxy[devices.Devices]):
     """Devices of a fleet, including gateways. Methods accept a MAC or device id, in either case."""
 
-    list = IteratorMethod(devices.Devices.list)
-    summary = BlockingMethod(devices.Devices.summary)
-    show = BlockingMethod(devices.Devices.show)
-    rename = BlockingMethod(devices.Devices.rename)
-    forget = BlockingMethod(devices.Devices.forget)
-    label = BlockingMethod(devices.Devices.label)
-    unlabel = BlockingMethod(devices.Devices.unlabel)
-    connectivity = IteratorMethod(devices.Devices.connectivity)
-    gaps = IteratorMethod(devices.Devices.gaps)
-    updates = IteratorMethod(devices.Devices.updates)
+    list = wrap_generator(devices.Devices.list)
+    summary = wrap_method(devices.Devices.summary)
+    show = wrap_method(devices.Devices.show)
+    rename = wrap_method(devices.Devices.rename)
+    forget = wrap_method(devices.Devices.forget)
+    label = wrap_method(devices.Devices.label)
+    unlabel = wrap_method(devices.Devices.unlabel)
+    connectivity = wrap_generator(devices.Devices.connectivity)
+    gaps = wrap_generator(devices.Devices.gaps)
+    updates = wrap_generator(devices.Devices.updates)
 
 
-class Labels(Proxy[labels.Labels]):
+class Labels(Proxy[devices.Labels]):
     """Label catalogue of a fleet. `fleet.devices` attaches labels to devices."""
 
-    list = IteratorMethod(labels.Labels.list)
-    add = BlockingMethod(labels.Labels.add)
-    remove = BlockingMethod(labels.Labels.remove)
+    list = wrap_generator(devices.Labels.list)
+    add = wrap_method(devices.Labels.add)
+    remove = wrap_method(devices.Labels.remove)
 
 
-class Gateways(Proxy[gateways.Gateways]):
+class Gateways(Proxy[devices.Gateways]):
     """Claimed gateways of a fleet. Methods accept a MAC or device id, in either case."""
 
-    list = IteratorMethod(gateways.Gateways.list)
-    show = BlockingMethod(gateways.Gateways.show)
-    claim = BlockingMethod(gateways.Gateways.claim)
-    rotate = BlockingMethod(gateways.Gateways.rotate)
-    release = BlockingMethod(gateways.Gateways.release)
+    list = wrap_generator(devices.Gateways.list)
+    show = wrap_method(devices.Gateways.show)
+    claim = wrap_method(devices.Gateways.claim)
+    rotate = wrap_method(devices.Gateways.rotate)
+    release = wrap_method(devices.Gateways.release)
 
 
 class Samples(Proxy[samples.Samples]):
     """Samples and radio links of the devices of a fleet. Methods accept a MAC or device id."""
 
-    list = IteratorMethod(samples.Samples.list)
-    csv = IteratorMethod(samples.Samples.csv)
-    series = BlockingMethod(samples.Samples.series)
-    links = BlockingMethod(samples.Samples.links)
-    rejects = IteratorMethod(samples.Samples.rejects)
+    list = wrap_generator(samples.Samples.list)
+    csv = wrap_generator(samples.Samples.csv)
+    series = wrap_method(samples.Samples.series)
+    links = wrap_method(samples.Samples.links)
+    rejects = wrap_generator(samples.Samples.rejects)
 
 
 class Requests(Proxy[requests.Requests]):
@@ -67,80 +64,80 @@ class Requests(Proxy[requests.Requests]):
     response arrives, methods raise `Unanswered`.
     """
 
-    read = BlockingMethod(requests.Requests.read)
-    write = BlockingMethod(requests.Requests.write)
-    apiversion = BlockingMethod(requests.Requests.apiversion)
-    ack = BlockingMethod(requests.Requests.ack)
-    send = BlockingMethod(requests.Requests.send)
-    post = BlockingMethod(requests.Requests.post)
-    show = BlockingMethod(requests.Requests.show)
-    list = IteratorMethod(requests.Requests.list)
+    read = wrap_method(requests.Requests.read)
+    write = wrap_method(requests.Requests.write)
+    apiversion = wrap_method(requests.Requests.apiversion)
+    ack = wrap_method(requests.Requests.ack)
+    send = wrap_method(requests.Requests.send)
+    post = wrap_method(requests.Requests.post)
+    show = wrap_method(requests.Requests.show)
+    list = wrap_generator(requests.Requests.list)
 
 
 class FirmwareImages(Proxy[firmware.FirmwareImages]):
     """Firmware records and images of a fleet. Methods accept the id of a record or the record itself."""
 
-    list = IteratorMethod(firmware.FirmwareImages.list)
-    upload = BlockingMethod(firmware.FirmwareImages.upload)
-    show = BlockingMethod(firmware.FirmwareImages.show)
-    download = IteratorMethod(firmware.FirmwareImages.download)
-    save = BlockingMethod(firmware.FirmwareImages.save)
-    release = BlockingMethod(firmware.FirmwareImages.release)
-    withdraw = BlockingMethod(firmware.FirmwareImages.withdraw)
-    remove = BlockingMethod(firmware.FirmwareImages.remove)
+    list = wrap_generator(firmware.FirmwareImages.list)
+    upload = wrap_method(firmware.FirmwareImages.upload)
+    show = wrap_method(firmware.FirmwareImages.show)
+    download = wrap_generator(firmware.FirmwareImages.download)
+    save = wrap_method(firmware.FirmwareImages.save)
+    release = wrap_method(firmware.FirmwareImages.release)
+    withdraw = wrap_method(firmware.FirmwareImages.withdraw)
+    remove = wrap_method(firmware.FirmwareImages.remove)
 
 
 class Jobs(Proxy[jobs.Jobs]):
     """Update jobs of a fleet. Methods accept the id of a job or the `Job` itself."""
 
-    create = BlockingMethod(jobs.Jobs.create)
-    dry_run = BlockingMethod(jobs.Jobs.dry_run)
-    list = IteratorMethod(jobs.Jobs.list)
-    show = BlockingMethod(jobs.Jobs.show)
-    summary = BlockingMethod(jobs.Jobs.summary)
-    executions = IteratorMethod(jobs.Jobs.executions)
-    execution = BlockingMethod(jobs.Jobs.execution)
-    apply = BlockingMethod(jobs.Jobs.apply)
-    pause = BlockingMethod(jobs.Jobs.pause)
-    resume = BlockingMethod(jobs.Jobs.resume)
-    cancel = BlockingMethod(jobs.Jobs.cancel)
-    retry = BlockingMethod(jobs.Jobs.retry)
-    delete = BlockingMethod(jobs.Jobs.delete)
-    watch = IteratorMethod(jobs.Jobs.watch)
+    create = wrap_method(jobs.Jobs.create)
+    dry_run = wrap_method(jobs.Jobs.dry_run)
+    list = wrap_generator(jobs.Jobs.list)
+    show = wrap_method(jobs.Jobs.show)
+    summary = wrap_method(jobs.Jobs.summary)
+    executions = wrap_generator(jobs.Jobs.executions)
+    execution = wrap_method(jobs.Jobs.execution)
+    apply = wrap_method(jobs.Jobs.apply)
+    pause = wrap_method(jobs.Jobs.pause)
+    resume = wrap_method(jobs.Jobs.resume)
+    cancel = wrap_method(jobs.Jobs.cancel)
+    retry = wrap_method(jobs.Jobs.retry)
+    delete = wrap_method(jobs.Jobs.delete)
+    watch = wrap_generator(jobs.Jobs.watch)
 
 
 class Users(Proxy[accounts.Users]):
     """Users who may log in. Needs the role admin."""
 
-    list = IteratorMethod(accounts.Users.list)
-    add = BlockingMethod(accounts.Users.add)
-    show = BlockingMethod(accounts.Users.show)
-    change = BlockingMethod(accounts.Users.change)
-    remove = BlockingMethod(accounts.Users.remove)
+    list = wrap_generator(accounts.Users.list)
+    add = wrap_method(accounts.Users.add)
+    show = wrap_method(accounts.Users.show)
+    change = wrap_method(accounts.Users.change)
+    remove = wrap_method(accounts.Users.remove)
 
 
 class ApiKeys(Proxy[accounts.ApiKeys]):
     """API keys, with which programs authenticate. Needs the role admin."""
 
-    list = IteratorMethod(accounts.ApiKeys.list)
-    issue = BlockingMethod(accounts.ApiKeys.issue)
-    revoke = BlockingMethod(accounts.ApiKeys.revoke)
+    list = wrap_generator(accounts.ApiKeys.list)
+    issue = wrap_method(accounts.ApiKeys.issue)
+    revoke = wrap_method(accounts.ApiKeys.revoke)
 
 
 class Audit(Proxy[accounts.Audit]):
     """Audit log, with a row for every change. Needs the role admin."""
 
-    list = IteratorMethod(accounts.Audit.list)
+    list = wrap_generator(accounts.Audit.list)
 
 
-class Operations(Proxy[operations.Operations]):
+class Operations(Proxy[fleet.Operations]):
     """Health, readiness, metrics and API documents of a service. Only the metrics need a login."""
 
-    health = BlockingMethod(operations.Operations.health)
-    ready = BlockingMethod(operations.Operations.ready)
-    metrics = BlockingMethod(operations.Operations.metrics)
-    openapi = BlockingMethod(operations.Operations.openapi)
-    asyncapi = BlockingMethod(operations.Operations.asyncapi)
+    health = wrap_method(fleet.Operations.health)
+    ready = wrap_method(fleet.Operations.ready)
+    metrics = wrap_method(fleet.Operations.metrics)
+    openapi = wrap_method(fleet.Operations.openapi)
+    asyncapi = wrap_method(fleet.Operations.asyncapi)
 
 
 class Fleet(ContextProxy[fleet.Fleet]):
@@ -184,12 +181,12 @@ class Fleet(ContextProxy[fleet.Fleet]):
 
     @property
     def session(self) -> Session | None:
-        """Current login. Store it and pass it later as argument `session`. None if not logged in."""
+        """Current login, which a later `Fleet` accepts as argument `session`; None if not logged in."""
         return self._target.session
 
-    log_in = BlockingMethod(fleet.Fleet.log_in)
-    log_out = BlockingMethod(fleet.Fleet.log_out)
-    me = BlockingMethod(fleet.Fleet.me)
-    change_password = BlockingMethod(fleet.Fleet.change_password)
-    catalogue = BlockingMethod(fleet.Fleet.catalogue)
-    live = IteratorMethod(fleet.Fleet.live)
+    log_in = wrap_method(fleet.Fleet.log_in)
+    log_out = wrap_method(fleet.Fleet.log_out)
+    me = wrap_method(fleet.Fleet.me)
+    change_password = wrap_method(fleet.Fleet.change_password)
+    catalogue = wrap_method(fleet.Fleet.catalogue)
+    live = wrap_generator(fleet.Fleet.live)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshfleet.client.blocking.event_loop import EventLoopThread
-from meshfleet.client.blocking.proxies import BlockingMethod, ContextProxy, IteratorMethod
+from meshfleet.client.blocking.proxies import ContextProxy, wrap_generator, wrap_method
 from meshfleet.client.mesh import mesh
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ class Mesh(ContextProxy[mesh.Mesh]):
         """Number of requests waiting for responses."""
         return self._target.pending
 
-    reports = IteratorMethod(mesh.Mesh.reports)
-    end_session = BlockingMethod(mesh.Mesh.end_session)
-    apiversion = BlockingMethod(mesh.Mesh.apiversion)
-    read = BlockingMethod(mesh.Mesh.read)
-    write = BlockingMethod(mesh.Mesh.write)
-    ack = BlockingMethod(mesh.Mesh.ack)
-    acknowledge = BlockingMethod(mesh.Mesh.acknowledge)
+    reports = wrap_generator(mesh.Mesh.reports)
+    end_session = wrap_method(mesh.Mesh.end_session)
+    apiversion = wrap_method(mesh.Mesh.apiversion)
+    read = wrap_method(mesh.Mesh.read)
+    write = wrap_method(mesh.Mesh.write)
+    ack = wrap_method(mesh.Mesh.ack)
+    acknowledge = wrap_method(mesh.Mesh.acknowledge)

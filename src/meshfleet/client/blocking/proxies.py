@@ -1,7 +1,7 @@
 """Blocking proxies of the asynchronous SDK classes.
 
 A proxy wraps one asynchronous object. Each method is defined by one line, such as
-`rename = BlockingMethod(Devices.rename)`, and has the signature and docstring of the wrapped method.
+`rename = wrap_method(Devices.rename)`, and has the signature and docstring of the wrapped method.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import update_wrapper
+from functools import wraps
 from inspect import signature
-from types import MethodType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from meshfleet.errors.mqtt import ConnectionClosed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
+    from contextlib import AbstractAsyncContextManager
 
     from meshfleet.client.blocking.event_loop import EventLoopThread
 
@@ -32,7 +32,7 @@ _END: Any = object()
 
 
 class BlockingIterator(Iterator[Item]):
-    """Blocking iterator over an asynchronous generator. Only one thread at a time may use it.
+    """Blocking iterator over an asynchronous generator. Only one thread at a time may use the iterator.
 
     `close`, or leaving the `with` block of the iterator, waits until its connection is closed. After a
     `break` the connection is closed in the background.
@@ -94,7 +94,7 @@ class BlockingIterator(Iterator[Item]):
 
 
 class _SerializedGenerator(Generic[Item]):
-    """Wraps a generator so that `close` first waits until a running `next` has ended or was canceled."""
+    """Generator whose `close` first waits until a running `next` has ended or was canceled."""
 
     def __init__(self, items: AsyncGenerator[Item, None]) -> None:
         self._items = items
@@ -109,19 +109,10 @@ class _SerializedGenerator(Generic[Item]):
             await self._items.aclose()
 
 
-class AsyncContext(Protocol):
-    """Asynchronous context manager."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-
 TargetT = TypeVar("TargetT")
-AsyncContextT = TypeVar("AsyncContextT", bound=AsyncContext)
+AsyncContextT = TypeVar("AsyncContextT", bound="AbstractAsyncContextManager[Any]")
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-MethodT = TypeVar("MethodT", bound="Callable[..., object]")
 
 
 class Proxy(Generic[TargetT]):
@@ -149,77 +140,41 @@ class ContextProxy(Proxy[AsyncContextT]):
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._loop_thread.run(self._target.__aexit__())
+            self._loop_thread.run(self._target.__aexit__(None, None, None))
         finally:
             self._loop_thread.stop()
 
 
-class BlockingMethod(Generic[TargetT, Parameters, Result]):
-    """Descriptor that makes an asynchronous method of the wrapped object a blocking method of the proxy."""
+def wrap_method(
+    method: Callable[Concatenate[TargetT, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Proxy[TargetT], Parameters], Result]:
+    """Make an asynchronous method of the wrapped object a blocking method of the proxy."""
 
-    def __init__(
-        self, method: Callable[Concatenate[TargetT, Parameters], Coroutine[Any, Any, Result]]
-    ) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
+    @wraps(method)
+    def call(self: Proxy[TargetT], /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return self._loop_thread.run(method(self._target, *args, **kwargs))
 
-    @overload
-    def __get__(self, proxy: None, owner: type) -> Self: ...
-
-    @overload
-    def __get__(self, proxy: Proxy[TargetT], owner: type) -> Callable[Parameters, Result]: ...
-
-    def __get__(self, proxy: Proxy[TargetT] | None, owner: type) -> Self | Callable[Parameters, Result]:
-        """Bind the method to one proxy."""
-        if proxy is None:
-            return self
-        target, loop_thread = proxy._target, proxy._loop_thread  # noqa: SLF001 # part of the proxy
-
-        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            return loop_thread.run(self._method(target, *args, **kwargs))
-
-        return update_wrapper(call, MethodType(self._method, target))
+    return call
 
 
-class IteratorMethod(Generic[TargetT, Parameters, Result]):
-    """Descriptor that makes an asynchronous generator method a method that returns a blocking iterator."""
+def wrap_generator(
+    method: Callable[Concatenate[TargetT, Parameters], AsyncGenerator[Result, None]],
+) -> Callable[Concatenate[Proxy[TargetT], Parameters], BlockingIterator[Result]]:
+    """Make an asynchronous generator method a method of the proxy that returns a blocking iterator."""
 
-    def __init__(
-        self, method: Callable[Concatenate[TargetT, Parameters], AsyncGenerator[Result, None]]
-    ) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
+    @wraps(method)
+    def iterate(
+        self: Proxy[TargetT], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> BlockingIterator[Result]:
+        return BlockingIterator(method(self._target, *args, **kwargs), self._loop_thread)
 
-    @overload
-    def __get__(self, proxy: None, owner: type) -> Self: ...
-
-    @overload
-    def __get__(
-        self, proxy: Proxy[TargetT], owner: type
-    ) -> Callable[Parameters, BlockingIterator[Result]]: ...
-
-    def __get__(
-        self, proxy: Proxy[TargetT] | None, owner: type
-    ) -> Self | Callable[Parameters, BlockingIterator[Result]]:
-        """Bind the method to one proxy."""
-        if proxy is None:
-            return self
-        target, loop_thread = proxy._target, proxy._loop_thread  # noqa: SLF001 # part of the proxy
-
-        def iterate(*args: Parameters.args, **kwargs: Parameters.kwargs) -> BlockingIterator[Result]:
-            return BlockingIterator(self._method(target, *args, **kwargs), loop_thread)
-
-        return _annotate_as_iterator(update_wrapper(iterate, MethodType(self._method, target)))
-
-
-def _annotate_as_iterator(method: MethodT) -> MethodT:
-    """Change the return annotation of a method to `BlockingIterator`, for `inspect.signature` and `help`."""
+    # For `inspect.signature` and `help`, which would show the annotation of the wrapped method.
     original = signature(method)
     annotation = (
         str(original.return_annotation)
         .replace("AsyncGenerator[", "BlockingIterator[")
         .replace(", None]", "]")
     )
-    method.__annotations__ = {**method.__annotations__, "return": annotation}
-    method.__signature__ = original.replace(return_annotation=annotation)  # type: ignore[attr-defined] # read by inspect
-    return method
+    iterate.__annotations__ = {**iterate.__annotations__, "return": annotation}
+    iterate.__signature__ = original.replace(return_annotation=annotation)  # type: ignore[attr-defined] # read by inspect
+    return iterate

@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Unpack
 
-    from meshfleet.client.arguments import Moment
+    from meshfleet.client.arguments import Moment, RequestParameters
     from meshfleet.client.mesh.reports import Report
-    from meshfleet.client.mesh.requests import RequestParameters
     from meshfleet.protocol.codes import Kind
     from meshfleet.protocol.ids import Mac, Version
     from meshfleet.protocol.requests import Request
@@ -118,9 +117,9 @@ class Mesh:
         Only reports of `kinds` are received; an empty tuple means all. Reports that cannot be decoded are
         skipped and counted in `rejected`.
 
-        `session` is an MQTT client id that no other client uses. With it, the broker queues reports while the
-        program is not connected, within the limits of the broker. A report is acknowledged when the next
-        report is requested, so after a crash or a `break` the last report is delivered again. Without
+        `session` is an MQTT client id that no other client uses. With a session, the broker queues reports
+        while the program is not connected, within the limits of the broker. A report is acknowledged when the
+        next report is requested, so after a crash or a `break` the last report is delivered again. Without
         `session`, reports that are published while there is no connection are lost.
         """
         return self._receive_reports(ReportFilter.parse(gateway, device, kinds), session)

@@ -60,7 +60,7 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
         )
 
     def topic_filters(self, topics: TopicCodec) -> list[str]:
-        """Return the topic filters to subscribe to. They may match more reports than `matches` accepts."""
+        """Return the topic filters to subscribe to. The filters may match more reports than `matches`."""
         prefix = f"{topics.report_filter(self.gateway).removesuffix('#')}{self.device or '+'}/"
         kinds = set(self.kinds)
         if Kind.MEASUREMENT_ERROR_DECODED in kinds:

@@ -1,10 +1,11 @@
-"""Builds requests of the MT2 protocol from the arguments of `Mesh`, and checks them."""
+"""Builds and checks requests of the MT2 protocol from the arguments of `Mesh`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.client.arguments import (
+    RequestParameters,
     check_argument_names,
     format_optional_time,
     normalize_identifier,
@@ -26,28 +27,6 @@ if TYPE_CHECKING:
 
     from meshfleet.client.arguments import Moment
     from meshfleet.client.mesh.reports import Report
-    from meshfleet.protocol.requests import (
-        AckRequest,
-        ApiVersionRequest,
-        ReadRequest,
-        WriteDecodedRequest,
-        WriteRequest,
-    )
-
-
-class RequestParameters(TypedDict, total=False):
-    """Optional parameters of reads and writes. For None the gateway uses its default."""
-
-    priority: int | None
-    """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
-    extender_id: str | None
-    """MAC of the extender through which an unconnected device is reached. Needs API version 2.1.0."""
-    access_type: AccessType | str | None
-    """Access to a device outside the secure network: `unprovisioned` or `legacy`. Needs API version 2.2.0."""
-    public_key: str | Secret | None
-    """Public key in hex, for unprovisioned access."""
-    key: str | Secret | None
-    """Network key in hex. `key` and `public_key` are secrets and never logged."""
 
 
 _ACK_OPERATIONS: Final[Mapping[Kind, Operation]] = {
@@ -71,19 +50,19 @@ def build_request_topic(gateway: str, device: str, operation: Operation, identif
     )
 
 
-def build_apiversion(priority: int | None) -> ApiVersionRequest:
+def build_apiversion(priority: int | None) -> requests.ApiVersionRequest:
     """Build a request for the API version."""
     return payload.build_payload(requests.ApiVersionRequest, _to_wire_names({"priority": priority}))
 
 
-def build_read(parameters: RequestParameters) -> ReadRequest:
+def build_read(parameters: RequestParameters) -> requests.ReadRequest:
     """Build a read request."""
     return payload.build_payload(requests.ReadRequest, _to_wire_names(parameters))
 
 
 def build_write(
     operation: Operation, value: Any, ext: Mapping[str, Any] | None, parameters: RequestParameters
-) -> WriteRequest | WriteDecodedRequest:
+) -> requests.WriteRequest | requests.WriteDecodedRequest:
     """Build a write request. The value is hex or bytes, or JSON for the decoded operation; None is NULL."""
     fields = {**_to_wire_names(parameters), "value": to_wire_value(operation, value)}
     if operation is Operation.WRITE:
@@ -97,7 +76,7 @@ def build_write(
     return payload.build_payload(requests.WriteDecodedRequest, fields)
 
 
-def build_ack(time: Moment, kind: int, priority: int | None) -> AckRequest:
+def build_ack(time: Moment, kind: int, priority: int | None) -> requests.AckRequest:
     """Build an acknowledgment of the sample with this time. `kind` is an `AckType`."""
     fields = {"time": format_optional_time(time), "type": parse_enum(AckType, kind, "type")}
     return payload.build_payload(requests.AckRequest, {**fields, **_to_wire_names({"priority": priority})})

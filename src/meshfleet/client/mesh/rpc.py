@@ -20,12 +20,11 @@ from meshfleet.client.arguments import check_timeout
 from meshfleet.errors import GatewayTimeout, MalformedResponse
 from meshfleet.errors.mqtt import BrokerUnreachable, ConnectionClosed, ConnectionLost, Undelivered
 from meshfleet.errors.protocol import MalformedInput, PayloadTooLarge
-from meshfleet.mqtt.client import MqttClient, OversizedPublish, Publish
-from meshfleet.protocol import payload, requests, responses
+from meshfleet.mqtt.client import MqttClient, Publish
+from meshfleet.protocol import requests
 from meshfleet.protocol.ids import EVERY_GATEWAY
 from meshfleet.protocol.payload import MAX_PAYLOAD_BYTES
 from meshfleet.protocol.request_tracker import MAX_OPEN_REQUESTS, RequestTracker, ResponseMatch
-from meshfleet.protocol.topics import ResponseTopic
 
 if TYPE_CHECKING:
     from meshfleet.errors import FleetError
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 # State of one request until its response arrives, and what to do after a lost connection.
 
 _MAX_LOST_CONNECTIONS: Final = 2
-"""Number of connections lost before the broker acknowledged a message after which it is not sent again.
+"""Number of times a message is sent at most, if each time the connection breaks before the acknowledgment.
 
 The message may be the reason why the broker disconnects.
 """
@@ -54,7 +53,6 @@ class PendingRequest:
         "_is_repeatable",
         "_outcome",
         "_unacknowledged",
-        "got_unreadable_response",
         "lost_connections",
         "may_have_been_sent",
         "topic",
@@ -64,8 +62,6 @@ class PendingRequest:
         """Create the state of a request. A repeatable request may be carried out twice without harm."""
         self.topic = topic
         self.may_have_been_sent = False
-        self.got_unreadable_response = False
-        """Whether a response that cannot be decoded arrived on the topic of this request's response."""
         self.lost_connections = 0
         """Number of connections that broke after the request was sent on them."""
         self._is_repeatable = is_repeatable
@@ -75,7 +71,7 @@ class PendingRequest:
         self._changed = _create_future()
 
     def mark_sent(self, delivered: asyncio.Future[None]) -> None:
-        """Record that the message was sent. `delivered` is done when the broker has acknowledged it."""
+        """Record that the message was sent. `delivered` is done when the broker acknowledges the message."""
         self.may_have_been_sent = True
         self._delivered = delivered
 
@@ -91,7 +87,7 @@ class PendingRequest:
     def resolve(self, outcome: Response | FleetError) -> None:
         """End the request with a response or an error. Later outcomes are ignored.
 
-        A response is accepted even if its connection broke before it was decoded.
+        A response is accepted even if the connection broke before the response was decoded.
         """
         self._outcome = self._outcome or outcome
         self._wake()
@@ -201,7 +197,7 @@ class MeshRpcClient:
         is_repeatable: bool,
         timeout: float,  # noqa: ASYNC109 # part of the public SDK
     ) -> Response:
-        """Send a request and wait up to `timeout` seconds for its response. Return it whatever its status.
+        """Send a request and wait up to `timeout` seconds. Return the response, whatever its status.
 
         A repeatable request is sent again after a lost connection. If the caller is canceled, a request that
         was sent may still be carried out.
@@ -219,7 +215,7 @@ class MeshRpcClient:
                 await self._subscribe_to(topic.gateway)
                 outcome = await self._send_until_answered(pending, message)
         except TimeoutError:
-            raise self._build_timeout_error(pending, timeout) from None
+            raise self._build_timeout_error(request_id, pending, timeout) from None
         finally:
             del self._pending[request_id]
             self._tracker.abandon(request_id)
@@ -306,28 +302,12 @@ class MeshRpcClient:
 
     def _on_message(self, message: Publish) -> None:
         """Match a response with the pending requests. Count responses to other requests only (request-29)."""
-        try:
-            topic = self._topics.parse_uncached(message.topic)
-        except MalformedInput:
+        received = self._tracker.match_message(self._topics, message.topic, message.payload)
+        if received is None:
             return
-        if not isinstance(topic, ResponseTopic):
-            return
-        request_id = requests.decode_request_id(message.payload)
-        if request_id is None and _is_unreadable(message):
-            self._mark_unreadable(topic)
-        match = self._tracker.match_response(topic, request_id)
-        self.response_counts[match] += 1
-        if match is ResponseMatch.ANSWER and request_id is not None:
-            self._pending[request_id].resolve(_decode_response(topic, message.payload))
-
-    def _mark_unreadable(self, topic: ResponseTopic) -> None:
-        """Mark all pending requests that expect a response on this topic.
-
-        The response belongs to one of them, but its id cannot be decoded.
-        """
-        for pending in self._pending.values():
-            if pending.topic.to_response_topic() == topic:
-                pending.got_unreadable_response = True
+        self.response_counts[received.match] += 1
+        if received.match is ResponseMatch.ANSWER and received.request_id is not None:
+            self._pending[received.request_id].resolve(received.decode())
 
     # Errors
 
@@ -350,35 +330,17 @@ class MeshRpcClient:
                 ConnectionClosed("closed before a response arrived; the request may have been carried out")
             )
 
-    def _build_timeout_error(self, pending: PendingRequest, timeout: float) -> FleetError:
+    def _build_timeout_error(
+        self, request_id: RequestId, pending: PendingRequest, timeout: float
+    ) -> FleetError:
         if not pending.may_have_been_sent:
             return self._build_unsent_error(pending.topic)
         interruption = "; the connection to the broker broke in between" if pending.lost_connections else ""
         gateway = pending.topic.gateway
-        if pending.got_unreadable_response:
+        if self._tracker.may_be_unreadable(request_id):
             return MalformedResponse(f"gateway {gateway} sent a response that is not JSON of at most 64 KiB")
         return GatewayTimeout(f"gateway {gateway} did not answer within {timeout:g} s{interruption}")
 
     def _build_unsent_error(self, topic: RequestTopic) -> BrokerUnreachable:
         reason = self._mqtt.connection_error or f"{self._address} does not accept requests now"
         return BrokerUnreachable(f"{reason}; nothing was sent to gateway {topic.gateway}")
-
-
-def _is_unreadable(message: Publish) -> bool:
-    """Return whether not even the request id of a response can be decoded."""
-    if isinstance(message, OversizedPublish):
-        return True
-    try:
-        payload.decode_object(message.payload)
-    except MalformedInput:
-        return True
-    return False
-
-
-def _decode_response(topic: ResponseTopic, payload: bytes) -> Response | MalformedResponse:
-    try:
-        return responses.decode_response(topic.operation, payload)
-    except MalformedInput as exc:
-        problem = MalformedResponse(f"gateway {topic.gateway} sent a response that cannot be decoded: {exc}")
-        problem.__cause__ = exc
-        return problem

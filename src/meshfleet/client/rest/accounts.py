@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshfleet.client.arguments import Moment, check_text, format_optional_time, parse_enum
-from meshfleet.client.rest.http_caller import iterate_items
+from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import build_query
 from meshfleet.rest.accounts import (
     ApiKeyPage,
@@ -23,19 +23,15 @@ from meshfleet.rest.paths import API_KEYS_PATH, AUDIT_PATH, USERS_PATH, api_key_
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from meshfleet.client.rest.http_caller import HttpCaller
     from meshfleet.rest.accounts import ApiKey, AuditRow
 
 
-class Users:
+class Users(RestResource):
     """Users who may log in. Needs the role admin."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     def list(self) -> AsyncGenerator[User, None]:
         """List all users, ordered by name."""
-        return iterate_items(self._caller, UserPage, USERS_PATH)
+        return self._caller.iterate_items(UserPage, USERS_PATH)
 
     async def add(self, username: str, password: str, role: Role | str) -> User:
         """Create a user."""
@@ -58,18 +54,15 @@ class Users:
         await self._caller.delete(user_path(check_text(username, "username")))
 
 
-class ApiKeys:
+class ApiKeys(RestResource):
     """API keys, with which programs authenticate. Needs the role admin."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     def list(self) -> AsyncGenerator[ApiKey, None]:
         """List all API keys, ordered by name, without the secret keys."""
-        return iterate_items(self._caller, ApiKeyPage, API_KEYS_PATH)
+        return self._caller.iterate_items(ApiKeyPage, API_KEYS_PATH)
 
     async def issue(self, name: str, role: Role | str, expires_at: Moment | None = None) -> IssuedApiKey:
-        """Create an API key. Only this result contains the secret key: it cannot be read later."""
+        """Create an API key. Only this result contains the secret key, which cannot be read later."""
         body = NewApiKey(
             name=name,
             role=parse_enum(Role, role, "role"),
@@ -82,11 +75,8 @@ class ApiKeys:
         await self._caller.delete(api_key_path(check_text(key, "key")))
 
 
-class Audit:
+class Audit(RestResource):
     """Audit log, with a row for every change. Needs the role admin."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     def list(
         self,
@@ -104,4 +94,4 @@ class Audit:
         """
         times = {"From": format_optional_time(since, "since"), "To": format_optional_time(until, "until")}
         query = build_query({"Actor": actor, "Action": action, "Target": target, **times})
-        return iterate_items(self._caller, AuditPage, AUDIT_PATH, query)
+        return self._caller.iterate_items(AuditPage, AUDIT_PATH, query)

@@ -11,7 +11,7 @@ from meshfleet.client.arguments import (
     normalize_mac,
     to_tuple,
 )
-from meshfleet.client.rest.http_caller import iterate_items
+from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import build_query
 from meshfleet.rest.devices import (
     ConnectivityPage,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from typing import Unpack
 
-    from meshfleet.client.rest.http_caller import HttpCaller
     from meshfleet.client.rest.http_messages import QueryParams
     from meshfleet.rest.devices import ConnectivityChange
     from meshfleet.rest.jobs import DeviceUpdate
@@ -58,22 +57,19 @@ if TYPE_CHECKING:
 # `fleet.gateways`: claims of gateways.
 
 
-class Gateways:
+class Gateways(RestResource):
     """Claimed gateways of a fleet. Methods accept a MAC or device id, in either case."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     def list(self) -> AsyncGenerator[Gateway, None]:
         """List all claimed gateways, ordered by MAC."""
-        return iterate_items(self._caller, GatewayPage, GATEWAYS_PATH)
+        return self._caller.iterate_items(GatewayPage, GATEWAYS_PATH)
 
     async def show(self, gateway: str) -> Gateway:
         """Get one gateway."""
         return await self._caller.get(Gateway, gateway_path(normalize_mac(gateway)))
 
     async def claim(self, gateway: str, name: str | None = None) -> GatewayClaim:
-        """Claim a gateway. Only this result contains its MQTT credentials: they cannot be read later."""
+        """Claim a gateway. Only this result contains the MQTT credentials, which cannot be read later."""
         body = NewGateway(mac=normalize_mac(gateway), friendly_name=name)
         return await self._caller.post(GatewayClaim, GATEWAYS_PATH, body)
 
@@ -82,22 +78,19 @@ class Gateways:
         return await self._caller.post(GatewayClaim, credentials_path(normalize_mac(gateway)))
 
     async def release(self, gateway: str) -> None:
-        """Release a gateway and disconnect it. It remains a device until `devices.forget` deletes it."""
+        """Release and disconnect a gateway, which remains a device until `devices.forget` is called."""
         await self._caller.delete(gateway_path(normalize_mac(gateway)))
 
 
 # `fleet.labels`: the label catalogue.
 
 
-class Labels:
+class Labels(RestResource):
     """Label catalogue of a fleet. `fleet.devices` attaches labels to devices."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     def list(self) -> AsyncGenerator[Label, None]:
         """List all labels, each with the number of devices that have it."""
-        return iterate_items(self._caller, LabelPage, LABELS_PATH)
+        return self._caller.iterate_items(LabelPage, LABELS_PATH)
 
     async def add(self, label: str, devices: str | Iterable[str] = ()) -> Label:
         """Create a label unless it exists, and attach it to devices."""
@@ -110,7 +103,7 @@ class Labels:
 
 
 Sort = Literal["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
-"""Sort key; a `-` in front reverses the order."""
+"""Sort key of a list of devices; a `-` in front reverses the order."""
 
 
 class DeviceFilters(TypedDict, total=False):
@@ -137,18 +130,15 @@ class DeviceFilters(TypedDict, total=False):
     """Devices by MAC or device id."""
 
 
-class Devices:
+class Devices(RestResource):
     """Devices of a fleet, including gateways. Methods accept a MAC or device id, in either case."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     def list(
         self, *, sort: Sort | None = None, live: bool = False, **filters: Unpack[DeviceFilters]
     ) -> AsyncGenerator[Device, None]:
-        """List the devices that match all filters. If `live` is True, they include their current state."""
+        """List the devices that match all filters. If `live` is True, include their current state."""
         options = build_query({"Sort": sort, "Include": "live" if live else None})
-        return iterate_items(self._caller, DevicePage, DEVICES_PATH, _build_filter_query(filters) + options)
+        return self._caller.iterate_items(DevicePage, DEVICES_PATH, _build_filter_query(filters) + options)
 
     async def summary(self, **filters: Unpack[DeviceFilters]) -> Summary:
         """Count the devices that match all filters, by connectivity, model, firmware and label."""
@@ -164,7 +154,7 @@ class Devices:
         return await self._caller.put(Device, path, FriendlyName(name=name))
 
     async def forget(self, device: str) -> None:
-        """Delete a device. Its history is kept. The next report of the device creates it again."""
+        """Delete a device. Its history is kept. The next report creates the device again."""
         await self._caller.delete(device_path(normalize_device_id(device)))
 
     async def label(self, device: str, label: str) -> Device:
@@ -179,15 +169,15 @@ class Devices:
 
     def connectivity(self, device: str) -> AsyncGenerator[ConnectivityChange, None]:
         """List the times at which a device connected and disconnected, the newest first."""
-        return iterate_items(self._caller, ConnectivityPage, connectivity_path(normalize_device_id(device)))
+        return self._caller.iterate_items(ConnectivityPage, connectivity_path(normalize_device_id(device)))
 
     def gaps(self, device: str) -> AsyncGenerator[SampleGap, None]:
         """List the gaps in the samples of a device."""
-        return iterate_items(self._caller, SampleGapPage, holes_path(normalize_device_id(device)))
+        return self._caller.iterate_items(SampleGapPage, holes_path(normalize_device_id(device)))
 
     def updates(self, device: str) -> AsyncGenerator[DeviceUpdate, None]:
         """List the executions of a device in unfinished jobs, the newest job first."""
-        return iterate_items(self._caller, DeviceUpdatePage, updates_path(normalize_device_id(device)))
+        return self._caller.iterate_items(DeviceUpdatePage, updates_path(normalize_device_id(device)))
 
 
 def _build_filter_query(filters: DeviceFilters) -> QueryParams:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from meshfleet.client.arguments import check_text, to_tuple
-from meshfleet.client.rest.http_caller import iterate_items
+from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import HttpRequest, build_query
 from meshfleet.client.rest.multipart import MultipartUpload
 from meshfleet.errors import ImageDamaged
@@ -21,7 +21,6 @@ from meshfleet.rest.paths import firmware_path, image_path, release_path, withdr
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-    from meshfleet.client.rest.http_caller import HttpCaller
     from meshfleet.rest.firmware import FirmwareState
 
 
@@ -62,11 +61,8 @@ _IDLE_TIMEOUT: Final = 60.0
 """Maximum seconds to wait for the next chunk of an image."""
 
 
-class FirmwareImages:
+class FirmwareImages(RestResource):
     """Firmware records and images of a fleet. Methods accept the id of a record or the record itself."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     def list(
         self,
@@ -77,7 +73,7 @@ class FirmwareImages:
     ) -> AsyncGenerator[Firmware, None]:
         """List the firmware records that match all filters, the newest first."""
         query = build_query({"ModelNumber": model_number, "Version": version, "State": state})
-        return iterate_items(self._caller, FirmwarePage, FIRMWARE_PATH, query)
+        return self._caller.iterate_items(FirmwarePage, FIRMWARE_PATH, query)
 
     async def upload(  # noqa: PLR0913 # most are optional keywords
         self,
@@ -152,7 +148,7 @@ class FirmwareImages:
         return await self._caller.post(Firmware, release_path(to_firmware_id(firmware)))
 
     async def withdraw(self, firmware: str | Firmware) -> Firmware:
-        """Withdraw firmware. Gateways can no longer download it, and its jobs are canceled."""
+        """Withdraw firmware, so that gateways can no longer download the image, and cancel its jobs."""
         return await self._caller.post(Firmware, withdraw_path(to_firmware_id(firmware)))
 
     async def remove(self, firmware: str | Firmware) -> None:

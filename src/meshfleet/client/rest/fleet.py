@@ -9,7 +9,7 @@ from meshfleet.client.arguments import check_timeout
 from meshfleet.client.rest.accounts import ApiKeys, Audit, Users
 from meshfleet.client.rest.devices import Devices, Gateways, Labels
 from meshfleet.client.rest.firmware import FirmwareImages
-from meshfleet.client.rest.http_caller import HttpCaller
+from meshfleet.client.rest.http_caller import HttpCaller, RestResource
 from meshfleet.client.rest.http_messages import BaseUrl, HttpRequest
 from meshfleet.client.rest.jobs import Jobs
 from meshfleet.client.rest.live_events import subscribe_to_events
@@ -43,18 +43,15 @@ if TYPE_CHECKING:
 # `fleet.operations`: state of the service itself, and its API documents.
 
 
-class Operations:
+class Operations(RestResource):
     """Health, readiness, metrics and API documents of a service. Only the metrics need a login."""
 
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
-
     async def health(self) -> Health:
-        """Check that the service process is running. Raise `ServiceUnreachable` if it does not respond."""
+        """Check that the service process is running. Raise `ServiceUnreachable` without a response."""
         return self._caller.decode(Health, await self._caller.send_as(None, _build_get(HEALTH_PATH)))
 
     async def ready(self) -> Ready:
-        """Check that the service is ready. Raise `Unavailable` with the reasons if it is not."""
+        """Check that the service is ready. Otherwise raise `Unavailable` with the reasons."""
         return self._caller.decode(Ready, await self._caller.send_as(None, _build_get(READINESS_PATH)))
 
     async def metrics(self) -> str:
@@ -84,8 +81,8 @@ class Fleet:
     no response arrived.
 
     After a lost connection, calls that only read are repeated. Requests to devices and the creation of jobs
-    are repeated too, as they have an idempotency key. Other changes are repeated only if they cannot have
-    arrived.
+    have an idempotency key and are repeated too. Other changes are repeated only if the service cannot have
+    received them.
     """
 
     def __init__(  # noqa: PLR0913 # keyword-only, all optional
@@ -141,7 +138,7 @@ class Fleet:
 
     @property
     def session(self) -> Session | None:
-        """Current login. Store it and pass it later as argument `session`. None if not logged in."""
+        """Current login, which a later `Fleet` accepts as argument `session`; None if not logged in."""
         token = self._credentials.token
         if token is None:
             return None
@@ -187,7 +184,7 @@ class Fleet:
         """Iterate over live events as they happen. Without a filter, events of all types are received.
 
         An event must match all given filters: one of `types`, one of the device `ids`, one of the gateways,
-        one of the jobs. After a lost connection, it reconnects and continues with the next event. A `resync`
-        event means that events were missed and cannot be replayed: read the state again.
+        one of the jobs. After a lost connection, the iterator reconnects and continues with the next event. A
+        `resync` event means that events were missed and cannot be replayed: read the state again.
         """
         return subscribe_to_events(self._caller, types, ids, gateway, jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
@@ -14,18 +15,17 @@ from meshfleet.rest.bodies import RequestBody, ResponseBody, decode_body
 from meshfleet.rest.inputs import MAX_RESULTS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from meshfleet.client.rest.http_messages import QueryParams
     from meshfleet.client.rest.session import Credentials
     from meshfleet.client.rest.transport import HttpTransport, ResponseStream
 
 
-# Paged lists.
-
 ItemT = TypeVar("ItemT")
 ItemT_co = TypeVar("ItemT_co", covariant=True)
-
+BodyT = TypeVar("BodyT", bound=ResponseBody)
+ResultT = TypeVar("ResultT")
 
 _MAX_EMPTY_PAGES: Final = 100
 """Maximum number of empty pages in a row. A filtered list may have some."""
@@ -43,31 +43,6 @@ class ListPage(Protocol[ItemT_co]):
         """Token for the next page; None on the last page."""
 
 
-async def iterate_items(
-    caller: HttpCaller, kind: type[ListPage[ItemT]], path: str, query: QueryParams = ()
-) -> AsyncGenerator[ItemT, None]:
-    """Iterate over all items of a list. A page is fetched when its first item is needed."""
-    size = ("MaxResults", str(MAX_RESULTS))
-    token: str | None = None
-    empty_pages = 0
-    while True:
-        position = () if token is None else (("NextToken", token),)
-        # Every page class is also a response body, which the type of `kind` cannot express.
-        body = cast("type[ResponseBody]", kind)
-        page = cast("ListPage[ItemT]", await caller.get(body, path, (*query, size, *position)))
-        for item in page.items:
-            yield item
-        if page.next_token is None:
-            return
-        empty_pages = 0 if page.items else empty_pages + 1
-        if page.next_token == token or empty_pages > _MAX_EMPTY_PAGES:
-            raise caller.build_refusal("its list does not end")
-        token = page.next_token
-
-
-BodyT = TypeVar("BodyT", bound=ResponseBody)
-
-
 class HttpCaller:
     """Sends requests with a valid access token, decodes their responses and raises their errors."""
 
@@ -81,13 +56,34 @@ class HttpCaller:
             kind, await self.send(HttpRequest(method="GET", path=path, query=query, is_repeatable=True))
         )
 
+    async def iterate_items(
+        self, kind: type[ListPage[ItemT]], path: str, query: QueryParams = ()
+    ) -> AsyncGenerator[ItemT, None]:
+        """Iterate over all items of a list. A page is fetched when its first item is needed."""
+        size = ("MaxResults", str(MAX_RESULTS))
+        token: str | None = None
+        empty_pages = 0
+        while True:
+            position = () if token is None else (("NextToken", token),)
+            # Every page class is also a response body, which the type of `kind` cannot express.
+            body = cast("type[ResponseBody]", kind)
+            page = cast("ListPage[ItemT]", await self.get(body, path, (*query, size, *position)))
+            for item in page.items:
+                yield item
+            if page.next_token is None:
+                return
+            empty_pages = 0 if page.items else empty_pages + 1
+            if page.next_token == token or empty_pages > _MAX_EMPTY_PAGES:
+                raise self.build_refusal("its list does not end")
+            token = page.next_token
+
     async def put(self, kind: type[BodyT], path: str, body: RequestBody | None = None) -> BodyT:
         """Send PUT and decode the response."""
-        return self.decode(kind, await self.send(_build_change("PUT", path, body)))
+        return self.decode(kind, await self.send_body("PUT", path, body))
 
     async def post(self, kind: type[BodyT], path: str, body: RequestBody | None = None) -> BodyT:
         """Send POST and decode the response."""
-        return self.decode(kind, await self.send(_build_change("POST", path, body)))
+        return self.decode(kind, await self.send_body("POST", path, body))
 
     async def delete(self, path: str) -> HttpResponse:
         """Send DELETE and return the response."""
@@ -98,35 +94,47 @@ class HttpCaller:
 
         If the service rejects the token, log in again and repeat the request once.
         """
-        bearer = await self.credentials.get_token()
-        response = await self._transport.send(request, bearer)
-        if self._is_token_rejected(response) and self.credentials.discard_token(bearer):
-            response = await self._transport.send(request, await self.credentials.get_token())
+        response = await self._send_with_token(lambda bearer: self._transport.send(request, bearer))
         return self._check_success(response, request)
 
-    async def send_body(self, method: str, path: str, body: RequestBody) -> None:
-        """Send a request whose response has no body."""
-        await self.send(_build_change(method, path, body))
+    async def send_body(self, method: str, path: str, body: RequestBody | None) -> HttpResponse:
+        """Send a request with a JSON body, or without a body, and return the response."""
+        return await self.send(
+            HttpRequest(method=method, path=path, body=encode_body(body), secrets=find_secrets(body))
+        )
+
+    async def post_once(
+        self,
+        path: str,
+        body: RequestBody | None,
+        *,
+        headers: tuple[tuple[str, str], ...] = (),
+        extra_timeout: float = 0.0,
+    ) -> HttpResponse:
+        """Send POST with an idempotency key, so that the service carries out a repeated request only once."""
+        request = HttpRequest(
+            method="POST",
+            path=path,
+            body=encode_body(body),
+            headers=(("Idempotency-Key", secrets.token_urlsafe(16)), *headers),
+            is_repeatable=True,
+            extra_timeout=extra_timeout,
+            secrets=find_secrets(body),
+        )
+        return await self.send(request)
 
     async def send_as(self, bearer: str | None, request: HttpRequest) -> HttpResponse:
-        """Send a request with this bearer token, or without a token if it is None. Never log in."""
+        """Send a request with the token `bearer`, or without a token for None. Never log in."""
         return self._check_success(await self._transport.send(request, bearer), request)
 
     async def open_stream(self, request: HttpRequest, *, idle_timeout: float) -> ResponseStream:
-        """Send a request and return its response as a stream. Raise an error if it is unsuccessful.
+        """Send a request and return a successful response as a stream. Raise an error for other responses.
 
         `idle_timeout` is the maximum number of seconds between two chunks.
         """
-        bearer = await self.credentials.get_token()
-        response = await self._transport.open_stream(request, bearer, idle_timeout=idle_timeout)
-        if (
-            isinstance(response, HttpResponse)
-            and self._is_token_rejected(response)
-            and self.credentials.discard_token(bearer)
-        ):
-            response = await self._transport.open_stream(
-                request, await self.credentials.get_token(), idle_timeout=idle_timeout
-            )
+        response = await self._send_with_token(
+            lambda bearer: self._transport.open_stream(request, bearer, idle_timeout=idle_timeout)
+        )
         if isinstance(response, HttpResponse):
             raise self._to_error(response)
         return response
@@ -152,13 +160,25 @@ class HttpCaller:
         """Build the error for a response that no Meshfleet service would send."""
         return ServiceRefused(f"{self._transport.base_url} is not a Meshfleet service: {reason}")
 
+    async def _send_with_token(self, send: Callable[[str], Awaitable[ResultT]]) -> ResultT:
+        """Send a request with the access token, and once more with a new token if the service rejects it."""
+        bearer = await self.credentials.get_token()
+        response = await send(bearer)
+        if (
+            isinstance(response, HttpResponse)
+            and self._is_token_rejected(response)
+            and self.credentials.discard_token(bearer)
+        ):
+            response = await send(await self.credentials.get_token())
+        return response
+
     def _check_success(self, response: HttpResponse, request: HttpRequest) -> HttpResponse:
         if not response.is_success:
             raise self._to_error(response, request.secrets)
         return response
 
-    def _to_error(self, response: HttpResponse, secrets: tuple[str, ...] = ()) -> Exception:
-        return decode_error(response, str(self._transport.base_url), self.credentials.secrets + secrets)
+    def _to_error(self, response: HttpResponse, known_secrets: tuple[str, ...] = ()) -> Exception:
+        return decode_error(response, str(self._transport.base_url), self.credentials.secrets + known_secrets)
 
     def _is_token_rejected(self, response: HttpResponse) -> bool:
         """Return whether the service rejected the access token.
@@ -168,5 +188,8 @@ class HttpCaller:
         return response.status == NotLoggedIn.http and isinstance(self._to_error(response), NotLoggedIn)
 
 
-def _build_change(method: str, path: str, body: RequestBody | None) -> HttpRequest:
-    return HttpRequest(method=method, path=path, body=encode_body(body), secrets=find_secrets(body))
+class RestResource:
+    """Base class of `fleet.devices`, `fleet.jobs` and so on: methods that call the service."""
+
+    def __init__(self, caller: HttpCaller) -> None:
+        self._caller = caller

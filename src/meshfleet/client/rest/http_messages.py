@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BaseUrl:
-    """Address of a service. It may include a path, which is put in front of all API paths."""
+    """Address of a service. A path in the address is put in front of all API paths."""
 
     def __init__(self, url: str) -> None:
         if not url.isprintable() or " " in url:

@@ -1,14 +1,13 @@
 """`fleet.jobs`: firmware updates of many devices.
 
-The request that creates a job has an idempotency key: if it is repeated after a lost connection, the service
-still creates only one job.
+The request that creates a job has an idempotency key, so the service creates only one job even if the request
+is repeated after a lost connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from typing import TYPE_CHECKING, Final, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from msgspec import UNSET, UnsetType
 
@@ -21,12 +20,12 @@ from meshfleet.client.arguments import (
     normalize_mac,
     parse_enum,
     to_tuple,
+    unset_if_none,
 )
-from meshfleet.client.arguments import normalize_device_id as device_id_of
-from meshfleet.client.rest import firmware as catalogue
 from meshfleet.client.rest.devices import DeviceFilters
-from meshfleet.client.rest.http_caller import iterate_items
-from meshfleet.client.rest.http_messages import HttpRequest, build_query, encode_body
+from meshfleet.client.rest.firmware import to_firmware_id
+from meshfleet.client.rest.http_caller import RestResource
+from meshfleet.client.rest.http_messages import build_query
 from meshfleet.client.rest.live_events import subscribe_to_events
 from meshfleet.errors import ServiceRefused, ServiceUnreachable, TooManyAttempts, Unavailable
 from meshfleet.errors.protocol import MalformedInput
@@ -69,8 +68,6 @@ if TYPE_CHECKING:
 
 
 # Options of a new job.
-
-Value = TypeVar("Value")
 
 
 class JobOptions(TypedDict, total=False):
@@ -173,7 +170,7 @@ def _build_target_filter(filters: DeviceFilters) -> TargetFilter:
     gateway = filters.get("gateway")
     return TargetFilter(
         label=_unset_if_empty([check_text(label, "labels") for label in to_tuple(filters.get("labels", ()))]),
-        connected=_unset_if_none(filters.get("connected")),
+        connected=unset_if_none(filters.get("connected")),
         model_number=_check_optional_text(filters.get("model_number"), "model_number"),
         firmware_version=_check_optional_text(filters.get("firmware_version"), "firmware_version"),
         hardware_version=_check_optional_text(filters.get("hardware_version"), "hardware_version"),
@@ -187,10 +184,6 @@ def _build_target_filter(filters: DeviceFilters) -> TargetFilter:
 
 def _check_optional_text(text: str | None, field: str) -> str | UnsetType:
     return UNSET if text is None else check_text(text, field)
-
-
-def _unset_if_none(value: Value | None) -> Value | UnsetType:
-    return UNSET if value is None else value
 
 
 def _unset_if_empty(values: list[str]) -> list[str] | UnsetType:
@@ -267,32 +260,29 @@ _EXTRA_TIMEOUT: Final = 60.0
 """Extra seconds to wait for the response, as a job may select and store a hundred thousand devices."""
 
 
-class Jobs:
+class Jobs(RestResource):
     """Update jobs of a fleet. Methods accept the id of a job or the `Job` itself."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     async def create(self, name: str, firmware: str | Firmware, **options: Unpack[JobOptions]) -> Job:
         """Create a job that updates devices to this firmware, which must be released.
 
-        Devices that cannot be updated get an execution in state SKIPPED with the reason. `dry_run` lists them
-        in advance.
+        Devices that cannot be updated get an execution in state SKIPPED with the reason. `dry_run` lists
+        such devices in advance.
         """
-        body = build_new_job(name, catalogue.to_firmware_id(firmware), options, dry_run=False)
-        return self._caller.decode(Job, await self._post_idempotently(JOBS_PATH, body))
+        body = build_new_job(name, to_firmware_id(firmware), options, dry_run=False)
+        return self._caller.decode(Job, await self._post_once(JOBS_PATH, body))
 
     async def dry_run(self, name: str, firmware: str | Firmware, **options: Unpack[JobOptions]) -> DryRun:
         """Compute what a job would do: devices to update, devices to skip and why, waves, and duration."""
-        body = build_new_job(name, catalogue.to_firmware_id(firmware), options, dry_run=True)
-        return self._caller.decode(DryRun, await self._post_idempotently(JOBS_PATH, body))
+        body = build_new_job(name, to_firmware_id(firmware), options, dry_run=True)
+        return self._caller.decode(DryRun, await self._post_once(JOBS_PATH, body))
 
     def list(
         self, *, states: JobState | str | Iterable[JobState | str] = (), firmware: str | None = None
     ) -> AsyncGenerator[Job, None]:
         """List the jobs in any of these states, the newest first. Without filters, list all jobs."""
         query = build_query({"FirmwareId": firmware}, {"State": to_tuple(states)})
-        return iterate_items(self._caller, JobPage, JOBS_PATH, query)
+        return self._caller.iterate_items(JobPage, JOBS_PATH, query)
 
     async def show(self, job: str | Job) -> Job:
         """Get one job and its progress."""
@@ -314,8 +304,8 @@ class Jobs:
     ) -> AsyncGenerator[Execution, None]:
         """List the executions of a job, one per device, that match all filters.
 
-        If `left_out` is True, list only devices that were excluded when the job was created. If it is False,
-        list only the other devices.
+        If `left_out` is True, list only devices that were excluded when the job was created; if False, only
+        the other devices.
         """
         single = {"Gateway": None if gateway is None else normalize_mac(gateway), "LeftOut": left_out}
         repeated = {
@@ -324,11 +314,13 @@ class Jobs:
             "Ids": normalize_device_ids(devices, "devices"),
         }
         query = build_query(single, repeated)
-        return iterate_items(self._caller, ExecutionPage, executions_path(_to_job_id(job)), query)
+        return self._caller.iterate_items(ExecutionPage, executions_path(_to_job_id(job)), query)
 
     async def execution(self, job: str | Job, device: str) -> ExecutionDetail:
         """Get the execution of one device, with its transitions and their evidence."""
-        return await self._caller.get(ExecutionDetail, execution_path(_to_job_id(job), device_id_of(device)))
+        return await self._caller.get(
+            ExecutionDetail, execution_path(_to_job_id(job), normalize_device_id(device))
+        )
 
     async def apply(self, job: str | Job) -> Job:
         """Start a job that was created without `auto_apply`, or start to install its staged images."""
@@ -349,7 +341,7 @@ class Jobs:
     async def retry(self, job: str | Job) -> Job:
         """Create a new job for the devices whose update failed, timed out or was canceled."""
         path = job_action_path(_to_job_id(job), "retry")
-        return self._caller.decode(Job, await self._post_idempotently(path, None))
+        return self._caller.decode(Job, await self._post_once(path, None))
 
     async def delete(self, job: str | Job) -> None:
         """Delete a job that is finished or was never started. The audit log keeps its result."""
@@ -362,16 +354,8 @@ class Jobs:
     async def _post_command(self, job: str | Job, command: str) -> Job:
         return await self._caller.post(Job, job_action_path(_to_job_id(job), command))
 
-    async def _post_idempotently(self, path: str, body: NewJob | None) -> HttpResponse:
-        request = HttpRequest(
-            method="POST",
-            path=path,
-            body=encode_body(body),
-            headers=(("Idempotency-Key", secrets.token_urlsafe(16)),),
-            is_repeatable=True,
-            extra_timeout=_EXTRA_TIMEOUT,
-        )
-        return await self._caller.send(request)
+    async def _post_once(self, path: str, body: NewJob | None) -> HttpResponse:
+        return await self._caller.post_once(path, body, extra_timeout=_EXTRA_TIMEOUT)
 
 
 def _to_job_id(job: str | Job) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
     from meshfleet.client.rest.http_caller import HttpCaller
+    from meshfleet.client.rest.http_messages import QueryParams
     from meshfleet.client.rest.transport import ResponseStream
 
 
@@ -57,7 +58,7 @@ EventData = (
     | Resync
     | dict[str, Any]
 )
-"""Content of an event. It is a dictionary only if a newer service sends an unknown type of event."""
+"""Content of an event; a dictionary only if a newer service sends an unknown type of event."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -85,11 +86,7 @@ _REPORT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
     "event": LiveSample,
 }
 
-
-_EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
-    "execution": LiveExecution,
-    "resync": Resync,
-}
+_EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {"execution": LiveExecution, "resync": Resync}
 
 _MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of an event. Events of the service are not much larger than 64 KiB."""
@@ -130,7 +127,7 @@ class _UndecodedEvent(ResponseBody, frozen=True, kw_only=True):
 
 
 def decode_event(text: bytes) -> Event:
-    """Decode an event. Raise a `MalformedInput` if it is malformed."""
+    """Decode an event. Raise `MalformedInput` for a malformed event."""
     undecoded = decode_body(_UndecodedEvent, text)
     if not _EVENT_ID.fullmatch(undecoded.id):
         raise MalformedText("id", "cannot be sent in a header")
@@ -165,12 +162,12 @@ _STABLE_AFTER: Final = 30.0
 
 
 class EventSubscription:
-    """Subscription to live events. When a stream ends, it reconnects and continues with the next event."""
+    """Subscription to live events that reconnects when its stream ends, and continues with the next event."""
 
     def __init__(
         self,
         caller: HttpCaller,
-        filters: tuple[tuple[str, str], ...],
+        filters: QueryParams,
         *,
         backoff: Callable[[int], float] = compute_backoff,
     ) -> None:

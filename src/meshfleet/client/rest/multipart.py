@@ -26,7 +26,7 @@ _HASH_FIELD: Final = "sha256"
 
 
 class MultipartUpload:
-    """Multipart form with one file. It can be sent again: the file is always read from the same position."""
+    """Multipart form with one file, which is always read from the same position, so it can be sent again."""
 
     def __init__(
         self, field: str, file: Path | BinaryIO, file_name: str, fields: Iterable[tuple[str, str]]

@@ -73,7 +73,7 @@ def _decode_problem_body(response: HttpResponse) -> ProblemReply | None:
 def _decode_not_ready_reasons(response: HttpResponse) -> str | None:
     """Return the reasons in a "not ready" response; None for other responses.
 
-    It is the only error response of the service that is not a problem.
+    This is the only error response of the service that is not a problem document.
     """
     if response.status != Unavailable.http or response.content_type != JSON_TYPE:
         return None

@@ -1,18 +1,18 @@
 """`fleet.requests`: requests to devices through the service.
 
-Every request has an idempotency key: if it is repeated after a lost connection, it is still carried out only
-once.
+Every request has an idempotency key, so a request that is repeated after a lost connection is carried out
+only once.
 """
 
 from __future__ import annotations
 
-import secrets
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from meshfleet.client.arguments import (
+    RequestParameters,
     check_argument_names,
     check_text,
     check_timeout,
@@ -24,9 +24,9 @@ from meshfleet.client.arguments import (
     select_operation,
     to_json_value,
     to_wire_value,
+    unset_if_none,
 )
-from meshfleet.client.rest.http_caller import iterate_items
-from meshfleet.client.rest.http_messages import HttpRequest, encode_body, find_secrets
+from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.protocol.codes import AccessType, AckType, Operation
 from meshfleet.protocol.hex import Secret
 from meshfleet.rest.paths import device_requests_path, request_path
@@ -44,44 +44,28 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from meshfleet.client.arguments import Moment
-    from meshfleet.client.rest.http_caller import HttpCaller
     from meshfleet.client.rest.http_messages import HttpResponse
 
-
-Value = TypeVar("Value")
 
 _DEFAULT_TIMEOUT: Final = DEFAULT_TIMEOUT_MS / 1000
 _RESPOND_ASYNC: Final = ("Prefer", "respond-async")
 
 
-class RequestOptions(TypedDict, total=False):
+class RequestOptions(RequestParameters, total=False):
     """Options of a request. For None the service and the gateway use their defaults."""
 
     gateway: str | None
     """Gateway through which the request is sent; None selects the one with the best signal."""
-    priority: int | None
-    """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
-    extender_id: str | None
-    """MAC of the extender through which an unconnected device is reached. Needs API version 2.1.0."""
-    access_type: AccessType | str | None
-    """Access to a device outside the secure network: `unprovisioned` or `legacy`. Needs API version 2.2.0."""
-    public_key: str | Secret | None
-    """Public key in hex, for unprovisioned access."""
-    key: str | Secret | None
-    """Network key in hex. `key` and `public_key` are secrets, never stored or logged."""
     timeout: float
     """Seconds to wait for the response of the device."""
 
 
-class Requests:
+class Requests(RestResource):
     """Requests to devices. A hex identifier selects the raw operation, a name the decoded one (request-34).
 
     Responses with an error status are returned too: `meshfleet.client.check` raises an error for them. If no
     response arrives, methods raise `Unanswered`.
     """
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     async def read(self, device: str, identifier: str, **options: Unpack[RequestOptions]) -> RequestOutcome:
         """Read a property of a device."""
@@ -149,21 +133,17 @@ class Requests:
 
     def list(self, device: str) -> AsyncGenerator[RequestRecord, None]:
         """List the requests to a device, the newest first."""
-        return iterate_items(self._caller, RequestPage, device_requests_path(normalize_device_id(device)))
+        return self._caller.iterate_items(RequestPage, device_requests_path(normalize_device_id(device)))
 
     async def _post(
         self, device: str, request: NewRequest, *headers: tuple[str, str], extra_timeout: float = 0.0
     ) -> HttpResponse:
-        http_request = HttpRequest(
-            method="POST",
-            path=device_requests_path(normalize_device_id(device)),
-            body=encode_body(_encode_values(request)),
-            headers=(("Idempotency-Key", secrets.token_urlsafe(16)), *headers),
-            is_repeatable=True,
+        return await self._caller.post_once(
+            device_requests_path(normalize_device_id(device)),
+            _encode_values(request),
+            headers=headers,
             extra_timeout=extra_timeout,
-            secrets=find_secrets(request),
         )
-        return await self._caller.send(http_request)
 
 
 def _build_request(operation: Operation, identifier: str | None, options: RequestOptions) -> NewRequest:
@@ -172,12 +152,12 @@ def _build_request(operation: Operation, identifier: str | None, options: Reques
     gateway, access = options.get("gateway"), options.get("access_type")
     return NewRequest(
         operation=operation if normalized is None else select_operation(normalized, operation),
-        identifier=_unset_if_none(normalized),
-        priority=_unset_if_none(options.get("priority")),
-        extender_id=_unset_if_none(options.get("extender_id")),
+        identifier=unset_if_none(normalized),
+        priority=unset_if_none(options.get("priority")),
+        extender_id=unset_if_none(options.get("extender_id")),
         access_type=UNSET if access is None else parse_enum(AccessType, access, "accessType"),
-        public_key=_unset_if_none(_reveal(options.get("public_key"))),
-        key=_unset_if_none(_reveal(options.get("key"))),
+        public_key=unset_if_none(_reveal(options.get("public_key"))),
+        key=unset_if_none(_reveal(options.get("key"))),
         gateway=UNSET if gateway is None else normalize_mac(gateway),
         timeout_ms=round(check_timeout(options.get("timeout", _DEFAULT_TIMEOUT)) * 1000),
     )
@@ -194,7 +174,3 @@ def _encode_values(request: NewRequest) -> NewRequest:
 
 def _reveal(key: str | Secret | None) -> str | None:
     return key.reveal() if isinstance(key, Secret) else key
-
-
-def _unset_if_none(value: Value | None) -> Value | UnsetType:
-    return UNSET if value is None else value

@@ -12,7 +12,7 @@ from meshfleet.client.arguments import (
     normalize_mac,
     to_tuple,
 )
-from meshfleet.client.rest.http_caller import iterate_items
+from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import HttpRequest, build_query
 from meshfleet.client.rest.transport import LineSplitter
 from meshfleet.rest.paths import REJECTS_PATH, links_path, samples_path, series_path
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from typing import Unpack
 
-    from meshfleet.client.rest.http_caller import HttpCaller
     from meshfleet.client.rest.http_messages import QueryParams
     from meshfleet.rest.telemetry import Reject, Sample
 
@@ -48,16 +47,12 @@ class SampleFilters(TypedDict, total=False):
     """Latest time, exclusive."""
 
 
-class Samples:
+class Samples(RestResource):
     """Samples and radio links of the devices of a fleet. Methods accept a MAC or device id."""
-
-    def __init__(self, caller: HttpCaller) -> None:
-        self._caller = caller
 
     def list(self, device: str, **filters: Unpack[SampleFilters]) -> AsyncGenerator[Sample, None]:
         """List the samples of a device that match all filters, the newest first."""
-        return iterate_items(
-            self._caller,
+        return self._caller.iterate_items(
             SamplePage,
             samples_path(normalize_device_id(device)),
             _build_filter_query(filters),
@@ -104,7 +99,7 @@ class Samples:
     ) -> Links:
         """Get the mesh nodes (parents) that received a device, with their latest RSSI and its history.
 
-        The history has at most `points` time buckets. Without `since` and `until`, it covers the last day.
+        The history has at most `points` time buckets. By default it covers the last day.
         """
         query = build_query(_build_bucket_query(since, until, points))
         return await self._caller.get(Links, links_path(normalize_device_id(device)), query)
@@ -112,7 +107,7 @@ class Samples:
     def rejects(self, gateway: str | None = None) -> AsyncGenerator[Reject, None]:
         """List rejected reports, the newest first, of one gateway or of all if `gateway` is None."""
         query = build_query({"Gateway": None if gateway is None else normalize_mac(gateway)})
-        return iterate_items(self._caller, RejectPage, REJECTS_PATH, query)
+        return self._caller.iterate_items(RejectPage, REJECTS_PATH, query)
 
 
 def _build_bucket_query(

@@ -40,7 +40,7 @@ _RETRY_RENEWAL_SECONDS: Final = 30.0
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """Login that a program may store and use later. Keep it secret: its token grants access."""
+    """Login that a program may store and use later. The token grants access, so keep the login secret."""
 
     url: str
     user: str | None
@@ -206,7 +206,7 @@ class Credentials:
 
 
 def check_token(token: str) -> str:
-    """Return a token or API key unchanged. Raise `MalformedText` if it has invalid characters.
+    """Return a token or API key unchanged. Raise `MalformedText` for invalid characters.
 
     The error does not quote the token.
     """

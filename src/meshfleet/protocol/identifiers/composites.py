@@ -85,7 +85,7 @@ class RecordLayout(Layout):
         raise build_too_short_error(raw, at + self._runs[-1].size)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a JSON object. Raise `UnencodableValue` if it has other fields than this record."""
+        """Encode a JSON object. Raise `UnencodableValue` for a field that this record does not have."""
         if not isinstance(value, dict):
             raise UnencodableValue(field, f"{quote_input(value)} is not an object")
         if unknown := value.keys() - self.names:

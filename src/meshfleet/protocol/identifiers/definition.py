@@ -35,7 +35,7 @@ class IdentifierKind(StrEnum):
 
 
 class IdentifierAccess(StrEnum):
-    """Says whether requests may read or write an identifier."""
+    """Access of requests to an identifier: read, write, both or none."""
 
     READ = "r"
     WRITE = "w"
@@ -84,7 +84,7 @@ class IdentifierDefinition:
         return DecodedValue(value, ext)
 
     def encode(self, value: Json, ext: dict[str, Json] | None = None) -> bytes:
-        """Encode a JSON value and its extension. Raise UnencodableValue if they do not fit the layout."""
+        """Encode a JSON value and its extension. Raise `UnencodableValue` if one does not fit."""
         if self.layout is None:
             raise UnknownIdentifier(
                 "identifier", f"{self.name} ({self.id}) has no known layout, only raw values"

@@ -72,11 +72,11 @@ class VoidLayout(Layout):
     """Empty value: an event or command without data (value-2)."""
 
     def decode(self, raw: bytes, at: int) -> tuple[None, int]:  # noqa: ARG002 # no bytes to decode
-        """Return null."""
+        """Return None and the unchanged offset."""
         return None, at
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Accept only null."""
+        """Return no bytes for None. Raise `UnencodableValue` for any other value."""
         if value is not None:
             raise UnencodableValue(field, "has no value; only null is accepted")
         return b""

@@ -79,8 +79,8 @@ def build_link_options(settings: Settings) -> MqttOptions:
 def load_client_id(connection: Connection) -> str:
     """Return the MQTT client id that is stored in this database; create it on first use.
 
-    It has 23 letters and digits, which every broker must accept. It is random, because on some brokers any
-    client that knows the id could take over the session.
+    The id has 23 letters and digits, which every broker must accept. The id is random, because on some
+    brokers any client that knows the id could take over the session.
     """
     return f"meshfleet{load_or_create_secret(connection, 'mqtt-client').hex()[:14]}"
 
@@ -215,8 +215,7 @@ class ExternalBrokerClient:
         Retry while the broker is unavailable or refuses the connection.
         """
         async with self._link, asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._subscribe_to_reports(), name="external_broker.subscribe")
-            for topic_filter in self._topic_filters:
+            for topic_filter in (self._reports, *self._topic_filters):
                 task_name = f"external_broker.subscribe {topic_filter}"
                 tasks.create_task(self._subscribe(topic_filter), name=task_name)
             tasks.create_task(self._receive(consumer), name="external_broker.receive")
@@ -224,34 +223,26 @@ class ExternalBrokerClient:
 
     # Background tasks
 
-    async def _subscribe_to_reports(self) -> None:
-        """Subscribe to reports; retry until the broker accepts. The client resubscribes after a reconnect."""
-        for pause in self._retry_delays:
-            try:
-                await self._link.subscribe(self._reports)
-            except SubscriptionRefused as exc:
-                if str(exc) != self._subscription_problem:
-                    _log.error("cannot subscribe to reports at the broker, will retry: %s", exc)
-                self._subscription_problem = str(exc)
-            else:
-                self._subscription_problem = None
-                return
-            await asyncio.sleep(pause)
-
     async def _subscribe(self, topic_filter: str) -> None:
-        """Subscribe to a filter of responses; retry until the broker accepts.
+        """Subscribe to a filter; retry until the broker accepts. The client resubscribes after a reconnect.
 
-        A refusal is only logged, because reports arrive without it.
+        A refusal is logged. Only a refused subscription to reports makes the service not ready.
         """
-        is_logged = False
+        is_for_reports = topic_filter == self._reports
+        messages = "reports" if is_for_reports else "responses of gateways"
+        problem: str | None = None
         for pause in self._retry_delays:
             try:
                 await self._link.subscribe(topic_filter)
             except SubscriptionRefused as exc:
-                if not is_logged:
-                    _log.error("cannot subscribe to responses of gateways at the broker, will retry: %s", exc)
-                is_logged = True
+                if str(exc) != problem:
+                    _log.error("cannot subscribe to %s at the broker, will retry: %s", messages, exc)
+                problem = str(exc)
             else:
+                problem = None
+            if is_for_reports:
+                self._subscription_problem = problem
+            if problem is None:
                 return
             await asyncio.sleep(pause)
 

@@ -204,8 +204,11 @@ class MetadataReader:
 
     def _drop_paused(self, candidate: MetadataCandidate, monotonic_now: int) -> MetadataCandidate:
         """Return a candidate without the properties that must not be read again yet."""
-        device, _, missing = candidate
-        due = tuple(each for each in missing if self._backoff.is_due(ReadKey(device, each), monotonic_now))
+        due = tuple(
+            each
+            for each in candidate.missing
+            if self._backoff.is_due(ReadKey(candidate.device, each), monotonic_now)
+        )
         return candidate._replace(missing=due)
 
     async def _route(self, selected: Sequence[MetadataCandidate]) -> Sequence[MetadataCandidate]:
@@ -237,7 +240,7 @@ class MetadataReader:
             topic = RequestTopic(
                 mac_from_int(gateway), mac_from_int(device), Operation.READ, identifier_from_int(identifier)
             )
-            response, _, received_at = await self._rpc.request(
+            reply = await self._rpc.request(
                 topic, ReadRequest(priority=Priority.LOWEST), timeout=self._timeout
             )
         except GatewayTimeout:
@@ -253,7 +256,7 @@ class MetadataReader:
             self._queue.drop_gateway(gateway)
             return False
         self._backoff.reset(ReadKey(gateway))
-        return await self._record_response(key, response, received_at)
+        return await self._record_response(key, reply.response, reply.received_at)
 
     async def _record_response(self, key: ReadKey, response: Response, at: int) -> bool:
         """Store the value in a response and update the backoff. Return whether the device responded."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Now
 
     SelectGateways: TypeAlias = Callable[[Sequence[int]], Awaitable[Mapping[int, int | None]]]
-    """Selects the gateway of each device; None if no connected gateway has seen it."""
+    """Selects a gateway for each device; None if no connected gateway has received the device."""
 
 _MINUTE: Final = 60_000
 

@@ -169,7 +169,8 @@ class GatewaySelector:
     async def _find_connected(self, gateways: Collection[int]) -> Collection[int]:
         """Return which of these gateways are connected (rest-77).
 
-        The embedded broker knows. With an external broker, the database says which sent reports recently.
+        The embedded broker knows its connections. With an external broker, the database says which gateways
+        sent reports recently.
         """
         connections = {each: self._transport.connection_id(mac_from_int(each)) for each in gateways}
         if None in connections.values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -133,20 +134,11 @@ class RequestHistory:
 
     async def _wait_for_entries(self) -> None:
         """Wait for entries and then collect more for a batch. Return after a minute without entries."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_IDLE_SECONDS):
                 await self._has_pending.wait()
-        except TimeoutError:
-            return
-        await self._wait_for_more()
-
-    async def _wait_for_more(self) -> None:
-        """Wait up to a second for more entries, but not while a caller waits for a flush."""
-        try:
-            async with asyncio.timeout(_BATCH_SECONDS):
+            async with asyncio.timeout(_BATCH_SECONDS):  # ends early if a caller waits for a flush
                 await self._flush_requested.wait()
-        except TimeoutError:
-            pass
 
     async def _write_pending(self) -> None:
         self._current_batch = asyncio.get_running_loop().create_future()

@@ -33,7 +33,7 @@ _ACCEPTED: Final = 202
 
 
 class RequestListQuery(Struct, frozen=True, kw_only=True):
-    """Query of a request history. Page tokens are signed for it, so that they fit no other query."""
+    """Query of a request history. Its page tokens are signed, so that they fit no other query."""
 
     device: Mac
 

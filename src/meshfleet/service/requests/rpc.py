@@ -23,14 +23,12 @@ from meshfleet.errors import (
     MalformedResponse,
     Unanswered,
 )
-from meshfleet.errors.protocol import MalformedInput
 from meshfleet.mqtt.codec.packets import Publish
-from meshfleet.protocol import api_versions, payload, requests, responses
+from meshfleet.protocol import api_versions, requests
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.ids import mac_to_int
 from meshfleet.protocol.request_tracker import RequestTracker, ResponseMatch
 from meshfleet.protocol.times import to_millis
-from meshfleet.protocol.topics import RequestTopic, ResponseTopic
 from meshfleet.service.requests.gateway_queue import GatewayQueues
 from meshfleet.service.requests.gateway_ranking import FailedAttempts
 
@@ -38,9 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meshfleet.protocol.ids import Mac, RequestId, Version
+    from meshfleet.protocol.request_tracker import ReceivedResponse
     from meshfleet.protocol.requests import Request
     from meshfleet.protocol.responses import Response
-    from meshfleet.protocol.topics import TopicCodec
+    from meshfleet.protocol.topics import RequestTopic, ResponseTopic, TopicCodec
     from meshfleet.service.clock import Now
     from meshfleet.service.transport import Transport
 
@@ -49,9 +48,6 @@ if TYPE_CHECKING:
 
 MAX_CONCURRENT: Final = 16
 """Default for the maximum number of concurrent requests per gateway."""
-
-_MAX_UNREADABLE_TOPICS: Final = 1000
-"""Maximum number of response topics for which the time of an unreadable message is kept."""
 
 _UNREACHABLE_STATUSES: Final = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
 """Statuses with which a gateway reports that it did not reach the device."""
@@ -137,8 +133,6 @@ class RpcClient:
         self._queues: GatewayQueues[asyncio.Future[None]] = GatewayQueues(max_concurrent)
         self._pending: dict[RequestId, _PendingRequest] = {}
         self._late_callbacks: dict[RequestId, Callable[[RpcResponse], None]] = {}
-        self._unreadable_at: dict[ResponseTopic, float] = {}
-        """Time of the last message that is not a JSON object, by response topic."""
         self.response_counts: Counter[ResponseMatch] = Counter()
         """Number of received responses by how they matched a request."""
         transport.subscribe(topics.response_filter(), self._on_message)
@@ -160,8 +154,8 @@ class RpcClient:
     def check_sendable(self, topic: RequestTopic, request: Request) -> None:
         """Raise an error if the request cannot be sent now.
 
-        Raise `GatewayTooOld` if the gateway does not support it. Raise an `Unanswered` error if the broker or
-        the gateway is not connected, or if too many requests are pending.
+        Raise `GatewayTooOld` if the gateway does not support the request. Raise an `Unanswered` error if the
+        broker or the gateway is not connected, or if too many requests are pending.
         """
         if topic.operation.is_answered:
             self._tracker.check_capacity()
@@ -183,7 +177,7 @@ class RpcClient:
         timeout: float,  # noqa: ASYNC109 # see request()
         request_id: RequestId,
     ) -> None:
-        """Send a request without a response. It does not wait in the gateway's queue.
+        """Send a request that has no response, without waiting in the queue of the gateway.
 
         Raise the errors of `check_sendable`, and `BrokerUnavailable` after `timeout` seconds.
         """
@@ -214,41 +208,27 @@ class RpcClient:
         `Unanswered`, nothing is sent. Canceling the call after that does not withdraw the request.
         `on_late_response` is called at most once, with a response that arrives after the call has ended.
         """
-        try:
-            reply = await self._request(topic, request, timeout, request_id, on_late_response, before_send)
-        except Unanswered as exc:
-            if exc.sent:
-                self._failures.add(mac_to_int(topic.device), mac_to_int(topic.gateway))
-            raise
-        self._record_reachability(topic, reply.response)
-        return reply
-
-    async def _request(  # noqa: PLR0913, PLR0917 # the parameters of request()
-        self,
-        topic: RequestTopic,
-        request: Request,
-        timeout: float,  # noqa: ASYNC109 # see request()
-        request_id: RequestId | None,
-        on_late_response: Callable[[RpcResponse], None] | None,
-        before_send: Callable[[], None] | None,
-    ) -> RpcResponse:
         self._check_reachable(topic, request)
         _check_timeout(timeout)
-        request_id, started_at = self._tracker.open(topic.to_response_topic(), request_id), _loop_time()
+        request_id = self._tracker.open(topic.to_response_topic(), request_id)
         pending = _PendingRequest(topic.gateway, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(timeout):
                 await self._acquire_slot(topic, request)
-                return await self._send_and_wait(topic, request, request_id, pending, before_send)
+                reply = await self._send_and_wait(topic, request, request_id, pending, before_send)
+        except Unanswered as exc:
+            self._record_failure(topic, exc)
+            raise
         except TimeoutError:
-            raise self._timeout_error(topic, pending, timeout, started_at) from None
+            error = self._timeout_error(request_id, pending, timeout)
+            self._record_failure(topic, error)
+            raise error from None
         finally:
-            if (
-                self._tracker.abandon(request_id)
-                and on_late_response is not None
-                and pending.progress is SendProgress.SENT
-            ):
+            is_unanswered = self._tracker.abandon(request_id)
+            if is_unanswered and on_late_response is not None and pending.progress is SendProgress.SENT:
                 self._add_late_callback(request_id, on_late_response)
+        self._record_reachability(topic, reply.response)
+        return reply
 
     async def watch_connections(self, *, pause: float = _WATCH_SECONDS) -> None:
         """Fail requests whose gateway has disconnected since they were sent. Repeat until canceled."""
@@ -273,6 +253,10 @@ class RpcClient:
                 )
 
     # Internals
+
+    def _record_failure(self, topic: RequestTopic, error: Unanswered) -> None:
+        if error.sent:
+            self._failures.add(mac_to_int(topic.device), mac_to_int(topic.gateway))
 
     def _record_reachability(self, topic: RequestTopic | ResponseTopic, response: Response) -> None:
         """Record, for the next selection of a gateway, whether this one reached the device."""
@@ -345,92 +329,65 @@ class RpcClient:
         body = requests.encode_request(replace(request, id=request_id))
         await self._transport.send_urgent(Publish(self._topics.format_topic(topic), body, qos=1))
 
-    def _timeout_error(
-        self, topic: RequestTopic, pending: _PendingRequest, timeout: float, started_at: float
-    ) -> Unanswered:
+    def _timeout_error(self, request_id: RequestId, pending: _PendingRequest, timeout: float) -> Unanswered:
         """Return the error for a timeout, depending on the phase in which the request was."""
+        gateway = pending.gateway
         match pending.progress:
             case SendProgress.WAITING:
                 return GatewayBusy(
-                    f"gateway {topic.gateway} is busy: the request was not sent within {timeout:g} s"
+                    f"gateway {gateway} is busy: the request was not sent within {timeout:g} s"
                 )
             case SendProgress.SENDING:
                 return BrokerUnavailable("the broker did not accept the request in time")
             case SendProgress.SENT:
-                if self._unreadable_at.get(topic.to_response_topic(), -1) >= started_at:
-                    return MalformedResponse(
-                        f"gateway {topic.gateway} sent a response that is not a JSON object"
-                    )
-                return GatewayTimeout(f"gateway {topic.gateway} did not respond within {timeout:g} s")
+                if self._tracker.may_be_unreadable(request_id):
+                    return MalformedResponse(f"gateway {gateway} sent a response that is not a JSON object")
+                return GatewayTimeout(f"gateway {gateway} did not respond within {timeout:g} s")
 
     def _on_message(self, message: Publish) -> None:
         """Match a received response to a pending request, if it belongs to this client."""
-        try:
-            topic = self._topics.parse_uncached(message.topic)
-        except MalformedInput:
+        received = self._tracker.match_message(self._topics, message.topic, message.payload)
+        if received is None:
             return
-        if not isinstance(topic, ResponseTopic):
+        self.response_counts[received.match] += 1
+        if received.request_id is None:
             return
-        request_id = requests.decode_request_id(message.payload)
-        if request_id is None and _is_unreadable(message):
-            self._record_unreadable(topic)
-        match = self._tracker.match_response(topic, request_id)
-        self.response_counts[match] += 1
-        if match is ResponseMatch.LATE and request_id is not None:
-            self._on_late_response(topic, request_id, message.payload)
-        if match is not ResponseMatch.ANSWER or request_id is None:
-            return
-        pending = self._pending.get(request_id)
-        if pending is not None and not pending.response.done():  # otherwise just canceled, or not sent yet
-            pending.response.set_result(
-                self._decode_response(topic, message.payload, _loop_time() - pending.started_at)
-            )
+        if received.match is ResponseMatch.LATE:
+            self._on_late_response(received, self._late_callbacks.pop(received.request_id, None))
+        elif received.match is ResponseMatch.ANSWER:
+            pending = self._pending.get(received.request_id)
+            if pending is not None and not pending.response.done():  # otherwise just canceled or not sent
+                pending.response.set_result(self._build_outcome(received, pending))
 
-    def _on_late_response(self, topic: ResponseTopic, request_id: RequestId, data: bytes) -> None:
+    def _on_late_response(
+        self, received: ReceivedResponse, callback: Callable[[RpcResponse], None] | None
+    ) -> None:
         """Handle a response that arrives when its caller no longer waits: call the caller's callback.
 
         If the gateway has reached the device after all, clear the failure that the timeout recorded.
         """
-        callback = self._late_callbacks.pop(request_id, None)
-        received_at = self._now()
-        try:
-            reply = RpcResponse(responses.decode_response(topic.operation, data), received_at, received_at)
-        except MalformedInput:
+        received_at, response = self._now(), received.decode()
+        if isinstance(response, MalformedResponse):
             return
-        if reply.response.status not in _UNREACHABLE_STATUSES:
-            self._record_reachability(topic, reply.response)
+        if response.status not in _UNREACHABLE_STATUSES:
+            self._record_reachability(received.topic, response)
         if callback is not None:
-            callback(reply)
+            callback(RpcResponse(response, received_at, received_at))
 
-    def _record_unreadable(self, topic: ResponseTopic) -> None:
-        """Record that a message on a response topic could not be read, so that its request is unknown.
-
-        If a request with this response topic times out, the message is assumed to be its response.
-        """
-        if len(self._unreadable_at) >= _MAX_UNREADABLE_TOPICS:
-            self._unreadable_at.clear()
-        self._unreadable_at[topic] = _loop_time()
-
-    def _decode_response(
-        self, topic: ResponseTopic, data: bytes, seconds: float
+    def _build_outcome(
+        self, received: ReceivedResponse, pending: _PendingRequest
     ) -> RpcResponse | MalformedResponse:
-        """Decode a response that arrived `seconds` after its request was sent."""
         received_at = self._now()
         # Computed from the duration: the system clock may have been set since the request was sent.
-        sent_at = received_at - round(seconds * 1000)
-        try:
-            reply = RpcResponse(responses.decode_response(topic.operation, data), sent_at, received_at)
-        except MalformedInput as exc:
-            problem = MalformedResponse(
-                f"gateway {topic.gateway} sent a response that cannot be decoded: {exc}"
-            )
-            problem.__cause__ = exc
-            return problem
+        sent_at = received_at - round((_loop_time() - pending.started_at) * 1000)
+        response = received.decode()
+        if isinstance(response, MalformedResponse):
+            return response
         if self._on_clock_sample is not None:
             self._on_clock_sample(
-                mac_to_int(topic.gateway), sent_at, received_at, to_millis(reply.response.time)
+                mac_to_int(received.topic.gateway), sent_at, received_at, to_millis(response.time)
             )
-        return reply
+        return RpcResponse(response, sent_at, received_at)
 
 
 def _check_timeout(timeout: float) -> None:
@@ -442,12 +399,3 @@ def _check_timeout(timeout: float) -> None:
 def _loop_time() -> float:
     """Return the event loop's time in seconds."""
     return asyncio.get_running_loop().time()
-
-
-def _is_unreadable(message: Publish) -> bool:
-    """Return whether the payload is not a JSON object, so that its request id cannot be read."""
-    try:
-        payload.decode_object(message.payload)
-    except MalformedInput:
-        return True
-    return False
