@@ -238,7 +238,7 @@ def test_an_unanswered_start_is_repeated_until_its_timeout() -> None:
     started_at, start_count = harness.now, 1
     while harness.is_in(S.DISPATCHED):
         harness.miss_response()
-        if harness.x.ask is not None:
+        if harness.x.pending_request is not None:
             harness.respond_state("idle")
             request = harness.respond(0, OTHER)
             start_count += request is not None and request.step is UpdateStep.START
@@ -615,7 +615,7 @@ def test_timers_are_suspended_for_at_most_the_queue_timeout() -> None:
     harness.apply_event(GatewayDisconnected())
     assert harness.x.suspended_at is None
     while not harness.is_in(S.TIMED_OUT):
-        if harness.x.ask is None:
+        if harness.x.pending_request is None:
             harness.advance_to_due()
         else:
             harness.fail_sending()
@@ -629,7 +629,7 @@ def test_a_gateway_that_is_updated_itself_may_disconnect_for_the_time_of_a_resta
     harness.x, started_at = harness.without_request(), harness.now
     harness.apply_event(GatewayDisconnected())
     while harness.is_in(S.APPLYING):
-        if harness.x.ask is None:
+        if harness.x.pending_request is None:
             harness.advance_to_due()
         else:
             harness.fail_sending()

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.compatibility import DeviceFacts, Exclusion, FirmwareRequirement
-    from meshfleet.service.jobs.execution.queries import GatewayRoutes, LoadedExecution
+    from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpec, LoadedExecution
     from meshfleet.service.jobs.notifications import ExecutionChange
-    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateSpec
+    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext
 
 CANDIDATES_PER_TRANSACTION: Final = 100
 """Maximum number of queued executions checked in one transaction."""
@@ -81,8 +81,7 @@ _SELECT_NEWER_JOBS: Final = (
 class DispatchParameters(NamedTuple):
     """Parameters and limits of a job whose queued executions may start."""
 
-    spec: UpdateSpec
-    requirement: FirmwareRequirement
+    spec: JobSpec
     per_gateway: int | None
     wave: int
     """Index of the last wave that has started, from 0."""
@@ -135,7 +134,7 @@ def dispatch_executions(
         each._replace(loaded=each.loaded.with_route(routes))
         for each in _load_candidates(connection, parameters, waves, now.monotonic)
     ]
-    specs = {parameters.spec.job: (parameters.spec, parameters.requirement)}
+    specs = {parameters.spec.update.job: parameters.spec}
     contexts = queries.load_contexts(connection, specs, [each.loaded for each in candidates])
     dispatcher = _Dispatcher(connection, parameters, candidates, now.monotonic, routes)
     for candidate, context in zip(candidates, contexts, strict=True):
@@ -153,7 +152,7 @@ def _load_candidates(
 ) -> list[_Candidate]:
     candidates: list[_Candidate] = []
     for wave in waves:
-        values = (parameters.spec.job, wave, now, CANDIDATES_PER_TRANSACTION - len(candidates))
+        values = (parameters.spec.update.job, wave, now, CANDIDATES_PER_TRANSACTION - len(candidates))
         rows = bulk.query_rows(connection, _SELECT_QUEUED, values, lock=_LOCK)
         candidates += [_Candidate(queries.parse_loaded_execution(row), row[-1]) for row in rows]
         if len(candidates) >= CANDIDATES_PER_TRANSACTION:
@@ -176,6 +175,7 @@ class _Dispatcher:
         self.unrouted: list[int] = []
         self._connection = connection
         self._parameters = parameters
+        self._requirement = parameters.spec.requirement
         self._now = now
         self._slots = GatewaySlots(connection)
         self._slots.load(each.loaded.snapshot.gateway for each in candidates)
@@ -207,9 +207,7 @@ class _Dispatcher:
                 )
             )
             return
-        exclusion = find_exclusion(
-            _find_facts(candidate.loaded, self._parameters.requirement), self._parameters.requirement
-        )
+        exclusion = find_exclusion(_find_facts(candidate.loaded, self._requirement), self._requirement)
         is_on_target = exclusion is not None and exclusion.code is ExclusionCode.ALREADY_THERE
         # A device that reported the target version at job creation is checked, whatever it reports now.
         reports_target = x.attempt == 1 and (is_on_target or (exclusion is None and x.wave == LEFT_OUT_WAVE))
@@ -223,7 +221,7 @@ class _Dispatcher:
         elif x.method is UpdateMethod.BROADCAST and not may_be_updated and not reports_target:
             self._start_broadcast(candidate, context)
         else:
-            x = _with_from_version(candidate.loaded, self._parameters.requirement)
+            x = _with_from_version(candidate.loaded, self._requirement)
             decision = dispatch_execution(
                 x, context, self._now, may_be_updated=may_be_updated, reports_target=reports_target
             )
@@ -244,13 +242,11 @@ class _Dispatcher:
         else:
             reason = _OFFLINE_TEXTS[obstacle]
             self.transitions.append(
-                ExecutionTransition(
-                    x, skip_unreachable(x, self._parameters.requirement.version, reason, self._now)
-                )
+                ExecutionTransition(x, skip_unreachable(x, self._requirement.version, reason, self._now))
             )
 
     def _skip(self, loaded: LoadedExecution, exclusion: Exclusion) -> None:
-        x = _with_from_version(loaded, self._parameters.requirement)
+        x = _with_from_version(loaded, self._requirement)
         decision = end_execution(x, S.SKIPPED, exclusion.reason, self._now)
         skipped = replace(decision.execution, code=str(exclusion.code))
         self.transitions.append(ExecutionTransition(x, decision._replace(execution=skipped)))
@@ -305,7 +301,7 @@ class _Dispatcher:
                 context, batch=devices, status=snapshot.status, beat_at=snapshot.heartbeat_at
             )
             is_leader = x.device == devices[0]  # as in `UpdateContext.is_batch_leader` from now on
-            x = _with_from_version(loaded, self._parameters.requirement)
+            x = _with_from_version(loaded, self._requirement)
             decision = dispatch_execution(
                 replace(x, batch=batch), member_context, self._now, is_leader=is_leader
             )
@@ -331,10 +327,7 @@ class _Dispatcher:
             x.device not in self._broadcast_devices
             and bool(snapshot.connected)
             and not _may_be_updated(x)
-            and find_exclusion(
-                _find_facts(loaded, self._parameters.requirement), self._parameters.requirement
-            )
-            is None
+            and find_exclusion(_find_facts(loaded, self._requirement), self._requirement) is None
         )
 
 
@@ -348,7 +341,7 @@ def _find_newer_jobs(
     if not loaded or not parameters.is_supersedable:
         return {}
     devices = sorted(each.execution.device for each in loaded)
-    rows = bulk.query_in(connection, _SELECT_NEWER_JOBS.format(job=parameters.spec.job), devices)
+    rows = bulk.query_in(connection, _SELECT_NEWER_JOBS.format(job=parameters.spec.update.job), devices)
     return {row[0]: row[1] for row in rows}
 
 

@@ -21,10 +21,11 @@ from meshfleet.service.jobs.execution.gateway_slots import (
     HostGatewaySelector,
     reserve_dfu_slots,
 )
-from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION
+from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION, ExecutionEvent
 from meshfleet.service.jobs.execution.registry_changes import load_registry_changes
 from meshfleet.service.jobs.execution.transition_writer import (
     EvidenceItem,
+    EvidenceRecord,
     ExecutionTransition,
     update_transfer_rates,
 )
@@ -45,7 +46,7 @@ from meshfleet.service.jobs.updates.reasons import ReasonCode
 from meshfleet.service.jobs.updates.state_machine import advance_execution
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from sqlalchemy import Connection
 
@@ -108,15 +109,14 @@ def advance_due_executions(
     """Advance the executions whose timers are due. Skip those that another process has locked."""
     rows = bulk.query_rows(connection, _SELECT_DUE, (now.monotonic,), lock=_LOCK_SKIPPING)
     due = [queries.parse_loaded_execution(row).with_route(routes) for row in rows]
-    withdrawn = _withdraw_unsent(connection, [each.execution for each in due])
-    return _apply_events(
-        connection, spec_cache, [(each, _build_due_event(each, withdrawn)) for each in due], now
-    )
+    withdrawn = _withdraw_unsent(connection, (each.execution for each in due))
+    events = [ExecutionEvent(each, _build_due_event(each, withdrawn)) for each in due]
+    return _apply_events(connection, spec_cache, events, now)
 
 
-def _withdraw_unsent(connection: Connection, executions: Sequence[ExecutionRecord]) -> set[str]:
+def _withdraw_unsent(connection: Connection, executions: Iterable[ExecutionRecord]) -> set[str]:
     """Delete the pending requests of due executions that no process has leased. Return their ids."""
-    pending = [x.ask for x in executions if x.ask is not None]
+    pending = [x.pending_request for x in executions if x.pending_request is not None]
     return {row[0] for row in bulk.query_in(connection, _DELETE_UNLEASED, pending)} if pending else set()
 
 
@@ -124,7 +124,7 @@ def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> Upda
     x = loaded.execution
     if loaded.snapshot.device is None:
         return DeviceRemoved()
-    if x.step is not None and x.ask is not None and x.ask in withdrawn:
+    if x.step is not None and x.pending_request is not None and x.pending_request in withdrawn:
         return RequestNotSent(x.step, "the service could not send the request in time")
     return TimerDue()
 
@@ -145,14 +145,13 @@ def apply_registry_changes(
     executions = [each.with_route(routes) for each in _load_active_executions(connection, devices)]
     news = load_registry_changes(connection, devices)
     events = [
-        (each, event)
+        ExecutionEvent(each, event)
         for each in executions
         if (event := news.get((each.execution.job, each.execution.device))) is not None
     ]
     slots = GatewaySlots(connection)
-    return _apply_events(
-        connection, spec_cache, reserve_dfu_slots(connection, spec_cache, events, slots), now, slots
-    )
+    events = reserve_dfu_slots(connection, spec_cache, events, slots)
+    return _apply_events(connection, spec_cache, events, now, slots)
 
 
 def apply_results(
@@ -166,34 +165,30 @@ def apply_results(
 
     A result that arrives too late is stored as evidence and changes no execution (rest-143).
     """
-    deleted = _delete_requests(connection, [each.request_id for each in results])
+    # A request that is missing in the outbox was deleted with an earlier result.
+    rows = bulk.query_in(connection, _DELETE_REQUESTS, [each.request_id for each in results])
+    deleted = {row[0] for row in rows}
     devices = [each.device for each in results]
     executions = {
-        each.execution.ask: each.with_route(routes) for each in _load_active_executions(connection, devices)
+        each.execution.pending_request: each.with_route(routes)
+        for each in _load_active_executions(connection, devices)
     }
     late: list[RequestResult] = []
-    events: list[tuple[LoadedExecution, UpdateEvent]] = []
+    events: list[ExecutionEvent] = []
     for result in results:
         loaded = executions.get(result.request_id)
         if loaded is None or result.request_id not in deleted:
             late.append(result)
         else:
             deleted.remove(result.request_id)  # a late response to the same request may follow in the list
-            events.append((loaded, result.event))
+            events.append(ExecutionEvent(loaded, result.event))
             events += share_with_batch(connection, loaded, result.event)
-    transition_writer.insert_evidence(
-        connection,
-        [
-            (
-                each.job,
-                each.device,
-                each.attempt,
-                _build_evidence(each.event) or _build_no_response_evidence(each),
-            )
-            for each in late
-        ],
-        now.wall,
-    )
+    late_evidence = [
+        EvidenceRecord(each.job, each.device, each.attempt, item)
+        for each in late
+        if (item := _build_evidence(each.event)) is not None
+    ]
+    transition_writer.insert_late_evidence(connection, late_evidence, now.wall)
     return _apply_events(connection, spec_cache, events, now)
 
 
@@ -223,11 +218,6 @@ def withdraw_unsent_starts(
     )
 
 
-def _delete_requests(connection: Connection, requests: Sequence[str]) -> set[str]:
-    """Delete requests from the outbox. Return the ids of the deleted ones; others were deleted before."""
-    return {row[0] for row in bulk.query_in(connection, _DELETE_REQUESTS, requests)}
-
-
 def _load_active_executions(connection: Connection, devices: Sequence[int]) -> list[LoadedExecution]:
     """Load and lock the active executions of devices: at most one for each device."""
     lock = "" if connection.dialect.name == "sqlite" else queries.LOCK_EXECUTIONS
@@ -238,21 +228,21 @@ def _load_active_executions(connection: Connection, devices: Sequence[int]) -> l
 def _apply_events(
     connection: Connection,
     spec_cache: JobSpecCache,
-    events: Sequence[tuple[LoadedExecution, UpdateEvent]],
+    events: Sequence[ExecutionEvent],
     now: ClockReading,
     slots: GatewaySlots | None = None,
 ) -> AdvanceResult:
     """Decide and store how the events change the executions. Apply only the first event of each device."""
     # A second event of a device would act on an outdated record. Nothing is lost: the registry or a timer
     # produces the event again.
-    events = list({each.execution.device: (each, event) for each, event in reversed(events)}.values())
-    specs = spec_cache.load_specs(connection, {each.execution.job for each, _ in events})
-    contexts = queries.load_contexts(connection, specs, [each for each, _ in events])
-    members = load_batch_members(connection, [each.execution for each, _ in events])
+    events = list({each.loaded.execution.device: each for each in reversed(events)}.values())
+    executions = [each.loaded.execution for each in events]
+    specs = spec_cache.load_specs(connection, {x.job for x in executions})
+    contexts = queries.load_contexts(connection, specs, [each.loaded for each in events])
+    members = load_batch_members(connection, executions)
     hosts = HostGatewaySelector(connection, spec_cache, GatewaySlots(connection) if slots is None else slots)
     transitions = []
-    for (loaded, event), context in zip(events, contexts, strict=True):
-        x = loaded.execution
+    for x, (_, event), context in zip(executions, events, contexts, strict=True):
         decision = _decide(x, event, add_batch_members(context, x, members), now.monotonic)
         if decision.execution is not x:
             transition = ExecutionTransition(x, decision, _build_evidence(event), context.gateway)
@@ -292,7 +282,3 @@ def _build_evidence(event: UpdateEvent) -> EvidenceItem | None:
             return EvidenceItem("gateway", {"connected": isinstance(event, GatewayReconnected)})
         case _:
             return None
-
-
-def _build_no_response_evidence(result: RequestResult) -> EvidenceItem:
-    return EvidenceItem("no-response", {"step": str(result.event.step)})

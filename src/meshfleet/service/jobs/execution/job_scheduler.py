@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import active_condition, transition
+from meshfleet.db.tables import active_condition
 from meshfleet.rest.jobs import ExecutionState as E
 from meshfleet.rest.jobs import JobState as S
 from meshfleet.rest.jobs import StopCause
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.audit import log as audit
-from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup, transition_writer
+from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup
 from meshfleet.service.jobs.execution.dispatch import DispatchParameters
 from meshfleet.service.jobs.execution.gateway_slots import try_dispatch_lock
 from meshfleet.service.jobs.job_states import check_job_transition
@@ -25,6 +25,7 @@ from meshfleet.service.jobs.rollout import (
     compute_allowance,
     find_next_transition,
 )
+from meshfleet.service.jobs.store import ENGINE_ACTOR, insert_job_transition
 from meshfleet.service.jobs.updates.states import CANCELABLE_STATES
 
 if TYPE_CHECKING:
@@ -192,19 +193,9 @@ def _write_transition(connection: Connection, job: _OpenJob, change: JobTransiti
     assignments = ", ".join(f"{name} = ?" for name in values)
     statement = f"UPDATE job SET {assignments} WHERE id = ?"  # noqa: S608 # constants only
     bulk.execute_one(connection, statement, (*values.values(), job.number))
-    row = (
-        job.number,
-        None,
-        wall,
-        str(before),
-        str(after),
-        0,
-        0,
-        transition_writer.ENGINE_ACTOR,
-        change.cause,
-        None,
+    insert_job_transition(
+        connection, job.number, before, after, actor=ENGINE_ACTOR, cause=change.cause, now=wall
     )
-    bulk.insert_row(connection, transition, *row)
     _record_stop(connection, job.number, change, wall)
 
 
@@ -256,10 +247,8 @@ def _dispatch(
         return IDLE_ADVANCE
     if not allowance.slots:
         return NO_ADVANCE
-    spec, requirement = spec_cache.load_specs(connection, [job.number])[job.number]
     parameters = DispatchParameters(
-        spec,
-        requirement,
+        spec_cache.load_specs(connection, [job.number])[job.number],
         per_gateway=rollout.body.concurrency.per_gateway,
         wave=rollout.wave,
         slots=allowance.slots,

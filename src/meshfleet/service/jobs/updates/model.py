@@ -209,7 +209,8 @@ class ExecutionRecord(Struct, frozen=True, kw_only=True):
     code: str | None = None
     reason: str | None = None
     step: UpdateStep | None = None
-    ask: str | None = None
+    pending_request: str | None = None
+    """Id of the outbox request whose result is awaited (column `ask`); None if there is none."""
     tries: int = 0
     batch: str | None = None
     expires: int | None = None

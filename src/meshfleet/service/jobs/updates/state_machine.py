@@ -91,13 +91,19 @@ def advance_execution(x: ExecutionRecord, event: UpdateEvent, context: UpdateCon
             return _handle_gateway_reconnect(x, context, now)
         case ResponseReceived():
             x = resume_timers(x, context, now)
-            decision = _handle_response(replace(x, ask=None, reason=_lasting_reason(x)), event, context, now)
+            decision = _handle_response(
+                replace(x, pending_request=None, reason=_lasting_reason(x)), event, context, now
+            )
             return _enforce_deadlines(x, decision, context, now, is_conclusive=event.status == Status.OK)
         case RequestNotSent():
-            return _handle_not_sent(replace(x, ask=None, reason=event.reason), event, context, now)
+            return _handle_not_sent(
+                replace(x, pending_request=None, reason=event.reason), event, context, now
+            )
         case RequestUnanswered():
             x = x if event.is_connection_lost else resume_timers(x, context, now)
-            decision = _handle_unanswered(replace(x, ask=None, reason=event.reason), event, context, now)
+            decision = _handle_unanswered(
+                replace(x, pending_request=None, reason=event.reason), event, context, now
+            )
             return _enforce_deadlines(x, decision, context, now, is_conclusive=False)
 
 
@@ -121,11 +127,15 @@ def _enforce_deadlines(
         context.spec.is_canceling and x.state in states.CANCELABLE_STATES and x.waiting != WAIT_CANCELING
     )
     if decision.request is not None and must_cancel:
-        return _handle_timer(replace(after, ask=None), context, now)
+        return _handle_timer(replace(after, pending_request=None), context, now)
     if not _has_expired(after, now):
         return decision._replace(execution=replace(after, final_until=None))
     if x.final_until is None:
-        return decision if decision.request is None else _handle_timer(replace(after, ask=None), context, now)
+        return (
+            decision
+            if decision.request is None
+            else _handle_timer(replace(after, pending_request=None), context, now)
+        )
     if decision.request is not None:
         return decision if decision.request.step in _QUERY_STEPS else _time_out(after, context, now)
     return _time_out(after, context, now) if is_conclusive else decision
@@ -137,9 +147,9 @@ def _has_expired(x: ExecutionRecord, now: int) -> bool:
 
 def _discard_lost_request(x: ExecutionRecord) -> ExecutionRecord:
     """Discard a request whose result was lost. After a lost start command, the state is queried next."""
-    if x.ask is None:
+    if x.pending_request is None:
         return x
-    return replace(x, ask=None, step=UpdateStep.STATE if x.step is UpdateStep.START else x.step)
+    return replace(x, pending_request=None, step=UpdateStep.STATE if x.step is UpdateStep.START else x.step)
 
 
 def _handle_timer(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
@@ -170,7 +180,7 @@ def _handle_timer_suspended(x: ExecutionRecord, context: UpdateContext, now: int
 def _handle_gateway_reconnect(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
     """Resume the timers and send the next request: the device may have finished the update meanwhile."""
     x = resume_timers(x, context, now)
-    return Decision(x) if x.ask is not None else _handle_timer(x, context, now)
+    return Decision(x) if x.pending_request is not None else _handle_timer(x, context, now)
 
 
 def _send_last_query(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
@@ -273,7 +283,7 @@ def _handle_dfu_mode(x: ExecutionRecord, event: DfuModeSeen, context: UpdateCont
     if (
         x.state is not S.DISPATCHED
         or x.step not in (UpdateStep.ENTER_DFU, UpdateStep.RECHECK_VERSION)
-        or x.ask is not None
+        or x.pending_request is not None
     ):
         return Decision(x)
     if context.spec.is_canceling:

@@ -54,11 +54,11 @@ def advance_version_check(
     """Handle an event during the version check: skip the device, queue it for an update, or query again."""
     match event:
         case ResponseReceived(_, status, value):
-            return _handle_response(replace(x, ask=None), status, value, context=context, now=now)
+            return _handle_response(replace(x, pending_request=None), status, value, context=context, now=now)
         case RequestNotSent() | RequestUnanswered():
-            return _retry_later(replace(x, ask=None, reason=event.reason), context, now)
+            return _retry_later(replace(x, pending_request=None, reason=event.reason), context, now)
         case TimerDue():
-            return _handle_timer(replace(x, ask=None), context, now)
+            return _handle_timer(replace(x, pending_request=None), context, now)
         case _:
             return Decision(x)
 
