@@ -10,7 +10,12 @@ from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.rest.jobs import StopCause
 from meshfleet.service.jobs.updates import states, timeouts
-from meshfleet.service.jobs.updates.drivers import DRIVERS, DownloadDriver, build_version_query
+from meshfleet.service.jobs.updates.drivers import (
+    ABORT_ACTION,
+    DRIVERS,
+    build_device_control,
+    build_version_query,
+)
 from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.reasons import (
     REJECTION_CODES,
@@ -293,4 +298,4 @@ def _build_final_abort(x: ExecutionRecord) -> UpdateRequest | None:
     is_untouched = x.step in (UpdateStep.BUSY_ELSEWHERE, UpdateStep.CHECK_REPORTED, UpdateStep.UNSENT)
     if x.state not in states.CANCELABLE_STATES or x.method is UpdateMethod.NORDIC_DFU or is_untouched:
         return None
-    return DownloadDriver().build_abort()._replace(step=UpdateStep.FINAL_ABORT)
+    return build_device_control(UpdateStep.FINAL_ABORT, ABORT_ACTION)
