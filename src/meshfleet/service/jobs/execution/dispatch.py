@@ -191,21 +191,11 @@ class _Dispatcher:
         if x.device in self._broadcast_devices:
             return
         if snapshot.device is None:
-            self.transitions.append(ExecutionTransition(x, remove_execution(x, self._now)))
+            self._add(x, remove_execution(x, self._now))
             return
         if (newer_job := self._newer_jobs.get(x.device)) is not None:
-            self.transitions.append(
-                ExecutionTransition(
-                    x,
-                    end_execution(
-                        x,
-                        S.SUPERSEDED,
-                        f"job-{newer_job} took over the device",
-                        self._now,
-                        ReasonCode.NEWER_JOB,
-                    ),
-                )
-            )
+            reason = f"job-{newer_job} took over the device"
+            self._add(x, end_execution(x, S.SUPERSEDED, reason, self._now, ReasonCode.NEWER_JOB))
             return
         exclusion = find_exclusion(_find_facts(candidate.loaded, self._requirement), self._requirement)
         is_on_target = exclusion is not None and exclusion.code is ExclusionCode.ALREADY_THERE
@@ -227,6 +217,9 @@ class _Dispatcher:
             )
             self._start(x, decision, context)
 
+    def _add(self, x: ExecutionRecord, decision: Decision) -> None:
+        self.transitions.append(ExecutionTransition(x, decision))
+
     def _wait_or_skip(self, loaded: LoadedExecution, obstacle: WaitReason, *, reports_target: bool) -> None:
         """Let an execution wait for an obstacle.
 
@@ -241,15 +234,11 @@ class _Dispatcher:
             self._wait(x, obstacle, snapshot.gateway)
         else:
             reason = _OFFLINE_TEXTS[obstacle]
-            self.transitions.append(
-                ExecutionTransition(x, skip_unreachable(x, self._requirement.version, reason, self._now))
-            )
+            self._add(x, skip_unreachable(x, self._requirement.version, reason, self._now))
 
     def _skip(self, loaded: LoadedExecution, exclusion: Exclusion) -> None:
         x = _with_from_version(loaded, self._requirement)
-        decision = end_execution(x, S.SKIPPED, exclusion.reason, self._now)
-        skipped = replace(decision.execution, code=str(exclusion.code))
-        self.transitions.append(ExecutionTransition(x, decision._replace(execution=skipped)))
+        self._add(x, end_execution(x, S.SKIPPED, exclusion.reason, self._now, exclusion.code))
 
     def _needs_route(self, candidate: _Candidate) -> bool:
         """Return whether a gateway must be selected before this candidate can start or wait.
@@ -280,12 +269,12 @@ class _Dispatcher:
         """Let an execution wait and check it again later. The longer the queue, the longer the delay."""
         delay = max(_RECHECK_MS, self._parameters.queue_length * 1000 // _RECHECKS_PER_SECOND)
         waiting = replace(x, waiting=str(obstacle), due=self._now + delay, gateway=gateway or x.gateway)
-        self.transitions.append(ExecutionTransition(x, Decision(waiting)))
+        self._add(x, Decision(waiting))
 
     def _start(self, x: ExecutionRecord, decision: Decision, context: UpdateContext) -> None:
         if decision.execution.step is not UpdateStep.CHECK_REPORTED:
             self._slots.reserve(context.gateway, x.method)
-        self.transitions.append(ExecutionTransition(x, decision))
+        self._add(x, decision)
         self.started += 1
 
     def _start_broadcast(self, candidate: _Candidate, context: UpdateContext) -> None:

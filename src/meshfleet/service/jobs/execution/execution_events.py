@@ -1,7 +1,4 @@
-"""Applies events to active executions: due timers, results of requests, and registry news.
-
-Registry news are changes of a device in the device registry, such as heartbeats and its removal.
-"""
+"""Applies events to active executions: due timers, results of requests, and changes in the registry."""
 
 from __future__ import annotations
 
@@ -130,8 +127,8 @@ def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> Upda
 
 
 def list_changed_devices(connection: Connection) -> list[int]:
-    """Return a limited number of devices with registry news, for `apply_registry_changes`."""
-    return sorted({device for _, device in load_registry_changes(connection, None)})
+    """Return a limited number of devices for `apply_registry_changes`."""
+    return sorted(load_registry_changes(connection, None))
 
 
 def apply_registry_changes(
@@ -143,11 +140,11 @@ def apply_registry_changes(
 ) -> AdvanceResult:
     """Apply changes from the registry: heartbeats, DFU mode, removals, connections of gateways."""
     executions = [each.with_route(routes) for each in _load_active_executions(connection, devices)]
-    news = load_registry_changes(connection, devices)
+    changes = load_registry_changes(connection, devices)
     events = [
-        ExecutionEvent(each, event)
+        ExecutionEvent(each, changes[each.execution.device])
         for each in executions
-        if (event := news.get((each.execution.job, each.execution.device))) is not None
+        if each.execution.device in changes
     ]
     slots = GatewaySlots(connection)
     events = reserve_dfu_slots(connection, spec_cache, events, slots)

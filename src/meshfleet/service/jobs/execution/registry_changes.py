@@ -1,6 +1,6 @@
-"""Registry news: changes in the device registry that have not been applied to active executions yet.
+"""Changes in the device registry that have not been applied to active executions yet.
 
-News are heartbeats during confirmation, devices received in DFU mode, removed devices, and gateways that
+These are heartbeats during confirmation, devices received in DFU mode, removed devices, and gateways that
 disconnected or reconnected.
 """
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import UpdateEvent
 
 _SELECT_HEARTBEATS: Final = (
-    "SELECT e.job, e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # constants only
+    "SELECT e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # constants only
     " JOIN device_state s ON s.device = e.device"
     f" WHERE {queries.IS_ACTIVE} AND {{among}} AND e.state = 'CONFIRMING' AND s.status IS NOT NULL"
     f" AND s.status_at > coalesce(e.beat_at, -1) LIMIT {EXECUTIONS_PER_TRANSACTION}"
 )
 _SELECT_IN_DFU: Final = (
-    "SELECT e.job, e.device, coalesce(s.radio_gateway, d.gateway), s.parent, s.rssi FROM execution e"  # noqa: S608 # constants only
+    "SELECT e.device, coalesce(s.radio_gateway, d.gateway), s.parent, s.rssi FROM execution e"  # noqa: S608 # constants only
     " JOIN device_state s ON s.device = e.device JOIN device d ON d.id = e.device"
     f" WHERE {queries.IS_ACTIVE} AND {{among}} AND e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
     f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu'"
@@ -46,7 +46,7 @@ _IS_REACHABLE: Final = (
     " AND (e.method = 'download' OR e.state = 'CONFIRMING')))"
 )
 _SELECT_ABSENT: Final = (
-    "SELECT e.job, e.device, CASE WHEN d.id IS NULL THEN 'gone'"  # noqa: S608 # constants only
+    "SELECT e.device, CASE WHEN d.id IS NULL THEN 'gone'"  # noqa: S608 # constants only
     " WHEN e.waiting = 'gateway-offline' THEN 'back'"
     f" ELSE 'away' END FROM execution e{queries.DEVICE_JOINS} LEFT JOIN device h ON h.id = e.gateway"
     f" WHERE {queries.IS_ACTIVE} AND {{among}} AND (d.id IS NULL"
@@ -66,13 +66,11 @@ _ABSENCE_EVENTS: Final[Mapping[str, UpdateEvent]] = {
 }
 
 
-def load_registry_changes(
-    connection: Connection, devices: Sequence[int] | None
-) -> dict[tuple[int, int], UpdateEvent]:
-    """Load one event for each active execution with registry news, by job and device.
+def load_registry_changes(connection: Connection, devices: Sequence[int] | None) -> dict[int, UpdateEvent]:
+    """Load one event for each device with an active execution and registry changes, by device.
 
-    With `devices`, search only the executions of these devices. With None, search all active executions
-    and return a limited number of events.
+    With `devices`, search only these devices. With None, search all active executions and return a limited
+    number of events.
     """
 
     def find(text: str) -> Sequence[Sequence[Any]]:
@@ -80,12 +78,11 @@ def load_registry_changes(
             return bulk.query_rows(connection, text.format(among=_ALL_ACTIVE), ())
         return bulk.query_in(connection, text.format(among=_BY_DEVICE), devices)
 
-    absences = [(job, device, _ABSENCE_EVENTS[kind]) for job, device, kind in find(_SELECT_ABSENT)]
-    news: dict[tuple[int, int], UpdateEvent] = {(job, device): event for job, device, event in absences}
-    for job, device, status, at in find(_SELECT_HEARTBEATS):
-        news[job, device] = HeartbeatReceived(status, at)
-    for job, device, gateway, parent, rssi in find(_SELECT_IN_DFU):
-        news[job, device] = DfuModeSeen(gateway, parent, rssi)
-    # The removal of a device overrides all its other news.
-    news.update({(job, device): event for job, device, event in absences if isinstance(event, DeviceRemoved)})
-    return news
+    absences = {device: _ABSENCE_EVENTS[kind] for device, kind in find(_SELECT_ABSENT)}
+    events = absences.copy()
+    for device, status, at in find(_SELECT_HEARTBEATS):
+        events[device] = HeartbeatReceived(status, at)
+    for device, gateway, parent, rssi in find(_SELECT_IN_DFU):
+        events[device] = DfuModeSeen(gateway, parent, rssi)
+    # The removal of a device overrides all its other changes.
+    return events | {device: event for device, event in absences.items() if isinstance(event, DeviceRemoved)}

@@ -1,4 +1,4 @@
-"""Job runner: advances due executions, applies registry news, dispatches executions and sends requests.
+"""Job runner: advances due executions, applies registry changes, dispatches executions and sends requests.
 
 The state of all jobs is in the database, so a runner can be killed at any point, and several processes can
 each have one. Each locks rows that no other runner has locked, and continues the work of ended processes.
@@ -144,7 +144,7 @@ class JobRunner:
         until = self._monotonic() + int(_ROUND_S * 1000)
         busy_jobs, has_more = list(jobs), [bool(jobs)]
         while (busy_jobs or any(has_more)) and self._monotonic() < until:
-            has_more = [await self._advance_due(), await self._apply_news()]
+            has_more = [await self._advance_due(), await self._apply_registry_changes()]
             busy_jobs = [
                 job
                 for job in busy_jobs
@@ -183,7 +183,7 @@ class JobRunner:
         self._publish_changes(result)
         return result.has_more
 
-    async def _apply_news(self) -> bool:
+    async def _apply_registry_changes(self) -> bool:
         devices = await self._database.read(execution_events.list_changed_devices)
         if not devices:
             return False

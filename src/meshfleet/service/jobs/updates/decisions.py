@@ -25,6 +25,7 @@ from meshfleet.service.jobs.updates.reasons import (
 )
 
 if TYPE_CHECKING:
+    from meshfleet.service.jobs.compatibility import ExclusionCode
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateRequest, UpdateSpec
 
 
@@ -129,7 +130,7 @@ WAIT_CANCELING: Final = "canceling"
 
 
 def end_execution(
-    x: ExecutionRecord, state: S, cause: str, now: int, code: ReasonCode | None = None
+    x: ExecutionRecord, state: S, cause: str, now: int, code: ReasonCode | ExclusionCode | None = None
 ) -> Decision:
     """End an execution in the terminal state `state`."""
     states.check_execution_transition(x.state, state)

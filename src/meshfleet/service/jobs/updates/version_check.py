@@ -114,8 +114,7 @@ def _requeue(x: ExecutionRecord, cause: str, context: UpdateContext, now: int) -
 
 
 def _skip(x: ExecutionRecord, cause: str, now: int) -> Decision:
-    decision = end_execution(x, S.SKIPPED, cause, now)
-    return decision._replace(execution=replace(decision.execution, code=str(ExclusionCode.ALREADY_THERE)))
+    return end_execution(x, S.SKIPPED, cause, now, ExclusionCode.ALREADY_THERE)
 
 
 def _cancel(x: ExecutionRecord, now: int) -> Decision:
