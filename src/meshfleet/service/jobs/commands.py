@@ -176,9 +176,6 @@ def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
     return job_view.load_job(connection, job_number, now=now)
 
 
-COMMANDS: Final = {"apply": apply_job, "pause": pause_job, "resume": resume_job, "cancel": cancel_job}
-
-
 def _lock_job(connection: Connection, job_number: int) -> Row[Any]:
     """Load the row of a job and lock it until the transaction ends. Raise `NotFound` if there is none."""
     row = connection.execute(select(job).where(job.c.id == job_number).with_for_update()).first()

@@ -37,8 +37,11 @@ class JobSnapshot(NamedTuple):
 
     state: JobState
     wave: int
+    """Index of the last wave that has started, from 0."""
     start_at: int | None
+    """Start time of the job in milliseconds; None if it has none."""
     heartbeats: int
+    """Number of good heartbeats that confirm an update."""
     is_staging: bool
     """Whether devices keep the staged image because the job has not been applied yet."""
 
@@ -50,13 +53,16 @@ class ExecutionSnapshot(NamedTuple):
     wave: int
     waiting: str | None
     due: int
+    """Monotonic time of the next check, in milliseconds."""
     beats: int
+    """Number of good heartbeats in a row since the update."""
     is_read: bool
+    """Whether the new version was read from the device."""
     reason: str | None = None
     """Last error of the execution; None if there is none."""
     step: str | None = None
     until: int | None = None
-    """Next deadline of the execution; None if it has none or its timers are suspended."""
+    """Next deadline in monotonic milliseconds; None if there is none or the timers are suspended."""
 
 
 _QUEUED_TEXTS: Final[Mapping[WaitReason, str]] = {

@@ -79,6 +79,13 @@ class GatewaySlots:
             return False
         return limit is None or self._counts[gateway] < limit
 
+    def try_reserve(self, gateway: int, method: UpdateMethod, limit: int | None) -> bool:
+        """Occupy a slot as `reserve` does if `is_free` allows it. Return whether it does."""
+        if not self.is_free(gateway, method, limit):
+            return False
+        self.reserve(gateway, method)
+        return True
+
     def reserve(self, gateway: int, method: UpdateMethod) -> None:
         """Occupy a slot for an update that starts in this transaction."""
         self.load([gateway])
@@ -117,9 +124,7 @@ def reserve_dfu_slots(
             completed.append(each)
             continue
         limit = spec_cache.load_body(connection, x.job).concurrency.per_gateway
-        has_free_slot = has_lock and slots.is_free(gateway, x.method, limit)
-        if has_free_slot:
-            slots.reserve(gateway, x.method)
+        has_free_slot = has_lock and slots.try_reserve(gateway, x.method, limit)
         completed.append(each._replace(event=event._replace(has_free_slot=has_free_slot)))
     return completed
 
@@ -160,7 +165,4 @@ class HostGatewaySelector:
         if not try_dispatch_lock(self._connection):
             return False
         limit = self._spec_cache.load_body(self._connection, x.job).concurrency.per_gateway
-        if not self._slots.is_free(gateway, x.method, limit):
-            return False
-        self._slots.reserve(gateway, x.method)
-        return True
+        return self._slots.try_reserve(gateway, x.method, limit)

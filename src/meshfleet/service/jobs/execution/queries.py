@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import UpdateEvent
 
     GatewayRoutes = Mapping[int, int | None]
-    """Selected gateway of each device; None if no connected gateway has received it.
+    """Selected gateway of each device; None if no connected gateway has received the device.
 
-    Requests to devices that are missing or have None go through their own gateway."""
+    Requests to devices that are missing or have None go through their own gateway.
+    """
 
 _MINUTE_MS: Final = 60_000
 _SECOND_MS: Final = 1000
@@ -82,10 +83,14 @@ class DeviceSnapshot(NamedTuple):
     beta: int
     connected: bool
     gateway: int | None
+    """Gateway of the device, or the device itself if it is a claimed gateway; None if unknown."""
     gateway_connected: bool | None
     status: int | None
+    """Status of the last heartbeat; None if there was none."""
     heartbeat_at: int | None
+    """Time of the last heartbeat in milliseconds, by the clock of the device or gateway that reported it."""
     heartbeat_interval: int | None
+    """Usual milliseconds between two heartbeats; None if unknown."""
 
     @property
     def facts(self) -> DeviceFacts:

@@ -24,6 +24,7 @@ class ReleasedFirmware(NamedTuple):
 
     id: str
     size: int
+    """Bytes of the image."""
     requirement: FirmwareRequirement
 
 
