@@ -26,19 +26,9 @@ from meshfleet.service.jobs.execution.transition_writer import (
     ExecutionTransition,
     update_transfer_rates,
 )
+from meshfleet.service.jobs.updates import model
 from meshfleet.service.jobs.updates.decisions import add_stop_cause, end_execution
-from meshfleet.service.jobs.updates.model import (
-    DeviceRemoved,
-    DfuModeSeen,
-    GatewayDisconnected,
-    GatewayReconnected,
-    HeartbeatReceived,
-    RequestNotSent,
-    RequestUnanswered,
-    ResponseReceived,
-    TimerDue,
-    UpdateStep,
-)
+from meshfleet.service.jobs.updates.model import UpdateStep
 from meshfleet.service.jobs.updates.reasons import ReasonCode
 from meshfleet.service.jobs.updates.state_machine import advance_execution
 
@@ -50,7 +40,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpecCache, LoadedExecution
     from meshfleet.service.jobs.notifications import ExecutionChange
-    from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateContext, UpdateEvent
+    from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateContext
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +72,7 @@ class RequestResult(NamedTuple):
     job: int
     device: int
     attempt: int
-    event: ResponseReceived | RequestNotSent | RequestUnanswered
+    event: model.ResponseReceived | model.RequestNotSent | model.RequestUnanswered
 
 
 class AdvanceResult(NamedTuple):
@@ -117,13 +107,13 @@ def _withdraw_unsent(connection: Connection, executions: Iterable[ExecutionRecor
     return {row[0] for row in bulk.query_in(connection, _DELETE_UNLEASED, pending)} if pending else set()
 
 
-def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> UpdateEvent:
+def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> model.UpdateEvent:
     x = loaded.execution
     if loaded.snapshot.device is None:
-        return DeviceRemoved()
+        return model.DeviceRemoved()
     if x.step is not None and x.pending_request is not None and x.pending_request in withdrawn:
-        return RequestNotSent(x.step, "the service could not send the request in time")
-    return TimerDue()
+        return model.RequestNotSent(x.step, "the service could not send the request in time")
+    return model.TimerDue()
 
 
 def list_changed_devices(connection: Connection) -> list[int]:
@@ -204,7 +194,7 @@ def withdraw_unsent_starts(
             job,
             device,
             attempt,
-            RequestNotSent(UpdateStep(step), "the job was canceled before the request was sent"),
+            model.RequestNotSent(UpdateStep(step), "the job was canceled before the request was sent"),
         )
         for request, device, attempt, step in rows
     ]
@@ -253,7 +243,7 @@ def _apply_events(
     return AdvanceResult(changed, request_count, len(events) >= EXECUTIONS_PER_TRANSACTION)
 
 
-def _decide(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int) -> Decision:
+def _decide(x: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int) -> Decision:
     """Return the decision of the state machine; if the state machine raises an error, fail the execution."""
     try:
         return add_stop_cause(advance_execution(x, event, context, now), context.spec)
@@ -264,18 +254,18 @@ def _decide(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now:
         )
 
 
-def _build_evidence(event: UpdateEvent) -> EvidenceItem | None:
+def _build_evidence(event: model.UpdateEvent) -> EvidenceItem | None:
     """Return the part of an event to store as proof; None for timers and removals, which have none."""
     match event:
-        case ResponseReceived(step, status, value):
+        case model.ResponseReceived(step, status, value):
             return EvidenceItem("response", {"step": str(step), "status": status, "value": value})
-        case HeartbeatReceived(status, at):
+        case model.HeartbeatReceived(status, at):
             return EvidenceItem("heartbeat", {"status": status, "time": at})
-        case DfuModeSeen():
+        case model.DfuModeSeen():
             return EvidenceItem("dfu", {"gateway": event.gateway, "parent": event.parent, "rssi": event.rssi})
-        case RequestNotSent(step, reason) | RequestUnanswered(step, reason):
+        case model.RequestNotSent(step, reason) | model.RequestUnanswered(step, reason):
             return EvidenceItem("no-response", {"step": str(step), "reason": reason})
-        case GatewayDisconnected() | GatewayReconnected():
-            return EvidenceItem("gateway", {"connected": isinstance(event, GatewayReconnected)})
+        case model.GatewayDisconnected() | model.GatewayReconnected():
+            return EvidenceItem("gateway", {"connected": isinstance(event, model.GatewayReconnected)})
         case _:
             return None

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from meshfleet.db import bulk
 from meshfleet.service.jobs.execution import queries
 from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION
-from meshfleet.service.jobs.updates.model import (
-    DeviceRemoved,
-    DfuModeSeen,
-    GatewayDisconnected,
-    GatewayReconnected,
-    HeartbeatReceived,
-)
+from meshfleet.service.jobs.updates import model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.jobs.updates.model import UpdateEvent
 
 _SELECT_HEARTBEATS: Final = (
     "SELECT e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # constants only
@@ -59,14 +52,16 @@ _SELECT_ABSENT: Final = (
 _ALL_ACTIVE: Final = "e.due >= 0"
 """Condition that is always true: it makes SQLite use the index of due times instead of a full scan."""
 _BY_DEVICE: Final = "e.device IN numbers"
-_ABSENCE_EVENTS: Final[Mapping[str, UpdateEvent]] = {
-    "gone": DeviceRemoved(),
-    "away": GatewayDisconnected(),
-    "back": GatewayReconnected(),
+_ABSENCE_EVENTS: Final[Mapping[str, model.UpdateEvent]] = {
+    "gone": model.DeviceRemoved(),
+    "away": model.GatewayDisconnected(),
+    "back": model.GatewayReconnected(),
 }
 
 
-def load_registry_changes(connection: Connection, devices: Sequence[int] | None) -> dict[int, UpdateEvent]:
+def load_registry_changes(
+    connection: Connection, devices: Sequence[int] | None
+) -> dict[int, model.UpdateEvent]:
     """Load one event for each device with an active execution and registry changes, by device.
 
     With `devices`, search only these devices. With None, search all active executions and return a limited
@@ -81,8 +76,10 @@ def load_registry_changes(connection: Connection, devices: Sequence[int] | None)
     absences = {device: _ABSENCE_EVENTS[kind] for device, kind in find(_SELECT_ABSENT)}
     events = absences.copy()
     for device, status, at in find(_SELECT_HEARTBEATS):
-        events[device] = HeartbeatReceived(status, at)
+        events[device] = model.HeartbeatReceived(status, at)
     for device, gateway, parent, rssi in find(_SELECT_IN_DFU):
-        events[device] = DfuModeSeen(gateway, parent, rssi)
+        events[device] = model.DfuModeSeen(gateway, parent, rssi)
     # The removal of a device overrides all its other changes.
-    return events | {device: event for device, event in absences.items() if isinstance(event, DeviceRemoved)}
+    return events | {
+        device: event for device, event in absences.items() if isinstance(event, model.DeviceRemoved)
+    }
