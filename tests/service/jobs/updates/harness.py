@@ -26,7 +26,7 @@ from meshfleet.service.jobs.updates.state_machine import advance_execution
 from meshfleet.service.jobs.updates.states import ACTIVE_STATES
 
 if TYPE_CHECKING:
-    from meshfleet.service.jobs.updates.model import Decision, UpdateRequest
+    from meshfleet.service.jobs.updates.model import Decision, UpdateRequest, UpdateStep
 
 MINUTE = 60_000
 GATEWAY, DEVICE = 0x02005E000001, 0xC0FFEE000010
@@ -59,6 +59,11 @@ def build_spec(**values: Any) -> UpdateSpec:
 def build_state_value(keyword: str, percent: int = 0, error: int = 0, **values: Any) -> dict[str, Any]:
     """Build a value of 8120, 8125 or 8130, by default about the image of the job."""
     return {"state": keyword, "percent": percent, "error": error, **IMAGE, **values}
+
+
+def find_step(request: UpdateRequest | None) -> UpdateStep | None:
+    """Return the step of a request; None if there is no request."""
+    return None if request is None else request.step
 
 
 class UpdateHarness:
