@@ -85,10 +85,8 @@ def cancel_jobs_of_firmware(connection: Connection, firmware_id: str, *, by: Act
     is_cancelable = (
         (job.c.firmware == firmware_id) & job.c.finished_at.is_(None) & job.c.state.in_(_CANCELABLE_STATES)
     )
-    found = connection.execute(
-        select(job.c.id, job.c.state).where(is_cancelable).order_by(job.c.id).with_for_update()
-    )
-    jobs = found.all()
+    query = select(job.c.id, job.c.state).where(is_cancelable).order_by(job.c.id).with_for_update()
+    jobs = connection.execute(query).all()
     if not jobs:
         return
     connection.execute(

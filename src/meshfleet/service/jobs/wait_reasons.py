@@ -65,7 +65,7 @@ class ExecutionSnapshot(NamedTuple):
     """Next deadline in monotonic milliseconds; None if there is none or the timers are suspended."""
 
 
-_QUEUED_TEXTS: Final[Mapping[WaitReason, str]] = {
+WAIT_TEXTS: Final[Mapping[WaitReason, str]] = {
     WaitReason.WAVE: "its wave has not started",
     WaitReason.RATE: "it is waiting for its turn",
     WaitReason.GATEWAY_BUSY: "its gateway is busy with other updates",
@@ -77,6 +77,7 @@ _QUEUED_TEXTS: Final[Mapping[WaitReason, str]] = {
     WaitReason.BACK_OFF: "next attempt",
     WaitReason.EARLIER_JOB: "another job is updating the device",
 }
+"""Text of each reason why a queued execution waits."""
 
 _BY_KEYWORD: Final[Mapping[str | None, WaitReason]] = {str(each): each for each in WaitReason}
 
@@ -149,8 +150,8 @@ def _describe_queued(reason: WaitReason, job: JobSnapshot, execution: ExecutionS
     if reason is WaitReason.PAUSED and job.state is JobState.CANCELING:
         return "the job is being canceled"
     if reason in {WaitReason.BACK_OFF, WaitReason.BATTERY}:
-        return f"{_QUEUED_TEXTS[reason]} at {format_millis(monotonic.to_wall_time(execution.due))}"
-    return _QUEUED_TEXTS[reason]
+        return f"{WAIT_TEXTS[reason]} at {format_millis(monotonic.to_wall_time(execution.due))}"
+    return WAIT_TEXTS[reason]
 
 
 def _describe_confirming(job: JobSnapshot, execution: ExecutionSnapshot) -> str:

@@ -23,7 +23,7 @@ from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.reasons import UNCERTAIN_CODES, ReasonCode
 from meshfleet.service.jobs.updates.start import dispatch_execution
 from meshfleet.service.jobs.updates.version_check import skip_unreachable
-from meshfleet.service.jobs.wait_reasons import WaitReason
+from meshfleet.service.jobs.wait_reasons import WAIT_TEXTS, WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,10 +42,7 @@ CANDIDATES_PER_TRANSACTION: Final = 100
 _RECHECK_MS: Final = 30_000
 """Minimum milliseconds before a waiting execution is checked again."""
 
-_OFFLINE_TEXTS: Final = {
-    WaitReason.DEVICE_OFFLINE: "the device is not connected",
-    WaitReason.GATEWAY_OFFLINE: "its gateway is not connected",
-}
+_OFFLINE: Final = (WaitReason.DEVICE_OFFLINE, WaitReason.GATEWAY_OFFLINE)
 
 _RECHECKS_PER_SECOND: Final = 200
 """Maximum rechecks per second of the waiting executions of one job."""
@@ -226,14 +223,14 @@ class _Dispatcher:
         Skip it instead if the device reports the target version and has been offline for too long.
         """
         x, snapshot = loaded
-        if not reports_target or obstacle not in _OFFLINE_TEXTS:
+        if not reports_target or obstacle not in _OFFLINE:
             self._wait(x, obstacle, snapshot.gateway)
         elif x.moved_at is None:
             self._wait(replace(x, moved_at=self._now), obstacle, snapshot.gateway)
         elif self._now < x.moved_at + timeouts.OFFLINE_CHECK_TIMEOUT:
             self._wait(x, obstacle, snapshot.gateway)
         else:
-            reason = _OFFLINE_TEXTS[obstacle]
+            reason = WAIT_TEXTS[obstacle]
             self._add(x, skip_unreachable(x, self._requirement.version, reason, self._now))
 
     def _skip(self, loaded: LoadedExecution, exclusion: Exclusion) -> None:

@@ -20,13 +20,13 @@ from meshfleet.service.jobs.execution.gateway_slots import try_dispatch_lock
 from meshfleet.service.jobs.job_states import check_job_transition
 from meshfleet.service.jobs.rollout import (
     LEFT_OUT_WAVE,
-    ExecutionCounts,
     RolloutState,
     compute_allowance,
     find_next_transition,
 )
 from meshfleet.service.jobs.store import ENGINE_ACTOR, insert_job_transition
 from meshfleet.service.jobs.updates.states import CANCELABLE_STATES
+from meshfleet.service.jobs.views.job_view import load_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpecCache
     from meshfleet.service.jobs.notifications import ExecutionChange
-    from meshfleet.service.jobs.rollout import JobTransition
+    from meshfleet.service.jobs.rollout import ExecutionCounts, JobTransition
 
 _SELECT_OPEN: Final = "SELECT id, state FROM job WHERE finished_at IS NULL AND id > ? ORDER BY id LIMIT 100"
 _SELECT_JOB: Final = (
@@ -46,7 +46,6 @@ _SELECT_JOB: Final = (
     " FROM job j WHERE id = ? AND finished_at IS NULL"
 )
 _LOCK: Final = " FOR UPDATE OF j"
-_SELECT_COUNTS: Final = "SELECT wave, state, count FROM tally WHERE job = ? AND count <> 0"
 _UPDATE_PACED_UNTIL: Final = "UPDATE job SET paced_until = ? WHERE id = ?"
 # `+job` makes SQLite use the index of active executions instead of reading the whole job.
 _MAKE_CANCELABLE_DUE: Final = (
@@ -143,15 +142,11 @@ def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int)
     if not rows:
         return None
     *rollout_columns, queue_until, applied_at, stop_cause = rows[0]
-    counts = {
-        (wave, E(state)): count
-        for wave, state, count in bulk.query_rows(connection, _SELECT_COUNTS, (job_number,))
-    }
     body = spec_cache.load_body(connection, job_number)
     return _OpenJob(
         job_number,
         _parse_rollout(body, rollout_columns),
-        ExecutionCounts(counts),
+        load_counts(connection, job_number),
         queue_until,
         applied_at,
         None if stop_cause is None else StopCause(stop_cause),

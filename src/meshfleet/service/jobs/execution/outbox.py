@@ -117,16 +117,9 @@ def release_leases(connection: Connection) -> None:
 
 
 def _parse_request(row: Sequence[Any]) -> OutboxRequest:
-    number, job, device, attempt, step, gateway, target, operation, identifier, value = row
-    return OutboxRequest(
-        number,
-        job,
-        device,
-        attempt,
-        UpdateStep(step),
-        gateway,
-        target,
-        Operation(operation),
-        identifier,
-        None if value is None else msgspec.json.decode(value),
+    request = OutboxRequest(*row)
+    return request._replace(
+        step=UpdateStep(request.step),
+        operation=Operation(request.operation),
+        value=None if request.value is None else msgspec.json.decode(request.value),
     )

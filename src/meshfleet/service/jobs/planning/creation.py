@@ -80,11 +80,9 @@ async def create_job(database: Database, body: NewJob, context: JobRequestContex
 
 async def find_earlier_job(database: Database, context: JobRequestContext, now: Now) -> Job | None:
     """Return the job that was created with the same idempotency key; None if there is none."""
-    number = (
-        None
-        if context.idempotency_key is None
-        else await database.read(job_drafts.find_job_by_key, context.idempotency_key)
-    )
+    if context.idempotency_key is None:
+        return None
+    number = await database.read(job_drafts.find_job_by_key, context.idempotency_key)
     return None if number is None else await database.read(job_view.load_job, number, now=now())
 
 
