@@ -115,11 +115,8 @@ def reserve_dfu_slots(
         slots.load(other_gateways.values())
     completed: list[ExecutionEvent] = []
     for each in events:
-        x, event, gateway = (
-            each.loaded.execution,
-            each.event,
-            other_gateways.get(each.loaded.execution.device),
-        )
+        x, event = each.loaded.execution, each.event
+        gateway = other_gateways.get(x.device)
         if gateway is None or not isinstance(event, DfuModeSeen):
             completed.append(each)
             continue
