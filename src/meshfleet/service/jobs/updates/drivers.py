@@ -68,7 +68,7 @@ def find_start_type(spec: UpdateSpec) -> int:
 
 
 def parse_state(value: Any, spec: UpdateSpec) -> ProgressReport | None:
-    """Parse the fields that 8120, 8125 and 8130 have in common (firmware-4).
+    """Parse the fields that the values of 8120, 8125 and 8130 have in common (firmware-4).
 
     Return None if they cannot be decoded.
     """
