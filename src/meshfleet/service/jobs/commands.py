@@ -54,7 +54,6 @@ def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 
 def _build_audit_details(connection: Connection, row: Row[Any]) -> dict[str, Any]:
-    """Return the details of a deleted job that are stored in the audit log."""
     version = select(firmware.c.version).where(firmware.c.id == row.firmware)
     counts = job_view.load_counts(connection, row.id).by_state()
     return {

@@ -90,8 +90,6 @@ def list_open_jobs(connection: Connection, after: int) -> dict[int, S]:
 
 
 class _OpenJob(NamedTuple):
-    """Open job with the counts of its executions."""
-
     number: int
     rollout: RolloutState
     counts: ExecutionCounts
@@ -169,7 +167,6 @@ def _parse_rollout(body: NewJob, row: Sequence[Any]) -> RolloutState:
 
 
 def _write_transition(connection: Connection, job: _OpenJob, change: JobTransition, wall: int) -> None:
-    """Write a transition of a job and its cause."""
     before, after = job.rollout.state, change.state
     if after is not before:
         check_job_transition(before, after)

@@ -204,7 +204,6 @@ def _build_execution_row(
 
 
 def _build_request_rows(pending: ExecutionTransition) -> list[tuple[Any, ...]]:
-    """Build the outbox rows of a decision."""
     requests = (pending.decision.request, pending.decision.abort_request)
     return [_build_request_row(pending, request) for request in requests if request is not None]
 

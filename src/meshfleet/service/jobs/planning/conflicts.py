@@ -88,7 +88,6 @@ def find_busy_devices(connection: Connection, jobs: Sequence[int], devices: Sequ
 
 
 def _list_open_jobs(connection: Connection, policy: str) -> tuple[int, ...]:
-    """Return the open jobs whose `onNewerJob` is `policy`."""
     query = select(job.c.id).where(job.c.finished_at.is_(None), _has_policy(policy)).order_by(job.c.id)
     return tuple(connection.scalars(query))
 

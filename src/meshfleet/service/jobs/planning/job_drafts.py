@@ -305,7 +305,6 @@ def _insert_job(connection: Connection, job_number: int, plan: JobPlan, now: int
 
 
 def _count_executions(plan: JobPlan) -> Counter[tuple[int, ExecutionState]]:
-    """Count the new executions by wave and state."""
     counts: Counter[tuple[int, ExecutionState]] = Counter()
     for wave, planned in enumerate(plan.waves.planned):
         counts[wave, ExecutionState.QUEUED] = planned.size

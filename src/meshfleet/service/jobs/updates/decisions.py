@@ -265,7 +265,6 @@ def _retry_or_end(  # noqa: PLR0913 # all but the first four are keyword-only
 def _requeue_attempt(
     x: ExecutionRecord, code: ReasonCode, cause: str, spec: UpdateSpec, now: int
 ) -> Decision:
-    """Return the execution to the queue for another attempt."""
     backoff = timeouts.compute_attempt_backoff(x, spec)
     requeued = replace(
         x,

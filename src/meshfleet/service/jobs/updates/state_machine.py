@@ -200,7 +200,6 @@ def _build_last_query(x: ExecutionRecord) -> model.UpdateRequest:
 
 
 def _time_out(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Give up an execution that missed a deadline."""
     if x.total_until is not None and now >= x.total_until and x.state is not S.STAGED:
         cause = "the update exceeded its total timeout"
         if x.state is S.CONFIRMING:
@@ -221,7 +220,6 @@ def _with_reason(cause: str, x: ExecutionRecord) -> str:
 
 
 def _time_out_state(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Give up an execution that missed the deadline of its state."""
     match x.state:
         case S.DISPATCHED:
             return start.give_up_start(x, context, now)
