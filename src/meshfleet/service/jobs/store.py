@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import tally, transition
@@ -80,19 +80,18 @@ def end_queued_executions(
 
     Also update history and counts. `devices` must be sorted and not empty.
     """
-    rows: list[Sequence[Any]] = sorted(
-        bulk.query_in(
-            connection,
-            _END_QUEUED.format(jobs=", ".join(map(str, jobs))),
-            devices,
-            state=str(ending.state),
-            code=str(ending.code),
-            reason=ending.reason,
-            now=now,
-            first=devices[0],
-            last=devices[-1],
-        )
+    found = bulk.query_in(
+        connection,
+        _END_QUEUED.format(jobs=", ".join(map(str, jobs))),
+        devices,
+        state=str(ending.state),
+        code=str(ending.code),
+        reason=ending.reason,
+        now=now,
+        first=devices[0],
+        last=devices[-1],
     )
+    rows = sorted(map(tuple, found))
     deltas: Counter[TallyKey] = Counter()
     for job, _, _, wave, *_ in rows:
         deltas[TallyKey(job, wave, ExecutionState.QUEUED)] -= 1
