@@ -174,7 +174,7 @@ def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: 
 
 
 def query_in(
-    connection: Connection, query: str, numbers: Sequence[int] | Sequence[str], **values: Any
+    connection: Connection, query: str, numbers: Sequence[int] | Sequence[str], /, **values: Any
 ) -> Sequence[Row]:
     """Run a query as `execute_in` does. Return the rows of the result."""
     return execute_in(connection, query, numbers, **values).fetchall()
@@ -197,7 +197,7 @@ def execute_one(connection: Connection, text: str, values: Row) -> int:
 
 
 def execute_in(
-    connection: Connection, statement: str, numbers: Sequence[int] | Sequence[str], **values: Any
+    connection: Connection, statement: str, numbers: Sequence[int] | Sequence[str], /, **values: Any
 ) -> CursorResult[Any]:
     """Run a statement that contains the text `IN numbers`, which matches the given numbers or texts.
 
